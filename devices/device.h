@@ -1,0 +1,67 @@
+// The interface every device stands behind: memory, queues and errors, no sampling mathematics.
+//
+// A device gets one virtual call per batch. It answers every row of the batch exactly once, in order, with the bits the
+// law prescribes; which device answered can never be told from the answer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "kernels/row.h"
+
+namespace sortition::devices {
+
+// A run of bytes as it came from the wire. A row is the concatenation of its segments.
+struct ByteSegment {
+  const std::byte* data = nullptr;
+  size_t size = 0;
+};
+
+struct DeviceRow {
+  // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one).
+  kernels::RowRequest request;
+  absl::InlinedVector<ByteSegment, 2> segments;
+};
+
+struct BatchResult {
+  // One answer per row, in the batch's order, if status is OK; otherwise empty, and no row was answered.
+  absl::Status status;
+  std::vector<kernels::RowAnswer> answers;
+  uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
+};
+
+struct DeviceDescription {
+  std::string name;      // "cpu0"
+  std::string kind;      // "cpu", "vulkan", "cuda"
+  std::string hardware;  // as its driver names it
+  uint32_t max_batch_rows = 0;
+  uint32_t batches_in_flight = 1;  // how many batches it takes before it has work waiting
+};
+
+class Device {
+ public:
+  using Done = absl::AnyInvocable<void(BatchResult)>;
+
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Constant over the device's life. Thread-safe.
+  virtual const DeviceDescription& description() const = 0;
+
+  // Starts a batch of 1 to max_batch_rows rows and returns without waiting for it. Thread-safe. `rows` and all they
+  // refer to stay alive and unchanged until `done` has been called. `done` is called exactly once, on a thread of the
+  // device's, and must not block for long; it may call Submit.
+  virtual void Submit(std::vector<DeviceRow> rows, Done done) = 0;
+
+ protected:
+  Device() = default;
+};
+
+}  // namespace sortition::devices

@@ -1,0 +1,29 @@
+// What every kernel asserts of a request before it reads a byte: the promises of row.h that its callers keep.
+#pragma once
+
+#include "kernels/check.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels {
+
+// O(patches + allowed tokens).
+inline void CheckRow(const RowRequest& request) {
+  SORTITION_CHECK(request.logits != nullptr);
+  SORTITION_CHECK(request.parameters != nullptr);
+  SORTITION_CHECK(request.live_vocabulary >= 1 && request.live_vocabulary <= kMaxVocabulary);
+  for (size_t i = 0; i < request.patches.size(); ++i) {
+    SORTITION_CHECK(request.patches[i].token < request.live_vocabulary);
+    SORTITION_CHECK(i == 0 || request.patches[i - 1].token < request.patches[i].token);
+  }
+  for (size_t i = 0; i < request.allowed_tokens.size(); ++i) {
+    SORTITION_CHECK(request.allowed_tokens[i] < request.live_vocabulary);
+    SORTITION_CHECK(i == 0 || request.allowed_tokens[i - 1] < request.allowed_tokens[i]);
+  }
+  const RowParameters& parameters = *request.parameters;
+  SORTITION_CHECK(parameters.multiplier >= 1u << 30 && parameters.multiplier < 1u << 31);
+  SORTITION_CHECK(parameters.raw_top == 0 || parameters.raw_logprob);
+  SORTITION_CHECK(parameters.processed_top == 0 || parameters.processed_logprob);
+  SORTITION_CHECK(parameters.raw_top <= kMaxTopLogprobs && parameters.processed_top <= kMaxTopLogprobs);
+}
+
+}  // namespace sortition::kernels

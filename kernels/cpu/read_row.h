@@ -1,0 +1,14 @@
+// The one pass over a row's logits that every row pays: group maxima, and the check of the domain.
+#pragma once
+
+#include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// Fills `*row` with the unchanged row; it refers to `request` and `scratch`. False if a logit fails the row: then
+// `answer->error` and `error_token` say which.
+bool ReadRow(const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer);
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,11 @@
+// The contents of known_answers.json: the law by example, for implementations in any language. LAW.md says how to read it.
+#pragma once
+
+#include <string>
+
+namespace sortition::law {
+
+// The file as it must be, from the leaf functions and the reference. Deterministic.
+std::string KnownAnswersJson();
+
+}  // namespace sortition::law

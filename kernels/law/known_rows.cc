@@ -1,0 +1,180 @@
+// The list of known rows: each exists for a clause of the law, or for a vocabulary that models have.
+#include "kernels/law/known_rows.h"
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "kernels/law/law.h"
+
+namespace sortition::law {
+namespace {
+
+using kernels::DType;
+using kernels::TokenPatch;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+
+// f16 bits of n / 2^shift, |n| < 2048, where the result is a normal number.
+uint32_t F16Bits(int32_t n, int shift) {
+  if (n == 0) return 0;
+  const auto magnitude = uint32_t(n < 0 ? -n : n);
+  const int leading = 31 - std::countl_zero(magnitude);
+  return (n < 0 ? 0x8000u : 0u) | uint32_t(leading - shift + 15) << 10 | (magnitude << (10 - leading) & 0x3ff);
+}
+
+// n / 2^shift; bf16 by cutting off the lower half of the f32.
+uint32_t Element(DType dtype, int32_t n, int shift) {
+  if (dtype == DType::kF16) return F16Bits(n, shift);
+  const uint32_t bits = Bits(float(n) / float(1 << shift));
+  return dtype == DType::kBF16 ? bits >> 16 : bits;
+}
+
+uint32_t NegativeInfinity(DType dtype) {
+  if (dtype == DType::kF16) return 0xfc00;
+  return dtype == DType::kBF16 ? 0xff80 : 0xff800000;
+}
+
+uint32_t ShapedElement(const KnownRow& row, uint32_t id) {
+  const PhiloxWords words = NoiseWords(id, 0, DrawKey{row.seed, 0, 0, 0});
+  int32_t n = -510;
+  for (int byte = 0; byte < 4; ++byte) n += int32_t(words.x >> (8 * byte) & 255);
+  if (row.shape == KnownShape::kFlat) return Element(row.dtype, n, 12);
+  if (row.shape == KnownShape::kTies) return Element(row.dtype, n >> 5, 1);
+  if (row.shape == KnownShape::kHoles && words.y % 4 == 1) return NegativeInfinity(row.dtype);
+  if (words.y % 512 == 0) n += 512 + int32_t((words.y >> 9) % 512);
+  return Element(row.dtype, n, 6);
+}
+
+// Raw and processed logprobs with their first five tokens.
+KnownRow Row(std::string name, SamplingParameters options) {
+  KnownRow row;
+  row.name = std::move(name);
+  row.options = options;
+  Compile(options, &row.compiled);
+  row.compiled.raw_logprob = true;
+  row.compiled.processed_logprob = true;
+  row.compiled.raw_top = 5;
+  row.compiled.processed_top = 5;
+  return row;
+}
+
+KnownRow Explicit(std::string name, std::vector<float> logits, SamplingParameters options = {}) {
+  KnownRow row = Row(std::move(name), options);
+  row.vocabulary = uint32_t(logits.size());
+  for (const float x : logits) row.elements.push_back(Bits(x));
+  return row;
+}
+
+KnownRow Shaped(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary, SamplingParameters options = {}) {
+  KnownRow row = Row(std::move(name), options);
+  row.shape = shape;
+  row.seed = vocabulary;
+  row.dtype = dtype;
+  row.vocabulary = vocabulary;
+  row.noise.position = vocabulary % 1000;
+  for (uint32_t id = 0; id < vocabulary; ++id) row.elements.push_back(ShapedElement(row, id));
+  return row;
+}
+
+void AddExplicitRows(std::vector<KnownRow>* rows) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  rows->push_back(Explicit("one token", {-3.5f}));
+  rows->push_back(Explicit("equal logits go to the lowest id when greedy", {1, 2, 2, 2}, {.temperature = 0}));
+  rows->push_back(Explicit("top-k cuts ties by id", {1, 2, 2, 2, 0}, {.top_k = 2}));
+  rows->push_back(Explicit("top-p keeps the shortest prefix", {0, 0, 0, 0}, {.top_p = 0.5f}));
+  rows->push_back(Explicit("min-p keeps its bound", {0, -0.6931471f, -0.6931473f, -5}, {.min_p = 0.5f}));
+  rows->push_back(Explicit("zeros and denormals are one logit", {0.0f, -0.0f, 1e-40f, -1e-40f, 0x1p-61f, -0x1p-61f}));
+  rows->push_back(Explicit("sentinels are masked", {-65504, -1e9f, -std::numeric_limits<float>::max(), -kInfinity, 1, 0}));
+  rows->push_back(Explicit("live up to the limits", {-65503.99f, 65503.99f, 0}));
+  rows->push_back(Explicit("beyond 63 octaves nothing races", {0, -44, -100, -1000}));
+  rows->push_back(Explicit("no live token", {-kInfinity, -kInfinity}));
+  rows->push_back(Explicit("a NaN fails the row", {1, nan, 70000}));
+  rows->push_back(Explicit("a logit too large fails the row", {1, 65504, nan}));
+  rows->push_back(Explicit("a NaN can be masked", {1, nan, 0.5f}));
+  rows->back().compiled.mask_nan = true;
+
+  rows->push_back(Explicit("bias, repetition, penalty", {1, -1, 3, 0, 2.5f}, {.repetition_penalty = 1.3f}));
+  rows->back().patches = {{0, TokenPatch::kRepeated, CanonicalBits(1.5f), PenaltyBits(0.25f, 0.5f, 3)},
+                          {1, TokenPatch::kRepeated, 0, 0},
+                          {2, TokenPatch::kBanned, CanonicalBits(9), 0},
+                          {3, 0, CanonicalBits(-7), PenaltyBits(-0.1f, -0.2f, 2)}};
+  rows->push_back(Explicit("a change too large fails the row", {1, 2, 3}));
+  rows->back().patches = {{1, 0, CanonicalBits(65503), PenaltyBits(-100, 0, 100)}};
+  rows->push_back(Explicit("a penalty can mask", {1, 2, 3}));
+  rows->back().patches = {{2, 0, 0, PenaltyBits(100, 0, 1000)}};
+  rows->push_back(Explicit("no bias brings back a masked token", {-kInfinity, 2, 3}));
+  rows->back().patches = {{0, 0, CanonicalBits(65000), 0}};
+  rows->push_back(Explicit("allowed tokens and bits", {5, 4, 3, 2, 1, 0}));
+  rows->back().has_allowed_tokens = true;
+  rows->back().allowed_tokens = {1, 2, 5};
+  rows->back().allowed_bits = {0b100110};
+}
+
+void AddShapedRows(std::vector<KnownRow>* rows) {
+  const SamplingParameters usual = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f, .min_p = 0.02f};
+  rows->push_back(Shaped("group edge 63", KnownShape::kModel, DType::kF32, 63));
+  rows->push_back(Shaped("group edge 64", KnownShape::kModel, DType::kF32, 64));
+  rows->push_back(Shaped("group edge 65", KnownShape::kModel, DType::kF32, 65));
+  rows->push_back(Shaped("model f32", KnownShape::kModel, DType::kF32, 32000, usual));
+  rows->push_back(Shaped("model f16", KnownShape::kModel, DType::kF16, 32768, {.temperature = 0.6f, .top_p = 0.9f}));
+  rows->push_back(Shaped("model bf16", KnownShape::kModel, DType::kBF16, 50257, {.min_p = 0.1f}));
+  rows->push_back(Shaped("model bf16, temperature only", KnownShape::kModel, DType::kBF16, 128256, {.temperature = 0.8f}));
+  rows->push_back(Shaped("model f32, greedy", KnownShape::kModel, DType::kF32, 151936, {.temperature = 0}));
+  rows->push_back(Shaped("model f32, coldest", KnownShape::kModel, DType::kF32, 1000, {.temperature = 0.01f}));
+  rows->push_back(Shaped("model f32, hottest", KnownShape::kModel, DType::kF32, 1001, {.temperature = 100}));
+  rows->push_back(Shaped("flat f32", KnownShape::kFlat, DType::kF32, 128256, {.temperature = 1.5f}));
+  rows->push_back(Shaped("flat f16, top-p", KnownShape::kFlat, DType::kF16, 65536, {.top_p = 0.3f}));
+  rows->push_back(Shaped("ties bf16, top-k", KnownShape::kTies, DType::kBF16, 128256, {.top_k = 1000}));
+  rows->push_back(Shaped("ties bf16, top-p", KnownShape::kTies, DType::kBF16, 50257, {.top_p = 0.999f}));
+  rows->push_back(Shaped("ties f16, top-k and top-p", KnownShape::kTies, DType::kF16, 2048, {.top_k = 2047, .top_p = 0.5f}));
+  rows->push_back(Shaped("holes f32", KnownShape::kHoles, DType::kF32, 262144, usual));
+  rows->push_back(Shaped("holes f16, large top-k", KnownShape::kHoles, DType::kF16, 32000, {.top_k = 20000, .top_p = 0.999f}));
+
+  rows->push_back(Shaped("model bf16, everything", KnownShape::kModel, DType::kBF16, 151936,
+                         {.temperature = 0.9f, .top_k = 200, .top_p = 0.98f, .min_p = 0.01f, .repetition_penalty = 1.1f}));
+  KnownRow& all = rows->back();
+  for (uint32_t i = 0; i < 100; ++i) {
+    all.patches.push_back({i * 1511 + i % 7, i % 3 == 0 ? TokenPatch::kRepeated : 0u, CanonicalBits(float(i % 11) - 5.5f),
+                           PenaltyBits(0.3f, 0.4f, 1 + i % 5)});
+  }
+  all.patches[50].flags |= TokenPatch::kBanned;
+  for (uint32_t word = 0; word < (all.vocabulary + 31) / 32; ++word) {
+    all.allowed_bits.push_back(NoiseWords(word, 0, DrawKey{1, 0, 0, 0}).x | 0x00ff00ff);
+  }
+  all.noise = {0xfedcba9876543210, 4000000000, 0x00030002};
+}
+
+}  // namespace
+
+std::vector<KnownRow> KnownRows() {
+  std::vector<KnownRow> rows;
+  AddExplicitRows(&rows);
+  AddShapedRows(&rows);
+  return rows;
+}
+
+std::vector<std::byte> TensorOf(const KnownRow& row) {
+  const size_t bytes = kernels::ElementBytes(row.dtype);
+  std::vector<std::byte> tensor(row.elements.size() * bytes);
+  for (size_t id = 0; id < row.elements.size(); ++id) std::memcpy(&tensor[id * bytes], &row.elements[id], bytes);
+  return tensor;
+}
+
+kernels::RowRequest RequestOf(const KnownRow& row, const std::vector<std::byte>& tensor) {
+  kernels::RowRequest request;
+  request.logits = tensor.data();
+  request.dtype = row.dtype;
+  request.live_vocabulary = row.vocabulary;
+  request.parameters = &row.compiled;
+  request.noise = row.noise;
+  request.patches = row.patches;
+  request.has_allowed_tokens = row.has_allowed_tokens;
+  request.allowed_tokens = row.allowed_tokens;
+  request.allowed_bits = row.allowed_bits.empty() ? nullptr : row.allowed_bits.data();
+  return request;
+}
+
+}  // namespace sortition::law

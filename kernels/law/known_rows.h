@@ -1,0 +1,49 @@
+// Rows whose answers are written down in known_answers.json: what a new implementation, or a device at start, is tried on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/law/parameters.h"
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// How logits are made from integers, so that a row of any size is a few words in a file. With x and y the first two words of
+// NoiseWords(id, 0, {seed, 0, 0, 0}) and n the sum of the four bytes of x, less 510:
+enum class KnownShape {
+  kExplicit,  // listed
+  kModel,     // n / 64; where y % 512 == 0, (n + 512 + (y >> 9) % 512) / 64
+  kFlat,      // n / 4096
+  kTies,      // floor(n / 32) / 2
+  kHoles,     // as kModel; where y % 4 == 1, -Inf
+};
+
+struct KnownRow {
+  std::string name;
+  KnownShape shape = KnownShape::kExplicit;
+  uint32_t seed = 0;
+  kernels::DType dtype = kernels::DType::kF32;
+  uint32_t vocabulary = 0;
+  std::vector<uint32_t> elements;  // as sent, 16-bit types in the low half; filled for every shape
+  SamplingParameters options;
+  kernels::RowParameters compiled;  // of `options`, plus what is asked for
+  kernels::NoiseKey noise = {0x2222222211111111, 5, 0};
+  std::vector<kernels::TokenPatch> patches;
+  bool has_allowed_tokens = false;
+  std::vector<uint32_t> allowed_tokens;
+  std::vector<uint32_t> allowed_bits;  // empty = no mask
+};
+
+// All of them, in the file's order.
+std::vector<KnownRow> KnownRows();
+
+// The row's logits as a tensor's bytes.
+std::vector<std::byte> TensorOf(const KnownRow& row);
+
+// `row` and `tensor` stay alive and in place while the request is used.
+kernels::RowRequest RequestOf(const KnownRow& row, const std::vector<std::byte>& tensor);
+
+}  // namespace sortition::law

@@ -1,0 +1,27 @@
+// The sampling law for GLSL 4.50 shaders: the text of kernels/law/text over pairs of 32-bit integers. No 64-bit integers, no
+// floating point, no extension but GL_GOOGLE_include_directive, which the including shader requires.
+#define u32 uint
+#define i32 int
+
+u32 MulHigh(u32 a, u32 b) {
+  u32 high;
+  u32 low;
+  umulExtended(a, b, high, low);
+  return high;
+}
+i32 MulHighSigned(i32 a, i32 b) {
+  i32 high;
+  i32 low;
+  imulExtended(a, b, high, low);
+  return high;
+}
+u32 LeadingZeros(u32 x) { return u32(31 - findMSB(x)); }
+
+#define LAW_FUNCTION
+#define LAW_CONSTANT const
+#define LAW_TABLE(name) const u32 name[32] = u32[32](
+#define LAW_END_TABLE );
+#define LAW_LOOK_UP(name, index) name[index]
+
+#include "kernels/law/text/u64_pair.inc"
+#include "kernels/law/text/law.inc"

@@ -1,0 +1,20 @@
+// Natural-log probabilities from the integers that a kernel returns. Runs on the host, so that no device needs a logarithm.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// ln of the probability that `distribution` gives to a token of canonical logit bits `token_bits`:
+//
+//   (x - M) / temperature - ln(S * 2^-44)
+//
+// in IEEE double without contraction, with ln S from the law's integer log2, rounded once to f32. `token_bits` belong to the
+// distribution (its `chosen`, or an entry of its `top`); the pair of a distribution and its temperature is
+// (answer.raw, 1) or (answer.processed, parameters.temperature). A distribution of one token gives exactly +0.
+// Result in nats. Pure and thread-safe; the same bits on every machine.
+float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature);
+
+}  // namespace sortition::law

@@ -1,0 +1,119 @@
+// Compilation of sampling options to the law's integers.
+#include "kernels/law/parameters.h"
+
+#include <bit>
+
+#include "kernels/check.h"
+#include "kernels/law/law.h"
+
+namespace sortition::law {
+namespace {
+
+constexpr double kLog2E = 0x1.71547652b82fep+0;     // the double nearest to log2(e)
+constexpr double k63Ln2 = 0x1.5d589f2fe5107p+5;     // the double nearest to 63 ln 2
+constexpr double kTwoToThe32 = 4294967296.0;
+
+// A positive normal double as mantissa * 2^(exponent - 52), 2^52 <= mantissa < 2^53.
+struct Parts {
+  uint64_t mantissa;
+  int32_t exponent;
+};
+
+Parts PartsOf(double value) {
+  const uint64_t bits = std::bit_cast<uint64_t>(value);
+  return {(bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52, int32_t(bits >> 52 & 0x7ff) - 1023};
+}
+
+// round half even of value / 2^n, 1 <= n < 64
+uint64_t RoundedShift(uint64_t value, int n) {
+  const uint64_t quotient = value >> n;
+  const uint64_t rest = value & ((uint64_t{1} << n) - 1);
+  const uint64_t tie = uint64_t{1} << (n - 1);
+  return quotient + (rest > tie || (rest == tie && (quotient & 1) != 0));
+}
+
+void CompileTemperature(float temperature, kernels::RowParameters* compiled) {
+  compiled->greedy = temperature == 0;
+  const double t = compiled->greedy ? 1.0 : double(temperature);
+  const Parts c = PartsOf(kLog2E / t);
+  compiled->multiplier = uint32_t(RoundedShift(c.mantissa, 22));
+  compiled->exponent = c.exponent;
+  if (compiled->multiplier == 1u << 31) {
+    compiled->multiplier = 1u << 30;
+    compiled->exponent += 1;
+  }
+  compiled->window = uint32_t(127 + PartsOf(k63Ln2 * t).exponent);
+  compiled->temperature = t;
+}
+
+// round half even of p * 2^32; 0 stands for off. A p that rounds to 0 keeps the first token alone, and so does 1.
+uint32_t TopPUnits(float p) {
+  const double scaled = double(p) * kTwoToThe32;
+  uint64_t units = uint64_t(scaled);
+  const double rest = scaled - double(units);
+  units += rest > 0.5 || (rest == 0.5 && (units & 1) != 0);
+  if (units >= uint64_t{1} << 32) return 0;
+  return units == 0 ? 1 : uint32_t(units);
+}
+
+// floor(log2(m / 2^23) * 2^26) for 2^23 <= m < 2^24, bit by bit: squaring doubles a logarithm. Each squaring also doubles the
+// relative error of what was cut off, to 2^-36 at the last; of all mantissas, none comes within 2^-28 of a wrong bit (a test
+// visits every one).
+uint32_t Log2Mantissa(uint32_t m) {
+  uint64_t x = uint64_t{m} << 40;  // Q63, 1 <= x < 2
+  uint32_t log = 0;
+  for (int bit = 0; bit < 26; ++bit) {
+    const unsigned __int128 square = static_cast<unsigned __int128>(x) * x;  // Q126
+    const uint32_t carry = uint32_t(square >> 127);
+    x = uint64_t(square >> (63 + carry));
+    log = log << 1 | carry;
+  }
+  return log;
+}
+
+}  // namespace
+
+uint32_t CanonicalBits(float value) { return Flush(std::bit_cast<uint32_t>(value)); }
+
+uint32_t PenaltyBits(float frequency, float presence, uint32_t count) {
+  SORTITION_CHECK(frequency >= -kMaxAbsFrequencyPenalty && frequency <= kMaxAbsFrequencyPenalty);
+  SORTITION_CHECK(presence >= -kMaxAbsPresencePenalty && presence <= kMaxAbsPresencePenalty);
+  SORTITION_CHECK(count >= 1);
+  return CanonicalBits(float(-(double(frequency) * double(count) + double(presence))));
+}
+
+uint32_t MinPDistance(float min_p) {
+  SORTITION_CHECK(min_p >= kMinMinP && min_p <= kMaxMinP);
+  // From 2^-63 down, every distance that is not dead passes.
+  if (min_p <= 0x1p-63f) return kernels::RowParameters::kMinPOff;
+  const uint32_t bits = std::bit_cast<uint32_t>(min_p);
+  const uint32_t octaves = 127 - (bits >> 23);
+  const uint32_t mantissa = (bits & 0x7fffff) | 0x800000;
+  // -log2(min_p) = octaves - log2(mantissa); the logarithm of anything but a power of two is irrational, so the ceiling of
+  // the last term is its floor plus one.
+  const uint32_t ceiling = mantissa == 0x800000 ? 0 : Log2Mantissa(mantissa) + 1;
+  return (octaves << 26) - ceiling;
+}
+
+void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled) {
+  const float temperature = parameters.temperature;
+  SORTITION_CHECK(temperature == 0 || (temperature >= kMinTemperature && temperature <= kMaxTemperature));
+  SORTITION_CHECK(parameters.top_k <= kMaxTopK);
+  SORTITION_CHECK(parameters.top_p > 0 && parameters.top_p <= kMaxTopP);
+  const float repetition = parameters.repetition_penalty;
+  SORTITION_CHECK(repetition >= kMinRepetitionPenalty && repetition <= kMaxRepetitionPenalty);
+  SORTITION_CHECK(parameters.frequency_penalty >= -kMaxAbsFrequencyPenalty &&
+                  parameters.frequency_penalty <= kMaxAbsFrequencyPenalty);
+  SORTITION_CHECK(parameters.presence_penalty >= -kMaxAbsPresencePenalty &&
+                  parameters.presence_penalty <= kMaxAbsPresencePenalty);
+
+  CompileTemperature(temperature, compiled);
+  compiled->top_k = parameters.top_k;
+  compiled->top_p = TopPUnits(parameters.top_p);
+  compiled->min_p_distance = MinPDistance(parameters.min_p);
+  const bool repeats = repetition != 1;
+  compiled->repetition = repeats ? std::bit_cast<uint32_t>(repetition) : 0;
+  compiled->inverse_repetition = repeats ? std::bit_cast<uint32_t>(1.0f / repetition) : 0;
+}
+
+}  // namespace sortition::law

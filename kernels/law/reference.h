@@ -1,0 +1,12 @@
+// The sampling law as a program: slow, plain, the definition that every kernel is compared with bit for bit.
+#pragma once
+
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// Samples one row. O(vocabulary log vocabulary), allocates; thread-safe. Asserts the promises of row.h. An answer with an
+// error carries nothing but `error` and `error_token`.
+kernels::RowAnswer SampleRowReference(const kernels::RowRequest& request);
+
+}  // namespace sortition::law

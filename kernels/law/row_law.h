@@ -1,0 +1,40 @@
+// The law's leaf functions in terms of the row contract (kernels/row.h).
+#pragma once
+
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// The weight of a row's largest logit, and of a distribution of one token.
+inline constexpr uint64_t kUnitWeight = uint64_t{1} << 44;
+
+// f32 bits, not canonical, of an element of a logits tensor; `element` holds its bytes in the low half for 16-bit types.
+inline u32 Widen(kernels::DType dtype, u32 element) {
+  switch (dtype) {
+    case kernels::DType::kF32:
+      return element;
+    case kernels::DType::kF16:
+      return WidenF16(element);
+    case kernels::DType::kBF16:
+      return WidenBf16(element);
+  }
+  __builtin_unreachable();
+}
+
+// `max_bits`: canonical, not masked.
+inline Scale ScaleAt(const kernels::RowParameters& parameters, u32 max_bits) {
+  return MakeScale(max_bits, parameters.multiplier, parameters.exponent, parameters.window);
+}
+
+// The scale of the raw distribution, whose temperature is 1.
+inline Scale UnitScale(u32 max_bits) { return ScaleAt(kernels::RowParameters(), max_bits); }
+
+inline DrawKey KeyOf(const kernels::NoiseKey& noise) {
+  return {u32(noise.seed), u32(noise.seed >> 32), noise.position, noise.stream};
+}
+
+// Race keys as numbers: RaceKey's u64 holds a signed value.
+inline int64_t SignedRaceKey(u32 t, u64 log) { return int64_t(RaceKey(t, log)); }
+
+}  // namespace sortition::law

@@ -1,0 +1,118 @@
+// The contract between devices and kernels: one row of logits in, one answer of integers out.
+//
+// Everything here is plain data. A `RowRequest` is a snapshot: it refers to memory owned by the caller, which must stay
+// unchanged until the kernel returns. Parameters have been validated and compiled to integers
+// (kernels/law/parameters.h), so a kernel evaluates no floating-point formula of its own and cannot meet an
+// out-of-range option; it asserts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sortition::kernels {
+
+// Element type of a logits tensor, little-endian.
+enum class DType : uint8_t { kF32, kF16, kBF16 };
+
+constexpr uint32_t ElementBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
+// Limits of the law (see LAW.md): 64-bit weight sums need fewer than 2^20 tokens.
+inline constexpr uint32_t kMaxVocabulary = (1u << 20) - 1;
+inline constexpr uint32_t kMaxTopLogprobs = 1000;
+
+// Tokens named by penalties, bias or a ban, sorted by `token`, no token twice. O(distinct tokens), never O(vocabulary).
+struct TokenPatch {
+  enum Flags : uint32_t {
+    kBanned = 1,    // masked whatever its logit
+    kRepeated = 2,  // the repetition penalty applies
+  };
+  uint32_t token = 0;
+  uint32_t flags = 0;
+  uint32_t bias = 0;     // f32 bits, canonical; added first; 0 = none
+  uint32_t penalty = 0;  // f32 bits, canonical; added last: -(frequency * count + presence); 0 = none
+  bool operator==(const TokenPatch&) const = default;
+};
+
+// A sequence's sampling options, compiled. Off values are in the form in which they cost nothing.
+struct RowParameters {
+  // Temperature (law: "Distance"): t = (D * multiplier) >> (161 - e0 - exponent).
+  bool greedy = false;               // temperature 0: argmax; filters and noise are not looked at
+  uint32_t multiplier = 0x5c551d95;  // Cm, 31 bits, in [2^30, 2^31)
+  int32_t exponent = 0;              // ce
+  uint32_t window = 132;             // eW, biased exponent
+  double temperature = 1;            // for the host's logprob only
+
+  static constexpr uint32_t kMinPOff = 0xffffffffu;
+  uint32_t min_p_distance = kMinPOff;  // keep t <= this; Q6.26
+  uint32_t top_k = 0;                  // 0 = off
+  uint32_t top_p = 0;                  // round(p * 2^32); 0 = off
+  uint32_t repetition = 0;             // f32 bits of r; 0 = off
+  uint32_t inverse_repetition = 0;     // f32 bits of f32(1/r)
+
+  bool mask_nan = false;  // NaN counts as masked instead of failing the row
+
+  // Logprobs asked for. Off costs nothing.
+  bool raw_logprob = false;
+  bool processed_logprob = false;
+  uint32_t raw_top = 0;        // number of alternatives, <= kMaxTopLogprobs; needs raw_logprob
+  uint32_t processed_top = 0;  // needs processed_logprob
+
+  bool operator==(const RowParameters&) const = default;
+};
+
+// The noise of one draw is a pure function of these and the token id.
+struct NoiseKey {
+  uint64_t seed = 0;
+  uint32_t position = 0;  // absolute: prompt + output tokens before this one
+  uint32_t stream = 0;    // choice index | draw salt << 16
+};
+
+struct RowRequest {
+  const void* logits = nullptr;  // `live_vocabulary` elements are read; any alignment
+  DType dtype = DType::kF32;
+  uint32_t live_vocabulary = 0;  // ids at or above are padding: never read, never live
+  const RowParameters* parameters = nullptr;
+  NoiseKey noise;
+  std::span<const TokenPatch> patches;  // every token < live_vocabulary
+  // Masks; a token must pass each that is present.
+  bool has_allowed_tokens = false;
+  std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary
+  const uint32_t* allowed_bits = nullptr;  // ceil(live_vocabulary / 32) words, least significant bit first, 1 = allowed
+};
+
+enum class RowError : uint8_t {
+  kNone,
+  kNaN,            // a live id's logit is NaN
+  kLogitTooLarge,  // a logit, or a logit after bias or penalties, is >= 65504
+  kNoLiveToken,    // every token is masked
+};
+
+// One token of a distribution: its logit (after changes in the processed distribution) as canonical f32 bits.
+struct TokenBits {
+  uint32_t token = 0;
+  uint32_t bits = 0;
+  bool operator==(const TokenBits&) const = default;
+};
+
+// The integers from which the host computes logprobs (law/logprob.h).
+struct Distribution {
+  uint32_t max_bits = 0;    // canonical bits of the largest logit M
+  uint64_t weight_sum = 0;  // S, scale 2^44, over the distribution's tokens
+  TokenBits chosen;
+  uint32_t rank = 0;           // 1 + tokens of the distribution before the chosen one in order
+  std::vector<TokenBits> top;  // first N in order; fewer if the distribution has fewer
+  bool operator==(const Distribution&) const = default;
+};
+
+struct RowAnswer {
+  RowError error = RowError::kNone;
+  uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
+  uint32_t token = 0;
+  uint32_t kept = 0;       // tokens that passed every filter; 0 when it was not needed (no processed logprob asked for)
+  Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
+  Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob
+  bool operator==(const RowAnswer&) const = default;
+};
+
+}  // namespace sortition::kernels

@@ -1,0 +1,46 @@
+// Everything behind the streams: sequences, batches, devices. One per process; the in-process client has one of its
+// own.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "devices/device.h"
+#include "service/batch/batcher.h"
+#include "service/clock.h"
+#include "service/limits.h"
+#include "service/observer.h"
+#include "service/sequence/sequence_table.h"
+
+namespace sortition::service {
+
+// Thread-safe. Outlives the sessions that use it. Destruction waits for the devices to finish what they were given.
+class Engine {
+ public:
+  struct Options {
+    Limits limits;
+    std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
+    const Clock* clock = nullptr;                           // not owned, outlives the engine
+    Observer* observer = nullptr;                           // not owned, outlives the engine
+  };
+
+  explicit Engine(Options options);
+  ~Engine();
+
+  const Limits& limits() const { return limits_; }
+  const Clock& clock() const { return clock_; }
+  Observer& observer() { return observer_; }
+  SequenceTable& sequences() { return sequences_; }
+  Batcher& batcher() { return batcher_; }
+  const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
+
+ private:
+  const Limits limits_;
+  const Clock& clock_;
+  Observer& observer_;
+  const std::vector<std::unique_ptr<devices::Device>> devices_;
+  SequenceTable sequences_;
+  Batcher batcher_;
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,37 @@
+// The limits as a list.
+#include "service/limits.h"
+
+namespace sortition::service {
+
+std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
+  const auto milliseconds = [](absl::Duration duration) {
+    return static_cast<uint64_t>(absl::ToInt64Milliseconds(duration));
+  };
+  return {
+      {"max_message_bytes", limits.max_message_bytes, "bytes", "one message of a stream, payloads included"},
+      {"max_streams", limits.max_streams, "streams", "open at once"},
+      {"stream_unanswered_bytes", limits.stream_unanswered_bytes, "bytes", "a stream with more unanswered is not read"},
+      {"stream_unanswered_rows", limits.stream_unanswered_rows, "rows", "a stream with more unanswered is not read"},
+      {"stream_sequences", limits.stream_sequences, "sequences", "open on one stream"},
+      {"stalled_write", milliseconds(limits.stalled_write), "milliseconds",
+       "a worker that reads nothing for so long loses its stream"},
+      {"max_stream_age", milliseconds(limits.max_stream_age), "milliseconds",
+       "a worker is asked to reopen its stream after this; 0 = never"},
+      {"max_step_rows", limits.max_step_rows, "rows", "of one step"},
+      {"max_queued_rows", limits.max_queued_rows, "rows", "waiting for a device, all streams together"},
+      {"max_vocabulary", limits.max_vocabulary, "tokens", "width of a row"},
+      {"max_sequences", limits.max_sequences, "sequences", "with state; idle ones beyond are forgotten"},
+      {"max_state_bytes", limits.max_state_bytes, "bytes", "of sequence state; idle sequences beyond are forgotten"},
+      {"sequence_ttl", milliseconds(limits.sequence_ttl), "milliseconds", "an idle sequence is forgotten after this"},
+      {"max_history", limits.max_history, "tokens", "prompt and output of one sequence"},
+      {"kept_history", limits.kept_history, "tokens", "back to which a sequence can be truncated without a replay"},
+      {"max_listed_tokens", limits.max_listed_tokens, "tokens",
+       "bias, allowed and banned entries of one sequence, each"},
+      {"max_name_bytes", kMaxNameBytes, "bytes", "request_id, worker_session, model, client"},
+      {"max_choice_index", kMaxChoiceIndex, "", "parallel completions of one prompt"},
+      {"max_draw_salt", kMaxDrawSalt, "", "redraws at one position"},
+      {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},
+  };
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,52 @@
+// Every named maximum of the service in one place. Published by InformationService; set by flags of the same names.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace sortition::service {
+
+struct Limits {
+  // Messages and streams.
+  uint64_t max_message_bytes = 16u << 20;
+  uint32_t max_streams = 1024;
+  uint64_t stream_unanswered_bytes = 64u << 20;  // beyond it the stream is not read until answers have left
+  uint32_t stream_unanswered_rows = 4096;
+  uint32_t stream_sequences = 65536;                     // sequences open on one stream
+  absl::Duration stalled_write = absl::Seconds(30);      // a client that reads nothing for so long loses its stream
+  absl::Duration max_stream_age = absl::ZeroDuration();  // zero = unbounded
+
+  // Steps.
+  uint32_t max_step_rows = 1024;
+  uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
+  uint32_t max_vocabulary = (1u << 20) - 1;
+
+  // Sequences.
+  uint32_t max_sequences = 200000;               // sequences with state
+  uint64_t max_state_bytes = uint64_t{2} << 30;  // their memory
+  absl::Duration sequence_ttl = absl::Hours(1);  // an idle sequence is forgotten after this long
+  uint32_t max_history = (1u << 22);             // tokens of prompt and output
+  uint32_t kept_history = 4096;                  // tokens back to which a sequence can be truncated without a replay
+  uint32_t max_listed_tokens = 65536;            // bias, allowed and banned entries of one sequence, each
+};
+
+// Bounds that follow from the wire or the law and cannot be set.
+inline constexpr uint32_t kMaxNameBytes = 128;      // request_id, worker_session, model, client
+inline constexpr uint32_t kMaxChoiceIndex = 65535;  // 16 bits of the noise's stream word
+inline constexpr uint32_t kMaxDrawSalt = 65535;     // the other 16 bits
+inline constexpr int32_t kMaxPriority = 100;
+
+struct LimitDescription {
+  std::string_view name;
+  uint64_t value;
+  std::string_view unit;  // "bytes", "rows", "tokens", "milliseconds", ...
+  std::string_view description;
+};
+
+// All of the above, for people and clients.
+std::vector<LimitDescription> DescribeLimits(const Limits& limits);
+
+}  // namespace sortition::service

@@ -1,0 +1,59 @@
+// What the service tells its metrics. Called once per batch, step or message, never per token, so that observing stays
+// cheap.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "service/refusal.h"
+
+namespace sortition::service {
+
+// Thread-safe; never blocks for long.
+class Observer {
+ public:
+  // Totals since start.
+  struct Totals {
+    uint64_t steps = 0;
+    uint64_t rows = 0;
+    uint64_t tokens = 0;
+    uint64_t errors = 0;
+    uint64_t batches = 0;
+  };
+
+  virtual ~Observer() = default;
+
+  // A step message of `rows` rows and `payload_bytes` bulk bytes has arrived.
+  virtual void StepReceived(uint32_t rows, uint64_t payload_bytes) = 0;
+  // The last row of a step has been answered, `latency` after it arrived.
+  virtual void StepAnswered(absl::Duration latency) = 0;
+  // `count` rows were answered with a token.
+  virtual void TokensDrawn(uint32_t count) = 0;
+  // A row, sequence or message was refused.
+  virtual void Refused(Reason reason, uint32_t count) = 0;
+  // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
+  virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
+                         absl::Duration kernel_time) = 0;
+  // `count` idle sequences were dropped to stay within `cause`'s bound ("count", "bytes" or "idle").
+  virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
+  // A sequence's history was sent again because the server did not have it.
+  virtual void HistoryReplayed(uint32_t tokens) = 0;
+
+  virtual Totals totals() const = 0;
+};
+
+// Observes nothing.
+class NullObserver : public Observer {
+ public:
+  void StepReceived(uint32_t, uint64_t) override {}
+  void StepAnswered(absl::Duration) override {}
+  void TokensDrawn(uint32_t) override {}
+  void Refused(Reason, uint32_t) override {}
+  void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
+  void SequencesEvicted(std::string_view, uint32_t) override {}
+  void HistoryReplayed(uint32_t) override {}
+  Totals totals() const override { return {}; }
+};
+
+}  // namespace sortition::service

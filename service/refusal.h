@@ -1,0 +1,72 @@
+// Why a row, a sequence or a message is not served. The one error type inside the service; result/ turns it into the
+// wire's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace sortition::service {
+
+// Numbers and names are those of sortition.v1.ErrorReason; a test holds them together.
+enum class Reason : uint8_t {
+  kMalformedMessage = 1,
+  kUnknownField = 2,
+  kUnknownEnumValue = 3,
+  kMissingField = 4,
+  kOutOfRange = 5,
+  kTooMany = 6,
+  kNotImplemented = 7,
+  kContradiction = 8,
+  kSizeMismatch = 9,
+  kVocabularyMismatch = 10,
+  kDuplicateRow = 11,
+  kUnsupportedLawVersion = 12,
+  kProtocolViolation = 13,
+  kLogitNan = 20,
+  kLogitTooLarge = 21,
+  kNoLiveToken = 22,
+  kHistoryRequired = 30,
+  kStaleStep = 31,
+  kSuperseded = 32,
+  kStepInFlight = 33,
+  kUnknownSequence = 34,
+  kStepConflict = 35,
+  kOverloaded = 40,
+  kDeadlinePassed = 41,
+  kStepCancelled = 42,
+  kDraining = 43,
+  kDeviceFailed = 44,
+};
+
+inline constexpr Reason kAllReasons[] = {
+    Reason::kMalformedMessage,   Reason::kUnknownField,    Reason::kUnknownEnumValue,
+    Reason::kMissingField,       Reason::kOutOfRange,      Reason::kTooMany,
+    Reason::kNotImplemented,     Reason::kContradiction,   Reason::kSizeMismatch,
+    Reason::kVocabularyMismatch, Reason::kDuplicateRow,    Reason::kUnsupportedLawVersion,
+    Reason::kProtocolViolation,  Reason::kLogitNan,        Reason::kLogitTooLarge,
+    Reason::kNoLiveToken,        Reason::kHistoryRequired, Reason::kStaleStep,
+    Reason::kSuperseded,         Reason::kStepInFlight,    Reason::kUnknownSequence,
+    Reason::kStepConflict,       Reason::kOverloaded,      Reason::kDeadlinePassed,
+    Reason::kStepCancelled,      Reason::kDraining,        Reason::kDeviceFailed,
+};
+
+// The wire's name, e.g. "HISTORY_REQUIRED". A static string.
+std::string_view ReasonName(Reason reason);
+
+// The google.rpc.Code that goes with a reason.
+absl::StatusCode CodeOf(Reason reason);
+
+struct Refusal {
+  Reason reason;
+  std::string field;                                  // path from the message, empty if no field is to blame
+  std::string limit;                                  // what would have been accepted, empty if none
+  std::string message;                                // for people; never logits, seeds or tokens' text
+  absl::Duration retry_after = absl::ZeroDuration();  // zero = no advice
+};
+
+}  // namespace sortition::service

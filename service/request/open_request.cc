@@ -1,0 +1,83 @@
+// Validation of OpenSequence.
+#include "service/request/open_request.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/law/version.h"
+#include "service/request/checks.h"
+#include "service/request/parameters.h"
+
+namespace sortition::service {
+namespace {
+
+uint64_t DrawSeed() {
+  uint64_t seed;
+  SORTITION_CHECK(getentropy(&seed, sizeof(seed)) == 0);
+  return seed;
+}
+
+std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSpec& spec, const Limits& limits,
+                                    const std::string& path, HistoryPiece* piece) {
+  const uint64_t end = uint64_t{message.offset()} + static_cast<uint64_t>(message.tokens_size());
+  if (auto refusal = CheckCount(end, limits.max_history, path + ".tokens")) return refusal;
+  if (auto refusal = CheckCount(message.prompt_length(), limits.max_history, path + ".prompt_length")) return refusal;
+  for (int i = 0; i < message.tokens_size(); ++i) {
+    if (auto refusal = CheckToken(message.tokens(i), spec.live_vocabulary, path + ".tokens", i)) return refusal;
+  }
+  if (!message.continues() && message.offset() == 0 && message.prompt_length() > end) {
+    return Refusal{Reason::kOutOfRange, path + ".prompt_length", absl::StrCat("<= ", end),
+                   "the prompt is longer than the history"};
+  }
+  piece->history.tokens.assign(message.tokens().begin(), message.tokens().end());
+  piece->history.prompt_length = message.prompt_length();
+  piece->offset = message.offset();
+  piece->continues = message.continues();
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
+                                             absl::string_view path) {
+  const auto field = [&](absl::string_view name) { return absl::StrCat(path, ".", name); };
+  OpenRequest request;
+  if (auto refusal = CheckName(message.request_id(), field("request_id"))) return *refusal;
+  request.request_id = message.request_id();
+  request.epoch = message.epoch();
+
+  if (message.law_version() != law::kLawVersion) {
+    return Refusal{Reason::kUnsupportedLawVersion, field("law_version"), absl::StrCat(law::kLawVersion),
+                   absl::StrCat("law version ", message.law_version(), " is not spoken by this server")};
+  }
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = message.law_version();
+  spec->vocabulary = message.vocabulary_size();
+  spec->live_vocabulary =
+      message.has_live_vocabulary_size() ? message.live_vocabulary_size() : message.vocabulary_size();
+  spec->choice_index = message.choice_index();
+  const std::optional<Refusal> checks[] = {
+      CheckRange<uint32_t>(spec->vocabulary, 1, limits.max_vocabulary, field("vocabulary_size")),
+      CheckRange<uint32_t>(spec->live_vocabulary, 1, spec->vocabulary, field("live_vocabulary_size")),
+      CheckRange<uint32_t>(spec->choice_index, 0, kMaxChoiceIndex, field("choice_index")),
+      CheckCount(message.model().size(), kMaxNameBytes, field("model")),
+  };
+  for (const std::optional<Refusal>& refusal : checks) {
+    if (refusal) return *refusal;
+  }
+  if (auto refusal = CompileParameters(message.parameters(), limits, field("parameters"), spec.get())) return *refusal;
+
+  if (message.has_history()) {
+    request.history.emplace();
+    if (auto refusal = ParseHistory(message.history(), *spec, limits, field("history"), &*request.history))
+      return *refusal;
+  }
+  spec->seed = message.has_seed() ? message.seed() : DrawSeed();
+  request.spec = std::move(spec);
+  return request;
+}
+
+}  // namespace sortition::service

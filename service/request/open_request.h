@@ -1,0 +1,36 @@
+// An OpenSequence message, validated and compiled.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/sequence/sequence.h"
+#include "service/sequence/sequence_spec.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+struct HistoryPiece {
+  SequenceHistory history;  // of this piece; prompt_length is the whole history's
+  uint32_t offset = 0;      // of the piece in the whole history
+  bool continues = false;   // more pieces follow
+};
+
+struct OpenRequest {
+  std::string request_id;
+  uint64_t epoch = 0;
+  std::shared_ptr<const SequenceSpec> spec;  // with a fresh seed if the message gave none
+  std::optional<HistoryPiece> history;
+};
+
+// Refuses by field path below `path` ("open" or "fork_sequence.child"). Draws a missing seed from the system's secure
+// generator. `message` holds no unknown fields (strictness.h). Thread-safe.
+std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
+                                             absl::string_view path);
+
+}  // namespace sortition::service

@@ -1,0 +1,211 @@
+// Validation and compilation of sampling parameters.
+#include "service/request/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/law/parameters.h"
+#include "service/request/checks.h"
+
+namespace sortition::service {
+namespace {
+
+using kernels::TokenPatch;
+
+// -0 is 0: an off value means the same as absent, also to the history hash.
+float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
+
+// Parameters of the contract that this server does not build, each with the test whether it is on. An off value means
+// absent.
+struct NotBuilt {
+  absl::string_view name;
+  bool (*on)(const v1::SamplingParameters&);
+};
+constexpr NotBuilt kNotBuilt[] = {
+    {"penalty_scope",
+     [](const v1::SamplingParameters& p) {
+       const v1::PenaltyScope& scope = p.penalty_scope();
+       return scope.window() != 0 || (scope.has_repetition_counts_prompt() && !scope.repetition_counts_prompt()) ||
+              scope.frequency_counts_prompt() || scope.ignored_prefix() != 0;
+     }},
+    {"logprob_token_ids", [](const v1::SamplingParameters& p) { return p.logprob_token_ids_size() > 0; }},
+    {"entropy", [](const v1::SamplingParameters& p) { return p.entropy(); }},
+    {"kept_set", [](const v1::SamplingParameters& p) { return p.kept_set().count() || p.kept_set().tokens(); }},
+    {"typical_p", [](const v1::SamplingParameters& p) { return p.has_typical_p() && p.typical_p() != 1; }},
+    {"top_n_sigma", [](const v1::SamplingParameters& p) { return p.top_n_sigma() != 0; }},
+    {"epsilon_cutoff", [](const v1::SamplingParameters& p) { return p.epsilon_cutoff() != 0; }},
+    {"eta_cutoff", [](const v1::SamplingParameters& p) { return p.eta_cutoff() != 0; }},
+    {"top_a", [](const v1::SamplingParameters& p) { return p.top_a() != 0; }},
+    {"top_h", [](const v1::SamplingParameters& p) { return p.top_h() != 0; }},
+    {"p_less", [](const v1::SamplingParameters& p) { return p.p_less(); }},
+    {"xtc", [](const v1::SamplingParameters& p) { return p.xtc().probability() != 0; }},
+    {"dynamic_temperature", [](const v1::SamplingParameters& p) { return p.dynamic_temperature().range() != 0; }},
+    {"mirostat", [](const v1::SamplingParameters& p) { return p.mirostat().version() != 0; }},
+    {"adaptive_p", [](const v1::SamplingParameters& p) { return p.has_adaptive_p(); }},
+    {"quadratic_smoothing", [](const v1::SamplingParameters& p) { return p.quadratic_smoothing().factor() != 0; }},
+    {"dry", [](const v1::SamplingParameters& p) { return p.dry().multiplier() != 0; }},
+    {"no_repeat_ngram_size", [](const v1::SamplingParameters& p) { return p.no_repeat_ngram_size() != 0; }},
+    {"min_tokens", [](const v1::SamplingParameters& p) { return p.min_tokens() != 0; }},
+    {"stop_token_ids", [](const v1::SamplingParameters& p) { return p.stop_token_ids_size() > 0; }},
+    {"bad_words", [](const v1::SamplingParameters& p) { return p.bad_words_size() > 0; }},
+    {"forced_tokens", [](const v1::SamplingParameters& p) { return p.forced_tokens().tokens_size() > 0; }},
+    {"watermark", [](const v1::SamplingParameters& p) { return p.has_watermark(); }},
+};
+
+class Compiler {
+ public:
+  Compiler(const v1::SamplingParameters& parameters, const Limits& limits, absl::string_view path, SequenceSpec* spec)
+      : parameters_(parameters), limits_(limits), path_(path), spec_(*spec) {}
+
+  std::optional<Refusal> Run() {
+    for (auto step : {&Compiler::RefuseNotBuilt, &Compiler::Scalars, &Compiler::Logprobs, &Compiler::Lists}) {
+      if (std::optional<Refusal> refusal = (this->*step)()) return refusal;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::string Field(absl::string_view name) const { return absl::StrCat(path_, ".", name); }
+
+  std::optional<Refusal> RefuseNotBuilt() {
+    for (const NotBuilt& parameter : kNotBuilt) {
+      if (parameter.on(parameters_)) return NotImplemented(Field(parameter.name));
+    }
+    const v1::Chain& chain = parameters_.chain();
+    if (chain.has_explicit_()) return NotImplemented(Field("chain.explicit"));
+    if (chain.preset() == v1::Chain::PRESET_LLAMA_CPP || chain.preset() == v1::Chain::PRESET_HF) {
+      return NotImplemented(Field("chain.preset"));
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> Scalars() {
+    law::SamplingParameters law;
+    const v1::SamplingParameters& p = parameters_;
+    if (p.has_temperature()) law.temperature = WithoutNegativeZero(p.temperature());
+    if (p.has_top_k()) law.top_k = p.top_k();
+    if (p.has_top_p()) law.top_p = p.top_p();
+    if (p.has_min_p()) law.min_p = WithoutNegativeZero(p.min_p());
+    if (p.has_repetition_penalty()) law.repetition_penalty = p.repetition_penalty();
+    if (p.has_frequency_penalty()) law.frequency_penalty = WithoutNegativeZero(p.frequency_penalty());
+    if (p.has_presence_penalty()) law.presence_penalty = WithoutNegativeZero(p.presence_penalty());
+
+    if (law.temperature != 0 && !(law.temperature >= law::kMinTemperature && law.temperature <= law::kMaxTemperature)) {
+      return Refusal{Reason::kOutOfRange, Field("temperature"),
+                     absl::StrCat("0 or ", law::kMinTemperature, "..", law::kMaxTemperature),
+                     absl::StrCat(law.temperature, " is out of range")};
+    }
+    if (!(law.top_p > 0 && law.top_p <= law::kMaxTopP)) {
+      return Refusal{Reason::kOutOfRange, Field("top_p"), "(0, 1]", absl::StrCat(law.top_p, " is out of range")};
+    }
+    // A top_k of the vocabulary or more is off, so any number is in range; beyond the law's it is off by definition.
+    law.top_k = law.top_k >= spec_.live_vocabulary ? 0 : law.top_k;
+    const std::pair<absl::string_view, std::optional<Refusal>> checks[] = {
+        {"min_p", CheckRange(law.min_p, law::kMinMinP, law::kMaxMinP, Field("min_p"))},
+        {"repetition_penalty", CheckRange(law.repetition_penalty, law::kMinRepetitionPenalty,
+                                          law::kMaxRepetitionPenalty, Field("repetition_penalty"))},
+        {"frequency_penalty", CheckRange(law.frequency_penalty, -law::kMaxAbsFrequencyPenalty,
+                                         law::kMaxAbsFrequencyPenalty, Field("frequency_penalty"))},
+        {"presence_penalty", CheckRange(law.presence_penalty, -law::kMaxAbsPresencePenalty, law::kMaxAbsPresencePenalty,
+                                        Field("presence_penalty"))},
+    };
+    for (const auto& [name, refusal] : checks) {
+      if (refusal) return refusal;
+    }
+    law::Compile(law, &spec_.parameters);
+    spec_.repetition_penalty = law.repetition_penalty;
+    spec_.frequency_penalty = law.frequency_penalty;
+    spec_.presence_penalty = law.presence_penalty;
+    spec_.parameters.mask_nan = p.nan_policy() == v1::NAN_POLICY_MASK;
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> Logprobs() {
+    const v1::SamplingParameters& p = parameters_;
+    if (p.has_raw_logprobs()) {
+      if (auto refusal = CheckCount(p.raw_logprobs().top(), kernels::kMaxTopLogprobs, Field("raw_logprobs.top")))
+        return refusal;
+      spec_.parameters.raw_logprob = true;
+      spec_.parameters.raw_top = p.raw_logprobs().top();
+    }
+    if (p.has_processed_logprobs()) {
+      if (auto refusal =
+              CheckCount(p.processed_logprobs().top(), kernels::kMaxTopLogprobs, Field("processed_logprobs.top"))) {
+        return refusal;
+      }
+      spec_.parameters.processed_logprob = true;
+      spec_.parameters.processed_top = p.processed_logprobs().top();
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> Lists() {
+    absl::flat_hash_map<uint32_t, TokenPatch> patches;
+    if (auto refusal = CheckCount(parameters_.logit_bias_size(), limits_.max_listed_tokens, Field("logit_bias")))
+      return refusal;
+    for (int i = 0; i < parameters_.logit_bias_size(); ++i) {
+      const v1::LogitBias& entry = parameters_.logit_bias(i);
+      const std::string field = absl::StrCat(Field("logit_bias"), "[", i, "]");
+      if (entry.token() >= spec_.live_vocabulary) {
+        return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".token"), absl::StrCat("< ", spec_.live_vocabulary),
+                       absl::StrCat("token id ", entry.token(), " is not in the live vocabulary")};
+      }
+      if (!(std::abs(entry.bias()) < law::kLogitLimit)) {
+        return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bias"), absl::StrCat("|bias| < ", law::kLogitLimit),
+                       absl::StrCat(entry.bias(), " is out of range")};
+      }
+      TokenPatch patch{.token = entry.token(), .bias = law::CanonicalBits(entry.bias())};
+      if (!patches.try_emplace(entry.token(), patch).second) {
+        return Refusal{Reason::kContradiction, absl::StrCat(field, ".token"), "", "the token has a bias already"};
+      }
+    }
+    absl::erase_if(patches, [](const auto& entry) { return entry.second.bias == 0; });
+
+    std::vector<uint32_t> banned;
+    if (auto refusal = TokenSet(parameters_.banned_token_ids(), "banned_token_ids", &banned)) return refusal;
+    for (uint32_t token : banned) {
+      TokenPatch& patch = patches[token];
+      patch.token = token;
+      patch.flags |= TokenPatch::kBanned;
+    }
+    for (const auto& [token, patch] : patches) spec_.listed_patches.push_back(patch);
+    std::ranges::sort(spec_.listed_patches, {}, &TokenPatch::token);
+
+    spec_.has_allowed_tokens = parameters_.allowed_token_ids_size() > 0;
+    return TokenSet(parameters_.allowed_token_ids(), "allowed_token_ids", &spec_.allowed_tokens);
+  }
+
+  // A list of distinct live tokens, sorted.
+  template <typename Repeated>
+  std::optional<Refusal> TokenSet(const Repeated& tokens, absl::string_view name, std::vector<uint32_t>* sorted) {
+    const std::string field = Field(name);
+    if (auto refusal = CheckCount(tokens.size(), limits_.max_listed_tokens, field)) return refusal;
+    for (int i = 0; i < tokens.size(); ++i) {
+      if (auto refusal = CheckToken(tokens[i], spec_.live_vocabulary, field, i)) return refusal;
+    }
+    sorted->assign(tokens.begin(), tokens.end());
+    std::ranges::sort(*sorted);
+    const auto twice = std::ranges::adjacent_find(*sorted);
+    if (twice == sorted->end()) return std::nullopt;
+    return Refusal{Reason::kContradiction, field, "", absl::StrCat("token id ", *twice, " is listed twice")};
+  }
+
+  const v1::SamplingParameters& parameters_;
+  const Limits& limits_;
+  const absl::string_view path_;
+  SequenceSpec& spec_;
+};
+
+}  // namespace
+
+std::optional<Refusal> CompileParameters(const v1::SamplingParameters& parameters, const Limits& limits,
+                                         absl::string_view path, SequenceSpec* spec) {
+  return Compiler(parameters, limits, path, spec).Run();
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,242 @@
+// Validation of Step and StepRow.
+#include "service/request/step_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
+
+namespace sortition::service {
+namespace {
+
+std::optional<kernels::DType> ToDType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      return kernels::DType::kF32;
+    case v1::DTYPE_F16:
+      return kernels::DType::kF16;
+    case v1::DTYPE_BF16:
+      return kernels::DType::kBF16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Finds the payload of an inline source.
+std::variant<size_t, Refusal> ParseSource(const v1::TensorSource& source, std::span<const Payload> payloads,
+                                          const std::string& field) {
+  switch (source.kind_case()) {
+    case v1::TensorSource::kInline:
+      break;
+    case v1::TensorSource::kRegion:
+      return NotImplemented(field + ".region");
+    case v1::TensorSource::kDevice:
+      return NotImplemented(field + ".device");
+    case v1::TensorSource::KIND_NOT_SET:
+      return MissingField(field + ".kind");
+  }
+  const uint32_t payload = source.inline_().payload();
+  if (payload < payloads.size()) return size_t{payload};
+  return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", payloads.size()),
+                 absl::StrCat("the message has ", payloads.size(), " payloads")};
+}
+
+Refusal SizeMismatch(std::string field, uint64_t want, uint64_t have, absl::string_view why) {
+  return Refusal{Reason::kSizeMismatch, std::move(field), absl::StrCat(want, " bytes"),
+                 absl::StrCat("has ", have, " bytes; ", why, " need ", want)};
+}
+
+std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
+                                   StepShape* shape) {
+  const v1::LogitsTensor& logits = message.logits();
+  if (logits.has_shard()) return NotImplemented("step.logits.shard");
+  const std::optional<kernels::DType> dtype = ToDType(logits.dtype());
+  if (!dtype) return MissingField("step.logits.dtype");
+  shape->dtype = *dtype;
+  if (auto refusal =
+          CheckRange<uint32_t>(logits.vocabulary_size(), 1, limits.max_vocabulary, "step.logits.vocabulary_size")) {
+    return refusal;
+  }
+  shape->vocabulary = logits.vocabulary_size();
+  const uint32_t element = kernels::ElementBytes(*dtype);
+  const uint64_t packed = uint64_t{shape->vocabulary} * element;
+  shape->row_stride = logits.has_row_stride_bytes() ? logits.row_stride_bytes() : packed;
+  if (shape->row_stride < packed || shape->row_stride % element != 0) {
+    return Refusal{Reason::kOutOfRange, "step.logits.row_stride_bytes",
+                   absl::StrCat(">= ", packed, ", a multiple of ", element),
+                   absl::StrCat("a stride of ", shape->row_stride, " bytes does not fit the row")};
+  }
+  shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(message.rows_size());
+  if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
+    return refusal;
+
+  auto source = ParseSource(logits.source(), payloads, "step.logits.source");
+  if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
+  shape->logits_payload = std::get<size_t>(source);
+  const uint64_t want = shape->row_stride * shape->tensor_rows;
+  const uint64_t have = payloads[shape->logits_payload].size;
+  if (have != want) {
+    return SizeMismatch(absl::StrCat("payloads[", shape->logits_payload, "]"), want, have, "rows, stride and dtype");
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
+                                  StepShape* shape) {
+  if (!message.has_masks()) return std::nullopt;
+  auto source = ParseSource(message.masks().source(), payloads, "step.masks.source");
+  if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
+  shape->mask_payload = std::get<size_t>(source);
+  shape->mask_rows = message.masks().rows();
+  if (auto refusal = CheckRange<uint32_t>(shape->mask_rows, 1, limits.max_step_rows, "step.masks.rows")) return refusal;
+  shape->mask_stride = uint64_t{(shape->vocabulary + 31) / 32} * 4;
+  const uint64_t want = shape->mask_stride * shape->mask_rows;
+  const uint64_t have = payloads[*shape->mask_payload].size;
+  if (have != want) {
+    return SizeMismatch(absl::StrCat("payloads[", *shape->mask_payload, "]"), want, have,
+                        "mask rows of this vocabulary");
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> CheckPayloadsUsed(std::span<const Payload> payloads, const StepShape& shape) {
+  if (shape.mask_payload == shape.logits_payload) {
+    return Refusal{Reason::kContradiction, "step.masks.source.inline.payload", "", "is the payload of the logits"};
+  }
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    if (i == shape.logits_payload || i == shape.mask_payload) continue;
+    return Refusal{Reason::kContradiction, absl::StrCat("payloads[", i, "]"), "", "nothing refers to this payload"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
+  if (!message.has_timeout()) return std::nullopt;
+  const auto& timeout = message.timeout();
+  constexpr int64_t kMaxSeconds = 315'576'000'000;  // google.protobuf.Duration's own range
+  if (timeout.seconds() < 0 || timeout.seconds() > kMaxSeconds || timeout.nanos() < 0 ||
+      timeout.nanos() > 999'999'999 || (timeout.seconds() == 0 && timeout.nanos() == 0)) {
+    return Refusal{Reason::kOutOfRange, "step.timeout", "> 0 s", "is not a positive duration"};
+  }
+  shape->timeout = absl::Seconds(timeout.seconds()) + absl::Nanoseconds(timeout.nanos());
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& field, const StepShape& shape,
+                                 const SequenceSpec& spec, const Limits& limits, StepRowRequest* request) {
+  switch (mask.kind_case()) {
+    case v1::RowMask::KIND_NOT_SET:
+      return MissingField(field + ".kind");
+    case v1::RowMask::kUploadedMaskId:
+      return NotImplemented(field + ".uploaded_mask_id");
+    case v1::RowMask::kMaskRow:
+      if (mask.mask_row() >= shape.mask_rows) {
+        return Refusal{Reason::kOutOfRange, field + ".mask_row", absl::StrCat("< ", shape.mask_rows),
+                       absl::StrCat("the step has ", shape.mask_rows, " mask rows")};
+      }
+      request->mask_row = mask.mask_row();
+      return std::nullopt;
+    case v1::RowMask::kAllowedTokens:
+      break;
+  }
+  const auto& tokens = mask.allowed_tokens().tokens();
+  const std::string at = field + ".allowed_tokens.tokens";
+  if (auto refusal = CheckCount(tokens.size(), limits.max_listed_tokens, at)) return refusal;
+  for (int i = 0; i < tokens.size(); ++i) {
+    if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, at, i)) return refusal;
+  }
+  request->has_allowed_tokens = true;
+  request->allowed_tokens.assign(tokens.begin(), tokens.end());
+  std::ranges::sort(request->allowed_tokens);
+  const auto repeated = std::ranges::unique(request->allowed_tokens);
+  request->allowed_tokens.erase(repeated.begin(), repeated.end());
+  return std::nullopt;
+}
+
+// Everything of a step beside its id and its logits that decides its answer.
+uint64_t DigestOptions(const v1::StepRow& row, const StepRowRequest& request) {
+  const StepIntent& intent = request.intent;
+  return absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, request.draw_salt,
+                      row.mask().kind_case(), request.allowed_tokens);
+}
+
+}  // namespace
+
+std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
+                                                const Limits& limits) {
+  StepShape shape;
+  if (message.rows_size() == 0) return MissingField("step.rows");
+  const std::optional<Refusal> counts[] = {
+      CheckCount(message.rows_size(), limits.max_step_rows, "step.rows"),
+      CheckRange(message.priority(), -kMaxPriority, kMaxPriority, "step.priority"),
+  };
+  for (const std::optional<Refusal>& refusal : counts) {
+    if (refusal) return *refusal;
+  }
+  shape.priority = message.priority();
+  if (message.has_draft_probabilities()) return NotImplemented("step.draft_probabilities");
+  if (auto refusal = ParseTimeout(message, &shape)) return *refusal;
+  if (auto refusal = ParseLogits(message, payloads, limits, &shape)) return *refusal;
+  if (auto refusal = ParseMasks(message, payloads, limits, &shape)) return *refusal;
+  if (auto refusal = CheckPayloadsUsed(payloads, shape)) return *refusal;
+  return shape;
+}
+
+std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
+                                                   const SequenceSpec& spec, const Limits& limits) {
+  const auto field = [&](absl::string_view name) { return absl::StrCat("step.rows[", index, "].", name); };
+  switch (row.task_case()) {
+    case v1::StepRow::kDraw:
+    case v1::StepRow::TASK_NOT_SET:
+      break;
+    case v1::StepRow::kScore:
+      return NotImplemented(field("score"));
+    case v1::StepRow::kVerifyChain:
+      return NotImplemented(field("verify_chain"));
+    case v1::StepRow::kVerifyTree:
+      return NotImplemented(field("verify_tree"));
+  }
+  if (!row.checkpoint().empty()) return NotImplemented(field("checkpoint"));
+  if (spec.vocabulary != shape.vocabulary) {
+    return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),
+                   absl::StrCat("the sequence was opened with another width than ", shape.vocabulary)};
+  }
+  if (row.step_id() == 0) return MissingField(field("step_id"));
+
+  StepRowRequest request;
+  StepIntent& intent = request.intent;
+  intent.step_id = row.step_id();
+  intent.position = row.position();
+  if (row.has_history_hash()) intent.history_hash = row.history_hash();
+  if (spec.stateful() && !intent.history_hash) return MissingField(field("history_hash"));
+  if (row.has_truncate_to()) intent.truncate_to = row.truncate_to();
+  const uint32_t most_appended = std::min(limits.kept_history, limits.max_history);
+  const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : static_cast<uint32_t>(index);
+  const std::optional<Refusal> checks[] = {
+      CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position")),
+      CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt")),
+      CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row")),
+      CheckCount(row.append_tokens_size(), most_appended, field("append_tokens")),
+  };
+  for (const std::optional<Refusal>& refusal : checks) {
+    if (refusal) return *refusal;
+  }
+  for (int i = 0; i < row.append_tokens_size(); ++i) {
+    if (auto refusal = CheckToken(row.append_tokens(i), spec.live_vocabulary, field("append_tokens"), i))
+      return *refusal;
+  }
+  intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
+  request.draw_salt = row.draw_salt();
+  request.tensor_row = tensor_row;
+  if (row.has_mask()) {
+    if (auto refusal = ParseMask(row.mask(), field("mask"), shape, spec, limits, &request)) return *refusal;
+  }
+  intent.options_digest = DigestOptions(row, request);
+  return request;
+}
+
+}  // namespace sortition::service

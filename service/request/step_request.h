@@ -1,0 +1,52 @@
+// A Step message, validated: the shape of its tensors, and each of its rows on its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "kernels/row.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/sequence/sequence.h"
+#include "service/stream/frame.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// What holds for the whole step. Offsets and sizes have been checked against the payloads.
+struct StepShape {
+  kernels::DType dtype = kernels::DType::kF32;
+  uint32_t vocabulary = 0;
+  uint64_t row_stride = 0;  // bytes
+  uint32_t tensor_rows = 0;
+  size_t logits_payload = 0;
+  std::optional<size_t> mask_payload;
+  uint32_t mask_rows = 0;
+  uint64_t mask_stride = 0;  // bytes
+  absl::Duration timeout = absl::InfiniteDuration();
+  int32_t priority = 0;
+};
+
+// A refusal here concerns every row of the step. `message` holds no unknown fields. Thread-safe.
+std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
+                                                const Limits& limits);
+
+// One row, as far as it can be judged from the message and its sequence's spec.
+struct StepRowRequest {
+  StepIntent intent;
+  uint32_t draw_salt = 0;
+  uint32_t tensor_row = 0;
+  std::optional<uint32_t> mask_row;
+  bool has_allowed_tokens = false;
+  std::vector<uint32_t> allowed_tokens;  // of this step; sorted, distinct
+};
+
+// A refusal here concerns this row alone. Thread-safe.
+std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
+                                                   const SequenceSpec& spec, const Limits& limits);
+
+}  // namespace sortition::service

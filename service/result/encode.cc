@@ -1,0 +1,64 @@
+// Integers to logprobs, reasons to errors.
+#include "service/result/encode.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/law/logprob.h"
+
+namespace sortition::service {
+namespace {
+
+void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs) {
+  logprobs->set_logprob(law::Logprob(distribution, distribution.chosen.bits, temperature));
+  logprobs->set_rank(distribution.rank);
+  logprobs->mutable_top_tokens()->Reserve(static_cast<int>(distribution.top.size()));
+  logprobs->mutable_top_logprobs()->Reserve(static_cast<int>(distribution.top.size()));
+  for (const kernels::TokenBits& top : distribution.top) {
+    logprobs->add_top_tokens(top.token);
+    logprobs->add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
+  }
+}
+
+}  // namespace
+
+void EncodeError(const Refusal& refusal, v1::Error* error) {
+  error->set_code(static_cast<int32_t>(CodeOf(refusal.reason)));
+  error->set_reason(static_cast<v1::ErrorReason>(refusal.reason));
+  error->set_field(refusal.field);
+  error->set_limit(refusal.limit);
+  error->set_message(refusal.message);
+  if (refusal.retry_after > absl::ZeroDuration()) {
+    const int64_t nanoseconds = absl::ToInt64Nanoseconds(refusal.retry_after);
+    error->mutable_retry_after()->set_seconds(nanoseconds / 1'000'000'000);
+    error->mutable_retry_after()->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+  }
+}
+
+void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,
+                std::optional<uint64_t> history_hash, v1::DrawResult* result) {
+  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  result->set_token(answer.token);
+  if (history_hash) result->set_history_hash(*history_hash);
+  if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->mutable_raw());
+  if (parameters.processed_logprob)
+    EncodeLogprobs(answer.processed, parameters.temperature, result->mutable_processed());
+}
+
+Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row) {
+  const std::string field = absl::StrCat("step.rows[", row, "]");
+  switch (answer.error) {
+    case kernels::RowError::kNaN:
+      return {Reason::kLogitNan, field, "", absl::StrCat("the logit of token id ", answer.error_token, " is NaN")};
+    case kernels::RowError::kLogitTooLarge:
+      return {Reason::kLogitTooLarge, field, "< 65504",
+              absl::StrCat("the logit of token id ", answer.error_token, " is too large")};
+    case kernels::RowError::kNoLiveToken:
+      return {Reason::kNoLiveToken, field, "", "every token is masked"};
+    case kernels::RowError::kNone:
+      break;
+  }
+  SORTITION_CHECK(!"an error");
+  return {};
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,144 @@
+// The rules of steps and retries for one sequence.
+#include "service/sequence/sequence.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "service/sequence/history_hash.h"
+
+namespace sortition::service {
+namespace {
+
+Refusal HistoryRequired(std::string message) { return Refusal{Reason::kHistoryRequired, "", "", std::move(message)}; }
+
+// Whether a state built under one spec is the state the other would have: equal hashes, and equal patches before any
+// token.
+bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
+  return EmptyHistoryHash(a) == EmptyHistoryHash(b) && a.listed_patches == b.listed_patches;
+}
+
+}  // namespace
+
+Sequence::Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history)
+    : kept_history_(kept_history), owner_(owner), spec_(std::move(spec)) {}
+
+Refusal Sequence::Superseded() const {
+  return Refusal{Reason::kSuperseded, "open.epoch", absl::StrCat("> ", owner_.epoch),
+                 absl::StrCat("the sequence is owned by epoch ", owner_.epoch)};
+}
+
+std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& owner,
+                                                           std::shared_ptr<const SequenceSpec> spec,
+                                                           const SequenceHistory* history) {
+  absl::MutexLock lock(&mutex_);
+  const bool raised = owner.epoch > owner_.epoch;
+  if (!raised && owner != owner_) return Superseded();
+  if (in_flight_ && !raised) {
+    return Refusal{Reason::kStepInFlight, "open", "", "a step of this sequence has not been answered yet"};
+  }
+  owner_ = owner;
+  if (in_flight_) {
+    // The former owner's step is abandoned: whatever its device answers, the state is what it was before.
+    if (state_) state_->Revert(in_flight_->undo);
+    in_flight_.reset();
+  }
+  if (history != nullptr) {
+    state_ = std::make_unique<SequenceState>(spec, history->tokens, history->prompt_length, kept_history_);
+  } else if (state_ && !SameState(*spec, *spec_)) {
+    state_.reset();
+  }
+  if (history != nullptr || !state_ || *spec != *spec_) last_.reset();
+  spec_ = std::move(spec);
+  if (!state_) return HistoryRequired("the server does not have the history of this sequence");
+  return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
+}
+
+std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent) {
+  absl::MutexLock lock(&mutex_);
+  if (owner != owner_) return Superseded();
+  if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
+  if (last_ && intent.step_id == last_->step_id) {
+    if (intent.options_digest == last_->digest) return last_->answer;
+    return Refusal{Reason::kStepConflict, "step_id", absl::StrCat("> ", last_->step_id),
+                   "a step of this id has been answered, with other options"};
+  }
+  if (last_ && intent.step_id < last_->step_id) {
+    return Refusal{Reason::kStaleStep, "step_id", absl::StrCat("> ", last_->step_id), "a later step has been answered"};
+  }
+  if (!state_) return HistoryRequired("the server does not have the history of this sequence");
+  if (intent.truncate_to &&
+      (*intent.truncate_to > state_->position() || *intent.truncate_to < state_->lowest_truncation())) {
+    return HistoryRequired(absl::StrCat("truncate_to lies outside the kept history, ", state_->lowest_truncation(),
+                                        "..", state_->position()));
+  }
+  SequenceState::Undo undo = state_->Edit(intent.truncate_to, intent.append_tokens);
+  if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
+    const uint32_t position = state_->position();
+    state_->Revert(undo);
+    return HistoryRequired(position != intent.position ? absl::StrCat("the step is for position ", intent.position,
+                                                                      ", the history has ", position, " tokens")
+                                                       : "history_hash differs from the history the server has");
+  }
+  in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo)};
+  return StepGrant{in_flight_->ticket, state_->SharePatches()};
+}
+
+std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, kernels::RowAnswer answer) {
+  absl::MutexLock lock(&mutex_);
+  if (!in_flight_ || in_flight_->ticket != ticket) return Superseded();
+  SORTITION_CHECK(state_ != nullptr && answer.error == kernels::RowError::kNone);
+  state_->Append(answer.token);
+  last_ = LastStep{in_flight_->step_id, in_flight_->digest, StepAnswer{std::move(answer), state_->history_hash()}};
+  in_flight_.reset();
+  return last_->answer;
+}
+
+void Sequence::Abort(uint64_t ticket) {
+  absl::MutexLock lock(&mutex_);
+  if (!in_flight_ || in_flight_->ticket != ticket) return;
+  state_->Revert(in_flight_->undo);
+  in_flight_.reset();
+}
+
+void Sequence::Retire() {
+  absl::MutexLock lock(&mutex_);
+  RetireLocked();
+}
+
+bool Sequence::RetireIfIdle() {
+  absl::MutexLock lock(&mutex_);
+  if (in_flight_) return false;
+  RetireLocked();
+  return true;
+}
+
+void Sequence::RetireLocked() {
+  retired_ = true;
+  state_.reset();
+  in_flight_.reset();
+  last_.reset();
+}
+
+bool Sequence::retired() const {
+  absl::MutexLock lock(&mutex_);
+  return retired_;
+}
+
+bool Sequence::OwnedBy(const SequenceOwner& owner) const {
+  absl::MutexLock lock(&mutex_);
+  return owner == owner_;
+}
+
+uint64_t Sequence::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t bytes = sizeof(*this);
+  if (state_) bytes += state_->bytes();
+  if (last_) {
+    const kernels::RowAnswer& row = last_->answer.row;
+    bytes += (row.raw.top.capacity() + row.processed.top.capacity()) * sizeof(kernels::TokenBits);
+  }
+  return bytes;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,120 @@
+// One sequence with state: its owner, its history, the step in flight and the last answer. The rules of steps and
+// retries.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/row.h"
+#include "service/refusal.h"
+#include "service/sequence/sequence_spec.h"
+#include "service/sequence/sequence_state.h"
+
+namespace sortition::service {
+
+// Who may step a sequence. The highest epoch owns it; `stream` tells apart two streams of one epoch.
+struct SequenceOwner {
+  uint64_t epoch = 0;
+  uint64_t stream = 0;  // unique per session in the process
+  bool operator==(const SequenceOwner&) const = default;
+};
+
+// The history a worker sends to have the state built.
+struct SequenceHistory {
+  std::vector<uint32_t> tokens;  // prompt, then output
+  uint32_t prompt_length = 0;    // <= tokens.size()
+};
+
+struct SequencePosition {
+  uint32_t position = 0;  // tokens in the history
+  uint64_t history_hash = 0;
+  uint64_t last_step_id = 0;
+};
+
+// One step as its worker describes it.
+struct StepIntent {
+  uint64_t step_id = 0;
+  uint32_t position = 0;
+  std::optional<uint64_t> history_hash;
+  std::optional<uint32_t> truncate_to;
+  std::vector<uint32_t> append_tokens;
+  uint64_t options_digest = 0;  // of everything else that may change the answer
+};
+
+struct StepAnswer {
+  kernels::RowAnswer row;
+  uint64_t history_hash = 0;  // with the drawn token appended
+};
+
+// A step that may run: the patches it sees, and the ticket with which its result comes back.
+struct StepGrant {
+  uint64_t ticket = 0;
+  std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
+};
+
+// Thread-safe.
+class Sequence {
+ public:
+  Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history);
+
+  // Ownership. TakeOver refuses as SequenceTable::Open describes; a step in flight for another owner is abandoned: its
+  // result will be refused. State is rebuilt from `history` if given, kept if it was built under an equal spec, dropped
+  // otherwise (HISTORY_REQUIRED).
+  std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
+                                                   const SequenceHistory* history);
+
+  // Starts a step. Returns the grant, or the answer if this very step has been answered already, or why not; a refusal
+  // changes nothing.
+  std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent);
+
+  // Ends the step of `ticket` with a drawn token: the state advances by the intent's edits and the token, exactly once.
+  // Refused with SUPERSEDED if the step was abandoned meanwhile.
+  std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, kernels::RowAnswer answer);
+
+  // Ends the step of `ticket` without a token; the state stays what it was before the step.
+  void Abort(uint64_t ticket);
+
+  // The table forgets this object for good: drops the state, abandons a step in flight; later steps get
+  // HISTORY_REQUIRED.
+  void Retire();
+  // Retires it if no step is in flight; false if one is.
+  bool RetireIfIdle();
+  bool retired() const;
+
+  bool OwnedBy(const SequenceOwner& owner) const;
+  uint64_t bytes() const;
+
+ private:
+  void RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Refusal Superseded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  struct InFlight {
+    uint64_t ticket;
+    uint64_t step_id;
+    uint64_t digest;
+    SequenceState::Undo undo;  // of the step's edits, already applied
+  };
+  struct LastStep {
+    uint64_t step_id;
+    uint64_t digest;
+    StepAnswer answer;
+  };
+
+  const uint32_t kept_history_;
+  mutable absl::Mutex mutex_;
+  SequenceOwner owner_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const SequenceSpec> spec_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SequenceState> state_ ABSL_GUARDED_BY(mutex_);  // null: unknown, a replay is needed
+  std::optional<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
+  std::optional<LastStep> last_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool retired_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace sortition::service

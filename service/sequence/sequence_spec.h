@@ -1,0 +1,36 @@
+// What a sequence is asked to be, fixed when it opens: validated and compiled options, seed, vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/row.h"
+
+namespace sortition::service {
+
+// Immutable after creation; shared by the stream, the sequence's state and rows in flight.
+struct SequenceSpec {
+  uint32_t law_version = 0;
+  uint64_t seed = 0;  // a secret: never logged
+  uint32_t choice_index = 0;
+  uint32_t vocabulary = 0;
+  uint32_t live_vocabulary = 0;
+
+  kernels::RowParameters parameters;
+  // Penalties as asked for; 1, 0 and 0 when off.
+  float repetition_penalty = 1;
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  // Bias and bans, sorted by token.
+  std::vector<kernels::TokenPatch> listed_patches;
+  bool has_allowed_tokens = false;
+  std::vector<uint32_t> allowed_tokens;  // sorted, distinct
+
+  bool operator==(const SequenceSpec&) const = default;
+
+  // Whether any option looks at the history. If not, the service keeps nothing for the sequence.
+  bool stateful() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,85 @@
+// All sequences that keep state: who owns them, and which idle ones are forgotten to stay within the bounds.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "service/clock.h"
+#include "service/limits.h"
+#include "service/observer.h"
+#include "service/refusal.h"
+#include "service/sequence/sequence.h"
+
+namespace sortition::service {
+
+struct SequenceKey {
+  std::string name_space;      // from the caller's identity
+  std::string worker_session;  // from the stream's hello
+  std::string request_id;
+  bool operator==(const SequenceKey&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SequenceKey& key) {
+    return H::combine(std::move(h), key.name_space, key.worker_session, key.request_id);
+  }
+};
+
+// Thread-safe. Never blocks for longer than a table operation; evicting costs O(evicted).
+class SequenceTable {
+ public:
+  // `clock` and `observer` are not owned and outlive the table.
+  SequenceTable(const Limits& limits, const Clock* clock, Observer* observer);
+
+  struct Opened {
+    std::shared_ptr<Sequence> sequence;
+    SequencePosition at;
+  };
+
+  // Makes `owner` with `epoch` the owner of the sequence and returns it. A lower epoch, or an equal one of another
+  // owner, is refused with SUPERSEDED and changes nothing. With `history` the sequence's state is built from it;
+  // without, the state the table holds is kept if it was built under the same spec, or else HISTORY_REQUIRED is
+  // returned. OVERLOADED if no room can be made.
+  std::variant<Opened, Refusal> Open(const SequenceKey& key, const SequenceOwner& owner,
+                                     std::shared_ptr<const SequenceSpec> spec, const SequenceHistory* history);
+
+  // Marks the sequence as used now and accounts for the memory it has grown by. Call after every step.
+  void Touch(const SequenceKey& key, Sequence* sequence);
+
+  // Forgets the sequence if `owner` still owns it.
+  void Close(const SequenceKey& key, const SequenceOwner& owner);
+
+  uint32_t live_sequences() const;
+  uint64_t state_bytes() const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<Sequence> sequence;
+    uint64_t bytes = 0;  // as last accounted
+    absl::Time used;
+    std::list<SequenceKey>::iterator recency;
+  };
+  using Map = absl::flat_hash_map<SequenceKey, Entry>;
+
+  std::variant<std::shared_ptr<Sequence>, Refusal> FindOrAdd(const SequenceKey& key, const SequenceOwner& owner,
+                                                             const std::shared_ptr<const SequenceSpec>& spec,
+                                                             bool may_add);
+  void Forget(Map::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
+  // cannot.
+  bool MakeRoom(uint32_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Limits limits_;
+  const Clock& clock_;
+  Observer& observer_;
+  mutable absl::Mutex mutex_;
+  Map entries_ ABSL_GUARDED_BY(mutex_);
+  std::list<SequenceKey> recency_ ABSL_GUARDED_BY(mutex_);  // most recently used first
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,123 @@
+// Splits an encoded StreamRequest into its small fields, parsed, and its payloads, left in place.
+#include "service/stream/frame.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace sortition::service {
+namespace {
+
+constexpr uint32_t kPayloadsField = v1::StreamRequest::kPayloadsFieldNumber;
+
+enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+
+// Reads forward over segments that belong together.
+class SegmentReader {
+ public:
+  explicit SegmentReader(std::span<const devices::ByteSegment> segments) : segments_(segments) { SkipEmpty(); }
+
+  bool AtEnd() const { return index_ == segments_.size(); }
+
+  // False at the end, or if the varint is longer than 10 bytes. Appends the bytes read to `*copy`.
+  bool ReadVarint(uint64_t* value, std::string* copy) {
+    *value = 0;
+    for (uint32_t shift = 0; shift < 70; shift += 7) {
+      if (AtEnd()) return false;
+      const uint8_t byte = static_cast<uint8_t>(segments_[index_].data[offset_]);
+      Advance(1);
+      copy->push_back(static_cast<char>(byte));
+      *value |= static_cast<uint64_t>(byte & 0x7f) << std::min(shift, 63u);
+      if ((byte & 0x80) == 0) return true;
+    }
+    return false;
+  }
+
+  // Calls `visit` with each run of the next `size` bytes; false if there are fewer.
+  template <typename Visit>
+  bool Take(uint64_t size, Visit visit) {
+    while (size > 0) {
+      if (AtEnd()) return false;
+      const devices::ByteSegment& segment = segments_[index_];
+      const size_t run = std::min<uint64_t>(size, segment.size - offset_);
+      visit(devices::ByteSegment{segment.data + offset_, run});
+      Advance(run);
+      size -= run;
+    }
+    return true;
+  }
+
+ private:
+  void Advance(size_t bytes) {
+    offset_ += bytes;
+    if (offset_ == segments_[index_].size) {
+      ++index_;
+      offset_ = 0;
+      SkipEmpty();
+    }
+  }
+  void SkipEmpty() {
+    while (index_ < segments_.size() && segments_[index_].size == 0) ++index_;
+  }
+
+  std::span<const devices::ByteSegment> segments_;
+  size_t index_ = 0;
+  size_t offset_ = 0;
+};
+
+Refusal Malformed(std::string message) { return Refusal{Reason::kMalformedMessage, "", "", std::move(message)}; }
+
+}  // namespace
+
+std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
+                                         std::shared_ptr<const void> owner) {
+  Frame frame;
+  frame.owner = std::move(owner);
+  for (const devices::ByteSegment& segment : segments) frame.bytes += segment.size;
+
+  SegmentReader reader(segments);
+  std::string small;  // every field but the payloads
+  const auto copy = [&](devices::ByteSegment run) { small.append(reinterpret_cast<const char*>(run.data), run.size); };
+  while (!reader.AtEnd()) {
+    std::string key;
+    uint64_t tag;
+    if (!reader.ReadVarint(&tag, &key)) return Malformed("truncated field key");
+    const uint64_t field = tag >> 3;
+    const uint32_t wire_type = tag & 7;
+    if (field == kPayloadsField && wire_type == kLengthDelimited) {
+      uint64_t size;
+      Payload payload;
+      if (!reader.ReadVarint(&size, &key) ||
+          !reader.Take(size, [&](devices::ByteSegment run) { payload.segments.push_back(run); })) {
+        return Malformed("truncated payload");
+      }
+      payload.size = size;
+      frame.payloads.push_back(std::move(payload));
+      continue;
+    }
+    small += key;
+    uint64_t value = 0;
+    bool complete = false;
+    switch (wire_type) {
+      case kVarint:
+        complete = reader.ReadVarint(&value, &small);
+        break;
+      case kFixed64:
+        complete = reader.Take(8, copy);
+        break;
+      case kFixed32:
+        complete = reader.Take(4, copy);
+        break;
+      case kLengthDelimited:
+        complete = reader.ReadVarint(&value, &small) && reader.Take(value, copy);
+        break;
+      default:
+        return Malformed("a wire type that proto3 does not have");
+    }
+    if (!complete) return Malformed("truncated field");
+  }
+  if (!frame.message.ParseFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
+  return frame;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,36 @@
+// One message of a stream, taken apart: the small part as a protobuf message, the bulk bytes as views of where they
+// lie.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "devices/device.h"
+#include "service/refusal.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Bulk bytes in as many segments as the network delivered them.
+struct Payload {
+  std::vector<devices::ByteSegment> segments;  // none empty
+  uint64_t size = 0;
+};
+
+struct Frame {
+  v1::StreamRequest message;      // without `payloads`
+  std::vector<Payload> payloads;  // of the message's field `payloads`, in order
+  // Keeps the payloads' bytes alive; whoever uses a payload holds a reference.
+  std::shared_ptr<const void> owner;
+  uint64_t bytes = 0;  // of the whole encoded message
+};
+
+// Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
+// live as long as `owner`. Refuses what is no message of the contract with MALFORMED_MESSAGE.
+std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
+                                         std::shared_ptr<const void> owner);
+
+}  // namespace sortition::service

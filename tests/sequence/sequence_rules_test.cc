@@ -1,0 +1,194 @@
+// The rules of steps, retries and ownership for one sequence.
+#include <gtest/gtest.h>
+
+#include "service/sequence/history_hash.h"
+#include "service/sequence/sequence.h"
+
+namespace sortition::service {
+namespace {
+
+std::shared_ptr<SequenceSpec> Spec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->seed = 9;
+  spec->vocabulary = spec->live_vocabulary = 100;
+  spec->repetition_penalty = 1.5f;
+  return spec;
+}
+
+kernels::RowAnswer Token(uint32_t token) {
+  kernels::RowAnswer answer;
+  answer.token = token;
+  return answer;
+}
+
+class SequenceRules : public testing::Test {
+ protected:
+  SequenceRules() {
+    const auto taken = sequence_.TakeOver(owner_, spec_, &prompt_);
+    EXPECT_TRUE(std::holds_alternative<SequencePosition>(taken));
+    hash_ = std::get<SequencePosition>(taken).history_hash;
+  }
+
+  StepIntent Intent(uint64_t id, uint32_t position, uint64_t hash) {
+    StepIntent intent;
+    intent.step_id = id;
+    intent.position = position;
+    intent.history_hash = hash;
+    return intent;
+  }
+
+  // Runs a step to its answer.
+  StepAnswer Run(const StepIntent& intent, uint32_t token) {
+    auto begun = sequence_.Begin(owner_, intent);
+    EXPECT_TRUE(std::holds_alternative<StepGrant>(begun));
+    auto committed = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(token));
+    EXPECT_TRUE(std::holds_alternative<StepAnswer>(committed));
+    return std::get<StepAnswer>(committed);
+  }
+
+  Reason WhyNot(const SequenceOwner& owner, const StepIntent& intent) {
+    auto begun = sequence_.Begin(owner, intent);
+    EXPECT_TRUE(std::holds_alternative<Refusal>(begun));
+    return std::holds_alternative<Refusal>(begun) ? std::get<Refusal>(begun).reason : Reason::kMalformedMessage;
+  }
+
+  const std::shared_ptr<SequenceSpec> spec_ = Spec();
+  const SequenceHistory prompt_{{1, 2, 3}, 3};
+  const SequenceOwner owner_{10, 1};
+  Sequence sequence_{owner_, spec_, 64};
+  uint64_t hash_ = 0;
+};
+
+TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
+  const StepIntent intent = Intent(1, 3, hash_);
+  const StepAnswer first = Run(intent, 42);
+  EXPECT_EQ(first.history_hash, ExtendHistoryHash(hash_, 42));
+  for (int i = 0; i < 3; ++i) {
+    auto again = sequence_.Begin(owner_, intent);
+    ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
+    EXPECT_EQ(std::get<StepAnswer>(again).row.token, 42u);
+    EXPECT_EQ(std::get<StepAnswer>(again).history_hash, first.history_hash);
+  }
+  Run(Intent(2, 4, first.history_hash), 5);
+}
+
+TEST_F(SequenceRules, ALowerIdIsStaleAndOtherOptionsUnderTheSameIdConflict) {
+  const StepAnswer first = Run(Intent(5, 3, hash_), 42);
+  Run(Intent(9, 4, first.history_hash), 43);
+  EXPECT_EQ(WhyNot(owner_, Intent(5, 3, hash_)), Reason::kStaleStep);
+  StepIntent other = Intent(9, 4, first.history_hash);
+  other.options_digest = 1;
+  EXPECT_EQ(WhyNot(owner_, other), Reason::kStepConflict);
+}
+
+TEST_F(SequenceRules, OneStepAtATime) {
+  auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+  EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_)), Reason::kStepInFlight);
+  EXPECT_EQ(WhyNot(owner_, Intent(2, 3, hash_)), Reason::kStepInFlight);
+  EXPECT_FALSE(sequence_.RetireIfIdle());
+  sequence_.Abort(std::get<StepGrant>(begun).ticket);
+  Run(Intent(1, 3, hash_), 4);
+}
+
+TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
+  EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
+  EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
+  StepIntent below = Intent(1, 2, hash_);
+  below.truncate_to = 2;  // into the prompt
+  EXPECT_EQ(WhyNot(owner_, below), Reason::kHistoryRequired);
+  StepIntent wrong = Intent(1, 4, hash_);
+  wrong.append_tokens = {8};
+  EXPECT_EQ(WhyNot(owner_, wrong), Reason::kHistoryRequired);
+  Run(Intent(1, 3, hash_), 4);
+}
+
+TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
+  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  StepIntent next = Intent(2, 5, ExtendHistoryHash(ExtendHistoryHash(hash_, 50), 51));
+  next.truncate_to = 3;
+  next.append_tokens = {50, 51};
+  EXPECT_EQ(Run(next, 60).history_hash, ExtendHistoryHash(*next.history_hash, 60));
+  EXPECT_NE(drawn.history_hash, *next.history_hash);
+}
+
+TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsEdits) {
+  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  StepIntent edit = Intent(2, 4, ExtendHistoryHash(hash_, 50));
+  edit.truncate_to = 3;
+  edit.append_tokens = {50};
+  auto begun = sequence_.Begin(owner_, edit);
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+  sequence_.Abort(std::get<StepGrant>(begun).ticket);
+  Run(Intent(3, 4, drawn.history_hash), 1);
+}
+
+TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
+  const SequenceOwner newer{11, 2};
+  auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
+  const uint64_t ticket = std::get<StepGrant>(begun).ticket;
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
+  // The former owner's answer comes too late, and its next steps are refused.
+  auto late = sequence_.Commit(ticket, Token(42));
+  ASSERT_TRUE(std::holds_alternative<Refusal>(late));
+  EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);
+  EXPECT_EQ(WhyNot(owner_, Intent(2, 3, hash_)), Reason::kSuperseded);
+  for (const SequenceOwner& loser : {owner_, SequenceOwner{11, 3}}) {
+    auto taken = sequence_.TakeOver(loser, spec_, &prompt_);
+    ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
+    EXPECT_EQ(std::get<Refusal>(taken).reason, Reason::kSuperseded);
+    EXPECT_EQ(std::get<Refusal>(taken).limit, "> 11");
+  }
+  auto fresh = sequence_.Begin(newer, Intent(1, 3, hash_));
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(fresh));
+  EXPECT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
+}
+
+TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
+  const StepIntent intent = Intent(1, 3, hash_);
+  Run(intent, 42);
+  const SequenceOwner next{11, 2};
+  auto taken = sequence_.TakeOver(next, spec_, nullptr);
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(taken));
+  EXPECT_EQ(std::get<SequencePosition>(taken).last_step_id, 1u);
+  auto again = sequence_.Begin(next, intent);
+  ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
+  EXPECT_EQ(std::get<StepAnswer>(again).row.token, 42u);
+}
+
+TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
+  for (auto change :
+       {+[](SequenceSpec& s) { s.seed = 1; }, +[](SequenceSpec& s) { s.repetition_penalty = 2; },
+        +[](SequenceSpec& s) { s.listed_patches = {{.token = 1, .flags = kernels::TokenPatch::kBanned}}; }}) {
+    Sequence sequence(owner_, spec_, 64);
+    ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt_)));
+    auto other = Spec();
+    change(*other);
+    auto taken = sequence.TakeOver({11, 2}, other, nullptr);
+    ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
+    EXPECT_EQ(std::get<Refusal>(taken).reason, Reason::kHistoryRequired);
+  }
+}
+
+TEST_F(SequenceRules, AnAnswerUnderOtherParametersIsNotRepeated) {
+  const StepIntent intent = Intent(1, 3, hash_);
+  Run(intent, 42);
+  auto other = Spec();
+  other->parameters.top_k = 5;
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, other, nullptr)));
+  auto begun = sequence_.Begin({11, 2}, intent);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
+  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
+}
+
+TEST_F(SequenceRules, ARetiredSequenceAsksForAReplay) {
+  const StepAnswer first = Run(Intent(1, 3, hash_), 42);
+  auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
+  sequence_.Retire();
+  EXPECT_TRUE(std::holds_alternative<Refusal>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1))));
+  EXPECT_EQ(WhyNot(owner_, Intent(2, 4, first.history_hash)), Reason::kHistoryRequired);
+}
+
+}  // namespace
+}  // namespace sortition::service

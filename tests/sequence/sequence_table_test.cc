@@ -1,0 +1,193 @@
+// Bounds, eviction and ownership in the table of sequences.
+#include "service/sequence/sequence_table.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+namespace sortition::service {
+namespace {
+
+class FakeClock : public Clock {
+ public:
+  absl::Time Now() const override { return now; }
+  absl::Time now = absl::FromUnixSeconds(1'000'000);
+};
+
+class CountingObserver : public NullObserver {
+ public:
+  void SequencesEvicted(std::string_view cause, uint32_t count) override { evicted[std::string(cause)] += count; }
+  std::map<std::string, uint32_t> evicted;
+};
+
+std::shared_ptr<SequenceSpec> Spec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = 100'000;
+  spec->presence_penalty = 1;
+  return spec;
+}
+
+class SequenceTableTest : public testing::Test {
+ protected:
+  SequenceKey Key(int i) { return {"default", "worker", absl::StrCat("request-", i)}; }
+
+  std::variant<SequenceTable::Opened, Refusal> Open(int i, uint32_t tokens = 10) {
+    SequenceHistory history{std::vector<uint32_t>(tokens), tokens};
+    for (uint32_t t = 0; t < tokens; ++t) history.tokens[t] = t;
+    return table().Open(Key(i), {1, 1}, Spec(), &history);
+  }
+  bool Known(int i) {
+    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), {1, 1}, Spec(), nullptr));
+  }
+  SequenceTable& table() {
+    if (!table_) table_ = std::make_unique<SequenceTable>(limits_, &clock_, &observer_);
+    return *table_;
+  }
+
+  Limits limits_;
+  FakeClock clock_;
+  CountingObserver observer_;
+  std::unique_ptr<SequenceTable> table_;
+};
+
+TEST_F(SequenceTableTest, CountBoundForgetsTheLongestUnused) {
+  limits_.max_sequences = 3;
+  for (int i = 0; i < 3; ++i) Open(i);
+  ASSERT_TRUE(Known(0));  // used again: now 1 is the longest unused
+  Open(3);
+  EXPECT_EQ(table().live_sequences(), 3u);
+  EXPECT_FALSE(Known(1));
+  EXPECT_TRUE(Known(0));
+  EXPECT_EQ(observer_.evicted["count"], 1u);
+}
+
+TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
+  limits_.max_state_bytes = 1 << 20;
+  for (int i = 0; i < 200; ++i) {
+    Open(i, 2000);
+    ASSERT_LE(table().state_bytes(), limits_.max_state_bytes);
+  }
+  EXPECT_GT(observer_.evicted["bytes"], 100u);
+  EXPECT_GT(table().live_sequences(), 5u);
+}
+
+TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
+  limits_.sequence_ttl = absl::Minutes(10);
+  Open(0);
+  clock_.now += absl::Minutes(9);
+  Open(1);
+  clock_.now += absl::Minutes(2);
+  Open(2);
+  EXPECT_EQ(table().live_sequences(), 2u);
+  EXPECT_FALSE(Known(0));
+  EXPECT_EQ(observer_.evicted["idle"], 1u);
+}
+
+TEST_F(SequenceTableTest, ASequenceWithAStepInFlightIsNeverForgotten) {
+  limits_.max_sequences = 1;
+  auto opened = std::get<SequenceTable::Opened>(Open(0));
+  StepIntent intent;
+  intent.step_id = 1;
+  intent.position = opened.at.position;
+  intent.history_hash = opened.at.history_hash;
+  auto begun = opened.sequence->Begin({1, 1}, intent);
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+  auto refused = Open(1);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
+  EXPECT_EQ(std::get<Refusal>(refused).reason, Reason::kOverloaded);
+  EXPECT_GT(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
+  opened.sequence->Abort(std::get<StepGrant>(begun).ticket);
+  EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
+}
+
+TEST_F(SequenceTableTest, AForgottenSequenceStillHeldByAStreamAsksForAReplay) {
+  limits_.max_sequences = 1;
+  auto opened = std::get<SequenceTable::Opened>(Open(0));
+  Open(1);
+  StepIntent intent;
+  intent.step_id = 1;
+  intent.position = opened.at.position;
+  intent.history_hash = opened.at.history_hash;
+  auto begun = opened.sequence->Begin({1, 1}, intent);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
+  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
+}
+
+TEST_F(SequenceTableTest, AReplayBringsAForgottenSequenceBack) {
+  limits_.max_sequences = 1;
+  const auto before = std::get<SequenceTable::Opened>(Open(0)).at;
+  Open(1);
+  const auto after = std::get<SequenceTable::Opened>(Open(0)).at;
+  EXPECT_EQ(after.position, before.position);
+  EXPECT_EQ(after.history_hash, before.history_hash);
+}
+
+// Opening, stepping, evicting and closing from several threads: run under ThreadSanitizer, and the books must close.
+TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
+  limits_.max_sequences = 8;
+  table();
+  std::vector<std::thread> threads;
+  for (uint64_t worker = 0; worker < 4; ++worker) {
+    threads.emplace_back([this, worker] {
+      std::mt19937 random(static_cast<uint32_t>(worker));
+      const SequenceHistory history{{1, 2, 3}, 3};
+      for (int i = 0; i < 2000; ++i) {
+        const SequenceKey key = Key(static_cast<int>(random() % 16));
+        const SequenceOwner owner{static_cast<uint64_t>(i), worker};
+        auto opened = table().Open(key, owner, Spec(), &history);
+        if (!std::holds_alternative<SequenceTable::Opened>(opened)) continue;
+        Sequence& sequence = *std::get<SequenceTable::Opened>(opened).sequence;
+        StepIntent intent;
+        intent.step_id = 1;
+        intent.position = 3;
+        intent.history_hash = std::get<SequenceTable::Opened>(opened).at.history_hash;
+        auto begun = sequence.Begin(owner, intent);
+        if (auto* grant = std::get_if<StepGrant>(&begun)) {
+          kernels::RowAnswer answer;
+          answer.token = random() % 100;
+          sequence.Commit(grant->ticket, answer);
+        }
+        table().Touch(key, &sequence);
+        if (random() % 4 == 0) table().Close(key, owner);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(table().live_sequences(), 8u);
+  for (int i = 0; i < 16; ++i) {
+    const SequenceOwner last{1'000'000, 99};
+    const SequenceHistory history{{1}, 1};
+    ASSERT_TRUE(std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, Spec(), &history)));
+    table().Close(Key(i), last);
+  }
+  EXPECT_EQ(table().live_sequences(), 0u);
+  EXPECT_EQ(table().state_bytes(), 0u);
+}
+
+TEST_F(SequenceTableTest, OnlyTheOwnerCloses) {
+  Open(0);
+  table().Close(Key(0), {0, 1});
+  table().Close(Key(0), {1, 2});
+  EXPECT_EQ(table().live_sequences(), 1u);
+  table().Close(Key(0), {1, 1});
+  EXPECT_EQ(table().live_sequences(), 0u);
+  EXPECT_EQ(table().state_bytes(), 0u);
+}
+
+TEST_F(SequenceTableTest, NamespacesAndWorkerSessionsAreApart) {
+  Open(0);
+  for (const SequenceKey& other :
+       {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {
+    auto opened = table().Open(other, {1, 1}, Spec(), nullptr);
+    ASSERT_TRUE(std::holds_alternative<Refusal>(opened));
+    EXPECT_EQ(std::get<Refusal>(opened).reason, Reason::kHistoryRequired);
+  }
+}
+
+}  // namespace
+}  // namespace sortition::service
