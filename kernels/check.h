@@ -1,4 +1,5 @@
-// Assertions of our own invariants, alive in every build. Input from outside is never judged here: it gets a typed error.
+// Assertions of our own invariants, alive in every build. Input from outside is never judged here: it gets a typed
+// error.
 #pragma once
 
 #include <cstdio>

@@ -25,8 +25,7 @@ void FillAllowedWords(const RowRequest& request, std::vector<uint64_t>* words) {
 // The bits that a patch leaves of a token that no mask has taken.
 uint32_t PatchedBits(const RowRequest& request, const TokenPatch& patch) {
   if ((patch.flags & TokenPatch::kBanned) != 0) return law::kMaskedBits;
-  const uint32_t sent = WithDType(
-      request.dtype, [&]<DType kType>() { return SentBits<kType>(request.logits, patch.token); });
+  const uint32_t sent = WithDType(request.dtype, [&]<DType kType>() { return SentBits<kType>(request, patch.token); });
   const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
   const RowParameters& parameters = *request.parameters;
   return law::Changed(law::Canonical(sent), patch.bias, repeated ? parameters.repetition : 0,

@@ -12,21 +12,25 @@ TokenBits BitsOf(const Candidate& candidate) { return {candidate.token, law::Key
 
 Distribution Describe(const Row& row, const law::Scale& scale, const Cut& cut, const Candidate& chosen, uint32_t top,
                       Scratch* scratch, uint32_t* kept) {
-  Distribution distribution;
-  distribution.max_bits = law::KeyBits(row.max_key);
-  distribution.chosen = BitsOf(chosen);
-  distribution.rank = 1;
-  *kept = 0;
+  uint64_t weight_sum = 0;
+  uint32_t count = 0;
+  uint32_t before = 0;
   ForEachFrom(row, cut.key, [&](uint32_t token, uint32_t key) {
     if (!cut.Keeps(key, token)) return;
-    *kept += 1;
-    distribution.weight_sum += law::Weight(law::Distance(law::KeyBits(key), scale));
-    distribution.rank += law::Before(key, token, chosen.key, chosen.token);
+    count += 1;
+    before += law::Before(key, token, chosen.key, chosen.token);
+    weight_sum += law::Weight(law::Distance(law::KeyBits(key), scale));
   });
+  *kept = count;
+  Distribution distribution;
+  distribution.max_bits = law::KeyBits(row.max_key);
+  distribution.weight_sum = weight_sum;
+  distribution.chosen = BitsOf(chosen);
+  distribution.rank = 1 + before;
   if (top == 0) return distribution;
 
   // The kept tokens come first in order, so the first of all are the first of them.
-  SelectFirst(row, std::min(top, *kept), cut.key, scratch);
+  SelectFirst(row, std::min(top, count), cut.key, scratch);
   std::sort(scratch->candidates.begin(), scratch->candidates.end(), InOrder);
   for (const Candidate& candidate : scratch->candidates) distribution.top.push_back(BitsOf(candidate));
   return distribution;

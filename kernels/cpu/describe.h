@@ -9,8 +9,8 @@
 
 namespace sortition::kernels::cpu {
 
-// The distribution over the tokens that `cut` keeps, with its first `top` tokens; `chosen` is one of them. Sets `*kept` to
-// their number. One pass over the groups that have a kept token.
+// The distribution over the tokens that `cut` keeps, with its first `top` tokens; `chosen` is one of them. Sets `*kept`
+// to their number. One pass over the groups that have a kept token.
 Distribution Describe(const Row& row, const law::Scale& scale, const Cut& cut, const Candidate& chosen, uint32_t top,
                       Scratch* scratch, uint32_t* kept);
 

@@ -12,9 +12,9 @@ namespace {
 
 // A lower bound of OwnerLog(NegLog2(Uniform(word))) from the word's leading bits.
 //
-// With U = R / 2^64: -log2(1 - U) >= U log2(e), so log2 of A, which is that in Q58, is at least log2(R) - 6 + 0.528. NegLog2
-// and Log2Raw together lower this by less than 1e-7 where R >= 2^32, and log2(1 + f) >= f bounds log2(R) by its leading
-// bits. The 0.5 below leaves 0.028 to spare. Smaller R (once in 2^32) get a bound that always survives.
+// With U = R / 2^64: -log2(1 - U) >= U log2(e), so log2 of A, which is that in Q58, is at least log2(R) - 6 + 0.528.
+// NegLog2 and Log2Raw together lower this by less than 1e-7 where R >= 2^32, and log2(1 + f) >= f bounds log2(R) by its
+// leading bits. The 0.5 below leaves 0.028 to spare. Smaller R (once in 2^32) get a bound that always survives.
 int64_t OwnerLogBound(uint64_t word) {
   const uint64_t r = law::Uniform(word);
   if (r < uint64_t{1} << 32) return -(int64_t{1} << 40);
@@ -98,8 +98,8 @@ Candidate Draw(const Row& row, const law::Scale& scale, const Cut& cut, const la
   SORTITION_CHECK(!entrants.empty());
   const auto by_bound = [](const Entrant& a, const Entrant& b) { return a.bound < b.bound; };
 
-  // Two groups that are likely to hold the winner set a mark that few others stay below: the one of the smallest bound, and
-  // the one of the largest logit (whose owner may be masked, as the first's may).
+  // Two groups that are likely to hold the winner set a mark that few others stay below: the one of the smallest bound,
+  // and the one of the largest logit (whose owner may be masked, as the first's may).
   Race race(row, scale, cut, key);
   race.Enter(*std::min_element(entrants.begin(), entrants.end(), by_bound));
   race.Enter(*std::ranges::find(entrants, row.max_key, [&](const Entrant& e) { return row.maxima[e.group]; }));

@@ -14,14 +14,13 @@ uint64_t WeightOf(uint32_t key, const law::Scale& scale) {
   return law::Weight(law::Distance(law::KeyBits(key), scale));
 }
 
-// The smallest key of a distance <= `bound`: distance never rises with the key, so it is found by bisection.
-uint32_t MinPFloor(uint32_t max_key, uint32_t bound, const law::Scale& scale) {
+// The smallest key of a distance <= `bound` (not kDead): distance never rises with the key, so bisection finds it.
+uint32_t KeyAtDistance(uint32_t max_key, uint32_t bound, const law::Scale& scale) {
   uint32_t low = 1;
   uint32_t high = max_key;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    const uint32_t t = law::Distance(law::KeyBits(middle), scale);
-    if (t != law::kDead && t <= bound) {
+    if (law::Distance(law::KeyBits(middle), scale) <= bound) {
       high = middle;
     } else {
       low = middle + 1;
@@ -73,10 +72,13 @@ Cut TopPOfRow(const Row& row, uint32_t top_p, uint32_t floor, const law::Scale& 
   uint64_t before = 0;
   while (before + buckets[crossing] < threshold) before += buckets[crossing++];
 
+  // The keys of that bucket lie from `low` to below `high`.
+  const uint32_t low = std::max(floor, KeyAtDistance(row.max_key, ((crossing + 1) << kBucketShift) - 1, scale));
+  const uint32_t high = crossing == 0 ? ~0u : KeyAtDistance(row.max_key, (crossing << kBucketShift) - 1, scale);
   std::vector<Candidate>& candidates = scratch->candidates;
   candidates.clear();
-  ForEachFrom(row, floor, [&](uint32_t token, uint32_t key) {
-    if (law::Distance(law::KeyBits(key), scale) >> kBucketShift == crossing) candidates.push_back({key, token});
+  ForEachFrom(row, low, [&](uint32_t token, uint32_t key) {
+    if (key < high) candidates.push_back({key, token});
   });
   return PrefixReaching(threshold - before, scale, &candidates);
 }
@@ -87,7 +89,7 @@ Cut Filter(const Row& row, const law::Scale& scale, Scratch* scratch) {
   const RowParameters& parameters = *row.request->parameters;
   Cut cut;
   if (parameters.min_p_distance != RowParameters::kMinPOff) {
-    cut.key = MinPFloor(row.max_key, parameters.min_p_distance, scale);
+    cut.key = KeyAtDistance(row.max_key, parameters.min_p_distance, scale);
   }
   if (parameters.top_k != 0 && parameters.top_k < row.request->live_vocabulary) {
     SelectFirst(row, parameters.top_k, cut.key, scratch);

@@ -7,7 +7,8 @@
 
 namespace sortition::kernels::cpu {
 
-// What all the filters together keep. A filter that is off costs nothing; only top-p without top-k looks at the whole row.
+// What all the filters together keep. A filter that is off costs nothing; only top-p without top-k looks at the whole
+// row.
 Cut Filter(const Row& row, const law::Scale& scale, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -8,14 +8,13 @@
 namespace sortition::kernels::cpu {
 
 void LoadRawKeys(const RowRequest& request, uint32_t group, GroupKeys* keys) {
-  const uint32_t first = group * law::kGroupSize;
-  const uint32_t live = std::min(law::kGroupSize, request.live_vocabulary - first);
   WithDType(request.dtype, [&]<DType kType>() {
-    for (uint32_t i = 0; i < live; ++i) {
-      (*keys)[i] = law::Key(law::Canonical(SentBits<kType>(request.logits, first + i)));
+    GroupElements<kType> elements;
+    LoadElements<kType>(request, group, &elements);
+    for (uint32_t i = 0; i < law::kGroupSize; ++i) {
+      (*keys)[i] = law::Key(law::Canonical(law::Widen(kType, elements[i])));
     }
   });
-  std::fill(keys->begin() + live, keys->end(), 0);
 }
 
 void LoadKeys(const Row& row, uint32_t group, GroupKeys* keys) {

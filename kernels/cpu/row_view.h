@@ -1,7 +1,7 @@
 // A row as one of its distributions sees it: keys of 64 tokens at a time, and the largest key of each group of 64.
 //
-// The logits are never rewritten. Masks and patches lie over them and are applied to each group that is looked at, so their
-// cost follows the tokens they name. Group maxima tell which groups need to be looked at.
+// The logits are never rewritten. Masks and patches lie over them and are applied to each group that is looked at, so
+// their cost follows the tokens they name. Group maxima tell which groups need to be looked at.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ void LoadRawKeys(const RowRequest& request, uint32_t group, GroupKeys* keys);
 // Keys of a group's tokens in this row; 0 where masked and past the live vocabulary.
 void LoadKeys(const Row& row, uint32_t group, GroupKeys* keys);
 
-// Calls visit(token, key) for each token of a key >= `floor`, id ascending; reads only groups that have one. floor >= 1.
+// Calls visit(token, key) for each token of a key >= `floor` >= 1, id ascending; reads only groups that have one.
 template <typename Visit>
 void ForEachFrom(const Row& row, uint32_t floor, Visit visit) {
   GroupKeys keys;

@@ -47,8 +47,7 @@ void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
     const Cut cut = Filter(row, scale, scratch);
     chosen = Draw(row, scale, cut, law::KeyOf(request.noise), scratch);
     if (parameters.processed_logprob) {
-      answer->processed =
-          Describe(row, scale, cut, chosen, parameters.processed_top, scratch, &answer->kept);
+      answer->processed = Describe(row, scale, cut, chosen, parameters.processed_top, scratch, &answer->kept);
     }
   }
   answer->token = chosen.token;

@@ -6,9 +6,9 @@
 
 namespace sortition::kernels::cpu {
 
-// Samples one row into `*answer`, whatever that held. Asserts the promises of row.h. An answer with an error carries nothing
-// but `error` and `error_token`. Blocks for the time of the computation: one pass over the logits, and what the row's options
-// ask for on top. Thread-safe for distinct scratches and answers.
+// Samples one row into `*answer`, whatever that held. Asserts the promises of row.h. An answer with an error carries
+// nothing but `error` and `error_token`. Blocks for the time of the computation: one pass over the logits, and what the
+// row's options ask for on top. Thread-safe for distinct scratches and answers.
 void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer);
 
 }  // namespace sortition::kernels::cpu

@@ -1,4 +1,5 @@
-// Working memory of one thread that samples rows. Grows to the largest vocabulary it has met and is then reused as it is.
+// Working memory of one thread that samples rows. Grows to the largest vocabulary it has met and is then reused as it
+// is.
 #pragma once
 
 #include <cstdint>

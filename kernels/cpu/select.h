@@ -25,7 +25,7 @@ struct Cut {
 // scratch->candidates. count >= 1, floor >= 1. Reads about `count` groups where there are that many.
 void SelectFirst(const Row& row, uint32_t count, uint32_t floor, Scratch* scratch);
 
-// The largest key of a token that is first in order, and that token.
+// The token that is first in order. `row` has a live one.
 Candidate First(const Row& row);
 
 }  // namespace sortition::kernels::cpu

@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/law.h"
 #include "kernels/law/logprob.h"
@@ -21,14 +21,29 @@ namespace {
 using kernels::DType;
 using kernels::RowError;
 
-std::string Number(uint32_t x) { return absl::StrCat(x); }
-std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
-std::string Wide(uint64_t x) { return Quoted(absl::StrCat(x)); }
-std::string WideSigned(uint64_t x) { return Quoted(absl::StrCat(int64_t(x))); }
+std::string Cat(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) text.append(part);
+  return text;
+}
+
+std::string Joined(const std::vector<std::string>& items, std::string_view separator) {
+  std::string text;
+  for (const std::string& item : items) {
+    if (!text.empty()) text.append(separator);
+    text.append(item);
+  }
+  return text;
+}
+
+std::string Number(uint32_t x) { return std::to_string(x); }
+std::string Quoted(std::string_view text) { return Cat({"\"", text, "\""}); }
+std::string Wide(uint64_t x) { return Quoted(std::to_string(x)); }
+std::string WideSigned(uint64_t x) { return Quoted(std::to_string(int64_t(x))); }
 std::string Truth(bool x) { return x ? "true" : "false"; }
-std::string List(const std::vector<std::string>& items) { return absl::StrCat("[", absl::StrJoin(items, ", "), "]"); }
-std::string Field(const std::string& name, const std::string& value) { return absl::StrCat(Quoted(name), ": ", value); }
-std::string Object(const std::vector<std::string>& fields) { return absl::StrCat("{", absl::StrJoin(fields, ", "), "}"); }
+std::string List(const std::vector<std::string>& items) { return Cat({"[", Joined(items, ", "), "]"}); }
+std::string Field(std::string_view name, std::string_view value) { return Cat({Quoted(name), ": ", value}); }
+std::string Object(const std::vector<std::string>& fields) { return Cat({"{", Joined(fields, ", "), "}"}); }
 
 std::string Numbers(const std::vector<uint32_t>& numbers) {
   std::vector<std::string> items;
@@ -49,13 +64,13 @@ std::vector<uint32_t> Words(uint32_t tag, uint32_t count) {
 
 // Bits of logits: every class of the domain, and their edges.
 std::vector<uint32_t> LogitBits() {
-  return {0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x217fffff, 0x21800000, 0xa17fffff, 0xa1800000, 0x3f800000,
-          0xbf800000, 0x41a00000, 0xc1a00000, 0x477fdfff, 0x477fe000, 0xc77fdfff, 0xc77fe000, 0x7f7fffff, 0xff7fffff,
-          0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001};
+  return {0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x217fffff, 0x21800000, 0xa17fffff, 0xa1800000,
+          0x3f800000, 0xbf800000, 0x41a00000, 0xc1a00000, 0x477fdfff, 0x477fe000, 0xc77fdfff, 0xc77fe000,
+          0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001};
 }
 
 std::string Function(const std::string& name, const std::vector<std::string>& cases) {
-  return absl::StrCat("    ", Quoted(name), ": [\n      ", absl::StrJoin(cases, ",\n      "), "\n    ]");
+  return Cat({"    ", Quoted(name), ": [\n      ", Joined(cases, ",\n      "), "\n    ]"});
 }
 
 std::string OfLogitBits(const std::string& name, const std::function<uint32_t(uint32_t)>& function) {
@@ -66,7 +81,8 @@ std::string OfLogitBits(const std::string& name, const std::function<uint32_t(ui
 
 std::string WidenCases() {
   std::vector<std::string> cases;
-  for (const uint32_t h : {0x0000u, 0x8000u, 0x0001u, 0x03ffu, 0x8400u, 0x3c00u, 0xc8ffu, 0x7bffu, 0xfbffu, 0x7c00u, 0xfc00u, 0x7e01u}) {
+  for (const uint32_t h :
+       {0x0000u, 0x8000u, 0x0001u, 0x03ffu, 0x8400u, 0x3c00u, 0xc8ffu, 0x7bffu, 0xfbffu, 0x7c00u, 0xfc00u, 0x7e01u}) {
     cases.push_back(Numbers({h, WidenF16(h)}));
   }
   return Function("widen_f16", cases);
@@ -135,7 +151,8 @@ std::string NegLogCases() {
   std::vector<uint64_t> words = {0, 63, 64, uint64_t{1} << 60, (uint64_t{1} << 60) - 1, ~uint64_t{0}};
   const std::vector<uint32_t> random = Words(5, 24);
   for (size_t i = 0; i < random.size(); ++i) words.push_back((uint64_t{random[i]} << 32 | random[23 - i]) >> (2 * i));
-  for (const uint64_t word : words) cases.push_back(List({Wide(word), Number(Owner(word)), Wide(NegLog2(Uniform(word)))}));
+  for (const uint64_t word : words)
+    cases.push_back(List({Wide(word), Number(Owner(word)), Wide(NegLog2(Uniform(word)))}));
   return Function("word_owner_neg_log2", cases);
 }
 
@@ -146,8 +163,8 @@ std::string NoiseCases() {
     const uint64_t a = NegLog2(Uniform(word));
     const uint64_t own = WordOf(NoiseWords(id / 2, kTokenTag, key), id);
     const uint64_t log = Owner(word) == id % 64 ? OwnerLog(a) : OtherLog(a, NegLog2(Uniform(own)));
-    cases.push_back(List({Number(key.seed_low), Number(key.seed_high), Number(key.position), Number(key.stream), Number(id),
-                          Wide(word), Wide(own), WideSigned(log)}));
+    cases.push_back(List({Number(key.seed_low), Number(key.seed_high), Number(key.position), Number(key.stream),
+                          Number(id), Wide(word), Wide(own), WideSigned(log)}));
   };
   for (const uint32_t id : {0u, 1u, 63u, 64u, 128255u}) add({0x11111111, 0x22222222, 5, 0}, id);
   for (const uint32_t id : {0u, 7u, 127u, 262143u, 1048574u}) add({0x89abcdef, 0x01234567, 4000000000, 0x00020001}, id);
@@ -175,11 +192,22 @@ std::string PenaltyCases() {
 }
 
 std::string Functions() {
-  const std::vector<std::string> functions = {OfLogitBits("canonical", Canonical), OfLogitBits("flush", Flush),
-                 OfLogitBits("key_of_canonical", [](uint32_t b) { return Key(Canonical(b)); }), WidenCases(),
-                 SoftFloatCases("add_f32", AddF32), SoftFloatCases("multiply_f32", MultiplyF32), DistanceCases(),
-                 WeightCases(), TopPThresholdCases(), LogCases(), NegLogCases(), NoiseCases(), MinPCases(), PenaltyCases()};
-  return absl::StrJoin(functions, ",\n");
+  const std::vector<std::string> functions = {
+      OfLogitBits("canonical", Canonical),
+      OfLogitBits("flush", Flush),
+      OfLogitBits("key_of_canonical", [](uint32_t b) { return Key(Canonical(b)); }),
+      WidenCases(),
+      SoftFloatCases("add_f32", AddF32),
+      SoftFloatCases("multiply_f32", MultiplyF32),
+      DistanceCases(),
+      WeightCases(),
+      TopPThresholdCases(),
+      LogCases(),
+      NegLogCases(),
+      NoiseCases(),
+      MinPCases(),
+      PenaltyCases()};
+  return Joined(functions, ",\n");
 }
 
 // --- rows
@@ -224,7 +252,7 @@ std::string OptionsOf(const SamplingParameters& options) {
 
 std::string CompiledOf(const kernels::RowParameters& compiled) {
   return Object({Field("greedy", Truth(compiled.greedy)), Field("multiplier", Number(compiled.multiplier)),
-                 Field("exponent", absl::StrCat(compiled.exponent)), Field("window", Number(compiled.window)),
+                 Field("exponent", std::to_string(compiled.exponent)), Field("window", Number(compiled.window)),
                  Field("min_p_distance", Number(compiled.min_p_distance)), Field("top_k", Number(compiled.top_k)),
                  Field("top_p", Number(compiled.top_p)), Field("repetition", Number(compiled.repetition)),
                  Field("inverse_repetition", Number(compiled.inverse_repetition)),
@@ -233,7 +261,8 @@ std::string CompiledOf(const kernels::RowParameters& compiled) {
 }
 
 std::string NoiseOf(const kernels::NoiseKey& noise) {
-  return Object({Field("seed", Wide(noise.seed)), Field("position", Number(noise.position)), Field("stream", Number(noise.stream))});
+  return Object({Field("seed", Wide(noise.seed)), Field("position", Number(noise.position)),
+                 Field("stream", Number(noise.stream))});
 }
 
 std::string PatchesOf(const KnownRow& row) {
@@ -249,10 +278,11 @@ std::string DistributionOf(const kernels::Distribution& distribution, double tem
   for (const kernels::TokenBits& token : distribution.top) {
     top.push_back(Numbers({token.token, token.bits, Bits(Logprob(distribution, token.bits, temperature))}));
   }
-  return Object({Field("max_bits", Number(distribution.max_bits)), Field("weight_sum", Wide(distribution.weight_sum)),
-                 Field("chosen_bits", Number(distribution.chosen.bits)),
-                 Field("chosen_logprob_bits", Number(Bits(Logprob(distribution, distribution.chosen.bits, temperature)))),
-                 Field("rank", Number(distribution.rank)), Field("top", List(top))});
+  return Object(
+      {Field("max_bits", Number(distribution.max_bits)), Field("weight_sum", Wide(distribution.weight_sum)),
+       Field("chosen_bits", Number(distribution.chosen.bits)),
+       Field("chosen_logprob_bits", Number(Bits(Logprob(distribution, distribution.chosen.bits, temperature)))),
+       Field("rank", Number(distribution.rank)), Field("top", List(top))});
 }
 
 std::string AnswerOf(const KnownRow& row) {
@@ -283,7 +313,7 @@ std::string RowText(const KnownRow& row) {
     fields.push_back(Field("allowed_bits_shape", Quoted("mask")));
   }
   fields.push_back(Field("answer", AnswerOf(row)));
-  return absl::StrCat("    {\n      ", absl::StrJoin(fields, ",\n      "), "\n    }");
+  return Cat({"    {\n      ", Joined(fields, ",\n      "), "\n    }"});
 }
 
 }  // namespace
@@ -291,8 +321,8 @@ std::string RowText(const KnownRow& row) {
 std::string KnownAnswersJson() {
   std::vector<std::string> rows;
   for (const KnownRow& row : KnownRows()) rows.push_back(RowText(row));
-  return absl::StrCat("{\n  ", Field("law_version", Number(kLawVersion)), ",\n  \"functions\": {\n", Functions(),
-                      "\n  },\n  \"rows\": [\n", absl::StrJoin(rows, ",\n"), "\n  ]\n}\n");
+  return Cat({"{\n  ", Field("law_version", Number(kLawVersion)), ",\n  \"functions\": {\n", Functions(),
+              "\n  },\n  \"rows\": [\n", Joined(rows, ",\n"), "\n  ]\n}\n"});
 }
 
 }  // namespace sortition::law

@@ -1,4 +1,5 @@
-// The contents of known_answers.json: the law by example, for implementations in any language. LAW.md says how to read it.
+// The contents of known_answers.json: the law by example, for implementations in any language. LAW.md says how to read
+// it.
 #pragma once
 
 #include <string>

@@ -87,7 +87,8 @@ void AddExplicitRows(std::vector<KnownRow>* rows) {
   rows->push_back(Explicit("top-p keeps the shortest prefix", {0, 0, 0, 0}, {.top_p = 0.5f}));
   rows->push_back(Explicit("min-p keeps its bound", {0, -0.6931471f, -0.6931473f, -5}, {.min_p = 0.5f}));
   rows->push_back(Explicit("zeros and denormals are one logit", {0.0f, -0.0f, 1e-40f, -1e-40f, 0x1p-61f, -0x1p-61f}));
-  rows->push_back(Explicit("sentinels are masked", {-65504, -1e9f, -std::numeric_limits<float>::max(), -kInfinity, 1, 0}));
+  rows->push_back(
+      Explicit("sentinels are masked", {-65504, -1e9f, -std::numeric_limits<float>::max(), -kInfinity, 1, 0}));
   rows->push_back(Explicit("live up to the limits", {-65503.99f, 65503.99f, 0}));
   rows->push_back(Explicit("beyond 63 octaves nothing races", {0, -44, -100, -1000}));
   rows->push_back(Explicit("no live token", {-kInfinity, -kInfinity}));
@@ -121,7 +122,8 @@ void AddShapedRows(std::vector<KnownRow>* rows) {
   rows->push_back(Shaped("model f32", KnownShape::kModel, DType::kF32, 32000, usual));
   rows->push_back(Shaped("model f16", KnownShape::kModel, DType::kF16, 32768, {.temperature = 0.6f, .top_p = 0.9f}));
   rows->push_back(Shaped("model bf16", KnownShape::kModel, DType::kBF16, 50257, {.min_p = 0.1f}));
-  rows->push_back(Shaped("model bf16, temperature only", KnownShape::kModel, DType::kBF16, 128256, {.temperature = 0.8f}));
+  rows->push_back(
+      Shaped("model bf16, temperature only", KnownShape::kModel, DType::kBF16, 128256, {.temperature = 0.8f}));
   rows->push_back(Shaped("model f32, greedy", KnownShape::kModel, DType::kF32, 151936, {.temperature = 0}));
   rows->push_back(Shaped("model f32, coldest", KnownShape::kModel, DType::kF32, 1000, {.temperature = 0.01f}));
   rows->push_back(Shaped("model f32, hottest", KnownShape::kModel, DType::kF32, 1001, {.temperature = 100}));
@@ -129,16 +131,19 @@ void AddShapedRows(std::vector<KnownRow>* rows) {
   rows->push_back(Shaped("flat f16, top-p", KnownShape::kFlat, DType::kF16, 65536, {.top_p = 0.3f}));
   rows->push_back(Shaped("ties bf16, top-k", KnownShape::kTies, DType::kBF16, 128256, {.top_k = 1000}));
   rows->push_back(Shaped("ties bf16, top-p", KnownShape::kTies, DType::kBF16, 50257, {.top_p = 0.999f}));
-  rows->push_back(Shaped("ties f16, top-k and top-p", KnownShape::kTies, DType::kF16, 2048, {.top_k = 2047, .top_p = 0.5f}));
+  rows->push_back(
+      Shaped("ties f16, top-k and top-p", KnownShape::kTies, DType::kF16, 2048, {.top_k = 2047, .top_p = 0.5f}));
   rows->push_back(Shaped("holes f32", KnownShape::kHoles, DType::kF32, 262144, usual));
-  rows->push_back(Shaped("holes f16, large top-k", KnownShape::kHoles, DType::kF16, 32000, {.top_k = 20000, .top_p = 0.999f}));
+  rows->push_back(
+      Shaped("holes f16, large top-k", KnownShape::kHoles, DType::kF16, 32000, {.top_k = 20000, .top_p = 0.999f}));
 
-  rows->push_back(Shaped("model bf16, everything", KnownShape::kModel, DType::kBF16, 151936,
-                         {.temperature = 0.9f, .top_k = 200, .top_p = 0.98f, .min_p = 0.01f, .repetition_penalty = 1.1f}));
+  rows->push_back(
+      Shaped("model bf16, everything", KnownShape::kModel, DType::kBF16, 151936,
+             {.temperature = 0.9f, .top_k = 200, .top_p = 0.98f, .min_p = 0.01f, .repetition_penalty = 1.1f}));
   KnownRow& all = rows->back();
   for (uint32_t i = 0; i < 100; ++i) {
-    all.patches.push_back({i * 1511 + i % 7, i % 3 == 0 ? TokenPatch::kRepeated : 0u, CanonicalBits(float(i % 11) - 5.5f),
-                           PenaltyBits(0.3f, 0.4f, 1 + i % 5)});
+    all.patches.push_back({i * 1511 + i % 7, i % 3 == 0 ? TokenPatch::kRepeated : 0u,
+                           CanonicalBits(float(i % 11) - 5.5f), PenaltyBits(0.3f, 0.4f, 1 + i % 5)});
   }
   all.patches[50].flags |= TokenPatch::kBanned;
   for (uint32_t word = 0; word < (all.vocabulary + 31) / 32; ++word) {

@@ -1,4 +1,5 @@
-// Rows whose answers are written down in known_answers.json: what a new implementation, or a device at start, is tried on.
+// Rows whose answers are written down in known_answers.json: what a new implementation, or a device at start, is tried
+// on.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace sortition::law {
 
-// How logits are made from integers, so that a row of any size is a few words in a file. With x and y the first two words of
-// NoiseWords(id, 0, {seed, 0, 0, 0}) and n the sum of the four bytes of x, less 510:
+// How logits are made from integers, so that a row of any size is a few words in a file. With x and y the first two
+// words of NoiseWords(id, 0, {seed, 0, 0, 0}) and n the sum of the four bytes of x, less 510:
 enum class KnownShape {
   kExplicit,  // listed
   kModel,     // n / 64; where y % 512 == 0, (n + 512 + (y >> 9) % 512) / 64

@@ -1,5 +1,5 @@
-// The sampling law for CUDA device code: the text of kernels/law/text over native 64-bit integers. Host code of a .cu file
-// includes law.h beside it; the names here live in their own namespace.
+// The sampling law for CUDA device code: the text of kernels/law/text over native 64-bit integers. Host code of a .cu
+// file includes law.h beside it; the names here live in their own namespace.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ __device__ __forceinline__ u32 LeadingZeros(u32 x) { return u32(__clz(i32(x))); 
 
 #define LAW_FUNCTION __device__ __forceinline__
 #define LAW_CONSTANT constexpr
+// clang-format off
 #define LAW_TABLE(name) static __device__ const u32 name[32] = {
-#define LAW_END_TABLE \
-  }                   \
-  ;
+#define LAW_END_TABLE };
+// clang-format on
 #define LAW_LOOK_UP(name, index) name[index]
 
 #include "kernels/law/text/u64_native.inc"
-//
+// The text stands on that arithmetic.
 #include "kernels/law/text/law.inc"
 
 #undef LAW_FUNCTION

@@ -1,5 +1,5 @@
-// The sampling law for GLSL 4.50 shaders: the text of kernels/law/text over pairs of 32-bit integers. No 64-bit integers, no
-// floating point, no extension but GL_GOOGLE_include_directive, which the including shader requires.
+// The sampling law for GLSL 4.50 shaders: the text of kernels/law/text over pairs of 32-bit integers. No 64-bit
+// integers, no floating point, no extension but GL_GOOGLE_include_directive, which the including shader requires.
 #define u32 uint
 #define i32 int
 

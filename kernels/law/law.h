@@ -19,14 +19,14 @@ inline u32 LeadingZeros(u32 x) { return u32(std::countl_zero(x)); }
 
 #define LAW_FUNCTION inline
 #define LAW_CONSTANT inline constexpr
+// clang-format off
 #define LAW_TABLE(name) inline constexpr u32 name[32] = {
-#define LAW_END_TABLE \
-  }                   \
-  ;
+#define LAW_END_TABLE };
+// clang-format on
 #define LAW_LOOK_UP(name, index) name[index]
 
 #include "kernels/law/text/u64_native.inc"
-//
+// The text stands on that arithmetic.
 #include "kernels/law/text/law.inc"
 
 #undef LAW_FUNCTION

@@ -1,4 +1,5 @@
-// Natural-log probabilities from the integers that a kernel returns. Runs on the host, so that no device needs a logarithm.
+// Natural-log probabilities from the integers that a kernel returns. Runs on the host, so that no device needs a
+// logarithm.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ namespace sortition::law {
 //
 //   (x - M) / temperature - ln(S * 2^-44)
 //
-// in IEEE double without contraction, with ln S from the law's integer log2, rounded once to f32. `token_bits` belong to the
-// distribution (its `chosen`, or an entry of its `top`); the pair of a distribution and its temperature is
+// in IEEE double without contraction, with ln S from the law's integer log2, rounded once to f32. `token_bits` belong
+// to the distribution (its `chosen`, or an entry of its `top`); the pair of a distribution and its temperature is
 // (answer.raw, 1) or (answer.processed, parameters.temperature). A distribution of one token gives exactly +0.
 // Result in nats. Pure and thread-safe; the same bits on every machine.
 float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature);

@@ -9,8 +9,8 @@
 namespace sortition::law {
 namespace {
 
-constexpr double kLog2E = 0x1.71547652b82fep+0;     // the double nearest to log2(e)
-constexpr double k63Ln2 = 0x1.5d589f2fe5107p+5;     // the double nearest to 63 ln 2
+constexpr double kLog2E = 0x1.71547652b82fep+0;  // the double nearest to log2(e)
+constexpr double k63Ln2 = 0x1.5d589f2fe5107p+5;  // the double nearest to 63 ln 2
 constexpr double kTwoToThe32 = 4294967296.0;
 
 // A positive normal double as mantissa * 2^(exponent - 52), 2^52 <= mantissa < 2^53.
@@ -56,9 +56,9 @@ uint32_t TopPUnits(float p) {
   return units == 0 ? 1 : uint32_t(units);
 }
 
-// floor(log2(m / 2^23) * 2^26) for 2^23 <= m < 2^24, bit by bit: squaring doubles a logarithm. Each squaring also doubles the
-// relative error of what was cut off, to 2^-36 at the last; of all mantissas, none comes within 2^-28 of a wrong bit (a test
-// visits every one).
+// floor(log2(m / 2^23) * 2^26) for 2^23 <= m < 2^24, bit by bit: squaring doubles a logarithm. Each squaring also
+// doubles the relative error of what was cut off, to 2^-36 at the last; of all mantissas, none comes within 2^-28 of a
+// wrong bit (a test visits every one).
 uint32_t Log2Mantissa(uint32_t m) {
   uint64_t x = uint64_t{m} << 40;  // Q63, 1 <= x < 2
   uint32_t log = 0;
@@ -89,8 +89,8 @@ uint32_t MinPDistance(float min_p) {
   const uint32_t bits = std::bit_cast<uint32_t>(min_p);
   const uint32_t octaves = 127 - (bits >> 23);
   const uint32_t mantissa = (bits & 0x7fffff) | 0x800000;
-  // -log2(min_p) = octaves - log2(mantissa); the logarithm of anything but a power of two is irrational, so the ceiling of
-  // the last term is its floor plus one.
+  // -log2(min_p) = octaves - log2(mantissa); the logarithm of anything but a power of two is irrational, so the ceiling
+  // of the last term is its floor plus one.
   const uint32_t ceiling = mantissa == 0x800000 ? 0 : Log2Mantissa(mantissa) + 1;
   return (octaves << 26) - ceiling;
 }

@@ -10,8 +10,8 @@
 
 namespace sortition::law {
 
-// Ranges that the law accepts, ends included unless said otherwise. Whoever takes options from outside refuses the rest by
-// name; `Compile` asserts.
+// Ranges that the law accepts, ends included unless said otherwise. Whoever takes options from outside refuses the rest
+// by name; `Compile` asserts.
 inline constexpr float kMinTemperature = 0.01f;  // 0 is accepted too and means greedy
 inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr uint32_t kMaxTopK = (1u << 20) - 1;
@@ -26,29 +26,36 @@ inline constexpr float kMaxAbsPresencePenalty = 100.0f;
 inline constexpr float kLogitLimit = 65504.0f;
 
 // A sequence's sampling options. The defaults are the off values: they change nothing and cost nothing.
-//
-//   option              unit, range                   meaning (where the meaning comes from)
-//   temperature         0, or 0.01 to 100             logits are divided by it; 0 = greedy, the first token in order
-//   top_k               tokens, 0 to 2^20 - 1         keep the first k in order, ties cut by lowest id (llama.cpp); 0 = off
-//   top_p               probability, (0, 1]           keep the shortest ordered prefix of mass >= p (Holtzman et al. 2019)
-//   min_p               probability ratio, [0, 1]     keep tokens of at least this share of the likeliest token's
-//                                                     probability (Nguyen et al. 2024), at the temperature in force
-//   repetition_penalty  factor, 0.01 to 100           negative logits times it, others divided by it (Keskar et al. 2019)
-//   frequency_penalty   logit per count, -100 to 100  subtracted once for each earlier occurrence (OpenAI's API)
-//   presence_penalty    logit, -100 to 100            subtracted if the token occurred at all (OpenAI's API)
 struct SamplingParameters {
+  // Logits are divided by it. 0, which is greedy (the first token in order), or 0.01 to 100.
   float temperature = 1;
+
+  // Keep the first k tokens in order; ties are cut by lowest id, as llama.cpp does. Tokens, 0 (off) to 2^20 - 1.
   uint32_t top_k = 0;
+
+  // Keep the shortest ordered prefix of at least this mass (Holtzman et al. 2019). Probability, in (0, 1]; 1 is off.
   float top_p = 1;
+
+  // Keep tokens of at least this share of the likeliest token's probability, at the temperature in force (Nguyen et al.
+  // 2024). Ratio, 0 (off) to 1.
   float min_p = 0;
+
+  // Of tokens that occurred before: negative logits are multiplied by it, others divided (Keskar et al. 2019). Factor,
+  // 0.01 to 100; 1 is off.
   float repetition_penalty = 1;
+
+  // Subtracted once for each time a token occurred (OpenAI's API). Logit units, -100 to 100.
   float frequency_penalty = 0;
+
+  // Subtracted if a token occurred at all (OpenAI's API). Logit units, -100 to 100.
   float presence_penalty = 0;
+
   bool operator==(const SamplingParameters&) const = default;
 };
 
-// Sets the fields of `*compiled` that options decide and leaves its `mask_nan` and logprob fields as they are. Frequency and
-// presence leave no trace there: they reach a row as TokenPatch::penalty. Asserts that every option is in range.
+// Sets the fields of `*compiled` that options decide and leaves its `mask_nan` and logprob fields as they are.
+// Frequency and presence leave no trace there: they reach a row as TokenPatch::penalty. Asserts that every option is in
+// range.
 //
 //   temperature         -> greedy, multiplier, exponent, window, temperature (1 when greedy)
 //   top_k               -> top_k
@@ -57,16 +64,16 @@ struct SamplingParameters {
 //   repetition_penalty  -> repetition, inverse_repetition; 0 (off) at 1
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled);
 
-// The bits of a finite number that is to be added to logits, in canonical form: magnitudes below 2^-60, -0 included, become
-// +0, so that 0 means "adds nothing". This is the form of TokenPatch::bias.
+// The bits of a finite number that is to be added to logits, in canonical form: magnitudes below 2^-60, -0 included,
+// become +0, so that 0 means "adds nothing". This is the form of TokenPatch::bias.
 uint32_t CanonicalBits(float value);
 
-// TokenPatch::penalty of a token that occurred `count` times (count >= 1): -(frequency * count + presence), each operation in
-// double, rounded once to f32, canonical. Frequency and presence must be in range. Logit units.
+// TokenPatch::penalty of a token that occurred `count` times (count >= 1): -(frequency * count + presence), each
+// operation in double, rounded once to f32, canonical. Frequency and presence must be in range. Logit units.
 uint32_t PenaltyBits(float frequency, float presence, uint32_t count);
 
-// The largest distance that min-p keeps: floor(-log2(min_p) * 2^26) exactly, in Q6.26 octaves; RowParameters::kMinPOff for
-// min_p = 0, and where the bound reaches past the largest distance there is, so that it could not drop anything.
+// The largest distance that min-p keeps: floor(-log2(min_p) * 2^26) exactly, in Q6.26 octaves; RowParameters::kMinPOff
+// for min_p = 0, and where the bound reaches past the largest distance there is, so that it could not drop anything.
 uint32_t MinPDistance(float min_p);
 
 }  // namespace sortition::law

@@ -1,4 +1,5 @@
-// The law, step by step in the order of LAW.md: every id is visited, everything is sorted, every token's noise is drawn.
+// The law, step by step in the order of LAW.md: every id is visited, everything is sorted, every token's noise is
+// drawn.
 #include "kernels/law/reference.h"
 
 #include <algorithm>

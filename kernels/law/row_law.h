@@ -9,7 +9,8 @@ namespace sortition::law {
 // The weight of a row's largest logit, and of a distribution of one token.
 inline constexpr uint64_t kUnitWeight = uint64_t{1} << 44;
 
-// f32 bits, not canonical, of an element of a logits tensor; `element` holds its bytes in the low half for 16-bit types.
+// f32 bits, not canonical, of an element of a logits tensor; `element` holds its bytes in the low half for 16-bit
+// types.
 inline u32 Widen(kernels::DType dtype, u32 element) {
   switch (dtype) {
     case kernels::DType::kF32:

@@ -172,10 +172,10 @@ void Batcher::Sweep() {
         std::optional<Refusal> refusal = WhyNot(*waiting.step, now);
         if (!refusal) return false;
         rejects.push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
-        --queued_rows_;
         return true;
       });
     }
+    queued_rows_ -= static_cast<uint32_t>(rejects.size());
     std::erase_if(queue_, [](const auto& entry) { return entry.second.empty(); });
   }
   Deliver(std::move(rejects));

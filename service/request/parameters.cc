@@ -105,16 +105,16 @@ class Compiler {
     }
     // A top_k of the vocabulary or more is off, so any number is in range; beyond the law's it is off by definition.
     law.top_k = law.top_k >= spec_.live_vocabulary ? 0 : law.top_k;
-    const std::pair<absl::string_view, std::optional<Refusal>> checks[] = {
-        {"min_p", CheckRange(law.min_p, law::kMinMinP, law::kMaxMinP, Field("min_p"))},
-        {"repetition_penalty", CheckRange(law.repetition_penalty, law::kMinRepetitionPenalty,
-                                          law::kMaxRepetitionPenalty, Field("repetition_penalty"))},
-        {"frequency_penalty", CheckRange(law.frequency_penalty, -law::kMaxAbsFrequencyPenalty,
-                                         law::kMaxAbsFrequencyPenalty, Field("frequency_penalty"))},
-        {"presence_penalty", CheckRange(law.presence_penalty, -law::kMaxAbsPresencePenalty, law::kMaxAbsPresencePenalty,
-                                        Field("presence_penalty"))},
+    const std::optional<Refusal> checks[] = {
+        CheckRange(law.min_p, law::kMinMinP, law::kMaxMinP, Field("min_p")),
+        CheckRange(law.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty,
+                   Field("repetition_penalty")),
+        CheckRange(law.frequency_penalty, -law::kMaxAbsFrequencyPenalty, law::kMaxAbsFrequencyPenalty,
+                   Field("frequency_penalty")),
+        CheckRange(law.presence_penalty, -law::kMaxAbsPresencePenalty, law::kMaxAbsPresencePenalty,
+                   Field("presence_penalty")),
     };
-    for (const auto& [name, refusal] : checks) {
+    for (const std::optional<Refusal>& refusal : checks) {
       if (refusal) return refusal;
     }
     law::Compile(law, &spec_.parameters);
@@ -128,20 +128,20 @@ class Compiler {
   std::optional<Refusal> Logprobs() {
     const v1::SamplingParameters& p = parameters_;
     if (p.has_raw_logprobs()) {
-      if (auto refusal = CheckCount(p.raw_logprobs().top(), kernels::kMaxTopLogprobs, Field("raw_logprobs.top")))
-        return refusal;
+      if (auto refusal = CheckTop(p.raw_logprobs(), "raw_logprobs.top")) return refusal;
       spec_.parameters.raw_logprob = true;
       spec_.parameters.raw_top = p.raw_logprobs().top();
     }
     if (p.has_processed_logprobs()) {
-      if (auto refusal =
-              CheckCount(p.processed_logprobs().top(), kernels::kMaxTopLogprobs, Field("processed_logprobs.top"))) {
-        return refusal;
-      }
+      if (auto refusal = CheckTop(p.processed_logprobs(), "processed_logprobs.top")) return refusal;
       spec_.parameters.processed_logprob = true;
       spec_.parameters.processed_top = p.processed_logprobs().top();
     }
     return std::nullopt;
+  }
+
+  std::optional<Refusal> CheckTop(const v1::LogprobOptions& options, absl::string_view name) const {
+    return CheckRange<uint32_t>(options.top(), 0, kernels::kMaxTopLogprobs, Field(name));
   }
 
   std::optional<Refusal> Lists() {

@@ -1,9 +1,12 @@
 // Integers to logprobs, reasons to errors.
 #include "service/result/encode.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/law/logprob.h"
+#include "service/limits.h"
 
 namespace sortition::service {
 namespace {
@@ -32,6 +35,32 @@ void EncodeError(const Refusal& refusal, v1::Error* error) {
     error->mutable_retry_after()->set_seconds(nanoseconds / 1'000'000'000);
     error->mutable_retry_after()->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
   }
+}
+
+v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal) {
+  // A longer name is no sequence's and is not echoed.
+  const auto is_name = [](const std::string& name) { return !name.empty() && name.size() <= kMaxNameBytes; };
+  v1::StreamResponse response;
+  v1::Error* error = nullptr;
+  if (message.has_open() && is_name(message.open().request_id())) {
+    response.mutable_opened()->set_request_id(message.open().request_id());
+    response.mutable_opened()->set_epoch(message.open().epoch());
+    error = response.mutable_opened()->mutable_error();
+  } else if (message.has_fork() && is_name(message.fork().child().request_id())) {
+    response.mutable_forked()->set_request_id(message.fork().child().request_id());
+    error = response.mutable_forked()->mutable_error();
+  } else if (message.has_export_sequence() && is_name(message.export_sequence().request_id())) {
+    response.mutable_exported()->set_request_id(message.export_sequence().request_id());
+    error = response.mutable_exported()->mutable_error();
+  } else if (message.has_upload_mask()) {
+    response.mutable_mask_uploaded()->set_mask_id(message.upload_mask().mask_id());
+    error = response.mutable_mask_uploaded()->mutable_error();
+  } else {
+    response.mutable_rejected()->set_message_index(message_index);
+    error = response.mutable_rejected()->mutable_error();
+  }
+  EncodeError(refusal, error);
+  return response;
 }
 
 void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,

@@ -13,6 +13,10 @@ namespace sortition::service {
 
 void EncodeError(const Refusal& refusal, v1::Error* error);
 
+// The answer to a message that is refused as a whole: by its sequence or mask where it names one, else by its index on
+// the stream. Not for steps.
+v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal);
+
 // The logprobs are computed here, on the host, from the device's integers. `answer.error` is kNone.
 void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);

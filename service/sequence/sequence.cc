@@ -5,17 +5,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/sequence/history_hash.h"
 
 namespace sortition::service {
 namespace {
 
 Refusal HistoryRequired(std::string message) { return Refusal{Reason::kHistoryRequired, "", "", std::move(message)}; }
 
-// Whether a state built under one spec is the state the other would have: equal hashes, and equal patches before any
-// token.
+// Whether a state built under one spec is the state the other would have. By value: equal hashes of the empty history
+// would not do, because a worker can choose seeds that make them equal.
 bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
-  return EmptyHistoryHash(a) == EmptyHistoryHash(b) && a.listed_patches == b.listed_patches;
+  return a.law_version == b.law_version && a.seed == b.seed && a.choice_index == b.choice_index &&
+         a.vocabulary == b.vocabulary && a.live_vocabulary == b.live_vocabulary &&
+         a.repetition_penalty == b.repetition_penalty && a.frequency_penalty == b.frequency_penalty &&
+         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches;
 }
 
 }  // namespace
@@ -23,8 +25,8 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
 Sequence::Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history)
     : kept_history_(kept_history), owner_(owner), spec_(std::move(spec)) {}
 
-Refusal Sequence::Superseded() const {
-  return Refusal{Reason::kSuperseded, "open.epoch", absl::StrCat("> ", owner_.epoch),
+Refusal Sequence::Superseded(std::string field) const {
+  return Refusal{Reason::kSuperseded, std::move(field), absl::StrCat("> ", owner_.epoch),
                  absl::StrCat("the sequence is owned by epoch ", owner_.epoch)};
 }
 
@@ -33,7 +35,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
                                                            const SequenceHistory* history) {
   absl::MutexLock lock(&mutex_);
   const bool raised = owner.epoch > owner_.epoch;
-  if (!raised && owner != owner_) return Superseded();
+  if (!raised && owner != owner_) return Superseded("open.epoch");
   if (in_flight_ && !raised) {
     return Refusal{Reason::kStepInFlight, "open", "", "a step of this sequence has not been answered yet"};
   }
@@ -56,7 +58,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
 
 std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent) {
   absl::MutexLock lock(&mutex_);
-  if (owner != owner_) return Superseded();
+  if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
   if (last_ && intent.step_id == last_->step_id) {
     if (intent.options_digest == last_->digest) return last_->answer;
@@ -86,7 +88,7 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
 
 std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, kernels::RowAnswer answer) {
   absl::MutexLock lock(&mutex_);
-  if (!in_flight_ || in_flight_->ticket != ticket) return Superseded();
+  if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr && answer.error == kernels::RowError::kNone);
   state_->Append(answer.token);
   last_ = LastStep{in_flight_->step_id, in_flight_->digest, StepAnswer{std::move(answer), state_->history_hash()}};

@@ -92,7 +92,7 @@ class Sequence {
 
  private:
   void RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Refusal Superseded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Refusal Superseded(std::string field) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   struct InFlight {
     uint64_t ticket;

@@ -2,8 +2,12 @@
 #include "service/stream/frame.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
+
+#include "service/limits.h"
+#include "service/request/checks.h"
 
 namespace sortition::service {
 namespace {
@@ -12,6 +16,11 @@ constexpr uint32_t kPayloadsField = v1::StreamRequest::kPayloadsFieldNumber;
 
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
+// Longest encodings that protobuf reads.
+constexpr uint32_t kKeyBytes = 5;
+constexpr uint32_t kLengthBytes = 5;
+constexpr uint32_t kValueBytes = 10;
+
 // Reads forward over segments that belong together.
 class SegmentReader {
  public:
@@ -19,15 +28,15 @@ class SegmentReader {
 
   bool AtEnd() const { return index_ == segments_.size(); }
 
-  // False at the end, or if the varint is longer than 10 bytes. Appends the bytes read to `*copy`.
-  bool ReadVarint(uint64_t* value, std::string* copy) {
+  // False at the end, or if the varint is longer than `most_bytes`, at most 10. Appends the bytes read to `*copy`.
+  bool ReadVarint(uint32_t most_bytes, uint64_t* value, std::string* copy) {
     *value = 0;
-    for (uint32_t shift = 0; shift < 70; shift += 7) {
+    for (uint32_t shift = 0; shift < 7 * most_bytes; shift += 7) {
       if (AtEnd()) return false;
       const uint8_t byte = static_cast<uint8_t>(segments_[index_].data[offset_]);
       Advance(1);
       copy->push_back(static_cast<char>(byte));
-      *value |= static_cast<uint64_t>(byte & 0x7f) << std::min(shift, 63u);
+      *value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if ((byte & 0x80) == 0) return true;
     }
     return false;
@@ -81,13 +90,16 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
   while (!reader.AtEnd()) {
     std::string key;
     uint64_t tag;
-    if (!reader.ReadVarint(&tag, &key)) return Malformed("truncated field key");
+    if (!reader.ReadVarint(kKeyBytes, &tag, &key)) return Malformed("truncated field key");
+    // protobuf would drop the upper bits and might find a payload where this reader saw none.
+    if (tag > std::numeric_limits<uint32_t>::max()) return Malformed("a field key of more than 32 bits");
     const uint64_t field = tag >> 3;
     const uint32_t wire_type = tag & 7;
     if (field == kPayloadsField && wire_type == kLengthDelimited) {
       uint64_t size;
       Payload payload;
-      if (!reader.ReadVarint(&size, &key) ||
+      if (auto refusal = CheckCount(frame.payloads.size() + 1, kMaxPayloads, "payloads")) return *refusal;
+      if (!reader.ReadVarint(kLengthBytes, &size, &key) ||
           !reader.Take(size, [&](devices::ByteSegment run) { payload.segments.push_back(run); })) {
         return Malformed("truncated payload");
       }
@@ -100,7 +112,7 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
     bool complete = false;
     switch (wire_type) {
       case kVarint:
-        complete = reader.ReadVarint(&value, &small);
+        complete = reader.ReadVarint(kValueBytes, &value, &small);
         break;
       case kFixed64:
         complete = reader.Take(8, copy);
@@ -109,7 +121,7 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
         complete = reader.Take(4, copy);
         break;
       case kLengthDelimited:
-        complete = reader.ReadVarint(&value, &small) && reader.Take(value, copy);
+        complete = reader.ReadVarint(kLengthBytes, &value, &small) && reader.Take(value, copy);
         break;
       default:
         return Malformed("a wire type that proto3 does not have");

@@ -29,7 +29,8 @@ struct Frame {
 };
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
-// live as long as `owner`. Refuses what is no message of the contract with MALFORMED_MESSAGE.
+// live as long as `owner`. Refuses what is no message of the contract with MALFORMED_MESSAGE, and more than
+// kMaxPayloads payloads with TOO_MANY. Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner);
 

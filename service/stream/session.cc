@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/law/version.h"
@@ -17,6 +16,7 @@
 #include "service/request/strictness.h"
 #include "service/result/encode.h"
 #include "service/sequence/history_hash.h"
+#include "service/stream/partial_histories.h"
 #include "service/stream/step_in_flight.h"
 #include "service/version.h"
 
@@ -39,7 +39,11 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
 class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Session::Impl> {
  public:
   Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink)
-      : engine_(*engine), name_space_(std::move(name_space)), sink_(std::move(sink)), stream_id_(NextStreamId()) {}
+      : engine_(*engine),
+        name_space_(std::move(name_space)),
+        sink_(std::move(sink)),
+        stream_id_(NextStreamId()),
+        partial_histories_(engine->limits()) {}
 
   void OnFrame(Frame frame);
   void OnRejectedFrame(const Refusal& refusal);
@@ -53,24 +57,20 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   bool Wanted() const override;
 
  private:
-  struct PartialHistory {
-    uint64_t epoch = 0;
-    SequenceHistory history;
-  };
-
+  // What any message must keep to before its kind is looked at.
+  std::optional<Refusal> CheckFrame(const Frame& frame) const;
   std::optional<Refusal> OnHello(const v1::Hello& hello);
-  void OnOpen(const v1::OpenSequence& open);
+  std::optional<Refusal> OnOpen(const v1::OpenSequence& open);
   void OnStep(Frame frame);
   void OnCancel(const v1::CancelStep& cancel);
-  void OnClose(const v1::CloseSequence& close);
+  std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
-  std::variant<v1::OpenedState, Refusal> Open(OpenRequest request);
-  // Adds a piece to what has come of a history. Returns the whole when it is complete, null while it is not.
-  std::variant<std::unique_ptr<SequenceHistory>, Refusal> Assemble(OpenRequest& request);
+  std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, const SequenceHistory* history);
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const PayloadView& logits,
                   const std::optional<PayloadView>& masks, StepInFlight* step);
 
   void Send(v1::StreamResponse response, SentRelease release = {});
+  void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
   std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
 
@@ -84,8 +84,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   uint64_t messages_ = 0;
   std::string worker_session_;
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
-  absl::flat_hash_map<std::string, PartialHistory> partial_histories_;
-  uint64_t partial_tokens_ = 0;
+  PartialHistories partial_histories_;
 
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -97,61 +96,62 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
 
 void Session::Impl::OnRejectedFrame(const Refusal& refusal) {
   ++messages_;
-  engine_.observer().Refused(refusal.reason, 1);
-  v1::StreamResponse response;
-  response.mutable_rejected()->set_message_index(messages_);
-  EncodeError(refusal, response.mutable_rejected()->mutable_error());
-  Send(std::move(response));
+  Refuse(v1::StreamRequest(), refusal);
 }
 
 void Session::Impl::OnFrame(Frame frame) {
+  ++messages_;
   const v1::StreamRequest& message = frame.message;
-  const auto reject = [&](const Refusal& refusal) { OnRejectedFrame(refusal); };
-  if (frame.bytes > engine_.limits().max_message_bytes) {
-    return reject(Refusal{Reason::kTooMany, "message",
-                          absl::StrCat("<= ", engine_.limits().max_message_bytes, " bytes"),
-                          absl::StrCat("has ", frame.bytes, " bytes")});
-  }
-  const bool is_step = message.kind_case() == v1::StreamRequest::kStep;
-  if (auto refusal = FindUnknown(message, "")) {
-    if (!is_step) return reject(*refusal);
-    ++messages_;
-    return RefuseStep(message.step().batch_id(), *refusal, 0, 0);
-  }
-  if (!is_step && !frame.payloads.empty()) {
-    return reject(Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"});
-  }
-  if (!greeted_ && message.kind_case() != v1::StreamRequest::kHello) {
-    return reject(Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"});
-  }
+  std::optional<Refusal> refusal = CheckFrame(frame);
+  if (refusal) return Refuse(message, *refusal);
   switch (message.kind_case()) {
     case v1::StreamRequest::kHello:
-      if (auto refusal = OnHello(message.hello())) return reject(*refusal);
+      refusal = OnHello(message.hello());
       break;
     case v1::StreamRequest::kOpen:
-      OnOpen(message.open());
+      refusal = OnOpen(message.open());
       break;
     case v1::StreamRequest::kStep:
-      OnStep(std::move(frame));
-      break;
+      return OnStep(std::move(frame));
     case v1::StreamRequest::kCancel:
       OnCancel(message.cancel());
       break;
     case v1::StreamRequest::kClose:
-      OnClose(message.close());
+      refusal = OnClose(message.close());
       break;
     case v1::StreamRequest::kFork:
-      return reject(NotImplemented("fork"));
+      refusal = NotImplemented("fork");
+      break;
     case v1::StreamRequest::kUploadMask:
-      return reject(NotImplemented("upload_mask"));
+      refusal = NotImplemented("upload_mask");
+      break;
     case v1::StreamRequest::kExportSequence:
-      return reject(NotImplemented("export_sequence"));
+      refusal = NotImplemented("export_sequence");
+      break;
     case v1::StreamRequest::kImportSequence:
-      return reject(NotImplemented("import_sequence"));
+      refusal = NotImplemented("import_sequence");
+      break;
     case v1::StreamRequest::KIND_NOT_SET:
-      return reject(MissingField("kind"));
+      refusal = MissingField("kind");
+      break;
   }
-  ++messages_;
+  if (refusal) Refuse(message, *refusal);
+}
+
+std::optional<Refusal> Session::Impl::CheckFrame(const Frame& frame) const {
+  const uint64_t most = engine_.limits().max_message_bytes;
+  if (frame.bytes > most) {
+    return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", most, " bytes"),
+                   absl::StrCat("has ", frame.bytes, " bytes")};
+  }
+  if (auto refusal = FindUnknown(frame.message, "")) return refusal;
+  if (!frame.message.has_step() && !frame.payloads.empty()) {
+    return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
+  }
+  if (!greeted_ && !frame.message.has_hello()) {
+    return Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
+  }
+  return std::nullopt;
 }
 
 std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
@@ -173,76 +173,28 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   return std::nullopt;
 }
 
-void Session::Impl::OnOpen(const v1::OpenSequence& open) {
+std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
   auto parsed = ParseOpen(open, engine_.limits(), "open");
-  std::variant<v1::OpenedState, Refusal> outcome;
-  if (auto* refusal = std::get_if<Refusal>(&parsed)) {
-    outcome = std::move(*refusal);
-  } else {
-    OpenRequest& request = std::get<OpenRequest>(parsed);
-    if (request.history && request.history->continues) {
-      auto assembled = Assemble(request);
-      if (std::holds_alternative<std::unique_ptr<SequenceHistory>>(assembled)) return;
-      outcome = std::move(std::get<Refusal>(assembled));
-    } else {
-      outcome = Open(std::move(request));
-    }
-  }
-  v1::StreamResponse response;
-  v1::SequenceOpened* opened = response.mutable_opened();
-  opened->set_request_id(open.request_id());
-  opened->set_epoch(open.epoch());
-  if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-    engine_.observer().Refused(refusal->reason, 1);
-    EncodeError(*refusal, opened->mutable_error());
-  } else {
-    *opened->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
-  }
-  Send(std::move(response));
-}
-
-std::variant<std::unique_ptr<SequenceHistory>, Refusal> Session::Impl::Assemble(OpenRequest& request) {
-  HistoryPiece& piece = *request.history;
-  PartialHistory& partial = partial_histories_[request.request_id];
-  const auto drop = [&] {
-    partial_tokens_ -= partial.history.tokens.size();
-    partial_histories_.erase(request.request_id);
-  };
-  if (piece.offset == 0) {
-    partial_tokens_ -= partial.history.tokens.size();
-    partial = PartialHistory{request.epoch, {{}, piece.history.prompt_length}};
-  }
-  std::vector<uint32_t>& tokens = partial.history.tokens;
-  if (piece.offset != tokens.size() || partial.epoch != request.epoch) {
-    const size_t have = tokens.size();
-    drop();
-    return Refusal{Reason::kContradiction, "open.history.offset", absl::StrCat(have),
-                   "the piece does not follow the one before; start again at offset 0"};
-  }
-  partial_tokens_ += piece.history.tokens.size();
-  tokens.insert(tokens.end(), piece.history.tokens.begin(), piece.history.tokens.end());
-  if (auto refusal = CheckCount(partial_tokens_, engine_.limits().max_history, "open.history.tokens")) {
-    drop();
-    return *refusal;
-  }
-  if (piece.continues) return std::unique_ptr<SequenceHistory>();
-  auto whole = std::make_unique<SequenceHistory>(std::move(partial.history));
-  partial_tokens_ -= whole->tokens.size();
-  partial_histories_.erase(request.request_id);
-  if (whole->prompt_length > whole->tokens.size()) {
-    return Refusal{Reason::kOutOfRange, "open.history.prompt_length", absl::StrCat("<= ", whole->tokens.size()),
-                   "the prompt is longer than the history"};
-  }
-  return whole;
-}
-
-std::variant<v1::OpenedState, Refusal> Session::Impl::Open(OpenRequest request) {
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
+  OpenRequest& request = std::get<OpenRequest>(parsed);
   std::unique_ptr<SequenceHistory> history;
   if (request.history) {
-    auto assembled = Assemble(request);
-    if (auto* refusal = std::get_if<Refusal>(&assembled)) return std::move(*refusal);
-    history = std::move(std::get<std::unique_ptr<SequenceHistory>>(assembled));
+    auto added = partial_histories_.Add(&request);
+    if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
+    history = std::move(std::get<std::unique_ptr<SequenceHistory>>(added));
+    if (history == nullptr) return std::nullopt;  // only the last piece is answered
   }
+  auto outcome = Open(request, history.get());
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
+  v1::StreamResponse response;
+  response.mutable_opened()->set_request_id(open.request_id());
+  response.mutable_opened()->set_epoch(open.epoch());
+  *response.mutable_opened()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
+  Send(std::move(response));
+  return std::nullopt;
+}
+
+std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& request, const SequenceHistory* history) {
   if (!sequences_.contains(request.request_id)) {
     if (auto refusal = CheckCount(sequences_.size() + 1, engine_.limits().stream_sequences, "open")) {
       refusal->message = "close sequences that are done with";
@@ -256,14 +208,14 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(OpenRequest request) 
   opened.set_history_hash(EmptyHistoryHash(*request.spec));
   if (request.spec->stateful()) {
     sequence.key = std::make_shared<const SequenceKey>(SequenceKey{name_space_, worker_session_, request.request_id});
-    auto result = engine_.sequences().Open(*sequence.key, sequence.owner, request.spec, history.get());
+    auto result = engine_.sequences().Open(*sequence.key, sequence.owner, request.spec, history);
     if (auto* refusal = std::get_if<Refusal>(&result)) return std::move(*refusal);
     SequenceTable::Opened& at = std::get<SequenceTable::Opened>(result);
     sequence.state = std::move(at.sequence);
     opened.set_position(at.at.position);
     opened.set_history_hash(at.at.history_hash);
     opened.set_last_step_id(at.at.last_step_id);
-    if (history && history->tokens.size() > history->prompt_length) {
+    if (history != nullptr && history->tokens.size() > history->prompt_length) {
       engine_.observer().HistoryReplayed(static_cast<uint32_t>(history->tokens.size()));
     }
   }
@@ -380,7 +332,9 @@ void Session::Impl::OnCancel(const v1::CancelStep& cancel) {
   engine_.batcher().Sweep();
 }
 
-void Session::Impl::OnClose(const v1::CloseSequence& close) {
+std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
+  if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
+  partial_histories_.Drop(close.request_id());
   const auto it = sequences_.find(close.request_id());
   if (it != sequences_.end() && it->second.owner.epoch == close.epoch()) {
     if (it->second.key) engine_.sequences().Close(*it->second.key, it->second.owner);
@@ -389,6 +343,7 @@ void Session::Impl::OnClose(const v1::CloseSequence& close) {
   v1::StreamResponse response;
   response.mutable_closed()->set_request_id(close.request_id());
   Send(std::move(response));
+  return std::nullopt;
 }
 
 void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bool last) {
@@ -407,6 +362,12 @@ void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bo
   v1::StreamResponse response;
   *response.mutable_results() = std::move(results);
   Send(std::move(response), release);
+}
+
+void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {
+  if (message.has_step()) return RefuseStep(message.step().batch_id(), refusal, 0, 0);
+  engine_.observer().Refused(refusal.reason, 1);
+  Send(EncodeRefused(message, messages_, refusal));
 }
 
 void Session::Impl::RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) {

@@ -14,6 +14,12 @@
 
 namespace sortition::service {
 
+// What leaves the stream's window when a message has been written.
+struct SentRelease {
+  uint32_t rows = 0;
+  uint64_t bytes = 0;
+};
+
 // What a session needs of its shell.
 class SessionSink {
  public:
@@ -21,13 +27,7 @@ class SessionSink {
   // Queues one message to the worker. Called from OnFrame's thread and from device threads, also concurrently:
   // thread-safe. Must not block and must not call back into the session. After the message has left (or can never
   // leave) the shell calls Session::OnSent with the same `release`.
-  virtual void Send(v1::StreamResponse message, struct SentRelease release) = 0;
-};
-
-// What leaves the stream's window when a message has been written.
-struct SentRelease {
-  uint32_t rows = 0;
-  uint64_t bytes = 0;
+  virtual void Send(v1::StreamResponse message, SentRelease release) = 0;
 };
 
 class Session {

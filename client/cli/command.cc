@@ -1,0 +1,103 @@
+// Connection flags and endings.
+#include "client/cli/command.h"
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/cpp/errors.h"
+#include "client/cpp/grpc_transport.h"
+#include "google/protobuf/util/json_util.h"
+#include "grpcpp/create_channel.h"
+#include "kernels/check.h"
+
+ABSL_FLAG(std::string, server, "127.0.0.1:50051", "Server to talk to, HOST:PORT or unix:PATH");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "How long to wait for the server");
+ABSL_FLAG(bool, tls, false, "Talk TLS to the server");
+ABSL_FLAG(std::string, tls_ca, "", "PEM file of the certificates to trust, for --tls; empty = the system's");
+ABSL_FLAG(std::string, tls_certificate, "", "PEM file of our own certificate chain, for --tls");
+ABSL_FLAG(std::string, tls_key, "", "PEM file of our own private key, for --tls");
+ABSL_FLAG(bool, json, false, "Print JSON, with the names of the wire contract");
+
+namespace sortition::cli {
+namespace {
+
+absl::StatusOr<std::string> ReadPem(const absl::Flag<std::string>& flag) {
+  const std::string path = absl::GetFlag(flag);
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("--", flag.Name(), ": cannot read ", path));
+  return text.str();
+}
+
+}  // namespace
+
+Outcome Fail(const absl::Status& status) {
+  // A typed error says by itself what kind it is.
+  const std::string text = client::ErrorOf(status) ? std::string(status.message())
+                                                   : status.ToString(absl::StatusToStringMode::kWithNoExtraData);
+  std::fprintf(stderr, "sortitionctl: %s\n", text.c_str());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return Outcome::kWrongUse;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return Outcome::kUnreachable;
+    default:
+      return Outcome::kRefused;
+  }
+}
+
+Outcome Fail(const grpc::Status& status) {
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  const Outcome outcome = Fail(absl::Status(code, absl::StrCat(ServerAddress(), ": ", status.error_message())));
+  return outcome == Outcome::kWrongUse ? Outcome::kRefused : outcome;
+}
+
+std::string ServerAddress() { return absl::GetFlag(FLAGS_server); }
+
+absl::Duration Timeout() { return absl::GetFlag(FLAGS_timeout); }
+
+absl::StatusOr<std::optional<client::TlsOptions>> Tls() {
+  client::TlsOptions options;
+  const std::pair<const absl::Flag<std::string>&, std::string*> files[] = {
+      {FLAGS_tls_ca, &options.root_certificates},
+      {FLAGS_tls_certificate, &options.certificate_chain},
+      {FLAGS_tls_key, &options.private_key}};
+  for (const auto& [flag, text] : files) {
+    absl::StatusOr<std::string> pem = ReadPem(flag);
+    if (!pem.ok()) return pem.status();
+    *text = *std::move(pem);
+    if (!text->empty() && !absl::GetFlag(FLAGS_tls)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag.Name(), " needs --tls"));
+    }
+  }
+  if (!absl::GetFlag(FLAGS_tls)) return std::optional<client::TlsOptions>();
+  return std::optional<client::TlsOptions>(std::move(options));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel() {
+  const auto tls = Tls();
+  if (!tls.ok()) return tls.status();
+  return grpc::CreateChannel(ServerAddress(), client::MakeCredentials(*tls));
+}
+
+bool WantsJson() { return absl::GetFlag(FLAGS_json); }
+
+std::string ToJson(const google::protobuf::Message& message, bool one_line) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = !one_line;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  // A message of the contract always has a JSON form.
+  SORTITION_CHECK(google::protobuf::util::MessageToJsonString(message, &text, options).ok());
+  return one_line ? text + "\n" : text;
+}
+
+}  // namespace sortition::cli

@@ -1,0 +1,56 @@
+// sortitionctl info: what a server is and can do.
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/cli/command.h"
+#include "client/cli/table.h"
+#include "sortition/v1/information.grpc.pb.h"
+
+namespace sortition::cli {
+namespace {
+
+void PrintTables(const v1::ServerInformation& information) {
+  std::printf("server     %s at %s (gRPC %s)\n", information.version().c_str(), ServerAddress().c_str(),
+              information.grpc_version().c_str());
+  std::printf("contracts  %s\n", absl::StrJoin(information.contracts(), " ").c_str());
+  std::printf("laws       %s\n", absl::StrJoin(information.law_versions(), " ").c_str());
+
+  std::vector<std::vector<std::string>> devices = {{"DEVICE", "KIND", "BATCH ROWS", "HARDWARE"}};
+  for (const auto& device : information.devices()) {
+    devices.push_back({device.name(), device.kind(), absl::StrCat(device.max_batch_rows()), device.hardware()});
+  }
+  std::vector<std::vector<std::string>> limits = {{"LIMIT", "VALUE", "UNIT", "MEANING"}};
+  for (const auto& limit : information.limits()) {
+    limits.push_back({limit.name(), absl::StrCat(limit.value()), limit.unit(), limit.description()});
+  }
+  std::vector<std::vector<std::string>> parameters = {{"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "BUILT", "MEANING"}};
+  for (const auto& parameter : information.parameters()) {
+    parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), parameter.scope(),
+                          parameter.implemented() ? "yes" : "no", parameter.description()});
+  }
+  for (const auto& table : {devices, limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
+}
+
+}  // namespace
+
+Outcome Info() {
+  const auto channel = MakeChannel();
+  if (!channel.ok()) return Fail(channel.status());
+  const auto stub = v1::InformationService::NewStub(*channel);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + Timeout()));
+  v1::ServerInformation information;
+  const grpc::Status status = stub->GetServerInformation(&context, {}, &information);
+  if (!status.ok()) return Fail(status);
+  if (WantsJson()) {
+    std::printf("%s", ToJson(information, /*one_line=*/false).c_str());
+  } else {
+    PrintTables(information);
+  }
+  return Outcome::kDone;
+}
+
+}  // namespace sortition::cli

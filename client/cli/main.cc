@@ -1,0 +1,45 @@
+// sortitionctl: what a server is, what it does right now, and one token from a row in a file.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "client/cli/command.h"
+#include "service/version.h"
+
+namespace sortition::cli {
+namespace {
+
+constexpr char kUsage[] = R"(talks to a sortitiond.
+
+  sortitionctl info            versions, devices, every limit, every parameter
+  sortitionctl health          whether the server and its services serve; exit code 3 if one does not
+  sortitionctl watch           live counters, one line an interval (--interval, --count)
+  sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
+
+Exit codes: 0 done, 1 wrong use, 2 no answer from the server, 3 refused by the server.)";
+
+int Main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig config;
+  config.contains_help_flags = [](absl::string_view file) { return absl::StrContains(file, "client/cli/"); };
+  config.version_string = [] { return std::string(service::Version()) + "\n"; };
+  absl::SetFlagsUsageConfig(config);
+  const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
+  const std::string command = positional.size() > 1 ? positional[1] : "";
+  const std::vector<std::string> arguments(positional.begin() + (command.empty() ? 1 : 2), positional.end());
+  if (command == "sample") return static_cast<int>(Sample(arguments));
+  if (arguments.empty() && command == "info") return static_cast<int>(Info());
+  if (arguments.empty() && command == "health") return static_cast<int>(Health());
+  if (arguments.empty() && command == "watch") return static_cast<int>(Watch());
+  std::fprintf(stderr, "sortitionctl %s\n", kUsage);
+  return static_cast<int>(Outcome::kWrongUse);
+}
+
+}  // namespace
+}  // namespace sortition::cli
+
+int main(int argc, char** argv) { return sortition::cli::Main(argc, argv); }

@@ -1,0 +1,78 @@
+// sortitionctl watch: the server's counters, one line an interval.
+#include <cstdio>
+#include <optional>
+
+#include "absl/flags/flag.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/cli/command.h"
+#include "sortition/v1/information.grpc.pb.h"
+
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "watch: time between lines, 0.1 s to 60 s");
+ABSL_FLAG(uint64_t, count, 0, "watch: lines to print; 0 = until stopped");
+
+namespace sortition::cli {
+namespace {
+
+absl::Duration Uptime(const v1::Counters& counters) {
+  return absl::Seconds(counters.uptime().seconds()) + absl::Nanoseconds(counters.uptime().nanos());
+}
+
+void PrintHeader() {
+  std::printf("%10s %10s %10s %12s %8s %8s %8s %10s %12s %8s\n", "UPTIME/s", "STEPS/s", "TOKENS/s", "TOKENS", "ERRORS",
+              "ROW/BATCH", "STREAMS", "SEQUENCES", "STATE/bytes", "QUEUED");
+}
+
+// Rates are those since `before`, or since the server's start if there is none.
+void PrintLine(const v1::Counters& before, const v1::Counters& now) {
+  const double seconds = absl::ToDoubleSeconds(Uptime(now) - Uptime(before));
+  const auto rate = [&](uint64_t from, uint64_t to) {
+    return seconds > 0 ? static_cast<double>(to - from) / seconds : 0.0;
+  };
+  const uint64_t batches = now.batches() - before.batches();
+  const double rows_a_batch =
+      batches > 0 ? static_cast<double>(now.rows() - before.rows()) / static_cast<double>(batches) : 0;
+  std::printf("%10.1f %10.1f %10.1f %12llu %8llu %9.1f %8u %10u %12llu %8u\n", absl::ToDoubleSeconds(Uptime(now)),
+              rate(before.steps(), now.steps()), rate(before.tokens(), now.tokens()),
+              static_cast<unsigned long long>(now.tokens()), static_cast<unsigned long long>(now.errors()),
+              rows_a_batch, now.streams(), now.sequences(), static_cast<unsigned long long>(now.state_bytes()),
+              now.queued_rows());
+}
+
+}  // namespace
+
+Outcome Watch() {
+  const auto channel = MakeChannel();
+  if (!channel.ok()) return Fail(channel.status());
+  const auto stub = v1::InformationService::NewStub(*channel);
+  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
+  const uint64_t count = absl::GetFlag(FLAGS_count);
+  v1::WatchCountersRequest request;
+  request.mutable_interval()->set_seconds(absl::ToInt64Seconds(interval));
+  request.mutable_interval()->set_nanos(
+      static_cast<int32_t>(absl::ToInt64Nanoseconds(interval - absl::Seconds(request.interval().seconds()))));
+
+  grpc::ClientContext context;
+  const auto reader = stub->WatchCounters(&context, request);
+  v1::Counters before;
+  v1::Counters now;
+  uint64_t lines = 0;
+  while (reader->Read(&now)) {
+    if (WantsJson()) {
+      std::printf("%s", ToJson(now, /*one_line=*/true).c_str());
+    } else {
+      if (lines % 20 == 0) PrintHeader();
+      PrintLine(before, now);
+    }
+    std::fflush(stdout);
+    before = now;
+    if (++lines == count) {
+      context.TryCancel();
+      reader->Finish();  // CANCELLED, as asked for
+      return Outcome::kDone;
+    }
+  }
+  return Fail(reader->Finish());
+}
+
+}  // namespace sortition::cli

@@ -1,0 +1,29 @@
+// Batches made of matrices.
+#include "client/cpp/batch.h"
+
+namespace sortition::client {
+
+uint32_t ElementBytes(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      return 4;
+    case v1::DTYPE_F16:
+    case v1::DTYPE_BF16:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+Batch Batch::FromMatrix(v1::DType dtype, uint32_t vocabulary_size, const void* logits, size_t stride_bytes,
+                        std::span<Sequence* const> sequences) {
+  if (stride_bytes == 0) stride_bytes = size_t{vocabulary_size} * ElementBytes(dtype);
+  Batch batch{dtype, vocabulary_size, {}};
+  batch.rows.reserve(sequences.size());
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    batch.rows.push_back(Row{sequences[i], static_cast<const std::byte*>(logits) + i * stride_bytes});
+  }
+  return batch;
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,58 @@
+// One step of many sequences, and what comes back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/cpp/errors.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::client {
+
+class Sequence;
+
+// One row of logits for the next token of one sequence. Nothing is owned; everything stays alive and unchanged until
+// the step is over.
+struct Row {
+  Sequence* sequence = nullptr;
+  // vocabulary_size elements of the batch's type, little-endian, in any alignment.
+  const void* logits = nullptr;
+  // Another draw at the same position. 0 to 65535.
+  uint32_t draw_salt = 0;
+  // Tokens that can be drawn in this step, or null: ceil(vocabulary_size / 32) words, least significant bit first, 1 =
+  // allowed.
+  const uint32_t* allowed_bits = nullptr;
+};
+
+struct Batch {
+  v1::DType dtype = v1::DTYPE_F32;
+  uint32_t vocabulary_size = 0;  // elements of a row; that of every sequence in the batch
+  std::vector<Row> rows;
+
+  // The rows of a matrix [sequences.size(), vocabulary_size] whose rows lie `stride_bytes` apart; 0 = one right after
+  // the other.
+  static Batch FromMatrix(v1::DType dtype, uint32_t vocabulary_size, const void* logits, size_t stride_bytes,
+                          std::span<Sequence* const> sequences);
+};
+
+// Bytes of one element; 0 for a type that the contract does not name.
+uint32_t ElementBytes(v1::DType dtype);
+
+struct StepOptions {
+  // The whole step, with every retry, takes at most this long; rows that have no answer by then fail with
+  // DEADLINE_PASSED. Absent: ClientOptions::default_timeout.
+  std::optional<absl::Duration> timeout;
+  int32_t priority = 0;     // -100 to 100; higher goes first within the service
+  std::string traceparent;  // W3C trace context, for the server's logs
+};
+
+// The drawn token with the log probabilities asked for, or why there is none.
+using RowOutcome = std::variant<v1::DrawResult, RowError>;
+
+}  // namespace sortition::client

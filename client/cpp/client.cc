@@ -1,0 +1,107 @@
+// The client's public calls: checks of their arguments, blocking forms of asynchronous ones.
+#include "client/cpp/client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "client/cpp/client_core.h"
+#include "client/cpp/connector.h"
+#include "kernels/check.h"
+#include "service/limits.h"
+
+namespace sortition::client {
+namespace {
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  const auto refuse = [](absl::string_view field, absl::string_view limit) {
+    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", field, " must be ", limit));
+  };
+  if (options.targets.empty() && options.fallback == Fallback::kNone)
+    return refuse("targets", "given, or the fallback in process");
+  for (const std::string& target : options.targets) {
+    if (target.empty()) return refuse("targets", "addresses that are not empty");
+  }
+  if (options.worker_session.size() > service::kMaxNameBytes) return refuse("worker_session", "at most 128 bytes");
+  if (options.name.size() > service::kMaxNameBytes) return refuse("name", "at most 128 bytes");
+  if (options.connect_timeout <= absl::ZeroDuration()) return refuse("connect_timeout", "above 0");
+  if (options.default_timeout <= absl::ZeroDuration()) return refuse("default_timeout", "above 0");
+  if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
+  if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");
+  if (options.message_rows == 0) return refuse("message_rows", "at least 1");
+  if (options.history_piece_tokens == 0) return refuse("history_piece_tokens", "at least 1");
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatch(const Batch& batch, const StepOptions& options) {
+  if (batch.rows.empty()) return absl::InvalidArgumentError("a batch must have rows");
+  if (ElementBytes(batch.dtype) == 0)
+    return absl::InvalidArgumentError("dtype must be DTYPE_F32, DTYPE_F16 or DTYPE_BF16");
+  if (batch.vocabulary_size == 0 || batch.vocabulary_size > kernels::kMaxVocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat("vocabulary_size must be 1..", kernels::kMaxVocabulary));
+  }
+  if (options.timeout && *options.timeout <= absl::ZeroDuration())
+    return absl::InvalidArgumentError("timeout must be above 0");
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    if (batch.rows[i].sequence == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].sequence is null"));
+    if (batch.rows[i].logits == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].logits is null"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
+  auto connector = std::make_unique<TargetConnector>(options);
+  return ConnectWith(std::move(options), std::move(connector));
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::InProcess(ClientOptions options) {
+  if (!options.targets.empty()) return absl::InvalidArgumentError("a client in process has no targets");
+  options.fallback = Fallback::kInProcess;
+  return Connect(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::ConnectWith(ClientOptions options,
+                                                            std::unique_ptr<Connector> connector) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  std::unique_ptr<Client> client(new Client(std::make_shared<ClientCore>(std::move(options), std::move(connector))));
+  if (absl::Status status = client->core_->WaitUntilUsable(); !status.ok()) return status;
+  return client;
+}
+
+Client::Client(std::shared_ptr<ClientCore> core) : core_(std::move(core)) {}
+
+Client::~Client() { core_->Shutdown(); }
+
+absl::StatusOr<std::unique_ptr<Sequence>> Client::Open(SequenceOptions options) {
+  if (options.start_position && !options.prompt.empty()) {
+    return absl::InvalidArgumentError("start_position and prompt exclude each other");
+  }
+  return core_->Open(std::move(options));
+}
+
+absl::StatusOr<std::vector<RowOutcome>> Client::Step(const Batch& batch, const StepOptions& options) {
+  absl::Notification over;
+  std::vector<RowOutcome> outcomes;
+  const absl::Status status = StepAsync(batch, options, [&](std::vector<RowOutcome> result) {
+    outcomes = std::move(result);
+    over.Notify();
+  });
+  if (!status.ok()) return status;
+  over.WaitForNotification();
+  return outcomes;
+}
+
+absl::Status Client::StepAsync(const Batch& batch, const StepOptions& options, StepDone done) {
+  if (absl::Status status = CheckBatch(batch, options); !status.ok()) return status;
+  return core_->Submit(batch, options, std::move(done));
+}
+
+const std::string& Client::worker_session() const { return core_->options().worker_session; }
+
+bool Client::in_process() const { return core_->in_process(); }
+
+}  // namespace sortition::client

@@ -1,0 +1,68 @@
+// The client of the sampling service, for inference workers.
+//
+// Rows of logits go in, tokens come out, and everything between is the client's business: one stream, several targets,
+// reconnecting, replaying histories, sending again what got lost, and going on in process when nobody can be reached.
+// Tokens and log probabilities do not depend on any of it (docs/client.md).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cpp/batch.h"
+#include "client/cpp/options.h"
+#include "client/cpp/sequence.h"
+#include "client/cpp/transport.h"
+
+namespace sortition::client {
+
+class ClientCore;
+
+// Thread-safe: any thread may open sequences and step batches, and several batches may be in flight at once, as long as
+// no sequence is in two of them. Owns its connections and threads.
+class Client {
+ public:
+  // Blocks until some target (or the fallback) has welcomed a stream. UNAVAILABLE with the last target's error if each
+  // has been tried once in vain; INVALID_ARGUMENT if an option is out of range.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
+  // A client without targets: everything is sampled in this process.
+  static absl::StatusOr<std::unique_ptr<Client>> InProcess(ClientOptions options = {});
+  // With streams of another kind. `connector` starts stream number i of options.targets.
+  static absl::StatusOr<std::unique_ptr<Client>> ConnectWith(ClientOptions options,
+                                                             std::unique_ptr<Connector> connector);
+
+  // Ends what is pending with STEP_CANCELLED and blocks until every callback has returned. Not to be called from a
+  // callback.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Makes a sequence known to the service; blocks for a round trip, at most ClientOptions::default_timeout.
+  // ALREADY_EXISTS if the client has a sequence of this request id; otherwise the service's own refusal, typed
+  // (ErrorOf).
+  absl::StatusOr<std::unique_ptr<Sequence>> Open(SequenceOptions options);
+
+  // Draws one token for each row and advances the rows' sequences. Blocks until every row has a token or an error; a
+  // row fails alone. Outcomes are in the rows' order. The rows' memory is the caller's again when the call returns, and
+  // not before. The status is INVALID_ARGUMENT if the batch as such makes no sense; nothing has happened then.
+  absl::StatusOr<std::vector<RowOutcome>> Step(const Batch& batch, const StepOptions& options = {});
+
+  // The same without blocking. `done` is called exactly once, on a thread of the client's; it must not block and may
+  // step again. The rows' memory and the sequences must live until then. If the batch makes no sense the status says so
+  // and `done` is not called.
+  using StepDone = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
+  absl::Status StepAsync(const Batch& batch, const StepOptions& options, StepDone done);
+
+  const std::string& worker_session() const;
+  // Whether rows are sampled in this process now.
+  bool in_process() const;
+
+ private:
+  explicit Client(std::shared_ptr<ClientCore> core);
+  const std::shared_ptr<ClientCore> core_;
+};
+
+}  // namespace sortition::client

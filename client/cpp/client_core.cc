@@ -1,0 +1,171 @@
+// The lock around the state machine and the thread that watches the time.
+#include "client/cpp/client_core.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "kernels/check.h"
+
+namespace sortition::client {
+namespace {
+
+std::string RandomSession() {
+  std::random_device random;
+  return absl::StrCat("worker-", absl::Hex(uint64_t{random()} << 32 | random(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+ClientCore::ClientCore(ClientOptions options, std::unique_ptr<Connector> connector)
+    : options_([&] {
+        if (options.worker_session.empty()) options.worker_session = RandomSession();
+        return std::move(options);
+      }()),
+      connector_(std::move(connector)),
+      state_(options_, options_.worker_session,
+             StreamState::Environment{
+                 connector_.get(), this, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())), std::random_device()(),
+                 [wakeup = wakeup_](std::shared_ptr<PendingBatch> batch) { wakeup->Push(std::move(batch)); }}),
+      thread_([this] { Run(); }) {
+  Update(Thread::kCallers, [](StreamState& state, absl::Time now) { state.Start(now); });
+}
+
+ClientCore::~ClientCore() { SORTITION_CHECK(!thread_.joinable()); }
+
+absl::Status ClientCore::WaitUntilUsable() {
+  absl::MutexLock lock(&mutex_);
+  const auto settled = [this]()
+                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.usable() || state_.links().exhausted(); };
+  mutex_.Await(absl::Condition(&settled));
+  if (state_.usable()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no target could be reached; ", state_.links().last_failure()));
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions options) {
+  auto record = std::make_shared<SequenceRecord>(std::move(options));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!request_ids_.insert(record->options.request_id).second) {
+      return absl::AlreadyExistsError(absl::StrCat("the client has a sequence ", record->options.request_id));
+    }
+  }
+  absl::Notification answered;
+  absl::Status outcome;
+  auto open = std::make_unique<PendingOpen>();
+  open->record = record;
+  open->deadline = absl::Now() + options_.default_timeout;
+  open->done = [&](absl::Status status) {
+    outcome = std::move(status);
+    answered.Notify();
+  };
+  Update(Thread::kCallers, [&](StreamState& state, absl::Time now) { state.Open(std::move(open), now); });
+  answered.WaitForNotification();
+  if (!outcome.ok()) {
+    Close(record);
+    return outcome;
+  }
+  return std::make_unique<Sequence>(shared_from_this(), std::move(record));
+}
+
+absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done) {
+  auto pending = std::make_shared<PendingBatch>();
+  pending->dtype = batch.dtype;
+  pending->vocabulary_size = batch.vocabulary_size;
+  pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
+  pending->deadline = absl::Now() + options.timeout.value_or(options_.default_timeout);
+  pending->priority = options.priority;
+  pending->traceparent = options.traceparent;
+  pending->done = std::move(done);
+  pending->rows.resize(batch.rows.size());
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    if (batch.rows[i].sequence->core_.get() != this) {
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].sequence belongs to another client"));
+    }
+    pending->rows[i].record = batch.rows[i].sequence->record_;
+    pending->rows[i].row = batch.rows[i];
+  }
+  Update(Thread::kCallers, [&](StreamState& state, absl::Time now) {
+    mutex_.AssertHeld();
+    ++unfinished_batches_;
+    state.Submit(std::move(pending), now);
+  });
+  return absl::OkStatus();
+}
+
+void ClientCore::Close(const std::shared_ptr<SequenceRecord>& record) {
+  Update(Thread::kCallers, [&](StreamState& state, absl::Time) {
+    mutex_.AssertHeld();
+    request_ids_.erase(record->options.request_id);
+    state.Close(record.get());
+  });
+}
+
+void ClientCore::Shutdown() {
+  Update(Thread::kCallers, [](StreamState& state, absl::Time) { state.Stop(); });
+  connector_.reset();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unfinished_batches_ == 0; };
+    mutex_.Await(absl::Condition(&over));
+  }
+  wakeup_->Stop();
+  thread_.join();
+}
+
+bool ClientCore::in_process() const {
+  absl::MutexLock lock(&mutex_);
+  return state_.links().in_process();
+}
+
+void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
+  Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
+}
+
+void ClientCore::OnEnded(uint64_t stream, absl::Status status) {
+  Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnEnded(stream, status, now); });
+}
+
+void ClientCore::Update(Thread thread, const std::function<void(StreamState&, absl::Time)>& change) {
+  StreamState::Finished finished;
+  std::shared_ptr<Transport> transports[2];
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = absl::Now();
+    change(state_, now);
+    finished = state_.TakeFinished();
+    transports[0] = state_.links().current_transport();
+    transports[1] = state_.links().successor_transport();
+    wakeup_->SetTime(state_.next_event(now));
+  }
+  for (const std::shared_ptr<Transport>& transport : transports) {
+    if (transport != nullptr) transport->Flush();
+  }
+  for (const std::unique_ptr<PendingOpen>& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+  for (std::shared_ptr<PendingBatch>& batch : finished.batches) {
+    if (thread == Thread::kOurs) {
+      FinishBatch(batch.get());
+    } else {
+      wakeup_->Push(std::move(batch));
+    }
+  }
+}
+
+void ClientCore::FinishBatch(PendingBatch* batch) {
+  batch->Finish();
+  absl::MutexLock lock(&mutex_);
+  --unfinished_batches_;
+}
+
+void ClientCore::Run() {
+  for (;;) {
+    const Wakeup::Event event = wakeup_->Wait();
+    for (const std::shared_ptr<PendingBatch>& batch : event.batches) FinishBatch(batch.get());
+    if (event.stopped) return;
+    Update(Thread::kOurs, [](StreamState& state, absl::Time now) { state.OnTime(now); });
+  }
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,68 @@
+// The client's moving parts: the state machine under one lock, the thread that wakes it, and the connector that feeds
+// it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cpp/batch.h"
+#include "client/cpp/options.h"
+#include "client/cpp/sequence.h"
+#include "client/cpp/stream_state.h"
+#include "client/cpp/transport.h"
+#include "client/cpp/wakeup.h"
+
+namespace sortition::client {
+
+// Thread-safe. Callbacks never run under its lock, nor on a caller's thread. Locks are taken in the order: mutex_, a
+// record's mutex, a transport's, Wakeup's.
+class ClientCore : public StreamEvents, public std::enable_shared_from_this<ClientCore> {
+ public:
+  // `options` have been checked.
+  ClientCore(ClientOptions options, std::unique_ptr<Connector> connector);
+  ~ClientCore() override;
+
+  // As Client::Connect.
+  absl::Status WaitUntilUsable();
+  absl::StatusOr<std::unique_ptr<Sequence>> Open(SequenceOptions options);
+  // Takes a batch that has been checked.
+  absl::Status Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done);
+  void Close(const std::shared_ptr<SequenceRecord>& record);
+  // Ends everything; blocks until the last callback has returned. Once, before destruction.
+  void Shutdown();
+
+  const ClientOptions& options() const { return options_; }
+  bool in_process() const;
+
+  void OnResponse(uint64_t stream, v1::StreamResponse response) override;
+  void OnEnded(uint64_t stream, absl::Status status) override;
+
+ private:
+  // Changes the state, sends what that gave to send, and hands out what ended: on this thread if it is the client's
+  // own.
+  enum class Thread { kOurs, kCallers };
+  void Update(Thread thread, const std::function<void(StreamState&, absl::Time)>& change) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishBatch(PendingBatch* batch);
+  void Run();
+
+  const ClientOptions options_;
+  const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();
+  std::unique_ptr<Connector> connector_;
+  mutable absl::Mutex mutex_;
+  StreamState state_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);
+  uint64_t unfinished_batches_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace sortition::client

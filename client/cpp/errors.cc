@@ -1,0 +1,89 @@
+// Errors of the wire as values, statuses and remedies.
+#include "client/cpp/errors.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace sortition::client {
+namespace {
+
+constexpr char kPayloadUrl[] = "type.googleapis.com/sortition.v1.Error";
+
+absl::StatusCode CodeFromWire(int32_t code) {
+  // An error always has a code; OK here, or a number that no code has, is a server's mistake and must not read as
+  // success.
+  return code > 0 && code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated)
+             ? static_cast<absl::StatusCode>(code)
+             : absl::StatusCode::kUnknown;
+}
+
+v1::Error ToWire(const RowError& error) {
+  v1::Error wire;
+  wire.set_code(static_cast<int32_t>(error.code));
+  wire.set_reason(error.reason);
+  wire.set_field(error.field);
+  wire.set_limit(error.limit);
+  wire.set_message(error.message);
+  if (error.retry_after > absl::ZeroDuration()) {
+    const int64_t nanoseconds = absl::ToInt64Nanoseconds(error.retry_after);
+    wire.mutable_retry_after()->set_seconds(nanoseconds / 1'000'000'000);
+    wire.mutable_retry_after()->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+  }
+  return wire;
+}
+
+}  // namespace
+
+RowError FromWire(const v1::Error& error) {
+  return RowError{CodeFromWire(error.code()),
+                  error.reason(),
+                  error.field(),
+                  error.limit(),
+                  error.message(),
+                  absl::Seconds(error.retry_after().seconds()) + absl::Nanoseconds(error.retry_after().nanos())};
+}
+
+std::string Describe(const RowError& error) {
+  std::string text = v1::ErrorReason_IsValid(error.reason) ? v1::ErrorReason_Name(error.reason)
+                                                           : absl::StrCat("reason ", static_cast<int>(error.reason));
+  if (!error.field.empty()) absl::StrAppend(&text, " ", error.field);
+  if (!error.limit.empty()) absl::StrAppend(&text, " (", error.limit, ")");
+  if (!error.message.empty()) absl::StrAppend(&text, ": ", error.message);
+  return text;
+}
+
+absl::Status ToStatus(const RowError& error) {
+  absl::Status status(error.code, Describe(error));
+  status.SetPayload(kPayloadUrl, absl::Cord(ToWire(error).SerializeAsString()));
+  return status;
+}
+
+std::optional<RowError> ErrorOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPayloadUrl);
+  v1::Error wire;
+  if (!payload || !wire.ParseFromString(std::string(*payload))) return std::nullopt;
+  return FromWire(wire);
+}
+
+Remedy RemedyFor(v1::ErrorReason reason) {
+  switch (reason) {
+    case v1::HISTORY_REQUIRED:
+    // The server answered this very step when its edits were still edits; a replay has made them history, and makes it
+    // forget.
+    case v1::STEP_CONFLICT:
+      return Remedy::kReplay;
+    // A step given up at its deadline may still be with the server; a higher epoch makes it let go.
+    case v1::STEP_IN_FLIGHT:
+    case v1::UNKNOWN_SEQUENCE:
+      return Remedy::kReopen;
+    case v1::OVERLOADED:
+      return Remedy::kRetryLater;
+    case v1::DRAINING:
+    case v1::DEVICE_FAILED:
+      return Remedy::kGoElsewhere;
+    default:
+      return Remedy::kSurface;
+  }
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,250 @@
+// A gRPC stream as a Transport: one write at a time, one read at a time, slices that refer to the caller's memory.
+#include "client/cpp/grpc_transport.h"
+
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "kernels/check.h"
+
+namespace sortition::client {
+namespace {
+
+constexpr char kMethod[] = "/sortition.v1.SamplingService/Stream";
+
+// Every slice of a message keeps the message's hold; gRPC lets go of them one by one.
+grpc::Slice Borrow(std::span<const std::byte> bytes, const std::shared_ptr<void>& hold) {
+  return grpc::Slice(
+      const_cast<std::byte*>(bytes.data()), bytes.size(),
+      [](void* user_data) { delete static_cast<std::shared_ptr<void>*>(user_data); }, new std::shared_ptr<void>(hold));
+}
+
+grpc::ByteBuffer ToByteBuffer(OutgoingMessage message) {
+  std::vector<grpc::Slice> slices;
+  slices.reserve(message.segments.size());
+  for (const Segment& segment : message.segments) {
+    slices.push_back(segment.borrowed.empty() ? grpc::Slice(segment.owned) : Borrow(segment.borrowed, message.hold));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::UnavailableError("the server ended the stream");
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace
+
+// Lives until its last operation has come back from the queue, however early its Transport is let go.
+class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
+ public:
+  GrpcStream(GrpcConnector* connector, uint64_t number, StreamEvents* events, std::shared_ptr<grpc::Channel> channel)
+      : connector_(*connector), number_(number), events_(*events), channel_(std::move(channel)), stub_(channel_) {}
+
+  void Start() {
+    absl::MutexLock lock(&mutex_);
+    self_ = shared_from_this();
+    call_ = stub_.PrepareCall(&context_, kMethod, &connector_.queue_);
+    pending_ = 1;
+    call_->StartCall(&start_);
+  }
+
+  void Send(OutgoingMessage message) {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) messages_.push_back(std::move(message));
+  }
+
+  void Flush() {
+    OutgoingMessage message;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!started_ || writing_ || ended_ || messages_.empty()) return;
+      message = std::move(messages_.front());
+      messages_.pop_front();
+      writing_ = true;
+      ++pending_;
+    }
+    // Outside the lock: a write may run far, and may let go of slices on the way. There is only one at a time.
+    call_->Write(ToByteBuffer(std::move(message)), &write_);
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  friend class GrpcConnector;
+  enum class Operation { kStart, kRead, kWrite, kFinish };
+  struct Tag {
+    GrpcStream* stream;
+    Operation operation;
+  };
+
+  // On the connector's thread.
+  void OnOperation(Operation operation, bool ok);
+  void OnRead(bool ok);
+
+  GrpcConnector& connector_;
+  const uint64_t number_;
+  StreamEvents& events_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  grpc::ByteBuffer received_;  // of the connector's thread
+  grpc::Status status_;        // of the connector's thread
+  Tag start_{this, Operation::kStart};
+  Tag read_{this, Operation::kRead};
+  Tag write_{this, Operation::kWrite};
+  Tag finish_{this, Operation::kFinish};
+
+  absl::Mutex mutex_;
+  std::deque<OutgoingMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  uint32_t pending_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that have not come back
+  std::shared_ptr<GrpcStream> self_;              // while pending_ > 0
+};
+
+namespace {
+
+// The caller's end of a stream.
+class GrpcTransport final : public Transport {
+ public:
+  explicit GrpcTransport(std::shared_ptr<GrpcStream> stream) : stream_(std::move(stream)) {}
+  ~GrpcTransport() override { stream_->Cancel(); }
+  void Send(OutgoingMessage message) override { stream_->Send(std::move(message)); }
+  void Flush() override { stream_->Flush(); }
+  void Cancel() override { stream_->Cancel(); }
+
+ private:
+  const std::shared_ptr<GrpcStream> stream_;
+};
+
+}  // namespace
+
+void GrpcStream::OnOperation(Operation operation, bool ok) {
+  switch (operation) {
+    case Operation::kStart: {
+      {
+        absl::MutexLock lock(&mutex_);
+        started_ = ok;
+        ++pending_;
+      }
+      if (ok) {
+        call_->Read(&received_, &read_);
+        Flush();
+      } else {
+        call_->Finish(&status_, &finish_);
+      }
+      break;
+    }
+    case Operation::kRead:
+      OnRead(ok);
+      break;
+    case Operation::kWrite: {
+      {
+        absl::MutexLock lock(&mutex_);
+        writing_ = false;
+        if (!ok) started_ = false;  // nothing can be written any more; the read that fails next ends the stream
+      }
+      Flush();
+      break;
+    }
+    case Operation::kFinish: {
+      std::deque<OutgoingMessage> unsent;
+      {
+        absl::MutexLock lock(&mutex_);
+        ended_ = true;
+        unsent.swap(messages_);
+      }
+      events_.OnEnded(number_, FromGrpc(status_));
+      break;
+    }
+  }
+  std::shared_ptr<GrpcStream> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (--pending_ == 0) last = std::move(self_);
+  }
+  if (last != nullptr) connector_.OnStreamOver();
+}
+
+void GrpcStream::OnRead(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++pending_;
+  }
+  if (!ok) return call_->Finish(&status_, &finish_);
+  v1::StreamResponse response;
+  if (grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
+    events_.OnResponse(number_, std::move(response));
+  } else {
+    context_.TryCancel();  // no message of the contract: the next read fails
+  }
+  received_.Clear();
+  call_->Read(&received_, &read_);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls) {
+  if (!tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = tls->root_certificates;
+  options.pem_cert_chain = tls->certificate_chain;
+  options.pem_private_key = tls->private_key;
+  return grpc::SslCredentials(options);
+}
+
+GrpcConnector::GrpcConnector(const ClientOptions& options)
+    : targets_(options.targets),
+      server_name_(options.tls ? options.tls->server_name : ""),
+      credentials_(MakeCredentials(options.tls)),
+      thread_([this] { Run(); }) {}
+
+GrpcConnector::~GrpcConnector() {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto none_live = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return live_streams_ == 0; };
+    mutex_.Await(absl::Condition(&none_live));
+  }
+  queue_.Shutdown();
+  thread_.join();
+}
+
+std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
+  SORTITION_CHECK(target < targets_.size());
+  grpc::ChannelArguments arguments;
+  // A subchannel of another stream would bring its connection, and its patience after failures, along.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(-1);
+  if (!server_name_.empty()) arguments.SetSslTargetNameOverride(server_name_);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++live_streams_;
+  }
+  auto call = std::make_shared<GrpcStream>(this, stream, events,
+                                           grpc::CreateCustomChannel(targets_[target], credentials_, arguments));
+  call->Start();
+  return std::make_shared<GrpcTransport>(std::move(call));
+}
+
+void GrpcConnector::Run() {
+  void* tag;
+  bool ok;
+  while (queue_.Next(&tag, &ok)) {
+    const GrpcStream::Tag* operation = static_cast<GrpcStream::Tag*>(tag);
+    operation->stream->OnOperation(operation->operation, ok);
+  }
+}
+
+void GrpcConnector::OnStreamOver() {
+  absl::MutexLock lock(&mutex_);
+  --live_streams_;
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,47 @@
+// Streams over gRPC, on the raw byte path: rows go out from the caller's memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cpp/options.h"
+#include "client/cpp/transport.h"
+#include "grpcpp/completion_queue.h"
+#include "grpcpp/security/credentials.h"
+
+namespace sortition::client {
+
+// One thread and one completion queue for all its streams; each stream has a channel of its own, so that giving up a
+// stream gives up its connection, and with it every byte that waits to be written.
+class GrpcConnector {
+ public:
+  explicit GrpcConnector(const ClientOptions& options);
+  // Blocks until every stream has ended.
+  ~GrpcConnector();
+
+  std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events);
+
+ private:
+  friend class GrpcStream;
+  void Run();
+  void OnStreamOver();
+
+  const std::vector<std::string> targets_;
+  const std::string server_name_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  grpc::CompletionQueue queue_;
+  absl::Mutex mutex_;
+  uint32_t live_streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+// The credentials that `tls` asks for; plain text if it is absent.
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls);
+
+}  // namespace sortition::client

@@ -1,0 +1,147 @@
+// Starting, replacing and giving up streams.
+#include "client/cpp/links.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/message.h"
+
+namespace sortition::client {
+
+Links::Links(const ClientOptions& options, std::string worker_session, Connector* connector, StreamEvents* events,
+             uint64_t jitter_seed)
+    : options_(options),
+      worker_session_(std::move(worker_session)),
+      connector_(*connector),
+      events_(*events),
+      choice_(options.targets.size(), options.fallback == Fallback::kInProcess, options.backoff, jitter_seed) {}
+
+bool Links::NeedsSuccessor() const {
+  return current_->retiring || (choice_.IsFallback(current_->target) && !options_.targets.empty());
+}
+
+bool Links::Advance(absl::Time now, bool idle) {
+  for (std::optional<Link>* link : {&current_, &successor_}) {
+    if (*link && !(*link)->welcomed && (*link)->welcome_by <= now) {
+      Break((*link)->number, absl::DeadlineExceededError("no welcome within the connect timeout"), now);
+    }
+  }
+  // Nothing was ever sent on a successor, so one that retires before its turn is just dropped.
+  if (successor_ && successor_->retiring) Drop(&successor_);
+  if (current_ && successor_ && successor_->welcomed) {
+    current_->retiring = true;
+    if (idle) Drop(&current_);
+  }
+  if (!current_) current_ = std::exchange(successor_, std::nullopt);
+  if (!current_) {
+    current_ = TryStart(now, /*fallback_wanted=*/true);
+  } else if (!successor_ && NeedsSuccessor()) {
+    successor_ = TryStart(now, /*fallback_wanted=*/!choice_.IsFallback(current_->target));
+  }
+  const uint64_t before = std::exchange(advanced_, current_ ? current_->number : 0);
+  return before != advanced_;
+}
+
+void Links::Drop(std::optional<Link>* link) {
+  (*link)->transport->Cancel();
+  link->reset();
+}
+
+std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
+  const std::optional<size_t> target = choice_.Next(now, fallback_wanted);
+  if (!target) return std::nullopt;
+  Link link;
+  link.number = ++last_number_;
+  link.target = *target;
+  link.welcome_by = now + options_.connect_timeout;
+  link.transport = connector_.Start(*target, link.number, &events_);
+  v1::StreamRequest request;
+  request.mutable_hello()->set_worker_session(worker_session_);
+  request.mutable_hello()->set_client(options_.name);
+  Send(&link, EncodeMessage(request, {}, nullptr));
+  return link;
+}
+
+Link* Links::usable() { return current_ && current_->welcomed && !current_->retiring ? &*current_ : nullptr; }
+
+void Links::Send(Link* link, OutgoingMessage message) {
+  ++link->messages;
+  link->transport->Send(std::move(message));
+}
+
+Link* Links::Find(uint64_t stream) {
+  if (current_ && current_->number == stream) return &*current_;
+  if (successor_ && successor_->number == stream) return &*successor_;
+  return nullptr;
+}
+
+bool Links::IsLive(uint64_t stream) const {
+  return (current_ && current_->number == stream) || (successor_ && successor_->number == stream);
+}
+
+bool Links::IsWelcomed(uint64_t stream) const {
+  return (current_ && current_->number == stream && current_->welcomed) ||
+         (successor_ && successor_->number == stream && successor_->welcomed);
+}
+
+void Links::OnWelcome(uint64_t stream, absl::Time now) {
+  if (Link* link = Find(stream)) link->welcomed = now;
+}
+
+void Links::OnAnswer(uint64_t stream) {
+  Link* link = Find(stream);
+  if (link == nullptr || link->answered) return;
+  link->answered = true;
+  if (!choice_.IsFallback(link->target)) choice_.Useful();
+}
+
+void Links::Report(Link* link, absl::Time now) {
+  if (choice_.IsFallback(link->target) || std::exchange(link->reported, true)) return;
+  // A stream that has lasted was useful too, though nobody asked anything of it.
+  const bool useful = link->answered || (link->welcomed && now - *link->welcomed >= options_.backoff.max);
+  choice_.Ended(useful, now);
+}
+
+void Links::OnEnded(uint64_t stream, const absl::Status& status, absl::Time now) {
+  Link* link = Find(stream);
+  if (link == nullptr) return;
+  last_failure_ = absl::StrCat(TargetName(link->target), ": ", status.ToString());
+  Report(link, now);
+  (current_ && current_->number == stream ? current_ : successor_).reset();
+}
+
+void Links::Retire(uint64_t stream, absl::Time now) {
+  Link* link = Find(stream);
+  if (link == nullptr || link->retiring || choice_.IsFallback(link->target)) return;
+  link->retiring = true;
+  Report(link, now);
+}
+
+void Links::Break(uint64_t stream, const absl::Status& why, absl::Time now) {
+  Link* link = Find(stream);
+  if (link == nullptr) return;
+  link->transport->Cancel();
+  OnEnded(stream, why, now);
+}
+
+void Links::Stop() {
+  for (std::optional<Link>* link : {&current_, &successor_}) {
+    if (*link) Drop(link);
+  }
+}
+
+absl::Time Links::next_event() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const std::optional<Link>* link : {&current_, &successor_}) {
+    if (*link && !(*link)->welcomed) next = std::min(next, (*link)->welcome_by);
+  }
+  if (!current_ || (!successor_ && NeedsSuccessor())) next = std::min(next, choice_.not_before());
+  return next;
+}
+
+std::string Links::TargetName(size_t target) const {
+  return choice_.IsFallback(target) ? "in process" : options_.targets[target];
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,98 @@
+// The hand-made tail of a message: the payloads field's key and length, then bytes that stay where they are.
+#include "client/cpp/message.h"
+
+#include <utility>
+
+#include "google/protobuf/duration.pb.h"
+#include "google/protobuf/io/coded_stream.h"
+
+namespace sortition::client {
+namespace {
+
+// Field number and wire type "length-delimited".
+constexpr uint32_t kPayloadKey = v1::StreamRequest::kPayloadsFieldNumber << 3 | 2;
+
+std::string PayloadPrefix(uint64_t bytes) {
+  uint8_t buffer[15];
+  uint8_t* end = google::protobuf::io::CodedOutputStream::WriteVarint32ToArray(kPayloadKey, buffer);
+  end = google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(bytes, end);
+  return std::string(reinterpret_cast<char*>(buffer), static_cast<size_t>(end - buffer));
+}
+
+// Rows that lie one right after the other travel as one run.
+void AddRun(const void* data, size_t size, PayloadRuns* runs) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  if (!runs->empty() && runs->back().data() + runs->back().size() == bytes) {
+    runs->back() = {runs->back().data(), runs->back().size() + size};
+  } else {
+    runs->emplace_back(bytes, size);
+  }
+}
+
+void SetDuration(absl::Duration duration, google::protobuf::Duration* wire) {
+  const int64_t seconds = absl::IDivDuration(duration, absl::Seconds(1), &duration);
+  wire->set_seconds(seconds);
+  wire->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+}
+
+}  // namespace
+
+OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
+                              std::shared_ptr<void> hold) {
+  OutgoingMessage message;
+  message.hold = std::move(hold);
+  std::string own = header.SerializeAsString();
+  for (const PayloadRuns& runs : payloads) {
+    uint64_t bytes = 0;
+    for (const auto& run : runs) bytes += run.size();
+    own += PayloadPrefix(bytes);
+    message.segments.push_back(Segment{std::exchange(own, {}), {}});
+    for (const auto& run : runs) message.segments.push_back(Segment{{}, run});
+  }
+  if (!own.empty()) message.segments.push_back(Segment{std::move(own), {}});
+  return message;
+}
+
+OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
+                           absl::Duration timeout, std::shared_ptr<void> hold) {
+  v1::StreamRequest header;
+  v1::Step& step = *header.mutable_step();
+  step.set_batch_id(batch_id);
+  step.mutable_logits()->set_dtype(batch.dtype);
+  step.mutable_logits()->set_vocabulary_size(batch.vocabulary_size);
+  step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(0);
+  SetDuration(timeout, step.mutable_timeout());
+  if (batch.priority != 0) step.set_priority(batch.priority);
+  if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
+
+  PayloadRuns logits;
+  PayloadRuns masks;
+  uint32_t mask_rows = 0;
+  const size_t mask_bytes = (size_t{batch.vocabulary_size} + 31) / 32 * sizeof(uint32_t);
+  for (uint32_t index : rows) {
+    const PendingRow& pending = batch.rows[index];
+    v1::StepRow& row = *step.add_rows();
+    row.set_request_id(pending.record->options.request_id);
+    row.set_step_id(pending.step_id);
+    if (pending.row.draw_salt != 0) row.set_draw_salt(pending.row.draw_salt);
+    {
+      absl::MutexLock lock(&pending.record->mutex);
+      pending.record->history.DescribeStep(&row);
+    }
+    AddRun(pending.row.logits, batch.row_bytes, &logits);
+    if (pending.row.allowed_bits != nullptr) {
+      row.mutable_mask()->set_mask_row(mask_rows++);
+      AddRun(pending.row.allowed_bits, mask_bytes, &masks);
+    }
+  }
+  std::vector<PayloadRuns> payloads;
+  payloads.push_back(std::move(logits));
+  if (mask_rows > 0) {
+    step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
+    step.mutable_masks()->set_rows(mask_rows);
+    payloads.push_back(std::move(masks));
+  }
+  return EncodeMessage(header, payloads, std::move(hold));
+}
+
+}  // namespace sortition::client

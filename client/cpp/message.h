@@ -1,0 +1,29 @@
+// Encodes stream messages so that bulk bytes are never copied: a serialized header, then the caller's memory in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/cpp/pending.h"
+#include "client/cpp/transport.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::client {
+
+// The runs of bytes that make up one payload, in order.
+using PayloadRuns = std::vector<std::span<const std::byte>>;
+
+// `header` has no payloads of its own. The borrowed bytes live as long as `hold`.
+OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
+                              std::shared_ptr<void> hold);
+
+// A Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. `timeout` as on the
+// wire.
+OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
+                           absl::Duration timeout, std::shared_ptr<void> hold);
+
+}  // namespace sortition::client

@@ -1,0 +1,59 @@
+// How a client reaches the service, and what it does when it cannot.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace sortition::client {
+
+// PEM texts, not file names. Empty: the system's roots, no certificate of our own.
+struct TlsOptions {
+  std::string root_certificates;
+  std::string certificate_chain;
+  std::string private_key;
+  std::string server_name;  // expected in the certificate, where it is not the target's host
+};
+
+// Waits between rounds over all targets: doubled from `initial` to `max`, each cut by up to half at random, so that
+// workers that lost one server together do not come back together.
+struct Backoff {
+  absl::Duration initial = absl::Milliseconds(50);
+  absl::Duration max = absl::Seconds(5);
+};
+
+enum class Fallback {
+  kNone,       // without a reachable target steps wait until their deadline
+  kInProcess,  // without a reachable target rows are sampled in this process, with the same tokens, until one is back
+};
+
+struct ClientOptions {
+  // "host:port" or "unix:path", tried in turn. May be empty with Fallback::kInProcess: everything is then sampled in
+  // this process.
+  std::vector<std::string> targets;
+  // Tells apart engines that number their requests alike. 1 to 128 bytes; random if empty. Keep it across restarts only
+  // if request ids are never used twice.
+  std::string worker_session;
+  std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
+  std::optional<TlsOptions> tls;       // absent: plain text
+  // From the start of a stream to the server's welcome.
+  absl::Duration connect_timeout = absl::Seconds(5);
+  Backoff backoff;
+  // Of a step or an open that names none.
+  absl::Duration default_timeout = absl::Seconds(30);
+
+  Fallback fallback = Fallback::kNone;
+  uint32_t in_process_threads = 0;  // of the fallback's device; 0 = as many as the machine runs at once
+
+  // A batch travels as messages of whole rows of at most this many bytes (at least one row) and rows; transfer overlaps
+  // with sampling. Both must stay below the server's max_message_bytes and max_step_rows.
+  uint64_t message_bytes = uint64_t{2} << 20;
+  uint32_t message_rows = 256;
+  // A longer history is replayed in pieces of this many tokens.
+  uint32_t history_piece_tokens = 65536;
+};
+
+}  // namespace sortition::client

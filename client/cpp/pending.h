@@ -1,0 +1,70 @@
+// What callers wait for: a step's batch with the state of each row, and an open.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "client/cpp/batch.h"
+#include "client/cpp/sequence_record.h"
+
+namespace sortition::client {
+
+// Waiting -> sent -> done, and back from sent to waiting as often as the row has to be sent again.
+struct PendingRow {
+  enum class State { kWaiting, kSent, kDone };
+
+  std::shared_ptr<SequenceRecord> record;
+  Row row;
+  uint64_t step_id = 0;  // the same however often the row is sent
+  State state = State::kWaiting;
+  absl::Time not_before = absl::InfinitePast();
+  uint32_t attempts = 0;  // refusals that asked for patience
+  uint32_t replays = 0;
+  v1::DrawResult partial;  // of an answer that comes in parts
+  RowOutcome outcome;
+};
+
+// Used under the lock of StreamState's owner, but for EndUse and Finish.
+struct PendingBatch {
+  using Done = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
+
+  v1::DType dtype = v1::DTYPE_F32;
+  uint32_t vocabulary_size = 0;
+  size_t row_bytes = 0;
+  std::vector<PendingRow> rows;
+  uint32_t unfinished = 0;  // rows that are not done
+  absl::Time deadline;
+  int32_t priority = 0;
+  std::string traceparent;
+  Done done;
+
+  // One for the rows together until all are done, and one for each message that some transport still holds: the
+  // caller's memory is in use until there is none.
+  std::atomic<uint32_t> uses{1};
+
+  // True for whoever ends the last use, and so has to see to it that Finish is called.
+  bool EndUse() { return uses.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+  // Hands the outcomes over. Once, after the last use.
+  void Finish() {
+    std::vector<RowOutcome> outcomes;
+    outcomes.reserve(rows.size());
+    for (PendingRow& row : rows) outcomes.push_back(std::move(row.outcome));
+    std::move(done)(std::move(outcomes));
+  }
+};
+
+struct PendingOpen {
+  std::shared_ptr<SequenceRecord> record;
+  absl::Time deadline;
+  absl::AnyInvocable<void(absl::Status)> done;
+  absl::Status outcome;
+};
+
+}  // namespace sortition::client

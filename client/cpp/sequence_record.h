@@ -1,0 +1,60 @@
+// What the client keeps of one open sequence; shared by its handle and the steps in flight.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/cpp/history.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::client {
+
+// What a sequence is; fixed when it opens. Ranges are the service's and are checked there.
+struct SequenceOptions {
+  std::string request_id;  // 1 to 128 bytes, unique among the open sequences of the client
+  v1::SamplingParameters parameters;
+  std::optional<uint64_t> seed;                  // absent: the service draws one; Sequence::seed() has it
+  uint32_t choice_index = 0;                     // which of n parallel completions of one prompt
+  uint32_t vocabulary_size = 0;                  // elements of a row
+  std::optional<uint32_t> live_vocabulary_size;  // ids at or above are never drawn; absent: all are live
+  std::string model;                             // for the server's logs
+  std::vector<uint32_t> prompt;
+  // Where the first drawn token stands, for a sequence without state whose prompt the caller does not want to hand
+  // over; `prompt` is then empty. Refused if an option looks at history.
+  std::optional<uint32_t> start_position;
+};
+
+struct SequenceRecord {
+  explicit SequenceRecord(SequenceOptions sequence_options)
+      : options(std::move(sequence_options)),
+        history(options.start_position ? History(*options.start_position) : History(options.prompt)) {}
+
+  const SequenceOptions options;
+
+  absl::Mutex mutex;
+  History history ABSL_GUARDED_BY(mutex);
+  uint64_t seed ABSL_GUARDED_BY(mutex) = 0;
+  bool stateful ABSL_GUARDED_BY(mutex) = false;
+  uint64_t next_step_id ABSL_GUARDED_BY(mutex) = 1;
+  bool in_flight ABSL_GUARDED_BY(mutex) = false;  // a step has been submitted and is not over
+
+  // Where the sequence stands with the service. Used by StreamState alone, under its owner's lock.
+  struct Standing {
+    bool known = false;       // the service has accepted it once: its seed is fixed
+    uint64_t stream = 0;      // opened, or being opened, on this stream; 0 = on none
+    uint64_t epoch = 0;       // of the last open
+    bool unanswered = false;  // that open has no answer yet
+    bool needs_history = false;
+    bool closed = false;    // nobody wants it any more
+    uint32_t attempts = 0;  // opens refused in a row
+    absl::Time not_before = absl::InfinitePast();
+  } standing;
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,287 @@
+// Rows and opens: how they are sent, and what each answer or refusal does to them.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/message.h"
+#include "client/cpp/stream_state.h"
+#include "kernels/law/version.h"
+
+namespace sortition::client {
+namespace {
+
+// Replays of one step; more mean that the service loses a history as fast as it gets it.
+constexpr uint32_t kMaxReplays = 8;
+
+// Options of which the service is known to need the history. Of any other it says HISTORY_REQUIRED.
+bool LooksAtHistory(const v1::SamplingParameters& parameters) {
+  return (parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
+         parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0;
+}
+
+RowError ServerMistake(std::string message) {
+  return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
+}
+
+}  // namespace
+
+// True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
+bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now) {
+  SequenceRecord::Standing& standing = record->standing;
+  bool can_describe;
+  {
+    absl::MutexLock lock(&record->mutex);
+    can_describe = record->history.CanDescribe();
+  }
+  const bool here = standing.stream == link->number;
+  if (here && standing.unanswered) return false;
+  if (here && !standing.needs_history && can_describe) return true;
+  if (now < standing.not_before) return false;
+  const bool replay =
+      standing.needs_history || (standing.known ? !can_describe : LooksAtHistory(record->options.parameters));
+  SendOpen(link, record, replay);
+  return false;
+}
+
+void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history) {
+  const SequenceOptions& options = record->options;
+  SequenceRecord::Standing& standing = record->standing;
+  standing.stream = link->number;
+  standing.epoch = next_epoch_++;
+  standing.unanswered = true;
+
+  v1::StreamRequest request;
+  v1::OpenSequence& open = *request.mutable_open();
+  open.set_request_id(options.request_id);
+  open.set_epoch(standing.epoch);
+  open.set_law_version(law::kLawVersion);
+  *open.mutable_parameters() = options.parameters;
+  if (options.choice_index != 0) open.set_choice_index(options.choice_index);
+  open.set_vocabulary_size(options.vocabulary_size);
+  if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);
+  open.set_model(options.model);
+
+  SentOpen& sent = sent_opens_[standing.epoch];
+  absl::MutexLock lock(&record->mutex);
+  sent = SentOpen{record, with_history, record->history.version(), link->messages + 1, 0};
+  if (standing.known) {
+    open.set_seed(record->seed);
+  } else if (options.seed) {
+    open.set_seed(*options.seed);
+  }
+  if (with_history) {
+    const std::vector<uint32_t>& tokens = record->history.tokens();
+    v1::History& history = *open.mutable_history();
+    history.set_prompt_length(record->history.prompt_length());
+    size_t offset = 0;
+    while (tokens.size() - offset > options_.history_piece_tokens) {
+      const auto from = tokens.begin() + static_cast<ptrdiff_t>(offset);
+      history.mutable_tokens()->Assign(from, from + options_.history_piece_tokens);
+      history.set_offset(static_cast<uint32_t>(offset));
+      history.set_continues(true);
+      links_.Send(link, EncodeMessage(request, {}, nullptr));
+      offset += options_.history_piece_tokens;
+    }
+    history.mutable_tokens()->Assign(tokens.begin() + static_cast<ptrdiff_t>(offset), tokens.end());
+    history.set_offset(static_cast<uint32_t>(offset));
+    history.set_continues(false);
+  }
+  links_.Send(link, EncodeMessage(request, {}, nullptr));
+  sent.last_message = link->messages;
+}
+
+void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
+  const uint64_t rows_by_bytes = std::max<uint64_t>(options_.message_bytes / batch->row_bytes, 1);
+  const uint64_t most_rows = std::min<uint64_t>(rows_by_bytes, options_.message_rows);
+  std::vector<uint32_t> ready;
+  for (uint32_t i = 0; i < batch->rows.size(); ++i) {
+    const PendingRow& row = batch->rows[i];
+    if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now))
+      continue;
+    ready.push_back(i);
+    if (ready.size() == most_rows) SendStep(link, batch, std::exchange(ready, {}), now);
+  }
+  if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
+}
+
+void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows,
+                           absl::Time now) {
+  batch->uses.fetch_add(1, std::memory_order_relaxed);
+  std::shared_ptr<void> hold(nullptr, [batch, released = released_](void*) {
+    if (batch->EndUse()) released(batch);
+  });
+  for (uint32_t index : rows) batch->rows[index].state = PendingRow::State::kSent;
+  const uint64_t batch_id = next_batch_id_++;
+  const uint32_t count = static_cast<uint32_t>(rows.size());
+  std::weak_ptr<void> watch = hold;
+  OutgoingMessage message = EncodeStep(batch_id, *batch, rows, batch->deadline - now, std::move(hold));
+  links_.Send(link, std::move(message));
+  sent_steps_[batch_id] = SentStep{batch, std::move(rows), count, link->messages, std::move(watch)};
+}
+
+void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
+  auto node = sent_opens_.extract(opened.epoch());
+  if (node.empty()) return;  // of an open that was given up
+  const SentOpen& sent = node.mapped();
+  sent.record->standing.unanswered = false;
+  if (sent.record->standing.closed) {
+    if (Link* link = links_.usable()) SendClose(link, *sent.record);
+  } else if (opened.has_state()) {
+    OnOpenAccepted(sent, opened.state());
+  } else {
+    OnOpenRefused(sent, FromWire(opened.error()), now);
+  }
+}
+
+void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state) {
+  SequenceRecord& record = *sent.record;
+  bool can_describe;
+  bool outdated = false;
+  std::optional<RowError> mistake;
+  {
+    absl::MutexLock lock(&record.mutex);
+    record.seed = state.seed();
+    record.stateful = state.stateful();
+    record.next_step_id = std::max(record.next_step_id, state.last_step_id() + 1);
+    if (!state.stateful()) {
+      record.history.KeepNothing();
+    } else if (sent.with_history) {
+      // The step that needed the history may have passed its deadline, and the caller may have edited since.
+      outdated = record.history.version() != sent.history_version;
+      if (!outdated && state.position() == record.history.position()) {
+        record.history.Anchor(state.history_hash());
+      } else if (!outdated) {
+        mistake = ServerMistake(absl::StrCat("the server took a history of ", record.history.position(),
+                                             " tokens for one of ", state.position()));
+      }
+    }
+    can_describe = record.history.CanDescribe();
+  }
+  record.standing.known = true;
+  record.standing.attempts = 0;
+  record.standing.needs_history = outdated;
+  if (mistake) {
+    record.standing.stream = 0;
+    FailSequence(&record, *mistake);
+  } else if (can_describe && !outdated) {
+    FinishOpens(&record, absl::OkStatus());
+  }
+}
+
+void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now) {
+  SequenceRecord& record = *sent.record;
+  SequenceRecord::Standing& standing = record.standing;
+  standing.stream = 0;
+  switch (RemedyFor(error.reason)) {
+    case Remedy::kReplay:
+      // Asked for a history right after it was sent, or for one that the caller has kept to itself.
+      if (sent.with_history || record.options.start_position) return FailSequence(&record, error);
+      standing.needs_history = true;
+      return;
+    case Remedy::kGoElsewhere:
+      links_.Retire(links_.current_number(), now);
+      return;
+    case Remedy::kReopen:
+    case Remedy::kRetryLater:
+      standing.not_before = now + std::max(error.retry_after, links_.Wait(++standing.attempts));
+      return;
+    case Remedy::kSurface:
+      return FailSequence(&record, error);
+  }
+}
+
+void StreamState::OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now) {
+  if (results.has_error()) return OnStepRefused(results.batch_id(), FromWire(results.error()), now);
+  const auto it = sent_steps_.find(results.batch_id());
+  if (it == sent_steps_.end()) return;  // of a step that was given up, or an answer that came before
+  for (const v1::RowResult& result : results.rows()) {
+    if (absl::Status status = OnRowResult(&it->second, result, now); !status.ok()) {
+      return links_.Break(stream, status, now);
+    }
+  }
+  if (it->second.unanswered == 0) sent_steps_.erase(it);
+}
+
+absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now) {
+  if (result.row() >= sent->rows.size()) return absl::InternalError("an answer for a row that the step does not have");
+  uint32_t& index = sent->rows[result.row()];
+  if (index == SentStep::kAnswered) return absl::OkStatus();  // the same answer again
+  PendingRow& row = sent->batch->rows[index];
+  if (row.step_id != result.step_id()) return absl::InternalError("an answer for another step of its sequence");
+  switch (result.outcome_case()) {
+    case v1::RowResult::kDraw:
+      row.partial.MergeFrom(result.draw());
+      if (result.draw().continues()) return absl::OkStatus();
+      row.partial.clear_continues();
+      index = SentStep::kAnswered;
+      --sent->unanswered;
+      FinishRow(sent->batch.get(), &row, std::move(row.partial));
+      return absl::OkStatus();
+    case v1::RowResult::kError:
+      index = SentStep::kAnswered;
+      --sent->unanswered;
+      OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
+      return absl::OkStatus();
+    default:
+      return absl::InternalError("a row was answered with what it did not ask for");
+  }
+}
+
+void StreamState::OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now) {
+  auto node = sent_steps_.extract(batch_id);
+  if (node.empty()) return;
+  SentStep& sent = node.mapped();
+  for (uint32_t index : sent.rows) {
+    if (index != SentStep::kAnswered) OnRowRefused(sent.batch.get(), &sent.batch->rows[index], error, now);
+  }
+}
+
+void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now) {
+  SequenceRecord::Standing& standing = row->record->standing;
+  absl::Time not_before = now;
+  switch (RemedyFor(error.reason)) {
+    case Remedy::kSurface:
+      return FinishRow(batch, row, error);
+    case Remedy::kReplay:
+      if (row->replays++ == kMaxReplays) return FinishRow(batch, row, error);
+      standing.needs_history = true;
+      break;
+    case Remedy::kReopen:
+      standing.stream = 0;
+      not_before += links_.Wait(++row->attempts);
+      break;
+    case Remedy::kGoElsewhere:
+      links_.Retire(links_.current_number(), now);
+      // Another stream may lead to the same failed device.
+      if (error.reason == v1::DEVICE_FAILED) not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
+      break;
+    case Remedy::kRetryLater:
+      not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
+      break;
+  }
+  // Patience that would outlast the deadline is of no use: the caller learns at once what stood in the way.
+  if (not_before >= batch->deadline) return FinishRow(batch, row, error);
+  row->not_before = not_before;
+  row->state = PendingRow::State::kWaiting;
+  row->partial.Clear();
+}
+
+void StreamState::OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now) {
+  const RowError error = FromWire(rejected.error());
+  const uint64_t message = rejected.message_index();
+  if (!links_.IsWelcomed(stream)) return links_.Break(stream, ToStatus(error), now);  // it was the hello
+  if (stream != links_.current_number()) return;
+  for (const auto& [batch_id, sent] : sent_steps_) {
+    if (sent.message == message) return OnStepRefused(batch_id, error, now);
+  }
+  for (auto it = sent_opens_.begin(); it != sent_opens_.end(); ++it) {
+    if (it->second.first_message > message || message > it->second.last_message) continue;
+    const SentOpen sent = std::move(it->second);
+    sent_opens_.erase(it);
+    sent.record->standing.unanswered = false;
+    return OnOpenRefused(sent, error, now);
+  }
+  // What is left are closes, which nobody waits for.
+}
+
+}  // namespace sortition::client

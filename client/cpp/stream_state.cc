@@ -1,0 +1,246 @@
+// Streams and time: what goes out when, and what a lost stream or a passed deadline means.
+#include "client/cpp/stream_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/message.h"
+#include "kernels/law/version.h"
+
+namespace sortition::client {
+
+StreamState::StreamState(const ClientOptions& options, std::string worker_session, Environment environment)
+    : options_(options),
+      released_(std::move(environment.released)),
+      links_(options, std::move(worker_session), environment.connector, environment.events, environment.jitter_seed),
+      next_epoch_(environment.first_epoch) {}
+
+void StreamState::Start(absl::Time now) { Advance(now); }
+
+void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
+  opens_.push_back(std::move(open));
+  Advance(now);
+}
+
+void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
+  batch->unfinished = static_cast<uint32_t>(batch->rows.size());
+  for (PendingRow& row : batch->rows) {
+    bool taken;
+    {
+      absl::MutexLock lock(&row.record->mutex);
+      taken = std::exchange(row.record->in_flight, true);
+      if (!taken) row.step_id = row.record->next_step_id++;
+    }
+    if (taken) {
+      row.state = PendingRow::State::kDone;
+      row.outcome =
+          RowError{absl::StatusCode::kFailedPrecondition, v1::STEP_IN_FLIGHT, "rows.sequence", "1 step at a time",
+                   absl::StrCat("a step of ", row.record->options.request_id, " is not over")};
+      --batch->unfinished;
+    }
+  }
+  batches_.push_back(std::move(batch));
+  Advance(now);
+}
+
+void StreamState::Close(SequenceRecord* record) {
+  record->standing.closed = true;
+  Link* link = links_.usable();
+  if (link != nullptr && record->standing.stream == link->number && !record->standing.unanswered)
+    SendClose(link, *record);
+}
+
+void StreamState::SendClose(Link* link, const SequenceRecord& record) {
+  v1::StreamRequest request;
+  request.mutable_close()->set_request_id(record.options.request_id);
+  request.mutable_close()->set_epoch(record.standing.epoch);
+  links_.Send(link, EncodeMessage(request, {}, nullptr));
+}
+
+void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now) {
+  if (!links_.IsLive(stream)) return;
+  switch (response.kind_case()) {
+    case v1::StreamResponse::kWelcome: {
+      const auto& versions = response.welcome().law_versions();
+      if (std::find(versions.begin(), versions.end(), law::kLawVersion) != versions.end()) {
+        links_.OnWelcome(stream, now);
+      } else {
+        links_.Break(
+            stream,
+            absl::FailedPreconditionError(absl::StrCat("the server does not speak law version ", law::kLawVersion)),
+            now);
+      }
+      break;
+    }
+    case v1::StreamResponse::kOpened:
+      links_.OnAnswer(stream);
+      OnOpened(response.opened(), now);
+      break;
+    case v1::StreamResponse::kResults:
+      links_.OnAnswer(stream);
+      OnResults(stream, response.results(), now);
+      break;
+    case v1::StreamResponse::kRejected:
+      OnRejected(stream, response.rejected(), now);
+      break;
+    case v1::StreamResponse::kDraining:
+      links_.Retire(stream, now);
+      break;
+    // Nobody waits for a close. The window is kept by the stream's own flow control: the server stops reading.
+    case v1::StreamResponse::kClosed:
+    case v1::StreamResponse::kFlowWindow:
+      break;
+    default:
+      links_.Break(stream, absl::InternalError("the server answered what nobody asked"), now);
+  }
+  Advance(now);
+}
+
+void StreamState::OnEnded(uint64_t stream, const absl::Status& status, absl::Time now) {
+  links_.OnEnded(stream, status, now);
+  Advance(now);
+}
+
+void StreamState::Stop() {
+  stopped_ = true;
+  links_.Stop();
+  ForgetSent();
+  EndAll();
+}
+
+void StreamState::EndAll() {
+  const RowError stopped{absl::StatusCode::kCancelled, v1::STEP_CANCELLED, "", "", "the client was shut down"};
+  for (const std::shared_ptr<PendingBatch>& batch : batches_) {
+    for (PendingRow& row : batch->rows) {
+      if (row.state != PendingRow::State::kDone) FinishRow(batch.get(), &row, stopped);
+    }
+  }
+  FinishOpens(nullptr, ToStatus(stopped));
+  CollectDone();
+}
+
+void StreamState::Advance(absl::Time now) {
+  if (stopped_) return EndAll();
+  Expire(now);
+  if (links_.Advance(now, /*idle=*/sent_steps_.empty() && sent_opens_.empty())) ForgetSent();
+  if (Link* link = links_.usable()) {
+    for (const std::unique_ptr<PendingOpen>& open : opens_) EnsureOpen(link, open->record, now);
+    for (const std::shared_ptr<PendingBatch>& batch : batches_) SendRows(link, batch, now);
+  }
+  CollectDone();
+}
+
+// A stream is gone, and with it whatever would have answered what was sent on it.
+void StreamState::ForgetSent() {
+  for (auto& [id, sent] : sent_steps_) {
+    for (uint32_t index : sent.rows) {
+      if (index == SentStep::kAnswered) continue;
+      PendingRow& row = sent.batch->rows[index];
+      row.state = PendingRow::State::kWaiting;
+      row.partial.Clear();
+    }
+  }
+  sent_steps_.clear();
+  sent_opens_.clear();
+}
+
+void StreamState::Expire(absl::Time now) {
+  bool memory_held = false;
+  for (const std::shared_ptr<PendingBatch>& batch : batches_) {
+    if (batch->deadline > now) continue;
+    for (PendingRow& row : batch->rows) {
+      if (row.state == PendingRow::State::kDone) continue;
+      // The service may still be at it; opening again with a higher epoch makes it let go.
+      if (row.state == PendingRow::State::kSent) row.record->standing.stream = 0;
+      FinishRow(batch.get(), &row, DeadlinePassed());
+    }
+    for (auto it = sent_steps_.begin(); it != sent_steps_.end();) {
+      if (it->second.batch != batch) {
+        ++it;
+        continue;
+      }
+      memory_held |= !it->second.hold.expired();
+      sent_steps_.erase(it++);
+    }
+  }
+  // The caller gets its memory back now: only the end of the stream makes the transport let go.
+  if (memory_held) {
+    links_.Break(links_.current_number(), absl::DeadlineExceededError("the stream did not take a step's bytes in time"),
+                 now);
+  }
+  for (std::unique_ptr<PendingOpen>& open : opens_) {
+    if (open->deadline > now) continue;
+    open->outcome = ToStatus(DeadlinePassed());
+    finished_.opens.push_back(std::move(open));
+  }
+  std::erase(opens_, nullptr);
+}
+
+RowError StreamState::DeadlinePassed() const {
+  RowError error{absl::StatusCode::kDeadlineExceeded, v1::DEADLINE_PASSED, "timeout", "",
+                 "no answer within the deadline"};
+  if (!links_.last_failure().empty()) {
+    absl::StrAppend(&error.message, "; the last stream to end was ", links_.last_failure());
+  }
+  return error;
+}
+
+absl::Time StreamState::next_event(absl::Time now) const {
+  absl::Time next = links_.next_event();
+  const auto consider = [&](absl::Time time) {
+    if (time > now) next = std::min(next, time);
+  };
+  for (const std::unique_ptr<PendingOpen>& open : opens_) {
+    next = std::min(next, open->deadline);
+    consider(open->record->standing.not_before);
+  }
+  for (const std::shared_ptr<PendingBatch>& batch : batches_) {
+    next = std::min(next, batch->deadline);
+    for (const PendingRow& row : batch->rows) {
+      if (row.state != PendingRow::State::kWaiting) continue;
+      consider(row.not_before);
+      consider(row.record->standing.not_before);
+    }
+  }
+  return next;
+}
+
+void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome) {
+  {
+    absl::MutexLock lock(&row->record->mutex);
+    row->record->in_flight = false;
+    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) row->record->history.Drawn(draw->token());
+  }
+  row->outcome = std::move(outcome);
+  row->state = PendingRow::State::kDone;
+  --batch->unfinished;
+}
+
+void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& outcome) {
+  for (std::unique_ptr<PendingOpen>& open : opens_) {
+    if (record != nullptr && open->record.get() != record) continue;
+    open->outcome = outcome;
+    finished_.opens.push_back(std::move(open));
+  }
+  std::erase(opens_, nullptr);
+}
+
+void StreamState::FailSequence(const SequenceRecord* record, const RowError& error) {
+  FinishOpens(record, ToStatus(error));
+  for (const std::shared_ptr<PendingBatch>& batch : batches_) {
+    for (PendingRow& row : batch->rows) {
+      if (row.record.get() == record && row.state == PendingRow::State::kWaiting) FinishRow(batch.get(), &row, error);
+    }
+  }
+}
+
+void StreamState::CollectDone() {
+  std::erase_if(batches_, [&](std::shared_ptr<PendingBatch>& batch) {
+    if (batch->unfinished > 0) return false;
+    if (batch->EndUse()) finished_.batches.push_back(std::move(batch));
+    return true;
+  });
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,136 @@
+// The client's side of the protocol as a state machine: what is sent when, and what an answer, a loss or the time
+// changes.
+//
+// No sockets, threads or clocks of its own: messages leave through transports, events come in through methods, and the
+// time is an argument. A row that was submitted is answered exactly once, and its sequence advances exactly once if the
+// answer is a token, whatever streams break, whatever is lost and whatever comes twice:
+//   - answers are matched by a batch id that is used once, and by the row's step id; what matches nothing is late and
+//   is ignored;
+//   - rows unanswered on a stream that has ended go out again with the same step ids, after their sequences were opened
+//   there again
+//     with a higher epoch, so that the service either repeats its answer or refuses what it cannot tell apart.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/cpp/errors.h"
+#include "client/cpp/links.h"
+#include "client/cpp/options.h"
+#include "client/cpp/pending.h"
+#include "client/cpp/transport.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::client {
+
+using Released = std::function<void(std::shared_ptr<PendingBatch>)>;
+
+// Not thread-safe; its owner calls it under one lock.
+class StreamState {
+ public:
+  struct Environment {
+    Connector* connector = nullptr;  // not owned, outlives the state
+    StreamEvents* events = nullptr;  // not owned, outlives the state
+    uint64_t first_epoch = 0;  // above those of an earlier client of the same worker session: microseconds since 1970
+    uint64_t jitter_seed = 0;
+    // Told of a batch whose rows were done before a transport let go of its last bytes, once it has; may be called on
+    // any thread and under any lock of a transport's. All other batches end in TakeFinished.
+    Released released;
+  };
+
+  // `options` outlives the state.
+  StreamState(const ClientOptions& options, std::string worker_session, Environment environment);
+
+  void Start(absl::Time now);
+  void Open(std::unique_ptr<PendingOpen> open, absl::Time now);
+  // Rows whose sequence has a step in flight already fail alone with STEP_IN_FLIGHT.
+  void Submit(std::shared_ptr<PendingBatch> batch, absl::Time now);
+  // The sequence is not used any more. At once if the service has it on the current stream, when its open is answered
+  // if that is still out; otherwise the service forgets it by itself.
+  void Close(SequenceRecord* record);
+  void OnTime(absl::Time now) { Advance(now); }
+  void OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now);
+  void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
+  // Ends everything that is pending, and whatever is still submitted, with STEP_CANCELLED; and every stream.
+  void Stop();
+
+  // When OnTime has to be called at the latest.
+  absl::Time next_event(absl::Time now) const;
+  const Links& links() const { return links_; }
+  bool usable() { return links_.usable() != nullptr; }
+
+  // Batches and opens that have ended since the last call; the owner hands out their outcomes without its lock.
+  struct Finished {
+    std::vector<std::shared_ptr<PendingBatch>> batches;
+    std::vector<std::unique_ptr<PendingOpen>> opens;
+  };
+  Finished TakeFinished() { return std::exchange(finished_, {}); }
+
+ private:
+  // A Step message that has not been answered completely.
+  struct SentStep {
+    static constexpr uint32_t kAnswered = UINT32_MAX;
+
+    std::shared_ptr<PendingBatch> batch;
+    std::vector<uint32_t> rows;  // of the batch, by the message's row index; kAnswered once its answer has come
+    uint32_t unanswered = 0;
+    uint64_t message = 0;      // its number on the stream
+    std::weak_ptr<void> hold;  // expired once the transport has let go of the rows' bytes
+  };
+  // An OpenSequence that has not been answered.
+  struct SentOpen {
+    std::shared_ptr<SequenceRecord> record;
+    bool with_history = false;
+    uint64_t history_version = 0;  // of the history that was sent
+    uint64_t first_message = 0;    // its pieces' numbers on the stream
+    uint64_t last_message = 0;
+  };
+
+  void Advance(absl::Time now);
+  void Expire(absl::Time now);
+  void ForgetSent();
+  void EndAll();
+
+  bool EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now);
+  void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history);
+  void SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now);
+  void SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows, absl::Time now);
+
+  void OnOpened(const v1::SequenceOpened& opened, absl::Time now);
+  void OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state);
+  void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
+  void OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now);
+  absl::Status OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now);
+  void OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now);
+  void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
+  void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);
+
+  void FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome);
+  void FinishOpens(const SequenceRecord* record, const absl::Status& outcome);
+  void SendClose(Link* link, const SequenceRecord& record);
+  void FailSequence(const SequenceRecord* record, const RowError& error);
+  void CollectDone();
+  RowError DeadlinePassed() const;
+
+  const ClientOptions& options_;
+  const Released released_;
+  Links links_;
+  uint64_t next_epoch_;
+  uint64_t next_batch_id_ = 1;
+  bool stopped_ = false;
+  std::vector<std::shared_ptr<PendingBatch>> batches_;
+  std::vector<std::unique_ptr<PendingOpen>> opens_;
+  // On the current stream.
+  absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
+  absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
+  Finished finished_;
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,61 @@
+// One stream to whoever samples: the seam between the client's protocol and how its messages travel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::client {
+
+// Part of an encoded StreamRequest: bytes of its own, or bytes of the caller's.
+struct Segment {
+  std::string owned;
+  std::span<const std::byte> borrowed;
+};
+
+// An encoded StreamRequest in parts, to be sent in order.
+struct OutgoingMessage {
+  std::vector<Segment> segments;
+  // Kept by the transport for as long as it refers to `borrowed` bytes. Its deleter may run on any thread, also inside
+  // the transport's library, so it takes no lock that is held while a transport is called.
+  std::shared_ptr<void> hold;
+};
+
+// Told what happens to the streams of a connector. Outlives the connector. Calls come from the connector's threads,
+// never from within a call to a transport; those of one stream in order. Thread-safe.
+class StreamEvents {
+ public:
+  virtual ~StreamEvents() = default;
+  virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
+  // The last event of a stream, once for each stream started. Never OK: a stream that ends is a stream to replace.
+  virtual void OnEnded(uint64_t stream, absl::Status status) = 0;
+};
+
+// Thread-safe. May be destroyed at any time: the stream is then cancelled.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // Queues a message; never blocks, and starts no work that could call back. Dropped if the stream has ended.
+  virtual void Send(OutgoingMessage message) = 0;
+  // Sends what is queued, as far as it goes without waiting. Called without locks after every round of Send.
+  virtual void Flush() = 0;
+  // Ends the stream; OnEnded follows, and every `hold` is let go soon.
+  virtual void Cancel() = 0;
+};
+
+// Starts streams. Thread-safe. Destruction is allowed once every stream has ended.
+class Connector {
+ public:
+  virtual ~Connector() = default;
+  // Starts stream number `stream` to `target` and returns at once. `target` is an index into ClientOptions::targets, or
+  // their number for the in-process fallback.
+  virtual std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events) = 0;
+};
+
+}  // namespace sortition::client

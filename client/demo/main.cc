@@ -1,0 +1,163 @@
+// sortition_demo: a small language model writes several stories at once, with every token sampled through the service.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cpp/client.h"
+#include "client/demo/worker/author.h"
+#include "client/demo/worker/page.h"
+#include "client/demo/worker/server_process.h"
+#include "client/demo/worker/story.h"
+
+ABSL_FLAG(std::string, server, "", "Path of a sortitiond to start on a free loopback port, and to stop at the end");
+ABSL_FLAG(std::string, connect, "",
+          "Address of a running sortitiond, HOST:PORT or unix:PATH. Without this and --server: in process");
+ABSL_FLAG(uint32_t, sequences, 8, "Stories to write at once, 1 to 1024");
+ABSL_FLAG(uint32_t, tokens, 120, "Tokens of a story, 1 to 100000");
+ABSL_FLAG(uint32_t, row_width, 32768, "Elements of a row of logits, 32768 to 1048575");
+ABSL_FLAG(bool, check, false, "Write everything again in process and fail unless it is the same, token by token");
+
+namespace sortition::demo {
+namespace {
+
+constexpr char kUsage[] = R"(writes several stories at once with a small language model of its own.
+
+  sortition_demo --server PATH       starts the server at PATH, and stops it at the end
+  sortition_demo --connect ADDRESS   uses a running server
+  sortition_demo                     samples in this process
+
+Every row of logits goes to the service as bf16, and comes back as a token.)";
+
+constexpr absl::Duration kStopTimeout = absl::Seconds(30);
+constexpr uint32_t kCloseUpTokens = 14;
+
+absl::Status CheckFlags() {
+  const auto check = [](const absl::Flag<uint32_t>& flag, uint32_t low, uint32_t high) {
+    const uint32_t value = absl::GetFlag(flag);
+    if (value >= low && value <= high) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--", flag.Name(), " must be ", low, " to ", high));
+  };
+  if (!absl::GetFlag(FLAGS_server).empty() && !absl::GetFlag(FLAGS_connect).empty()) {
+    return absl::InvalidArgumentError("--server and --connect exclude each other");
+  }
+  for (const absl::Status& status :
+       {check(FLAGS_sequences, 1, 1024), check(FLAGS_tokens, 1, 100000), check(FLAGS_row_width, 32768, 1048575)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(const std::string& address) {
+  if (address.empty()) return client::Client::InProcess();
+  client::ClientOptions options;
+  options.targets = {address};
+  options.name = "sortition_demo";
+  return client::Client::Connect(std::move(options));
+}
+
+void PrintStories(const std::vector<Story>& stories) {
+  for (size_t i = 0; i < stories.size(); ++i) {
+    std::string prompt = stories[i].prompt;
+    if (absl::EndsWith(prompt, "\n")) prompt.pop_back();
+    std::printf("%3zu | %-20s  \"%s\"  %s, seed %llu, choice %u\n", i + 1, stories[i].name.c_str(), prompt.c_str(),
+                DescribeParameters(stories[i].parameters).c_str(), static_cast<unsigned long long>(stories[i].seed),
+                stories[i].choice_index);
+  }
+}
+
+// The first story alone, token by token, with what else could have come.
+absl::Status CloseUp(client::Client& client, const Learned& learned, const Story& story, WritingOptions options) {
+  std::printf("\nA close look at story 1, after \"%s\":\n\n  %8s  %-14s  %8s  %4s   %s\n", story.prompt.c_str(),
+              "POSITION", "TOKEN", "LOGPROB", "RANK", "LIKELIEST");
+  options.tokens = std::min(options.tokens, kCloseUpTokens);
+  const Page page(&learned, {});
+  uint32_t position = static_cast<uint32_t>(learned.vocabulary.Encode(story.prompt).size());
+  return WriteStories(client, learned, {&story, 1}, options,
+                      [&](size_t, const v1::DrawResult& draw) { page.PrintChoice(position++, draw); })
+      .status();
+}
+
+absl::Status CheckInProcess(const Learned& learned, const std::vector<Story>& stories, const WritingOptions& options,
+                            const WritingResult& result) {
+  const auto client = client::Client::InProcess();
+  if (!client.ok()) return client.status();
+  const auto again = WriteStories(**client, learned, stories, options, [](size_t, const v1::DrawResult&) {});
+  if (!again.ok()) return again.status();
+  for (size_t i = 0; i < stories.size(); ++i) {
+    const auto [ours, theirs] = std::ranges::mismatch(again->tokens[i], result.tokens[i]);
+    if (ours == again->tokens[i].end() && theirs == result.tokens[i].end()) continue;
+    return absl::DataLossError(absl::StrCat("story ", i + 1, " differs from the one sampled in process at token ",
+                                            ours - again->tokens[i].begin()));
+  }
+  std::printf("check           all %zu stories are the same, token by token, sampled in process\n", stories.size());
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::string& address, const std::string& where) {
+  const Learned learned = LearnFromCorpus();
+  WritingOptions options;
+  options.tokens = absl::GetFlag(FLAGS_tokens);
+  options.row_width = absl::GetFlag(FLAGS_row_width);
+  std::printf("model           5-gram, learned from %.0f KB of text; %u of %u ids are live\n",
+              static_cast<double>(learned.corpus_bytes) / 1000, learned.model.live_vocabulary(), options.row_width);
+  std::printf("sampled         %s\n\n", where.c_str());
+  const auto client = Connect(address);
+  if (!client.ok()) return client.status();
+
+  const std::vector<Story> stories = MakeStories(absl::GetFlag(FLAGS_sequences), learned.vocabulary);
+  PrintStories(stories);
+  if (absl::Status status = CloseUp(**client, learned, stories[0], options); !status.ok()) return status;
+
+  std::printf("\nAll stories at once:\n\n");
+  Page page(&learned, stories);
+  const auto result = WriteStories(**client, learned, stories, options,
+                                   [&](size_t story, const v1::DrawResult& draw) { page.Add(story, draw.token()); });
+  page.Finish();
+  if (!result.ok()) return result.status();
+  std::printf("\n");
+  PrintSummary(*result);
+  return absl::GetFlag(FLAGS_check) ? CheckInProcess(learned, stories, options, *result) : absl::OkStatus();
+}
+
+absl::Status RunWithServer(const std::string& program) {
+  const auto server = ServerProcess::Start(program, {"--log_level=warning"}, /*log_file=*/"");
+  if (!server.ok()) return server.status();
+  const absl::Status status =
+      Run((*server)->address(), absl::StrCat("by a server of our own at ", (*server)->address()));
+  if (!status.ok()) return status;
+  return (*server)->Stop(kStopTimeout);
+}
+
+int Main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig config;
+  config.contains_help_flags = [](absl::string_view file) { return absl::StrContains(file, "client/demo/"); };
+  absl::SetFlagsUsageConfig(config);
+  const bool stray = absl::ParseCommandLine(argc, argv).size() > 1;
+  absl::Status status = stray ? absl::InvalidArgumentError("only flags are understood; see --help") : CheckFlags();
+  if (status.ok()) {
+    const std::string address = absl::GetFlag(FLAGS_connect);
+    if (const std::string program = absl::GetFlag(FLAGS_server); !program.empty()) {
+      status = RunWithServer(program);
+    } else {
+      status = Run(address, address.empty() ? "in this process" : absl::StrCat("by the server at ", address));
+    }
+  }
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "sortition_demo: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace sortition::demo
+
+int main(int argc, char** argv) { return sortition::demo::Main(argc, argv); }

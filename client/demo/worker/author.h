@@ -1,0 +1,50 @@
+// Writes stories: the model makes rows of logits, the client has them sampled, token by token until every story is
+// over.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/client.h"
+#include "client/demo/byte_pair.h"
+#include "client/demo/language_model.h"
+#include "client/demo/worker/story.h"
+
+namespace sortition::demo {
+
+// What the demo's model has learned from its corpus. Immutable; thread-safe.
+struct Learned {
+  BytePair vocabulary;
+  LanguageModel model;
+  uint64_t corpus_bytes = 0;
+};
+Learned LearnFromCorpus();
+
+struct WritingOptions {
+  uint32_t tokens = 120;       // of each story at most; one that comes to its end stops before
+  uint32_t row_width = 32768;  // elements of a row; those beyond the live vocabulary are padding
+};
+
+struct WritingResult {
+  std::vector<std::vector<uint32_t>> tokens;  // of each story, without its prompt and the end of text
+  uint64_t bytes_sent = 0;                    // of logits
+  std::vector<absl::Duration> steps;          // each from the first row sent to the last token
+  absl::Duration model_time;                  // making rows
+  absl::Duration sampling_time;               // steps, together
+};
+
+// Called with every token as it comes, the end of text included.
+using TokenDrawn = std::function<void(size_t story, const v1::DrawResult& draw)>;
+
+// Blocks until every story is over. All stories that are not over are one batch. The error is the first one of a
+// sequence or row.
+absl::StatusOr<WritingResult> WriteStories(client::Client& client, const Learned& learned,
+                                           std::span<const Story> stories, const WritingOptions& options,
+                                           const TokenDrawn& drawn);
+
+}  // namespace sortition::demo

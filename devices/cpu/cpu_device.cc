@@ -1,0 +1,95 @@
+// Threads and queue of the CPU device.
+#include "devices/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "devices/cpu/row_memory.h"
+#include "kernels/check.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/cpu/scratch.h"
+
+namespace sortition::devices {
+namespace {
+
+// The processor's name as Linux reports it; "unknown" where it reports none.
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+kernels::RowAnswer Answer(const DeviceRow& row, RowMemory* memory, kernels::cpu::Scratch* scratch) {
+  kernels::RowRequest request = row.request;
+  request.logits = memory->Gather(row, size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype));
+  kernels::RowAnswer answer;
+  kernels::cpu::SampleRow(request, scratch, &answer);
+  return answer;
+}
+
+}  // namespace
+
+CpuDevice::CpuDevice(const CpuDeviceOptions& options) {
+  const uint32_t threads =
+      options.threads != 0 ? options.threads : std::max(1u, uint32_t(std::thread::hardware_concurrency()));
+  description_.name = options.name;
+  description_.kind = "cpu";
+  description_.hardware = ProcessorName();
+  description_.max_batch_rows = options.max_batch_rows;
+  description_.batches_in_flight = threads;  // batches of one row keep that many threads busy
+  threads_.reserve(threads);
+  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+CpuDevice::~CpuDevice() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
+  SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
+  auto batch = std::make_shared<Batch>();
+  batch->answers.resize(rows.size());
+  batch->unfinished_rows = rows.size();
+  batch->rows = std::move(rows);
+  batch->done = std::move(done);
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(!stopping_);
+  queue_.push_back({std::move(batch)});
+}
+
+CpuDevice::Work CpuDevice::TakeRow() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &CpuDevice::WorkOrStop));
+  if (queue_.empty()) return {};
+  Work& front = queue_.front();
+  const Work taken = front;
+  if (taken.row == 0) taken.batch->start = std::chrono::steady_clock::now();
+  if (++front.row == taken.batch->rows.size()) queue_.pop_front();
+  return taken;
+}
+
+void CpuDevice::Run() {
+  RowMemory memory;
+  kernels::cpu::Scratch scratch;
+  for (Work work = TakeRow(); work.batch != nullptr; work = TakeRow()) {
+    Batch& batch = *work.batch;
+    batch.answers[work.row] = Answer(batch.rows[work.row], &memory, &scratch);
+    // The last one sees every other thread's answers: each decrement releases what came before it.
+    if (batch.unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    BatchResult result;
+    result.answers = std::move(batch.answers);
+    result.kernel_nanoseconds =
+        uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch.start).count());
+    std::exchange(batch.done, nullptr)(std::move(result));
+  }
+}
+
+}  // namespace sortition::devices

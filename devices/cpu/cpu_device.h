@@ -1,0 +1,64 @@
+// The CPU as a device: a fixed set of threads that share out the rows of the batches, oldest batch first.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "devices/device.h"
+#include "kernels/row.h"
+
+namespace sortition::devices {
+
+struct CpuDeviceOptions {
+  std::string name = "cpu0";
+  uint32_t threads = 0;  // 0 = as many as the machine runs at once
+  uint32_t max_batch_rows = 1024;
+};
+
+// Thread-safe. A batch's rows run on as many threads as are free, so batches may end out of order; `kernel_nanoseconds`
+// is the time from its first row's start to its last row's end.
+//
+// Destruction finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs
+// meanwhile must not submit. Not to be destroyed from within `done`.
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options);
+  ~CpuDevice() override;
+
+  const DeviceDescription& description() const override { return description_; }
+  void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Owned by whoever still has a row of it to finish; the one who finishes the last calls `done`.
+  struct Batch {
+    std::vector<DeviceRow> rows;
+    Done done;
+    std::vector<kernels::RowAnswer> answers;
+    std::atomic<size_t> unfinished_rows;
+    std::chrono::steady_clock::time_point start;  // written when the first row is taken
+  };
+  struct Work {
+    std::shared_ptr<Batch> batch;  // null: no more work will come
+    size_t row = 0;
+  };
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  Work TakeRow() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WorkOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+
+  DeviceDescription description_;
+  absl::Mutex mutex_;
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);  // batches with untaken rows, each at its first
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sortition::devices

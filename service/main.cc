@@ -1,0 +1,99 @@
+// sortitiond: wiring of configuration, devices, engine, metrics and server.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "monitoring/exposition.h"
+#include "monitoring/metrics.h"
+#include "service/clock.h"
+#include "service/engine.h"
+#include "service/server/allocator.h"
+#include "service/server/config.h"
+#include "service/server/device_list.h"
+#include "service/server/flags.h"
+#include "service/server/grpc_log.h"
+#include "service/server/log.h"
+#include "service/server/port_file.h"
+#include "service/server/server.h"
+#include "service/server/stop_signals.h"
+#include "service/version.h"
+
+namespace sortition::server {
+namespace {
+
+std::vector<std::string> Names(const std::vector<std::unique_ptr<devices::Device>>& devices) {
+  std::vector<std::string> names;
+  for (const auto& device : devices) names.push_back(device->description().name);
+  return names;
+}
+
+absl::Status WritePort(const Config& config, const Server& server) {
+  if (config.port_file.empty()) return absl::OkStatus();
+  for (const ListenAddress& address : server.addresses()) {
+    if (!address.is_unix()) return WritePortFile(config.port_file, address.port());
+  }
+  return absl::OkStatus();
+}
+
+void LogServing(const Server& server, const std::vector<std::string>& devices, const std::string& metrics, Log* log) {
+  const std::string listen = absl::StrJoin(
+      server.addresses(), ",", [](std::string* out, const ListenAddress& address) { out->append(address.ToString()); });
+  log->Write(LogLevel::kInfo, "serving",
+             {{"version", service::Version()},
+              {"listen", listen},
+              {"devices", absl::StrJoin(devices, ",")},
+              {"health", server.health_address() ? server.health_address()->ToString() : ""},
+              {"metrics", metrics}});
+}
+
+// Serves until a stop signal. The error says what kept it from serving.
+absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
+  const service::RealClock clock;
+  auto devices = StartDevices(config);
+  if (!devices.ok()) return devices.status();
+  const std::vector<std::string> device_names = Names(*devices);
+  monitoring::PrometheusObserver observer(device_names);
+  service::Engine engine({config.limits, std::move(*devices), &clock, &observer});
+
+  auto server = Server::Start(config, &engine, log);
+  if (!server.ok()) return server.status();
+  const auto exposition =
+      monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return (*server)->streams(); });
+  if (!exposition.ok()) return exposition.status();
+  if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
+  LogServing(**server, device_names, (*exposition)->address(), log);
+
+  log->Write(LogLevel::kInfo, "stop_requested", {{"signal", signals.Wait()}});
+  signals.ExitOnNext();
+  (*server)->Drain();
+  (*server)->Stop();
+  log->Write(LogLevel::kInfo, "stopped");
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  TuneAllocator();
+  const absl::StatusOr<Config> config = ConfigFromFlags(argc, argv, environ, std::string(service::Version()));
+  const absl::Status valid = config.ok() ? Validate(*config) : config.status();
+  if (!valid.ok()) {
+    std::fprintf(stderr, "sortitiond: %s\n", std::string(valid.message()).c_str());
+    return 2;
+  }
+  const StopSignals signals;
+  const service::RealClock clock;
+  Log log(config->log_level, &clock);
+  RedirectGrpcLog(&log);
+  const absl::Status served = Serve(*config, signals, &log);
+  if (served.ok()) return 0;
+  log.Write(LogLevel::kError, "failed", {{"message", std::string(served.message())}});
+  return 1;
+}
+
+}  // namespace
+}  // namespace sortition::server
+
+int main(int argc, char** argv) { return sortition::server::Main(argc, argv); }

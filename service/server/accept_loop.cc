@@ -1,0 +1,108 @@
+// The accepting thread.
+#include "service/server/accept_loop.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace sortition::server {
+namespace {
+
+// With fewer than this many the reserve would leave nothing for connections.
+constexpr rlim_t kLeastDescriptors = 64;
+// How long accepting pauses when the whole system is out of descriptors or memory.
+constexpr int kPauseMilliseconds = 50;
+
+rlim_t DescriptorLimit() {
+  struct rlimit limit;
+  SORTITION_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  return std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max());
+}
+
+}  // namespace
+
+absl::Status AcceptLoop::CheckDescriptorLimit() {
+  if (DescriptorLimit() >= kLeastDescriptors) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the process may have ", DescriptorLimit(),
+                                                    " files open (ulimit -n); at least ", kLeastDescriptors,
+                                                    " are needed"));
+}
+
+AcceptLoop::AcceptLoop(std::vector<Listener> listeners, Log* log)
+    : listeners_(std::move(listeners)),
+      log_(*log),
+      descriptor_limit_(static_cast<int>(DescriptorLimit()) - kReservedDescriptors),
+      stop_event_(eventfd(0, EFD_CLOEXEC)) {
+  SORTITION_CHECK(stop_event_ >= 0);
+  thread_ = std::thread([this] { Run(); });
+}
+
+AcceptLoop::~AcceptLoop() {
+  Stop();
+  close(stop_event_);
+}
+
+void AcceptLoop::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  SORTITION_CHECK(write(stop_event_, &one, sizeof(one)) == sizeof(one));
+  thread_.join();
+  listeners_.clear();
+}
+
+std::vector<ListenAddress> AcceptLoop::addresses() const {
+  std::vector<ListenAddress> addresses;
+  for (const Listener& listener : listeners_) addresses.push_back(listener.socket->address());
+  return addresses;
+}
+
+void AcceptLoop::Run() {
+  std::vector<pollfd> polled = {{stop_event_, POLLIN, 0}};
+  for (const Listener& listener : listeners_) polled.push_back({listener.socket->fd(), POLLIN, 0});
+  for (;;) {
+    if (poll(polled.data(), polled.size(), -1) < 0) {
+      SORTITION_CHECK(errno == EINTR);
+      continue;
+    }
+    if (polled[0].revents != 0) return;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) Accept(listeners_[i - 1]);
+    }
+  }
+}
+
+void AcceptLoop::Accept(const Listener& listener) {
+  const int fd = accept4(listener.socket->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // the connection has gone
+    log_.Write(LogLevel::kWarning, "accept_failed",
+               {{"listener", listener.socket->address().ToString()}, {"error", std::strerror(errno)}});
+    pollfd stop = {stop_event_, POLLIN, 0};
+    poll(&stop, 1, kPauseMilliseconds);
+    return;
+  }
+  // The kernel gives the lowest free descriptor, so its number tells whether only the reserve is left.
+  if (fd >= descriptor_limit_) {
+    close(fd);
+    log_.Write(LogLevel::kWarning, "connection_refused",
+               {{"listener", listener.socket->address().ToString()}, {"descriptors", descriptor_limit_}});
+    return;
+  }
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = listener.socket->fd();
+  connection.fd = fd;
+  listener.acceptor->HandleNewConnection(&connection);
+}
+
+}  // namespace sortition::server

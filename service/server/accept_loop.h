@@ -1,0 +1,57 @@
+// Accepts connections and hands them to gRPC, so that no flood of connections can take the process's last file
+// descriptor.
+//
+// gRPC's own listeners do not recover once accept() has failed for want of a descriptor (CVE-2023-4785 in releases
+// before 1.57).
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "service/server/listen_socket.h"
+#include "service/server/log.h"
+
+namespace sortition::server {
+
+// One thread for all listeners. Not thread-safe.
+class AcceptLoop {
+ public:
+  struct Listener {
+    std::unique_ptr<ListenSocket> socket;
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  };
+
+  // Descriptors that connections may never take: logs, the metrics endpoint's own connections, certificates read again.
+  static constexpr int kReservedDescriptors = 40;
+
+  // Whether the process may have enough descriptors open to serve at all.
+  static absl::Status CheckDescriptorLimit();
+
+  // Accepts until Stop. The gRPC server that the acceptors belong to has been started and outlives the loop's Stop. A
+  // connection that arrives while only the reserved descriptors are free is closed at once. `log` is not owned and
+  // outlives the loop.
+  AcceptLoop(std::vector<Listener> listeners, Log* log);
+  ~AcceptLoop();
+
+  // Closes the listeners and waits for the thread. Idempotent.
+  void Stop();
+
+  std::vector<ListenAddress> addresses() const;
+
+ private:
+  void Run();
+  void Accept(const Listener& listener);
+
+  std::vector<Listener> listeners_;
+  Log& log_;
+  const int descriptor_limit_;  // connections get only descriptors below
+  const int stop_event_;
+  std::thread thread_;
+};
+
+}  // namespace sortition::server

@@ -1,0 +1,141 @@
+// Ranges of settings and the relations between them.
+#include "service/server/config.h"
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "service/server/listen_address.h"
+
+namespace sortition::server {
+namespace {
+
+absl::Status Wrong(absl::string_view flag, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
+}
+
+struct NumberRange {
+  const char* flag;
+  uint64_t value, least, most;
+};
+
+struct DurationRange {
+  const char* flag;
+  absl::Duration value, least, most;
+};
+
+absl::Status ValidateRanges(const Config& config) {
+  const service::Limits& limits = config.limits;
+  constexpr uint64_t kTera = uint64_t{1} << 40;
+  // gRPC counts message sizes in int, and its own bound is twice ours.
+  constexpr uint64_t kMostMessageBytes = (uint64_t{1} << 30) - 1;
+  const NumberRange numbers[] = {
+      {"cpu_threads", config.cpu_threads, 0, 1024},
+      {"stream_threads", config.stream_threads, 1, 64},
+      {"max_watchers", config.max_watchers, 1, 10000},
+      {"max_received_bytes", config.max_received_bytes, 1024, kTera},
+      {"max_message_bytes", limits.max_message_bytes, 1024, kMostMessageBytes},
+      {"max_streams", limits.max_streams, 1, 1000000},
+      {"stream_unanswered_bytes", limits.stream_unanswered_bytes, 1024, kTera},
+      {"stream_unanswered_rows", limits.stream_unanswered_rows, 1, 1000000},
+      {"stream_sequences", limits.stream_sequences, 1, 10000000},
+      {"max_step_rows", limits.max_step_rows, 1, 1000000},
+      {"max_queued_rows", limits.max_queued_rows, 1, 10000000},
+      {"max_vocabulary", limits.max_vocabulary, 1, service::Limits().max_vocabulary},
+      {"max_sequences", limits.max_sequences, 1, 100000000},
+      {"max_state_bytes", limits.max_state_bytes, 1 << 20, kTera},
+      {"max_history", limits.max_history, 1, 1u << 30},
+      {"kept_history", limits.kept_history, 1, 1u << 30},
+      {"max_listed_tokens", limits.max_listed_tokens, 0, service::Limits().max_vocabulary},
+  };
+  for (const NumberRange& number : numbers) {
+    if (number.value < number.least || number.value > number.most) {
+      return Wrong(number.flag, absl::StrCat(number.value, " is not in ", number.least, "..", number.most));
+    }
+  }
+  const DurationRange durations[] = {
+      {"drain_grace", config.drain_grace, absl::ZeroDuration(), absl::Hours(24)},
+      {"stalled_write", limits.stalled_write, absl::Milliseconds(100), absl::Hours(24)},
+      {"max_stream_age", limits.max_stream_age, absl::ZeroDuration(), absl::Hours(24 * 365)},
+      {"sequence_ttl", limits.sequence_ttl, absl::Seconds(1), absl::Hours(24 * 365)},
+  };
+  for (const DurationRange& duration : durations) {
+    if (duration.value < duration.least || duration.value > duration.most) {
+      return Wrong(duration.flag,
+                   absl::StrCat(absl::FormatDuration(duration.value), " is not in ",
+                                absl::FormatDuration(duration.least), "..", absl::FormatDuration(duration.most)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A message or step that is allowed alone must also fit the bounds on many.
+absl::Status ValidateRelations(const Config& config) {
+  const service::Limits& limits = config.limits;
+  if (config.max_received_bytes < limits.stream_unanswered_bytes) {
+    return Wrong("max_received_bytes",
+                 absl::StrCat(config.max_received_bytes,
+                              " is less than --stream_unanswered_bytes=", limits.stream_unanswered_bytes));
+  }
+  if (limits.stream_unanswered_bytes < limits.max_message_bytes) {
+    return Wrong(
+        "stream_unanswered_bytes",
+        absl::StrCat(limits.stream_unanswered_bytes, " is less than --max_message_bytes=", limits.max_message_bytes));
+  }
+  if (limits.stream_unanswered_rows < limits.max_step_rows) {
+    return Wrong("stream_unanswered_rows",
+                 absl::StrCat(limits.stream_unanswered_rows, " is less than --max_step_rows=", limits.max_step_rows));
+  }
+  if (limits.max_queued_rows < limits.max_step_rows) {
+    return Wrong("max_queued_rows",
+                 absl::StrCat(limits.max_queued_rows, " is less than --max_step_rows=", limits.max_step_rows));
+  }
+  if (limits.max_history < limits.kept_history) {
+    return Wrong("kept_history", absl::StrCat(limits.kept_history, " is more than --max_history=", limits.max_history));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateOptionalTcp(const char* flag, const std::string& text) {
+  if (text.empty()) return absl::OkStatus();
+  const absl::StatusOr<ListenAddress> address = ListenAddress::Parse(text);
+  if (!address.ok()) return Wrong(flag, address.status().message());
+  if (address->is_unix()) return Wrong(flag, "a TCP address is needed");
+  return absl::OkStatus();
+}
+
+absl::Status ValidateListeners(const Config& config) {
+  if (config.listen.empty()) return Wrong("listen", "at least one address is needed");
+  bool any_tcp = false;
+  for (const std::string& text : config.listen) {
+    const absl::StatusOr<ListenAddress> address = ListenAddress::Parse(text);
+    if (!address.ok()) return Wrong("listen", address.status().message());
+    any_tcp = any_tcp || !address->is_unix();
+    if (!address->is_local() && !config.uses_tls() && !config.insecure) {
+      return Wrong("listen",
+                   absl::StrCat(text,
+                                " can be reached from other machines: set --tls_certificate and --tls_key, or "
+                                "--insecure if the network is trusted"));
+    }
+  }
+  if (!config.port_file.empty() && !any_tcp) return Wrong("port_file", "no TCP address in --listen");
+  if (config.tls_certificate.empty() != config.tls_key.empty()) {
+    return Wrong(config.tls_key.empty() ? "tls_key" : "tls_certificate",
+                 "certificate and key are given together or not at all");
+  }
+  if (!config.tls_client_ca.empty() && !config.uses_tls()) {
+    return Wrong("tls_client_ca", "client certificates need --tls_certificate and --tls_key");
+  }
+  if (absl::Status status = ValidateOptionalTcp("health_listen", config.health_listen); !status.ok()) return status;
+  return ValidateOptionalTcp("metrics_listen", config.metrics_listen);
+}
+
+}  // namespace
+
+absl::Status Validate(const Config& config) {
+  if (absl::Status status = ValidateRanges(config); !status.ok()) return status;
+  if (absl::Status status = ValidateRelations(config); !status.ok()) return status;
+  return ValidateListeners(config);
+}
+
+}  // namespace sortition::server

@@ -1,0 +1,50 @@
+// What an operator decides: one plain struct, judged in one function. Flags and the environment only fill it (flags.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "service/limits.h"
+#include "service/server/log.h"
+
+namespace sortition::server {
+
+struct Config {
+  // Addresses as ListenAddress::Parse takes them; at least one.
+  std::vector<std::string> listen = {"127.0.0.1:50051"};
+  // Where Prometheus scrapes; empty = nowhere.
+  std::string metrics_listen = "127.0.0.1:9464";
+  // Where health alone is served, in plain text, for probes that cannot do TLS; empty = nowhere.
+  std::string health_listen;
+  // If set, the port of the first TCP listener is written there once the server serves.
+  std::string port_file;
+
+  // Kinds of devices to use; at least one.
+  std::vector<std::string> devices = {"cpu"};
+  uint32_t cpu_threads = 0;  // 0 = one for each processor
+
+  // Plain text beyond this machine. Logits reveal what users write, so this is never a default.
+  bool insecure = false;
+  std::string tls_certificate;
+  std::string tls_key;
+  std::string tls_client_ca;
+
+  uint32_t stream_threads = 1;  // threads that read and write streams
+  uint32_t max_watchers = 64;   // calls of WatchCounters at once
+  // Messages in memory, all streams together; while they hold more, no stream is read.
+  uint64_t max_received_bytes = uint64_t{4} << 30;
+  absl::Duration drain_grace = absl::Seconds(30);
+  LogLevel log_level = LogLevel::kInfo;
+
+  service::Limits limits;
+
+  bool uses_tls() const { return !tls_certificate.empty(); }
+};
+
+// INVALID_ARGUMENT naming the flag and what it may be, or the two flags that contradict each other.
+absl::Status Validate(const Config& config);
+
+}  // namespace sortition::server

@@ -1,0 +1,76 @@
+// Structured logs: one JSON object a line. Never holds logits, seeds, tokens or history.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "service/clock.h"
+
+namespace sortition::server {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// For flags: "debug", "info", "warning", "error".
+bool AbslParseFlag(absl::string_view text, LogLevel* level, std::string* error);
+std::string AbslUnparseFlag(LogLevel level);
+
+struct LogField {
+  LogField(std::string_view key, std::string_view text) : key(key), value(text) {}
+  LogField(std::string_view key, const char* text) : key(key), value(std::string_view(text)) {}
+  LogField(std::string_view key, const std::string& text) : key(key), value(std::string_view(text)) {}
+  LogField(std::string_view key, double number) : key(key), value(number) {}
+  template <typename Integer>
+  requires std::is_integral_v<Integer> LogField(std::string_view key, Integer number)
+      : key(key), value(static_cast<int64_t>(number)) {}
+
+  std::string_view key;
+  std::variant<std::string_view, int64_t, double> value;
+};
+
+// Thread-safe. A line is written as a whole; writing may block on the sink.
+class Log {
+ public:
+  // Takes one line, newline included.
+  using Sink = std::function<void(std::string_view line)>;
+
+  // Lines of one event within one second; the rest is counted, and the event's next line says how many as "suppressed".
+  // So a client cannot flood the log, whatever it does.
+  static constexpr uint32_t kLinesPerSecond = 50;
+
+  // Lines below `least` are dropped. `clock` is not owned and outlives the log.
+  Log(LogLevel least, const service::Clock* clock, Sink sink = ToStandardError);
+
+  // `event` names what happened and is one of a fixed set of literals. Texts that come from a client are bounded by the
+  // caller.
+  void Write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+
+  static void ToStandardError(std::string_view line);
+
+ private:
+  struct Rate {
+    int64_t second = 0;
+    uint32_t lines = 0;
+    uint64_t suppressed = 0;
+  };
+
+  // How many lines of the event were suppressed since its last one; nothing if this one is to be suppressed too.
+  std::optional<uint64_t> Admit(std::string_view event, absl::Time now);
+
+  const LogLevel least_;
+  const service::Clock& clock_;
+  const Sink sink_;
+  absl::Mutex mutex_;
+  std::map<std::string, Rate, std::less<>> rates_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sortition::server

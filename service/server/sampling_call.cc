@@ -1,0 +1,219 @@
+// The events of one stream.
+#include "service/server/sampling_call.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "service/server/credentials.h"
+#include "service/server/status_details.h"
+#include "service/stream/frame.h"
+
+namespace sortition::server {
+namespace {
+
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+service::Refusal Draining() {
+  return {service::Reason::kDraining, "", "", "the server is ending this stream; open another one", kRetryAfter};
+}
+
+}  // namespace
+
+SamplingCall::SamplingCall(const Surroundings& surroundings, grpc::ServerCompletionQueue* queue)
+    : surroundings_(surroundings),
+      queue_(queue),
+      outbox_(std::make_shared<Outbox>(&stream_, &written_, &surroundings.engine->clock())) {}
+
+void SamplingCall::Request() {
+  absl::MutexLock lock(&mutex_);
+  requesting_ = true;
+  context_.AsyncNotifyWhenDone(&done_);
+  surroundings_.service->RequestStream(&context_, &stream_, queue_, queue_, &requested_);
+}
+
+void SamplingCall::Run(Tag::Handler handler, bool ok) {
+  bool over;
+  bool admitted;
+  {
+    absl::MutexLock lock(&mutex_);
+    (this->*handler)(ok);
+    over = IsOver();
+    admitted = admitted_;
+  }
+  if (over) surroundings_.host->OnOver(this, admitted);
+}
+
+bool SamplingCall::IsOver() const {
+  return !requesting_ && !reading_ && !finishing_ && !done_pending_ && !outbox_->writing();
+}
+
+void SamplingCall::OnRequested(bool ok) {
+  requesting_ = false;
+  if (!ok) return;  // the server has shut down; no other event follows
+  done_pending_ = true;
+  name_space_ = NamespaceOf(*context_.auth_context());
+  if (std::optional<service::Refusal> refusal = surroundings_.host->OnAccepted(this)) {
+    Refuse(*refusal);
+    return;
+  }
+  admitted_ = true;
+  if (name_space_.empty()) {
+    Refuse({service::Reason::kMissingField, "client_certificate", "a subject alternative name or common name",
+            "the client certificate names no identity"});
+    return;
+  }
+  Open();
+}
+
+void SamplingCall::Refuse(const service::Refusal& refusal) {
+  surroundings_.engine->observer().Refused(refusal.reason, 1);
+  surroundings_.log->Write(LogLevel::kWarning, "stream_refused",
+                           {{"peer", context_.peer()},
+                            {"namespace", name_space_},
+                            {"reason", service::ReasonName(refusal.reason)},
+                            {"message", refusal.message}});
+  Finish(RefusedStatus(refusal));
+}
+
+void SamplingCall::Open() {
+  phase_ = Phase::kOpen;
+  opened_ = surroundings_.engine->clock().Now();
+  session_ = std::make_unique<service::Session>(surroundings_.engine, name_space_, outbox_);
+  Advance();
+}
+
+void SamplingCall::OnRead(bool ok) {
+  reading_ = false;
+  if (phase_ != Phase::kOpen) return;
+  if (ok) {
+    TakeMessage();
+  } else {
+    half_closed_ = true;
+  }
+  Advance();
+}
+
+void SamplingCall::TakeMessage() {
+  const uint64_t most = surroundings_.engine->limits().max_message_bytes;
+  const uint64_t bytes = incoming_.Length();
+  if (bytes > most) {
+    incoming_.Clear();
+    session_->OnRejectedFrame({service::Reason::kTooMany, "message", absl::StrCat("<= ", most, " bytes"),
+                               absl::StrCat("has ", bytes, " bytes")});
+    return;
+  }
+  auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
+  auto decoded = service::DecodeFrame(message->segments(), message);
+  if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
+    session_->OnRejectedFrame(*refusal);
+    return;
+  }
+  auto& frame = std::get<service::Frame>(decoded);
+  if (frame.message.has_hello()) LogOpened(frame.message.hello());
+  session_->OnFrame(std::move(frame));
+}
+
+void SamplingCall::LogOpened(const v1::Hello& hello) {
+  // The session refuses longer names; the log must not carry them either.
+  if (hello.worker_session().size() > service::kMaxNameBytes || hello.client().size() > service::kMaxNameBytes) return;
+  worker_session_ = hello.worker_session();
+  surroundings_.log->Write(LogLevel::kInfo, "stream_open",
+                           {{"peer", context_.peer()},
+                            {"namespace", name_space_},
+                            {"worker_session", worker_session_},
+                            {"client", hello.client()}});
+}
+
+void SamplingCall::OnWritten(bool ok) {
+  const service::SentRelease release = outbox_->OnWritten(ok);
+  if (session_ != nullptr) session_->OnSent(release);
+  Advance();
+}
+
+void SamplingCall::OnFinished(bool) { finishing_ = false; }
+
+void SamplingCall::OnDone(bool) {
+  done_pending_ = false;
+  if (phase_ == Phase::kOpen) Abandon();
+  if (session_ == nullptr) return;
+  surroundings_.log->Write(LogLevel::kInfo, "stream_close",
+                           {{"peer", context_.peer()},
+                            {"namespace", name_space_},
+                            {"worker_session", worker_session_},
+                            {"ended", phase_ == Phase::kAbandoned ? "abandoned"
+                                      : draining_                 ? "drained"
+                                                                  : "by client"},
+                            {"seconds", absl::ToDoubleSeconds(surroundings_.engine->clock().Now() - opened_)}});
+}
+
+void SamplingCall::Advance() {
+  if (phase_ != Phase::kOpen) return;
+  if ((half_closed_ || draining_) && session_->Idle() && outbox_->CloseIfEmpty()) {
+    Finish(half_closed_ ? grpc::Status::OK : RefusedStatus(Draining()));
+    return;
+  }
+  if (!reading_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() && surroundings_.budget->HasRoom()) {
+    reading_ = true;
+    stream_.Read(&incoming_, &read_);
+  }
+}
+
+void SamplingCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
+  absl::MutexLock lock(&mutex_);
+  StartDraining(cause, grace);
+}
+
+void SamplingCall::StartDraining(v1::DrainingNotice::Cause cause, absl::Duration grace) {
+  if (phase_ != Phase::kOpen || draining_) return;
+  draining_ = true;
+  drain_deadline_ = surroundings_.engine->clock().Now() + grace;
+  session_->Drain(cause, grace);
+  Advance();
+}
+
+void SamplingCall::Tick(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  if (phase_ != Phase::kOpen) return;
+  const service::Limits& limits = surroundings_.engine->limits();
+  if (now - outbox_->writing_since() > limits.stalled_write) {
+    surroundings_.log->Write(
+        LogLevel::kWarning, "stream_stalled",
+        {{"peer", context_.peer()}, {"namespace", name_space_}, {"worker_session", worker_session_}});
+    Abandon();
+    return;
+  }
+  if (now >= drain_deadline_) {
+    // Behind a write that does not end no status would reach the client either.
+    if (outbox_->writing()) {
+      Abandon();
+    } else {
+      Finish(RefusedStatus(Draining()));
+    }
+    return;
+  }
+  if (limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {
+    StartDraining(v1::DrainingNotice::CAUSE_STREAM_AGE, surroundings_.drain_grace);
+  }
+  Advance();
+}
+
+void SamplingCall::Finish(const grpc::Status& status) {
+  phase_ = Phase::kFinishing;
+  if (session_ != nullptr) {
+    session_->Close();
+    session_->OnSent(outbox_->Close());
+  }
+  finishing_ = true;
+  stream_.Finish(status, &finished_);
+}
+
+void SamplingCall::Abandon() {
+  phase_ = Phase::kAbandoned;
+  session_->Close();
+  session_->OnSent(outbox_->Close());
+  context_.TryCancel();
+}
+
+}  // namespace sortition::server

@@ -1,0 +1,133 @@
+// One call of SamplingService.Stream on a completion queue: moves messages between gRPC and a session, and decides when
+// to read, when to write and when it is over. The protocol itself is service/stream/session.h.
+//
+// Life: requested (Request) -> accepted -> open -> ended (by the client's half-close, by a drain, or abandoned) ->
+// over. Over means that no event of the call is outstanding; only then may it be destroyed.
+#pragma once
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/server_context.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "service/engine.h"
+#include "service/refusal.h"
+#include "service/server/log.h"
+#include "service/server/outbox.h"
+#include "service/server/received_message.h"
+#include "service/stream/session.h"
+#include "sortition/v1/sampling.grpc.pb.h"
+
+namespace sortition::server {
+
+// Thread-safe. Events come from one completion queue, one at a time; Drain and Tick from anywhere.
+class SamplingCall {
+ public:
+  using AsyncService = v1::SamplingService::WithRawMethod_Stream<v1::SamplingService::Service>;
+
+  // What a call needs of the set it belongs to. Neither function may call into `call`.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // A client has come; `call` no longer waits for one. Returns why it is not served, or nothing: then it counts as a
+    // stream.
+    virtual std::optional<service::Refusal> OnAccepted(SamplingCall* call) = 0;
+    // The call may be destroyed, also from within. `admitted`: it counted as a stream.
+    virtual void OnOver(SamplingCall* call, bool admitted) = 0;
+  };
+
+  // Nothing here is owned but the budget; all of it outlives the call.
+  struct Surroundings {
+    Host* host;
+    AsyncService* service;
+    service::Engine* engine;
+    Log* log;
+    std::shared_ptr<ReceiveBudget> budget;
+    absl::Duration drain_grace;  // of a stream that has reached its age
+  };
+
+  // What a completion queue returns.
+  class Tag {
+   public:
+    using Handler = void (SamplingCall::*)(bool ok);
+    Tag(SamplingCall* call, Handler handler) : call_(call), handler_(handler) {}
+    void Run(bool ok) { call_->Run(handler_, ok); }
+
+   private:
+    SamplingCall* const call_;
+    const Handler handler_;
+  };
+
+  SamplingCall(const Surroundings& surroundings, grpc::ServerCompletionQueue* queue);
+  SamplingCall(const SamplingCall&) = delete;
+  SamplingCall& operator=(const SamplingCall&) = delete;
+
+  grpc::ServerCompletionQueue* queue() const { return queue_; }
+
+  // Waits on the queue for the next client. Once.
+  void Request();
+
+  // Announces the end to the client, and ends the stream when its steps are answered or `grace` has passed. Idempotent:
+  // the first call decides.
+  void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
+
+  // Notices what only time tells: clients that do not read, streams that are old or have had their grace, and room to
+  // read again.
+  void Tick(absl::Time now);
+
+ private:
+  enum class Phase { kRequested, kOpen, kFinishing, kAbandoned };
+
+  void Run(Tag::Handler handler, bool ok);
+  void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRead(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnFinished(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnDone(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartDraining(v1::DrainingNotice::Cause cause, absl::Duration grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LogOpened(const v1::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Surroundings surroundings_;
+  grpc::ServerCompletionQueue* const queue_;
+  Tag requested_{this, &SamplingCall::OnRequested};
+  Tag read_{this, &SamplingCall::OnRead};
+  Tag written_{this, &SamplingCall::OnWritten};
+  Tag finished_{this, &SamplingCall::OnFinished};
+  Tag done_{this, &SamplingCall::OnDone};
+
+  grpc::ServerContext context_;
+  Outbox::Stream stream_{&context_};
+  const std::shared_ptr<Outbox> outbox_;
+
+  absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kRequested;
+  bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Events that are still to come. The write's is the outbox's.
+  bool requesting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_pending_ ABSL_GUARDED_BY(mutex_) = false;
+
+  grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<service::Session> session_ ABSL_GUARDED_BY(mutex_);
+  absl::Time opened_ ABSL_GUARDED_BY(mutex_);
+  absl::Time drain_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string name_space_ ABSL_GUARDED_BY(mutex_);
+  std::string worker_session_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sortition::server

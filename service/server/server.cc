@@ -1,0 +1,162 @@
+// Building and ending of the gRPC server.
+#include "service/server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "service/server/credentials.h"
+
+namespace sortition::server {
+namespace {
+
+constexpr const char* kServices[] = {"sortition.v1.SamplingService", "sortition.v1.InformationService"};
+// Calls other than streams that one connection may have open at once: health, reflection, information.
+constexpr uint32_t kOtherCalls = 64;
+constexpr int kUnreadStreamBytes = 1 << 20;
+// Threads for reflection and for gRPC's own needs.
+constexpr int kMostThreads = 32;
+// How long calls other than streams may take to end by themselves.
+constexpr std::chrono::milliseconds kShutDown{200};
+
+void SetTransportOptions(const service::Limits& limits, grpc::ServerBuilder* builder) {
+  // gRPC ends a call that exceeds its own bound; ours lets the stream go on, so it must be met first.
+  builder->SetMaxReceiveMessageSize(static_cast<int>(2 * limits.max_message_bytes));
+  builder->SetMaxSendMessageSize(-1);
+  // Logits do not compress, and a compressed message is larger in memory than any bound on received bytes sees.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(limits.max_streams + kOtherCalls));
+  // What a stream that is not read may have in the transport. gRPC's own estimate of a fitting window has no such
+  // bound.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadStreamBytes);
+  // Finds workers that vanished without a word, and keeps proxies from closing a stream between two steps.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Workers may ping as often as this themselves.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // A connection that says nothing, or carries no call, gives its descriptor back.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
+
+  grpc::ResourceQuota quota;
+  quota.SetMaxThreads(kMostThreads);
+  builder->SetResourceQuota(quota);
+}
+
+// Both are process-wide in gRPC and must be switched on before a server is built.
+void EnableHealthAndReflection() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+void SetServing(grpc::Server& server) {
+  for (const char* service : kServices) server.GetHealthCheckService()->SetServingStatus(service, true);
+}
+
+absl::Status NotStarted() { return absl::InternalError("gRPC could not start its server; its log lines say why"); }
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const Config& config) {
+  if (!config.uses_tls()) return grpc::InsecureServerCredentials();
+  return TlsCredentials({config.tls_certificate, config.tls_key, config.tls_client_ca});
+}
+
+}  // namespace
+
+Server::Server(const Config& config, service::Engine* engine, Log* log)
+    : config_(config),
+      log_(*log),
+      streams_(config, engine, log),
+      information_(config, engine, [this] { return streams_.streams(); }) {}
+
+Server::~Server() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, service::Engine* engine, Log* log) {
+  EnableHealthAndReflection();
+  std::unique_ptr<Server> server(new Server(config, engine, log));
+  if (absl::Status status = server->Listen(); !status.ok()) return status;
+  return server;
+}
+
+absl::StatusOr<AcceptLoop::Listener> Server::Bind(
+    const std::string& address, grpc::ServerBuilder* builder,
+    const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const {
+  const auto parsed = ListenAddress::Parse(address);
+  if (!parsed.ok()) return parsed.status();
+  auto socket = ListenSocket::Bind(*parsed);
+  if (!socket.ok()) return socket.status();
+  // A Unix socket is guarded by the mode of its path.
+  const auto credentials = parsed->is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
+  return AcceptLoop::Listener{
+      std::move(*socket), builder->experimental().AddExternalConnectionAcceptor(
+                              grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials)};
+}
+
+absl::Status Server::Listen() {
+  if (absl::Status status = AcceptLoop::CheckDescriptorLimit(); !status.ok()) return status;
+  const auto tcp_credentials = TcpCredentials(config_);
+  if (!tcp_credentials.ok()) return tcp_credentials.status();
+
+  grpc::ServerBuilder builder;
+  SetTransportOptions(config_.limits, &builder);
+  std::vector<AcceptLoop::Listener> listeners;
+  for (const std::string& address : config_.listen) {
+    auto listener = Bind(address, &builder, *tcp_credentials);
+    if (!listener.ok()) return listener.status();
+    addresses_.push_back(listener->socket->address());
+    listeners.push_back(std::move(*listener));
+  }
+  streams_.Register(&builder);
+  builder.RegisterService(&information_);
+
+  grpc::ServerBuilder health_builder;
+  if (!config_.health_listen.empty()) {
+    SetTransportOptions(config_.limits, &health_builder);
+    auto listener = Bind(config_.health_listen, &health_builder, grpc::InsecureServerCredentials());
+    if (!listener.ok()) return listener.status();
+    health_address_ = listener->socket->address();
+    listeners.push_back(std::move(*listener));
+    health_server_ = health_builder.BuildAndStart();
+    if (health_server_ == nullptr) return NotStarted();
+    SetServing(*health_server_);
+  }
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) return NotStarted();
+  SetServing(*server_);
+  streams_.Start();
+  accept_loop_.emplace(std::move(listeners), &log_);
+  return absl::OkStatus();
+}
+
+void Server::Drain() {
+  log_.Write(LogLevel::kInfo, "drain",
+             {{"streams", streams_.streams()}, {"grace_seconds", absl::ToDoubleSeconds(config_.drain_grace)}});
+  // From here on every service, known or not, is NOT_SERVING.
+  server_->GetHealthCheckService()->Shutdown();
+  if (health_server_ != nullptr) health_server_->GetHealthCheckService()->Shutdown();
+  const uint32_t left = streams_.Drain(config_.drain_grace);
+  log_.Write(left == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"streams_left", left}});
+}
+
+void Server::Stop() {
+  if (server_ == nullptr) return;
+  accept_loop_->Stop();
+  streams_.End([this] { server_->Shutdown(std::chrono::system_clock::now() + kShutDown); });
+  server_.reset();
+  if (health_server_ != nullptr) health_server_->Shutdown(std::chrono::system_clock::now() + kShutDown);
+}
+
+}  // namespace sortition::server

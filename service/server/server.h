@@ -1,0 +1,63 @@
+// The gRPC server around an engine: listeners, services, health, reflection, drain.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "service/engine.h"
+#include "service/server/accept_loop.h"
+#include "service/server/config.h"
+#include "service/server/information_service.h"
+#include "service/server/listen_address.h"
+#include "service/server/log.h"
+#include "service/server/stream_set.h"
+
+namespace sortition::server {
+
+// Life: Start -> Drain (optional) -> Stop. These are called by one thread; streams() is thread-safe.
+class Server {
+ public:
+  // Serves when it returns. `config` has been validated; `engine` and `log` are not owned and outlive the server. The
+  // error says which address or file could not be used.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, service::Engine* engine, Log* log);
+  // Stops if that has not been done.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // What it listens on, with the ports that were chosen, in the configuration's order.
+  const std::vector<ListenAddress>& addresses() const { return addresses_; }
+  // Where health alone is served; nothing if that is not configured.
+  const std::optional<ListenAddress>& health_address() const { return health_address_; }
+  // Sampling streams open now.
+  uint32_t streams() const { return streams_.streams(); }
+
+  // Reports NOT_SERVING, refuses new streams, tells open ones to end, and blocks until their steps are answered or
+  // config.drain_grace has passed. Health and information are served on.
+  void Drain();
+  // Ends what is left and closes the listeners. Blocks until no call is left. Idempotent.
+  void Stop();
+
+ private:
+  Server(const Config& config, service::Engine* engine, Log* log);
+  absl::Status Listen();
+  absl::StatusOr<AcceptLoop::Listener> Bind(const std::string& address, grpc::ServerBuilder* builder,
+                                            const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const;
+
+  const Config config_;
+  Log& log_;
+  StreamSet streams_;
+  InformationService information_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::Server> health_server_;  // null if not configured
+  std::optional<AcceptLoop> accept_loop_;
+  std::vector<ListenAddress> addresses_;
+  std::optional<ListenAddress> health_address_;
+};
+
+}  // namespace sortition::server

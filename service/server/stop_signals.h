@@ -1,0 +1,23 @@
+// SIGTERM and SIGINT, waited for by a thread: nothing runs in a signal handler.
+#pragma once
+
+#include <csignal>
+
+namespace sortition::server {
+
+// One per process, made before any other thread, which then inherits the blocked signals.
+class StopSignals {
+ public:
+  StopSignals();
+
+  // Blocks until one of the signals comes; returns its number.
+  int Wait() const;
+
+  // From now on another one ends the process at once, with exit status 1. Returns at once.
+  void ExitOnNext() const;
+
+ private:
+  sigset_t signals_;
+};
+
+}  // namespace sortition::server

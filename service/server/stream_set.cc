@@ -1,0 +1,139 @@
+// Threads, admission and drain of streams.
+#include "service/server/stream_set.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace sortition::server {
+namespace {
+
+// How often streams are looked at for what only time tells, and steps for deadlines that have passed.
+constexpr absl::Duration kTick = absl::Milliseconds(20);
+// For the final status of streams that were ended at the end of the grace.
+constexpr absl::Duration kLastWrites = absl::Seconds(1);
+
+}  // namespace
+
+StreamSet::StreamSet(const Config& config, service::Engine* engine, Log* log)
+    : config_(config),
+      engine_(*engine),
+      log_(*log),
+      surroundings_{.host = this,
+                    .service = &service_,
+                    .engine = engine,
+                    .log = log,
+                    .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
+                    .drain_grace = config.drain_grace} {}
+
+StreamSet::~StreamSet() { SORTITION_CHECK(threads_.empty()); }
+
+void StreamSet::Register(grpc::ServerBuilder* builder) {
+  builder->RegisterService(&service_);
+  for (uint32_t i = 0; i < config_.stream_threads; ++i) queues_.push_back(builder->AddCompletionQueue());
+}
+
+void StreamSet::Start() {
+  for (auto& queue : queues_) {
+    RequestCall(queue.get());
+    threads_.emplace_back([this, queue = queue.get()] { ServeQueue(queue); });
+  }
+  timekeeper_ = std::thread([this] { KeepTime(); });
+}
+
+void StreamSet::RequestCall(grpc::ServerCompletionQueue* queue) {
+  auto call = std::make_shared<SamplingCall>(surroundings_, queue);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!requesting_) return;
+    calls_.emplace(call.get(), call);
+  }
+  // Not under the lock, which is taken under the locks of calls. The queues are not shut down as long as calls_ holds
+  // it.
+  call->Request();
+}
+
+std::optional<service::Refusal> StreamSet::OnAccepted(SamplingCall* call) {
+  RequestCall(call->queue());
+  absl::MutexLock lock(&mutex_);
+  if (draining_) {
+    return service::Refusal{service::Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)};
+  }
+  const uint32_t most = engine_.limits().max_streams;
+  if (streams_ >= most) {
+    return service::Refusal{service::Reason::kOverloaded, "stream", absl::StrCat("max_streams ", most),
+                            absl::StrCat(streams_, " streams are open"), absl::Seconds(1)};
+  }
+  ++streams_;
+  return std::nullopt;
+}
+
+void StreamSet::OnOver(SamplingCall* call, bool admitted) {
+  std::shared_ptr<SamplingCall> last;  // destroyed after the lock is released
+  absl::MutexLock lock(&mutex_);
+  if (admitted) --streams_;
+  const auto it = calls_.find(call);
+  last = std::move(it->second);
+  calls_.erase(it);
+}
+
+uint32_t StreamSet::Drain(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+  }
+  for (const auto& call : calls()) call->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, grace);
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &StreamSet::NoStreams), grace + kLastWrites);
+  return streams_;
+}
+
+void StreamSet::StopRequesting() {
+  absl::MutexLock lock(&mutex_);
+  requesting_ = false;
+}
+
+void StreamSet::EndThreads() {
+  {
+    absl::MutexLock lock(&mutex_);
+    // An event on a queue that has been shut down would be a broken invariant of gRPC's.
+    mutex_.Await(absl::Condition(this, &StreamSet::NoCalls));
+    stop_timekeeper_ = true;
+  }
+  timekeeper_.join();
+  for (auto& queue : queues_) queue->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void StreamSet::ServeQueue(grpc::ServerCompletionQueue* queue) {
+  void* tag;
+  bool ok;
+  while (queue->Next(&tag, &ok)) static_cast<SamplingCall::Tag*>(tag)->Run(ok);
+}
+
+void StreamSet::KeepTime() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_timekeeper_), kTick)) return;
+    }
+    engine_.batcher().Sweep();
+    const absl::Time now = engine_.clock().Now();
+    for (const auto& call : calls()) call->Tick(now);
+  }
+}
+
+std::vector<std::shared_ptr<SamplingCall>> StreamSet::calls() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<SamplingCall>> calls;
+  calls.reserve(calls_.size());
+  for (const auto& [pointer, call] : calls_) calls.push_back(call);
+  return calls;
+}
+
+uint32_t StreamSet::streams() const {
+  absl::MutexLock lock(&mutex_);
+  return streams_;
+}
+
+}  // namespace sortition::server

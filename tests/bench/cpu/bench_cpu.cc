@@ -1,0 +1,172 @@
+// How long the CPU's kernel takes for a row, beside the best plain loop over the same row. One thread.
+//
+//   bench_cpu [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/parameters.h"
+#include "tests/bench/cpu/baselines.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/interleaved.h"
+#include "tests/bench/report.h"
+
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
+ABSL_FLAG(uint32_t, rounds, 20, "how often every row is sampled");
+ABSL_FLAG(std::string, only, "", "measure only cases whose name starts with this");
+
+namespace sortition::bench {
+namespace {
+
+using kernels::DType;
+using kernels::RowAnswer;
+using kernels::RowParameters;
+using kernels::RowRequest;
+using kernels::TokenPatch;
+
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kRows = 64;
+constexpr size_t kRowsInMemory = 320;  // 164 MB: more than caches hold
+
+enum class Baseline { kMax, kMaxBf16, kExpSum };
+
+struct Case {
+  std::string name;
+  law::SamplingParameters options;
+  Shape shape = Shape::kPeaked;
+  DType dtype = DType::kF32;
+  Baseline baseline = Baseline::kMax;
+  bool penalties = false;
+  bool raw_logprob = false;
+  bool from_memory = false;
+};
+
+law::SamplingParameters Usual() { return {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}; }
+
+std::vector<Case> Cases() {
+  law::SamplingParameters repeating = Usual();
+  repeating.repetition_penalty = 1.1f;
+  repeating.frequency_penalty = 0.2f;
+  return {
+      {.name = "token_f32", .options = Usual()},
+      {.name = "token_f32_flat", .options = Usual(), .shape = Shape::kFlat},
+      {.name = "token_f32_ties", .options = Usual(), .shape = Shape::kTies},
+      {.name = "token_f32_penalties", .options = repeating, .penalties = true},
+      {.name = "temperature_peaked", .options = {.temperature = 0.8f}},
+      {.name = "temperature_flat", .options = {.temperature = 0.8f}, .shape = Shape::kFlat},
+      {.name = "temperature_ties", .options = {.temperature = 0.8f}, .shape = Shape::kTies},
+      {.name = "token_bf16", .options = Usual(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
+      {.name = "logprobs_f32", .options = Usual(), .baseline = Baseline::kExpSum, .raw_logprob = true},
+      {.name = "top_p_unbounded", .options = {.top_p = 0.95f}, .baseline = Baseline::kExpSum},
+      {.name = "top_p_unbounded_flat", .options = {.top_p = 0.95f}, .shape = Shape::kFlat, .baseline = Baseline::kExpSum},
+      {.name = "token_f32_dram", .options = Usual(), .from_memory = true},
+      {.name = "greedy_f32", .options = {.temperature = 0}},
+      {.name = "worst_row", .options = {.temperature = 0.8f}, .shape = Shape::kOneAGroup},
+  };
+}
+
+// 512 distinct tokens as a text has them: half of them anywhere, the others among the row's likely ones.
+std::vector<TokenPatch> Penalties(const Logits& logits, size_t row, const law::SamplingParameters& options) {
+  const auto* const values = reinterpret_cast<const float*>(logits.row(row));
+  std::vector<uint32_t> ids(logits.vocabulary());
+  for (uint32_t id = 0; id < ids.size(); ++id) ids[id] = id;
+  std::partial_sort(ids.begin(), ids.begin() + 256, ids.end(), [&](uint32_t a, uint32_t b) { return values[a] > values[b]; });
+  std::mt19937_64 random(row);
+  std::shuffle(ids.begin() + 256, ids.end(), random);
+  ids.resize(512);
+  std::sort(ids.begin(), ids.end());
+  std::vector<TokenPatch> patches;
+  for (const uint32_t id : ids) {
+    const auto count = uint32_t(1 + random() % 4);
+    patches.push_back({.token = id,
+                       .flags = TokenPatch::kRepeated,
+                       .penalty = law::PenaltyBits(options.frequency_penalty, options.presence_penalty, count)});
+  }
+  return patches;
+}
+
+// All that a case needs to sample any of its rows.
+class Sampling {
+ public:
+  explicit Sampling(const Case& what)
+      : logits_(what.shape, what.dtype, what.from_memory ? kRowsInMemory : kRows, kVocabulary) {
+    law::Compile(what.options, &parameters_);
+    parameters_.raw_logprob = what.raw_logprob;
+    parameters_.raw_top = what.raw_logprob ? 5 : 0;
+    if (what.penalties) {
+      for (size_t row = 0; row < kRows; ++row) patches_.push_back(Penalties(logits_, row, what.options));
+    }
+  }
+
+  const Logits& logits() const { return logits_; }
+
+  void Sample(size_t row) {
+    RowRequest request;
+    request.logits = logits_.row(row);
+    request.dtype = logits_.dtype();
+    request.live_vocabulary = kVocabulary;
+    request.parameters = &parameters_;
+    request.noise = {.seed = 1234, .position = position_++, .stream = 0};
+    if (!patches_.empty()) request.patches = patches_[row];
+    kernels::cpu::SampleRow(request, &scratch_, &answer_);
+    asm volatile("" ::"r"(answer_.token));
+  }
+
+ private:
+  Logits logits_;
+  RowParameters parameters_;
+  std::vector<std::vector<TokenPatch>> patches_;  // by row; empty if the case has none
+  kernels::cpu::Scratch scratch_;
+  RowAnswer answer_;
+  uint32_t position_ = 0;
+};
+
+void RunBaseline(Baseline baseline, const Logits& logits, size_t row) {
+  const void* const data = logits.row(row);
+  float result = 0;
+  if (baseline == Baseline::kMax) result = MaxPass(static_cast<const float*>(data), kVocabulary);
+  if (baseline == Baseline::kMaxBf16) result = MaxPassBf16(static_cast<const int16_t*>(data), kVocabulary);
+  if (baseline == Baseline::kExpSum) result = ExpSumPass(static_cast<const float*>(data), kVocabulary, 20);
+  asm volatile("" ::"x"(result));
+}
+
+void Measure(const Case& what, Report* report) {
+  std::cerr << what.name << "\n";
+  Sampling sampling(what);
+  const Logits& logits = sampling.logits();
+  Schedule schedule;
+  schedule.inputs = logits.count();
+  schedule.rounds = absl::GetFlag(FLAGS_rounds);
+  const std::vector<Contender> contenders = {
+      {"baseline", [&](size_t row) { RunBaseline(what.baseline, logits, row); }},
+      {"sample", [&](size_t row) { sampling.Sample(row); }},
+  };
+  if (what.from_memory) {
+    schedule.stride = logits.count() / contenders.size();
+  } else {
+    schedule.prepare = [&](size_t row) { Warm(logits, row); };
+  }
+  const std::vector<double> medians = MeasureInterleaved(contenders, schedule);
+  report->Add({what.name, medians[1], "us", medians[0]});
+  report->Add({what.name + "_baseline", double(logits.row_bytes()) / medians[0] / 1e3, "GB/s", std::nullopt});
+}
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  using namespace sortition::bench;
+  absl::ParseCommandLine(argc, argv);
+  Report report("cpu", MachineName());
+  for (const Case& what : Cases()) {
+    if (what.name.starts_with(absl::GetFlag(FLAGS_only))) Measure(what, &report);
+  }
+  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+}

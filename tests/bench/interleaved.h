@@ -1,0 +1,29 @@
+// Timing in which everything meets the same weather: contenders take turns input by input, so what else the machine does at
+// a time slows all of them alike, and medians drop what hits only one.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sortition::bench {
+
+struct Contender {
+  std::string name;
+  std::function<void(size_t input)> run;
+};
+
+struct Schedule {
+  size_t inputs = 64;  // each call gets another one in turn
+  size_t rounds = 20;  // over all inputs
+  // What is done, untimed, before each timed call; may be empty.
+  std::function<void(size_t input)> prepare;
+  // Inputs between a contender's and the next one's, so that none finds what another has just loaded; 0 = all take the same.
+  size_t stride = 0;
+};
+
+// Medians in microseconds, in the contenders' order. Says on standard error what it is at. Single-threaded.
+std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders, const Schedule& schedule);
+
+}  // namespace sortition::bench

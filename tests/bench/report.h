@@ -1,0 +1,55 @@
+// What a benchmark found: a table for people, JSON for programs, bars for a page.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sortition::bench {
+
+// One measured quantity. Where it has a baseline, measured in the same run and the same unit, what counts is the ratio.
+struct Result {
+  std::string name;  // lower_case_with_underscores, unique in its report
+  double value = 0;
+  std::string unit;  // "us", "GB/s", "rows/s", ...
+  std::optional<double> baseline;
+
+  std::optional<double> Ratio() const {
+    if (!baseline.has_value()) return std::nullopt;
+    return value / *baseline;
+  }
+};
+
+// Collects results and hands them out in the order in which they were added. Not thread-safe.
+class Report {
+ public:
+  // `suite` names the benchmark; `machine` says where it ran (see MachineName).
+  Report(std::string suite, std::string machine) : suite_(std::move(suite)), machine_(std::move(machine)) {}
+
+  void Add(Result result) { results_.push_back(std::move(result)); }
+  const std::vector<Result>& results() const { return results_; }
+
+  // {"suite", "machine", "results": [{"name", "value", "unit", "baseline", "ratio"}]}; baseline and ratio are null where
+  // there is none.
+  std::string Json() const;
+
+  // One line a result, columns aligned.
+  std::string Table() const;
+
+  // A bar per result that has a ratio, as a picture of its own (SVG 1.1); results without one are left out.
+  std::string Svg() const;
+
+ private:
+  std::string suite_;
+  std::string machine_;
+  std::vector<Result> results_;
+};
+
+// The processor's name as the operating system reports it, or "unknown".
+std::string MachineName();
+
+// The end of every suite: the table to standard output, JSON to `json_file` and the picture to `plot_file` (neither where
+// the name is empty). Returns the process's exit status: 1 if a file could not be written (said on standard error).
+int Publish(const Report& report, const std::string& json_file, const std::string& plot_file);
+
+}  // namespace sortition::bench

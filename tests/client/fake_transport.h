@@ -1,0 +1,68 @@
+// A fake connector: streams whose other end is the test. Nothing runs by itself; the test reads what was sent and says
+// what comes back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "client/cpp/transport.h"
+#include "kernels/check.h"
+#include "service/stream/frame.h"
+
+namespace sortition::testing {
+
+// A message as the other end sees it. Its payloads lie where the sender has them; as long as it lives the sender's
+// memory is held.
+using SentMessage = service::Frame;
+
+struct FakeStream {
+  size_t target = 0;
+  uint64_t number = 0;
+  bool cancelled = false;
+  std::deque<SentMessage> sent;  // in order; the test takes them from the front
+};
+
+class FakeConnector final : public client::Connector {
+ public:
+  std::vector<std::shared_ptr<FakeStream>> streams;  // all that were started, in order
+
+  std::shared_ptr<client::Transport> Start(size_t target, uint64_t stream, client::StreamEvents*) override {
+    streams.push_back(std::make_shared<FakeStream>(FakeStream{target, stream, false, {}}));
+    return std::make_shared<FakeTransport>(streams.back());
+  }
+
+ private:
+  class FakeTransport final : public client::Transport {
+   public:
+    explicit FakeTransport(std::shared_ptr<FakeStream> stream) : stream_(std::move(stream)) {}
+    ~FakeTransport() override { Cancel(); }
+    void Send(client::OutgoingMessage message) override {
+      if (stream_->cancelled) return;
+      auto owner = std::make_shared<const client::OutgoingMessage>(std::move(message));
+      std::vector<devices::ByteSegment> segments;
+      for (const client::Segment& segment : owner->segments) {
+        segments.push_back(
+            segment.borrowed.empty()
+                ? devices::ByteSegment{reinterpret_cast<const std::byte*>(segment.owned.data()), segment.owned.size()}
+                : devices::ByteSegment{segment.borrowed.data(), segment.borrowed.size()});
+      }
+      auto frame = service::DecodeFrame(segments, owner);
+      SORTITION_CHECK(std::holds_alternative<service::Frame>(frame));
+      stream_->sent.push_back(std::move(std::get<service::Frame>(frame)));
+    }
+    void Flush() override {}
+    // Lets go of what was not taken, as a transport does.
+    void Cancel() override {
+      stream_->cancelled = true;
+      stream_->sent.clear();
+    }
+
+   private:
+    const std::shared_ptr<FakeStream> stream_;
+  };
+};
+
+}  // namespace sortition::testing

@@ -1,0 +1,127 @@
+// Penalties by counting, the row by the law's reference.
+#include "tests/client/reference_sequence.h"
+
+#include <bit>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/law/logprob.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
+#include "kernels/row.h"
+
+namespace sortition::testing {
+namespace {
+
+kernels::DType ToKernel(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      return kernels::DType::kF32;
+    case v1::DTYPE_F16:
+      return kernels::DType::kF16;
+    default:
+      SORTITION_CHECK(dtype == v1::DTYPE_BF16);
+      return kernels::DType::kBF16;
+  }
+}
+
+void FillLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs) {
+  logprobs->set_logprob(law::Logprob(distribution, distribution.chosen.bits, temperature));
+  logprobs->set_rank(distribution.rank);
+  for (const kernels::TokenBits& top : distribution.top) {
+    logprobs->add_top_tokens(top.token);
+    logprobs->add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
+  }
+}
+
+std::string Bits(const v1::Logprobs& logprobs) {
+  std::string text = absl::StrCat(absl::Hex(std::bit_cast<uint32_t>(logprobs.logprob())), " rank ", logprobs.rank());
+  for (int i = 0; i < logprobs.top_tokens_size(); ++i) {
+    absl::StrAppend(&text, " ", logprobs.top_tokens(i), ":",
+                    absl::Hex(std::bit_cast<uint32_t>(logprobs.top_logprobs(i))));
+  }
+  return text;
+}
+
+}  // namespace
+
+ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index,
+                                     uint32_t vocabulary, uint32_t live_vocabulary, std::vector<uint32_t> prompt)
+    : parameters_(std::move(parameters)),
+      seed_(seed),
+      choice_index_(choice_index),
+      vocabulary_(vocabulary),
+      live_vocabulary_(live_vocabulary),
+      tokens_(std::move(prompt)),
+      prompt_length_(static_cast<uint32_t>(tokens_.size())) {}
+
+v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
+                                       const uint32_t* allowed_bits) {
+  law::SamplingParameters sampling;
+  if (parameters_.has_temperature()) sampling.temperature = parameters_.temperature();
+  if (parameters_.has_top_k()) sampling.top_k = parameters_.top_k();
+  if (parameters_.has_top_p()) sampling.top_p = parameters_.top_p();
+  if (parameters_.has_min_p()) sampling.min_p = parameters_.min_p();
+  if (parameters_.has_repetition_penalty()) sampling.repetition_penalty = parameters_.repetition_penalty();
+  if (parameters_.has_frequency_penalty()) sampling.frequency_penalty = parameters_.frequency_penalty();
+  if (parameters_.has_presence_penalty()) sampling.presence_penalty = parameters_.presence_penalty();
+  kernels::RowParameters row;
+  row.raw_logprob = parameters_.has_raw_logprobs();
+  row.raw_top = parameters_.raw_logprobs().top();
+  row.processed_logprob = parameters_.has_processed_logprobs();
+  row.processed_top = parameters_.processed_logprobs().top();
+  law::Compile(sampling, &row);
+
+  std::map<uint32_t, kernels::TokenPatch> patches;
+  std::map<uint32_t, uint32_t> in_output;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    if (row.repetition != 0) patches[tokens_[i]].flags = kernels::TokenPatch::kRepeated;
+    if (i >= prompt_length_) ++in_output[tokens_[i]];
+  }
+  for (const auto& [token, count] : in_output) {
+    patches[token].penalty = law::PenaltyBits(sampling.frequency_penalty, sampling.presence_penalty, count);
+  }
+  for (const v1::LogitBias& bias : parameters_.logit_bias())
+    patches[bias.token()].bias = law::CanonicalBits(bias.bias());
+  for (uint32_t token : parameters_.banned_token_ids()) patches[token].flags |= kernels::TokenPatch::kBanned;
+  std::vector<kernels::TokenPatch> sorted;
+  for (auto& [token, patch] : patches) {
+    patch.token = token;
+    sorted.push_back(patch);
+  }
+
+  kernels::RowRequest request;
+  request.logits = logits;
+  request.dtype = ToKernel(dtype);
+  request.live_vocabulary = live_vocabulary_;
+  request.parameters = &row;
+  request.noise = {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16};
+  request.patches = sorted;
+  request.allowed_bits = allowed_bits;
+  const kernels::RowAnswer answer = law::SampleRowReference(request);
+  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+
+  v1::DrawResult draw;
+  draw.set_token(answer.token);
+  if (row.raw_logprob) FillLogprobs(answer.raw, 1, draw.mutable_raw());
+  if (row.processed_logprob) FillLogprobs(answer.processed, row.temperature, draw.mutable_processed());
+  tokens_.push_back(answer.token);
+  return draw;
+}
+
+void ReferenceSequence::SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_length) {
+  tokens_ = std::move(tokens);
+  prompt_length_ = prompt_length;
+}
+
+std::string Bits(const v1::DrawResult& draw) {
+  std::string text = absl::StrCat("token ", draw.token());
+  if (draw.has_raw()) absl::StrAppend(&text, " raw ", Bits(draw.raw()));
+  if (draw.has_processed()) absl::StrAppend(&text, " processed ", Bits(draw.processed()));
+  return text;
+}
+
+}  // namespace sortition::testing

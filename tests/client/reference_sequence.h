@@ -1,0 +1,42 @@
+// One sequence sampled by the plain reference of the law, with its penalties counted anew from the whole history at
+// every step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::testing {
+
+class ReferenceSequence {
+ public:
+  // Of the parameters, only those that SamplingParameters documents as filters, penalties and logprobs are looked at.
+  ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
+                    uint32_t live_vocabulary, std::vector<uint32_t> prompt);
+
+  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw and processed only.
+  // `allowed_bits` as in client::Row.
+  v1::DrawResult Step(v1::DType dtype, const void* logits, uint32_t draw_salt = 0,
+                      const uint32_t* allowed_bits = nullptr);
+
+  // What an override by the caller leaves as history.
+  void SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_length);
+
+  const std::vector<uint32_t>& tokens() const { return tokens_; }
+  uint32_t prompt_length() const { return prompt_length_; }
+
+ private:
+  const v1::SamplingParameters parameters_;
+  const uint64_t seed_;
+  const uint32_t choice_index_;
+  const uint32_t vocabulary_;
+  const uint32_t live_vocabulary_;
+  std::vector<uint32_t> tokens_;
+  uint32_t prompt_length_;
+};
+
+// A readable form in which two draws are equal exactly if their tokens are and every logprob is to the bit.
+std::string Bits(const v1::DrawResult& draw);
+
+}  // namespace sortition::testing

@@ -1,0 +1,506 @@
+// Rows: every one answered once, whatever is lost, repeated, refused or late.
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "service/sequence/history_hash.h"
+#include "tests/client/state_harness.h"
+
+namespace sortition::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+class RowsTest : public ::testing::Test {
+ protected:
+  explicit RowsTest(client::ClientOptions options = HarnessOptions()) : harness(std::move(options)) {
+    harness.Welcome(harness.stream(0));
+  }
+
+  // The next stream, welcomed, on which `record` was asked for again without its history.
+  v1::OpenSequence Reopened(const client::SequenceRecord& record) {
+    harness.Welcome(harness.last_stream());
+    const v1::OpenSequence open = harness.TakeOpen(harness.last_stream());
+    EXPECT_EQ(open.request_id(), record.options.request_id);
+    EXPECT_FALSE(open.has_history());
+    EXPECT_EQ(open.seed(), 77) << "the seed in force, not a new one";
+    return open;
+  }
+
+  StateHarness harness;
+};
+
+TEST_F(RowsTest, StatelessRowsCarryNoHistory) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  EXPECT_EQ(step.rows(0).position(), 2);
+  EXPECT_EQ(step.rows(0).step_id(), 1);
+  EXPECT_FALSE(step.rows(0).has_history_hash());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(DrawOfRow(outcome->rows[0])->token(), 5);
+  EXPECT_EQ(StateHarness::Position(*record), 3);
+}
+
+TEST_F(RowsTest, StatefulRowsCarryTheChain) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  uint64_t hash = 12;
+  for (uint32_t token : {5, 6, 7}) {
+    const auto outcome = harness.Submit({record});
+    const v1::Step step = harness.TakeStep(harness.stream(0));
+    EXPECT_EQ(step.rows(0).history_hash(), hash);
+    harness.AnswerRow(harness.stream(0), step, 0, token);
+    hash = service::ExtendHistoryHash(hash, token);
+  }
+  EXPECT_EQ(StateHarness::Position(*record), 5);
+}
+
+TEST_F(RowsTest, LostAnswerIsAskedForAgainWithTheSameStepId) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto outcome = harness.Submit({record});
+  const v1::Step lost = harness.TakeStep(harness.stream(0));
+  harness.End(harness.stream(0));
+  harness.AcceptOpen(harness.stream(1), Reopened(*record), true, 3, 99);
+  const v1::Step again = harness.TakeStep(harness.stream(1));
+  EXPECT_NE(again.batch_id(), lost.batch_id());
+  EXPECT_EQ(again.rows(0).SerializeAsString(), lost.rows(0).SerializeAsString());
+  harness.AnswerRow(harness.stream(1), again, 0, 5);
+  EXPECT_EQ(outcome->times, 1);
+  EXPECT_EQ(StateHarness::Position(*record), 3);
+}
+
+TEST_F(RowsTest, RepeatedAnswersCountOnce) {
+  const auto one = harness.OpenOn(harness.stream(0), "one", false);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  const auto outcome = harness.Submit({one, two});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  harness.AnswerRow(harness.stream(0), step, 0, 6);
+  EXPECT_EQ(outcome->times, 0);
+  harness.AnswerRow(harness.stream(0), step, 1, 7);
+  harness.AnswerRow(harness.stream(0), step, 1, 7);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(DrawOfRow(outcome->rows[0])->token(), 5);
+  EXPECT_EQ(DrawOfRow(outcome->rows[1])->token(), 7);
+  EXPECT_EQ(StateHarness::Position(*one), 3);
+  EXPECT_EQ(StateHarness::Position(*two), 3);
+}
+
+TEST_F(RowsTest, LateAnswerAfterNewerStepsIsIgnored) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto first = harness.Submit({record});
+  const v1::Step old = harness.TakeStep(harness.stream(0));
+  harness.AnswerRow(harness.stream(0), old, 0, 5);
+  const auto second = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  harness.AnswerRow(harness.stream(0), old, 0, 5);
+  EXPECT_EQ(second->times, 0);
+  harness.AnswerRow(harness.stream(0), step, 0, 6);
+  EXPECT_EQ(second->times, 1);
+  EXPECT_EQ(StateHarness::Position(*record), 4);
+}
+
+TEST_F(RowsTest, HistoryRequiredIsReplayedAndTheSameBytesGoOutAgain) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  harness.Submit({record});
+  harness.AnswerRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, 5);
+  {
+    absl::MutexLock lock(&record->mutex);
+    ASSERT_TRUE(record->history.ReplaceLast(6).ok());
+  }
+  const auto outcome = harness.Submit({record});
+  const v1::Step refused = harness.TakeStep(harness.stream(0));
+  EXPECT_TRUE(refused.rows(0).has_truncate_to());
+  harness.RefuseRow(harness.stream(0), refused, 0, StateHarness::HistoryRequired());
+  const v1::OpenSequence replay = harness.TakeOpen(harness.stream(0));
+  EXPECT_THAT(replay.history().tokens(), ElementsAre(1, 2, 6));
+  EXPECT_EQ(replay.history().prompt_length(), 2);
+  harness.AcceptOpen(harness.stream(0), replay, true, 3, 1234);
+
+  const SentMessage again = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+  const v1::StepRow& row = again.message.step().rows(0);
+  EXPECT_EQ(row.step_id(), refused.rows(0).step_id());
+  EXPECT_EQ(row.history_hash(), 1234);
+  EXPECT_FALSE(row.has_truncate_to()) << "the replay holds the edit already";
+  EXPECT_EQ(row.append_tokens_size(), 0);
+  EXPECT_EQ(again.payloads[0].segments[0].data, reinterpret_cast<const std::byte*>(harness.logits));
+  harness.AnswerRow(harness.stream(0), again.message.step(), 0, 7);
+  EXPECT_EQ(StateHarness::Position(*record), 4);
+}
+
+TEST_F(RowsTest, EditDuringAReplayMakesItReplayAgain) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto hurried = harness.Submit({record}, absl::Seconds(1));
+  harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, StateHarness::HistoryRequired());
+  const v1::OpenSequence outdated = harness.TakeOpen(harness.stream(0));
+  harness.MoveBy(absl::Seconds(1));
+  ASSERT_EQ(hurried->times, 1);
+  {
+    absl::MutexLock lock(&record->mutex);
+    ASSERT_TRUE(record->history.ReplaceLast(7).ok());
+  }
+  const auto outcome = harness.Submit({record});
+  harness.AcceptOpen(harness.stream(0), outdated, true, 2, 12);
+  const v1::OpenSequence replay = harness.TakeOpen(harness.stream(0));
+  EXPECT_THAT(replay.history().tokens(), ElementsAre(1, 7));
+  harness.AcceptOpen(harness.stream(0), replay, true, 2, 17);
+  EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows(0).history_hash(), 17);
+}
+
+TEST_F(RowsTest, AnswerKeptForTheSameStepInOtherWordsIsReplayed) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto outcome = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  harness.RefuseRow(harness.stream(0), step, 0,
+                    StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, v1::STEP_CONFLICT));
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 2, 12);
+  const v1::Step again = harness.TakeStep(harness.stream(0));
+  EXPECT_EQ(again.rows(0).step_id(), step.rows(0).step_id());
+  harness.AnswerRow(harness.stream(0), again, 0, 5);
+  EXPECT_EQ(outcome->times, 1);
+}
+
+TEST_F(RowsTest, OpenThatNeedsTheHistoryGetsItOnANewStream) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  harness.End(harness.stream(0));
+  const auto outcome = harness.Submit({record});
+  harness.RefuseOpen(harness.stream(1), Reopened(*record), StateHarness::HistoryRequired());
+  const v1::OpenSequence replay = harness.TakeOpen(harness.stream(1));
+  EXPECT_THAT(replay.history().tokens(), ElementsAre(1, 2));
+  harness.AcceptOpen(harness.stream(1), replay, true, 2, 12);
+  harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 5);
+  EXPECT_EQ(outcome->times, 1);
+}
+
+TEST_F(RowsTest, NeighboursOfAReplayedRowDoNotWait) {
+  const auto one = harness.OpenOn(harness.stream(0), "one", true);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  const auto outcome = harness.Submit({one, two});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  harness.RefuseRow(harness.stream(0), step, 0, StateHarness::HistoryRequired());
+  harness.AnswerRow(harness.stream(0), step, 1, 5);
+  EXPECT_EQ(StateHarness::Position(*two), 3);
+  EXPECT_EQ(outcome->times, 0);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 2, 12);
+  const v1::Step again = harness.TakeStep(harness.stream(0));
+  ASSERT_EQ(again.rows_size(), 1);
+  harness.AnswerRow(harness.stream(0), again, 0, 6);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(DrawOfRow(outcome->rows[0])->token(), 6);
+  EXPECT_EQ(DrawOfRow(outcome->rows[1])->token(), 5);
+}
+
+TEST_F(RowsTest, ServerThatForgetsForeverIsGivenUp) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto outcome = harness.Submit({record});
+  int replays = 0;
+  while (outcome->times == 0) {
+    ASSERT_LT(replays, 100);
+    harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, StateHarness::HistoryRequired());
+    if (outcome->times > 0) break;
+    ++replays;
+    harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 2, 12);
+  }
+  EXPECT_EQ(replays, 8);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::HISTORY_REQUIRED);
+}
+
+TEST_F(RowsTest, OverloadIsRetriedAfterTheAdvice) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::OVERLOADED);
+  overloaded.mutable_retry_after()->set_seconds(3);
+  v1::StreamResponse response;
+  response.mutable_results()->set_batch_id(step.batch_id());
+  *response.mutable_results()->mutable_error() = overloaded;
+  harness.Respond(harness.stream(0), response);
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+  EXPECT_EQ(harness.state.next_event(harness.now), harness.now + absl::Seconds(3));
+  harness.MoveBy(absl::Seconds(3));
+  const v1::Step again = harness.TakeStep(harness.stream(0));
+  EXPECT_EQ(again.rows(0).step_id(), step.rows(0).step_id());
+  harness.AnswerRow(harness.stream(0), again, 0, 5);
+  EXPECT_EQ(outcome->times, 1);
+}
+
+TEST_F(RowsTest, OverloadThatOutlastsTheDeadlineSurfacesAtOnce) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record}, absl::Seconds(2));
+  v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::OVERLOADED);
+  overloaded.mutable_retry_after()->set_seconds(3);
+  harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, overloaded);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::OVERLOADED);
+  EXPECT_EQ(StateHarness::Position(*record), 2);
+}
+
+TEST_F(RowsTest, RealErrorsSurfaceTypedAndAlone) {
+  const auto one = harness.OpenOn(harness.stream(0), "one", true);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  const auto outcome = harness.Submit({one, two});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  v1::Error superseded = StateHarness::MakeError(absl::StatusCode::kAborted, v1::SUPERSEDED);
+  superseded.set_field("step.rows[0]");
+  superseded.set_limit("> 5000");
+  harness.RefuseRow(harness.stream(0), step, 0, superseded);
+  harness.AnswerRow(harness.stream(0), step, 1, 5);
+  ASSERT_EQ(outcome->times, 1);
+  const client::RowError* error = ErrorOfRow(outcome->rows[0]);
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(error->code, absl::StatusCode::kAborted);
+  EXPECT_EQ(error->reason, v1::SUPERSEDED);
+  EXPECT_EQ(error->field, "step.rows[0]");
+  EXPECT_EQ(error->limit, "> 5000");
+  EXPECT_EQ(error->message, "as scripted");
+  EXPECT_EQ(DrawOfRow(outcome->rows[1])->token(), 5);
+  EXPECT_EQ(StateHarness::Position(*one), 2);
+}
+
+TEST_F(RowsTest, FailedDeviceMovesTheStepToAnotherStream) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0,
+                    StateHarness::MakeError(absl::StatusCode::kUnavailable, v1::DEVICE_FAILED));
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  harness.Welcome(harness.stream(1));
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  EXPECT_TRUE(harness.stream(1).sent.empty()) << "not before a wait";
+  harness.MoveTo(harness.state.next_event(harness.now));
+  harness.AcceptOpen(harness.stream(1), harness.TakeOpen(harness.stream(1)), false);
+  harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 5);
+  EXPECT_EQ(outcome->times, 1);
+}
+
+TEST_F(RowsTest, DeadlineFailsTheRowsAndTheNextStepReopensFirst) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto outcome = harness.Submit({record}, absl::Seconds(2));
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  EXPECT_EQ(step.timeout().seconds(), 2);
+  EXPECT_EQ(harness.state.next_event(harness.now), harness.now + absl::Seconds(2));
+  harness.MoveBy(absl::Seconds(2));
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::DEADLINE_PASSED);
+  EXPECT_FALSE(harness.stream(0).cancelled) << "the bytes were free, so the stream stays";
+
+  harness.AnswerRow(harness.stream(0), step, 0, 5);  // too late to count
+  EXPECT_EQ(StateHarness::Position(*record), 2);
+
+  const auto next = harness.Submit({record});
+  const v1::OpenSequence open = harness.TakeOpen(harness.stream(0));
+  harness.AcceptOpen(harness.stream(0), open, true, 3, 99);
+  const v1::Step retried = harness.TakeStep(harness.stream(0));
+  EXPECT_GT(retried.rows(0).step_id(), step.rows(0).step_id());
+  EXPECT_EQ(retried.rows(0).position(), 2);
+}
+
+TEST_F(RowsTest, DeadlineWithBytesStillHeldGivesUpTheStream) {
+  const auto one = harness.OpenOn(harness.stream(0), "one", false);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  const auto slow = harness.Submit({one}, absl::Seconds(2));  // never taken: the network does not move
+  const auto other = harness.Submit({two}, absl::Seconds(20));
+  harness.MoveBy(absl::Seconds(2));
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  ASSERT_EQ(slow->times, 1);
+  EXPECT_EQ(ErrorOfRow(slow->rows[0])->reason, v1::DEADLINE_PASSED);
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  harness.Welcome(harness.stream(1));
+  harness.AcceptOpen(harness.stream(1), harness.TakeOpen(harness.stream(1)), false);
+  harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 5);
+  EXPECT_EQ(other->times, 1);
+}
+
+TEST_F(RowsTest, CallbackWaitsUntilTheBytesAreFree) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  {
+    const SentMessage held = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+    harness.AnswerRow(harness.stream(0), held.message.step(), 0, 5);
+    EXPECT_EQ(StateHarness::Position(*record), 3);
+    EXPECT_EQ(outcome->times, 0) << "the transport still refers to the caller's memory";
+  }
+  EXPECT_EQ(outcome->times, 1);
+}
+
+TEST_F(RowsTest, SecondStepOfASequenceInFlightFailsAlone) {
+  const auto one = harness.OpenOn(harness.stream(0), "one", false);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  const auto first = harness.Submit({one});
+  const auto second = harness.Submit({one, two, two});
+  const v1::Step first_step = harness.TakeStep(harness.stream(0));
+  const v1::Step second_step = harness.TakeStep(harness.stream(0));
+  ASSERT_EQ(second_step.rows_size(), 1);
+  EXPECT_EQ(second_step.rows(0).request_id(), "two");
+  harness.AnswerRow(harness.stream(0), second_step, 0, 5);
+  ASSERT_EQ(second->times, 1);
+  EXPECT_EQ(ErrorOfRow(second->rows[0])->reason, v1::STEP_IN_FLIGHT);
+  EXPECT_EQ(DrawOfRow(second->rows[1])->token(), 5);
+  EXPECT_EQ(ErrorOfRow(second->rows[2])->reason, v1::STEP_IN_FLIGHT);
+  harness.AnswerRow(harness.stream(0), first_step, 0, 6);
+  EXPECT_EQ(first->times, 1);
+}
+
+TEST_F(RowsTest, AnswerInPartsIsPutTogether) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  v1::StreamResponse part = StateHarness::Draw(step, 0, 5);
+  part.mutable_results()->mutable_rows(0)->mutable_draw()->add_kept_tokens(5);
+  part.mutable_results()->mutable_rows(0)->mutable_draw()->set_continues(true);
+  harness.Respond(harness.stream(0), part);
+  EXPECT_EQ(outcome->times, 0);
+  part.mutable_results()->mutable_rows(0)->mutable_draw()->set_kept_tokens(0, 6);
+  part.mutable_results()->mutable_rows(0)->mutable_draw()->clear_continues();
+  harness.Respond(harness.stream(0), part);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_THAT(DrawOfRow(outcome->rows[0])->kept_tokens(), ElementsAre(5, 6));
+  EXPECT_FALSE(DrawOfRow(outcome->rows[0])->continues());
+}
+
+TEST_F(RowsTest, AnswerThatFitsNoRowEndsTheStream) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  v1::StreamResponse response = StateHarness::Draw(harness.TakeStep(harness.stream(0)), 0, 5);
+  response.mutable_results()->mutable_rows(0)->set_row(1);
+  harness.Respond(harness.stream(0), response);
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  EXPECT_EQ(outcome->times, 0);
+  EXPECT_EQ(StateHarness::Position(*record), 2);
+}
+
+TEST_F(RowsTest, AnswerOfAnotherStepEndsTheStream) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  v1::StreamResponse response = StateHarness::Draw(harness.TakeStep(harness.stream(0)), 0, 5);
+  response.mutable_results()->mutable_rows(0)->set_step_id(9);
+  harness.Respond(harness.stream(0), response);
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  EXPECT_EQ(outcome->times, 0);
+}
+
+TEST_F(RowsTest, RejectedMessageFailsTheStepItCarried) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  harness.TakeStep(harness.stream(0));
+  v1::StreamResponse response;
+  response.mutable_rejected()->set_message_index(3);  // hello, open, step
+  *response.mutable_rejected()->mutable_error() =
+      StateHarness::MakeError(absl::StatusCode::kInvalidArgument, v1::TOO_MANY);
+  harness.Respond(harness.stream(0), response);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::TOO_MANY);
+}
+
+TEST_F(RowsTest, StopEndsEverythingOnce) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  client::SequenceOptions sequence;
+  sequence.request_id = "late";
+  const auto opened = harness.Open(sequence);
+  harness.state.Stop();
+  harness.MoveBy(absl::ZeroDuration());
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::STEP_CANCELLED);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(opened.status->code(), absl::StatusCode::kCancelled);
+  const auto after = harness.Submit({record});
+  ASSERT_EQ(after->times, 1);
+  EXPECT_EQ(ErrorOfRow(after->rows[0])->reason, v1::STEP_CANCELLED);
+  EXPECT_EQ(harness.connector.streams.size(), 1);
+}
+
+class SplitTest : public RowsTest {
+ protected:
+  SplitTest() : RowsTest(Split()) {}
+  static client::ClientOptions Split() {
+    client::ClientOptions options = HarnessOptions();
+    options.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary + 5;  // three rows and a bit
+    options.history_piece_tokens = 4;
+    return options;
+  }
+};
+
+TEST_F(SplitTest, LargeBatchGoesOutInWholeRowsOfTheCallersMemory) {
+  std::vector<std::shared_ptr<client::SequenceRecord>> records;
+  for (int i = 0; i < 8; ++i)
+    records.push_back(harness.OpenOn(harness.stream(0), std::string(1, static_cast<char>('a' + i)), false));
+  const auto outcome = harness.Submit(records);
+  std::vector<v1::Step> steps;
+  size_t row = 0;
+  for (const size_t rows : {3u, 3u, 2u}) {
+    const SentMessage message = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+    ASSERT_EQ(message.payloads.size(), 1);
+    ASSERT_EQ(message.payloads[0].segments.size(), 1) << "rows that touch travel as one run";
+    EXPECT_EQ(message.payloads[0].segments[0].data,
+              reinterpret_cast<const std::byte*>(harness.logits + row * StateHarness::kVocabulary));
+    EXPECT_EQ(message.payloads[0].size, rows * sizeof(float) * StateHarness::kVocabulary);
+    ASSERT_EQ(message.message.step().rows_size(), static_cast<int>(rows));
+    steps.push_back(message.message.step());
+    row += rows;
+  }
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+  // Answers gather in the batch's order, whatever order they come in.
+  for (int s : {2, 0, 1}) {
+    for (int i = steps[static_cast<size_t>(s)].rows_size() - 1; i >= 0; --i) {
+      harness.AnswerRow(harness.stream(0), steps[static_cast<size_t>(s)], i, static_cast<uint32_t>(3 * s + i) % 8);
+    }
+  }
+  ASSERT_EQ(outcome->times, 1);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(DrawOfRow(outcome->rows[i])->token(), i);
+}
+
+TEST_F(SplitTest, LongHistoryIsReplayedInPieces) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.parameters.set_presence_penalty(1);
+  sequence.prompt = {1, 2, 3, 4, 5, 6, 7, 0, 1, 2};
+  const auto opened = harness.Open(sequence);
+  std::vector<uint32_t> tokens;
+  std::set<uint64_t> epochs;
+  for (const bool more : {true, true, false}) {
+    const v1::OpenSequence piece = harness.TakeOpen(harness.stream(0));
+    EXPECT_EQ(piece.history().offset(), tokens.size());
+    EXPECT_EQ(piece.history().prompt_length(), 10);
+    EXPECT_EQ(piece.history().continues(), more);
+    epochs.insert(piece.epoch());
+    tokens.insert(tokens.end(), piece.history().tokens().begin(), piece.history().tokens().end());
+    if (!more) harness.AcceptOpen(harness.stream(0), piece, true, 10, 5);
+  }
+  EXPECT_EQ(tokens, sequence.prompt);
+  EXPECT_EQ(epochs.size(), 1);
+  EXPECT_TRUE(opened.status->ok());
+}
+
+TEST_F(RowsTest, OpenIsRefusedWithTheServicesOwnError) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  const auto opened = harness.Open(sequence);
+  v1::Error error = StateHarness::MakeError(absl::StatusCode::kOutOfRange, v1::OUT_OF_RANGE);
+  error.set_field("open.parameters.top_p");
+  error.set_limit("(0, 1]");
+  harness.RefuseOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), error);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(opened.status->code(), absl::StatusCode::kOutOfRange);
+  const auto typed = client::ErrorOf(*opened.status);
+  ASSERT_TRUE(typed.has_value());
+  EXPECT_EQ(typed->field, "open.parameters.top_p");
+  EXPECT_EQ(typed->limit, "(0, 1]");
+}
+
+TEST_F(RowsTest, SequenceClosedWhileOpeningIsClosedWhenItIsOpen) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  const auto opened = harness.Open(sequence);
+  const v1::OpenSequence open = harness.TakeOpen(harness.stream(0));
+  harness.MoveBy(harness.options.default_timeout);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(opened.status->code(), absl::StatusCode::kDeadlineExceeded);
+  harness.state.Close(opened.record.get());
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+  harness.AcceptOpen(harness.stream(0), open, false);
+  EXPECT_EQ(harness.Take(harness.stream(0), v1::StreamRequest::kClose).message.close().epoch(), open.epoch());
+}
+
+}  // namespace
+}  // namespace sortition::testing

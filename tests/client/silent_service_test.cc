@@ -1,0 +1,145 @@
+// The client against a service that opens sequences and then never answers: deadlines, edits and shutdown with steps in
+// flight.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "client/cpp/client.h"
+#include "client/cpp/in_process_transport.h"
+#include "gtest/gtest.h"
+#include "kernels/law/version.h"
+#include "tests/client/fake_transport.h"
+
+namespace sortition::testing {
+namespace {
+
+// Welcomes, opens, and keeps every step without an answer.
+class SilentConnector final : public client::Connector {
+ public:
+  std::shared_ptr<client::Transport> Start(size_t, uint64_t stream, client::StreamEvents* events) override {
+    return std::make_shared<SilentTransport>(stream, events, &tasks_);
+  }
+
+ private:
+  class SilentTransport final : public client::Transport {
+   public:
+    SilentTransport(uint64_t stream, client::StreamEvents* events, client::SerialTasks* tasks)
+        : stream_(stream), events_(*events), tasks_(*tasks) {}
+
+    void Send(client::OutgoingMessage message) override {
+      if (!message.segments.back().borrowed.empty()) return kept_.push_back(std::move(message));
+      v1::StreamRequest request;
+      ASSERT_TRUE(request.ParseFromString(message.segments.back().owned));
+      v1::StreamResponse response;
+      if (request.has_hello()) {
+        response.mutable_welcome()->add_law_versions(law::kLawVersion);
+      } else if (request.has_open()) {
+        response.mutable_opened()->set_request_id(request.open().request_id());
+        response.mutable_opened()->set_epoch(request.open().epoch());
+        response.mutable_opened()->mutable_state()->set_seed(1);
+      } else {
+        return;
+      }
+      tasks_.Post([this, response] { events_.OnResponse(stream_, response); });
+    }
+    void Flush() override {}
+    void Cancel() override {
+      if (std::exchange(cancelled_, true)) return;
+      kept_.clear();
+      tasks_.Post([stream = stream_, &events = events_] { events.OnEnded(stream, absl::CancelledError("cancelled")); });
+    }
+
+   private:
+    const uint64_t stream_;
+    client::StreamEvents& events_;
+    client::SerialTasks& tasks_;
+    bool cancelled_ = false;
+    std::vector<client::OutgoingMessage> kept_;
+  };
+
+  client::SerialTasks tasks_;
+};
+
+class SilentServiceTest : public ::testing::Test {
+ protected:
+  SilentServiceTest() {
+    client::ClientOptions options;
+    options.targets = {"nobody"};
+    auto connected = client::Client::ConnectWith(options, std::make_unique<SilentConnector>());
+    EXPECT_TRUE(connected.ok()) << connected.status();
+    client = *std::move(connected);
+    client::SequenceOptions sequence_options;
+    sequence_options.request_id = std::string("r");
+    sequence_options.vocabulary_size = 4;
+    sequence_options.prompt = {1, 2};
+    auto opened = client->Open(sequence_options);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    sequence = *std::move(opened);
+  }
+
+  client::Batch OneRow() const { return {v1::DTYPE_F32, 4, {{sequence.get(), row}}}; }
+
+  const float row[4] = {};
+  std::unique_ptr<client::Client> client;
+  std::unique_ptr<client::Sequence> sequence;
+};
+
+TEST_F(SilentServiceTest, DeadlineEndsTheWaitAndFreesTheMemory) {
+  client::StepOptions options;
+  options.timeout = absl::Milliseconds(20);
+  const auto outcomes = client->Step(OneRow(), options);
+  ASSERT_TRUE(outcomes.ok());
+  EXPECT_EQ(std::get<client::RowError>((*outcomes)[0]).reason, v1::DEADLINE_PASSED);
+  EXPECT_EQ(sequence->position(), 2);
+}
+
+TEST_F(SilentServiceTest, EditsAreRefusedWhileAStepIsInFlight) {
+  absl::Notification over;
+  ASSERT_TRUE(client->StepAsync(OneRow(), {}, [&](std::vector<client::RowOutcome>) { over.Notify(); }).ok());
+  const uint32_t token = 1;
+  EXPECT_EQ(sequence->Append({&token, 1}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sequence->ReplaceLast(1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sequence->Truncate(1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sequence->position(), 2);
+  client.reset();
+  EXPECT_TRUE(over.HasBeenNotified());
+  EXPECT_TRUE(sequence->Append({&token, 1}).ok());
+}
+
+TEST_F(SilentServiceTest, SecondStepInFlightFailsWithoutBlocking) {
+  absl::Notification first_over;
+  std::vector<client::RowOutcome> first;
+  ASSERT_TRUE(client
+                  ->StepAsync(OneRow(), {},
+                              [&](std::vector<client::RowOutcome> outcomes) {
+                                first = std::move(outcomes);
+                                first_over.Notify();
+                              })
+                  .ok());
+  const auto second = client->Step(OneRow());
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(std::get<client::RowError>((*second)[0]).reason, v1::STEP_IN_FLIGHT);
+  client.reset();
+  first_over.WaitForNotification();
+  EXPECT_EQ(std::get<client::RowError>(first[0]).reason, v1::STEP_CANCELLED);
+}
+
+TEST_F(SilentServiceTest, CallbackMayStepAgain) {
+  client::StepOptions options;
+  options.timeout = absl::Milliseconds(5);
+  absl::Notification over;
+  ASSERT_TRUE(
+      client
+          ->StepAsync(
+              OneRow(), options,
+              [&](std::vector<client::RowOutcome>) {
+                EXPECT_TRUE(
+                    client->StepAsync(OneRow(), options, [&](std::vector<client::RowOutcome>) { over.Notify(); }).ok());
+              })
+          .ok());
+  over.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace sortition::testing

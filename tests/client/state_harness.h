@@ -1,0 +1,219 @@
+// A StreamState with a fake connector and a time that the test moves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/cpp/options.h"
+#include "client/cpp/stream_state.h"
+#include "gtest/gtest.h"
+#include "kernels/law/version.h"
+#include "tests/client/fake_transport.h"
+
+namespace sortition::testing {
+
+class StateHarness {
+ public:
+  static constexpr uint64_t kFirstEpoch = 1000;
+  static constexpr uint32_t kVocabulary = 8;
+
+  explicit StateHarness(client::ClientOptions given)
+      : options(std::move(given)),
+        state(options, "worker",
+              {&connector, nullptr, kFirstEpoch, /*jitter_seed=*/1,
+               [this](std::shared_ptr<client::PendingBatch> batch) { Finish(std::move(batch)); }}) {
+    state.Start(now);
+  }
+
+  // --- what the caller does
+
+  struct Opened {
+    std::shared_ptr<client::SequenceRecord> record;
+    std::shared_ptr<absl::Status> status = std::make_shared<absl::Status>(absl::UnknownError("not over"));
+    std::shared_ptr<bool> over = std::make_shared<bool>(false);
+  };
+  Opened Open(client::SequenceOptions sequence) {
+    sequence.vocabulary_size = kVocabulary;
+    Opened opened{std::make_shared<client::SequenceRecord>(std::move(sequence))};
+    auto open = std::make_unique<client::PendingOpen>();
+    open->record = opened.record;
+    open->deadline = now + options.default_timeout;
+    open->done = [status = opened.status, over = opened.over](absl::Status outcome) {
+      *status = std::move(outcome);
+      *over = true;
+    };
+    state.Open(std::move(open), now);
+    Collect();
+    return opened;
+  }
+
+  // What came of a batch; `times` counts how often its callback ran.
+  struct Outcome {
+    int times = 0;
+    std::vector<client::RowOutcome> rows;
+  };
+  std::shared_ptr<Outcome> Submit(const std::vector<std::shared_ptr<client::SequenceRecord>>& records,
+                                  absl::Duration timeout = absl::Seconds(60)) {
+    auto outcome = std::make_shared<Outcome>();
+    auto batch = std::make_shared<client::PendingBatch>();
+    batch->dtype = v1::DTYPE_F32;
+    batch->vocabulary_size = kVocabulary;
+    batch->row_bytes = sizeof(float) * kVocabulary;
+    batch->deadline = now + timeout;
+    batch->done = [outcome](std::vector<client::RowOutcome> rows) {
+      ++outcome->times;
+      outcome->rows = std::move(rows);
+    };
+    for (size_t i = 0; i < records.size(); ++i) {
+      client::PendingRow& row = batch->rows.emplace_back();
+      row.record = records[i];
+      row.row.logits = logits + i * kVocabulary;
+    }
+    state.Submit(std::move(batch), now);
+    Collect();
+    return outcome;
+  }
+
+  // --- what the other end does
+
+  FakeStream& stream(size_t index) { return *connector.streams.at(index); }
+  FakeStream& last_stream() { return *connector.streams.back(); }
+
+  SentMessage Take(FakeStream& stream, v1::StreamRequest::KindCase kind) {
+    EXPECT_FALSE(stream.sent.empty()) << "nothing was sent";
+    if (stream.sent.empty()) return {};
+    SentMessage message = std::move(stream.sent.front());
+    stream.sent.pop_front();
+    EXPECT_EQ(message.message.kind_case(), kind) << message.message.ShortDebugString();
+    return message;
+  }
+  v1::OpenSequence TakeOpen(FakeStream& stream) { return Take(stream, v1::StreamRequest::kOpen).message.open(); }
+  // Lets go of the rows' bytes at once.
+  v1::Step TakeStep(FakeStream& stream) { return Take(stream, v1::StreamRequest::kStep).message.step(); }
+
+  void Respond(FakeStream& stream, const v1::StreamResponse& response) {
+    state.OnResponse(stream.number, response, now);
+    Collect();
+  }
+  void Welcome(FakeStream& stream) {
+    Take(stream, v1::StreamRequest::kHello);
+    v1::StreamResponse response;
+    response.mutable_welcome()->add_law_versions(law::kLawVersion);
+    Respond(stream, response);
+  }
+  void AcceptOpen(FakeStream& stream, const v1::OpenSequence& open, bool stateful, uint32_t position = 0,
+                  uint64_t hash = 0) {
+    v1::StreamResponse response;
+    v1::SequenceOpened& opened = *response.mutable_opened();
+    opened.set_request_id(open.request_id());
+    opened.set_epoch(open.epoch());
+    opened.mutable_state()->set_seed(open.has_seed() ? open.seed() : 77);
+    opened.mutable_state()->set_stateful(stateful);
+    opened.mutable_state()->set_position(position);
+    opened.mutable_state()->set_history_hash(hash);
+    Respond(stream, response);
+  }
+  void RefuseOpen(FakeStream& stream, const v1::OpenSequence& open, const v1::Error& error) {
+    v1::StreamResponse response;
+    response.mutable_opened()->set_request_id(open.request_id());
+    response.mutable_opened()->set_epoch(open.epoch());
+    *response.mutable_opened()->mutable_error() = error;
+    Respond(stream, response);
+  }
+  static v1::StreamResponse Draw(const v1::Step& step, int row, uint32_t token) {
+    v1::StreamResponse response;
+    response.mutable_results()->set_batch_id(step.batch_id());
+    v1::RowResult& result = *response.mutable_results()->add_rows();
+    result.set_row(static_cast<uint32_t>(row));
+    result.set_step_id(step.rows(row).step_id());
+    result.mutable_draw()->set_token(token);
+    return response;
+  }
+  void AnswerRow(FakeStream& stream, const v1::Step& step, int row, uint32_t token) {
+    Respond(stream, Draw(step, row, token));
+  }
+  void RefuseRow(FakeStream& stream, const v1::Step& step, int row, const v1::Error& error) {
+    v1::StreamResponse response = Draw(step, row, 0);
+    *response.mutable_results()->mutable_rows(0)->mutable_error() = error;
+    Respond(stream, response);
+  }
+  void Drain(FakeStream& stream) {
+    v1::StreamResponse response;
+    response.mutable_draining()->set_cause(v1::DrainingNotice::CAUSE_SHUTDOWN);
+    Respond(stream, response);
+  }
+  void End(FakeStream& stream, const absl::Status& status = absl::UnavailableError("connection reset")) {
+    stream.sent.clear();
+    state.OnEnded(stream.number, status, now);
+    Collect();
+  }
+  static v1::Error MakeError(absl::StatusCode code, v1::ErrorReason reason) {
+    v1::Error error;
+    error.set_code(static_cast<int>(code));
+    error.set_reason(reason);
+    error.set_message("as scripted");
+    return error;
+  }
+  static v1::Error HistoryRequired() { return MakeError(absl::StatusCode::kFailedPrecondition, v1::HISTORY_REQUIRED); }
+
+  // Moves the time and lets the state notice.
+  void MoveTo(absl::Time time) {
+    now = time;
+    state.OnTime(now);
+    Collect();
+  }
+  void MoveBy(absl::Duration duration) { MoveTo(now + duration); }
+
+  // A sequence that is open on `stream`; the test's prompt for stateful ones is {1, 2}, of hash 12.
+  std::shared_ptr<client::SequenceRecord> OpenOn(FakeStream& stream, const std::string& id, bool stateful) {
+    client::SequenceOptions sequence;
+    sequence.request_id = id;
+    sequence.prompt = {1, 2};
+    if (stateful) sequence.parameters.set_repetition_penalty(1.5);
+    Opened opened = Open(std::move(sequence));
+    const v1::OpenSequence open = TakeOpen(stream);
+    EXPECT_EQ(open.has_history(), stateful);
+    AcceptOpen(stream, open, stateful, stateful ? 2 : 0, stateful ? 12 : 0);
+    EXPECT_TRUE(opened.status->ok()) << *opened.status;
+    return opened.record;
+  }
+
+  static uint32_t Position(client::SequenceRecord& record) {
+    absl::MutexLock lock(&record.mutex);
+    return record.history.position();
+  }
+
+  const client::ClientOptions options;
+  absl::Time now = absl::UnixEpoch();
+  FakeConnector connector;
+  float logits[64 * kVocabulary] = {};
+  client::StreamState state;
+
+ private:
+  void Finish(std::shared_ptr<client::PendingBatch> batch) { batch->Finish(); }
+  void Collect() {
+    client::StreamState::Finished finished = state.TakeFinished();
+    for (auto& batch : finished.batches) Finish(batch);
+    for (auto& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+  }
+};
+
+inline client::ClientOptions HarnessOptions(std::vector<std::string> targets = {"a"}) {
+  client::ClientOptions options;
+  options.targets = std::move(targets);
+  return options;
+}
+
+inline const client::RowError* ErrorOfRow(const client::RowOutcome& outcome) {
+  return std::get_if<client::RowError>(&outcome);
+}
+inline const v1::DrawResult* DrawOfRow(const client::RowOutcome& outcome) {
+  return std::get_if<v1::DrawResult>(&outcome);
+}
+
+}  // namespace sortition::testing

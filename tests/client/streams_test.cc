@@ -1,0 +1,159 @@
+// The life of streams: connecting, losing, draining, falling back.
+#include "gtest/gtest.h"
+#include "tests/client/state_harness.h"
+
+namespace sortition::testing {
+namespace {
+
+TEST(StreamsTest, HelloComesFirstAndNothingBeforeTheWelcome) {
+  StateHarness harness(HarnessOptions());
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  const auto opened = harness.Open(sequence);
+  ASSERT_EQ(harness.connector.streams.size(), 1);
+  ASSERT_EQ(harness.stream(0).sent.size(), 1);
+  EXPECT_EQ(harness.stream(0).sent.front().message.hello().worker_session(), "worker");
+  harness.Welcome(harness.stream(0));
+  EXPECT_EQ(harness.TakeOpen(harness.stream(0)).request_id(), "r");
+  EXPECT_FALSE(*opened.over);
+}
+
+TEST(StreamsTest, FailedTargetGivesWayToTheNext) {
+  StateHarness harness(HarnessOptions({"a", "b"}));
+  harness.End(harness.last_stream());
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  EXPECT_EQ(harness.stream(1).target, 1);
+  harness.End(harness.last_stream());
+  EXPECT_EQ(harness.connector.streams.size(), 2) << "a failed round waits";
+  EXPECT_TRUE(harness.state.links().exhausted());
+  const absl::Time retry = harness.state.next_event(harness.now);
+  EXPECT_GT(retry, harness.now);
+  harness.MoveTo(retry);
+  ASSERT_EQ(harness.connector.streams.size(), 3);
+  EXPECT_EQ(harness.stream(2).target, 0);
+}
+
+TEST(StreamsTest, StreamThatIsNotWelcomedInTimeIsGivenUp) {
+  StateHarness harness(HarnessOptions({"a", "b"}));
+  EXPECT_EQ(harness.state.next_event(harness.now), harness.now + harness.options.connect_timeout);
+  harness.MoveBy(harness.options.connect_timeout);
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  EXPECT_EQ(harness.stream(1).target, 1);
+}
+
+TEST(StreamsTest, ServerOfAnotherLawIsNotUsed) {
+  StateHarness harness(HarnessOptions({"a", "b"}));
+  v1::StreamResponse response;
+  response.mutable_welcome()->add_law_versions(law::kLawVersion + 1);
+  harness.Respond(harness.stream(0), response);
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  EXPECT_NE(harness.state.links().last_failure().find("law version"), std::string::npos);
+}
+
+TEST(StreamsTest, RefusedHelloIsAFailureWithItsReason) {
+  StateHarness harness(HarnessOptions());
+  v1::StreamResponse response;
+  response.mutable_rejected()->set_message_index(1);
+  *response.mutable_rejected()->mutable_error() =
+      StateHarness::MakeError(absl::StatusCode::kOutOfRange, v1::OUT_OF_RANGE);
+  harness.Respond(harness.stream(0), response);
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  EXPECT_NE(harness.state.links().last_failure().find("OUT_OF_RANGE"), std::string::npos);
+}
+
+TEST(StreamsTest, EpochsGrowWithEveryOpenAndEveryStream) {
+  StateHarness harness(HarnessOptions());
+  harness.Welcome(harness.stream(0));
+  const auto one = harness.OpenOn(harness.stream(0), "one", false);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  EXPECT_EQ(one->standing.epoch, StateHarness::kFirstEpoch);
+  EXPECT_GT(two->standing.epoch, one->standing.epoch);
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.stream(1));
+  const auto outcome = harness.Submit({one});
+  EXPECT_GT(harness.TakeOpen(harness.stream(1)).epoch(), two->standing.epoch);
+}
+
+TEST(StreamsTest, DrainingStreamFinishesWhatIsInFlightAndTakesNothingNew) {
+  StateHarness harness(HarnessOptions({"a", "b"}));
+  harness.Welcome(harness.stream(0));
+  const auto one = harness.OpenOn(harness.stream(0), "one", false);
+  const auto two = harness.OpenOn(harness.stream(0), "two", false);
+  const auto before = harness.Submit({one});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  harness.Drain(harness.stream(0));
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  EXPECT_EQ(harness.stream(1).target, 1);
+  harness.Welcome(harness.stream(1));
+  const auto after = harness.Submit({two});
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+  EXPECT_TRUE(harness.stream(1).sent.empty()) << "a sequence must not have steps on two streams";
+
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  EXPECT_EQ(before->times, 1);
+  EXPECT_TRUE(harness.stream(0).cancelled);
+  const v1::OpenSequence open = harness.TakeOpen(harness.stream(1));
+  EXPECT_EQ(open.request_id(), "two");
+  harness.AcceptOpen(harness.stream(1), open, false);
+  harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 6);
+  EXPECT_EQ(after->times, 1);
+}
+
+TEST(StreamsTest, FallbackTakesOverWhenEveryTargetHasFailedAndGivesBackBetweenSteps) {
+  client::ClientOptions options = HarnessOptions();
+  options.fallback = client::Fallback::kInProcess;
+  StateHarness harness(options);
+  harness.End(harness.stream(0));
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  EXPECT_EQ(harness.stream(1).target, 1) << "one above the targets: in process";
+  harness.Welcome(harness.stream(1));
+  EXPECT_TRUE(harness.state.links().in_process());
+  const auto record = harness.OpenOn(harness.stream(1), "r", false);
+  const auto local = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(1));
+
+  harness.MoveTo(harness.state.next_event(harness.now));
+  ASSERT_EQ(harness.connector.streams.size(), 3);
+  EXPECT_EQ(harness.stream(2).target, 0) << "the target is tried while the fallback serves";
+  harness.Welcome(harness.stream(2));
+  EXPECT_FALSE(harness.stream(1).cancelled) << "a step is in flight";
+  harness.AnswerRow(harness.stream(1), step, 0, 5);
+  EXPECT_EQ(local->times, 1);
+  EXPECT_TRUE(harness.stream(1).cancelled);
+  EXPECT_FALSE(harness.state.links().in_process());
+
+  const auto remote = harness.Submit({record});
+  harness.AcceptOpen(harness.stream(2), harness.TakeOpen(harness.stream(2)), false);
+  const v1::Step next = harness.TakeStep(harness.stream(2));
+  EXPECT_EQ(next.rows(0).position(), 3);
+}
+
+TEST(StreamsTest, LoneFallbackHasNothingToWaitFor) {
+  client::ClientOptions options = HarnessOptions({});
+  options.fallback = client::Fallback::kInProcess;
+  StateHarness harness(options);
+  harness.Welcome(harness.stream(0));
+  EXPECT_EQ(harness.state.next_event(harness.now), absl::InfiniteFuture());
+  harness.MoveBy(absl::Hours(1));
+  EXPECT_EQ(harness.connector.streams.size(), 1);
+}
+
+TEST(StreamsTest, EventsOfStreamsThatAreOverChangeNothing) {
+  StateHarness harness(HarnessOptions());
+  harness.Welcome(harness.stream(0));
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(0));
+  harness.End(harness.stream(0));
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  harness.End(harness.stream(0));
+  EXPECT_EQ(outcome->times, 0);
+  EXPECT_EQ(StateHarness::Position(*record), 2);
+  ASSERT_EQ(harness.connector.streams.size(), 2);
+  EXPECT_FALSE(harness.stream(1).cancelled);
+}
+
+}  // namespace
+}  // namespace sortition::testing

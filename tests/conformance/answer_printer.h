@@ -1,0 +1,26 @@
+// Lets GoogleTest print the contract's structs where they differ.
+#pragma once
+
+#include <ostream>
+
+#include "kernels/row.h"
+
+namespace sortition::kernels {
+
+inline void PrintTo(const Distribution& distribution, std::ostream* out) {
+  *out << "{max_bits " << distribution.max_bits << ", weight_sum " << distribution.weight_sum << ", chosen "
+       << distribution.chosen.token << ":" << distribution.chosen.bits << ", rank " << distribution.rank << ", top";
+  for (const TokenBits& token : distribution.top) *out << " " << token.token << ":" << token.bits;
+  *out << "}";
+}
+
+inline void PrintTo(const RowAnswer& answer, std::ostream* out) {
+  *out << "{error " << int(answer.error) << " at " << answer.error_token << ", token " << answer.token << ", kept "
+       << answer.kept << ", raw ";
+  PrintTo(answer.raw, out);
+  *out << ", processed ";
+  PrintTo(answer.processed, out);
+  *out << "}";
+}
+
+}  // namespace sortition::kernels

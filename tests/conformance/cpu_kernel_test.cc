@@ -1,0 +1,140 @@
+// The CPU kernel equals the reference in every bit of every answer.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/known_rows.h"
+#include "kernels/law/reference.h"
+#include "kernels/law/row_law.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/support/scale.h"
+
+namespace sortition::kernels {
+namespace {
+
+// One for all tests, as a device's thread has it: what a row leaves behind must not reach the next.
+cpu::Scratch scratch;
+
+RowAnswer Sample(const RowRequest& request) {
+  RowAnswer answer;
+  cpu::SampleRow(request, &scratch, &answer);
+  return answer;
+}
+
+void ExpectEqual(const RandomRow& row) {
+  ASSERT_EQ(Sample(row.request()), law::SampleRowReference(row.request())) << row.description();
+}
+
+TEST(CpuKernel, EqualsReferenceOnSmallRows) {
+  for (uint64_t seed = testing::Scaled(100'000); seed > 0; --seed) {
+    ExpectEqual(RandomRow(seed, 1 + seed * 7919 % 400));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(CpuKernel, EqualsReferenceOnMiddlingRows) {
+  for (uint64_t seed = testing::Scaled(8'000); seed > 0; --seed) {
+    ExpectEqual(RandomRow(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000)));
+    if (HasFatalFailure()) return;
+  }
+}
+
+class CpuKernelAtVocabulary : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(CpuKernelAtVocabulary, EqualsReference) {
+  const uint64_t rows = testing::Scaled(GetParam() <= 1000 ? 2'000 : 15'000'000 / GetParam());
+  for (uint64_t seed = 0; seed < rows; ++seed) {
+    ExpectEqual(RandomRow(2'000'000 + seed, GetParam()));
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CpuKernelAtVocabulary,
+                         ::testing::Values(1, 2, 63, 64, 65, 127, 128, 1000, 32768, 50257, 128256, 151936, 262144),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+TEST(CpuKernel, EqualsReferenceOnKnownRows) {
+  for (const law::KnownRow& row : law::KnownRows()) {
+    const std::vector<std::byte> tensor = law::TensorOf(row);
+    const RowRequest request = law::RequestOf(row, tensor);
+    EXPECT_EQ(Sample(request), law::SampleRowReference(request)) << row.name;
+  }
+}
+
+// Answers of both to a row of f32 logits at temperature 1 that asks for the kept set's size.
+void ExpectEqualAtTopP(const std::vector<uint32_t>& bits, uint32_t top_p) {
+  RowParameters parameters;
+  parameters.top_p = top_p;
+  parameters.processed_logprob = true;
+  RowRequest request;
+  request.logits = bits.data();
+  request.live_vocabulary = uint32_t(bits.size());
+  request.parameters = &parameters;
+  ASSERT_EQ(Sample(request), law::SampleRowReference(request)) << "top_p " << top_p;
+}
+
+// Where the kernel sums weights by distance, tokens just inside and just outside of a bucket.
+TEST(CpuKernel, EqualsReferenceWhereBucketsOfDistanceEnd) {
+  const law::Scale scale = law::UnitScale(0);
+  std::vector<uint32_t> bits = {0};
+  for (uint32_t t = 1u << 20; t < 40u << 20; t += 1u << 20) {
+    uint32_t low = 1;
+    uint32_t high = law::Key(0);
+    while (low < high) {
+      const uint32_t middle = low + (high - low) / 2;
+      if (law::Distance(law::KeyBits(middle), scale) < t) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    for (const uint32_t key : {high - 1, high, high}) bits.push_back(law::KeyBits(key));
+  }
+  for (uint64_t n = 1; n < 2000; ++n) ExpectEqualAtTopP(bits, uint32_t(n * 2147483));
+}
+
+// A threshold that the leading token's weight meets to the unit: one token in some thousands of rows.
+TEST(CpuKernel, EqualsReferenceWhereAThresholdIsMetExactly) {
+  uint64_t met = 0;
+  for (uint32_t n = 0; n < 100'000; ++n) {
+    const std::vector<uint32_t> bits = {0, 0xbf800000 + n * 77};  // 0, and -1 to -4
+    const uint64_t sum = law::kUnitWeight + law::Weight(law::Distance(bits[1], law::UnitScale(0)));
+    const auto top_p = uint32_t((static_cast<unsigned __int128>(law::kUnitWeight) << 32) / sum);
+    met += law::TopPThreshold(sum, top_p) == law::kUnitWeight;
+    ExpectEqualAtTopP(bits, top_p);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(met, 3u);
+}
+
+TEST(CpuKernel, EqualsReferenceAtTheLargestVocabulary) {
+  RandomRow row(7, kMaxVocabulary);
+  ExpectEqual(row);
+}
+
+// The random rows meet what they are meant to meet; otherwise the comparisons above would prove less than they seem to.
+TEST(RandomRows, MeetEveryOutcome) {
+  std::map<RowError, int> errors;
+  std::array<int, 6> met = {};
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    const RandomRow row(seed, 300);
+    const RowRequest& request = row.request();
+    const RowAnswer answer = Sample(request);
+    ++errors[answer.error];
+    met[0] += request.has_allowed_tokens && request.allowed_bits != nullptr;
+    met[1] += !request.patches.empty() && answer.error == RowError::kNone;
+    met[2] += request.parameters->greedy;
+    met[3] += answer.kept > 1 && answer.kept < 100;
+    met[4] += answer.raw.rank > 1;
+    met[5] += answer.processed.top.size() > 5;
+  }
+  EXPECT_EQ(errors.size(), 4u);
+  for (const auto& [error, count] : errors) EXPECT_GE(count, 5) << int(error);
+  for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 20) << i;
+}
+
+}  // namespace
+}  // namespace sortition::kernels

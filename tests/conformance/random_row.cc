@@ -1,0 +1,169 @@
+// Making of random rows.
+#include "tests/conformance/random_row.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/law/parameters.h"
+
+namespace sortition::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Rounds towards zero; finite magnitudes up to 65504, or an infinity. Small results become 0.
+uint16_t ToF16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  if (std::isinf(x)) return uint16_t(sign | 0x7c00);
+  const int exponent = int(bits >> 23 & 255) - 112;
+  if (exponent <= 0) return uint16_t(sign);
+  return uint16_t(sign | uint32_t(exponent) << 10 | (bits >> 13 & 0x3ff));
+}
+
+enum Shape { kGaussian, kPeaked, kFlat, kTies, kConstant, kTwoValued, kTiny, kWide, kHoles, kShapes };
+
+}  // namespace
+
+RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary)
+    : random_(seed), vocabulary_(vocabulary), dtype_(static_cast<DType>(Below(3))) {
+  description_ = absl::StrCat("RandomRow(", seed, ", ", vocabulary, ")");
+  tensor_.resize(size_t{vocabulary} * ElementBytes(dtype_));
+  MakeLogits();
+  MakeOptions();
+  request_.logits = tensor_.data();
+  request_.dtype = dtype_;
+  // Sometimes the last ids are padding, which nobody may read into the answer.
+  request_.live_vocabulary = OneIn(4) ? 1 + Below(vocabulary) : vocabulary;
+  request_.parameters = &parameters_;
+  request_.noise = {random_(), uint32_t(random_()), uint32_t(random_())};
+  if (OneIn(3)) MakePatches();
+  if (OneIn(4)) MakeMasks();
+}
+
+void RandomRow::Store(uint32_t id, float logit) {
+  const uint32_t bits = std::bit_cast<uint32_t>(logit);
+  if (dtype_ == DType::kF32) std::memcpy(&tensor_[size_t{id} * 4], &bits, 4);
+  if (dtype_ == DType::kF32) return;
+  const uint16_t element = dtype_ == DType::kBF16 ? uint16_t(bits >> 16) : ToF16(logit);
+  std::memcpy(&tensor_[size_t{id} * 2], &element, 2);
+}
+
+float RandomRow::Logit(int shape) {
+  // A sum of four uniforms is normal enough, and the same with every library.
+  const uint64_t word = random_();
+  float normal = -131070.0f;
+  for (int part = 0; part < 4; ++part) normal += float(word >> (16 * part) & 0xffff);
+  normal /= 37837.0f;
+  switch (shape) {
+    case kPeaked:
+      return OneIn(200) ? 12 + 3 * normal : 2.5f * normal;
+    case kFlat:
+      return 0.05f * normal;
+    case kTies:
+      return std::round(4 * normal) / 2;
+    case kConstant:
+      return -7.25f;
+    case kTwoValued:
+      return OneIn(2) ? 1.0f : -1.0f;
+    case kTiny: {
+      static constexpr float kNear[] = {0.0f,      -0.0f,           1e-40f, -1e-40f, 0x1p-60f,
+                                        -0x1p-60f, 0x1.fffffep-61f, 1e-12f, -1e-12f};
+      return kNear[Below(9)];
+    }
+    case kWide:
+      return std::ldexp(normal, int(Below(16)));
+    case kHoles: {
+      static constexpr float kMasked[] = {-kInfinity, -65504.0f, -1e9f, std::numeric_limits<float>::lowest()};
+      return OneIn(2) ? kMasked[Below(4)] : 2.5f * normal;
+    }
+    default:
+      return 2.5f * normal;
+  }
+}
+
+void RandomRow::MakeLogits() {
+  const int shape = int(Below(kShapes));
+  absl::StrAppend(&description_, " shape ", shape, " dtype ", int(dtype_));
+  for (uint32_t id = 0; id < vocabulary_; ++id) Store(id, Logit(shape));
+  if (OneIn(30)) {
+    for (uint32_t n = 1 + Below(3); n > 0; --n) Store(Below(vocabulary_), std::numeric_limits<float>::quiet_NaN());
+  }
+  if (OneIn(30)) Store(Below(vocabulary_), OneIn(2) ? kInfinity : 65504.0f);
+  if (OneIn(100)) {
+    for (uint32_t id = 0; id < vocabulary_; ++id) Store(id, -kInfinity);
+  }
+}
+
+void RandomRow::MakeOptions() {
+  law::SamplingParameters options;
+  static constexpr float kTemperatures[] = {0, 0.01f, 0.1f, 0.6f, 1, 1, 1.5f, 5, 100};
+  options.temperature = OneIn(3) ? 0.2f + float(Below(2000)) / 1000 : kTemperatures[Below(9)];
+  if (OneIn(2)) {
+    const uint32_t top_ks[] = {1, 2, 5, 50, 1000, vocabulary_, vocabulary_ / 2 + 1, 1 + Below(vocabulary_)};
+    options.top_k = top_ks[Below(8)];
+  }
+  static constexpr float kTopPs[] = {1e-30f, 0.01f, 0.5f, 0.9f, 0.95f, 0.999f, 0.9999999f};
+  if (OneIn(2)) options.top_p = kTopPs[Below(7)];
+  static constexpr float kMinPs[] = {1e-30f, 1e-18f, 1e-6f, 0.02f, 0.1f, 0.5f, 1};
+  if (OneIn(3)) options.min_p = kMinPs[Below(7)];
+  static constexpr float kRepetitions[] = {0.01f, 0.8f, 1.1f, 1.3f, 100};
+  if (OneIn(2)) options.repetition_penalty = kRepetitions[Below(5)];
+  law::Compile(options, &parameters_);
+  parameters_.mask_nan = OneIn(2);
+  parameters_.raw_logprob = OneIn(2);
+  parameters_.processed_logprob = OneIn(2);
+  static constexpr uint32_t kTops[] = {0, 1, 5, 20, kMaxTopLogprobs};
+  if (parameters_.raw_logprob) parameters_.raw_top = kTops[Below(5)];
+  if (parameters_.processed_logprob) parameters_.processed_top = kTops[Below(5)];
+}
+
+std::vector<uint32_t> RandomRow::Tokens(uint32_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t& token : tokens) token = Below(request_.live_vocabulary);
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
+void RandomRow::MakePatches() {
+  for (const uint32_t token : Tokens(1 + Below(OneIn(4) ? 2000 : 20))) {
+    TokenPatch patch = {.token = token};
+    if (OneIn(8)) patch.flags |= TokenPatch::kBanned;
+    if (OneIn(2)) patch.flags |= TokenPatch::kRepeated;
+    if (OneIn(2)) patch.bias = law::CanonicalBits(std::ldexp(float(Below(2001)) - 1000, -int(Below(14))));
+    if (OneIn(2)) {
+      patch.penalty = law::PenaltyBits(float(Below(41)) / 10 - 2, float(Below(41)) / 10 - 2, 1 + Below(50));
+    }
+    // Out of the domain, seldom.
+    if (OneIn(3000)) patch.bias = law::CanonicalBits(OneIn(2) ? 65503.0f : -65503.0f);
+    if (OneIn(3000)) patch.penalty = law::PenaltyBits(OneIn(2) ? 100.0f : -100.0f, 0, 1000 + Below(1u << 31));
+    patches_.push_back(patch);
+  }
+  request_.patches = patches_;
+}
+
+void RandomRow::MakeMasks() {
+  if (OneIn(2)) {
+    allowed_tokens_ = Tokens(OneIn(20) ? 0 : 1 + Below(OneIn(2) ? 5 : 3000));
+    request_.has_allowed_tokens = true;
+    request_.allowed_tokens = allowed_tokens_;
+  }
+  if (request_.has_allowed_tokens && OneIn(2)) return;
+  allowed_bits_.resize((request_.live_vocabulary + 31) / 32);
+  const uint32_t density = Below(4);
+  for (uint32_t& word : allowed_bits_) {
+    word = uint32_t(random_());
+    if (density == 0) word &= uint32_t(random_() & random_() & random_());
+    if (density == 1) word = OneIn(2) ? 0xffffffff : word;
+    if (density == 2) word = OneIn(50) ? word : 0;
+  }
+  request_.allowed_bits = allowed_bits_.data();
+}
+
+}  // namespace sortition::kernels

@@ -1,0 +1,50 @@
+// Random rows and options for comparing a kernel with the reference: every shape of logits, every option, every edge.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/row.h"
+
+namespace sortition::kernels {
+
+// A row with all that its request refers to. A pure function of its arguments, so that a failure names what to run
+// again. Not copyable: `request` points into it.
+class RandomRow {
+ public:
+  RandomRow(uint64_t seed, uint32_t vocabulary);
+  RandomRow(const RandomRow&) = delete;
+  RandomRow& operator=(const RandomRow&) = delete;
+
+  const RowRequest& request() const { return request_; }
+  const std::vector<std::byte>& tensor() const { return tensor_; }
+  const std::string& description() const { return description_; }
+
+ private:
+  void MakeLogits();
+  void MakeOptions();
+  void MakePatches();
+  void MakeMasks();
+  float Logit(int shape);
+  void Store(uint32_t id, float logit);
+  uint32_t Below(uint32_t end) { return uint32_t(random_() % end); }
+  bool OneIn(uint32_t n) { return Below(n) == 0; }
+  // Distinct ids, ascending.
+  std::vector<uint32_t> Tokens(uint32_t count);
+
+  std::mt19937_64 random_;
+  uint32_t vocabulary_;
+  DType dtype_;
+  std::vector<std::byte> tensor_;
+  RowParameters parameters_;
+  std::vector<TokenPatch> patches_;
+  std::vector<uint32_t> allowed_tokens_;
+  std::vector<uint32_t> allowed_bits_;
+  RowRequest request_;
+  std::string description_;
+};
+
+}  // namespace sortition::kernels

@@ -1,0 +1,218 @@
+// What a user would notice, checked on the reference and the CPU kernel alike.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/logprob.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+
+namespace sortition::kernels {
+namespace {
+
+using Sampler = RowAnswer (*)(const RowRequest&);
+
+RowAnswer SampleOnCpu(const RowRequest& request) {
+  cpu::Scratch scratch;
+  RowAnswer answer;
+  cpu::SampleRow(request, &scratch, &answer);
+  return answer;
+}
+
+// A request for f32 logits, which it holds.
+struct Request {
+  explicit Request(std::vector<float> x, law::SamplingParameters options = {}) : logits(std::move(x)) {
+    law::Compile(options, &parameters);
+    parameters.raw_logprob = true;
+    parameters.processed_logprob = true;
+    row.logits = logits.data();
+    row.live_vocabulary = uint32_t(logits.size());
+    row.parameters = &parameters;
+  }
+  std::vector<float> logits;
+  RowParameters parameters;
+  RowRequest row;
+};
+
+class Semantics : public ::testing::TestWithParam<Sampler> {
+ protected:
+  RowAnswer Sample(const Request& request) { return GetParam()(request.row); }
+};
+
+INSTANTIATE_TEST_SUITE_P(, Semantics, ::testing::Values(&law::SampleRowReference, &SampleOnCpu),
+                         [](const auto& info) { return info.index == 0 ? "Reference" : "Cpu"; });
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+TEST_P(Semantics, GreedyIsArgmaxWithTheLowestId) {
+  std::vector<float> logits(5000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 7919 % 4001) / 8;
+  const auto max = std::max_element(logits.begin(), logits.end());
+  Request request(logits, {.temperature = 0, .top_k = 3, .top_p = 0.1f, .min_p = 0.5f});
+  const RowAnswer answer = Sample(request);
+  EXPECT_EQ(answer.token, uint32_t(max - logits.begin()));
+  EXPECT_EQ(answer.kept, 1u);
+  EXPECT_EQ(law::Logprob(answer.processed, answer.processed.chosen.bits, request.parameters.temperature), 0.0f);
+  EXPECT_EQ(answer.raw.rank, 1u);
+}
+
+TEST_P(Semantics, GreedyHonoursChanges) {
+  Request request({5, 4, 3, 2}, {.temperature = 0});
+  const TokenPatch patches[] = {{0, TokenPatch::kBanned, 0, 0}, {1, 0, law::CanonicalBits(-1.5f), 0}};
+  request.row.patches = patches;
+  EXPECT_EQ(Sample(request).token, 2u);
+}
+
+TEST_P(Semantics, TheLowestBadIdDecidesTheError) {
+  EXPECT_EQ(Sample(Request({0, kNaN, kInfinity})).error, RowError::kNaN);
+  EXPECT_EQ(Sample(Request({0, kInfinity, kNaN})).error, RowError::kLogitTooLarge);
+  EXPECT_EQ(Sample(Request({0, 1, 2, kNaN, kInfinity})).error_token, 3u);
+}
+
+TEST_P(Semantics, RawLogitsAreJudgedEvenWhereBanned) {
+  Request request({0, kNaN, 1});
+  const TokenPatch ban[] = {{1, TokenPatch::kBanned, 0, 0}};
+  request.row.patches = ban;
+  EXPECT_EQ(Sample(request).error, RowError::kNaN);
+  const uint32_t allowed[] = {0, 2};
+  request.row.has_allowed_tokens = true;
+  request.row.allowed_tokens = allowed;
+  EXPECT_EQ(Sample(request).error, RowError::kNaN);
+}
+
+TEST_P(Semantics, AMaskedTokenIsNotChangedSoItCannotFail) {
+  Request request({0, 1, 2});
+  const uint32_t bits[] = {0b101};
+  request.row.allowed_bits = bits;
+  const TokenPatch patches[] = {{1, 0, law::CanonicalBits(65503.75f), 0}};
+  request.row.patches = patches;
+  EXPECT_EQ(Sample(request).error, RowError::kNone);
+}
+
+TEST_P(Semantics, MaskedNaNsAreNotTokens) {
+  Request request({kNaN, 1, kNaN}, {.temperature = 0});
+  request.parameters.mask_nan = true;
+  const RowAnswer answer = Sample(request);
+  EXPECT_EQ(answer.token, 1u);
+  EXPECT_EQ(law::Logprob(answer.raw, answer.raw.chosen.bits, 1), 0.0f);
+}
+
+TEST_P(Semantics, PaddingIsNeverRead) {
+  Request request({1, 2, kNaN, kInfinity}, {.temperature = 0});
+  request.row.live_vocabulary = 2;
+  EXPECT_EQ(Sample(request).token, 1u);
+}
+
+TEST_P(Semantics, NoLiveTokenIsAnError) {
+  EXPECT_EQ(Sample(Request({-kInfinity, -65504, -1e9f})).error, RowError::kNoLiveToken);
+  Request request({1, 2});
+  request.row.has_allowed_tokens = true;
+  RowAnswer expected;
+  expected.error = RowError::kNoLiveToken;
+  EXPECT_EQ(Sample(request), expected);
+}
+
+TEST_P(Semantics, TopKCutsTiesByLowestId) {
+  Request request({3, 7, 7, 7, 7}, {.top_k = 3});
+  request.parameters.processed_top = 10;
+  const RowAnswer answer = Sample(request);
+  EXPECT_EQ(answer.kept, 3u);
+  ASSERT_EQ(answer.processed.top.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(answer.processed.top[i].token, i + 1);
+}
+
+TEST_P(Semantics, TopPKeepsTheShortestPrefixThatReachesP) {
+  for (const auto& [p, kept] : {std::pair{0.2499f, 1u}, {0.25f, 1u}, {0.2501f, 2u}, {0.5f, 2u}, {0.7501f, 4u}}) {
+    EXPECT_EQ(Sample(Request({0, 0, 0, 0}, {.top_p = p})).kept, kept) << p;
+  }
+}
+
+TEST_P(Semantics, MinPComparesWithTheLikeliestAtTheTemperatureInForce) {
+  const std::vector<float> logits = {0, -1, -2, -3};
+  EXPECT_EQ(Sample(Request(logits, {.min_p = 0.3f})).kept, 2u);                       // ln 0.3 = -1.2
+  EXPECT_EQ(Sample(Request(logits, {.temperature = 2, .min_p = 0.3f})).kept, 3u);     // -2.4
+  EXPECT_EQ(Sample(Request(logits, {.temperature = 0.5f, .min_p = 0.3f})).kept, 1u);  // -0.6
+}
+
+TEST_P(Semantics, FiltersComeInTheOrderMinPTopKTopP) {
+  // Top-p over the two that top-k leaves needs one; over all four it would need two.
+  EXPECT_EQ(Sample(Request({0, 0, 0, 0}, {.top_k = 2, .top_p = 0.5f})).kept, 1u);
+  // Min-p leaves two; their mass is what top-p counts.
+  EXPECT_EQ(Sample(Request({0, 0, -2, -2, -2, -2}, {.top_p = 0.5f, .min_p = 0.5f})).kept, 1u);
+}
+
+TEST_P(Semantics, OffValuesAreTheSameAsNone) {
+  std::vector<float> logits(300);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 37 % 101) / 9;
+  const RowAnswer plain = Sample(Request(logits));
+  EXPECT_EQ(Sample(Request(logits, {.top_k = 300})), plain);
+  EXPECT_EQ(Sample(Request(logits, {.top_k = law::kMaxTopK})), plain);
+  EXPECT_EQ(Sample(Request(logits, {.top_p = 1, .min_p = 0})), plain);
+  EXPECT_EQ(Sample(Request(logits, {.min_p = 1e-25f})), plain);
+  Request masked(logits);
+  const std::vector<uint32_t> everything(10, ~0u);
+  masked.row.allowed_bits = everything.data();
+  EXPECT_EQ(Sample(masked), plain);
+}
+
+TEST_P(Semantics, RawIgnoresChangesAndTemperature) {
+  std::vector<float> logits = {1, 2, 3, 4};
+  Request plain(logits);
+  Request changed(logits, {.temperature = 0.3f, .top_k = 2, .repetition_penalty = 1.5f});
+  const TokenPatch patches[] = {{0, 0, law::CanonicalBits(9), 0}, {3, TokenPatch::kBanned, 0, 0}};
+  changed.row.patches = patches;
+  const RowAnswer a = Sample(plain);
+  const RowAnswer b = Sample(changed);
+  EXPECT_EQ(a.raw.max_bits, b.raw.max_bits);
+  EXPECT_EQ(a.raw.weight_sum, b.raw.weight_sum);
+  EXPECT_EQ(b.token, 0u);
+  EXPECT_EQ(b.raw.rank, 4u);
+  EXPECT_EQ(b.raw.chosen.bits, law::CanonicalBits(1));
+  EXPECT_EQ(b.processed.chosen.bits, law::CanonicalBits(10));
+}
+
+TEST_P(Semantics, TheDrawSurvivesMasksThatSpareIt) {
+  std::vector<float> logits(1000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 37 % 101) / 20;
+  for (uint32_t position = 0; position < 200; ++position) {
+    Request request(logits);
+    request.row.noise = {99, position, 0};
+    const uint32_t token = Sample(request).token;
+    std::vector<uint32_t> allowed;
+    for (uint32_t id = 0; id < logits.size(); ++id) {
+      if (id % 3 == token % 3) allowed.push_back(id);
+    }
+    request.row.has_allowed_tokens = true;
+    request.row.allowed_tokens = allowed;
+    EXPECT_EQ(Sample(request).token, token) << position;
+  }
+}
+
+TEST_P(Semantics, WhatIsNotAskedForIsEmpty) {
+  Request request({1, 2, 3});
+  request.parameters.raw_logprob = false;
+  request.parameters.processed_logprob = false;
+  const RowAnswer answer = Sample(request);
+  EXPECT_EQ(answer.raw, Distribution());
+  EXPECT_EQ(answer.processed, Distribution());
+  EXPECT_EQ(answer.kept, 0u);
+}
+
+TEST(SemanticsDeathTest, BrokenPromisesOfTheCallerAbort) {
+  Request request({1, 2, 3});
+  const TokenPatch unsorted[] = {{2, 0, 0, 0}, {1, 0, 0, 0}};
+  request.row.patches = unsorted;
+  EXPECT_DEATH(SampleOnCpu(request.row), "broken invariant");
+  const TokenPatch padding[] = {{3, 0, 0, 0}};
+  request.row.patches = padding;
+  EXPECT_DEATH(SampleOnCpu(request.row), "broken invariant");
+}
+
+}  // namespace
+}  // namespace sortition::kernels

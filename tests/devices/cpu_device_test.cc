@@ -1,0 +1,182 @@
+// The CPU device as its contract has it: one answer a row, in order, `done` once, and a shutdown that loses nothing.
+#include "devices/cpu/cpu_device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+
+namespace sortition::devices {
+namespace {
+
+// A greedy row of f32 logits whose largest is `winner`.
+class Logits {
+ public:
+  explicit Logits(uint32_t winner) : values_(100) {
+    values_[winner] = 5;
+    parameters_.greedy = true;
+  }
+
+  DeviceRow Row() const {
+    DeviceRow row;
+    row.request.live_vocabulary = uint32_t(values_.size());
+    row.request.parameters = &parameters_;
+    row.segments.push_back({reinterpret_cast<const std::byte*>(values_.data()), values_.size() * sizeof(float)});
+    return row;
+  }
+
+  std::vector<float>& values() { return values_; }
+
+ private:
+  std::vector<float> values_;
+  kernels::RowParameters parameters_;
+};
+
+std::vector<DeviceRow> BatchOf(std::initializer_list<const Logits*> logits) {
+  std::vector<DeviceRow> rows;
+  for (const Logits* l : logits) rows.push_back(l->Row());
+  return rows;
+}
+
+BatchResult RunBatch(Device* device, std::vector<DeviceRow> rows) {
+  BatchResult result;
+  absl::Notification done;
+  device->Submit(std::move(rows), [&](BatchResult r) {
+    result = std::move(r);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+TEST(CpuDevice, DescribesItself) {
+  const CpuDevice device({.name = "cpu7", .threads = 3, .max_batch_rows = 11});
+  EXPECT_EQ(device.description().name, "cpu7");
+  EXPECT_EQ(device.description().kind, "cpu");
+  EXPECT_FALSE(device.description().hardware.empty());
+  EXPECT_EQ(device.description().max_batch_rows, 11u);
+  EXPECT_EQ(device.description().batches_in_flight, 3u);
+}
+
+TEST(CpuDevice, ZeroThreadsMeansTheMachines) {
+  CpuDevice device({.threads = 0});
+  EXPECT_GE(device.description().batches_in_flight, 1u);
+  const Logits logits(3);
+  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).answers.at(0).token, 3u);
+}
+
+TEST(CpuDevice, AnswersInTheBatchsOrder) {
+  CpuDevice device({.threads = 4});
+  std::vector<Logits> logits;
+  for (uint32_t winner = 0; winner < 100; ++winner) logits.emplace_back(winner);
+  std::vector<DeviceRow> rows;
+  for (const Logits& l : logits) rows.push_back(l.Row());
+  const BatchResult result = RunBatch(&device, std::move(rows));
+  ASSERT_TRUE(result.status.ok());
+  ASSERT_EQ(result.answers.size(), 100u);
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(result.answers[i].token, i);
+  EXPECT_GT(result.kernel_nanoseconds, 0u);
+}
+
+TEST(CpuDevice, ABadRowFailsAlone) {
+  CpuDevice device({.threads = 2});
+  const Logits good(1);
+  Logits bad(2);
+  bad.values()[50] = std::nanf("");
+  const BatchResult result = RunBatch(&device, BatchOf({&good, &bad, &good}));
+  ASSERT_TRUE(result.status.ok());
+  EXPECT_EQ(result.answers[0].token, 1u);
+  EXPECT_EQ(result.answers[1].error, kernels::RowError::kNaN);
+  EXPECT_EQ(result.answers[1].error_token, 50u);
+  EXPECT_EQ(result.answers[2].token, 1u);
+}
+
+TEST(CpuDevice, GathersSegmentsAndIgnoresPadding) {
+  CpuDevice device({.threads = 1});
+  Logits logits(3);
+  logits.values()[99] = std::nanf("");
+  DeviceRow row = logits.Row();
+  const std::byte* const bytes = row.segments[0].data;
+  row.request.live_vocabulary = 99;
+  row.segments = {{bytes, 13}, {bytes + 13, 0}, {bytes + 13, 387}};
+  std::vector<DeviceRow> rows;
+  rows.push_back(std::move(row));
+  EXPECT_EQ(RunBatch(&device, std::move(rows)).answers.at(0).token, 3u);
+}
+
+TEST(CpuDevice, DoneMaySubmit) {
+  CpuDevice device({.threads = 1});
+  const Logits first(1);
+  const Logits second(2);
+  BatchResult result;
+  absl::Notification done;
+  device.Submit(BatchOf({&first}), [&](BatchResult) {
+    device.Submit(BatchOf({&second}), [&](BatchResult r) {
+      result = std::move(r);
+      done.Notify();
+    });
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(result.answers.at(0).token, 2u);
+}
+
+TEST(CpuDevice, ThreadsSubmitAtOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kBatches = 200;
+  CpuDevice device({.threads = 3});
+  const Logits logits(42);
+  std::atomic<int> right = 0;
+  absl::BlockingCounter done(kThreads * kBatches);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < kBatches; ++n) {
+        device.Submit(BatchOf({&logits, &logits, &logits}), [&](BatchResult result) {
+          for (const kernels::RowAnswer& answer : result.answers) right += answer.token == 42;
+          done.DecrementCount();
+        });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  done.Wait();
+  EXPECT_EQ(right, kThreads * kBatches * 3);
+}
+
+TEST(CpuDevice, DestructionFinishesWhatWasSubmitted) {
+  const Logits logits(9);
+  int answered = 0;
+  {
+    CpuDevice device({.threads = 1});
+    absl::Notification started;
+    absl::Notification go;
+    // Holds the only thread, so that the other batches still wait when destruction begins.
+    device.Submit(BatchOf({&logits}), [&](BatchResult result) {
+      answered += int(result.answers.size());
+      started.Notify();
+      go.WaitForNotification();
+    });
+    for (int n = 0; n < 10; ++n) {
+      device.Submit(BatchOf({&logits, &logits}), [&](BatchResult result) { answered += int(result.answers.size()); });
+    }
+    started.WaitForNotification();
+    go.Notify();
+  }
+  EXPECT_EQ(answered, 21);
+}
+
+TEST(CpuDeviceDeathTest, RefusesBatchesOutsideItsLimits) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const Logits logits(1);
+  EXPECT_DEATH(CpuDevice({.threads = 1, .max_batch_rows = 1}).Submit(BatchOf({&logits, &logits}), [](BatchResult) {}),
+               "broken invariant");
+  EXPECT_DEATH(CpuDevice({.threads = 1}).Submit({}, [](BatchResult) {}), "broken invariant");
+}
+
+}  // namespace
+}  // namespace sortition::devices

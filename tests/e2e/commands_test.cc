@@ -1,0 +1,249 @@
+// The command-line programs against a live server: what they print and how they end.
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/demo/worker/child_process.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "service/limits.h"
+#include "service/request/parameter_table.h"
+#include "tests/client/reference_sequence.h"
+#include "tests/client/rows.h"
+#include "tests/e2e/servers.h"
+
+namespace sortition::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+struct Ended {
+  int code = 0;
+  std::string output;  // stdout and stderr
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments) {
+  const std::string path =
+      ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::remove(path);
+  const auto process = demo::ChildProcess::Start(program, arguments, path);
+  EXPECT_TRUE(process.ok()) << process.status();
+  const auto code = (*process)->Wait(absl::Seconds(60));
+  EXPECT_TRUE(code.ok()) << code.status();
+  return {code.ok() ? *code : -1, ReadFile(path)};
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+class SortitionctlTest : public ::testing::Test {
+ protected:
+  Ended Run(std::vector<std::string> arguments) {
+    arguments.push_back("--server=" + server->address());
+    return RunProgram(SORTITIONCTL, arguments);
+  }
+
+  const std::unique_ptr<demo::ServerProcess> server = StartServer({"--max_streams=77"});
+};
+
+TEST_F(SortitionctlTest, InfoShowsEveryLimitAndEveryParameter) {
+  const Ended info = Run({"info"});
+  EXPECT_EQ(info.code, 0) << info.output;
+  for (const service::LimitDescription& limit : service::DescribeLimits({}))
+    EXPECT_THAT(info.output, HasSubstr(std::string(limit.name)));
+  for (const service::ParameterDescription& parameter : service::Parameters()) {
+    EXPECT_THAT(info.output, ContainsRegex("\n[a-z.]*" + std::string(parameter.name) + " .*" +
+                                           (parameter.implemented ? " yes " : " no ")));
+  }
+  EXPECT_THAT(info.output, ContainsRegex("max_streams +77 +streams"));
+  EXPECT_THAT(info.output, ContainsRegex("cpu0 +cpu"));
+
+  const Ended json = Run({"info", "--json"});
+  EXPECT_EQ(json.code, 0) << json.output;
+  EXPECT_THAT(json.output, HasSubstr("\"law_versions\": [\n  1\n ]"));
+}
+
+TEST_F(SortitionctlTest, HealthIsOneLineAService) {
+  const Ended health = Run({"health"});
+  EXPECT_EQ(health.code, 0);
+  EXPECT_THAT(health.output, ContainsRegex("^server +SERVING\nsortition.v1.SamplingService +SERVING\n"
+                                           "sortition.v1.InformationService +SERVING\n$"));
+}
+
+TEST_F(SortitionctlTest, WatchPrintsAsManyLinesAsAskedFor) {
+  const Ended watch = Run({"watch", "--count=3", "--interval=100ms"});
+  EXPECT_EQ(watch.code, 0) << watch.output;
+  EXPECT_EQ(std::count(watch.output.begin(), watch.output.end(), '\n'), 4) << watch.output;
+  EXPECT_THAT(watch.output, ContainsRegex("UPTIME/s +STEPS/s +TOKENS/s"));
+
+  const Ended json = Run({"watch", "--count=2", "--interval=100ms", "--json"});
+  EXPECT_EQ(std::count(json.output.begin(), json.output.end(), '\n'), 2) << json.output;
+  EXPECT_THAT(json.output, HasSubstr("\"tokens\":\"0\""));
+
+  const Ended wrong = Run({"watch", "--interval=1ms"});
+  EXPECT_EQ(wrong.code, 3) << wrong.output;
+}
+
+TEST_F(SortitionctlTest, WatchCountsWhatSampleDraws) {
+  const std::string path = ::testing::TempDir() + "watched-row";
+  WriteFile(path, std::string(64, '\0'));
+  EXPECT_EQ(Run({"sample", path, "--dtype=f32"}).code, 0);
+  EXPECT_THAT(Run({"watch", "--count=1", "--json"}).output, HasSubstr("\"tokens\":\"1\""));
+}
+
+// The same draw from a raw file and from .npy files of each version and type; f32, f16 and bf16.
+TEST_F(SortitionctlTest, SampleDrawsTheReferencesTokenFromEveryKindOfFile) {
+  constexpr uint32_t kVocabulary = 500;
+  struct Kind {
+    v1::DType dtype;
+    std::string name;
+    std::string npy_type;
+  };
+  for (const Kind& kind :
+       {Kind{v1::DTYPE_F32, "f32", "<f4"}, Kind{v1::DTYPE_F16, "f16", "<f2"}, Kind{v1::DTYPE_BF16, "bf16", "<u2"}}) {
+    const auto row = MakeRow(kind.dtype, kVocabulary, 11);
+    const std::string bytes(reinterpret_cast<const char*>(row.data()), row.size());
+    v1::SamplingParameters parameters;
+    parameters.set_temperature(0.7f);
+    parameters.set_top_p(0.9f);
+    parameters.set_frequency_penalty(0.5f);
+    parameters.mutable_raw_logprobs()->set_top(2);
+    parameters.mutable_processed_logprobs()->set_top(2);
+    ReferenceSequence reference(parameters, 123, 0, kVocabulary, kVocabulary, {1, 2});
+    reference.SetTokens({1, 2, 7, 7}, 2);
+    const v1::DrawResult expected = reference.Step(kind.dtype, row.data());
+
+    std::vector<std::string> files = {bytes};
+    for (const int version : {1, 2}) {
+      std::string header = absl::StrCat(
+          "{'descr': '", kind.npy_type, "', 'fortran_order': False, 'shape': ",
+          version == 1 ? absl::StrCat("(", kVocabulary, ",)") : absl::StrCat("(1, ", kVocabulary, ")"), ", }\n");
+      const char size[4] = {static_cast<char>(header.size()), 0, 0, 0};
+      files.push_back(std::string("\x93NUMPY") + static_cast<char>(version) + '\0' +
+                      std::string(size, version == 1 ? 2 : 4) + header + bytes);
+    }
+    for (size_t i = 0; i < files.size(); ++i) {
+      const std::string path = absl::StrCat(::testing::TempDir(), "row-", kind.name, "-", i);
+      WriteFile(path, files[i]);
+      const std::vector<std::string> common = {
+          "sample",       path,           "--dtype=" + kind.name, "--seed=123",
+          "--prompt=1,2", "--output=7,7", "--temperature=0.7",    "--top_p=0.9",
+          "--logprobs=2", "--raw",        "--processed",          "--frequency_penalty=0.5"};
+      const Ended text = Run(common);
+      ASSERT_EQ(text.code, 0) << text.output;
+      EXPECT_THAT(text.output, HasSubstr(absl::StrCat("token      ", expected.token(), "\n")));
+      EXPECT_THAT(text.output, HasSubstr("seed       123  position 4\n"));
+      char logprob[64];
+      std::snprintf(logprob, sizeof(logprob), "raw        logprob %.6f  rank %u\n", expected.raw().logprob(),
+                    expected.raw().rank());
+      EXPECT_THAT(text.output, HasSubstr(logprob));
+      std::snprintf(logprob, sizeof(logprob), "processed  logprob %.6f  rank %u\n", expected.processed().logprob(),
+                    expected.processed().rank());
+      EXPECT_THAT(text.output, HasSubstr(logprob));
+
+      std::vector<std::string> with_json = common;
+      with_json.push_back("--json");
+      const Ended json = Run(with_json);
+      EXPECT_THAT(
+          json.output,
+          HasSubstr(absl::StrCat("{\"seed\": \"123\", \"position\": 4, \"draw\": {\"token\":", expected.token(), ",")));
+    }
+  }
+}
+
+TEST_F(SortitionctlTest, WrongUseIsCode1WithTheReason) {
+  const std::string path = ::testing::TempDir() + "wrong-row";
+  WriteFile(path, std::string(10, '\0'));
+  const auto expect = [&](const std::vector<std::string>& arguments, const std::string& reason) {
+    const Ended ended = Run(arguments);
+    EXPECT_EQ(ended.code, 1) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr(reason));
+  };
+  expect({}, "sortitionctl info");
+  expect({"nonsense"}, "sortitionctl info");
+  expect({"sample"}, "one argument");
+  expect({"sample", path + ".missing", "--dtype=f32"}, "cannot read");
+  expect({"sample", path}, "--dtype");
+  expect({"sample", path, "--dtype=f64"}, "f64");
+  expect({"sample", path, "--dtype=f32"}, "10 bytes are no row");
+  expect({"sample", path, "--dtype=f16", "--vocabulary=6"}, "the row has 5 elements");
+  expect({"sample", path, "--dtype=f16", "--raw"}, "--logprobs");
+  expect({"sample", path, "--dtype=f16", "--ban=x"}, "--ban: x is no token id");
+  expect({"sample", path, "--dtype=f16", "--bias=3"}, "--bias: 3 is no TOKEN:BIAS");
+  expect({"sample", path, "--dtype=f16", "--position=3", "--prompt=1"}, "exclude each other");
+  expect({"info", "--tls_ca=" + path}, "needs --tls");
+}
+
+TEST_F(SortitionctlTest, RefusalsAreCode3WithFieldAndLimit) {
+  const std::string path = ::testing::TempDir() + "refused-row";
+  WriteFile(path, std::string(16, '\0'));
+  const Ended range = Run({"sample", path, "--dtype=f32", "--top_p=1.5"});
+  EXPECT_EQ(range.code, 3);
+  EXPECT_THAT(range.output, HasSubstr("OUT_OF_RANGE open.parameters.top_p ((0, 1])"));
+  WriteFile(path, std::string(16, '\xff'));
+  const Ended nan = Run({"sample", path, "--dtype=f32"});
+  EXPECT_EQ(nan.code, 3);
+  EXPECT_THAT(nan.output, HasSubstr("LOGIT_NAN"));
+}
+
+TEST(CommandsTest, SortitionctlWithoutAServerIsCode2) {
+  const std::string server = absl::StrCat("--server=127.0.0.1:", UnusedPort());
+  const std::string path = ::testing::TempDir() + "lonely-row";
+  WriteFile(path, std::string(16, '\0'));
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"info", server},
+                                                    {"health", server},
+                                                    {"watch", server},
+                                                    {"sample", path, "--dtype=f32", server}}) {
+    const Ended ended = RunProgram(SORTITIONCTL, arguments);
+    EXPECT_EQ(ended.code, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("UNAVAILABLE"));
+  }
+}
+
+TEST(CommandsTest, DemoWritesWhatItWouldWriteInProcess) {
+  const Ended demo = RunProgram(SORTITION_DEMO, {"--server", SORTITIOND, "--check", "--tokens=40"});
+  EXPECT_EQ(demo.code, 0) << demo.output;
+  EXPECT_THAT(demo.output, HasSubstr("all 8 stories are the same"));
+  EXPECT_THAT(demo.output, ContainsRegex("tokens +[0-9]+ in [0-9]+ steps"));
+  EXPECT_THAT(demo.output, ContainsRegex("\n  2 \\| Take six onions"));
+}
+
+TEST(CommandsTest, DemoOfManySequencesTalksToARunningServer) {
+  const auto server = StartServer();
+  const Ended demo =
+      RunProgram(SORTITION_DEMO, {"--connect", server->address(), "--check", "--sequences=20", "--tokens=15"});
+  EXPECT_EQ(demo.code, 0) << demo.output;
+  EXPECT_THAT(demo.output, HasSubstr("all 20 stories are the same"));
+  EXPECT_TRUE(server->process().Running());
+}
+
+TEST(CommandsTest, DemoSaysWhatIsWrong) {
+  EXPECT_THAT(RunProgram(SORTITION_DEMO, {"--sequences=0"}).output, HasSubstr("--sequences must be 1 to 1024"));
+  EXPECT_THAT(RunProgram(SORTITION_DEMO, {"--server=a", "--connect=b"}).output, HasSubstr("exclude each other"));
+  const Ended missing = RunProgram(SORTITION_DEMO, {"--server=/nonexistent/sortitiond"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.output, HasSubstr("ended with 127 before it served"));
+}
+
+TEST(CommandsTest, ExampleWorkerPrintsTheSameTokensWithAndWithoutAServer) {
+  const auto server = StartServer();
+  const Ended served = RunProgram(EXAMPLE_WORKER, {server->address()});
+  EXPECT_EQ(served.code, 0) << served.output;
+  EXPECT_THAT(served.output, ContainsRegex("^([0-9]+ [0-9]+ \n)+$"));
+  const Ended alone = RunProgram(EXAMPLE_WORKER, {});
+  EXPECT_EQ(alone.code, 0);
+  EXPECT_EQ(alone.output, served.output);
+}
+
+}  // namespace
+}  // namespace sortition::testing

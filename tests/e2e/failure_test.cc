@@ -1,0 +1,169 @@
+// Servers that die, drain, stop or are not there: the texts stay those of the reference.
+#include <signal.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/servers.h"
+#include "tests/e2e/texts.h"
+
+namespace sortition::testing {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
+  auto server = StartServer();
+  const int port = server->port();
+  const auto client = Connect(QuickOptions({server->address()}));
+  Texts texts(client.get(), "text");
+  for (int death = 0; death < 5; ++death) {
+    for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+    texts.Begin();
+    server->process().Signal(SIGKILL);
+    const auto code = server->process().Wait(kPatience);
+    ASSERT_TRUE(code.ok()) << code.status();
+    EXPECT_EQ(*code, 128 + SIGKILL);
+    server = StartServer({}, port);
+    ASSERT_NO_FATAL_FAILURE(texts.End());
+  }
+  EXPECT_EQ(texts.steps(), 25);
+}
+
+TEST(FailureTest, DrainedServerHandsItsStreamToAnother) {
+  const auto first = StartServer();
+  const auto second = StartServer();
+  const auto client = Connect(QuickOptions({first->address(), second->address()}));
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  first->process().Signal(SIGTERM);
+  // Steps go on while the first server drains, and until it is gone.
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (first->process().Running() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  const auto code = first->process().Wait(absl::ZeroDuration());
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, 0);
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+TEST(FailureTest, StreamsOfBoundedAgeAreReplacedWithoutANotice) {
+  const auto server = StartServer({"--max_stream_age=100ms"});
+  const auto client = Connect(QuickOptions({server->address()}));
+  Texts texts(client.get(), "text");
+  const absl::Time deadline = absl::Now() + absl::Seconds(1);
+  while (absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+TEST(FailureTest, EvictedHistoriesAreReplayed) {
+  const auto server = StartServer({"--max_sequences=4"});
+  const auto client = Connect(QuickOptions({server->address()}));
+  Texts left(client.get(), "left", 4);  // three with state each
+  Texts right(client.get(), "right", 4);
+  for (int step = 0; step < 5; ++step) {
+    ASSERT_NO_FATAL_FAILURE(left.Step());
+    ASSERT_NO_FATAL_FAILURE(right.Step());
+  }
+}
+
+TEST(FailureTest, NobodyListensSoTheFallbackSamplesAndGivesBackLater) {
+  const int port = UnusedPort();
+  client::ClientOptions options = QuickOptions({absl::StrCat("127.0.0.1:", port)});
+  options.fallback = client::Fallback::kInProcess;
+  const auto client = Connect(options);
+  EXPECT_TRUE(client->in_process());
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+
+  auto server = StartServer({}, port);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (client->in_process() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  EXPECT_FALSE(client->in_process());
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+
+  texts.Begin();
+  server.reset();
+  ASSERT_NO_FATAL_FAILURE(texts.End());
+  ASSERT_NO_FATAL_FAILURE(texts.Step());
+  EXPECT_TRUE(client->in_process());
+}
+
+TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
+  const auto server = StartServer();
+  const auto client = Connect(QuickOptions({server->address()}));
+  // Enough bytes that the connection cannot swallow them all while nobody reads.
+  constexpr uint32_t kVocabulary = 1u << 19;
+  client::SequenceOptions options;
+  options.vocabulary_size = kVocabulary;
+  options.parameters.set_presence_penalty(0.5f);
+  std::vector<std::unique_ptr<client::Sequence>> sequences;
+  const std::vector<float> row(kVocabulary, 1.0f);
+  client::Batch batch{v1::DTYPE_F32, kVocabulary, {}};
+  for (int i = 0; i < 8; ++i) {
+    options.request_id = absl::StrCat("row ", i);
+    auto opened = client->Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    sequences.push_back(*std::move(opened));
+    batch.rows.push_back({sequences.back().get(), row.data()});
+  }
+  server->process().Signal(SIGSTOP);
+  client::StepOptions hurried;
+  hurried.timeout = absl::Milliseconds(200);
+  const absl::Time start = absl::Now();
+  auto outcomes = client->Step(batch, hurried);
+  EXPECT_LT(absl::Now() - start, kPatience);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (const client::RowOutcome& outcome : *outcomes) {
+    EXPECT_EQ(std::get<client::RowError>(outcome).reason, v1::DEADLINE_PASSED);
+  }
+  EXPECT_EQ(sequences[0]->position(), 0);
+  server->process().Signal(SIGCONT);
+  outcomes = client->Step(batch);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (const client::RowOutcome& outcome : *outcomes) {
+    EXPECT_TRUE(std::holds_alternative<v1::DrawResult>(outcome))
+        << client::Describe(std::get<client::RowError>(outcome));
+  }
+  EXPECT_EQ(sequences[0]->position(), 1);
+}
+
+TEST(FailureTest, SecondOwnerOfASequenceSupersedesTheFirst) {
+  const auto server = StartServer();
+  client::ClientOptions options = QuickOptions({server->address()});
+  options.worker_session = std::string("shared session");
+  const auto first = Connect(options);
+  client::SequenceOptions contested;
+  contested.request_id = std::string("contested");
+  contested.vocabulary_size = 8;
+  contested.seed = 5;
+  contested.parameters.set_presence_penalty(0.5f);
+  client::SequenceOptions own = contested;
+  own.request_id = std::string("own");
+  const float row[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const auto step = [&](client::Client& client, std::vector<client::Sequence*> sequences) {
+    client::Batch batch{v1::DTYPE_F32, 8, {}};
+    for (client::Sequence* sequence : sequences) batch.rows.push_back({sequence, row});
+    auto outcomes = client.Step(batch);
+    EXPECT_TRUE(outcomes.ok()) << outcomes.status();
+    return *std::move(outcomes);
+  };
+  const auto of_first = first->Open(contested);
+  const auto neighbour = first->Open(own);
+  ASSERT_TRUE(of_first.ok() && neighbour.ok());
+  step(*first, {of_first->get(), neighbour->get()});
+
+  const auto second = Connect(options);
+  const auto of_second = second->Open(contested);
+  ASSERT_TRUE(of_second.ok()) << of_second.status();
+  const auto lost = step(*first, {of_first->get(), neighbour->get()});
+  EXPECT_EQ(std::get<client::RowError>(lost[0]).reason, v1::SUPERSEDED);
+  EXPECT_EQ((*of_first)->position(), 1);
+  EXPECT_TRUE(std::holds_alternative<v1::DrawResult>(lost[1]));
+  const auto won = step(*second, {of_second->get()});
+  EXPECT_TRUE(std::holds_alternative<v1::DrawResult>(won[0]));
+  EXPECT_EQ((*of_second)->position(), 1);
+}
+
+}  // namespace
+}  // namespace sortition::testing

@@ -1,0 +1,48 @@
+// Starting servers and connecting to them.
+#include "tests/e2e/servers.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "kernels/check.h"
+
+namespace sortition::testing {
+
+std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags, int port) {
+  auto server = demo::ServerProcess::Start(SORTITIOND, flags, ::testing::TempDir() + "sortitiond.log", port);
+  SORTITION_CHECK(server.ok());
+  return *std::move(server);
+}
+
+int UnusedPort() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  SORTITION_CHECK(listener >= 0 && bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  SORTITION_CHECK(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  close(listener);
+  return ntohs(address.sin_port);
+}
+
+client::ClientOptions QuickOptions(std::vector<std::string> targets) {
+  client::ClientOptions options;
+  options.targets = std::move(targets);
+  options.backoff = {absl::Milliseconds(5), absl::Milliseconds(50)};
+  return options;
+}
+
+std::unique_ptr<client::Client> Connect(client::ClientOptions options) {
+  auto client = client::Client::Connect(std::move(options));
+  EXPECT_TRUE(client.ok()) << client.status();
+  SORTITION_CHECK(client.ok());
+  return *std::move(client);
+}
+
+}  // namespace sortition::testing

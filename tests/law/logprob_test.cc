@@ -1,0 +1,61 @@
+// Logprobs from integers.
+#include "kernels/law/logprob.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "kernels/law/law.h"
+#include "kernels/law/row_law.h"
+#include "tests/support/scale.h"
+
+namespace sortition::law {
+namespace {
+
+uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+
+TEST(Logprob, OfAPointMassIsPositiveZero) {
+  kernels::Distribution distribution;
+  distribution.max_bits = Bits(-3.25f);
+  distribution.weight_sum = kUnitWeight;
+  EXPECT_EQ(Bits(Logprob(distribution, Bits(-3.25f), 1)), 0u);
+  EXPECT_EQ(Bits(Logprob(distribution, Bits(-3.25f), 0.7f)), 0u);
+}
+
+TEST(Logprob, OfEqualTokensIsTheLogOfTheirNumber) {
+  kernels::Distribution distribution;
+  distribution.max_bits = Bits(2.0f);
+  for (uint32_t n = 0; n < 20; ++n) {
+    distribution.weight_sum = kUnitWeight << n;
+    EXPECT_EQ(Logprob(distribution, Bits(2.0f), 1), float(-double(n) * std::log(2.0))) << n;
+  }
+}
+
+TEST(Logprob, AgreesWithFloatingPointSoftmax) {
+  std::mt19937_64 random(61);
+  std::normal_distribution<float> logit(0, 3);
+  for (uint64_t n = testing::Scaled(2'000); n > 0; --n) {
+    std::vector<float> logits(1 + random() % 3000);
+    for (float& x : logits) x = logit(random);
+    const float max = *std::max_element(logits.begin(), logits.end());
+    const Scale scale = UnitScale(Bits(max));
+    kernels::Distribution distribution;
+    distribution.max_bits = Bits(max);
+    long double sum = 0;
+    for (const float x : logits) {
+      distribution.weight_sum += Weight(Distance(Canonical(Bits(x)), scale));
+      sum += std::exp(static_cast<long double>(x) - max);
+    }
+    const float x = logits[random() % logits.size()];
+    const auto exact = double(static_cast<long double>(x) - max - std::log(sum));
+    const double rounding = std::fabs(exact) * 0x1p-24;
+    ASSERT_NEAR(Logprob(distribution, Bits(x), 1), exact, 2e-7 + rounding);
+  }
+}
+
+TEST(LogprobDeathTest, NeedsADistribution) { EXPECT_DEATH(Logprob(kernels::Distribution(), 0, 1), "broken invariant"); }
+
+}  // namespace
+}  // namespace sortition::law

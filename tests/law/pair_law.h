@@ -1,0 +1,34 @@
+// The law's text compiled in C++ over pairs of 32-bit words: the arithmetic that shaders run.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace sortition::law_pair {
+
+using u32 = uint32_t;
+using i32 = int32_t;
+
+inline u32 MulHigh(u32 a, u32 b) { return u32((uint64_t{a} * b) >> 32); }
+inline i32 MulHighSigned(i32 a, i32 b) { return i32((int64_t{a} * b) >> 32); }
+inline u32 LeadingZeros(u32 x) { return u32(std::countl_zero(x)); }
+
+#define LAW_FUNCTION inline
+#define LAW_CONSTANT inline constexpr
+// clang-format off
+#define LAW_TABLE(name) inline constexpr u32 name[32] = {
+#define LAW_END_TABLE };
+// clang-format on
+#define LAW_LOOK_UP(name, index) name[index]
+
+#include "kernels/law/text/u64_pair.inc"
+// The text stands on that arithmetic.
+#include "kernels/law/text/law.inc"
+
+#undef LAW_FUNCTION
+#undef LAW_CONSTANT
+#undef LAW_TABLE
+#undef LAW_END_TABLE
+#undef LAW_LOOK_UP
+
+}  // namespace sortition::law_pair

@@ -1,0 +1,95 @@
+// The two 64-bit arithmetics, native and pair, give the same law.
+#include <gtest/gtest.h>
+
+#include "kernels/law/law.h"
+#include "tests/law/inputs.h"
+#include "tests/law/pair_law.h"
+#include "tests/support/scale.h"
+
+namespace sortition::law {
+namespace {
+
+namespace pair = law_pair;
+
+pair::u64 ToPair(uint64_t x) { return pair::Make64(uint32_t(x), uint32_t(x >> 32)); }
+uint64_t FromPair(pair::u64 x) { return uint64_t{x.high} << 32 | x.low; }
+
+TEST(Pair, PrimitivesEqualNative) {
+  Inputs inputs(1);
+  for (uint64_t n = testing::Scaled(4'000'000); n > 0; --n) {
+    const uint64_t a = inputs.LongWord();
+    const uint64_t b = inputs.Below(8) == 0 ? a : inputs.LongWord();
+    const uint32_t shift = inputs.Below(64);
+    ASSERT_EQ(FromPair(pair::Add64(ToPair(a), ToPair(b))), Add64(a, b)) << a << " " << b;
+    ASSERT_EQ(FromPair(pair::Sub64(ToPair(a), ToPair(b))), Sub64(a, b)) << a << " " << b;
+    ASSERT_EQ(FromPair(pair::AddSigned64(ToPair(a), int32_t(uint32_t(b)))), AddSigned64(a, int32_t(uint32_t(b))));
+    ASSERT_EQ(pair::Less64(ToPair(a), ToPair(b)), Less64(a, b)) << a << " " << b;
+    ASSERT_EQ(pair::SignedLess64(ToPair(a), ToPair(b)), SignedLess64(a, b)) << a << " " << b;
+    ASSERT_EQ(FromPair(pair::Mul32(uint32_t(a), uint32_t(b))), Mul32(uint32_t(a), uint32_t(b)));
+    ASSERT_EQ(FromPair(pair::ShiftLeft64(ToPair(a), shift)), ShiftLeft64(a, shift)) << a << " " << shift;
+    ASSERT_EQ(FromPair(pair::ShiftRight64(ToPair(a), shift)), ShiftRight64(a, shift)) << a << " " << shift;
+  }
+}
+
+TEST(Pair, SoftFloatEqualsNative) {
+  Inputs inputs(2);
+  for (uint64_t n = testing::Scaled(4'000'000); n > 0; --n) {
+    const uint32_t a = inputs.Float(67, 142);
+    const uint32_t b = inputs.Float(67, 142);
+    ASSERT_EQ(pair::AddF32(a, b), AddF32(a, b)) << a << " " << b;
+    ASSERT_EQ(pair::MultiplyF32(a, b), MultiplyF32(a, b)) << a << " " << b;
+    const uint32_t r = inputs.Float(120, 133) & 0x7fffffff;
+    ASSERT_EQ(pair::Changed(Canonical(a), Canonical(b), r, a & 0x7fffffff, b),
+              Changed(Canonical(a), Canonical(b), r, a & 0x7fffffff, b));
+  }
+}
+
+TEST(Pair, DistancesAndWeightsEqualNative) {
+  Inputs inputs(3);
+  for (uint64_t n = testing::Scaled(4'000'000); n > 0; --n) {
+    const uint32_t multiplier = (1u << 30) | (inputs.Word() & 0x3fffffff);
+    const int32_t exponent = int32_t(inputs.Below(15)) - 7;
+    const uint32_t window = uint32_t(132 - exponent);
+    uint32_t max = Canonical(inputs.Float(60, 142));
+    uint32_t x = Canonical(inputs.Float(60, 142));
+    if (Key(x) > Key(max)) std::swap(x, max);
+    if (max == kMaskedBits) continue;
+    const Scale scale = MakeScale(max, multiplier, exponent, window);
+    const pair::Scale pair_scale = pair::MakeScale(max, multiplier, exponent, window);
+    const uint32_t t = Distance(x, scale);
+    ASSERT_EQ(pair::Distance(x, pair_scale), t) << x << " " << max << " " << multiplier << " " << exponent;
+    ASSERT_EQ(FromPair(pair::Weight(t)), Weight(t)) << t;
+    const uint32_t any = inputs.Word();
+    ASSERT_EQ(FromPair(pair::Weight(any)), Weight(any)) << any;
+    const uint64_t sum = inputs.LongWord();
+    ASSERT_EQ(FromPair(pair::TopPThreshold(ToPair(sum), any)), TopPThreshold(sum, any)) << sum << " " << any;
+  }
+}
+
+TEST(Pair, RaceEqualsNative) {
+  Inputs inputs(4);
+  for (uint64_t n = testing::Scaled(2'000'000); n > 0; --n) {
+    const DrawKey key = {inputs.Word(), inputs.Word(), inputs.Word(), inputs.Word()};
+    const uint32_t index = inputs.Below(1u << 20);
+    const uint64_t word = WordOf(NoiseWords(index / 2, kTokenTag, key), index);
+    const pair::DrawKey pair_key = {key.seed_low, key.seed_high, key.position, key.stream};
+    ASSERT_EQ(FromPair(pair::WordOf(pair::NoiseWords(index / 2, kTokenTag, pair_key), index)), word);
+
+    const uint64_t other = inputs.LongWord();
+    ASSERT_EQ(pair::Owner(ToPair(other)), Owner(other));
+    const uint64_t r = Uniform(other);
+    ASSERT_EQ(FromPair(pair::Uniform(ToPair(other))), r);
+    const uint64_t a = NegLog2(r);
+    const uint64_t b = NegLog2(Uniform(word));
+    ASSERT_EQ(FromPair(pair::NegLog2(ToPair(r))), a) << r;
+    ASSERT_EQ(FromPair(pair::OwnerLog(ToPair(a))), OwnerLog(a)) << a;
+    ASSERT_EQ(FromPair(pair::OtherLog(ToPair(a), ToPair(b))), OtherLog(a, b)) << a << " " << b;
+    const uint32_t t = inputs.Below(kDeadFromDistance);
+    ASSERT_EQ(FromPair(pair::RaceKey(t, ToPair(OwnerLog(a)))), RaceKey(t, OwnerLog(a)));
+    const uint64_t x = other | 1;
+    ASSERT_EQ(FromPair(pair::Log2Raw(ToPair(x))), Log2Raw(x)) << x;
+  }
+}
+
+}  // namespace
+}  // namespace sortition::law

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""The house rules of this tree that a program can check.
+
+`house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`) and
+exits with 1 if there is any. A rule is a function from one file to its findings; FILE_RULES lists them. The rules that
+need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
+"""
+
+import posixpath
+import re
+import subprocess
+import sys
+from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+CPP = (".h", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp")
+HEADERS = (".h", ".cuh")
+SCRIPTS = (".py", ".sh")
+SCRIPT_PATHS = ("dev", ".ci/run")
+MAX_COLUMNS = 120
+
+# Holds one example of every offence.
+EXAMPLES = "tests/lint/house_rules_test.py"
+
+
+class Finding(NamedTuple):
+    path: str
+    line: int
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.what}"
+
+
+# Line number and explanation; the rule's name is added where it is called.
+Found = Iterator[Tuple[int, str]]
+FileRule = Callable[[str, List[str]], Found]
+TreeRule = Callable[[Dict[str, List[str]]], Iterator[Tuple[str, int, str]]]
+
+
+def is_script(path: str) -> bool:
+    return path.endswith(SCRIPTS) or path in SCRIPT_PATHS
+
+
+def is_code(path: str) -> bool:
+    return path.endswith(CPP + (".proto", ".cmake")) or path.endswith("CMakeLists.txt") or is_script(path)
+
+
+def matching(lines: List[str], pattern: "re.Pattern[str]", what: str) -> Found:
+    for number, line in enumerate(lines, 1):
+        match = pattern.search(line)
+        if match:
+            yield number, f"{what}: {match.group(0).strip()}"
+
+
+def without_comments(lines: List[str]) -> List[str]:
+    """The lines with string literals emptied and // comments cut."""
+    return [re.sub(r"//.*", "", re.sub(r'"(?:[^"\\]|\\.)*"', '""', line)) for line in lines]
+
+
+# --- text
+
+MACHINE_PATH = re.compile(r"(?<![\w.})>~/-])/(?:home|Users|root|work|tmp|mnt)/[\w.-]*|\b[A-Z]:\\\\?Users\b")
+UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b")
+LICENCE = re.compile(r"Licensed under the [A]pache|SPDX-[L]icense-Identifier|[Cc]opyright \(c\)|All rights [r]eserved")
+REGISTRY = re.compile(
+    r"\b(?:pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|crates\.io|proxy\.golang\.org|anaconda\.org"
+    r"|(?:deb|security)\.debian\.org|archive\.ubuntu\.com|docker\.io|ghcr\.io|quay\.io|gcr\.io|nvcr\.io)\b"
+)
+
+
+def machine_path(path: str, lines: List[str]) -> Found:
+    """A path of one developer's machine means nothing on the next."""
+    return matching(lines, MACHINE_PATH, "a path of one machine")
+
+
+def unfinished(path: str, lines: List[str]) -> Found:
+    """What is not done is not in the tree."""
+    return matching(lines, UNFINISHED, "unfinished work")
+
+
+def licence(path: str, lines: List[str]) -> Found:
+    """LICENSE speaks for every file."""
+    if path != "LICENSE":
+        yield from matching(lines, LICENCE, "a licence text outside LICENSE")
+
+
+def registry(path: str, lines: List[str]) -> Found:
+    """Where packages and images come from is the machine's configuration."""
+    return matching(lines, REGISTRY, "a package registry's host")
+
+
+# --- form
+
+
+def first_line(path: str, lines: List[str]) -> Found:
+    """The first line says what the file is."""
+    body = lines[1:] if lines and lines[0].startswith("#!") else lines
+    start = body[0] if body else ""
+    if path.endswith(CPP + (".proto",)) and not start.startswith("// "):
+        yield 1, "does not start with a // comment that says what the file is"
+    if is_script(path) and not start.startswith(("# ", '"""')):
+        yield 1, "does not start with a comment or docstring that says what the file is"
+
+
+def pragma_once(path: str, lines: List[str]) -> Found:
+    if path.endswith(HEADERS) and "#pragma once" not in lines:
+        yield 1, "a header without #pragma once"
+
+
+def line_length(path: str, lines: List[str]) -> Found:
+    if is_code(path):
+        for number, line in enumerate(lines, 1):
+            if len(line) > MAX_COLUMNS:
+                yield number, f"{len(line)} columns, at most {MAX_COLUMNS}"
+
+
+# --- structure
+
+# Folder, what it must not include, why. The layers are kernels < devices < service; the client stands beside the service.
+FORBIDDEN_INCLUDES = (
+    ("kernels/", r"(?:absl|grpc\w*|google|prometheus|sortition)/", "kernels include no framework header"),
+    ("kernels/", r"(?:devices|service|client|monitoring)/", "kernels know no layer above them"),
+    ("devices/", r"(?:grpc\w*|google|sortition)/", "devices know no wire format"),
+    ("devices/", r"(?:service|client)/", "devices know no layer above them"),
+    ("service/", r"client/", "the service does not know its clients"),
+    ("", r"tests/", "only tests include tests"),
+)
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
+GENERATED_ALLOWED = (
+    "service/stream/",
+    "service/request/",
+    "service/result/",
+    "service/server/",
+    "client/",
+    "tests/",
+)
+
+
+def includes(lines: List[str]) -> Iterator[Tuple[int, str]]:
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1)
+
+
+def include_layers(path: str, lines: List[str]) -> Found:
+    if not path.endswith(CPP) or path.startswith("tests/"):
+        return
+    for number, included in includes(lines):
+        for folder, pattern, why in FORBIDDEN_INCLUDES:
+            if path.startswith(folder) and re.match(pattern, included):
+                yield number, f"includes {included}: {why}"
+
+
+def generated_messages(path: str, lines: List[str]) -> Found:
+    """Only the two ends of the wire see generated protobuf types."""
+    if path.endswith(CPP) and not path.startswith(GENERATED_ALLOWED):
+        for number, included in includes(lines):
+            if included.endswith(".pb.h"):
+                yield number, f"includes {included}, which only {', '.join(GENERATED_ALLOWED)} may"
+
+
+OPTION = r"[\w.>()-]*\b(?:top_p|min_p|typical_p|xtc_\w+|epsilon_cutoff|eta_cutoff)_?\b(?:\(\))?"
+THRESHOLD = re.compile(rf"{OPTION}\s[<>]=?\s|\s[<>]=?\s{OPTION}")
+THRESHOLD_ALLOWED = ("kernels/law/", "service/request/", "tests/")
+
+
+def thresholds_in_law(path: str, lines: List[str]) -> Found:
+    """A probability meets its threshold in the law alone; service/request compares only with the published range."""
+    if path.endswith(CPP) and not path.startswith(THRESHOLD_ALLOWED):
+        yield from matching(without_comments(lines), THRESHOLD, "a comparison that belongs in kernels/law")
+
+
+SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep|sleep)\s*\(")
+
+
+SLEEP_ALLOWED = ("tests/e2e/", "tests/bench/")
+
+
+def no_sleep(path: str, lines: List[str]) -> Found:
+    """A test's clock is injected; what runs whole processes may have to wait for them."""
+    if path.startswith("tests/") and path.endswith(CPP) and not path.startswith(SLEEP_ALLOWED):
+        yield from matching(without_comments(lines), SLEEP, "a test that sleeps")
+
+
+FILE_RULES: Tuple[FileRule, ...] = (
+    machine_path,
+    unfinished,
+    licence,
+    registry,
+    first_line,
+    pragma_once,
+    line_length,
+    include_layers,
+    generated_messages,
+    thresholds_in_law,
+    no_sleep,
+)
+
+# --- the tree as a whole
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^\s*(?:```|~~~)")
+LAYOUT_PAGE = "ARCHITECTURE.md"
+LAYOUT_DEPTH = 2
+
+
+def folders_of(path: str) -> Iterator[str]:
+    parts = path.split("/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        yield "/".join(parts[:depth])
+
+
+def heading_anchors(lines: List[str]) -> List[str]:
+    titles = [line.lstrip("#").strip() for line in lines if line.startswith("#")]
+    return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def links_resolve(files: Dict[str, List[str]]) -> Iterator[Tuple[str, int, str]]:
+    folders = {folder for path in files for folder in folders_of(path)} | {"."}
+    for path in sorted(files):
+        if not path.endswith(".md"):
+            continue
+        fenced = False
+        for number, line in enumerate(files[path], 1):
+            fenced ^= bool(FENCE.match(line))
+            for target in [] if fenced else LINK.findall(line):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                name, _, anchor = target.partition("#")
+                resolved = posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) if name else path
+                if resolved not in files and resolved not in folders:
+                    yield path, number, f"a link to {target}, which is not in the tree"
+                elif anchor and resolved.endswith(".md") and anchor not in heading_anchors(files[resolved]):
+                    yield path, number, f"a link to {target}, but there is no such heading"
+
+
+def folders_are_explained(files: Dict[str, List[str]]) -> Iterator[Tuple[str, int, str]]:
+    """Every folder down to LAYOUT_DEPTH has a row in the layout page's table."""
+    rows = [line for line in files.get(LAYOUT_PAGE, []) if line.startswith("| `")]
+    folders = {folder for path in files for folder in folders_of(path) if folder.count("/") < LAYOUT_DEPTH}
+    for folder in sorted(folders):
+        if not any(row.startswith(f"| `{folder}/` |") for row in rows):
+            yield LAYOUT_PAGE, 1, f"has no row for {folder}/"
+
+
+TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained)
+
+
+def check_file(path: str, lines: List[str]) -> List[Finding]:
+    if path == EXAMPLES:
+        return []
+    return [Finding(path, line, rule.__name__, what) for rule in FILE_RULES for line, what in rule(path, lines)]
+
+
+def check_tree(files: Dict[str, List[str]]) -> List[Finding]:
+    """All findings of `files`, a map from path (relative to the root, with /) to lines."""
+    findings = [finding for path in sorted(files) for finding in check_file(path, files[path])]
+    for rule in TREE_RULES:
+        findings += [Finding(path, line, rule.__name__, what) for path, line, what in rule(files)]
+    return findings
+
+
+def read_tree() -> Dict[str, List[str]]:
+    """Every file of the working tree that git tracks or would track; what is not UTF-8 text has no lines."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    listing = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode()
+    files = {}
+    for path in filter(None, listing.split("\0")):
+        try:
+            with open(path, encoding="utf-8") as file:
+                files[path] = file.read().splitlines()
+        except UnicodeDecodeError:
+            files[path] = []
+        except (FileNotFoundError, IsADirectoryError):
+            continue
+    return files
+
+
+def main() -> int:
+    files = read_tree()
+    findings = check_tree(files)
+    for finding in findings:
+        print(finding)
+    print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)
+    return 1 if findings or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Every house rule finds its offence and leaves the neighbouring innocent line alone."""
+
+import unittest
+
+import house_rules
+
+# Rule, file, offending line.
+OFFENCES = [
+    (house_rules.machine_path, "docs/a.md", "see /home/ann/notes"),
+    (house_rules.machine_path, "docs/a.md", "see `/tmp/out.json`"),
+    (house_rules.machine_path, "service/a.cc", '  Open("/root/key");'),
+    (house_rules.unfinished, "service/a.cc", "// TODO: the rest"),
+    (house_rules.unfinished, "docs/a.md", "FIXME"),
+    (house_rules.licence, "service/a.cc", "// SPDX-License-Identifier: Apache-2.0"),
+    (house_rules.licence, "service/a.cc", "// Licensed under the Apache License"),
+    (house_rules.registry, "deploy/a.sh", "pull docker.io/library/debian"),
+    (house_rules.first_line, "service/a.cc", "#include <vector>"),
+    (house_rules.first_line, "proto/a.proto", 'syntax = "proto3";'),
+    (house_rules.first_line, "client/a.py", "import sys"),
+    (house_rules.pragma_once, "service/a.h", "// A header."),
+    (house_rules.line_length, "service/a.cc", "// " + "x" * 118),
+    (house_rules.line_length, "dev", "# " + "x" * 119),
+    (house_rules.include_layers, "kernels/cpu/a.cc", '#include "absl/types/span.h"'),
+    (house_rules.include_layers, "kernels/cpu/a.cc", "#include <grpcpp/grpcpp.h>"),
+    (house_rules.include_layers, "kernels/cpu/a.cc", '#include "devices/device.h"'),
+    (house_rules.include_layers, "devices/cpu/a.cc", '#include "service/engine.h"'),
+    (house_rules.include_layers, "devices/cpu/a.cc", '#include "sortition/v1/sampling.pb.h"'),
+    (house_rules.include_layers, "service/a.cc", '#include "client/cpp/client.h"'),
+    (house_rules.include_layers, "service/a.cc", '#include "tests/fake.h"'),
+    (house_rules.generated_messages, "service/batch/a.cc", '#include "sortition/v1/sampling.pb.h"'),
+    (house_rules.generated_messages, "service/main.cc", '#include "sortition/v1/sampling.grpc.pb.h"'),
+    (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (mass >= options.top_p) break;"),
+    (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (options->min_p() < 1) {"),
+    (house_rules.thresholds_in_law, "kernels/vulkan/a.comp", "  if (p <= xtc_threshold) {"),
+    (house_rules.thresholds_in_law, "service/route/a.cc", "  return min_p_ > 0;"),
+    (house_rules.no_sleep, "tests/sequence/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
+    (house_rules.no_sleep, "tests/server/a.cc", "  std::this_thread::sleep_for(1s);"),
+]
+
+# Rule, file, a line that looks like an offence and is none.
+INNOCENT = [
+    (house_rules.machine_path, "docs/a.md", "see client/work/flow.md and https://example.org/home/page"),
+    (house_rules.machine_path, "docs/a.md", "the socket $TMPDIR/tmp/x and network/tmp/"),
+    (house_rules.unfinished, "docs/a.md", "a TODOS list"),
+    (house_rules.licence, "LICENSE", "   Licensed under the Apache License"),
+    (house_rules.registry, "docs/a.md", "gdocker.iot"),
+    (house_rules.first_line, "service/a.cc", "// The wiring."),
+    (house_rules.first_line, "client/a.py", '"""A client."""'),
+    (house_rules.pragma_once, "service/a.h", "#pragma once"),
+    (house_rules.line_length, "docs/a.md", "x" * 200),
+    (house_rules.line_length, "service/a.cc", "// " + "x" * 117),
+    (house_rules.include_layers, "kernels/cpu/a.cc", '#include "kernels/law/law.h"'),
+    (house_rules.include_layers, "devices/cpu/a.cc", '#include "absl/status/status.h"'),
+    (house_rules.include_layers, "tests/client/a.cc", '#include "client/cpp/client.h"'),
+    (house_rules.generated_messages, "service/stream/a.cc", '#include "sortition/v1/sampling.pb.h"'),
+    (house_rules.thresholds_in_law, "service/batch/a.cc", "  // rows with top_p < 1 cost more"),
+    (house_rules.thresholds_in_law, "service/batch/a.cc", '  Log("top_p > 1");'),
+    (house_rules.thresholds_in_law, "service/batch/a.cc", "  out << top_p; p->min_p = 0;"),
+    (house_rules.thresholds_in_law, "service/request/a.cc", "  if (top_p > 1) return Refuse();"),
+    (house_rules.thresholds_in_law, "kernels/law/a.cc", "  if (top_p < 1) {"),
+    (house_rules.no_sleep, "tests/sequence/a.cc", "// never sleep (the clock is injected)"),
+    (house_rules.no_sleep, "tests/e2e/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
+]
+
+
+class FileRules(unittest.TestCase):
+    def test_every_offence_is_found_by_its_rule(self):
+        for rule, path, line in OFFENCES:
+            with self.subTest(rule=rule.__name__, line=line):
+                self.assertEqual([number for number, _ in rule(path, [line])], [1])
+
+    def test_innocent_lines_pass(self):
+        for rule, path, line in INNOCENT:
+            with self.subTest(rule=rule.__name__, line=line):
+                self.assertEqual(list(rule(path, [line])), [])
+
+    def test_every_rule_has_an_offence_and_an_innocent_line(self):
+        for examples in (OFFENCES, INNOCENT):
+            self.assertEqual({rule for rule, _, _ in examples}, set(house_rules.FILE_RULES))
+
+    def test_a_finding_names_file_line_and_rule(self):
+        findings = house_rules.check_file("service/a.cc", ["// A file.", "// FIXME"])
+        self.assertEqual([str(finding) for finding in findings], ["service/a.cc:2: unfinished: unfinished work: FIXME"])
+
+    def test_a_script_may_start_with_an_interpreter(self):
+        self.assertEqual(list(house_rules.first_line("dev", ["#!/usr/bin/env bash", "# The entry."])), [])
+        self.assertEqual(len(list(house_rules.first_line("dev", ["#!/usr/bin/env bash", "set -e"]))), 1)
+
+
+class Links(unittest.TestCase):
+    FILES = {
+        "README.md": [],
+        "docs/testing.md": ["# How it is tested", "## On a GPU"],
+        "docs/flow.svg": [],
+    }
+
+    def findings(self, path, line):
+        return list(house_rules.links_resolve({**self.FILES, path: [line]}))
+
+    def test_links_that_resolve(self):
+        for line in (
+            "[t](docs/testing.md) ![f](docs/flow.svg) [d](docs) [w](https://example.org/x)",
+            "[t](docs/testing.md#on-a-gpu)",
+        ):
+            self.assertEqual(self.findings("README.md", line), [], line)
+        self.assertEqual(self.findings("docs/other.md", "[up](../README.md) [beside](testing.md)"), [])
+
+    def test_links_that_do_not(self):
+        for line in ("[t](testing.md)", "![f](docs/none.svg)", "[t](docs/testing.md#on-a-tpu)", "[u](../README.md)"):
+            self.assertEqual(len(self.findings("README.md", line)), 1, line)
+
+    def test_code_blocks_hold_no_links(self):
+        files = {**self.FILES, "README.md": ["```", "x[i](none.md)", "```"]}
+        self.assertEqual(list(house_rules.links_resolve(files)), [])
+
+
+class Layout(unittest.TestCase):
+    def test_a_folder_without_a_row_is_found(self):
+        page = ["and `service/route/`", "| `service/` | parts |", "| `service/batch/` | batches |"]
+        files = {"ARCHITECTURE.md": page, "service/batch/a.cc": [], "service/route/b/c.cc": []}
+        said = [what for _, _, what in house_rules.folders_are_explained(files)]
+        self.assertEqual(said, ["has no row for service/route/"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,81 @@
+// What each report of the service does to the metrics.
+#include "monitoring/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+#include <string>
+
+namespace sortition::monitoring {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  std::string Text() const { return prometheus::TextSerializer().Serialize(observer_.registry()->Collect()); }
+
+  PrometheusObserver observer_{{"cpu0", "cpu1"}};
+};
+
+TEST_F(MetricsTest, StepsRowsAndTokens) {
+  observer_.StepReceived(3, 4096);
+  observer_.StepReceived(1, 1000);
+  observer_.TokensDrawn(2);
+  observer_.StepAnswered(absl::Milliseconds(250));
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_steps_total 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_rows_total 4\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_payload_bytes_total 5096\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_tokens_total 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_step_latency_seconds_count 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_step_latency_seconds_sum 0.25\n"));
+}
+
+TEST_F(MetricsTest, BatchesGoToTheirDevice) {
+  observer_.BatchDone("cpu1", 5, absl::Milliseconds(500), absl::Milliseconds(125));
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_batches_total{device=\"cpu0\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_batches_total{device=\"cpu1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_batch_rows_sum{device=\"cpu1\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_kernel_seconds_sum{device=\"cpu1\"} 0.125\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_queue_wait_seconds_sum 0.5\n"));
+}
+
+TEST_F(MetricsTest, RefusalsEvictionsAndReplays) {
+  observer_.Refused(service::Reason::kLogitNan, 2);
+  observer_.SequencesEvicted("bytes", 7);
+  observer_.HistoryReplayed(100);
+  observer_.HistoryReplayed(11);
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"LOGIT_NAN\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"OVERLOADED\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_evictions_total{cause=\"bytes\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_replays_total 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_replayed_tokens_total 111\n"));
+}
+
+TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
+  observer_.StepReceived(3, 0);
+  observer_.TokensDrawn(3);
+  observer_.Refused(service::Reason::kLogitNan, 2);
+  observer_.Refused(service::Reason::kOverloaded, 1);
+  observer_.BatchDone("cpu0", 1, {}, {});
+  observer_.BatchDone("cpu1", 1, {}, {});
+  const service::Observer::Totals totals = observer_.totals();
+  EXPECT_EQ(totals.steps, 1u);
+  EXPECT_EQ(totals.rows, 3u);
+  EXPECT_EQ(totals.tokens, 3u);
+  EXPECT_EQ(totals.errors, 3u);
+  EXPECT_EQ(totals.batches, 2u);
+}
+
+// A name that no label was made for is a broken invariant of the service.
+TEST_F(MetricsTest, UnknownDevicesAndCausesAbort) {
+  EXPECT_DEATH(observer_.BatchDone("gpu9", 1, {}, {}), "broken invariant");
+  EXPECT_DEATH(observer_.SequencesEvicted("boredom", 1), "broken invariant");
+}
+
+}  // namespace
+}  // namespace sortition::monitoring

@@ -1,0 +1,142 @@
+// Settings: what is refused, and which source goes first.
+#include "service/server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
+#include "service/server/flags.h"
+
+namespace sortition::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct BadConfig {
+  const char* flag;  // that the error must begin with
+  const char* why;   // that it must contain
+  std::function<void(Config&)> change;
+};
+
+TEST(ConfigTest, DefaultsAreValid) { EXPECT_TRUE(Validate(Config()).ok()) << Validate(Config()); }
+
+TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
+  const std::vector<BadConfig> bad = {
+      {"listen", "at least one", [](Config& c) { c.listen.clear(); }},
+      {"listen", "numeric address", [](Config& c) { c.listen = {"localhost:1"}; }},
+      {"listen", "--insecure",
+       [](Config& c) {
+         c.listen = {"127.0.0.1:1", "0.0.0.0:1"};
+       }},
+      {"listen", "--tls_certificate", [](Config& c) { c.listen = {"[::]:1"}; }},
+      {"metrics_listen", "numeric address", [](Config& c) { c.metrics_listen = "everywhere"; }},
+      {"metrics_listen", "TCP", [](Config& c) { c.metrics_listen = "unix:/x"; }},
+      {"health_listen", "TCP", [](Config& c) { c.health_listen = "unix:/health"; }},
+      {"port_file", "TCP",
+       [](Config& c) {
+         c.port_file = "port.txt";
+         c.listen = {"unix:/x"};
+       }},
+      {"tls_key", "together", [](Config& c) { c.tls_certificate = "server.pem"; }},
+      {"tls_certificate", "together", [](Config& c) { c.tls_key = "server.key"; }},
+      {"tls_client_ca", "--tls_certificate", [](Config& c) { c.tls_client_ca = "clients.pem"; }},
+      {"stream_threads", "1..64", [](Config& c) { c.stream_threads = 0; }},
+      {"max_watchers", "1..10000", [](Config& c) { c.max_watchers = 0; }},
+      {"drain_grace", "0..24h", [](Config& c) { c.drain_grace = -absl::Seconds(1); }},
+      {"drain_grace", "0..24h", [](Config& c) { c.drain_grace = absl::InfiniteDuration(); }},
+      {"max_message_bytes", "1024..1073741823", [](Config& c) { c.limits.max_message_bytes = uint64_t{1} << 30; }},
+      {"max_streams", "1..1000000", [](Config& c) { c.limits.max_streams = 0; }},
+      {"max_vocabulary", "1..1048575", [](Config& c) { c.limits.max_vocabulary = 1u << 20; }},
+      {"stalled_write", "100ms..24h", [](Config& c) { c.limits.stalled_write = absl::ZeroDuration(); }},
+      {"stream_unanswered_bytes", "--max_message_bytes", [](Config& c) { c.limits.stream_unanswered_bytes = 1 << 20; }},
+      {"stream_unanswered_rows", "--max_step_rows", [](Config& c) { c.limits.stream_unanswered_rows = 10; }},
+      {"max_queued_rows", "--max_step_rows", [](Config& c) { c.limits.max_queued_rows = 10; }},
+      {"max_received_bytes", "--stream_unanswered_bytes", [](Config& c) { c.max_received_bytes = 1 << 20; }},
+      {"kept_history", "--max_history", [](Config& c) { c.limits.max_history = 10; }},
+  };
+  for (const BadConfig& one : bad) {
+    Config config;
+    one.change(config);
+    const absl::Status status = Validate(config);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.flag << " " << one.why;
+    const std::string message(status.message());
+    EXPECT_EQ(message.rfind(absl::StrCat("--", one.flag, ": "), 0), 0u) << message;
+    EXPECT_THAT(message, HasSubstr(one.why));
+  }
+}
+
+TEST(ConfigTest, BeyondLoopbackNeedsTlsOrConsent) {
+  Config config;
+  config.listen = {"0.0.0.0:50051"};
+  EXPECT_FALSE(Validate(config).ok());
+  config.insecure = true;
+  EXPECT_TRUE(Validate(config).ok());
+  config.insecure = false;
+  config.tls_certificate = "server.pem";
+  config.tls_key = "server.key";
+  EXPECT_TRUE(Validate(config).ok());
+}
+
+class FlagsTest : public ::testing::Test {
+ protected:
+  static absl::StatusOr<Config> Read(std::vector<const char*> environment, std::vector<const char*> arguments = {}) {
+    environment.push_back(nullptr);
+    arguments.insert(arguments.begin(), "sortitiond");
+    arguments.push_back(nullptr);
+    return ConfigFromFlags(static_cast<int>(arguments.size()) - 1, const_cast<char**>(arguments.data()),
+                           environment.data(), "0");
+  }
+  static std::string Error(std::vector<const char*> environment, std::vector<const char*> arguments = {}) {
+    const auto config = Read(std::move(environment), std::move(arguments));
+    return std::string(config.status().message());
+  }
+
+  absl::FlagSaver restore_flags_;
+};
+
+TEST_F(FlagsTest, WithoutAnythingEverySettingHasItsDefault) {
+  const auto config = Read({"PATH=/bin", "SORTITIO=1", "LISTEN=x"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->listen, Config().listen);
+  EXPECT_EQ(config->metrics_listen, Config().metrics_listen);
+  EXPECT_EQ(config->drain_grace, Config().drain_grace);
+  EXPECT_EQ(config->limits.max_state_bytes, Config().limits.max_state_bytes);
+}
+
+TEST_F(FlagsTest, TheCommandLineGoesBeforeTheEnvironment) {
+  const auto config =
+      Read({"SORTITION_MAX_STREAMS=7", "SORTITION_LISTEN=127.0.0.1:1,unix:/a=b", "SORTITION_DRAIN_GRACE=2s"},
+           {"--max_streams=9", "--log_level=warning"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->limits.max_streams, 9u);
+  EXPECT_EQ(config->listen, (std::vector<std::string>{"127.0.0.1:1", "unix:/a=b"}));
+  EXPECT_EQ(config->drain_grace, absl::Seconds(2));
+  EXPECT_EQ(config->log_level, LogLevel::kWarning);
+}
+
+TEST_F(FlagsTest, UnknownVariablesAreRefusedByName) {
+  EXPECT_THAT(Error({"SORTITION_MAX_STREAM=7"}), HasSubstr("SORTITION_MAX_STREAM: "));
+  EXPECT_THAT(Error({"SORTITION_=7"}), HasSubstr("SORTITION_: "));
+  EXPECT_THAT(Error({"SORTITION_max_streams=7"}), HasSubstr("SORTITION_max_streams: "));
+  // Flags of libraries are no settings.
+  EXPECT_THAT(Error({"SORTITION_FLAGFILE=x"}), HasSubstr("SORTITION_FLAGFILE: "));
+}
+
+TEST_F(FlagsTest, BadValuesNameVariableAndFlag) {
+  const std::string error = Error({"SORTITION_MAX_STREAMS=many"});
+  EXPECT_THAT(error, HasSubstr("SORTITION_MAX_STREAMS: \"many\""));
+  EXPECT_THAT(error, HasSubstr("--max_streams"));
+  EXPECT_THAT(Error({"SORTITION_LOG_LEVEL=loud"}), HasSubstr("expected debug, info, warning or error"));
+}
+
+TEST_F(FlagsTest, ArgumentsThatAreNoFlagsAreRefused) {
+  EXPECT_THAT(Error({}, {"serve"}), HasSubstr("serve: not a flag"));
+}
+
+}  // namespace
+}  // namespace sortition::server

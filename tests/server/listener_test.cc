@@ -1,0 +1,110 @@
+// Listeners: addresses, sockets that are taken, Unix sockets.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
+#include "tests/server/test_server.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+std::string TestSocketPath(const char* name) {
+  return absl::StrCat(testing::TempDir(), "sortition_", getpid(), "_", name);
+}
+
+TEST(ListenAddressTest, PrintsWhatItParsed) {
+  for (const char* text : {"127.0.0.1:50051", "0.0.0.0:0", "[::1]:65535", "[::]:1", "unix:/run/sortition.sock"}) {
+    const auto address = ListenAddress::Parse(text);
+    ASSERT_TRUE(address.ok()) << text;
+    EXPECT_EQ(address->ToString(), text);
+  }
+}
+
+TEST(ListenAddressTest, RefusesWhatIsNone) {
+  for (const char* text : {"", "127.0.0.1", "localhost:50051", "127.0.0.1:65536", "127.0.0.1:-1",
+                           "127.0.0.1:", ":50051", "::1:50051", "[::1]", "[]:1", "1.2.3:4", "unix:"}) {
+    const auto address = ListenAddress::Parse(text);
+    ASSERT_FALSE(address.ok()) << text;
+    EXPECT_TRUE(absl::StrContains(address.status().message(), text));
+  }
+  EXPECT_FALSE(ListenAddress::Parse("unix:" + std::string(200, 'x')).ok());
+}
+
+TEST(ListenAddressTest, KnowsWhatIsLocal) {
+  for (const char* text : {"127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "unix:/x"}) {
+    EXPECT_TRUE(ListenAddress::Parse(text)->is_local()) << text;
+  }
+  for (const char* text : {"0.0.0.0:1", "10.0.0.1:1", "[::]:1", "[fd00::1]:1", "126.0.0.1:1"}) {
+    EXPECT_FALSE(ListenAddress::Parse(text)->is_local()) << text;
+  }
+}
+
+TEST(ListenerTest, ASecondServerOnThePortFails) {
+  TestServer server;
+  const auto second = ListenSocket::Bind(server.server().addresses().front());
+  ASSERT_FALSE(second.ok());
+  EXPECT_TRUE(absl::StrContains(second.status().message(), server.target())) << second.status();
+  EXPECT_TRUE(absl::StrContains(second.status().message(), "Address already in use")) << second.status();
+}
+
+TEST(ListenerTest, ThePortIsFreeAgainAfterStop) {
+  TestServer server;
+  const ListenAddress address = server.server().addresses().front();
+  TestStream stream(server.Connect());
+  stream.Greet();
+  server.server().Stop();
+  EXPECT_TRUE(ListenSocket::Bind(address).ok());
+}
+
+TEST(ListenerTest, ServesOnSeveralListenersAtOnce) {
+  Config config = TestConfig();
+  config.listen = {absl::StrCat("unix:", TestSocketPath("several")), "127.0.0.1:0", "127.0.0.1:0"};
+  TestServer server(config);
+  ASSERT_EQ(server.server().addresses().size(), 3u);
+  for (const ListenAddress& address : server.server().addresses()) {
+    TestStream stream(grpc::CreateChannel(address.ToString(), grpc::InsecureChannelCredentials()));
+    stream.Greet();
+    stream.HalfClose();
+    EXPECT_TRUE(stream.Finish().ok()) << address.ToString();
+  }
+}
+
+TEST(ListenerTest, AUnixSocketIsPrivateAndLeavesNothingBehind) {
+  const std::string path = TestSocketPath("private");
+  {
+    const auto bound = ListenSocket::Bind(*ListenAddress::Parse("unix:" + path));
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    struct stat status;
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    EXPECT_TRUE(S_ISSOCK(status.st_mode));
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+    EXPECT_FALSE(ListenSocket::Bind(*ListenAddress::Parse("unix:" + path)).ok()) << "taken from a server that lives";
+  }
+  EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+TEST(ListenerTest, AnAbandonedUnixSocketIsReplacedAndAFileIsNot) {
+  const auto address = ListenAddress::Parse("unix:" + TestSocketPath("abandoned"));
+  const int abandoned = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(abandoned, address->address(), address->size()), 0);
+  close(abandoned);
+  EXPECT_TRUE(ListenSocket::Bind(*address).ok());
+
+  FILE* file = fopen(address->unix_path().c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  fclose(file);
+  EXPECT_FALSE(ListenSocket::Bind(*address).ok());
+  EXPECT_EQ(unlink(address->unix_path().c_str()), 0) << "the file is still there";
+}
+
+}  // namespace
+}  // namespace sortition::server

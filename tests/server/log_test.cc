@@ -1,0 +1,88 @@
+// Log lines: JSON, levels and the bound on lines a second.
+#include "service/server/log.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/json.h"
+
+namespace sortition::server {
+namespace {
+
+class SettableClock : public service::Clock {
+ public:
+  absl::Time Now() const override { return now; }
+  absl::Time now = absl::FromUnixSeconds(1'700'000'000);
+};
+
+class LogTest : public ::testing::Test {
+ protected:
+  JsonObject Last() {
+    auto parsed = ParseJson(lines_.back());
+    EXPECT_TRUE(parsed) << lines_.back();
+    return parsed.value_or(JsonObject());
+  }
+
+  SettableClock clock_;
+  std::vector<std::string> lines_;
+  Log log_{LogLevel::kInfo, &clock_, [this](std::string_view line) { lines_.emplace_back(line); }};
+};
+
+TEST_F(LogTest, WritesOneObjectALine) {
+  log_.Write(LogLevel::kWarning, "happened", {{"text", "a"}, {"number", -3}, {"real", 0.5}});
+  ASSERT_EQ(lines_.size(), 1u);
+  EXPECT_EQ(lines_[0].find('\n'), lines_[0].size() - 1);
+  const JsonObject line = Last();
+  EXPECT_EQ(JsonText(line, "time"), "2023-11-14T22:13:20.000000Z");
+  EXPECT_EQ(JsonText(line, "level"), "warning");
+  EXPECT_EQ(JsonText(line, "event"), "happened");
+  EXPECT_EQ(JsonText(line, "text"), "a");
+  EXPECT_EQ(line.at("number"), JsonValue(-3.0));
+  EXPECT_EQ(line.at("real"), JsonValue(0.5));
+}
+
+TEST_F(LogTest, AnyTextSurvives) {
+  std::string text;
+  for (int c = 0; c < 128; ++c) text.push_back(static_cast<char>(c));
+  text += "\xc3\xa9 \xe2\x82\xac";
+  log_.Write(LogLevel::kInfo, "happened", {{"text", text}});
+  EXPECT_EQ(JsonText(Last(), "text"), text);
+}
+
+TEST_F(LogTest, NumbersThatJsonLacksAreNull) {
+  log_.Write(LogLevel::kInfo, "happened", {{"n", std::numeric_limits<double>::quiet_NaN()}});
+  EXPECT_EQ(Last().at("n"), JsonValue(nullptr));
+}
+
+TEST_F(LogTest, TheReaderRefusesWhatIsNoObject) {
+  for (const char* text :
+       {"", "{}", "{\"a\":1", "{\"a\":1}x", "{\"a\":}", "{\"a\":1,\"a\":2}", "{\"a\":\"\n\"}", "{'a':1}"}) {
+    EXPECT_FALSE(ParseJson(text)) << text;
+  }
+}
+
+TEST_F(LogTest, DropsWhatIsBelowItsLevel) {
+  log_.Write(LogLevel::kDebug, "happened");
+  EXPECT_TRUE(lines_.empty());
+  log_.Write(LogLevel::kError, "happened");
+  EXPECT_EQ(lines_.size(), 1u);
+}
+
+TEST_F(LogTest, AFloodOfOneEventIsCountedNotWritten) {
+  for (uint32_t i = 0; i < Log::kLinesPerSecond + 25; ++i) log_.Write(LogLevel::kInfo, "flood");
+  EXPECT_EQ(lines_.size(), Log::kLinesPerSecond);
+  log_.Write(LogLevel::kInfo, "another");
+  EXPECT_EQ(lines_.size(), Log::kLinesPerSecond + 1);
+  clock_.now += absl::Seconds(1);
+  log_.Write(LogLevel::kInfo, "flood");
+  EXPECT_EQ(Last().at("suppressed"), JsonValue(25.0));
+  log_.Write(LogLevel::kInfo, "flood");
+  EXPECT_FALSE(Last().contains("suppressed"));
+}
+
+}  // namespace
+}  // namespace sortition::server

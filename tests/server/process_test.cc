@@ -1,0 +1,235 @@
+// sortitiond from outside: settings, signals, logs, metrics, and a flood of connections.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "service/refusal.h"
+#include "tests/server/json.h"
+#include "tests/server/server_process.h"
+#include "tests/server/test_certificates.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Arguments(std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1"});
+  return more;
+}
+
+std::shared_ptr<grpc::Channel> Connect(
+    const std::string& address,
+    std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials()) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a fixed window
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetSslTargetNameOverride("localhost");
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
+  const std::string port_file = TestPath("port");
+  ServerProcess process({Arguments({absl::StrCat("--port_file=", port_file)}), {}, 0});
+  const std::string address = process.Serving("listen");
+  std::ifstream file(port_file);
+  std::string port;
+  std::getline(file, port);
+  EXPECT_EQ(address, absl::StrCat("127.0.0.1:", port));
+  {
+    TestStream stream(Connect(address));
+    stream.Greet("a \"quoted\" worker\n");
+    stream.OpenSequence("secret-request");
+    ASSERT_TRUE(stream.SendStep("secret-request", 1));
+    EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_draw());
+    stream.HalfClose();
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+  EXPECT_NE(process.AwaitEvent("stream_close"), "");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  std::vector<std::string> events;
+  for (const std::string& line : process.lines()) {
+    const auto parsed = ParseJson(line);
+    ASSERT_TRUE(parsed) << line;
+    events.push_back(JsonText(*parsed, "event"));
+    EXPECT_FALSE(absl::StrContains(line, "secret-request")) << line;
+  }
+  EXPECT_EQ(events, (std::vector<std::string>{"serving", "stream_open", "stream_close", "stop_requested", "drain",
+                                              "drained", "stopped"}));
+  unlink(port_file.c_str());
+}
+
+// How many refusals for this reason a server has counted.
+int Refusals(const std::string& metrics_address, const std::string& reason) {
+  const std::string metrics = HttpGet(metrics_address, "/metrics");
+  const std::string sample = absl::StrCat("\nsortition_errors_total{reason=\"", reason, "\"} ");
+  const size_t at = metrics.find(sample);
+  int count = -1;
+  if (at != std::string::npos) count = std::atoi(metrics.c_str() + at + sample.size());
+  return count;
+}
+
+TEST(ProcessTest, ASecondSignalEndsItAtOnce) {
+  ServerProcess process(
+      {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--drain_grace=1h", "--stalled_write=1h"}, {}, 0});
+  // A client that never reads keeps the drain waiting. It says no hello, so that every message is answered by a
+  // refusal.
+  TestStream stream(Connect(process.Serving("listen")));
+  std::thread sender([&] {
+    v1::StreamRequest request;
+    request.mutable_close()->set_request_id("r");
+    while (stream.Send(request)) {
+    }
+  });
+  // About 800 refusals fit the client's window; with 1500 some must be waiting.
+  const std::string metrics = process.Serving("metrics");
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (Refusals(metrics, "PROTOCOL_VIOLATION") < 1500 && absl::Now() < deadline) {
+  }
+  EXPECT_GE(Refusals(metrics, "PROTOCOL_VIOLATION"), 1500);
+  process.Signal(SIGINT);
+  EXPECT_NE(process.AwaitEvent("drain"), "");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 1);
+  sender.join();
+  EXPECT_FALSE(stream.Finish().ok());
+}
+
+TEST(ProcessTest, SettingsComeFromEnvironmentAndFile) {
+  const std::string flags = TestPath("flags");
+  WriteFile(flags, "--listen=127.0.0.1:0\n--metrics_listen=\n");
+  ServerProcess process(
+      {{absl::StrCat("--flagfile=", flags)}, {"SORTITION_LOG_LEVEL=debug", "SORTITION_LISTEN=nonsense"}, 0});
+  EXPECT_THAT(process.Serving("listen"), HasSubstr("127.0.0.1:"));
+  unlink(flags.c_str());
+}
+
+struct BadStart {
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;
+  int exit_status;
+  const char* message;
+};
+
+TEST(ProcessTest, WhatIsWrongIsSaidAtStart) {
+  const BadStart starts[] = {
+      {{"--listen=0.0.0.0:0"}, {}, 2, "--insecure"},
+      {{"--max_streams=0"}, {}, 2, "--max_streams: 0 is not in 1..1000000"},
+      {{"--max_streams=many"}, {}, 1, "max_streams"},
+      {{"--no_such_flag=1"}, {}, 1, "no_such_flag"},
+      {{}, {"SORTITION_NO_SUCH=1"}, 2, "SORTITION_NO_SUCH"},
+      {{"--devices=abacus"}, {}, 1, "abacus"},
+      {{"--devices=cpu,cpu"}, {}, 1, "twice"},
+      {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
+      {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},
+       {},
+       1,
+       "--tls_certificate: cannot read /no/such.pem"},
+  };
+  for (const BadStart& start : starts) {
+    ServerProcess process({start.arguments, start.environment, 0});
+    EXPECT_EQ(process.Wait(), start.exit_status) << start.message;
+    std::string all;
+    for (const std::string& line : process.lines()) all += line;
+    EXPECT_THAT(all, HasSubstr(start.message));
+  }
+}
+
+TEST(ProcessTest, ATakenMetricsAddressIsAnError) {
+  ServerProcess first({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}, {}, 0});
+  const std::string taken = first.Serving("metrics");
+  ServerProcess second({{"--listen=127.0.0.1:0", absl::StrCat("--metrics_listen=", taken)}, {}, 0});
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_THAT(second.lines().back(), HasSubstr(absl::StrCat("cannot serve metrics on ", taken)));
+}
+
+TEST(ProcessTest, EveryMetricIsServedFromTheStart) {
+  ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}, {}, 0});
+  const std::string metrics = HttpGet(process.Serving("metrics"), "/metrics");
+  for (const char* sample : {
+           "sortition_steps_total 0",
+           "sortition_rows_total 0",
+           "sortition_tokens_total 0",
+           "sortition_payload_bytes_total 0",
+           "sortition_replays_total 0",
+           "sortition_replayed_tokens_total 0",
+           "sortition_live_sequences 0",
+           "sortition_state_bytes 0",
+           "sortition_queued_rows 0",
+           "sortition_streams 0",
+           "sortition_step_latency_seconds_count 0",
+           "sortition_queue_wait_seconds_count 0",
+           "sortition_batches_total{device=\"cpu0\"} 0",
+           "sortition_batch_rows_count{device=\"cpu0\"} 0",
+           "sortition_kernel_seconds_count{device=\"cpu0\"} 0",
+           "sortition_evictions_total{cause=\"count\"} 0",
+           "sortition_evictions_total{cause=\"bytes\"} 0",
+           "sortition_evictions_total{cause=\"idle\"} 0",
+           "sortition_build_info{version=\"",
+       }) {
+    EXPECT_THAT(metrics, HasSubstr(absl::StrCat("\n", sample)));
+  }
+  for (const service::Reason reason : service::kAllReasons) {
+    EXPECT_THAT(metrics, HasSubstr(absl::StrCat("\nsortition_errors_total{reason=\"",
+                                                std::string(service::ReasonName(reason)), "\"} 0")));
+  }
+}
+
+// Every connection that a server with few descriptors takes leaves it one fewer. It must keep some for itself, answer
+// the streams it has, and serve again as soon as the flood is over.
+void ExpectSurvivesFlood(const std::vector<std::string>& arguments,
+                         const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  ServerProcess process({Arguments(arguments), {}, 64});
+  const std::string address = process.Serving("listen");
+  TestStream open(Connect(address, credentials));
+  open.Greet();
+  open.OpenSequence("r");
+
+  std::vector<int> flood;
+  for (int i = 0; i < 300; ++i) {
+    const int fd = ConnectSocket(address);
+    if (fd >= 0) flood.push_back(fd);
+  }
+  EXPECT_NE(process.AwaitEvent("connection_refused"), "");
+  ASSERT_TRUE(open.SendStep("r", 1));
+  EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+  for (const int fd : flood) close(fd);
+
+  const auto channel = Connect(address, credentials);
+  EXPECT_TRUE(channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(15)));
+  TestStream after(channel);
+  after.Greet("after");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+TEST(ProcessTest, SurvivesAFloodOfConnections) { ExpectSurvivesFlood({}, grpc::InsecureChannelCredentials()); }
+
+TEST(ProcessTest, SurvivesAFloodOfConnectionsWithTls) {
+  const TestCertificates certificates("flood");
+  ExpectSurvivesFlood({absl::StrCat("--tls_certificate=", certificates.server_certificate_path()),
+                       absl::StrCat("--tls_key=", certificates.server_key_path())},
+                      certificates.ClientCredentials(""));
+}
+
+TEST(ProcessTest, TooFewDescriptorsAreAnError) {
+  ServerProcess process({Arguments(), {}, 63});
+  EXPECT_EQ(process.Wait(), 1);
+  EXPECT_THAT(process.lines().back(), HasSubstr("ulimit -n"));
+}
+
+}  // namespace
+}  // namespace sortition::server

@@ -1,0 +1,53 @@
+"""sortitiond as a process of its own, for tests in Python."""
+
+import json
+import os
+import subprocess
+import urllib.request
+
+
+# A sanitizer's settings reach every process of a test; nothing else does.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")}
+
+
+class Sortitiond:
+    """A running server on ports of its own choice; a context manager."""
+
+    LOOPBACK = ("--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0")
+
+    def __init__(self, binary, *arguments):
+        self._process = subprocess.Popen([binary, *arguments], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+        self.serving = None
+        lines = []
+        for line in self._process.stderr:
+            lines.append(line)
+            if '"event":"serving"' in line:
+                self.serving = json.loads(line)
+                break
+        if self.serving is None:
+            self._process.stderr.close()
+            self._process.wait()
+            raise RuntimeError("sortitiond did not start: " + "".join(lines))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._process.terminate()
+        self._process.stderr.read()
+        self._process.stderr.close()
+        self._process.wait()
+
+    @property
+    def exit_status(self):
+        return self._process.returncode
+
+    def metrics(self):
+        """The text that Prometheus would scrape."""
+        with urllib.request.urlopen(f"http://{self.serving['metrics']}/metrics", timeout=20) as response:
+            return response.read().decode()
+
+
+def binary():
+    """The server to test, as CTest names it."""
+    return os.environ["TEST_SORTITIOND"]

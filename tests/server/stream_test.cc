@@ -1,0 +1,250 @@
+// Sampling streams over real sockets: limits, ends and drains.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/status_details_decoder.h"
+#include "tests/server/test_server.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+// A close of a sequence nobody knows, with a long name: about `bytes` in, about as many out.
+v1::StreamRequest Padded(size_t bytes) {
+  v1::StreamRequest request;
+  request.mutable_close()->set_request_id(std::string(bytes, 'x'));
+  return request;
+}
+
+void ExpectServes(TestServer& server) {
+  TestStream stream(server.Connect());
+  stream.Greet("another");
+  stream.OpenSequence("r");
+  ASSERT_TRUE(stream.SendStep("r", 1));
+  EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_draw());
+  stream.HalfClose();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(StreamTest, AnswersAStep) {
+  TestServer server;
+  ExpectServes(server);
+  EXPECT_TRUE(server.log_lines().Await("stream_open"));
+  EXPECT_TRUE(server.log_lines().Await("stream_close"));
+}
+
+TEST(StreamTest, SeveralThreadsServeSeveralStreams) {
+  Config config = TestConfig();
+  config.stream_threads = 2;
+  TestServer server(config);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) clients.emplace_back([&] { ExpectServes(server); });
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(StreamTest, AMessageOverTheLimitIsRejectedAndTheStreamGoesOn) {
+  Config config = TestConfig();
+  config.limits.max_message_bytes = 4096;
+  TestServer server(config);
+  TestStream stream(server.Connect());
+  stream.Greet();
+  ASSERT_TRUE(stream.Send(Padded(5000)));
+  const v1::StreamResponse response = stream.ReceiveOne();
+  ASSERT_TRUE(response.has_rejected());
+  EXPECT_EQ(response.rejected().message_index(), 2u);
+  EXPECT_EQ(response.rejected().error().reason(), v1::TOO_MANY);
+  EXPECT_EQ(response.rejected().error().field(), "message");
+  EXPECT_EQ(response.rejected().error().limit(), "<= 4096 bytes");
+  stream.OpenSequence("r");
+  stream.HalfClose();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(StreamTest, AMessageOverTwiceTheLimitEndsItsStream) {
+  Config config = TestConfig();
+  config.limits.max_message_bytes = 4096;
+  TestServer server(config);
+  TestStream stream(server.Connect());
+  stream.Greet();
+  stream.Send(Padded(10000));
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ExpectServes(server);
+}
+
+TEST(StreamTest, AMessageThatIsNoneIsRejected) {
+  TestServer server;
+  auto channel = server.Connect();
+  std::string response;
+  EXPECT_TRUE(CallRaw(*channel, "/sortition.v1.SamplingService/Stream", "\xff\xff\xff", &response).ok());
+  v1::StreamResponse parsed;
+  ASSERT_TRUE(parsed.ParseFromString(response));
+  EXPECT_EQ(parsed.rejected().error().reason(), v1::MALFORMED_MESSAGE);
+}
+
+TEST(StreamTest, MoreThanMaxStreamsAreRefused) {
+  Config config = TestConfig();
+  config.limits.max_streams = 2;
+  TestServer server(config);
+  auto channel = server.Connect();
+  TestStream first(channel);
+  first.Greet();
+  TestStream second(channel);
+  second.Greet();
+  const grpc::Status refused = TestStream(channel).Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const DecodedDetails details = DecodeStatusDetails(refused.error_details());
+  ASSERT_TRUE(details.valid);
+  EXPECT_EQ(details.reason, "OVERLOADED");
+  EXPECT_EQ(details.metadata.at("limit"), "max_streams 2");
+  EXPECT_GT(details.retry_seconds, 0);
+  EXPECT_TRUE(server.log_lines().Await("stream_refused"));
+  EXPECT_EQ(server.observer().totals().errors, 1u);
+
+  second.HalfClose();
+  EXPECT_TRUE(second.Finish().ok());
+  // The place is free once the server has seen the end, which may be a moment after the client.
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  v1::StreamResponse response;
+  bool admitted = false;
+  while (!admitted && absl::Now() < deadline) {
+    TestStream third(channel);
+    v1::StreamRequest hello;
+    hello.mutable_hello()->set_worker_session("third");
+    third.Send(hello);
+    admitted = third.Receive(&response);
+    third.Cancel();
+    third.Finish();
+  }
+  EXPECT_TRUE(admitted);
+}
+
+TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
+  Config config = TestConfig();
+  config.limits.stalled_write = absl::Milliseconds(500);
+  TestServer server(config);
+  TestStream stalled(server.Connect());
+  std::atomic<int> sent = 0;
+  std::thread sender([&] {
+    const v1::StreamRequest request = Padded(1000);
+    while (sent < 200000 && stalled.Send(request)) ++sent;
+  });
+  ExpectServes(server);  // meanwhile
+  EXPECT_TRUE(server.log_lines().Await("stream_stalled"));
+  sender.join();
+  // 1024 answers that wait, and what the windows and buffers of two transports take: about 3000 in all.
+  EXPECT_LT(sent, 8000);
+  EXPECT_FALSE(stalled.Finish().ok());
+  ExpectServes(server);
+}
+
+TEST(StreamTest, AnswersStillComeAfterHalfClose) {
+  TestServer server;
+  server.device().Hold();
+  TestStream stream(server.Connect());
+  stream.Greet();
+  stream.OpenSequence("r");
+  ASSERT_TRUE(stream.SendStep("r", 1));
+  stream.HalfClose();
+  server.device().AwaitBatch();
+  server.device().Release();
+  const v1::StreamResponse response = stream.ReceiveOne();
+  EXPECT_EQ(response.results().batch_id(), 1u);
+  EXPECT_TRUE(response.results().rows(0).has_draw());
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(StreamTest, AClientMayVanishWhileItsStepRuns) {
+  TestServer server;
+  server.device().Hold();
+  {
+    TestStream stream(server.Connect());
+    stream.Greet();
+    stream.OpenSequence("r");
+    ASSERT_TRUE(stream.SendStep("r", 1));
+    server.device().AwaitBatch();
+    stream.Cancel();
+    EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(server.log_lines().Await("stream_close"));
+  server.device().Release();
+  ExpectServes(server);
+}
+
+TEST(StreamTest, AWindowThatIsFullStopsReadingUntilAnswersHaveLeft) {
+  Config config = TestConfig();
+  config.limits.max_step_rows = 1;
+  config.limits.stream_unanswered_rows = 1;
+  TestServer server(config);
+  server.device().Hold();
+  TestStream stream(server.Connect());
+  stream.Greet();
+  stream.OpenSequence("a");
+  stream.OpenSequence("b");
+  ASSERT_TRUE(stream.SendStep("a", 1));
+  ASSERT_TRUE(stream.SendStep("b", 2));
+  server.device().AwaitBatch();
+  EXPECT_EQ(server.observer().totals().steps, 1u);
+  server.device().Release();
+  EXPECT_EQ(stream.ReceiveOne().results().batch_id(), 1u);
+  EXPECT_EQ(stream.ReceiveOne().results().batch_id(), 2u);
+  stream.HalfClose();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST(StreamTest, AServerFullOfMessagesReadsNoStream) {
+  Config config = TestConfig();
+  config.limits.max_message_bytes = 4096;
+  config.limits.stream_unanswered_bytes = 4096;
+  config.max_received_bytes = 4096;
+  TestServer server(config);
+  server.device().Hold();
+  TestStream first(server.Connect());
+  first.Greet("first");
+  first.OpenSequence("r");
+  TestStream second(server.Connect());
+  second.Greet("second");
+  second.OpenSequence("r");
+  // Two steps of a little over 2048 bytes each fill the budget.
+  ASSERT_TRUE(first.SendStep("r", 1));
+  server.device().AwaitBatch();
+  ASSERT_TRUE(second.SendStep("r", 1));
+  ASSERT_TRUE(second.SendStep("r", 2));
+  server.device().Release();
+  EXPECT_TRUE(first.ReceiveOne().has_results());
+  EXPECT_TRUE(second.ReceiveOne().has_results());
+  EXPECT_TRUE(second.ReceiveOne().has_results());
+}
+
+TEST(StreamTest, AnOldStreamIsAskedToReopen) {
+  Config config = TestConfig();
+  config.limits.max_stream_age = absl::Milliseconds(200);
+  TestServer server(config);
+  TestStream stream(server.Connect());
+  stream.Greet();
+  const v1::StreamResponse response = stream.ReceiveOne();
+  ASSERT_TRUE(response.has_draining());
+  EXPECT_EQ(response.draining().cause(), v1::DrainingNotice::CAUSE_STREAM_AGE);
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DecodeStatusDetails(status.error_details()).reason, "DRAINING");
+}
+
+TEST(StreamTest, CompressedCallsAreRefused) {
+  TestServer server;
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline());
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  const auto stub = v1::SamplingService::NewStub(server.Connect());
+  const auto stream = stub->Stream(&context);
+  stream->Write(Padded(10000));
+  v1::StreamResponse response;
+  while (stream->Read(&response)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+}  // namespace
+}  // namespace sortition::server

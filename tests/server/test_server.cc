@@ -1,0 +1,123 @@
+// Starting of test servers.
+#include "tests/server/test_server.h"
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "devices/cpu/cpu_device.h"
+#include "kernels/check.h"
+
+namespace sortition::server {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+int Count(const std::vector<std::string>& lines, const std::string& event) {
+  int count = 0;
+  for (const std::string& line : lines) {
+    if (absl::StrContains(line, absl::StrCat("\"event\":\"", event, "\""))) ++count;
+  }
+  return count;
+}
+
+std::vector<std::unique_ptr<devices::Device>> Alone(HeldDevice* device) {
+  std::vector<std::unique_ptr<devices::Device>> devices;
+  devices.emplace_back(device);
+  return devices;
+}
+
+}  // namespace
+
+void LogLines::Add(std::string_view line) {
+  absl::MutexLock lock(&mutex_);
+  lines_.emplace_back(line);
+}
+
+std::vector<std::string> LogLines::all() const {
+  absl::MutexLock lock(&mutex_);
+  return lines_;
+}
+
+bool LogLines::Await(const std::string& event, int count) const {
+  const auto enough = [&] { return Count(lines_, event) >= count; };
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+}
+
+Config TestConfig() {
+  Config config;
+  config.listen = {"127.0.0.1:0"};
+  config.metrics_listen.clear();
+  config.cpu_threads = 1;
+  config.log_level = LogLevel::kDebug;
+  return config;
+}
+
+TestServer::TestServer(const Config& config)
+    : config_(config),
+      log_(config.log_level, &clock_, [this](std::string_view line) { lines_.Add(line); }),
+      observer_({"cpu0"}),
+      device_(new HeldDevice(
+          std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = config.cpu_threads}))),
+      engine_({config.limits, Alone(device_), &clock_, &observer_}) {
+  SORTITION_CHECK(Validate(config).ok());
+  auto server = Server::Start(config, &engine_, &log_);
+  SORTITION_CHECK(server.ok());
+  server_ = std::move(*server);
+}
+
+TestServer::~TestServer() {
+  // The engine waits for its devices.
+  device_->Release();
+}
+
+std::string TestServer::target() const { return server_->addresses().front().ToString(); }
+
+std::shared_ptr<grpc::Channel> TestServer::Connect(std::shared_ptr<grpc::ChannelCredentials> credentials) const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A fixed window, so that a client which does not read takes little.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  return grpc::CreateCustomChannel(target(), credentials, arguments);
+}
+
+std::chrono::system_clock::time_point CallDeadline() { return absl::ToChronoTime(absl::Now() + kPatience); }
+
+grpc::Status CallRaw(grpc::Channel& channel, const std::string& method, const std::string& request,
+                     std::string* response) {
+  grpc::GenericStub stub(std::shared_ptr<grpc::Channel>(&channel, [](grpc::Channel*) {}));
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline());
+  grpc::CompletionQueue queue;
+  const auto wait = [&queue] {
+    void* tag;
+    bool ok;
+    SORTITION_CHECK(queue.Next(&tag, &ok));
+    return ok;
+  };
+  const grpc::Slice slice(request);
+  auto call = stub.PrepareCall(&context, method, &queue);
+  call->StartCall(nullptr);
+  wait();
+  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+  wait();
+  grpc::ByteBuffer buffer;
+  call->Read(&buffer, nullptr);
+  if (wait()) {
+    std::vector<grpc::Slice> slices;
+    SORTITION_CHECK(buffer.Dump(&slices).ok());
+    for (const grpc::Slice& part : slices) response->append(reinterpret_cast<const char*>(part.begin()), part.size());
+  }
+  call->WritesDone(nullptr);
+  wait();
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  wait();
+  return status;
+}
+
+}  // namespace sortition::server

@@ -1,0 +1,73 @@
+// A real server in the test's own process, on a loopback port, and what a client of it needs.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "monitoring/metrics.h"
+#include "service/clock.h"
+#include "service/engine.h"
+#include "service/server/config.h"
+#include "service/server/log.h"
+#include "service/server/server.h"
+#include "tests/server/held_device.h"
+
+namespace sortition::server {
+
+// Log lines as they were written. Thread-safe.
+class LogLines {
+ public:
+  void Add(std::string_view line);
+  std::vector<std::string> all() const;
+  // Blocks until `count` lines of the event have been written; false after 20 seconds.
+  bool Await(const std::string& event, int count = 1) const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One free loopback port, one CPU thread, no metrics endpoint.
+Config TestConfig();
+
+class TestServer {
+ public:
+  // Fails the process if the server cannot start.
+  explicit TestServer(const Config& config = TestConfig());
+  ~TestServer();
+
+  Server& server() { return *server_; }
+  HeldDevice& device() { return *device_; }
+  const LogLines& log_lines() const { return lines_; }
+  const monitoring::PrometheusObserver& observer() const { return observer_; }
+  // Of the first listener, as gRPC's clients take it.
+  std::string target() const;
+
+  // A connection of its own, not shared with other channels.
+  std::shared_ptr<grpc::Channel> Connect(
+      std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials()) const;
+
+ private:
+  const Config config_;
+  service::RealClock clock_;
+  LogLines lines_;
+  Log log_;
+  monitoring::PrometheusObserver observer_;
+  HeldDevice* device_;  // the engine's
+  service::Engine engine_;
+  std::unique_ptr<Server> server_;
+};
+
+// Before which every call of a test must have ended.
+std::chrono::system_clock::time_point CallDeadline();
+
+// Calls `method` with bytes as they are, for services whose messages are not generated here.
+grpc::Status CallRaw(grpc::Channel& channel, const std::string& method, const std::string& request,
+                     std::string* response);
+
+}  // namespace sortition::server

@@ -1,0 +1,113 @@
+// TLS: who gets in, and whose sequences are whose.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "kernels/law/version.h"
+#include "service/server/credentials.h"
+#include "tests/server/server_process.h"
+#include "tests/server/test_certificates.h"
+#include "tests/server/test_server.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+class TlsTest : public ::testing::Test {
+ protected:
+  Config TlsConfig(bool clients_show_certificates) const {
+    Config config = TestConfig();
+    config.tls_certificate = certificates_.server_certificate_path();
+    config.tls_key = certificates_.server_key_path();
+    if (clients_show_certificates) config.tls_client_ca = certificates_.authority_path();
+    return config;
+  }
+
+  static std::shared_ptr<grpc::Channel> Connect(const TestServer& server,
+                                                const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetSslTargetNameOverride("localhost");
+    return grpc::CreateCustomChannel(server.target(), credentials, arguments);
+  }
+
+  static bool Welcomes(const TestServer& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    TestStream stream(Connect(server, credentials));
+    v1::StreamRequest hello;
+    hello.mutable_hello()->set_worker_session("worker");
+    stream.Send(hello);
+    v1::StreamResponse response;
+    const bool welcome = stream.Receive(&response) && response.has_welcome();
+    stream.Cancel();
+    stream.Finish();
+    return welcome;
+  }
+
+  // Opens a sequence with state; with the tokens of its history, or without.
+  static v1::SequenceOpened Open(TestStream& stream, uint64_t epoch, bool with_history) {
+    v1::StreamRequest request;
+    v1::OpenSequence* open = request.mutable_open();
+    open->set_request_id("r");
+    open->set_epoch(epoch);
+    open->set_law_version(law::kLawVersion);
+    open->set_seed(7);
+    open->set_vocabulary_size(kTestVocabulary);
+    open->mutable_parameters()->set_presence_penalty(1);
+    if (with_history) {
+      open->mutable_history()->add_tokens(1);
+      open->mutable_history()->set_prompt_length(1);
+    }
+    EXPECT_TRUE(stream.Send(request));
+    return stream.ReceiveOne().opened();
+  }
+
+  const TestCertificates certificates_{"tls"};
+};
+
+TEST_F(TlsTest, ServesClientsThatTrustIt) {
+  TestServer server(TlsConfig(false));
+  EXPECT_TRUE(Welcomes(server, certificates_.ClientCredentials("")));
+  EXPECT_FALSE(Welcomes(server, grpc::InsecureChannelCredentials()));
+  EXPECT_FALSE(Welcomes(server, TestCertificates("other").ClientCredentials("")));
+}
+
+TEST_F(TlsTest, ClientsMustShowACertificateOfTheAuthority) {
+  TestServer server(TlsConfig(true));
+  EXPECT_TRUE(Welcomes(server, certificates_.ClientCredentials("a.test")));
+  EXPECT_FALSE(Welcomes(server, certificates_.ClientCredentials("")));
+  EXPECT_FALSE(Welcomes(server, grpc::InsecureChannelCredentials()));
+}
+
+TEST_F(TlsTest, TheCertificatesIdentityIsTheNamespace) {
+  TestServer server(TlsConfig(true));
+  TestStream owner(Connect(server, certificates_.ClientCredentials("a.test")));
+  owner.Greet("worker");
+  EXPECT_TRUE(Open(owner, 1, true).has_state());
+
+  // The same worker session and request, with a higher epoch: another caller finds nothing and takes nothing over.
+  TestStream stranger(Connect(server, certificates_.ClientCredentials("b.test")));
+  stranger.Greet("worker");
+  EXPECT_EQ(Open(stranger, 9, false).error().reason(), v1::HISTORY_REQUIRED);
+
+  TestStream same(Connect(server, certificates_.ClientCredentials("a.test")));
+  same.Greet("worker");
+  const v1::SequenceOpened opened = Open(same, 2, false);
+  EXPECT_TRUE(opened.has_state()) << opened.ShortDebugString();
+  EXPECT_EQ(opened.state().position(), 1u);
+  bool named = false;
+  for (const std::string& line : server.log_lines().all())
+    named |= line.find("\"namespace\":\"a.test\"") != std::string::npos;
+  EXPECT_TRUE(named);
+}
+
+TEST_F(TlsTest, FilesThatAreNoPemAreRefused) {
+  const std::string path = TestPath("not.pem");
+  WriteFile(path, "not a certificate");
+  const auto credentials = TlsCredentials({certificates_.server_certificate_path(), path, ""});
+  unlink(path.c_str());
+  EXPECT_EQ(std::string(credentials.status().message()), "--tls_key: " + path + " is not a PEM file");
+}
+
+}  // namespace
+}  // namespace sortition::server

@@ -1,0 +1,26 @@
+// Expectations on typed errors of the wire.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "service/refusal.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Reason, its code, and the field to blame.
+inline void ExpectError(const v1::Error& error, Reason reason, const std::string& field) {
+  EXPECT_EQ(v1::ErrorReason_Name(error.reason()), ReasonName(reason)) << error.ShortDebugString();
+  EXPECT_EQ(error.code(), static_cast<int>(CodeOf(reason)));
+  EXPECT_EQ(error.field(), field);
+  EXPECT_FALSE(error.message().empty());
+}
+
+inline void ExpectError(const v1::RowResult& result, Reason reason, const std::string& field) {
+  ASSERT_TRUE(result.has_error()) << result.ShortDebugString();
+  ExpectError(result.error(), reason, field);
+}
+
+}  // namespace sortition::service

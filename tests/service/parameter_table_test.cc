@@ -1,0 +1,99 @@
+// The published parameters against the contract and against what an open accepts.
+#include "service/request/parameter_table.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "service/request/open_request.h"
+#include "tests/support/messages.h"
+
+namespace sortition::service {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+const std::set<std::string> kStepParameters = {"draw_salt", "mask"};
+
+TEST(ParameterTable, NamesAreTheFieldsOfTheContract) {
+  std::set<std::string> sequence_names;
+  std::set<std::string> step_names;
+  for (const ParameterDescription& parameter : Parameters()) {
+    const std::string name(parameter.name);
+    ASSERT_TRUE(parameter.scope == "sequence" || parameter.scope == "step") << name;
+    std::set<std::string>& names = parameter.scope == "sequence" ? sequence_names : step_names;
+    EXPECT_TRUE(names.insert(name).second) << name << " is listed twice";
+    EXPECT_FALSE(parameter.description.empty()) << name;
+    EXPECT_FALSE(parameter.default_value.empty()) << name;
+  }
+  const auto& descriptor = *v1::SamplingParameters::descriptor();
+  std::set<std::string> fields;
+  for (int i = 0; i < descriptor.field_count(); ++i) fields.insert(descriptor.field(i)->name());
+  EXPECT_EQ(sequence_names, fields);
+  EXPECT_EQ(step_names, kStepParameters);
+  for (const std::string& name : step_names) EXPECT_NE(v1::StepRow::descriptor()->FindFieldByName(name), nullptr);
+}
+
+// Sets a field, and everything below it, to something that is not its off value.
+void TurnOn(Message* message, const FieldDescriptor* field) {
+  const Reflection& reflection = *message->GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      Message* child =
+          field->is_repeated() ? reflection.AddMessage(message, field) : reflection.MutableMessage(message, field);
+      const auto& descriptor = *child->GetDescriptor();
+      for (int i = 0; i < descriptor.field_count(); ++i) TurnOn(child, descriptor.field(i));
+      break;
+    }
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      reflection.SetFloat(message, field, 0.5f);
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      reflection.SetBool(message, field, true);
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      reflection.SetEnumValue(message, field, 1);
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      if (field->is_repeated()) {
+        reflection.AddUInt32(message, field, 1);
+      } else {
+        reflection.SetUInt32(message, field, 1);
+      }
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      reflection.SetUInt64(message, field, 1);
+      break;
+    case FieldDescriptor::CPPTYPE_STRING:
+      reflection.AddString(message, field, "top_k");
+      break;
+    default:
+      FAIL() << field->full_name() << " has a type this test does not know";
+  }
+}
+
+TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
+  for (const ParameterDescription& parameter : Parameters()) {
+    if (parameter.scope != "sequence") continue;
+    const std::string name(parameter.name);
+    v1::OpenSequence open = testing::OpenOf("a", 1, 100);
+    if (name == "chain") {
+      // The one order that is built; parameters_test has the others.
+      open.mutable_parameters()->mutable_chain()->set_preset(v1::Chain::PRESET_VLLM);
+    } else {
+      TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
+    }
+    const auto parsed = ParseOpen(open, Limits(), "open");
+    const auto* refusal = std::get_if<Refusal>(&parsed);
+    EXPECT_EQ(refusal == nullptr, parameter.implemented) << name << (refusal ? ": " + refusal->message : "");
+    if (refusal == nullptr) continue;
+    EXPECT_EQ(refusal->reason, Reason::kNotImplemented) << name;
+    EXPECT_EQ(refusal->field, "open.parameters." + name);
+  }
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,377 @@
+// Sampling parameters: every end of every range, off values, lists, and what is not built.
+#include "service/request/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "kernels/law/parameters.h"
+
+namespace sortition::service {
+namespace {
+
+using kernels::TokenPatch;
+using v1::SamplingParameters;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr uint32_t kVocabulary = 1000;
+
+float Below(float value) { return std::nextafter(value, -kInfinity); }
+float Above(float value) { return std::nextafter(value, kInfinity); }
+
+SequenceSpec EmptySpec() {
+  SequenceSpec spec;
+  spec.vocabulary = spec.live_vocabulary = kVocabulary;
+  return spec;
+}
+
+std::optional<Refusal> Compile(const SamplingParameters& parameters, SequenceSpec* spec, const Limits& limits = {}) {
+  *spec = EmptySpec();
+  return CompileParameters(parameters, limits, "p", spec);
+}
+
+SequenceSpec MustCompile(const SamplingParameters& parameters) {
+  SequenceSpec spec;
+  const std::optional<Refusal> refusal = Compile(parameters, &spec);
+  EXPECT_FALSE(refusal.has_value()) << refusal->field << ": " << refusal->message << " " << parameters.DebugString();
+  return spec;
+}
+
+void ExpectRefused(const SamplingParameters& parameters, Reason reason, const std::string& field,
+                   const Limits& limits = {}) {
+  SequenceSpec spec;
+  const std::optional<Refusal> refusal = Compile(parameters, &spec, limits);
+  ASSERT_TRUE(refusal.has_value()) << field << " " << parameters.ShortDebugString();
+  EXPECT_EQ(refusal->reason, reason) << ReasonName(refusal->reason);
+  EXPECT_EQ(refusal->field, field);
+  EXPECT_FALSE(refusal->message.empty());
+}
+
+struct FloatRange {
+  std::string name;
+  void (SamplingParameters::*set)(float);
+  std::vector<float> inside;
+  std::vector<float> outside;
+};
+
+std::vector<FloatRange> FloatRanges() {
+  const float denormal = std::numeric_limits<float>::denorm_min();
+  return {
+      {"temperature",
+       &SamplingParameters::set_temperature,
+       {0, -0.0f, 0.01f, 1, 100},
+       {Below(0.01f), Above(100), denormal, -1, -0.01f}},
+      {"top_p", &SamplingParameters::set_top_p, {denormal, 0.5f, Below(1), 1}, {0, -0.0f, Above(1), -0.5f}},
+      {"min_p", &SamplingParameters::set_min_p, {0, -0.0f, denormal, 0.5f, 1}, {-denormal, Above(1)}},
+      {"repetition_penalty",
+       &SamplingParameters::set_repetition_penalty,
+       {0.01f, 1, 100},
+       {Below(0.01f), Above(100), 0, -1}},
+      {"frequency_penalty",
+       &SamplingParameters::set_frequency_penalty,
+       {-100, -0.0f, 0, denormal, 100},
+       {Below(-100), Above(100)}},
+      {"presence_penalty",
+       &SamplingParameters::set_presence_penalty,
+       {-100, -0.0f, 0, denormal, 100},
+       {Below(-100), Above(100)}},
+  };
+}
+
+TEST(Parameters, FloatsInsideTheirRange) {
+  for (const FloatRange& range : FloatRanges()) {
+    for (const float value : range.inside) {
+      SamplingParameters parameters;
+      (parameters.*range.set)(value);
+      MustCompile(parameters);
+    }
+  }
+}
+
+TEST(Parameters, FloatsOutsideTheirRange) {
+  for (FloatRange range : FloatRanges()) {
+    range.outside.insert(range.outside.end(), {kNaN, -kNaN, kInfinity, -kInfinity});
+    for (const float value : range.outside) {
+      SamplingParameters parameters;
+      (parameters.*range.set)(value);
+      ExpectRefused(parameters, Reason::kOutOfRange, "p." + range.name);
+      SequenceSpec spec;
+      EXPECT_FALSE(Compile(parameters, &spec)->limit.empty());
+    }
+  }
+}
+
+TEST(Parameters, OffValuesEqualAbsent) {
+  const std::vector<std::pair<std::string, std::function<void(SamplingParameters*)>>> off = {
+      {"temperature", [](auto* p) { p->set_temperature(1); }},
+      {"top_k 0", [](auto* p) { p->set_top_k(0); }},
+      {"top_k vocabulary", [](auto* p) { p->set_top_k(kVocabulary); }},
+      {"top_k huge", [](auto* p) { p->set_top_k(0xffffffff); }},
+      {"top_p", [](auto* p) { p->set_top_p(1); }},
+      {"min_p", [](auto* p) { p->set_min_p(0); }},
+      {"min_p -0", [](auto* p) { p->set_min_p(-0.0f); }},
+      {"repetition", [](auto* p) { p->set_repetition_penalty(1); }},
+      {"frequency", [](auto* p) { p->set_frequency_penalty(0); }},
+      {"frequency -0", [](auto* p) { p->set_frequency_penalty(-0.0f); }},
+      {"presence", [](auto* p) { p->set_presence_penalty(0); }},
+      {"presence -0", [](auto* p) { p->set_presence_penalty(-0.0f); }},
+      {"bias 0", [](auto* p) { p->add_logit_bias()->set_token(5); }},
+      {"bias -0", [](auto* p) { p->add_logit_bias()->set_bias(-0.0f); }},
+      {"bias below 2^-60", [](auto* p) { p->add_logit_bias()->set_bias(1e-30f); }},
+      {"nan_policy", [](auto* p) { p->set_nan_policy(v1::NAN_POLICY_FAIL); }},
+      {"chain", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_VLLM); }},
+      {"chain unspecified", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_UNSPECIFIED); }},
+      {"chain empty", [](auto* p) { p->mutable_chain(); }},
+  };
+  const SequenceSpec absent = MustCompile(SamplingParameters());
+  EXPECT_FALSE(absent.stateful());
+  for (const auto& [name, set] : off) {
+    SamplingParameters parameters;
+    set(&parameters);
+    EXPECT_EQ(MustCompile(parameters), absent) << name;
+  }
+}
+
+TEST(Parameters, OnValuesDifferFromAbsent) {
+  const std::vector<std::pair<std::string, std::function<void(SamplingParameters*)>>> on = {
+      {"temperature", [](auto* p) { p->set_temperature(0.5f); }},
+      {"greedy", [](auto* p) { p->set_temperature(0); }},
+      {"top_k", [](auto* p) { p->set_top_k(kVocabulary - 1); }},
+      {"top_p", [](auto* p) { p->set_top_p(Below(1)); }},
+      {"min_p", [](auto* p) { p->set_min_p(0.1f); }},
+      {"repetition", [](auto* p) { p->set_repetition_penalty(Above(1)); }},
+      {"frequency", [](auto* p) { p->set_frequency_penalty(-1); }},
+      {"presence", [](auto* p) { p->set_presence_penalty(1); }},
+      {"bias", [](auto* p) { p->add_logit_bias()->set_bias(1e-6f); }},
+      {"allowed", [](auto* p) { p->add_allowed_token_ids(1); }},
+      {"banned", [](auto* p) { p->add_banned_token_ids(1); }},
+      {"nan_policy", [](auto* p) { p->set_nan_policy(v1::NAN_POLICY_MASK); }},
+      {"raw_logprobs", [](auto* p) { p->mutable_raw_logprobs(); }},
+      {"processed_logprobs", [](auto* p) { p->mutable_processed_logprobs(); }},
+  };
+  const SequenceSpec absent = MustCompile(SamplingParameters());
+  for (const auto& [name, set] : on) {
+    SamplingParameters parameters;
+    set(&parameters);
+    EXPECT_NE(MustCompile(parameters), absent) << name;
+  }
+}
+
+TEST(Parameters, GreedyIsTemperatureZeroOfEitherSign) {
+  SamplingParameters zero, negative;
+  zero.set_temperature(0);
+  negative.set_temperature(-0.0f);
+  EXPECT_TRUE(MustCompile(zero).parameters.greedy);
+  EXPECT_EQ(MustCompile(zero), MustCompile(negative));
+}
+
+TEST(Parameters, ScalarsAreCompiledByTheLaw) {
+  SamplingParameters parameters;
+  parameters.set_temperature(0.7f);
+  parameters.set_top_k(20);
+  parameters.set_top_p(0.9f);
+  parameters.set_min_p(0.05f);
+  parameters.set_repetition_penalty(1.2f);
+  parameters.set_frequency_penalty(0.5f);
+  parameters.set_presence_penalty(-0.25f);
+  parameters.mutable_raw_logprobs()->set_top(3);
+  parameters.mutable_processed_logprobs()->set_top(1000);
+  const SequenceSpec spec = MustCompile(parameters);
+
+  kernels::RowParameters expected;
+  law::Compile({0.7f, 20, 0.9f, 0.05f, 1.2f, 0.5f, -0.25f}, &expected);
+  expected.raw_logprob = expected.processed_logprob = true;
+  expected.raw_top = 3;
+  expected.processed_top = 1000;
+  EXPECT_EQ(spec.parameters, expected);
+  EXPECT_EQ(spec.repetition_penalty, 1.2f);
+  EXPECT_EQ(spec.frequency_penalty, 0.5f);
+  EXPECT_EQ(spec.presence_penalty, -0.25f);
+  EXPECT_TRUE(spec.stateful());
+}
+
+TEST(Parameters, EachPenaltyAloneNeedsState) {
+  for (auto set : {&SamplingParameters::set_repetition_penalty, &SamplingParameters::set_frequency_penalty,
+                   &SamplingParameters::set_presence_penalty}) {
+    SamplingParameters parameters;
+    (parameters.*set)(0.5f);
+    EXPECT_TRUE(MustCompile(parameters).stateful());
+  }
+}
+
+TEST(Parameters, TopLogprobsAreBounded) {
+  SamplingParameters raw, processed;
+  raw.mutable_raw_logprobs()->set_top(1000);
+  processed.mutable_processed_logprobs()->set_top(1000);
+  MustCompile(raw);
+  MustCompile(processed);
+  for (const uint32_t top : {1001u, 0xffffffffu}) {
+    raw.mutable_raw_logprobs()->set_top(top);
+    processed.mutable_processed_logprobs()->set_top(top);
+    ExpectRefused(raw, Reason::kOutOfRange, "p.raw_logprobs.top");
+    ExpectRefused(processed, Reason::kOutOfRange, "p.processed_logprobs.top");
+  }
+}
+
+TEST(Parameters, BiasAtItsEdges) {
+  for (const float bias : {Below(65504), Above(-65504), 1e-30f}) {
+    SamplingParameters parameters;
+    parameters.add_logit_bias()->set_bias(bias);
+    MustCompile(parameters);
+  }
+  for (const float bias : {65504.0f, -65504.0f, kInfinity, -kInfinity, kNaN}) {
+    SamplingParameters parameters;
+    parameters.add_logit_bias()->set_bias(1);
+    parameters.add_logit_bias()->set_token(1);
+    parameters.mutable_logit_bias(1)->set_bias(bias);
+    ExpectRefused(parameters, Reason::kOutOfRange, "p.logit_bias[1].bias");
+  }
+}
+
+TEST(Parameters, ListsAreSortedAndMerged) {
+  SamplingParameters parameters;
+  for (const uint32_t token : {500u, 7u, 999u}) {
+    v1::LogitBias& bias = *parameters.add_logit_bias();
+    bias.set_token(token);
+    bias.set_bias(static_cast<float>(token));
+  }
+  for (const uint32_t token : {999u, 0u}) parameters.add_banned_token_ids(token);
+  for (const uint32_t token : {3u, 1u, 2u}) parameters.add_allowed_token_ids(token);
+  const SequenceSpec spec = MustCompile(parameters);
+  const std::vector<TokenPatch> expected = {
+      {.token = 0, .flags = TokenPatch::kBanned},
+      {.token = 7, .bias = law::CanonicalBits(7)},
+      {.token = 500, .bias = law::CanonicalBits(500)},
+      {.token = 999, .flags = TokenPatch::kBanned, .bias = law::CanonicalBits(999)},
+  };
+  EXPECT_EQ(spec.listed_patches, expected);
+  EXPECT_TRUE(spec.has_allowed_tokens);
+  EXPECT_EQ(spec.allowed_tokens, (std::vector<uint32_t>{1, 2, 3}));
+}
+
+TEST(Parameters, TokensTwiceInAList) {
+  SamplingParameters bias, allowed, banned;
+  for (const uint32_t token : {4u, 5u, 4u}) {
+    bias.add_logit_bias()->set_token(token);
+    allowed.add_allowed_token_ids(token);
+    banned.add_banned_token_ids(token);
+  }
+  ExpectRefused(bias, Reason::kContradiction, "p.logit_bias[2].token");
+  ExpectRefused(allowed, Reason::kContradiction, "p.allowed_token_ids");
+  ExpectRefused(banned, Reason::kContradiction, "p.banned_token_ids");
+}
+
+TEST(Parameters, TokensOutsideTheLiveVocabulary) {
+  for (const uint32_t token : {kVocabulary, 0xffffffffu}) {
+    SamplingParameters bias, allowed, banned;
+    bias.add_logit_bias()->set_token(kVocabulary - 1);
+    bias.add_logit_bias()->set_token(token);
+    allowed.add_allowed_token_ids(kVocabulary - 1);
+    allowed.add_allowed_token_ids(token);
+    banned.add_banned_token_ids(token);
+    ExpectRefused(bias, Reason::kOutOfRange, "p.logit_bias[1].token");
+    ExpectRefused(allowed, Reason::kOutOfRange, "p.allowed_token_ids[1]");
+    ExpectRefused(banned, Reason::kOutOfRange, "p.banned_token_ids[0]");
+  }
+}
+
+TEST(Parameters, ListsAreBounded) {
+  Limits limits;
+  limits.max_listed_tokens = 2;
+  SamplingParameters bias, allowed, banned;
+  for (uint32_t token = 0; token < 2; ++token) {
+    bias.add_logit_bias()->set_token(token);
+    allowed.add_allowed_token_ids(token);
+    banned.add_banned_token_ids(token);
+  }
+  SequenceSpec spec;
+  EXPECT_FALSE(Compile(bias, &spec, limits).has_value());
+  EXPECT_FALSE(Compile(allowed, &spec, limits).has_value());
+  EXPECT_FALSE(Compile(banned, &spec, limits).has_value());
+  bias.add_logit_bias()->set_token(2);
+  allowed.add_allowed_token_ids(2);
+  banned.add_banned_token_ids(2);
+  ExpectRefused(bias, Reason::kTooMany, "p.logit_bias", limits);
+  ExpectRefused(allowed, Reason::kTooMany, "p.allowed_token_ids", limits);
+  ExpectRefused(banned, Reason::kTooMany, "p.banned_token_ids", limits);
+}
+
+// What is not built, each on and off. parameter_table_test holds the names against the published table.
+struct NotBuiltCase {
+  std::string field;
+  std::function<void(SamplingParameters*)> on;
+  std::function<void(SamplingParameters*)> off;
+};
+
+std::vector<NotBuiltCase> NotBuiltCases() {
+  return {
+      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_window(64); },
+       [](auto* p) {
+         p->mutable_penalty_scope()->set_window(0);
+         p->mutable_penalty_scope()->set_repetition_counts_prompt(true);
+         p->mutable_penalty_scope()->set_frequency_counts_prompt(false);
+         p->mutable_penalty_scope()->set_ignored_prefix(0);
+       }},
+      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_repetition_counts_prompt(false); },
+       [](auto* p) { p->mutable_penalty_scope(); }},
+      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_frequency_counts_prompt(true); },
+       [](auto* p) { p->mutable_penalty_scope(); }},
+      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_ignored_prefix(1); },
+       [](auto* p) { p->mutable_penalty_scope(); }},
+      {"logprob_token_ids", [](auto* p) { p->add_logprob_token_ids(0); }, [](auto*) {}},
+      {"entropy", [](auto* p) { p->set_entropy(true); }, [](auto* p) { p->set_entropy(false); }},
+      {"kept_set", [](auto* p) { p->mutable_kept_set()->set_count(true); },
+       [](auto* p) { p->mutable_kept_set()->set_count(false); }},
+      {"kept_set", [](auto* p) { p->mutable_kept_set()->set_tokens(true); }, [](auto* p) { p->mutable_kept_set(); }},
+      {"chain.preset", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP); },
+       [](auto* p) { p->mutable_chain(); }},
+      {"chain.preset", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_HF); },
+       [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_VLLM); }},
+      {"chain.explicit", [](auto* p) { p->mutable_chain()->mutable_explicit_(); }, [](auto*) {}},
+      {"typical_p", [](auto* p) { p->set_typical_p(0.5f); }, [](auto* p) { p->set_typical_p(1); }},
+      {"typical_p", [](auto* p) { p->set_typical_p(kNaN); }, [](auto*) {}},
+      {"top_n_sigma", [](auto* p) { p->set_top_n_sigma(1); }, [](auto* p) { p->set_top_n_sigma(-0.0f); }},
+      {"epsilon_cutoff", [](auto* p) { p->set_epsilon_cutoff(1e-4f); }, [](auto* p) { p->set_epsilon_cutoff(0); }},
+      {"eta_cutoff", [](auto* p) { p->set_eta_cutoff(1e-4f); }, [](auto* p) { p->set_eta_cutoff(0); }},
+      {"top_a", [](auto* p) { p->set_top_a(kNaN); }, [](auto* p) { p->set_top_a(0); }},
+      {"top_h", [](auto* p) { p->set_top_h(0.4f); }, [](auto* p) { p->set_top_h(0); }},
+      {"p_less", [](auto* p) { p->set_p_less(true); }, [](auto* p) { p->set_p_less(false); }},
+      {"xtc", [](auto* p) { p->mutable_xtc()->set_probability(0.5f); },
+       [](auto* p) { p->mutable_xtc()->set_threshold(0.1f); }},
+      {"dynamic_temperature", [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); },
+       [](auto* p) { p->mutable_dynamic_temperature()->set_exponent(1); }},
+      {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); },
+       [](auto* p) { p->mutable_mirostat()->set_tau(5); }},
+      {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
+      {"quadratic_smoothing", [](auto* p) { p->mutable_quadratic_smoothing()->set_factor(0.2f); },
+       [](auto* p) { p->mutable_quadratic_smoothing()->set_curve(1); }},
+      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); },
+       [](auto* p) { p->mutable_dry()->set_allowed_length(2); }},
+      {"no_repeat_ngram_size", [](auto* p) { p->set_no_repeat_ngram_size(3); },
+       [](auto* p) { p->set_no_repeat_ngram_size(0); }},
+      {"min_tokens", [](auto* p) { p->set_min_tokens(1); }, [](auto* p) { p->set_min_tokens(0); }},
+      {"stop_token_ids", [](auto* p) { p->add_stop_token_ids(2); }, [](auto*) {}},
+      {"bad_words", [](auto* p) { p->add_bad_words()->add_tokens(2); }, [](auto*) {}},
+      {"forced_tokens", [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
+       [](auto* p) { p->mutable_forced_tokens()->set_start(5); }},
+      {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
+  };
+}
+
+TEST(Parameters, NotBuiltAreRefusedByNameAndAcceptedWhenOff) {
+  const SequenceSpec absent = MustCompile(SamplingParameters());
+  for (const NotBuiltCase& test : NotBuiltCases()) {
+    SamplingParameters on, off;
+    test.on(&on);
+    test.off(&off);
+    ExpectRefused(on, Reason::kNotImplemented, "p." + test.field);
+    EXPECT_EQ(MustCompile(off), absent) << test.field;
+  }
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,293 @@
+// Histories that an open carries: whole, in pieces, wrong, and too long.
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "service/sequence/history_hash.h"
+#include "tests/service/expect_error.h"
+#include "tests/service/stateful_stream.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::PlainSequence;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+class SessionHistory : public ::testing::Test {
+ protected:
+  static v1::OpenSequence Piece(const v1::OpenSequence& whole, int from, int to, bool continues) {
+    v1::OpenSequence piece = whole;
+    piece.mutable_history()->clear_tokens();
+    for (int i = from; i < to; ++i) piece.mutable_history()->add_tokens(whole.history().tokens(i));
+    piece.mutable_history()->set_offset(static_cast<uint32_t>(from));
+    piece.mutable_history()->set_continues(continues);
+    return piece;
+  }
+  static v1::OpenSequence Long(std::string_view request_id, uint64_t epoch, int tokens) {
+    v1::OpenSequence open = StatefulOpen(request_id, epoch);
+    open.mutable_history()->clear_tokens();
+    for (int i = 0; i < tokens; ++i) open.mutable_history()->add_tokens(static_cast<uint32_t>(i * 7 % 64));
+    return open;
+  }
+  // A piece that is not answered.
+  void SendSilently(const v1::OpenSequence& piece) {
+    worker().Send(testing::Message(piece));
+    EXPECT_EQ(worker().sink().size(), 0u);
+  }
+  void ExpectOpened(const v1::OpenedState& state, const v1::OpenSequence& whole) {
+    const PlainSequence plain(whole);
+    EXPECT_EQ(state.position(), plain.position());
+    EXPECT_EQ(state.history_hash(), plain.hash());
+  }
+  StreamWorker& worker() {
+    if (!engine_) engine_ = TestEngine::OnCpu(limits_);
+    if (!worker_) worker_ = std::make_unique<StreamWorker>(engine_->get());
+    return *worker_;
+  }
+
+  Limits limits_;
+  std::optional<TestEngine> engine_;
+  std::unique_ptr<StreamWorker> worker_;
+};
+
+TEST_F(SessionHistory, InPieces) {
+  const v1::OpenSequence whole = Long("a", 1, 100);
+  SendSilently(Piece(whole, 0, 30, true));
+  SendSilently(Piece(whole, 30, 30, true));
+  SendSilently(Piece(whole, 30, 99, true));
+  ExpectOpened(worker().MustOpen(Piece(whole, 99, 100, false)), whole);
+  // The penalties see all of it: the same step as the plain sequence's.
+  const PlainSequence plain(whole);
+  std::mt19937_64 random(9);
+  const std::string logits = testing::RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
+  testing::StepBuilder step(1, kStatefulVocabulary);
+  step.AddRow("a", 1, plain.position(), logits).set_history_hash(plain.hash());
+  EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), plain.Draw({.logits = logits}).token());
+}
+
+TEST_F(SessionHistory, ThePromptIsThatOfTheFirstPiece) {
+  v1::OpenSequence whole = Long("a", 1, 10);
+  whole.mutable_history()->set_prompt_length(8);
+  SendSilently(Piece(whole, 0, 5, true));
+  v1::OpenSequence last = Piece(whole, 5, 10, false);
+  last.mutable_history()->set_prompt_length(1);
+  ExpectOpened(worker().MustOpen(last), whole);
+  // A truncation to the prompt's end is kept, one below is not.
+  PlainSequence plain(whole);
+  plain.TruncateTo(7);
+  testing::StepBuilder step(1, kStatefulVocabulary);
+  AddPeak(&step, "a", 1, plain, 5).set_truncate_to(7);
+  ExpectError(worker().Run(step.Build()).at(0), Reason::kHistoryRequired, "");
+}
+
+TEST_F(SessionHistory, PiecesOfSeveralSequencesMayAlternate) {
+  const v1::OpenSequence a = Long("a", 1, 50);
+  const v1::OpenSequence b = Long("b", 1, 40);
+  SendSilently(Piece(a, 0, 20, true));
+  SendSilently(Piece(b, 0, 10, true));
+  SendSilently(Piece(a, 20, 40, true));
+  ExpectOpened(worker().MustOpen(Piece(b, 10, 40, false)), b);
+  ExpectOpened(worker().MustOpen(Piece(a, 40, 50, false)), a);
+}
+
+TEST_F(SessionHistory, PiecesMustFollowOneAnother) {
+  const v1::OpenSequence whole = Long("a", 1, 50);
+  ExpectError(worker().Open(Piece(whole, 5, 10, true)).error(), Reason::kContradiction, "open.history.offset");
+  ExpectError(worker().Open(Piece(whole, 5, 10, false)).error(), Reason::kContradiction, "open.history.offset");
+  for (const auto& [from, limit] : {std::pair{21, "20"}, std::pair{19, "20"}, std::pair{45, "20"}}) {
+    SendSilently(Piece(whole, 0, 20, true));
+    const v1::Error error = worker().Open(Piece(whole, from, 50, false)).error();
+    ExpectError(error, Reason::kContradiction, "open.history.offset");
+    EXPECT_EQ(error.limit(), limit);
+    // What had come is gone.
+    ExpectError(worker().Open(Piece(whole, 20, 50, false)).error(), Reason::kContradiction, "open.history.offset");
+  }
+  SendSilently(Piece(whole, 0, 20, true));
+  ExpectOpened(worker().MustOpen(Piece(whole, 20, 50, false)), whole);
+}
+
+TEST_F(SessionHistory, PiecesOfAnotherEpochDoNotMix) {
+  const v1::OpenSequence whole = Long("a", 1, 50);
+  SendSilently(Piece(whole, 0, 20, true));
+  v1::OpenSequence later = Piece(whole, 20, 50, false);
+  later.set_epoch(2);
+  ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
+}
+
+TEST_F(SessionHistory, OffsetZeroStartsAnew) {
+  const v1::OpenSequence whole = Long("a", 1, 50);
+  SendSilently(Piece(whole, 0, 20, true));
+  SendSilently(Piece(whole, 0, 30, true));
+  ExpectOpened(worker().MustOpen(Piece(whole, 30, 50, false)), whole);
+  SendSilently(Piece(whole, 0, 20, true));
+  ExpectOpened(worker().MustOpen(whole), whole);
+  ExpectError(worker().Open(Piece(whole, 20, 50, false)).error(), Reason::kContradiction, "open.history.offset");
+}
+
+// A later piece that narrowed the vocabulary would leave tokens in the state that the kernels must never see.
+TEST_F(SessionHistory, PiecesShareTheLiveVocabulary) {
+  v1::OpenSequence whole = Long("a", 1, 50);
+  SendSilently(Piece(whole, 0, 49, true));
+  v1::OpenSequence last = Piece(whole, 49, 50, false);
+  last.set_live_vocabulary_size(whole.history().tokens(49) + 1);
+  ExpectError(worker().Open(last).error(), Reason::kContradiction, "open.live_vocabulary_size");
+  SendSilently(Piece(whole, 0, 49, true));
+  last = Piece(whole, 49, 50, false);
+  last.set_vocabulary_size(kStatefulVocabulary + 1);
+  last.set_live_vocabulary_size(kStatefulVocabulary);
+  EXPECT_EQ(worker().MustOpen(last).position(), 50u);
+}
+
+TEST_F(SessionHistory, ThePromptIsWithinTheWhole) {
+  v1::OpenSequence whole = Long("a", 1, 50);
+  whole.mutable_history()->set_prompt_length(51);
+  SendSilently(Piece(whole, 0, 20, true));
+  ExpectError(worker().Open(Piece(whole, 20, 50, false)).error(), Reason::kOutOfRange, "open.history.prompt_length");
+  ExpectError(worker().Open(whole).error(), Reason::kOutOfRange, "open.history.prompt_length");
+}
+
+TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
+  limits_.max_history = 60;
+  const v1::OpenSequence a = Long("a", 1, 60);
+  const v1::OpenSequence b = Long("b", 1, 60);
+  SendSilently(Piece(a, 0, 40, true));
+  ExpectError(worker().Open(Piece(b, 0, 30, true)).error(), Reason::kTooMany, "open.history.tokens");
+  SendSilently(Piece(b, 0, 20, true));
+  // One that comes whole is not kept and does not count.
+  v1::OpenSequence c = Long("c", 1, 60);
+  ExpectOpened(worker().MustOpen(c), c);
+  // The refused piece took nothing, and what is refused gives back what it had.
+  ExpectError(worker().Open(Piece(a, 40, 60, false)).error(), Reason::kTooMany, "open.history.tokens");
+  ExpectOpened(worker().MustOpen(Piece(b, 20, 60, false)), b);
+}
+
+// Empty pieces hold no tokens, but each is an entry.
+TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
+  limits_.stream_sequences = 3;
+  for (int i = 0; i < 3; ++i) SendSilently(Piece(Long(absl::StrCat("s", i), 1, 10), 0, 0, true));
+  ExpectError(worker().Open(Piece(Long("s3", 1, 10), 0, 0, true)).error(), Reason::kTooMany, "open.history");
+  // A closed sequence leaves no pieces behind.
+  worker().Send(testing::CloseOf("s1", 1));
+  EXPECT_TRUE(worker().Await([](const auto& message) { return message.has_closed(); }).has_value());
+  SendSilently(Piece(Long("s3", 1, 10), 0, 0, true));
+}
+
+TEST_F(SessionHistory, WithoutOneTheServerMustHaveIt) {
+  const v1::OpenSequence open = Long("a", 1, 50);
+  ExpectError(worker().Open(Reopened(open, 1)).error(), Reason::kHistoryRequired, "open.history");
+  worker().MustOpen(open);
+  ExpectOpened(worker().MustOpen(Reopened(open, 2)), open);
+}
+
+TEST_F(SessionHistory, AnotherSpecNeedsTheHistoryAgain) {
+  const v1::OpenSequence open = Long("a", 1, 50);
+  worker().MustOpen(open);
+  v1::OpenSequence changed = Reopened(open, 1);
+  changed.mutable_parameters()->set_presence_penalty(0.75f);
+  ExpectError(worker().Open(changed).error(), Reason::kHistoryRequired, "");
+  // Options that no history looks at may change.
+  worker().MustOpen(open);
+  changed = Reopened(open, 1);
+  changed.mutable_parameters()->set_temperature(0.5f);
+  ExpectOpened(worker().MustOpen(changed), open);
+}
+
+// The hash of the empty history is a chain of bijections, so that a worker can find a seed under which a narrower
+// vocabulary has the hash of a wider one. The wider one's tokens must not reach the kernels all the same.
+class Inverse {
+ public:
+  static uint64_t SeedFor(uint64_t wanted_hash, const SequenceSpec& spec) {
+    // From the last word absorbed back to the seed; the words after it are those of history_hash.cc.
+    const uint64_t words[] = {spec.choice_index,
+                              spec.vocabulary,
+                              spec.live_vocabulary,
+                              std::bit_cast<uint32_t>(spec.repetition_penalty),
+                              std::bit_cast<uint32_t>(spec.frequency_penalty),
+                              std::bit_cast<uint32_t>(spec.presence_penalty)};
+    uint64_t hash = wanted_hash;
+    for (size_t i = std::size(words); i-- > 0;) hash = Unabsorb(hash) ^ words[i];
+    const uint64_t start = 0x736f72746974696f;
+    return Unabsorb(hash) ^ Absorb(start, spec.law_version);
+  }
+
+ private:
+  static constexpr uint64_t kIncrement = 0x9e3779b97f4a7c15;
+  static uint64_t Absorb(uint64_t hash, uint64_t word) {
+    uint64_t x = (hash ^ word) + kIncrement;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+  static uint64_t Unabsorb(uint64_t x) {
+    x = (x ^ x >> 31 ^ x >> 62) * OddInverse(0x94d049bb133111eb);
+    x = (x ^ x >> 27 ^ x >> 54) * OddInverse(0xbf58476d1ce4e5b9);
+    return (x ^ x >> 30 ^ x >> 60) - kIncrement;
+  }
+  static uint64_t OddInverse(uint64_t a) {
+    uint64_t x = a;  // right in three bits; each round doubles them
+    for (int i = 0; i < 5; ++i) x *= 2 - a * x;
+    return x;
+  }
+};
+
+TEST_F(SessionHistory, ACollidingSpecIsAnotherSpec) {
+  v1::OpenSequence wide = StatefulOpen("a", 1);
+  wide.mutable_history()->add_tokens(kStatefulVocabulary - 1);
+  worker().MustOpen(wide);
+  v1::OpenSequence narrow = Reopened(wide, 1);
+  narrow.set_live_vocabulary_size(10);
+
+  SequenceSpec spec;
+  spec.law_version = wide.law_version();
+  spec.seed = wide.seed();
+  spec.vocabulary = spec.live_vocabulary = kStatefulVocabulary;
+  spec.presence_penalty = wide.parameters().presence_penalty();
+  const uint64_t hash = EmptyHistoryHash(spec);
+  spec.live_vocabulary = 10;
+  spec.seed = Inverse::SeedFor(hash, spec);
+  ASSERT_EQ(EmptyHistoryHash(spec), hash);
+  narrow.set_seed(spec.seed);
+  ExpectError(worker().Open(narrow).error(), Reason::kHistoryRequired, "");
+}
+
+// The empty history is a history.
+TEST_F(SessionHistory, MayBeEmpty) {
+  v1::OpenSequence open = StatefulOpen("a", 1);
+  open.mutable_history()->Clear();
+  const v1::OpenedState state = worker().MustOpen(open);
+  EXPECT_EQ(state.position(), 0u);
+  const PlainSequence plain(open);
+  EXPECT_EQ(state.history_hash(), plain.hash());
+  EXPECT_EQ(worker().Run(PeakStep(1, "a", 1, plain, 9)).at(0).draw().token(), 9u);
+}
+
+TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
+  v1::OpenSequence open = Long("a", 1, 50);
+  open.clear_parameters();
+  const v1::OpenedState state = worker().MustOpen(open);
+  EXPECT_FALSE(state.stateful());
+  EXPECT_EQ(state.position(), 0u);
+}
+
+// An idle sequence is forgotten; its worker replays and goes on as if nothing had happened.
+TEST_F(SessionHistory, AForgottenSequenceComesBackByReplay) {
+  limits_.max_sequences = 1;
+  v1::OpenSequence a = StatefulOpen("a", 1);
+  PlainSequence plain(a);
+  worker().MustOpen(a);
+  EXPECT_EQ(worker().Run(PeakStep(1, "a", 1, plain, 20)).at(0).draw().token(), 20u);
+  plain.Append(20);
+  worker().MustOpen(StatefulOpen("b", 1));
+  const v1::StreamRequest step = PeakStep(2, "a", 2, plain, 21);
+  ExpectError(worker().Run(step).at(0), Reason::kHistoryRequired, "");
+  a.mutable_history()->add_tokens(20);
+  worker().MustOpen(a);
+  EXPECT_EQ(worker().Run(step).at(0).draw().token(), 21u);
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,231 @@
+// Who may step a sequence: epochs, streams that fight, streams that end, and identities that never meet.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/service/expect_error.h"
+#include "tests/service/stateful_stream.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::PlainSequence;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+class SessionOwnership : public ::testing::Test {
+ protected:
+  v1::RowResult Run(StreamWorker& worker, const v1::StreamRequest& step) {
+    worker.Send(step);
+    engine_.fake().FinishAll();
+    const auto results = worker.Results(step.step().batch_id(), 1);
+    return results.empty() ? v1::RowResult() : results[0];
+  }
+
+  const v1::OpenSequence open_ = StatefulOpen("a", 5);
+  PlainSequence plain_{open_};
+  TestEngine engine_ = TestEngine::OnFake();
+  StreamWorker first_{engine_.get()};
+  StreamWorker second_{engine_.get()};
+};
+
+TEST_F(SessionOwnership, AHigherEpochTakesTheSequence) {
+  first_.MustOpen(open_);
+  EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+  plain_.Append(20);
+  const v1::OpenedState state = second_.MustOpen(Reopened(open_, 6));
+  EXPECT_EQ(state.position(), plain_.position());
+  EXPECT_EQ(state.history_hash(), plain_.hash());
+  EXPECT_EQ(state.last_step_id(), 1u);
+
+  v1::RowResult ghost = Run(first_, PeakStep(2, "a", 2, plain_, 21));
+  ExpectError(ghost, Reason::kSuperseded, "");
+  EXPECT_EQ(ghost.error().limit(), "> 6");
+  EXPECT_EQ(Run(second_, PeakStep(1, "a", 2, plain_, 22)).draw().token(), 22u);
+}
+
+TEST_F(SessionOwnership, AnAnswerThatWasLostIsGivenToTheNewStream) {
+  first_.MustOpen(open_);
+  const v1::RowResult lost = Run(first_, PeakStep(1, "a", 1, plain_, 20));
+  first_.Disconnect();
+  second_.MustOpen(Reopened(open_, 6));
+  EXPECT_EQ(Run(second_, PeakStep(9, "a", 1, plain_, 20)).SerializeAsString(), lost.SerializeAsString());
+}
+
+TEST_F(SessionOwnership, LowerAndEqualEpochsAreRefusedAndChangeNothing) {
+  first_.MustOpen(open_);
+  for (const uint64_t epoch : {0, 4, 5}) {
+    for (v1::OpenSequence open : {StatefulOpen("a", epoch), Reopened(open_, epoch)}) {
+      if (open.has_history()) open.mutable_history()->add_tokens(60);
+      const v1::SequenceOpened refused = second_.Open(open);
+      EXPECT_EQ(refused.epoch(), epoch);
+      ExpectError(refused.error(), Reason::kSuperseded, "open.epoch");
+      EXPECT_EQ(refused.error().limit(), "> 5");
+    }
+  }
+  EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+  ExpectError(Run(second_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+}
+
+TEST_F(SessionOwnership, TheSameStreamMayOpenAgain) {
+  first_.MustOpen(open_);
+  first_.MustOpen(Reopened(open_, 5));
+  first_.MustOpen(Reopened(open_, 8));
+  ExpectError(first_.Open(Reopened(open_, 7)).error(), Reason::kSuperseded, "open.epoch");
+  EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+}
+
+// The loser's device may answer whatever it likes: the winner has gone on from before that step.
+TEST_F(SessionOwnership, TheLosersStepInFlightLeavesNoTrace) {
+  first_.MustOpen(open_);
+  first_.Send(PeakStep(1, "a", 1, plain_, 40));
+  const v1::OpenedState state = second_.MustOpen(Reopened(open_, 6));
+  EXPECT_EQ(state.position(), plain_.position());
+  EXPECT_EQ(state.history_hash(), plain_.hash());
+  second_.Send(PeakStep(1, "a", 1, plain_, 20));
+  engine_.fake().FinishAll();
+  ExpectError(first_.Results(1, 1).at(0), Reason::kSuperseded, "");
+  EXPECT_EQ(second_.Results(1, 1).at(0).draw().token(), 20u);
+  plain_.Append(20);
+  EXPECT_EQ(second_.MustOpen(Reopened(open_, 6)).history_hash(), plain_.hash());
+  EXPECT_TRUE(first_.IsIdle());
+  EXPECT_TRUE(second_.IsIdle());
+}
+
+TEST_F(SessionOwnership, TheLosersEditedStepIsTakenBack) {
+  first_.MustOpen(open_);
+  PlainSequence edited = plain_;
+  edited.TruncateTo(2);
+  edited.Append(50);
+  testing::StepBuilder step(1, kStatefulVocabulary);
+  v1::StepRow& row = AddPeak(&step, "a", 1, edited, 40);
+  row.set_truncate_to(2);
+  row.add_append_tokens(50);
+  first_.Send(step.Build());
+  EXPECT_EQ(second_.MustOpen(Reopened(open_, 6)).history_hash(), plain_.hash());
+  engine_.fake().FinishAll();
+  ExpectError(first_.Results(1, 1).at(0), Reason::kSuperseded, "");
+  EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+}
+
+TEST_F(SessionOwnership, CloseForgets) {
+  first_.MustOpen(open_);
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+  first_.Send(testing::CloseOf("a", 5));
+  EXPECT_EQ(first_.Await([](const auto& m) { return m.has_closed(); })->closed().request_id(), "a");
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+  ExpectError(second_.Open(Reopened(open_, 9)).error(), Reason::kHistoryRequired, "open.history");
+  // Not an error if it is unknown.
+  first_.Send(testing::CloseOf("never", 1));
+  EXPECT_TRUE(first_.Await([](const auto& m) { return m.has_closed(); }).has_value());
+}
+
+TEST_F(SessionOwnership, OnlyTheOwnerCloses) {
+  first_.MustOpen(open_);
+  second_.MustOpen(Reopened(open_, 6));
+  first_.Send(testing::CloseOf("a", 5));
+  first_.Send(testing::CloseOf("a", 6));
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+  EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+}
+
+TEST_F(SessionOwnership, ACloseWhileAStepIsInFlight) {
+  first_.MustOpen(open_);
+  first_.Send(PeakStep(1, "a", 1, plain_, 20));
+  first_.Send(testing::CloseOf("a", 5));
+  engine_.fake().FinishAll();
+  ExpectError(first_.Results(1, 1).at(0), Reason::kSuperseded, "");
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  EXPECT_EQ(engine_->sequences().state_bytes(), 0u);
+  EXPECT_TRUE(first_.IsIdle());
+}
+
+TEST_F(SessionOwnership, NamespacesAndWorkerSessionsNeverMeet) {
+  first_.MustOpen(open_);
+  StreamWorker::Options other_identity;
+  other_identity.name_space = "other";
+  StreamWorker other(engine_.get(), other_identity);
+  StreamWorker::Options other_engine;
+  other_engine.worker_session = "other";
+  StreamWorker neighbour(engine_.get(), other_engine);
+  for (StreamWorker* stranger : {&other, &neighbour}) {
+    ExpectError(stranger->Open(Reopened(open_, 100)).error(), Reason::kHistoryRequired, "open.history");
+    v1::OpenSequence theirs = StatefulOpen("a", 100);
+    theirs.mutable_history()->add_tokens(63);
+    stranger->MustOpen(theirs);
+    stranger->Send(testing::CloseOf("a", 100));
+  }
+  EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+}
+
+TEST_F(SessionOwnership, DrainingFinishesWhatIsInFlightAndTakesNoMore) {
+  first_.MustOpen(open_);
+  first_.Send(PeakStep(1, "a", 1, plain_, 20));
+  first_.session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Milliseconds(1500));
+  first_.session().Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, absl::Seconds(9));
+  const auto notice = first_.Await([](const auto& message) { return message.has_draining(); });
+  EXPECT_EQ(notice->draining().cause(), v1::DrainingNotice::CAUSE_STREAM_AGE);
+  EXPECT_EQ(notice->draining().grace().seconds(), 1);
+  EXPECT_EQ(notice->draining().grace().nanos(), 500'000'000);
+  EXPECT_FALSE(first_.sink().Take([](const auto& message) { return message.has_draining(); }).has_value());
+
+  first_.Send(PeakStep(2, "a", 2, plain_, 20));
+  const v1::Error error = first_.StepError(2);
+  ExpectError(error, Reason::kDraining, "step");
+  EXPECT_TRUE(error.has_retry_after());
+  EXPECT_FALSE(first_.IsIdle());
+  engine_.fake().FinishAll();
+  EXPECT_EQ(first_.Results(1, 1).at(0).draw().token(), 20u);
+  EXPECT_TRUE(first_.IsIdle());
+
+  // The worker goes on elsewhere.
+  plain_.Append(20);
+  second_.MustOpen(Reopened(open_, 6));
+  EXPECT_EQ(Run(second_, PeakStep(1, "a", 2, plain_, 21)).draw().token(), 21u);
+}
+
+TEST_F(SessionOwnership, AStreamThatEndsWithRowsInFlight) {
+  first_.MustOpen(open_);
+  first_.MustOpen(StatefulOpen("b", 5));
+  first_.Send(PeakStep(1, "a", 1, plain_, 20));
+  first_.Send(PeakStep(2, "b", 1, PlainSequence(StatefulOpen("b", 5)), 20));
+  ASSERT_EQ(engine_.fake().held(), 1u);
+  ASSERT_EQ(engine_->batcher().queued_rows(), 1u);
+  first_.Disconnect();
+  EXPECT_EQ(engine_->batcher().queued_rows(), 0u) << "what waits is cancelled";
+  engine_.fake().FinishAll();
+  // Nobody heard the answer: the sequence is where it was, for whoever takes it over.
+  const v1::OpenedState state = second_.MustOpen(Reopened(open_, 6));
+  EXPECT_EQ(state.history_hash(), plain_.hash());
+  EXPECT_EQ(state.last_step_id(), 0u);
+  EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+  EXPECT_EQ(engine_.observer().totals().tokens, 1u);
+}
+
+TEST_F(SessionOwnership, ACloseOfTheStreamTwice) {
+  first_.MustOpen(open_);
+  first_.Send(PeakStep(1, "a", 1, plain_, 20));
+  first_.session().Close();
+  first_.session().Close();
+  engine_.fake().FinishAll();
+  first_.Disconnect();
+}
+
+// The session is gone and the engine goes while a device still holds a batch.
+TEST_F(SessionOwnership, TheEngineWaitsForItsDevices) {
+  TestEngine engine = TestEngine::OnCpu();
+  auto worker = std::make_unique<StreamWorker>(engine.get());
+  testing::StepBuilder step(1, kStatefulVocabulary);
+  for (int i = 0; i < 200; ++i) {
+    const std::string name = absl::StrCat("s", i);
+    worker->MustOpen(testing::OpenOf(name, 1, kStatefulVocabulary));
+    step.AddRow(name, 1, 0, testing::F32Peak(kStatefulVocabulary, 3));
+  }
+  worker->Send(step.Build());
+  worker.reset();
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,149 @@
+// Unknown fields and enum values are found wherever they hide, in every message type of the contract.
+#include "service/request/strictness.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "sortition/v1/sampling.pb.h"
+#include "tests/support/messages.h"
+
+namespace sortition::service {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr int kUnknownNumber = 1234;
+
+void AddUnknown(Message* message) {
+  message->GetReflection()->MutableUnknownFields(message)->AddVarint(kUnknownNumber, 1);
+}
+
+void ExpectRefused(const Message& message, Reason reason, const std::string& field) {
+  const std::optional<Refusal> refusal = FindUnknown(message, "");
+  ASSERT_TRUE(refusal.has_value()) << field;
+  EXPECT_EQ(refusal->reason, reason) << field;
+  EXPECT_EQ(refusal->field, field);
+}
+
+v1::StreamRequest SomeStep() {
+  testing::StepBuilder builder(1, 4);
+  builder.AddRow("a", 1, 0, "");
+  builder.AddRow("b", 1, 0, "").mutable_mask()->mutable_allowed_tokens()->add_tokens(1);
+  return builder.Build();
+}
+
+TEST(Strictness, KnownMessagesPass) {
+  EXPECT_FALSE(FindUnknown(v1::StreamRequest(), "").has_value());
+  EXPECT_FALSE(FindUnknown(SomeStep(), "").has_value());
+  v1::StreamRequest open;
+  open.mutable_open()->mutable_parameters()->set_nan_policy(v1::NAN_POLICY_MASK);
+  EXPECT_FALSE(FindUnknown(open, "").has_value());
+}
+
+TEST(Strictness, UnknownFieldAtTheTop) {
+  v1::StreamRequest message = SomeStep();
+  AddUnknown(&message);
+  ExpectRefused(message, Reason::kUnknownField, "#1234");
+}
+
+TEST(Strictness, UnknownFieldNested) {
+  v1::StreamRequest message = SomeStep();
+  AddUnknown(message.mutable_step()->mutable_logits());
+  ExpectRefused(message, Reason::kUnknownField, "step.logits.#1234");
+}
+
+TEST(Strictness, UnknownFieldInARepeatedMessage) {
+  v1::StreamRequest message = SomeStep();
+  AddUnknown(message.mutable_step()->mutable_rows(1)->mutable_mask()->mutable_allowed_tokens());
+  ExpectRefused(message, Reason::kUnknownField, "step.rows[1].mask.allowed_tokens.#1234");
+}
+
+TEST(Strictness, UnknownFieldComesFromTheWire) {
+  v1::StreamRequest message;
+  // hello { field 3, varint 7 }
+  ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x18\x07", 4)));
+  ExpectRefused(message, Reason::kUnknownField, "hello.#3");
+}
+
+TEST(Strictness, FieldOfAnotherTypeIsUnknown) {
+  v1::StreamRequest message;
+  // hello.worker_session as a varint
+  ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x08\x07", 4)));
+  ExpectRefused(message, Reason::kUnknownField, "hello.#1");
+}
+
+TEST(Strictness, UnknownEnumValue) {
+  v1::StreamRequest message = SomeStep();
+  message.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(77));
+  ExpectRefused(message, Reason::kUnknownEnumValue, "step.logits.dtype");
+  EXPECT_EQ(FindUnknown(message, "")->limit, "sortition.v1.DType");
+  message.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(-1));
+  ExpectRefused(message, Reason::kUnknownEnumValue, "step.logits.dtype");
+}
+
+TEST(Strictness, UnknownEnumValueInAOneof) {
+  v1::StreamRequest message;
+  message.mutable_open()->mutable_parameters()->mutable_chain()->set_preset(static_cast<v1::Chain::Preset>(9));
+  ExpectRefused(message, Reason::kUnknownEnumValue, "open.parameters.chain.preset");
+}
+
+TEST(Strictness, PathStartsWhereTheCallerSays) {
+  v1::SamplingParameters parameters;
+  AddUnknown(&parameters);
+  EXPECT_EQ(FindUnknown(parameters, "fork.child.parameters")->field, "fork.child.parameters.#1234");
+}
+
+// Visits every field that leads to another message or to an enum, from StreamRequest down. Each is set in a message of
+// its own, so that the visit tells its path.
+void VisitAll(Message* root, Message* at, const std::string& path, std::set<const Descriptor*>* seen,
+              const std::function<void(Message*, const FieldDescriptor*, const std::string&)>& visit) {
+  if (!seen->insert(at->GetDescriptor()).second) return;
+  const Reflection& reflection = *at->GetReflection();
+  for (int i = 0; i < at->GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* field = at->GetDescriptor()->field(i);
+    const std::string name = path.empty() ? field->name() : path + "." + field->name();
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) visit(at, field, name);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    Message* child = field->is_repeated() ? reflection.AddMessage(at, field) : reflection.MutableMessage(at, field);
+    const std::string child_path = field->is_repeated() ? name + "[0]" : name;
+    visit(child, nullptr, child_path);
+    VisitAll(root, child, child_path, seen, visit);
+    reflection.ClearField(at, field);
+  }
+}
+
+TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
+  v1::StreamRequest root;
+  std::set<const Descriptor*> seen;
+  std::set<std::string> messages;
+  std::set<std::string> enums;
+  VisitAll(&root, &root, "", &seen, [&](Message* at, const FieldDescriptor* field, const std::string& path) {
+    const Reflection& reflection = *at->GetReflection();
+    ASSERT_FALSE(FindUnknown(root, "").has_value()) << path;
+    if (field == nullptr) {
+      AddUnknown(at);
+      ExpectRefused(root, Reason::kUnknownField, path + ".#1234");
+      reflection.MutableUnknownFields(at)->Clear();
+      messages.insert(at->GetDescriptor()->full_name());
+    } else {
+      ASSERT_FALSE(field->is_repeated());
+      reflection.SetEnumValue(at, field, 1000);
+      ExpectRefused(root, Reason::kUnknownEnumValue, path);
+      reflection.ClearField(at, field);
+      enums.insert(field->enum_type()->full_name());
+    }
+  });
+  EXPECT_EQ(enums, (std::set<std::string>{"sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.NanPolicy",
+                                          "sortition.v1.VerifyMode"}));
+  EXPECT_EQ(messages.count("sortition.v1.Dry"), 1u);
+  EXPECT_EQ(messages.count("sortition.v1.TensorSource.DeviceMemory"), 1u);
+  EXPECT_GE(messages.size(), 40u);
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,54 @@
+// One row, read and filtered once, from which many draws are made with the CPU kernel's own stages.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cpu/change_row.h"
+#include "kernels/cpu/draw.h"
+#include "kernels/cpu/filter.h"
+#include "kernels/cpu/read_row.h"
+#include "kernels/law/parameters.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// Not copyable: its parts refer to each other. Not thread-safe.
+class PreparedRow {
+ public:
+  PreparedRow(std::vector<float> logits, const law::SamplingParameters& options, std::vector<uint32_t> allowed = {})
+      : logits_(std::move(logits)), allowed_(std::move(allowed)) {
+    law::Compile(options, &parameters_);
+    request_.logits = logits_.data();
+    request_.live_vocabulary = uint32_t(logits_.size());
+    request_.parameters = &parameters_;
+    request_.has_allowed_tokens = !allowed_.empty();
+    request_.allowed_tokens = allowed_;
+    RowAnswer answer;
+    Row raw;
+    SORTITION_CHECK(ReadRow(request_, &scratch_, &raw, &answer) && ChangeRow(raw, &scratch_, &row_, &answer));
+    scale_ = law::ScaleAt(parameters_, law::KeyBits(row_.max_key));
+    cut_ = Filter(row_, scale_, &scratch_);
+  }
+  PreparedRow(const PreparedRow&) = delete;
+  PreparedRow& operator=(const PreparedRow&) = delete;
+
+  uint32_t Draw(const NoiseKey& noise) { return cpu::Draw(row_, scale_, cut_, law::KeyOf(noise), &scratch_).token; }
+
+  const RowRequest& request() const { return request_; }
+  const Cut& cut() const { return cut_; }
+
+ private:
+  std::vector<float> logits_;
+  std::vector<uint32_t> allowed_;
+  RowParameters parameters_;
+  RowRequest request_;
+  Scratch scratch_;
+  Row row_;
+  law::Scale scale_;
+  Cut cut_;
+};
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,75 @@
+// An observer that counts what it is told.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "service/observer.h"
+
+namespace sortition::testing {
+
+// Thread-safe.
+class CountingObserver : public service::NullObserver {
+ public:
+  void StepReceived(uint32_t rows, uint64_t) override {
+    absl::MutexLock lock(&mutex_);
+    totals_.steps += 1;
+    totals_.rows += rows;
+  }
+  void StepAnswered(absl::Duration latency) override {
+    absl::MutexLock lock(&mutex_);
+    latencies_.push_back(latency);
+  }
+  void TokensDrawn(uint32_t count) override {
+    absl::MutexLock lock(&mutex_);
+    totals_.tokens += count;
+  }
+  void Refused(service::Reason reason, uint32_t count) override {
+    absl::MutexLock lock(&mutex_);
+    totals_.errors += count;
+    refused_[reason] += count;
+  }
+  void BatchDone(std::string_view, uint32_t, absl::Duration queue_wait, absl::Duration) override {
+    absl::MutexLock lock(&mutex_);
+    totals_.batches += 1;
+    queue_waits_.push_back(queue_wait);
+  }
+  void HistoryReplayed(uint32_t tokens) override {
+    absl::MutexLock lock(&mutex_);
+    replayed_ += tokens;
+  }
+
+  Totals totals() const override {
+    absl::MutexLock lock(&mutex_);
+    return totals_;
+  }
+  uint32_t refused(service::Reason reason) const {
+    absl::MutexLock lock(&mutex_);
+    const auto it = refused_.find(reason);
+    return it == refused_.end() ? 0 : it->second;
+  }
+  std::vector<absl::Duration> latencies() const {
+    absl::MutexLock lock(&mutex_);
+    return latencies_;
+  }
+  std::vector<absl::Duration> queue_waits() const {
+    absl::MutexLock lock(&mutex_);
+    return queue_waits_;
+  }
+  uint64_t replayed_tokens() const {
+    absl::MutexLock lock(&mutex_);
+    return replayed_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  Totals totals_ ABSL_GUARDED_BY(mutex_);
+  std::map<service::Reason, uint32_t> refused_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> latencies_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> queue_waits_ ABSL_GUARDED_BY(mutex_);
+  uint64_t replayed_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sortition::testing

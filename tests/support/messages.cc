@@ -1,0 +1,136 @@
+// Encoding and cutting of messages.
+#include "tests/support/messages.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/law/version.h"
+
+namespace sortition::testing {
+
+Delivery Deliver(std::string bytes) { return Deliver(std::move(bytes), {}); }
+
+Delivery Deliver(std::string bytes, std::span<const size_t> cuts) {
+  Delivery delivery;
+  delivery.bytes = std::make_shared<const std::string>(std::move(bytes));
+  const auto* data = reinterpret_cast<const std::byte*>(delivery.bytes->data());
+  size_t start = 0;
+  const auto cut = [&](size_t end) {
+    SORTITION_CHECK(start <= end && end <= delivery.bytes->size());
+    delivery.segments.push_back({data + start, end - start});
+    start = end;
+  };
+  for (const size_t end : cuts) cut(end);
+  cut(delivery.bytes->size());
+  return delivery;
+}
+
+Delivery DeliverInPieces(std::string bytes, std::mt19937_64* random) {
+  std::vector<size_t> cuts((*random)() % 8);
+  for (size_t& cut : cuts) cut = (*random)() % (bytes.size() + 1);
+  std::sort(cuts.begin(), cuts.end());
+  return Deliver(std::move(bytes), cuts);
+}
+
+v1::StreamRequest Hello(std::string_view worker_session) {
+  v1::StreamRequest request;
+  request.mutable_hello()->set_worker_session(std::string(worker_session));
+  return request;
+}
+
+v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary) {
+  v1::OpenSequence open;
+  open.set_request_id(std::string(request_id));
+  open.set_epoch(epoch);
+  open.set_law_version(law::kLawVersion);
+  open.set_seed(1);
+  open.set_vocabulary_size(vocabulary);
+  return open;
+}
+
+v1::StreamRequest Message(v1::OpenSequence open) {
+  v1::StreamRequest request;
+  *request.mutable_open() = std::move(open);
+  return request;
+}
+
+v1::StreamRequest CancelOf(uint64_t batch_id) {
+  v1::StreamRequest request;
+  request.mutable_cancel()->set_batch_id(batch_id);
+  return request;
+}
+
+v1::StreamRequest CloseOf(std::string_view request_id, uint64_t epoch) {
+  v1::StreamRequest request;
+  request.mutable_close()->set_request_id(std::string(request_id));
+  request.mutable_close()->set_epoch(epoch);
+  return request;
+}
+
+std::string F32Bytes(std::span<const float> logits) {
+  return std::string(reinterpret_cast<const char*>(logits.data()), logits.size_bytes());
+}
+
+std::string RandomLogits(kernels::DType dtype, uint32_t vocabulary, std::mt19937_64* random) {
+  std::string bytes;
+  for (uint32_t id = 0; id < vocabulary; ++id) {
+    // A sum of uniforms is normal enough, and the same with every library.
+    const uint64_t word = (*random)();
+    float logit = -131070.0f;
+    for (int part = 0; part < 4; ++part) logit += static_cast<float>(word >> (16 * part) & 0xffff);
+    logit /= 15000.0f;
+    const uint32_t bits = std::bit_cast<uint32_t>(logit);
+    // f16 takes a random sign, exponents 2^-9 to 2^2, and mantissa.
+    const uint32_t f16 = (word & 0x8000) | (6 + word % 12) << 10 | (word >> 20 & 0x3ff);
+    const uint32_t element = dtype == kernels::DType::kF32 ? bits : dtype == kernels::DType::kBF16 ? bits >> 16 : f16;
+    bytes.append(reinterpret_cast<const char*>(&element), kernels::ElementBytes(dtype));
+  }
+  return bytes;
+}
+
+std::string F32Peak(uint32_t vocabulary, uint32_t token) {
+  std::vector<float> logits(vocabulary, 0.0f);
+  logits.at(token) = 1000.0f;
+  return F32Bytes(logits);
+}
+
+StepBuilder::StepBuilder(uint64_t batch_id, uint32_t vocabulary, kernels::DType dtype) {
+  step().set_batch_id(batch_id);
+  v1::LogitsTensor& logits = *step().mutable_logits();
+  logits.mutable_source()->mutable_inline_()->set_payload(0);
+  logits.set_dtype(dtype == kernels::DType::kF32   ? v1::DTYPE_F32
+                   : dtype == kernels::DType::kF16 ? v1::DTYPE_F16
+                                                   : v1::DTYPE_BF16);
+  logits.set_vocabulary_size(vocabulary);
+}
+
+v1::StepRow& StepBuilder::AddRow(std::string_view request_id, uint64_t step_id, uint32_t position,
+                                 std::string_view logits) {
+  v1::StepRow& row = *step().add_rows();
+  row.set_request_id(std::string(request_id));
+  row.set_step_id(step_id);
+  row.set_position(position);
+  logits_ += logits;
+  return row;
+}
+
+uint32_t StepBuilder::AddMask(const std::vector<bool>& allowed) {
+  std::vector<uint32_t> words((step().logits().vocabulary_size() + 31) / 32);
+  for (size_t id = 0; id < allowed.size(); ++id) words.at(id / 32) |= uint32_t{allowed[id]} << (id % 32);
+  masks_.append(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t));
+  v1::MaskTensor& masks = *step().mutable_masks();
+  masks.mutable_source()->mutable_inline_()->set_payload(1);
+  masks.set_rows(masks.rows() + 1);
+  return masks.rows() - 1;
+}
+
+v1::StreamRequest StepBuilder::Build() const {
+  v1::StreamRequest request = request_;
+  request.add_payloads(logits_);
+  if (!masks_.empty()) request.add_payloads(masks_);
+  return request;
+}
+
+}  // namespace sortition::testing

@@ -1,0 +1,67 @@
+// Messages of the contract as a worker writes them, and the network's way of delivering them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/device.h"
+#include "kernels/row.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::testing {
+
+// An encoded message in the pieces in which it arrives.
+struct Delivery {
+  std::shared_ptr<const std::string> bytes;
+  std::vector<devices::ByteSegment> segments;  // of `bytes`, in order
+};
+
+// In one piece.
+Delivery Deliver(std::string bytes);
+// In pieces that end at the offsets `cuts`, ascending and repeated where a piece is empty.
+Delivery Deliver(std::string bytes, std::span<const size_t> cuts);
+// In a few pieces of random sizes, some of them empty.
+Delivery DeliverInPieces(std::string bytes, std::mt19937_64* random);
+
+v1::StreamRequest Hello(std::string_view worker_session);
+
+// A sequence with the seed 1 of a vocabulary all of which is live; no parameter is set.
+v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
+
+v1::StreamRequest Message(v1::OpenSequence open);
+v1::StreamRequest CancelOf(uint64_t batch_id);
+v1::StreamRequest CloseOf(std::string_view request_id, uint64_t epoch);
+
+// Logits as their bytes on the wire.
+std::string F32Bytes(std::span<const float> logits);
+// `vocabulary` normal logits, rounded to `dtype`.
+std::string RandomLogits(kernels::DType dtype, uint32_t vocabulary, std::mt19937_64* random);
+// One tensor row in which `token` is far above all others.
+std::string F32Peak(uint32_t vocabulary, uint32_t token);
+
+// A Step under construction. Rows are added with the bytes of their logits; everything else is set in `step()`.
+class StepBuilder {
+ public:
+  StepBuilder(uint64_t batch_id, uint32_t vocabulary, kernels::DType dtype = kernels::DType::kF32);
+
+  // The message so far, for changes; the payloads are set by Build.
+  v1::Step& step() { return *request_.mutable_step(); }
+
+  v1::StepRow& AddRow(std::string_view request_id, uint64_t step_id, uint32_t position, std::string_view logits);
+  // Adds a row of the packed mask tensor, one bit an id, and returns its index.
+  uint32_t AddMask(const std::vector<bool>& allowed);
+
+  v1::StreamRequest Build() const;
+
+ private:
+  v1::StreamRequest request_;
+  std::string logits_;
+  std::string masks_;
+};
+
+}  // namespace sortition::testing

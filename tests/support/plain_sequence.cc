@@ -1,0 +1,140 @@
+// From options and history to an answer, the long way.
+#include "tests/support/plain_sequence.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "kernels/check.h"
+#include "kernels/law/logprob.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
+#include "service/sequence/history_hash.h"
+
+namespace sortition::testing {
+namespace {
+
+law::SamplingParameters LawParameters(const v1::SamplingParameters& p) {
+  law::SamplingParameters law;
+  if (p.has_temperature()) law.temperature = p.temperature();
+  if (p.has_top_k()) law.top_k = p.top_k();
+  if (p.has_top_p()) law.top_p = p.top_p();
+  if (p.has_min_p()) law.min_p = p.min_p();
+  if (p.has_repetition_penalty()) law.repetition_penalty = p.repetition_penalty();
+  if (p.has_frequency_penalty()) law.frequency_penalty = p.frequency_penalty();
+  if (p.has_presence_penalty()) law.presence_penalty = p.presence_penalty();
+  return law;
+}
+
+kernels::RowParameters Compiled(const v1::SamplingParameters& p) {
+  kernels::RowParameters compiled;
+  law::Compile(LawParameters(p), &compiled);
+  compiled.mask_nan = p.nan_policy() == v1::NAN_POLICY_MASK;
+  compiled.raw_logprob = p.has_raw_logprobs();
+  compiled.raw_top = p.raw_logprobs().top();
+  compiled.processed_logprob = p.has_processed_logprobs();
+  compiled.processed_top = p.processed_logprobs().top();
+  return compiled;
+}
+
+uint32_t LiveVocabulary(const v1::OpenSequence& open) {
+  return open.has_live_vocabulary_size() ? open.live_vocabulary_size() : open.vocabulary_size();
+}
+
+v1::Logprobs ToLogprobs(const kernels::Distribution& distribution, double temperature) {
+  v1::Logprobs logprobs;
+  logprobs.set_logprob(law::Logprob(distribution, distribution.chosen.bits, temperature));
+  logprobs.set_rank(distribution.rank);
+  for (const kernels::TokenBits& top : distribution.top) {
+    logprobs.add_top_tokens(top.token);
+    logprobs.add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
+  }
+  return logprobs;
+}
+
+}  // namespace
+
+PlainSequence::PlainSequence(const v1::OpenSequence& open)
+    : open_(open),
+      prompt_length_(open.history().prompt_length()),
+      tokens_(open.history().tokens().begin(), open.history().tokens().end()) {}
+
+uint64_t PlainSequence::hash() const {
+  const law::SamplingParameters law = LawParameters(open_.parameters());
+  service::SequenceSpec spec;
+  spec.law_version = open_.law_version();
+  spec.seed = open_.seed();
+  spec.choice_index = open_.choice_index();
+  spec.vocabulary = open_.vocabulary_size();
+  spec.live_vocabulary = LiveVocabulary(open_);
+  spec.repetition_penalty = law.repetition_penalty;
+  spec.frequency_penalty = law.frequency_penalty;
+  spec.presence_penalty = law.presence_penalty;
+  uint64_t hash = service::EmptyHistoryHash(spec);
+  for (const uint32_t token : tokens_) hash = service::ExtendHistoryHash(hash, token);
+  return hash;
+}
+
+std::vector<kernels::TokenPatch> PlainSequence::Patches() const {
+  const v1::SamplingParameters& p = open_.parameters();
+  const law::SamplingParameters law = LawParameters(p);
+  std::map<uint32_t, kernels::TokenPatch> patches;
+  const auto patch = [&](uint32_t token) -> kernels::TokenPatch& {
+    patches[token].token = token;
+    return patches[token];
+  };
+  for (const v1::LogitBias& bias : p.logit_bias()) patch(bias.token()).bias = law::CanonicalBits(bias.bias());
+  for (const uint32_t token : p.banned_token_ids()) patch(token).flags |= kernels::TokenPatch::kBanned;
+  std::map<uint32_t, uint32_t> in_output;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    if (law.repetition_penalty != 1) patch(tokens_[i]).flags |= kernels::TokenPatch::kRepeated;
+    if (i >= prompt_length_) ++in_output[tokens_[i]];
+  }
+  if (law.frequency_penalty != 0 || law.presence_penalty != 0) {
+    for (const auto& [token, count] : in_output) {
+      patch(token).penalty = law::PenaltyBits(law.frequency_penalty, law.presence_penalty, count);
+    }
+  }
+  std::vector<kernels::TokenPatch> sorted;
+  for (const auto& [token, entry] : patches) sorted.push_back(entry);
+  return sorted;
+}
+
+v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
+  const v1::SamplingParameters& p = open_.parameters();
+  const kernels::RowParameters parameters = Compiled(p);
+  const std::vector<kernels::TokenPatch> patches = Patches();
+  const uint32_t live = LiveVocabulary(open_);
+
+  std::set<uint32_t> allowed;
+  for (uint32_t id = 0; id < live; ++id) {
+    const auto& list = p.allowed_token_ids();
+    const bool listed = list.empty() || std::find(list.begin(), list.end(), id) != list.end();
+    const bool in_mask = row.mask.empty() || row.mask.at(id);
+    const bool in_step = !row.allowed || std::find(row.allowed->begin(), row.allowed->end(), id) != row.allowed->end();
+    if (listed && in_mask && in_step) allowed.insert(id);
+  }
+  const std::vector<uint32_t> allowed_tokens(allowed.begin(), allowed.end());
+
+  kernels::RowRequest request;
+  request.logits = row.logits.data();
+  request.dtype = row.dtype;
+  request.live_vocabulary = live;
+  request.parameters = &parameters;
+  request.noise = {open_.seed(), position, open_.choice_index() | row.draw_salt << 16};
+  request.patches = patches;
+  request.has_allowed_tokens = true;
+  request.allowed_tokens = allowed_tokens;
+  const kernels::RowAnswer answer = law::SampleRowReference(request);
+  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+
+  v1::DrawResult result;
+  result.set_token(answer.token);
+  if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
+  if (parameters.processed_logprob) {
+    *result.mutable_processed() = ToLogprobs(answer.processed, parameters.temperature);
+  }
+  return result;
+}
+
+}  // namespace sortition::testing

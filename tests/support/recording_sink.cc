@@ -1,0 +1,47 @@
+// The record and its waits.
+#include "tests/support/recording_sink.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sortition::testing {
+
+void RecordingSink::Send(v1::StreamResponse message, service::SentRelease release) {
+  absl::MutexLock lock(&mutex_);
+  messages_.push_back(std::move(message));
+  releases_.push_back(release);
+}
+
+std::optional<v1::StreamResponse> RecordingSink::TakeLocked(const Wanted& wanted) {
+  const auto it = std::find_if(messages_.begin(), messages_.end(), wanted);
+  if (it == messages_.end()) return std::nullopt;
+  v1::StreamResponse message = std::move(*it);
+  messages_.erase(it);
+  return message;
+}
+
+std::optional<v1::StreamResponse> RecordingSink::Await(const Wanted& wanted) {
+  const auto has_one = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::any_of(messages_.begin(), messages_.end(), wanted);
+  };
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&has_one), kPatience);
+  return TakeLocked(wanted);
+}
+
+std::optional<v1::StreamResponse> RecordingSink::Take(const Wanted& wanted) {
+  absl::MutexLock lock(&mutex_);
+  return TakeLocked(wanted);
+}
+
+size_t RecordingSink::size() const {
+  absl::MutexLock lock(&mutex_);
+  return messages_.size();
+}
+
+std::vector<service::SentRelease> RecordingSink::TakeReleases() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(releases_, {});
+}
+
+}  // namespace sortition::testing

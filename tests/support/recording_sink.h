@@ -1,0 +1,41 @@
+// A sink that keeps what a session says, for a test to wait for and to look at.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "service/stream/session.h"
+
+namespace sortition::testing {
+
+// Thread-safe. A wait that lasts longer than kPatience returns nothing, so that a lost answer fails its test.
+class RecordingSink : public service::SessionSink {
+ public:
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
+  using Wanted = std::function<bool(const v1::StreamResponse&)>;
+
+  void Send(v1::StreamResponse message, service::SentRelease release) override;
+
+  // Takes the first message that is `wanted` out of the record, waiting until one comes.
+  std::optional<v1::StreamResponse> Await(const Wanted& wanted);
+  // The same without waiting.
+  std::optional<v1::StreamResponse> Take(const Wanted& wanted);
+
+  // Messages in the record.
+  size_t size() const;
+  // What has been given to Send and not yet taken by this function, taken or not: to be passed to Session::OnSent.
+  std::vector<service::SentRelease> TakeReleases();
+
+ private:
+  std::optional<v1::StreamResponse> TakeLocked(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  std::deque<v1::StreamResponse> messages_ ABSL_GUARDED_BY(mutex_);
+  std::vector<service::SentRelease> releases_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sortition::testing

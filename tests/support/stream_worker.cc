@@ -1,0 +1,91 @@
+// What a worker sends and awaits.
+#include "tests/support/stream_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "service/stream/frame.h"
+
+namespace sortition::testing {
+
+StreamWorker::StreamWorker(service::Engine* engine, const Options& options)
+    : random_(options.seed), session_(std::make_unique<service::Session>(engine, options.name_space, sink_)) {
+  if (!options.greets) return;
+  Send(Hello(options.worker_session));
+  EXPECT_TRUE(Await([](const auto& message) { return message.has_welcome(); }).has_value());
+}
+
+void StreamWorker::SendBytes(std::string bytes) {
+  const Delivery delivery = DeliverInPieces(std::move(bytes), &random_);
+  auto decoded = service::DecodeFrame(delivery.segments, delivery.bytes);
+  if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) return session_->OnRejectedFrame(*refusal);
+  session_->OnFrame(std::move(std::get<service::Frame>(decoded)));
+}
+
+std::optional<v1::StreamResponse> StreamWorker::Await(const RecordingSink::Wanted& wanted) {
+  std::optional<v1::StreamResponse> message = sink_->Await(wanted);
+  EXPECT_TRUE(message.has_value()) << "the answer has not come";
+  return message;
+}
+
+v1::SequenceOpened StreamWorker::Open(const v1::OpenSequence& open) {
+  Send(Message(open));
+  const auto response = Await([&](const v1::StreamResponse& message) {
+    return message.has_opened() && message.opened().request_id() == open.request_id();
+  });
+  return response ? response->opened() : v1::SequenceOpened();
+}
+
+v1::OpenedState StreamWorker::MustOpen(const v1::OpenSequence& open) {
+  const v1::SequenceOpened opened = Open(open);
+  EXPECT_TRUE(opened.has_state()) << opened.error().ShortDebugString();
+  return opened.state();
+}
+
+std::vector<v1::RowResult> StreamWorker::Run(const v1::StreamRequest& step) {
+  Send(step);
+  return Results(step.step().batch_id(), static_cast<size_t>(step.step().rows_size()));
+}
+
+std::vector<v1::RowResult> StreamWorker::Results(uint64_t batch_id, size_t rows) {
+  std::vector<v1::RowResult> results;
+  while (results.size() < rows) {
+    const auto response = Await([&](const v1::StreamResponse& message) {
+      return message.has_results() && message.results().batch_id() == batch_id;
+    });
+    if (!response) return {};
+    EXPECT_FALSE(response->results().has_error()) << response->results().error().ShortDebugString();
+    if (response->results().has_error()) return {};
+    for (const v1::RowResult& row : response->results().rows()) results.push_back(row);
+  }
+  std::sort(results.begin(), results.end(), [](const auto& a, const auto& b) { return a.row() < b.row(); });
+  EXPECT_EQ(results.size(), rows);
+  for (size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].row(), i) << "each row is answered once";
+  return results;
+}
+
+v1::Error StreamWorker::StepError(uint64_t batch_id) {
+  const auto response = Await([&](const v1::StreamResponse& message) {
+    return message.has_results() && message.results().batch_id() == batch_id && message.results().has_error();
+  });
+  return response ? response->results().error() : v1::Error();
+}
+
+v1::Rejected StreamWorker::Rejected() {
+  const auto response = Await([](const auto& message) { return message.has_rejected(); });
+  return response ? response->rejected() : v1::Rejected();
+}
+
+void StreamWorker::LetLeave() {
+  for (const service::SentRelease& release : sink_->TakeReleases()) session_->OnSent(release);
+}
+
+bool StreamWorker::IsIdle() {
+  LetLeave();
+  return session_->Idle();
+}
+
+}  // namespace sortition::testing

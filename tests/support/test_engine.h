@@ -1,0 +1,51 @@
+// An engine with everything around it that a test wants to hold in its hands.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "devices/cpu/cpu_device.h"
+#include "service/engine.h"
+#include "tests/support/counting_observer.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_device.h"
+
+namespace sortition::testing {
+
+// One device: the real CPU device, or a fake that answers by the law's reference when it is told to.
+class TestEngine {
+ public:
+  static TestEngine OnCpu(const service::Limits& limits = {}, uint32_t threads = 2) {
+    devices::CpuDeviceOptions options;
+    options.threads = threads;
+    return TestEngine(limits, std::make_unique<devices::CpuDevice>(options), nullptr);
+  }
+  static TestEngine OnFake(const service::Limits& limits = {}, FakeDevice::Options options = {}) {
+    auto device = std::make_unique<FakeDevice>(std::move(options));
+    FakeDevice* fake = device.get();
+    return TestEngine(limits, std::move(device), fake);
+  }
+
+  service::Engine* get() { return engine_.get(); }
+  service::Engine* operator->() { return engine_.get(); }
+  FakeClock& clock() { return *clock_; }
+  const CountingObserver& observer() const { return *observer_; }
+  FakeDevice& fake() { return *fake_; }
+
+ private:
+  TestEngine(const service::Limits& limits, std::unique_ptr<devices::Device> device, FakeDevice* fake) : fake_(fake) {
+    service::Engine::Options options;
+    options.limits = limits;
+    options.devices.push_back(std::move(device));
+    options.clock = clock_.get();
+    options.observer = observer_.get();
+    engine_ = std::make_unique<service::Engine>(std::move(options));
+  }
+
+  std::unique_ptr<FakeClock> clock_ = std::make_unique<FakeClock>();
+  std::unique_ptr<CountingObserver> observer_ = std::make_unique<CountingObserver>();
+  FakeDevice* fake_;  // owned by the engine; null on the CPU
+  std::unique_ptr<service::Engine> engine_;
+};
+
+}  // namespace sortition::testing
