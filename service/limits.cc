@@ -31,6 +31,7 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_choice_index", kMaxChoiceIndex, "", "parallel completions of one prompt"},
       {"max_draw_salt", kMaxDrawSalt, "", "redraws at one position"},
       {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},
+      {"max_message_parts", kMaxMessageParts, "", "messages and strings within one message"},
       {"max_payloads", kMaxPayloads, "", "of one message"},
   };
 }

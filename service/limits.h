@@ -38,6 +38,7 @@ inline constexpr uint32_t kMaxNameBytes = 128;      // request_id, worker_sessio
 inline constexpr uint32_t kMaxChoiceIndex = 65535;  // 16 bits of the noise's stream word
 inline constexpr uint32_t kMaxDrawSalt = 65535;     // the other 16 bits
 inline constexpr int32_t kMaxPriority = 100;
+inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
 
 struct LimitDescription {

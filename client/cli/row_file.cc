@@ -20,7 +20,6 @@ constexpr size_t kNpyMagicBytes = 6;
 
 struct NpyHeader {
   std::string type;  // such as "<f4"
-  bool fortran_order = false;
   std::vector<uint32_t> shape;
   size_t data_offset = 0;
 };
@@ -48,14 +47,12 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(const std::string& bytes) {
   NpyHeader header;
   header.data_offset = start + length;
   const auto type = ValueOf(dictionary, "descr");
-  const auto order = ValueOf(dictionary, "fortran_order");
   const auto shape = ValueOf(dictionary, "shape");
-  for (const auto* value : {&type, &order, &shape}) {
+  for (const auto* value : {&type, &shape}) {
     if (!value->ok()) return value->status();
   }
   if (!absl::StartsWith(*type, "'")) return NpyError("arrays of records are not rows");
   header.type = std::string(type->substr(1, type->find('\'', 1) - 1));
-  header.fortran_order = absl::StartsWith(*order, "True");
   const size_t end = shape->find(')');
   if (!absl::StartsWith(*shape, "(") || end == absl::string_view::npos) return NpyError("the shape is no tuple");
   for (absl::string_view part : absl::StrSplit(shape->substr(1, end - 1), ',', absl::SkipWhitespace())) {

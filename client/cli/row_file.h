@@ -24,7 +24,7 @@ absl::StatusOr<v1::DType> ParseDType(const std::string& text);
 absl::StatusOr<std::string> ReadBytes(const std::string& path);
 
 // Takes `bytes` for a .npy array if they begin as one, and for raw elements otherwise. An array has one row: shape (V)
-// or (1, V), C order, of '<f4' or '<f2'; bf16, which NumPy does not have, as '<u2' or '<i2' with `dtype`. Raw elements
+// or (1, V), of '<f4' or '<f2'; bf16, which NumPy does not have, as '<u2' or '<i2' with `dtype`. Raw elements
 // need `dtype`; `vocabulary`, if given, must fit either.
 absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dtype, std::optional<uint32_t> vocabulary);
 

@@ -25,6 +25,9 @@ absl::Status CheckOptions(const ClientOptions& options) {
   if (options.worker_session.size() > service::kMaxNameBytes) return refuse("worker_session", "at most 128 bytes");
   if (options.name.size() > service::kMaxNameBytes) return refuse("name", "at most 128 bytes");
   if (options.connect_timeout <= absl::ZeroDuration()) return refuse("connect_timeout", "above 0");
+  if (options.keepalive < absl::Seconds(10) || options.keepalive > absl::Hours(24)) {
+    return refuse("keepalive", "10 s to 24 h");
+  }
   if (options.default_timeout <= absl::ZeroDuration()) return refuse("default_timeout", "above 0");
   if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
   if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");

@@ -128,7 +128,7 @@ void ClientCore::OnEnded(uint64_t stream, absl::Status status) {
   Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnEnded(stream, status, now); });
 }
 
-void ClientCore::Update(Thread thread, const std::function<void(StreamState&, absl::Time)>& change) {
+void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) {
   StreamState::Finished finished;
   std::shared_ptr<Transport> transports[2];
   {

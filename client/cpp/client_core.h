@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -50,7 +50,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // Changes the state, sends what that gave to send, and hands out what ended: on this thread if it is the client's
   // own.
   enum class Thread { kOurs, kCallers };
-  void Update(Thread thread, const std::function<void(StreamState&, absl::Time)>& change) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBatch(PendingBatch* batch);
   void Run();
 
@@ -61,7 +61,6 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   StreamState state_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);
   uint64_t unfinished_batches_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

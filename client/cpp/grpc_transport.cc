@@ -16,6 +16,7 @@
 namespace sortition::client {
 namespace {
 
+constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr char kMethod[] = "/sortition.v1.SamplingService/Stream";
 
 // Every slice of a message keeps the message's hold; gRPC lets go of them one by one.
@@ -203,6 +204,7 @@ std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<Tl
 GrpcConnector::GrpcConnector(const ClientOptions& options)
     : targets_(options.targets),
       server_name_(options.tls ? options.tls->server_name : ""),
+      keepalive_(options.keepalive),
       credentials_(MakeCredentials(options.tls)),
       thread_([this] { Run(); }) {}
 
@@ -222,6 +224,9 @@ std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, 
   // A subchannel of another stream would bring its connection, and its patience after failures, along.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(absl::ToInt64Milliseconds(keepalive_)));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // any number: a stream may wait for its model for long
   if (!server_name_.empty()) arguments.SetSslTargetNameOverride(server_name_);
   {
     absl::MutexLock lock(&mutex_);

@@ -34,6 +34,7 @@ class GrpcConnector {
 
   const std::vector<std::string> targets_;
   const std::string server_name_;
+  const absl::Duration keepalive_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   grpc::CompletionQueue queue_;
   absl::Mutex mutex_;

@@ -30,6 +30,7 @@ void AddRun(const void* data, size_t size, PayloadRuns* runs) {
 }
 
 void SetDuration(absl::Duration duration, google::protobuf::Duration* wire) {
+  duration = absl::Ceil(duration, absl::Nanoseconds(1));  // what is left of a deadline never reads as nothing
   const int64_t seconds = absl::IDivDuration(duration, absl::Seconds(1), &duration);
   wire->set_seconds(seconds);
   wire->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
@@ -61,7 +62,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
   step.mutable_logits()->set_dtype(batch.dtype);
   step.mutable_logits()->set_vocabulary_size(batch.vocabulary_size);
   step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(0);
-  SetDuration(timeout, step.mutable_timeout());
+  if (timeout < absl::InfiniteDuration()) SetDuration(timeout, step.mutable_timeout());
   if (batch.priority != 0) step.set_priority(batch.priority);
   if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
 

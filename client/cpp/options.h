@@ -41,6 +41,9 @@ struct ClientOptions {
   std::optional<TlsOptions> tls;       // absent: plain text
   // From the start of a stream to the server's welcome.
   absl::Duration connect_timeout = absl::Seconds(5);
+  // A connection on which nothing has moved for so long is asked for a sign of life, and given up if there is none for
+  // 10 seconds. Not below the 10 seconds that a server suffers.
+  absl::Duration keepalive = absl::Seconds(20);
   Backoff backoff;
   // Of a step or an open that names none.
   absl::Duration default_timeout = absl::Seconds(30);

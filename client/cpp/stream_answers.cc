@@ -13,10 +13,17 @@ namespace {
 // Replays of one step; more mean that the service loses a history as fast as it gets it.
 constexpr uint32_t kMaxReplays = 8;
 
-// Options of which the service is known to need the history. Of any other it says HISTORY_REQUIRED.
-bool LooksAtHistory(const v1::SamplingParameters& parameters) {
-  return (parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
-         parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0;
+// Whether the first open has the history: where an option is known to look at it. For any other option the service says
+// that it does.
+bool SendsHistoryAtOnce(const SequenceOptions& options) {
+  const v1::SamplingParameters& parameters = options.parameters;
+  return !options.start_position && ((parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
+                                     parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0);
+}
+
+RowError PromptNeeded() {
+  return RowError{absl::StatusCode::kInvalidArgument, v1::CONTRADICTION, "start_position", "",
+                  "an option looks at the history, so the prompt is needed instead"};
 }
 
 RowError ServerMistake(std::string message) {
@@ -37,8 +44,7 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
   if (here && standing.unanswered) return false;
   if (here && !standing.needs_history && can_describe) return true;
   if (now < standing.not_before) return false;
-  const bool replay =
-      standing.needs_history || (standing.known ? !can_describe : LooksAtHistory(record->options.parameters));
+  const bool replay = standing.needs_history || (standing.known ? !can_describe : SendsHistoryAtOnce(record->options));
   SendOpen(link, record, replay);
   return false;
 }
@@ -174,8 +180,8 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
   standing.stream = 0;
   switch (RemedyFor(error.reason)) {
     case Remedy::kReplay:
-      // Asked for a history right after it was sent, or for one that the caller has kept to itself.
-      if (sent.with_history || record.options.start_position) return FailSequence(&record, error);
+      if (record.options.start_position) return FailSequence(&record, PromptNeeded());
+      if (sent.with_history) return FailSequence(&record, error);  // it was sent, and that did not help
       standing.needs_history = true;
       return;
     case Remedy::kGoElsewhere:

@@ -152,8 +152,8 @@ std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& fie
   request->has_allowed_tokens = true;
   request->allowed_tokens.assign(tokens.begin(), tokens.end());
   std::ranges::sort(request->allowed_tokens);
-  const auto repeated = std::ranges::unique(request->allowed_tokens);
-  request->allowed_tokens.erase(repeated.begin(), repeated.end());
+  request->allowed_tokens.erase(std::unique(request->allowed_tokens.begin(), request->allowed_tokens.end()),
+                                request->allowed_tokens.end());
   return std::nullopt;
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
@@ -53,6 +52,7 @@ void SamplingCall::OnRequested(bool ok) {
   requesting_ = false;
   if (!ok) return;  // the server has shut down; no other event follows
   done_pending_ = true;
+  peer_ = context_.peer();
   name_space_ = NamespaceOf(*context_.auth_context());
   if (std::optional<service::Refusal> refusal = surroundings_.host->OnAccepted(this)) {
     Refuse(*refusal);
@@ -70,7 +70,7 @@ void SamplingCall::OnRequested(bool ok) {
 void SamplingCall::Refuse(const service::Refusal& refusal) {
   surroundings_.engine->observer().Refused(refusal.reason, 1);
   surroundings_.log->Write(LogLevel::kWarning, "stream_refused",
-                           {{"peer", context_.peer()},
+                           {{"peer", peer_},
                             {"namespace", name_space_},
                             {"reason", service::ReasonName(refusal.reason)},
                             {"message", refusal.message}});
@@ -96,14 +96,6 @@ void SamplingCall::OnRead(bool ok) {
 }
 
 void SamplingCall::TakeMessage() {
-  const uint64_t most = surroundings_.engine->limits().max_message_bytes;
-  const uint64_t bytes = incoming_.Length();
-  if (bytes > most) {
-    incoming_.Clear();
-    session_->OnRejectedFrame({service::Reason::kTooMany, "message", absl::StrCat("<= ", most, " bytes"),
-                               absl::StrCat("has ", bytes, " bytes")});
-    return;
-  }
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
   auto decoded = service::DecodeFrame(message->segments(), message);
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
@@ -116,14 +108,15 @@ void SamplingCall::TakeMessage() {
 }
 
 void SamplingCall::LogOpened(const v1::Hello& hello) {
-  // The session refuses longer names; the log must not carry them either.
-  if (hello.worker_session().size() > service::kMaxNameBytes || hello.client().size() > service::kMaxNameBytes) return;
+  // The session refuses longer names and a second hello; the log must not carry them either.
+  if (!worker_session_.empty() || hello.worker_session().size() > service::kMaxNameBytes ||
+      hello.client().size() > service::kMaxNameBytes) {
+    return;
+  }
   worker_session_ = hello.worker_session();
-  surroundings_.log->Write(LogLevel::kInfo, "stream_open",
-                           {{"peer", context_.peer()},
-                            {"namespace", name_space_},
-                            {"worker_session", worker_session_},
-                            {"client", hello.client()}});
+  surroundings_.log->Write(
+      LogLevel::kInfo, "stream_open",
+      {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}, {"client", hello.client()}});
 }
 
 void SamplingCall::OnWritten(bool ok) {
@@ -139,7 +132,7 @@ void SamplingCall::OnDone(bool) {
   if (phase_ == Phase::kOpen) Abandon();
   if (session_ == nullptr) return;
   surroundings_.log->Write(LogLevel::kInfo, "stream_close",
-                           {{"peer", context_.peer()},
+                           {{"peer", peer_},
                             {"namespace", name_space_},
                             {"worker_session", worker_session_},
                             {"ended", phase_ == Phase::kAbandoned ? "abandoned"
@@ -178,9 +171,8 @@ void SamplingCall::Tick(absl::Time now) {
   if (phase_ != Phase::kOpen) return;
   const service::Limits& limits = surroundings_.engine->limits();
   if (now - outbox_->writing_since() > limits.stalled_write) {
-    surroundings_.log->Write(
-        LogLevel::kWarning, "stream_stalled",
-        {{"peer", context_.peer()}, {"namespace", name_space_}, {"worker_session", worker_session_}});
+    surroundings_.log->Write(LogLevel::kWarning, "stream_stalled",
+                             {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}});
     Abandon();
     return;
   }

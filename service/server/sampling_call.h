@@ -126,6 +126,7 @@ class SamplingCall {
   absl::Time opened_ ABSL_GUARDED_BY(mutex_);
   absl::Time drain_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string peer_ ABSL_GUARDED_BY(mutex_);
   std::string name_space_ ABSL_GUARDED_BY(mutex_);
   std::string worker_session_ ABSL_GUARDED_BY(mutex_);
 };

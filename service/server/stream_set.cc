@@ -17,7 +17,6 @@ constexpr absl::Duration kLastWrites = absl::Seconds(1);
 StreamSet::StreamSet(const Config& config, service::Engine* engine, Log* log)
     : config_(config),
       engine_(*engine),
-      log_(*log),
       surroundings_{.host = this,
                     .service = &service_,
                     .engine = engine,

@@ -64,7 +64,6 @@ class StreamSet : private SamplingCall::Host {
 
   const Config config_;
   service::Engine& engine_;
-  Log& log_;
   SamplingCall::AsyncService service_;
   const SamplingCall::Surroundings surroundings_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;

@@ -6,8 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "service/limits.h"
 #include "service/request/checks.h"
+#include "service/stream/part_count.h"
 
 namespace sortition::service {
 namespace {
@@ -127,6 +129,10 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
         return Malformed("a wire type that proto3 does not have");
     }
     if (!complete) return Malformed("truncated field");
+  }
+  if (!HasAtMostParts(small, *v1::StreamRequest::descriptor(), kMaxMessageParts)) {
+    return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", kMaxMessageParts, " parts"),
+                   "has more messages and strings within it"};
   }
   if (!frame.message.ParseFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
   return frame;

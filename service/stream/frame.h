@@ -30,7 +30,7 @@ struct Frame {
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
 // live as long as `owner`. Refuses what is no message of the contract with MALFORMED_MESSAGE, and more than
-// kMaxPayloads payloads with TOO_MANY. Thread-safe.
+// kMaxPayloads payloads or kMaxMessageParts parts (part_count.h) with TOO_MANY. Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner);
 

@@ -286,7 +286,9 @@ TEST(InProcessTest, SequenceWithoutStateMayStartAnywhere) {
 
   options.request_id = "stateful";
   options.parameters.set_presence_penalty(1);
-  EXPECT_FALSE(client->Open(options).ok()) << "the history it looks at was not given";
+  const absl::Status refused = client->Open(options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the prompt is needed"));
 }
 
 TEST(InProcessTest, SenselessCallsAreRefusedAtOnce) {

@@ -37,7 +37,7 @@ Ended RunProgram(const std::string& program, const std::vector<std::string>& arg
   const std::string path =
       ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
   std::filesystem::remove(path);
-  const auto process = demo::ChildProcess::Start(program, arguments, path);
+  const auto process = demo::ChildProcess::Start({program, arguments, path, std::nullopt});
   EXPECT_TRUE(process.ok()) << process.status();
   const auto code = (*process)->Wait(absl::Seconds(60));
   EXPECT_TRUE(code.ok()) << code.status();

@@ -12,7 +12,7 @@
 namespace sortition::testing {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
   auto server = StartServer();

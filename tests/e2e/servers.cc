@@ -15,6 +15,7 @@ namespace sortition::testing {
 
 std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags, int port) {
   auto server = demo::ServerProcess::Start(SORTITIOND, flags, ::testing::TempDir() + "sortitiond.log", port);
+  EXPECT_TRUE(server.ok()) << server.status();
   SORTITION_CHECK(server.ok());
   return *std::move(server);
 }

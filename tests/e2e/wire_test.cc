@@ -8,6 +8,7 @@
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
 #include "tests/e2e/texts.h"
+#include "tests/support/scale.h"
 
 namespace sortition::testing {
 namespace {
@@ -68,6 +69,7 @@ TEST(WireTest, BatchBeyondTheMessageLimitTravelsInPieces) {
   for (size_t i = 0; i < kRows; ++i) {
     const auto* draw = std::get_if<v1::DrawResult>(&(*outcomes)[i]);
     ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>((*outcomes)[i]));
+    if (i >= Scaled(kRows)) continue;  // the reference takes its time
     ReferenceSequence reference(parameters, i, 0, kVocabulary, kVocabulary, {});
     EXPECT_EQ(Bits(*draw), Bits(reference.Step(v1::DTYPE_F32, rows[i].data()))) << "row " << i;
   }

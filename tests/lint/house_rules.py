@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The house rules of this tree that a program can check.
 
-`house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`) and
-exits with 1 if there is any. A rule is a function from one file to its findings; FILE_RULES lists them. The rules that
-need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
+`house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`)
+and exits with 1 if there is any. A rule is a function from one file to its findings; FILE_RULES lists them. The rules
+that need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
 """
 
 import posixpath
@@ -117,7 +117,7 @@ def line_length(path: str, lines: List[str]) -> Found:
 
 # --- structure
 
-# Folder, what it must not include, why. The layers are kernels < devices < service; the client stands beside the service.
+# Folder, what it must not include, why. The layers are kernels < devices < service; the client stands beside them.
 FORBIDDEN_INCLUDES = (
     ("kernels/", r"(?:absl|grpc\w*|google|prometheus|sortition)/", "kernels include no framework header"),
     ("kernels/", r"(?:devices|service|client|monitoring)/", "kernels know no layer above them"),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Clang's thread-safety analysis over the sources that lock: every GUARDED_BY and REQUIRES is checked.
 
-`thread_safety.py --compiler clang++ BUILD_FOLDER` reads BUILD_FOLDER/compile_commands.json, keeps the sources of FOLDERS
-that mention a mutex themselves or through a header of this tree, and parses each with clang; nothing is generated. Before
-that it makes sure that the analysis finds a planted unguarded access. Exits with 1 on any finding.
+`thread_safety.py --compiler clang++ BUILD_FOLDER` reads BUILD_FOLDER/compile_commands.json, keeps the sources of
+FOLDERS that mention a mutex themselves or through a header of this tree, and parses each with clang; nothing is
+generated. Before that it makes sure that the analysis finds a planted unguarded access. Exits with 1 on any finding.
 """
 
 import argparse
@@ -37,7 +37,8 @@ struct Counter {
 def mentions_lock(path: str) -> bool:
     with open(path, encoding="utf-8") as file:
         text = file.read()
-    return bool(LOCKS.search(text)) or any(mentions_lock(name) for name in INCLUDE.findall(text) if os.path.exists(name))
+    included = [name for name in INCLUDE.findall(text) if os.path.exists(name)]
+    return bool(LOCKS.search(text)) or any(map(mentions_lock, included))
 
 
 def parse_flags(command: str) -> List[str]:

@@ -13,18 +13,15 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : rest_(text) {}
 
-  std::optional<JsonObject> Object() {
-    JsonObject object;
-    if (!Take('{')) return std::nullopt;
+  bool Object(JsonObject* object) {
+    if (!Take('{')) return false;
     do {
-      const auto key = Text();
-      if (!key || !Take(':')) return std::nullopt;
-      const auto value = Value();
-      if (!value || !object.emplace(*key, *value).second) return std::nullopt;
+      std::string key;
+      if (!Text(&key) || !Take(':') || object->contains(key) || !Value(&(*object)[key])) return false;
     } while (Take(','));
-    if (!Take('}')) return std::nullopt;
+    if (!Take('}')) return false;
     SkipSpace();
-    return rest_.empty() ? std::make_optional(object) : std::nullopt;
+    return rest_.empty();
   }
 
  private:
@@ -39,39 +36,35 @@ class Reader {
     return true;
   }
 
-  std::optional<JsonValue> Value() {
+  bool Value(JsonValue* value) {
     SkipSpace();
     if (rest_.substr(0, 4) == "null") {
       rest_.remove_prefix(4);
-      return JsonValue(nullptr);
+      *value = nullptr;
+      return true;
     }
-    if (!rest_.empty() && rest_.front() == '"') {
-      auto text = Text();
-      return text ? std::make_optional<JsonValue>(*std::move(text)) : std::nullopt;
-    }
+    if (!rest_.empty() && rest_.front() == '"') return Text(&value->emplace<std::string>());
     const std::string number(rest_.substr(0, rest_.find_first_not_of("-+.0123456789eE")));
     char* end;
-    const double value = std::strtod(number.c_str(), &end);
-    if (number.empty() || *end != '\0') return std::nullopt;
+    *value = std::strtod(number.c_str(), &end);
     rest_.remove_prefix(number.size());
-    return JsonValue(value);
+    return !number.empty() && *end == '\0';
   }
 
-  std::optional<std::string> Text() {
-    if (!Take('"')) return std::nullopt;
-    std::string text;
+  bool Text(std::string* text) {
+    if (!Take('"')) return false;
     while (!rest_.empty()) {
       const char c = rest_.front();
       rest_.remove_prefix(1);
-      if (c == '"') return text;
-      if (static_cast<unsigned char>(c) < 0x20) return std::nullopt;
+      if (c == '"') return true;
+      if (static_cast<unsigned char>(c) < 0x20) return false;
       if (c != '\\') {
-        text.push_back(c);
-      } else if (!Escape(&text)) {
-        return std::nullopt;
+        text->push_back(c);
+      } else if (!Escape(text)) {
+        return false;
       }
     }
-    return std::nullopt;
+    return false;
   }
 
   // Of the escapes only those of ASCII.
@@ -94,7 +87,11 @@ class Reader {
 
 }  // namespace
 
-std::optional<JsonObject> ParseJson(std::string_view text) { return Reader(text).Object(); }
+std::optional<JsonObject> ParseJson(std::string_view text) {
+  JsonObject object;
+  if (!Reader(text).Object(&object)) return std::nullopt;
+  return object;
+}
 
 std::string JsonText(const JsonObject& object, const std::string& key) {
   const auto it = object.find(key);

@@ -1,4 +1,5 @@
 // Sampling streams over real sockets: limits, ends and drains.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -29,11 +30,29 @@ void ExpectServes(TestServer& server) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
+// Steps that the server has received, once they are at least `count` and it has had time to read another: some hundred
+// times as long as it takes to. So a test that expects no further step cannot fail by chance, and passes wrongly only
+// on a stalled machine.
+uint64_t StepsReceived(TestServer& server, uint64_t count) {
+  auto channel = server.Connect();
+  int spare_calls = 200;
+  while (spare_calls > 0) {
+    std::string response;
+    if (!CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok()) break;
+    if (server.observer().totals().steps >= count) --spare_calls;
+  }
+  return server.observer().totals().steps;
+}
+
 TEST(StreamTest, AnswersAStep) {
   TestServer server;
   ExpectServes(server);
   EXPECT_TRUE(server.log_lines().Await("stream_open"));
   EXPECT_TRUE(server.log_lines().Await("stream_close"));
+  for (const std::string& line : server.log_lines().all()) {
+    EXPECT_THAT(line, testing::HasSubstr("\"peer\":\"ipv4:127.0.0.1:"));
+    EXPECT_THAT(line, testing::HasSubstr("\"worker_session\":\"another\""));
+  }
 }
 
 TEST(StreamTest, SeveralThreadsServeSeveralStreams) {
@@ -186,7 +205,7 @@ TEST(StreamTest, AWindowThatIsFullStopsReadingUntilAnswersHaveLeft) {
   ASSERT_TRUE(stream.SendStep("a", 1));
   ASSERT_TRUE(stream.SendStep("b", 2));
   server.device().AwaitBatch();
-  EXPECT_EQ(server.observer().totals().steps, 1u);
+  EXPECT_EQ(StepsReceived(server, 1), 1u);
   server.device().Release();
   EXPECT_EQ(stream.ReceiveOne().results().batch_id(), 1u);
   EXPECT_EQ(stream.ReceiveOne().results().batch_id(), 2u);
@@ -209,13 +228,17 @@ TEST(StreamTest, AServerFullOfMessagesReadsNoStream) {
   second.OpenSequence("r");
   // Two steps of a little over 2048 bytes each fill the budget.
   ASSERT_TRUE(first.SendStep("r", 1));
-  server.device().AwaitBatch();
   ASSERT_TRUE(second.SendStep("r", 1));
+  EXPECT_EQ(StepsReceived(server, 2), 2u);
+  ASSERT_TRUE(first.SendStep("r", 2));
   ASSERT_TRUE(second.SendStep("r", 2));
+  // The stream whose step came first had begun to read its next message when the budget was full; the other had not.
+  EXPECT_EQ(StepsReceived(server, 3), 3u);
   server.device().Release();
-  EXPECT_TRUE(first.ReceiveOne().has_results());
-  EXPECT_TRUE(second.ReceiveOne().has_results());
-  EXPECT_TRUE(second.ReceiveOne().has_results());
+  for (TestStream* stream : {&first, &second}) {
+    EXPECT_TRUE(stream->ReceiveOne().has_results());
+    EXPECT_TRUE(stream->ReceiveOne().has_results());
+  }
 }
 
 TEST(StreamTest, AnOldStreamIsAskedToReopen) {

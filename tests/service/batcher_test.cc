@@ -19,6 +19,11 @@ using Positions = std::vector<uint32_t>;
 
 class BatcherTest : public ::testing::Test {
  protected:
+  // A test that fails half-way leaves batches held, and the batcher would wait for them.
+  ~BatcherTest() override {
+    for (const auto& device : devices_) device->FinishAll();
+  }
+
   FakeDevice& AddDevice(FakeDevice::Options options) {
     options.sample = PositionAsToken;
     devices_.push_back(std::make_unique<FakeDevice>(std::move(options)));

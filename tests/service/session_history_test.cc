@@ -44,7 +44,7 @@ class SessionHistory : public ::testing::Test {
     EXPECT_EQ(state.history_hash(), plain.hash());
   }
   StreamWorker& worker() {
-    if (!engine_) engine_ = TestEngine::OnCpu(limits_);
+    if (!engine_) engine_.emplace(TestEngine::OnCpu(limits_));
     if (!worker_) worker_ = std::make_unique<StreamWorker>(engine_->get());
     return *worker_;
   }
@@ -163,6 +163,9 @@ TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
   // The refused piece took nothing, and what is refused gives back what it had.
   ExpectError(worker().Open(Piece(a, 40, 60, false)).error(), Reason::kTooMany, "open.history.tokens");
   ExpectOpened(worker().MustOpen(Piece(b, 20, 60, false)), b);
+  // A history that is whole makes room for the next.
+  SendSilently(Piece(a, 0, 40, true));
+  ExpectOpened(worker().MustOpen(Piece(a, 40, 60, false)), a);
 }
 
 // Empty pieces hold no tokens, but each is an entry.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <ostream>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/plain_sequence.h"
@@ -23,6 +24,8 @@ constexpr uint32_t kLive = 290;
 struct Life {
   std::string name;
   std::function<void(v1::SamplingParameters*)> set;
+  // GoogleTest puts it into the test's name, which must not hold addresses.
+  friend void PrintTo(const Life& life, std::ostream* out) { *out << life.name; }
 };
 
 std::vector<Life> Lives() {

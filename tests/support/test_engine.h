@@ -26,6 +26,12 @@ class TestEngine {
     return TestEngine(limits, std::move(device), fake);
   }
 
+  // A test that fails half-way leaves batches held, and the engine would wait for them.
+  ~TestEngine() {
+    if (engine_ != nullptr && fake_ != nullptr) fake_->FinishAll();
+  }
+  TestEngine(TestEngine&&) = default;
+
   service::Engine* get() { return engine_.get(); }
   service::Engine* operator->() { return engine_.get(); }
   FakeClock& clock() { return *clock_; }

@@ -18,18 +18,26 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
 
+// The form in which exec takes strings; they stay `strings`' own.
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& string : strings) pointers.push_back(const_cast<char*>(string.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::string& program,
-                                                                  const std::vector<std::string>& arguments,
-                                                                  const std::string& output_file) {
-  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const Options& options) {
+  std::vector<std::string> command = {options.program};
+  command.insert(command.end(), options.arguments.begin(), options.arguments.end());
+  const std::vector<char*> argv = Pointers(command);
+  const std::vector<char*> chosen = options.environment ? Pointers(*options.environment) : std::vector<char*>();
+  char* const* environment = options.environment ? chosen.data() : environ;
   int output = -1;
-  if (!output_file.empty()) {
-    output = open(output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", output_file));
+  if (!options.output_file.empty()) {
+    output = open(options.output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", options.output_file));
   }
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -41,7 +49,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::str
       dup2(output, STDOUT_FILENO);
       dup2(output, STDERR_FILENO);
     }
-    execv(program.c_str(), argv.data());
+    execve(argv[0], argv.data(), environment);
     _exit(127);
   }
   const int error = errno;

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,16 @@ namespace sortition::demo {
 // it ends first, however that comes about.
 class ChildProcess {
  public:
-  // Runs `program` with `arguments`. What it writes goes to the end of `output_file`, or where ours goes if that is
-  // empty. A program that cannot be run exits with 127.
-  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& program,
-                                                             const std::vector<std::string>& arguments,
-                                                             const std::string& output_file);
+  struct Options {
+    std::string program;
+    std::vector<std::string> arguments;
+    // Where what it writes goes, at the end of the file; empty: where ours goes.
+    std::string output_file;
+    // NAME=VALUE each; absent: ours.
+    std::optional<std::vector<std::string>> environment;
+  };
+  // A program that cannot be run exits with 127.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const Options& options);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
@@ -24,6 +25,15 @@ int ReadPort(const std::string& path) {
   int port = 0;
   file >> port;
   return port;
+}
+
+// Ours without the server's settings (SORTITION_...): what a server of our own does is decided here.
+std::vector<std::string> EnvironmentWithoutSettings() {
+  std::vector<std::string> kept;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!absl::StartsWith(*variable, "SORTITION_")) kept.emplace_back(*variable);
+  }
+  return kept;
 }
 
 }  // namespace
@@ -42,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::s
   std::vector<std::string> arguments = {absl::StrCat("--listen=127.0.0.1:", port),
                                         "--metrics_listen=", absl::StrCat("--port_file=", server->port_file_)};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
-  auto process = ChildProcess::Start(program, arguments, log_file);
+  auto process = ChildProcess::Start({program, arguments, log_file, EnvironmentWithoutSettings()});
   if (!process.ok()) return process.status();
   server->process_ = *std::move(process);
 

@@ -14,9 +14,9 @@ namespace sortition::demo {
 // Not thread-safe. Killed, if it still runs, when this is destroyed.
 class ServerProcess {
  public:
-  // Starts `program` without metrics, on `port` (0 = any free one), and blocks until it serves. `flags` are added. Its
-  // log goes to the end of `log_file`, or to our stderr if that is empty. The error has the exit code if it ends before
-  // it serves.
+  // Starts `program` without metrics, on `port` (0 = any free one), and blocks until it serves. `flags` are added;
+  // settings in our environment are kept from it. Its log goes to the end of `log_file`, or to our stderr if that is
+  // empty. The error has the exit code if it ends before it serves.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& program,
                                                               const std::vector<std::string>& flags,
                                                               const std::string& log_file, int port = 0);

@@ -1,0 +1,16 @@
+// Bounds what an encoded message may grow to before it is parsed.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+
+namespace sortition::service {
+
+// Whether an encoded message of `type` has at most `most` parts: messages, strings and unknown fields, at any depth.
+// protobuf spends far more memory on a part than its two bytes on the wire. Of bytes that are no message, those before
+// the first error are counted. Allocates nothing; O(fields); `type` does not contain itself. Thread-safe.
+bool HasAtMostParts(absl::string_view encoded, const google::protobuf::Descriptor& type, uint32_t most);
+
+}  // namespace sortition::service
