@@ -1,5 +1,5 @@
-// Timing in which everything meets the same weather: contenders take turns input by input, so what else the machine does at
-// a time slows all of them alike, and medians drop what hits only one.
+// Timing in which everything meets the same weather: contenders take turns input by input, so what else the machine
+// does at a time slows all of them alike, and medians drop what hits only one.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct Schedule {
   size_t rounds = 20;  // over all inputs
   // What is done, untimed, before each timed call; may be empty.
   std::function<void(size_t input)> prepare;
-  // Inputs between a contender's and the next one's, so that none finds what another has just loaded; 0 = all take the same.
+  // Inputs between a contender's and the next one's, so that none finds what another has just loaded; 0 = all take the
+  // same.
   size_t stride = 0;
 };
 

@@ -47,9 +47,9 @@ std::string Report::Json() const {
                                   ",\n  \"results\": [");
   const char* separator = "\n";
   for (const Result& result : results_) {
-    absl::StrAppend(&json, separator, "    {\"name\": ", JsonString(result.name), ", \"value\": ", JsonNumber(result.value),
-                    ", \"unit\": ", JsonString(result.unit), ", \"baseline\": ", JsonNumber(result.baseline),
-                    ", \"ratio\": ", JsonNumber(result.Ratio()), "}");
+    absl::StrAppend(&json, separator, "    {\"name\": ", JsonString(result.name),
+                    ", \"value\": ", JsonNumber(result.value), ", \"unit\": ", JsonString(result.unit),
+                    ", \"baseline\": ", JsonNumber(result.baseline), ", \"ratio\": ", JsonNumber(result.Ratio()), "}");
     separator = ",\n";
   }
   return json + "\n  ]\n}\n";
@@ -80,7 +80,8 @@ std::string Report::Svg() const {
   }
   const int height = kRow * (int(bars.size()) + 2);
   std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"13\">\n"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
+      "font-size=\"13\">\n"
       "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
       "<text x=\"8\" y=\"16\">%s: time over baseline, %s</text>\n",
       kLabels + kBars + 80, height, XmlText(suite_), XmlText(machine_));

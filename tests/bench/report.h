@@ -29,8 +29,8 @@ class Report {
   void Add(Result result) { results_.push_back(std::move(result)); }
   const std::vector<Result>& results() const { return results_; }
 
-  // {"suite", "machine", "results": [{"name", "value", "unit", "baseline", "ratio"}]}; baseline and ratio are null where
-  // there is none.
+  // {"suite", "machine", "results": [{"name", "value", "unit", "baseline", "ratio"}]}; baseline and ratio are null
+  // where there is none.
   std::string Json() const;
 
   // One line a result, columns aligned.
@@ -48,8 +48,9 @@ class Report {
 // The processor's name as the operating system reports it, or "unknown".
 std::string MachineName();
 
-// The end of every suite: the table to standard output, JSON to `json_file` and the picture to `plot_file` (neither where
-// the name is empty). Returns the process's exit status: 1 if a file could not be written (said on standard error).
+// The end of every suite: the table to standard output, JSON to `json_file` and the picture to `plot_file` (neither
+// where the name is empty). Returns the process's exit status: 1 if a file could not be written (said on standard
+// error).
 int Publish(const Report& report, const std::string& json_file, const std::string& plot_file);
 
 }  // namespace sortition::bench

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -51,6 +52,7 @@ ServerProcess::ServerProcess(const Options& options) {
   SORTITION_CHECK(pid_ >= 0);
   if (pid_ == 0) {
     dup2(ends[1], STDERR_FILENO);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves no server behind
     if (options.descriptor_limit > 0) {
       const rlim_t limit = static_cast<rlim_t>(options.descriptor_limit);
       const struct rlimit both = {limit, limit};

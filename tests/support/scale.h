@@ -7,15 +7,15 @@
 
 namespace sortition::testing {
 
-// The environment's SORTITION_TEST_SCALE, a fraction in (0, 1]; 1 where it is not set. Builds that run slowly
+// The environment's TEST_SCALE, a fraction in (0, 1]; 1 where it is not set. Builds that run slowly
 // (sanitizers) set it lower. Anything else aborts: a test must not shrink to nothing because of a typing error.
 inline double TestScale() {
-  const char* text = std::getenv("SORTITION_TEST_SCALE");
+  const char* text = std::getenv("TEST_SCALE");
   if (text == nullptr || *text == '\0') return 1;
   char* end = nullptr;
   const double scale = std::strtod(text, &end);
   if (*end != '\0' || !(scale > 0 && scale <= 1)) {
-    std::fprintf(stderr, "SORTITION_TEST_SCALE must be in (0, 1], not '%s'\n", text);
+    std::fprintf(stderr, "TEST_SCALE must be in (0, 1], not '%s'\n", text);
     std::abort();
   }
   return scale;

@@ -1,4 +1,5 @@
-// The best plain loops over a row: what a kernel's time is compared with. Each runs on the best vectors the machine has.
+// The best plain loops over a row: what a kernel's time is compared with. Each runs on the best vectors the machine
+// has.
 //
 // They answer less than a sampler must: no check of the domain, no ids, no exactness.
 #pragma once

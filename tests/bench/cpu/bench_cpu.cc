@@ -65,7 +65,10 @@ std::vector<Case> Cases() {
       {.name = "token_bf16", .options = Usual(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
       {.name = "logprobs_f32", .options = Usual(), .baseline = Baseline::kExpSum, .raw_logprob = true},
       {.name = "top_p_unbounded", .options = {.top_p = 0.95f}, .baseline = Baseline::kExpSum},
-      {.name = "top_p_unbounded_flat", .options = {.top_p = 0.95f}, .shape = Shape::kFlat, .baseline = Baseline::kExpSum},
+      {.name = "top_p_unbounded_flat",
+       .options = {.top_p = 0.95f},
+       .shape = Shape::kFlat,
+       .baseline = Baseline::kExpSum},
       {.name = "token_f32_dram", .options = Usual(), .from_memory = true},
       {.name = "greedy_f32", .options = {.temperature = 0}},
       {.name = "worst_row", .options = {.temperature = 0.8f}, .shape = Shape::kOneAGroup},
@@ -77,7 +80,8 @@ std::vector<TokenPatch> Penalties(const Logits& logits, size_t row, const law::S
   const auto* const values = reinterpret_cast<const float*>(logits.row(row));
   std::vector<uint32_t> ids(logits.vocabulary());
   for (uint32_t id = 0; id < ids.size(); ++id) ids[id] = id;
-  std::partial_sort(ids.begin(), ids.begin() + 256, ids.end(), [&](uint32_t a, uint32_t b) { return values[a] > values[b]; });
+  std::partial_sort(ids.begin(), ids.begin() + 256, ids.end(),
+                    [&](uint32_t a, uint32_t b) { return values[a] > values[b]; });
   std::mt19937_64 random(row);
   std::shuffle(ids.begin() + 256, ids.end(), random);
   ids.resize(512);

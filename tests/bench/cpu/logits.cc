@@ -12,7 +12,8 @@
 namespace sortition::bench {
 namespace {
 
-constexpr size_t kDistinctRows = 64;  // further rows repeat these: what matters of them is that they are elsewhere in memory
+constexpr size_t kDistinctRows =
+    64;  // further rows repeat these: what matters of them is that they are elsewhere in memory
 
 uint32_t RoundedToBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -31,7 +32,8 @@ void Fill(Shape shape, uint64_t seed, std::vector<float>* row) {
   const float spread = shape == Shape::kFlat ? 0.05f : 2.5f;
   for (float& x : *row) x = spread * normal(random);
   if (shape == Shape::kFlat) return;
-  for (int rank = 1; rank <= 300; ++rank) (*row)[random() % size] = 20 - 1.5f * std::log(float(rank)) + 0.3f * normal(random);
+  for (int rank = 1; rank <= 300; ++rank)
+    (*row)[random() % size] = 20 - 1.5f * std::log(float(rank)) + 0.3f * normal(random);
   if (shape != Shape::kTies) return;
   for (float& x : *row) x = std::bit_cast<float>(RoundedToBf16(x));
 }

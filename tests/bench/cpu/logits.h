@@ -17,8 +17,8 @@ enum class Shape {
   kOneAGroup,  // one token in each group of 64 consecutive ones shares the maximum, the others are out of reach
 };
 
-// `count` rows of `vocabulary` logits, each different, in memory that starts at a cache line; row strides are whole cache
-// lines, too. A pure function of its arguments. f16 is not needed here and not supported.
+// `count` rows of `vocabulary` logits, each different, in memory that starts at a cache line; row strides are whole
+// cache lines, too. A pure function of its arguments. f16 is not needed here and not supported.
 class Logits {
  public:
   Logits(Shape shape, kernels::DType dtype, size_t count, uint32_t vocabulary);

@@ -1,9 +1,11 @@
-// Steps over loopback: the client library and a real sortitiond, beside a raw TCP connection that carries the same bytes.
+// Steps over loopback: the client library and a real sortitiond, beside a raw TCP connection that carries the same
+// bytes.
 //
 //   bench_service [--json FILE] [--plot FILE] [--steps N]
 //
-// step_N and step_N_p99: latency of one step of N rows (median and 99th percentile), from the call to its return, one step at a time.
-// rows_per_second_N: the same steps as a rate; its baseline is the rate at which the raw connection carries the rows.
+// step_N and step_N_p99: latency of one step of N rows (median and 99th percentile), from the call to its return, one
+// step at a time. rows_per_second_N: the same steps as a rate; its baseline is the rate at which the raw connection
+// carries the rows.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -70,8 +72,8 @@ struct Times {
 };
 
 // Steps and raw round trips in turn, so that both meet the same weather.
-Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::Sequence>>& sequences, const Logits& pool,
-              size_t rows, RawTcpPeer* raw) {
+Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::Sequence>>& sequences,
+              const Logits& pool, size_t rows, RawTcpPeer* raw) {
   const size_t steps = absl::GetFlag(FLAGS_steps);
   const size_t warm_up = 20;
   Times times;
@@ -85,7 +87,8 @@ Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::
     const auto outcomes = client->Step(batch);
     const double step = MicrosecondsSince(start);
     SORTITION_CHECK(outcomes.ok());
-    for (const client::RowOutcome& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+    for (const client::RowOutcome& outcome : *outcomes)
+      SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
 
     const Clock::time_point raw_start = Clock::now();
     raw->RoundTrip({pool.row(next), rows * pool.row_bytes()}, rows * kAnswerBytesPerRow);
