@@ -15,7 +15,7 @@
 #include "service/server/config.h"
 #include "service/server/device_list.h"
 #include "service/server/flags.h"
-#include "service/server/grpc_log.h"
+#include "service/server/library_log.h"
 #include "service/server/log.h"
 #include "service/server/port_file.h"
 #include "service/server/server.h"
@@ -86,7 +86,7 @@ int Main(int argc, char** argv) {
   const StopSignals signals;
   const service::RealClock clock;
   Log log(config->log_level, &clock);
-  RedirectGrpcLog(&log);
+  RedirectLibraryLogs(&log);
   const absl::Status served = Serve(*config, signals, &log);
   if (served.ok()) return 0;
   log.Write(LogLevel::kError, "failed", {{"message", std::string(served.message())}});

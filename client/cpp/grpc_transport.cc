@@ -1,6 +1,8 @@
 // A gRPC stream as a Transport: one write at a time, one read at a time, slices that refer to the caller's memory.
 #include "client/cpp/grpc_transport.h"
 
+#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -19,18 +21,35 @@ namespace {
 constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr char kMethod[] = "/sortition.v1.SamplingService/Stream";
 
-// Every slice of a message keeps the message's hold; gRPC lets go of them one by one.
-grpc::Slice Borrow(std::span<const std::byte> bytes, const std::shared_ptr<void>& hold) {
-  return grpc::Slice(
-      const_cast<std::byte*>(bytes.data()), bytes.size(),
-      [](void* user_data) { delete static_cast<std::shared_ptr<void>*>(user_data); }, new std::shared_ptr<void>(hold));
-}
+// A message's hold for as long as gRPC keeps one of its slices; it lets go of them one by one. Stored with release and
+// counted down with acquire, so that the hand-over is ordered by our own means, whatever gRPC's are.
+struct SliceHold {
+  std::shared_ptr<void> hold;
+  std::atomic<size_t> slices;
+
+  static void EndSlice(void* self) {
+    auto* held = static_cast<SliceHold*>(self);
+    if (held->slices.fetch_sub(1, std::memory_order_acq_rel) == 1) delete held;
+  }
+};
 
 grpc::ByteBuffer ToByteBuffer(OutgoingMessage message) {
+  const auto borrowed = [](const Segment& segment) { return !segment.borrowed.empty(); };
+  const auto count = static_cast<size_t>(std::ranges::count_if(message.segments, borrowed));
+  SliceHold* held = nullptr;
+  if (count > 0) {
+    held = new SliceHold{std::move(message.hold), {}};
+    held->slices.store(count, std::memory_order_release);
+  }
   std::vector<grpc::Slice> slices;
   slices.reserve(message.segments.size());
   for (const Segment& segment : message.segments) {
-    slices.push_back(segment.borrowed.empty() ? grpc::Slice(segment.owned) : Borrow(segment.borrowed, message.hold));
+    if (borrowed(segment)) {
+      slices.emplace_back(const_cast<std::byte*>(segment.borrowed.data()), segment.borrowed.size(), SliceHold::EndSlice,
+                          held);
+    } else {
+      slices.emplace_back(segment.owned);
+    }
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }

@@ -40,6 +40,17 @@ std::shared_ptr<grpc::Channel> Connect(
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
+// protobuf reports text that is not UTF-8 by itself; once it did so past the log.
+TEST(ProcessTest, WhatProtobufSaysIsAJsonLineToo) {
+  ServerProcess process({Arguments(), {}, 0});
+  TestStream stream(Connect(process.Serving("listen")));
+  v1::StreamRequest request;
+  request.mutable_hello()->set_worker_session("\xff\xfe");
+  ASSERT_TRUE(stream.Send(request));
+  EXPECT_EQ(stream.ReceiveOne().rejected().error().reason(), v1::MALFORMED_MESSAGE);
+  EXPECT_THAT(process.AwaitEvent("protobuf"), HasSubstr("UTF-8"));
+}
+
 TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
   const std::string port_file = TestPath("port");
   ServerProcess process({Arguments({absl::StrCat("--port_file=", port_file)}), {}, 0});
