@@ -84,6 +84,7 @@ absl::StatusOr<std::optional<client::TlsOptions>> Tls() {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel() {
   const auto tls = Tls();
   if (!tls.ok()) return tls.status();
+  client::KeepGrpcRunning();
   return grpc::CreateChannel(ServerAddress(), client::MakeCredentials(*tls));
 }
 

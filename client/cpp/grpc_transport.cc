@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "grpc/grpc.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
@@ -211,6 +212,8 @@ void GrpcStream::OnRead(bool ok) {
   call_->Read(&received_, &read_);
 }
 
+void KeepGrpcRunning() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
+
 std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls) {
   if (!tls) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions options;
@@ -225,7 +228,9 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
       server_name_(options.tls ? options.tls->server_name : ""),
       keepalive_(options.keepalive),
       credentials_(MakeCredentials(options.tls)),
-      thread_([this] { Run(); }) {}
+      thread_([this] { Run(); }) {
+  KeepGrpcRunning();
+}
 
 GrpcConnector::~GrpcConnector() {
   {

@@ -42,6 +42,10 @@ class GrpcConnector {
   std::thread thread_;
 };
 
+// Keeps gRPC from shutting itself down whenever its last channel goes: its clean-up would run beside a new channel, or
+// beside the end of the process. For whoever makes channels. Thread-safe.
+void KeepGrpcRunning();
+
 // The credentials that `tls` asks for; plain text if it is absent.
 std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls);
 

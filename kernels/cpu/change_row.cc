@@ -3,83 +3,119 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/element.h"
+#include "kernels/check.h"
+#include "kernels/cpu/read_row.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
 
+bool IsMasked(const RowRequest& request) { return request.has_allowed_tokens || request.allowed_bits != nullptr; }
+
 // One word a group, whichever way the masks are given; bits past the vocabulary are of no account.
-void FillAllowedWords(const RowRequest& request, std::vector<uint64_t>* words) {
-  const uint32_t groups = GroupsOf(request.live_vocabulary);
-  words->assign(groups, request.has_allowed_tokens ? 0 : ~uint64_t{0});
-  for (const uint32_t token : request.allowed_tokens) (*words)[token / 64] |= uint64_t{1} << (token % 64);
+void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words) {
+  std::fill_n(words, groups, request.has_allowed_tokens ? 0 : ~uint64_t{0});
+  for (const uint32_t token : request.allowed_tokens) words[token / 64] |= uint64_t{1} << (token % 64);
   if (request.allowed_bits == nullptr) return;
   const uint32_t half_words = (request.live_vocabulary + 31) / 32;
   for (uint32_t group = 0; group < groups; ++group) {
     uint64_t word = request.allowed_bits[2 * group];
     if (2 * group + 1 < half_words) word |= uint64_t{request.allowed_bits[2 * group + 1]} << 32;
-    (*words)[group] &= word;
+    words[group] &= word;
   }
 }
 
-// The bits that a patch leaves of a token that no mask has taken.
-uint32_t PatchedBits(const RowRequest& request, const TokenPatch& patch) {
-  if ((patch.flags & TokenPatch::kBanned) != 0) return law::kMaskedBits;
-  const uint32_t sent = WithDType(request.dtype, [&]<DType kType>() { return SentBits<kType>(request, patch.token); });
-  const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
-  const RowParameters& parameters = *request.parameters;
-  return law::Changed(law::Canonical(sent), patch.bias, repeated ? parameters.repetition : 0,
-                      repeated ? parameters.inverse_repetition : 0, patch.penalty);
+// The maxima of groups that are masked in part.
+void MaskMaxima(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima) {
+  uint32_t* const partly = scratch->groups.Reserve(row.groups);
+  uint32_t count = 0;
+  for (uint32_t group = 0; group < row.groups; ++group) {
+    if (row.sent_words[group] == 0) maxima[group] = 0;
+    if (row.sent_words[group] != 0 && row.sent_words[group] != ~uint64_t{0}) partly[count++] = group;
+  }
+  uint32_t* const keys = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(row, partly, count, keys);
+  for (uint32_t i = 0; i < count; ++i) maxima[partly[i]] = keys[i];
 }
 
-uint32_t MaxKey(const Row& row, uint32_t group) {
-  GroupKeys keys;
-  LoadKeys(row, group, &keys);
-  return *std::max_element(keys.begin(), keys.end());
+// Whether a mask spares the token that a patch names.
+bool IsAllowed(const Row& masked, const TokenPatch& patch) {
+  return masked.sent_words == nullptr || (masked.sent_words[patch.token / 64] >> (patch.token % 64) & 1) != 0;
+}
+
+// The first token that its patch makes too large. Of the law's text: this runs once, for a row that has failed.
+uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
+  for (const TokenPatch& patch : request.patches) {
+    if (!IsAllowed(masked, patch) || (patch.flags & TokenPatch::kBanned) != 0) continue;
+    const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
+    const uint32_t bits = law::Changed(law::Canonical(SentBits(request, patch.token)), patch.bias,
+                                       repeated ? request.parameters->repetition : 0,
+                                       repeated ? request.parameters->inverse_repetition : 0, patch.penalty);
+    if (law::IsTooLarge(bits)) return patch.token;
+  }
+  CheckFailed("some patch makes its token too large", __FILE__, __LINE__);
+}
+
+// The maxima of the groups of patches that may have moved them. `row` has its patched tokens.
+void MoveMaxima(const Kernels& kernels, const Row& row, std::span<const TokenPatch> patches, const uint32_t* keys,
+                std::span<const uint32_t> moved, Scratch* scratch, uint32_t* maxima) {
+  uint32_t* const groups = scratch->groups.Reserve(moved.size());
+  uint32_t count = 0;
+  for (const uint32_t patch : moved) {
+    const uint32_t group = patches[patch].token / law::kGroupSize;
+    if (count == 0 || groups[count - 1] != group) groups[count++] = group;
+  }
+  uint32_t* const largest = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(row, groups, count, largest);
+  for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = largest[i];
+  // The patches of such a group lie around the one that moved it.
+  for (const uint32_t patch : moved) {
+    uint32_t& max = maxima[patches[patch].token / law::kGroupSize];
+    const auto same_group = [&](size_t i) { return (patches[i].token ^ patches[patch].token) < law::kGroupSize; };
+    for (size_t i = patch; i < patches.size() && same_group(i); ++i) max = std::max(max, keys[i]);
+    for (size_t i = patch; i > 0 && same_group(i - 1); --i) max = std::max(max, keys[i - 1]);
+  }
 }
 
 }  // namespace
 
-bool ChangeRow(const Row& raw, Scratch* scratch, Row* row, RowAnswer* answer) {
+bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw, Scratch* scratch, Row* row,
+               RowAnswer* answer) {
   *row = raw;
-  const RowRequest& request = *raw.request;
-  const bool masked = request.has_allowed_tokens || request.allowed_bits != nullptr;
-  if (!masked && request.patches.empty()) return true;
+  const std::span<const TokenPatch> patches = request.patches;
+  if (!IsMasked(request) && patches.empty()) return true;
 
-  if (masked) {
-    FillAllowedWords(request, &scratch->allowed_words);
-    row->allowed_words = scratch->allowed_words;
+  uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
+  std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, maxima);
+  uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
+  FillAllowedWords(request, raw.groups, words);
+  row->maxima = maxima;
+  if (IsMasked(request)) {
+    row->sent_words = words;
+    MaskMaxima(kernels, *row, scratch, maxima);
   }
-  scratch->patch_keys.clear();
-  for (const TokenPatch& patch : request.patches) {
-    const bool allowed = !masked || (scratch->allowed_words[patch.token / 64] >> (patch.token % 64) & 1) != 0;
-    const uint32_t bits = allowed ? PatchedBits(request, patch) : law::kMaskedBits;
-    if (law::IsTooLarge(bits)) {
+  if (!patches.empty()) {
+    uint32_t* const keys = scratch->patch_keys.Reserve(patches.size());
+    uint32_t* const moved = scratch->moved.Reserve(patches.size());
+    uint32_t moved_count;
+    if (!kernels.PatchKeys(*row, *request.parameters, patches, keys, moved, &moved_count)) {
       answer->error = RowError::kLogitTooLarge;
-      answer->error_token = patch.token;
+      answer->error_token = FindTooLarge(request, *row);
       return false;
     }
-    scratch->patch_keys.push_back(law::Key(bits));
-  }
-  row->patch_keys = scratch->patch_keys;
-
-  std::vector<uint32_t>& maxima = scratch->changed_maxima;
-  maxima.assign(raw.maxima.begin(), raw.maxima.end());
-  if (masked) {
-    for (uint32_t group = 0; group < maxima.size(); ++group) {
-      const uint64_t allowed = scratch->allowed_words[group];
-      if (allowed == 0) maxima[group] = 0;
-      if (allowed != 0 && allowed != ~uint64_t{0}) maxima[group] = MaxKey(*row, group);
+    row->sent_words = words;
+    Candidate* const patched = scratch->patched.Reserve(patches.size());
+    size_t live = 0;
+    for (size_t i = 0; i < patches.size(); ++i) {
+      const uint32_t token = patches[i].token;
+      words[token / 64] &= ~(uint64_t{1} << (token % 64));
+      patched[live] = Candidate::Of(keys[i], token);
+      live += keys[i] != 0;
     }
+    row->patched = {patched, live};
+    MoveMaxima(kernels, *row, patches, keys, {moved, moved_count}, scratch, maxima);
   }
-  uint32_t last_group = ~0u;
-  for (const TokenPatch& patch : request.patches) {
-    const uint32_t group = patch.token / law::kGroupSize;
-    if (group != last_group) maxima[group] = MaxKey(*row, group);
-    last_group = group;
-  }
-  row->maxima = maxima;
-  row->max_key = *std::max_element(maxima.begin(), maxima.end());
+  row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   return true;
 }
 

@@ -3,18 +3,21 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/kept.h"
+#include "kernels/cpu/row_scale.h"
 #include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/select.h"
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
-// The distribution over the tokens that `cut` keeps, with its first `top` tokens; `chosen` is one of them. Sets `*kept`
-// to their number. One pass over the groups that have a kept token.
-Distribution Describe(const Row& row, const law::Scale& scale, const Cut& cut, const Candidate& chosen, uint32_t top,
-                      Scratch* scratch, uint32_t* kept);
+// Fills `*distribution` with the distribution over the kept tokens, with its first `top` tokens; `chosen` is one of
+// them.
+void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Candidate chosen,
+              uint32_t top, Scratch* scratch, Distribution* distribution);
 
 // The distribution of a greedy row: all on one token.
-Distribution PointMass(const Candidate& chosen, uint32_t top);
+void DescribePointMass(Candidate chosen, uint32_t top, Distribution* distribution);
 
 }  // namespace sortition::kernels::cpu

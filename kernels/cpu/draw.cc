@@ -1,115 +1,147 @@
-// Pruning of the race. It leaves out groups that provably lose, so it cannot change which token wins.
+// Pruning of the race. It leaves out what provably loses, so it cannot change which token wins.
 #include "kernels/cpu/draw.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "kernels/check.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
 
-// A lower bound of OwnerLog(NegLog2(Uniform(word))) from the word's leading bits.
-//
-// With U = R / 2^64: -log2(1 - U) >= U log2(e), so log2 of A, which is that in Q58, is at least log2(R) - 6 + 0.528.
-// NegLog2 and Log2Raw together lower this by less than 1e-7 where R >= 2^32, and log2(1 + f) >= f bounds log2(R) by its
-// leading bits. The 0.5 below leaves 0.028 to spare. Smaller R (once in 2^32) get a bound that always survives.
-int64_t OwnerLogBound(uint64_t word) {
-  const uint64_t r = law::Uniform(word);
-  if (r < uint64_t{1} << 32) return -(int64_t{1} << 40);
-  const int zeros = std::countl_zero(r);
-  const int64_t log_r = (int64_t{63 - zeros} << 32) + uint32_t(r << zeros >> 31);
-  return log_r - (int64_t{6 + 64} << 32) + (int64_t{1} << 31);
-}
+constexpr uint32_t kOctave = 1u << 23;          // in promises
+constexpr uint32_t kDistanceOctave = 1u << 26;  // in distances
+constexpr uint32_t kMostAtOnce = 2048;          // entrants
 
 class Race {
  public:
-  Race(const Row& row, const law::Scale& scale, const Cut& cut, const law::DrawKey& key)
-      : row_(row), scale_(scale), cut_(cut), key_(key) {}
+  Race(const Kernels& kernels, const law::DrawKey& key, Scratch* scratch)
+      : kernels_(kernels), key_(key), entrants_(scratch->token_entrants), survivors_(scratch->survivors) {}
 
-  int64_t best() const { return best_; }
-  Candidate winner() const { return winner_; }
+  // No promise below it can change the outcome.
+  uint32_t PromiseNeeded() const { return cpu::PromiseNeeded(best_); }
+  uint32_t winner() const { return winner_; }
+  TokenEntrants& entrants() { return entrants_; }
 
-  // Lets a group's tokens race, as far as they can still win.
-  void Enter(const Entrant& entrant) {
-    const uint64_t a = law::NegLog2(law::Uniform(entrant.word));
-    const uint64_t owner_log = law::OwnerLog(a);
-    if (law::SignedRaceKey(DistanceOf(row_.maxima[entrant.group]), owner_log) > best_) return;
-    GroupKeys keys;
-    LoadKeys(row_, entrant.group, &keys);
-    for (uint32_t i = 0; i < law::kGroupSize; ++i) {
-      const uint32_t token = entrant.group * law::kGroupSize + i;
-      if (!cut_.Keeps(keys[i], token)) continue;
-      const uint32_t t = DistanceOf(keys[i]);
-      // No token's L is below its group's owner's.
-      if (t == law::kDead || law::SignedRaceKey(t, owner_log) > best_) continue;
-      const uint64_t log = i == law::Owner(entrant.word) ? owner_log : law::OtherLog(a, TokenNoise(token));
-      Offer(law::SignedRaceKey(t, log), {keys[i], token});
+  // Lets the entrants race, and dismisses them.
+  void Run() {
+    const uint32_t count = entrants_.count;
+    if (count == 0) return;
+    kernels_.PromiseTokens(key_, &entrants_);
+    const uint32_t* const promises = entrants_.promise.data();
+    const uint32_t most = kernels_.FindMax(promises, count);
+    if (promises[most] >= PromiseNeeded()) {
+      RunOne(most);
+      uint32_t* const survivors = survivors_.Reserve(count);
+      const uint32_t left = kernels_.SelectAtLeast(promises, count, PromiseNeeded(), survivors);
+      for (uint32_t i = 0; i < left; ++i) RunOne(survivors[i]);
     }
+    entrants_.count = 0;
   }
 
  private:
-  uint32_t DistanceOf(uint32_t key) const { return law::Distance(law::KeyBits(key), scale_); }
-
-  uint64_t TokenNoise(uint32_t token) const {
-    const law::PhiloxWords words = law::NoiseWords(token / 2, law::kTokenTag, key_);
-    return law::NegLog2(law::Uniform(law::WordOf(words, token)));
-  }
-
-  void Offer(int64_t race_key, Candidate candidate) {
-    if (race_key > best_ || (race_key == best_ && candidate.token >= winner_.token)) return;
+  void RunOne(uint32_t i) {
+    const uint64_t group_word = entrants_.GroupWord(i);
+    const uint32_t token = entrants_.token.data()[i];
+    const uint64_t a = law::NegLog2(law::Uniform(group_word));
+    const uint64_t log = law::Owner(group_word) == token % law::kGroupSize
+                             ? law::OwnerLog(a)
+                             : law::OtherLog(a, law::NegLog2(law::Uniform(entrants_.Word(i))));
+    const int64_t race_key = law::SignedRaceKey(entrants_.t.data()[i], log);
+    if (race_key > best_ || (race_key == best_ && token >= winner_)) return;
     best_ = race_key;
-    winner_ = candidate;
+    winner_ = token;
   }
 
-  const Row& row_;
-  const law::Scale& scale_;
-  const Cut& cut_;
-  const law::DrawKey key_;
+  const Kernels& kernels_;
+  const law::DrawKey& key_;
+  TokenEntrants& entrants_;
+  Array<uint32_t>& survivors_;
   int64_t best_ = std::numeric_limits<int64_t>::max();
-  Candidate winner_ = {0, ~0u};
+  uint32_t winner_ = ~0u;
 };
 
-// Every group that has a kept token, with its bound.
-void FillEntrants(const Row& row, const law::Scale& scale, const Cut& cut, const law::DrawKey& key,
-                  std::vector<Entrant>* entrants) {
-  entrants->clear();
-  uint32_t pair = ~0u;
-  law::PhiloxWords words = {};
-  for (uint32_t group = 0; group < row.maxima.size(); ++group) {
-    if (row.maxima[group] < cut.key) continue;
-    const uint32_t t = law::Distance(law::KeyBits(row.maxima[group]), scale);
-    if (t == law::kDead) continue;
-    if (group / 2 != pair) {
-      pair = group / 2;
-      words = law::NoiseWords(pair, law::kGroupTag, key);
-    }
-    const uint64_t word = law::WordOf(words, group);
-    entrants->push_back({(int64_t{t} << 6) + OwnerLogBound(word), word, group});
+// The race among all the tokens that are not after `last`.
+class RowRace {
+ public:
+  RowRace(const Kernels& kernels, const Row& row, const RowScale& scale, Candidate last, const law::DrawKey& key,
+          Scratch* scratch)
+      : kernels_(kernels),
+        row_(row),
+        scale_(scale),
+        last_(last),
+        key_(key),
+        groups_(scratch->group_entrants),
+        survivors_(scratch->groups),
+        race_(kernels, key, scratch) {}
+
+  uint32_t Run() {
+    kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
+    race_.entrants().Reserve(kMostAtOnce + 2 * law::kGroupSize + row_.patched.size());
+    // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
+    // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
+    const uint32_t promising = kernels_.FindMax(groups_.promise.data(), row_.groups);
+    const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
+    SORTITION_CHECK(groups_.promise.data()[promising] != 0);
+    EnterGroup(promising, law::kDeadFromDistance - 1);
+    if (likely != promising) EnterGroup(likely, 4 * kDistanceOctave);
+    race_.Run();
+
+    // The better half of what is left raises the mark for the others.
+    const uint32_t good = groups_.promise.data()[promising] - 2 * kOctave;
+    RunFrom(std::max(good, race_.PromiseNeeded()), 64);
+    RunFrom(race_.PromiseNeeded(), 64);
+    return race_.winner();
   }
-}
+
+ private:
+  // Lets the groups race whose promise is at least `promise`, `at_once` tokens or more at a time, and more each time.
+  void RunFrom(uint32_t promise, uint32_t at_once) {
+    uint32_t* const survivors = survivors_.Reserve(row_.groups);
+    const uint32_t count = kernels_.SelectAtLeast(groups_.promise.data(), row_.groups, promise, survivors);
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t needed = race_.PromiseNeeded();
+      if (groups_.promise.data()[survivors[i]] < needed) continue;
+      EnterGroup(survivors[i], MostDistance(groups_.Word(survivors[i]), needed));
+      if (race_.entrants().count < at_once) continue;
+      race_.Run();
+      at_once = std::min(2 * at_once, kMostAtOnce);
+    }
+    race_.Run();
+  }
+
+  // Enters a group's tokens of a distance <= `most`; once only.
+  void EnterGroup(uint32_t group, uint32_t most) {
+    kernels_.EnterTokens(row_, group, groups_.Word(group), last_, most, scale_, &race_.entrants());
+    const uint32_t first = group * law::kGroupSize;
+    auto patched = std::ranges::lower_bound(row_.patched, first, {}, &Candidate::token);
+    for (; patched != row_.patched.end() && patched->token() - first < law::kGroupSize; ++patched) {
+      if (*patched >= last_) kernels_.EnterCandidates(&*patched, 1, scale_, key_, &race_.entrants());
+    }
+  }
+
+  const Kernels& kernels_;
+  const Row& row_;
+  const RowScale& scale_;
+  const Candidate last_;
+  const law::DrawKey& key_;
+  GroupEntrants& groups_;
+  Array<uint32_t>& survivors_;
+  Race race_;
+};
 
 }  // namespace
 
-Candidate Draw(const Row& row, const law::Scale& scale, const Cut& cut, const law::DrawKey& key, Scratch* scratch) {
-  std::vector<Entrant>& entrants = scratch->entrants;
-  FillEntrants(row, scale, cut, key, &entrants);
-  SORTITION_CHECK(!entrants.empty());
-  const auto by_bound = [](const Entrant& a, const Entrant& b) { return a.bound < b.bound; };
-
-  // Two groups that are likely to hold the winner set a mark that few others stay below: the one of the smallest bound,
-  // and the one of the largest logit (whose owner may be masked, as the first's may).
-  Race race(row, scale, cut, key);
-  race.Enter(*std::min_element(entrants.begin(), entrants.end(), by_bound));
-  race.Enter(*std::ranges::find(entrants, row.max_key, [&](const Entrant& e) { return row.maxima[e.group]; }));
-
-  std::erase_if(entrants, [&](const Entrant& entrant) { return entrant.bound > race.best(); });
-  std::sort(entrants.begin(), entrants.end(), by_bound);
-  for (const Entrant& entrant : entrants) {
-    if (entrant.bound > race.best()) break;
-    race.Enter(entrant);
-  }
+uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
+              Scratch* scratch) {
+  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, scratch).Run();
+  if (kept.listed.size() == 1) return kept.listed[0].token();
+  Race race(kernels, key, scratch);
+  race.entrants().count = 0;
+  race.entrants().Reserve(uint32_t(kept.listed.size()));
+  kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.entrants());
+  race.Run();
   return race.winner();
 }
 

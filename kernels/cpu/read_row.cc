@@ -1,62 +1,40 @@
-// The pass over the logits.
+// Reading, and what is done about rows with a NaN or a logit that is too large.
 #include "kernels/cpu/read_row.h"
 
-#include <algorithm>
-#include <limits>
-#include <type_traits>
+#include <bit>
+#include <cstring>
 
-#include "kernels/cpu/element.h"
+#include "kernels/check.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
 
-// Integers in the order of the numbers whose bits the elements are: NaNs lie beyond the infinities of their signs.
-// Widening and canonical form keep the order, so the group's extremes tell all that the pass needs, in half the width
-// for 16 bits.
-template <DType kType>
-using Ordered = std::make_signed_t<Element<kType>>;
+static_assert(std::endian::native == std::endian::little, "tensors are read as they lie in memory");
 
-// Its own inverse.
-template <DType kType>
-Ordered<kType> OrderedBits(Element<kType> bits) {
-  const auto sign = Ordered<kType>(bits) >> (8 * sizeof(bits) - 1);
-  return Ordered<kType>(bits ^ (sign & std::numeric_limits<Ordered<kType>>::max()));
+// -Inf in the element type.
+uint32_t MinusInfinity(DType dtype) {
+  if (dtype == DType::kF32) return 0xff800000u;
+  return dtype == DType::kF16 ? 0xfc00u : 0xff80u;
 }
 
-template <DType kType>
-uint32_t WidenOrdered(Ordered<kType> ordered) {
-  return law::Widen(kType, Element<kType>(OrderedBits<kType>(Element<kType>(ordered))));
-}
-
-// Writes each group's largest key. Returns whether some logit is NaN or too large; a NaN then counts as masked.
-template <DType kType>
-bool ReadMaxima(const RowRequest& request, std::span<uint32_t> maxima) {
-  bool suspect = false;
-  GroupElements<kType> elements;
-  for (uint32_t group = 0; group < maxima.size(); ++group) {
-    LoadElements<kType>(request, group, &elements);
-    auto least = std::numeric_limits<Ordered<kType>>::max();
-    auto largest = std::numeric_limits<Ordered<kType>>::min();
-    for (const Element<kType> element : elements) {
-      least = std::min(least, OrderedBits<kType>(element));
-      largest = std::max(largest, OrderedBits<kType>(element));
-    }
-    const uint32_t bits = WidenOrdered<kType>(largest);
-    maxima[group] = law::Key(law::Canonical(bits));
-    if (!law::IsNan(bits) && !law::IsTooLarge(bits) && !law::IsNan(WidenOrdered<kType>(least))) continue;
-    suspect = true;
-    GroupKeys keys;
-    LoadRawKeys(request, group, &keys);
-    maxima[group] = *std::max_element(keys.begin(), keys.end());
-  }
-  return suspect;
+// Sets `row->last_group`.
+void LayLastGroup(uint32_t vocabulary, Scratch* scratch, Row* row) {
+  const size_t bytes = ElementBytes(row->dtype);
+  const size_t begin = size_t{row->groups - 1} * law::kGroupSize;
+  row->last_group = row->elements + begin * bytes;
+  if (vocabulary % law::kGroupSize == 0) return;
+  std::byte* const copy = scratch->last_group.Reserve(law::kGroupSize * bytes);
+  std::memcpy(copy, row->last_group, (vocabulary - begin) * bytes);
+  const uint32_t masked = MinusInfinity(row->dtype);
+  for (size_t i = vocabulary - begin; i < law::kGroupSize; ++i) std::memcpy(copy + i * bytes, &masked, bytes);
+  row->last_group = copy;
 }
 
 // The lowest id whose logit fails the row.
-template <DType kType>
 void FindError(const RowRequest& request, RowAnswer* answer) {
   for (uint32_t id = 0; id < request.live_vocabulary; ++id) {
-    const uint32_t bits = SentBits<kType>(request, id);
+    const uint32_t bits = SentBits(request, id);
     const bool nan = law::IsNan(bits);
     if (nan ? request.parameters->mask_nan : !law::IsTooLarge(bits)) continue;
     answer->error = nan ? RowError::kNaN : RowError::kLogitTooLarge;
@@ -65,20 +43,46 @@ void FindError(const RowRequest& request, RowAnswer* answer) {
   }
 }
 
+// The tensor with -Inf for every NaN.
+const std::byte* WithoutNans(const RowRequest& request, Array<std::byte>* numbers) {
+  const size_t bytes = ElementBytes(request.dtype);
+  std::byte* const copy = numbers->Reserve(request.live_vocabulary * bytes);
+  std::memcpy(copy, request.logits, request.live_vocabulary * bytes);
+  const uint32_t masked = MinusInfinity(request.dtype);
+  for (uint32_t id = 0; id < request.live_vocabulary; ++id) {
+    if (law::IsNan(SentBits(request, id))) std::memcpy(copy + id * bytes, &masked, bytes);
+  }
+  return copy;
+}
+
 }  // namespace
 
-bool ReadRow(const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer) {
-  std::vector<uint32_t>& maxima = scratch->raw_maxima;
-  maxima.resize(GroupsOf(request.live_vocabulary));
-  WithDType(request.dtype, [&]<DType kType>() {
-    if (ReadMaxima<kType>(request, maxima)) FindError<kType>(request, answer);
-  });
-  *row = Row{.request = &request,
-             .maxima = maxima,
-             .max_key = *std::max_element(maxima.begin(), maxima.end()),
-             .allowed_words = {},
-             .patch_keys = {}};
-  return answer->error == RowError::kNone;
+uint32_t SentBits(const RowRequest& request, size_t index) {
+  const size_t bytes = ElementBytes(request.dtype);
+  uint32_t element = 0;
+  std::memcpy(&element, static_cast<const std::byte*>(request.logits) + index * bytes, bytes);
+  return law::Widen(request.dtype, element);
+}
+
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer) {
+  *row = Row();
+  row->elements = static_cast<const std::byte*>(request.logits);
+  row->dtype = request.dtype;
+  row->groups = GroupsOf(request.live_vocabulary);
+  LayLastGroup(request.live_vocabulary, scratch, row);
+  uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
+  Reading reading = kernels.ReadMaxima(*row, maxima);
+  if (reading.suspect) {
+    FindError(request, answer);
+    if (answer->error != RowError::kNone) return false;
+    row->elements = WithoutNans(request, &scratch->numbers);
+    LayLastGroup(request.live_vocabulary, scratch, row);
+    reading = kernels.ReadMaxima(*row, maxima);
+    SORTITION_CHECK(!reading.suspect);
+  }
+  row->maxima = maxima;
+  row->max_key = reading.max_key;
+  return true;
 }
 
 }  // namespace sortition::kernels::cpu

@@ -3,12 +3,16 @@
 
 #include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
 // Fills `*row` with the unchanged row; it refers to `request` and `scratch`. False if a logit fails the row: then
 // `answer->error` and `error_token` say which.
-bool ReadRow(const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer);
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer);
+
+// f32 bits, not canonical, of the tensor's element `index`.
+uint32_t SentBits(const RowRequest& request, size_t index);
 
 }  // namespace sortition::kernels::cpu

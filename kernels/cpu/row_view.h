@@ -1,50 +1,40 @@
-// A row as one of its distributions sees it: keys of 64 tokens at a time, and the largest key of each group of 64.
+// A row as one of its distributions sees it, in groups of 64 consecutive tokens with the largest key of each.
 //
 // The logits are never rewritten. Masks and patches lie over them and are applied to each group that is looked at, so
 // their cost follows the tokens they name. Group maxima tell which groups need to be looked at.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/scratch.h"
-#include "kernels/law/row_law.h"
+#include "kernels/cpu/candidate.h"
+#include "kernels/law/law.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
-using GroupKeys = std::array<uint32_t, law::kGroupSize>;
-
 struct Row {
-  const RowRequest* request;
-  std::span<const uint32_t> maxima;  // one key per group; 0 where nothing is live
-  uint32_t max_key;                  // the largest of them
+  // The tensor, at any alignment, without a NaN; its last group stands alone, filled up with -Inf.
+  const std::byte* elements;
+  const std::byte* last_group;
+  DType dtype;
+  uint32_t groups;
 
-  // Masks and patches; both empty for the raw distribution.
-  std::span<const uint64_t> allowed_words;  // empty if every token is allowed
-  std::span<const uint32_t> patch_keys;     // parallel to request->patches, or empty
+  const uint32_t* maxima;  // one key per group, 0 where nothing is live; then zeros to a multiple of 64
+  uint32_t max_key;        // the largest of them
+
+  // Null where every token shows the logit that was sent. Otherwise one word a group, one bit a token: clear where a
+  // token is masked, or is one of `patched`.
+  const uint64_t* sent_words;
+  std::span<const Candidate> patched;  // live tokens whose logit is not the one that was sent; token ascending
 };
 
 inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + law::kGroupSize - 1) / law::kGroupSize; }
 
-// Keys of a group's tokens before any change; 0 past the live vocabulary.
-void LoadRawKeys(const RowRequest& request, uint32_t group, GroupKeys* keys);
-
-// Keys of a group's tokens in this row; 0 where masked and past the live vocabulary.
-void LoadKeys(const Row& row, uint32_t group, GroupKeys* keys);
-
-// Calls visit(token, key) for each token of a key >= `floor` >= 1, id ascending; reads only groups that have one.
-template <typename Visit>
-void ForEachFrom(const Row& row, uint32_t floor, Visit visit) {
-  GroupKeys keys;
-  for (uint32_t group = 0; group < row.maxima.size(); ++group) {
-    if (row.maxima[group] < floor) continue;
-    LoadKeys(row, group, &keys);
-    for (uint32_t i = 0; i < law::kGroupSize; ++i) {
-      if (keys[i] >= floor) visit(group * law::kGroupSize + i, keys[i]);
-    }
-  }
+inline const std::byte* ElementsOfGroup(const Row& row, uint32_t group) {
+  if (group + 1 == row.groups) return row.last_group;
+  return row.elements + size_t{group} * law::kGroupSize * ElementBytes(row.dtype);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -1,61 +1,81 @@
 // A row's way: read, change, filter, draw, describe.
 #include "kernels/cpu/sample_row.h"
 
+#include <algorithm>
+
 #include "kernels/check_row.h"
 #include "kernels/cpu/change_row.h"
 #include "kernels/cpu/describe.h"
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/read_row.h"
-#include "kernels/cpu/row_view.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/sums.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
 
-// The token as the unchanged row has it: the same id, its own key.
-Candidate Unchanged(const Row& raw, uint32_t token) {
-  GroupKeys keys;
-  LoadKeys(raw, token / law::kGroupSize, &keys);
-  return {keys[token % law::kGroupSize], token};
+// The token as it was sent.
+Candidate Sent(const RowRequest& request, uint32_t token) {
+  return Candidate::Of(law::Key(law::Canonical(SentBits(request, token))), token);
+}
+
+// The token as the changes left it.
+Candidate Changed(const RowRequest& request, const Row& row, uint32_t token) {
+  const auto patched = std::ranges::lower_bound(row.patched, token, {}, &Candidate::token);
+  return patched != row.patched.end() && patched->token() == token ? *patched : Sent(request, token);
+}
+
+void SampleGreedy(const Kernels& kernels, const RowParameters& parameters, const Row& row, RowAnswer* answer) {
+  const Candidate chosen = First(kernels, row);
+  answer->token = chosen.token();
+  if (!parameters.processed_logprob) return;
+  answer->kept = 1;
+  DescribePointMass(chosen, parameters.processed_top, &answer->processed);
+}
+
+void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+                 RowAnswer* answer) {
+  const RowParameters& parameters = *request.parameters;
+  const RowScale scale = ScaleOf(parameters, row.max_key);
+  const Kept kept = Filter(kernels, request, row, scale, scratch);
+  answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise), scratch);
+  if (!parameters.processed_logprob) return;
+  answer->kept = kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
+  Describe(kernels, row, scale, kept, Changed(request, row, answer->token), parameters.processed_top, scratch,
+           &answer->processed);
 }
 
 }  // namespace
 
-void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
+void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
   CheckRow(request);
+  const Kernels& kernels = target.kernels;
   const RowParameters& parameters = *request.parameters;
   *answer = RowAnswer();
 
   Row raw;
   Row row;
-  if (!ReadRow(request, scratch, &raw, answer) || !ChangeRow(raw, scratch, &row, answer)) return;
+  if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
+  if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
     answer->error = RowError::kNoLiveToken;
     return;
   }
-
-  Candidate chosen;
   if (parameters.greedy) {
-    chosen = First(row);
-    if (parameters.processed_logprob) {
-      answer->processed = PointMass(chosen, parameters.processed_top);
-      answer->kept = 1;
-    }
+    SampleGreedy(kernels, parameters, row, answer);
   } else {
-    const law::Scale scale = law::ScaleAt(parameters, law::KeyBits(row.max_key));
-    const Cut cut = Filter(row, scale, scratch);
-    chosen = Draw(row, scale, cut, law::KeyOf(request.noise), scratch);
-    if (parameters.processed_logprob) {
-      answer->processed = Describe(row, scale, cut, chosen, parameters.processed_top, scratch, &answer->kept);
-    }
+    SampleDrawn(kernels, request, row, scratch, answer);
   }
-  answer->token = chosen.token;
   if (parameters.raw_logprob) {
-    uint32_t live;
-    answer->raw = Describe(raw, law::UnitScale(law::KeyBits(raw.max_key)), Cut(), Unchanged(raw, chosen.token),
-                           parameters.raw_top, scratch, &live);
+    const RowScale scale = ScaleOf(RowParameters(), raw.max_key);
+    Describe(kernels, raw, scale, Kept(), Sent(request, answer->token), parameters.raw_top, scratch, &answer->raw);
   }
+}
+
+void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
+  SampleRow(BestTarget(), request, scratch, answer);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -2,13 +2,17 @@
 #pragma once
 
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/target.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
 // Samples one row into `*answer`, whatever that held. Asserts the promises of row.h. An answer with an error carries
-// nothing but `error` and `error_token`. Blocks for the time of the computation: one pass over the logits, and what the
-// row's options ask for on top. Thread-safe for distinct scratches and answers.
+// nothing but `error` and `error_token`. Every target gives the same answer. Blocks for the time of the computation:
+// one pass over the logits, and what the row's options ask for on top. Thread-safe for distinct scratches and answers.
+void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer);
+
+// On the best target.
 void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer);
 
 }  // namespace sortition::kernels::cpu

@@ -2,35 +2,36 @@
 // is.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "kernels/cpu/array.h"
+#include "kernels/cpu/candidate.h"
+#include "kernels/cpu/entrants.h"
 
 namespace sortition::kernels::cpu {
 
-// A token as selection sees it.
-struct Candidate {
-  uint32_t key;  // law::Key of its bits
-  uint32_t token;
-};
-
-// A group in the race.
-struct Entrant {
-  int64_t bound;  // no race key of the group's is smaller
-  uint64_t word;  // the group's random word
-  uint32_t group;
-};
-
-// What each stage leaves for the next lies in Row (row_view.h), which refers to the vectors here. Not thread-safe; no
-// content survives from one row to the next.
+// What each stage leaves for the next lies in Row (row_view.h) and Kept (filter.h), which refer to the memory here. Not
+// thread-safe; no content survives from one row to the next.
 struct Scratch {
-  std::vector<uint32_t> raw_maxima;      // largest key of each group, unchanged logits
-  std::vector<uint32_t> changed_maxima;  // the same after masks and patches
-  std::vector<uint64_t> allowed_words;   // one bit a token, one word a group
-  std::vector<uint32_t> patch_keys;      // the key that each patch leaves
-  std::vector<uint32_t> sorted_maxima;
-  std::vector<Candidate> candidates;
-  std::vector<uint64_t> buckets;  // weight sums by distance
-  std::vector<Entrant> entrants;
+  Array<std::byte> numbers;     // the tensor without its NaNs
+  Array<std::byte> last_group;  // its last group, filled up
+  Array<uint32_t> raw_maxima;   // largest key of each group, unchanged logits
+
+  Array<uint64_t> sent_words;      // one word a group, one bit a token
+  Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and patches
+  Array<uint32_t> patch_keys;
+  Array<uint32_t> moved;
+  Array<Candidate> patched;
+
+  Array<uint32_t> folded;    // maxima of maxima
+  Array<uint32_t> groups;    // those that a stage looks at
+  Array<Candidate> kept;     // the kept tokens, if they are listed
+  Array<Candidate> leading;  // the first tokens of a distribution
+  Array<uint64_t> weights;
+  GroupEntrants group_entrants;
+  TokenEntrants token_entrants;
+  Array<uint32_t> survivors;
 };
 
 }  // namespace sortition::kernels::cpu

@@ -7,35 +7,50 @@
 #include "kernels/check.h"
 
 namespace sortition::kernels::cpu {
-namespace {
 
-// A key that at least `count` tokens reach, if there are so many groups: the count-th largest group maximum.
-uint32_t LowerBoundOfNth(const Row& row, uint32_t count, std::vector<uint32_t>* sorted) {
-  if (count > row.maxima.size()) return 1;
-  sorted->assign(row.maxima.begin(), row.maxima.end());
-  std::nth_element(sorted->begin(), sorted->begin() + (count - 1), sorted->end(), std::greater<>());
-  return (*sorted)[count - 1];
+std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+                                    Scratch* scratch, Array<Candidate>* memory) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
+  Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.patched.size());
+  size_t collected = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
+  for (const Candidate& candidate : row.patched) {
+    candidates[collected] = candidate;
+    collected += candidate.key() >= floor && candidate.key() < ceiling;
+  }
+  return {candidates, collected};
 }
 
-}  // namespace
-
-void SelectFirst(const Row& row, uint32_t count, uint32_t floor, Scratch* scratch) {
-  const uint32_t from = std::max(floor, LowerBoundOfNth(row, count, &scratch->sorted_maxima));
-  std::vector<Candidate>& candidates = scratch->candidates;
-  candidates.clear();
-  ForEachFrom(row, from, [&](uint32_t token, uint32_t key) { candidates.push_back({key, token}); });
-  if (candidates.size() <= count) return;
-  std::nth_element(candidates.begin(), candidates.begin() + (count - 1), candidates.end(), InOrder);
-  candidates.resize(count);
+std::span<Candidate> SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+                                   size_t count, Scratch* scratch, Array<Candidate>* memory) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t all = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
+  const uint32_t step = std::max(1u, uint32_t(all * law::kGroupSize / count));
+  uint32_t some = 0;
+  for (uint32_t i = 0; i < all; i += step) groups[some++] = groups[i];
+  Candidate* const candidates = memory->Reserve(size_t{some} * law::kGroupSize);
+  return {candidates, kernels.CollectTokens(row, groups, some, floor, ceiling, candidates)};
 }
 
-Candidate First(const Row& row) {
-  const uint32_t group = uint32_t(std::ranges::find(row.maxima, row.max_key) - row.maxima.begin());
-  GroupKeys keys;
-  LoadKeys(row, group, &keys);
-  const uint32_t offset = uint32_t(std::ranges::find(keys, row.max_key) - keys.begin());
-  SORTITION_CHECK(offset < law::kGroupSize);
-  return {row.max_key, group * law::kGroupSize + offset};
+std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+                                 Scratch* scratch, Array<Candidate>* memory) {
+  uint32_t* const folded = scratch->folded.Reserve(row.groups);
+  const uint32_t from = kernels.LowerBoundOfNth(row.maxima, row.groups, count, floor, folded);
+  const std::span<Candidate> candidates = CollectBetween(kernels, row, from, kNoCeiling, scratch, memory);
+  if (candidates.size() <= count) return candidates;
+  std::nth_element(candidates.begin(), candidates.begin() + (count - 1), candidates.end(), std::greater<>());
+  return candidates.first(count);
+}
+
+Candidate First(const Kernels& kernels, const Row& row) {
+  const uint32_t group = kernels.FindMax(row.maxima, row.groups);
+  // Its tokens of the largest key come in the order of their ids.
+  Candidate ties[law::kGroupSize + Array<Candidate>::kPadding];
+  Candidate first;
+  if (kernels.CollectTokens(row, &group, 1, row.max_key, kNoCeiling, ties) != 0) first = ties[0];
+  for (const Candidate& candidate : row.patched) first = std::max(first, candidate);
+  SORTITION_CHECK(first.key() == row.max_key);
+  return first;
 }
 
 }  // namespace sortition::kernels::cpu

@@ -2,30 +2,32 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd/kernels.h"
 
 namespace sortition::kernels::cpu {
 
-inline bool InOrder(const Candidate& a, const Candidate& b) { return law::Before(a.key, a.token, b.key, b.token); }
+// Above every key.
+inline constexpr uint32_t kNoCeiling = ~0u;
 
-// A prefix of the order, given by its last token. Every filter keeps one.
-struct Cut {
-  uint32_t key = 1;  // the default keeps every live token
-  uint32_t token = ~0u;
+// All tokens of a key from `floor` up to, but not including, `ceiling`, in no particular order, in `*memory`. floor
+// >= 1. Reads the groups that have a key >= `floor`.
+std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+                                    Scratch* scratch, Array<Candidate>* memory);
 
-  bool Keeps(uint32_t other_key, uint32_t other_token) const {
-    return other_key > key || (other_key == key && other_token <= token);
-  }
-};
+// Those of them in every so manieth group that about `count` tokens are looked at.
+std::span<Candidate> SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+                                   size_t count, Scratch* scratch, Array<Candidate>* memory);
 
-// The first `count` tokens in order among those of a key >= `floor`, or all of them if there are fewer; unsorted, in
-// scratch->candidates. count >= 1, floor >= 1. Reads about `count` groups where there are that many.
-void SelectFirst(const Row& row, uint32_t count, uint32_t floor, Scratch* scratch);
+// The first `count` tokens in order among those of a key >= `floor`, or all of them if there are fewer; in no
+// particular order, in `*memory`. count >= 1. Reads about `count` groups where there are that many.
+std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+                                 Scratch* scratch, Array<Candidate>* memory);
 
-// The token that is first in order. `row` has a live one.
-Candidate First(const Row& row);
+// The first token in order. `row` has a live token.
+Candidate First(const Kernels& kernels, const Row& row);
 
 }  // namespace sortition::kernels::cpu

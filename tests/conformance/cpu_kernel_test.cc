@@ -1,4 +1,4 @@
-// The CPU kernel equals the reference in every bit of every answer.
+// The CPU kernel equals the reference in every bit of every answer, on every target that this machine can run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,15 +18,20 @@ namespace {
 // One for all tests, as a device's thread has it: what a row leaves behind must not reach the next.
 cpu::Scratch scratch;
 
-RowAnswer Sample(const RowRequest& request) {
+RowAnswer Sample(const cpu::Target& target, const RowRequest& request) {
   RowAnswer answer;
-  cpu::SampleRow(request, &scratch, &answer);
+  cpu::SampleRow(target, request, &scratch, &answer);
   return answer;
 }
 
-void ExpectEqual(const RandomRow& row) {
-  ASSERT_EQ(Sample(row.request()), law::SampleRowReference(row.request())) << row.description();
+void ExpectEqual(const RowRequest& request, const std::string& description) {
+  const RowAnswer expected = law::SampleRowReference(request);
+  for (const cpu::Target* target : cpu::RunnableTargets()) {
+    ASSERT_EQ(Sample(*target, request), expected) << target->name << ": " << description;
+  }
 }
+
+void ExpectEqual(const RandomRow& row) { ExpectEqual(row.request(), row.description()); }
 
 TEST(CpuKernel, EqualsReferenceOnSmallRows) {
   for (uint64_t seed = testing::Scaled(100'000); seed > 0; --seed) {
@@ -59,8 +64,7 @@ INSTANTIATE_TEST_SUITE_P(, CpuKernelAtVocabulary,
 TEST(CpuKernel, EqualsReferenceOnKnownRows) {
   for (const law::KnownRow& row : law::KnownRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
-    const RowRequest request = law::RequestOf(row, tensor);
-    EXPECT_EQ(Sample(request), law::SampleRowReference(request)) << row.name;
+    ExpectEqual(law::RequestOf(row, tensor), row.name);
   }
 }
 
@@ -73,11 +77,11 @@ void ExpectEqualAtTopP(const std::vector<uint32_t>& bits, uint32_t top_p) {
   request.logits = bits.data();
   request.live_vocabulary = uint32_t(bits.size());
   request.parameters = &parameters;
-  ASSERT_EQ(Sample(request), law::SampleRowReference(request)) << "top_p " << top_p;
+  ExpectEqual(request, "top_p " + std::to_string(top_p));
 }
 
-// Where the kernel sums weights by distance, tokens just inside and just outside of a bucket.
-TEST(CpuKernel, EqualsReferenceWhereBucketsOfDistanceEnd) {
+// Tokens just on this side and just on that side of many distances.
+TEST(CpuKernel, EqualsReferenceAroundDistances) {
   const law::Scale scale = law::UnitScale(0);
   std::vector<uint32_t> bits = {0};
   for (uint32_t t = 1u << 20; t < 40u << 20; t += 1u << 20) {
@@ -122,7 +126,7 @@ TEST(RandomRows, MeetEveryOutcome) {
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     const RandomRow row(seed, 300);
     const RowRequest& request = row.request();
-    const RowAnswer answer = Sample(request);
+    const RowAnswer answer = Sample(cpu::BestTarget(), request);
     ++errors[answer.error];
     met[0] += request.has_allowed_tokens && request.allowed_bits != nullptr;
     met[1] += !request.patches.empty() && answer.error == RowError::kNone;

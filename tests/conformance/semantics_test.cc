@@ -1,4 +1,4 @@
-// What a user would notice, checked on the reference and the CPU kernel alike.
+// What a user would notice, checked on the reference and on every target of the CPU kernel alike.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,12 +15,10 @@
 namespace sortition::kernels {
 namespace {
 
-using Sampler = RowAnswer (*)(const RowRequest&);
-
-RowAnswer SampleOnCpu(const RowRequest& request) {
+RowAnswer SampleOnCpu(const cpu::Target& target, const RowRequest& request) {
   cpu::Scratch scratch;
   RowAnswer answer;
-  cpu::SampleRow(request, &scratch, &answer);
+  cpu::SampleRow(target, request, &scratch, &answer);
   return answer;
 }
 
@@ -39,13 +37,17 @@ struct Request {
   RowRequest row;
 };
 
-class Semantics : public ::testing::TestWithParam<Sampler> {
+// The parameter is a target, or null for the reference.
+class Semantics : public ::testing::TestWithParam<const cpu::Target*> {
  protected:
-  RowAnswer Sample(const Request& request) { return GetParam()(request.row); }
+  RowAnswer Sample(const Request& request) {
+    return GetParam() == nullptr ? law::SampleRowReference(request.row) : SampleOnCpu(*GetParam(), request.row);
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(, Semantics, ::testing::Values(&law::SampleRowReference, &SampleOnCpu),
-                         [](const auto& info) { return info.index == 0 ? "Reference" : "Cpu"; });
+INSTANTIATE_TEST_SUITE_P(Reference, Semantics, ::testing::Values(nullptr));
+INSTANTIATE_TEST_SUITE_P(Cpu, Semantics, ::testing::ValuesIn(cpu::RunnableTargets()),
+                         [](const auto& info) { return std::string(info.param->name); });
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -208,10 +210,10 @@ TEST(SemanticsDeathTest, BrokenPromisesOfTheCallerAbort) {
   Request request({1, 2, 3});
   const TokenPatch unsorted[] = {{2, 0, 0, 0}, {1, 0, 0, 0}};
   request.row.patches = unsorted;
-  EXPECT_DEATH(SampleOnCpu(request.row), "broken invariant");
+  EXPECT_DEATH(SampleOnCpu(cpu::BestTarget(), request.row), "broken invariant");
   const TokenPatch padding[] = {{3, 0, 0, 0}};
   request.row.patches = padding;
-  EXPECT_DEATH(SampleOnCpu(request.row), "broken invariant");
+  EXPECT_DEATH(SampleOnCpu(cpu::BestTarget(), request.row), "broken invariant");
 }
 
 }  // namespace

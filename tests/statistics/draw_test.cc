@@ -116,7 +116,7 @@ TEST(Draw, FiltersRenormalise) {
   PreparedRow row(logits, {.temperature = 1.2f, .top_k = 60, .top_p = 0.9f, .min_p = 0.005f});
   std::vector<uint64_t> counts(1000);
   for (uint64_t n = 0; n < Scaled(2'000'000); ++n) ++counts[row.Draw({106, uint32_t(n), 0})];
-  const auto kept = [&](uint32_t id) { return row.cut().Keeps(law::Key(law::CanonicalBits(logits[id])), id); };
+  const auto kept = [&](uint32_t id) { return row.Keeps(law::CanonicalBits(logits[id]), id); };
   ExpectCounts(counts, Softmax(logits, 1.2f, kept), 3);
 }
 

@@ -10,7 +10,9 @@
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/read_row.h"
+#include "kernels/cpu/target.h"
 #include "kernels/law/parameters.h"
+#include "kernels/law/row_law.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
@@ -28,27 +30,32 @@ class PreparedRow {
     request_.allowed_tokens = allowed_;
     RowAnswer answer;
     Row raw;
-    SORTITION_CHECK(ReadRow(request_, &scratch_, &raw, &answer) && ChangeRow(raw, &scratch_, &row_, &answer));
-    scale_ = law::ScaleAt(parameters_, law::KeyBits(row_.max_key));
-    cut_ = Filter(row_, scale_, &scratch_);
+    SORTITION_CHECK(ReadRow(kernels_, request_, &scratch_, &raw, &answer));
+    SORTITION_CHECK(ChangeRow(kernels_, request_, raw, &scratch_, &row_, &answer));
+    scale_ = ScaleOf(parameters_, row_.max_key);
+    kept_ = Filter(kernels_, request_, row_, scale_, &scratch_);
   }
   PreparedRow(const PreparedRow&) = delete;
   PreparedRow& operator=(const PreparedRow&) = delete;
 
-  uint32_t Draw(const NoiseKey& noise) { return cpu::Draw(row_, scale_, cut_, law::KeyOf(noise), &scratch_).token; }
+  uint32_t Draw(const NoiseKey& noise) {
+    return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), &scratch_);
+  }
 
   const RowRequest& request() const { return request_; }
-  const Cut& cut() const { return cut_; }
+  // Whether the filters keep a token of these bits.
+  bool Keeps(uint32_t bits, uint32_t token) const { return Candidate::Of(law::Key(bits), token) >= kept_.last; }
 
  private:
+  const Kernels& kernels_ = BestTarget().kernels;
   std::vector<float> logits_;
   std::vector<uint32_t> allowed_;
   RowParameters parameters_;
   RowRequest request_;
   Scratch scratch_;
   Row row_;
-  law::Scale scale_;
-  Cut cut_;
+  RowScale scale_;
+  Kept kept_;
 };
 
 }  // namespace sortition::kernels::cpu

@@ -1,0 +1,38 @@
+// The inverse of the law's distance.
+#include "kernels/cpu/row_scale.h"
+
+#include <bit>
+
+#include "kernels/check.h"
+#include "kernels/law/row_law.h"
+
+namespace sortition::kernels::cpu {
+
+RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
+  SORTITION_CHECK(max_key != 0);
+  RowScale row;
+  row.scale = law::ScaleAt(parameters, law::KeyBits(max_key));
+  row.to_fixed_point = std::bit_cast<float>((127 + 157 - row.scale.e0) << 23);
+  row.first_live_key = FirstKeyWithin(law::kDeadFromDistance - 1, row.scale);
+  row.first_weighted_key = FirstKeyWithin((45u << 26) - 1, row.scale);
+  return row;
+}
+
+uint32_t FirstKeyWithin(uint32_t bound, const law::Scale& scale) {
+  // t <= bound means that the fixed-point numbers differ by at most `most`.
+  const uint64_t most = (((uint64_t{bound} + 1) << scale.shift) - 1) / scale.multiplier;
+  const int64_t least = int64_t{int32_t(scale.max)} - int64_t(most);
+  // The float next to the smallest number that truncates to `least`, or one beside it.
+  const float edge = float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
+  const auto within = [&](uint32_t key) {
+    const uint32_t t = law::Distance(law::KeyBits(key), scale);
+    return t != law::kDead && t <= bound;
+  };
+  const uint32_t bits = std::bit_cast<uint32_t>(edge);
+  uint32_t key = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  while (!within(key)) ++key;
+  while (within(key - 1)) --key;
+  return key;
+}
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,28 @@
+// The vector kernels, as tables: one per target (target.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/candidate.h"
+#include "kernels/cpu/entrants.h"
+#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/row_view.h"
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// What ReadMaxima finds.
+struct Reading {
+  uint32_t max_key;
+  bool suspect;  // the row holds a NaN or a logit that is too large: no key is of meaning
+};
+
+struct Kernels {
+#define SORTITION_KERNEL(result, name, parameters) result(*name) parameters;
+#include "kernels/cpu/simd/kernels.inc"
+#undef SORTITION_KERNEL
+};
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,132 @@
+// The race's noise and promises.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/race.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/law.inc"
+//
+#include "kernels/cpu/simd/load.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace sortition::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+struct Words {
+  V32 low, high;
+};
+
+// The words of both indices of each pair, in 32-bit lanes: those of pair i in lanes 2i and 2i + 1.
+HWY_INLINE Words WordsOfPairs(V64 pairs, uint32_t tag, const law::DrawKey& key) {
+  const NoiseLanes noise = NoiseWords(pairs, tag, key);
+  return {Zip(noise.x, noise.z), Zip(noise.y, noise.w)};
+}
+
+// The word of each index.
+HWY_INLINE Words WordsOf(V32 index, uint32_t tag, const law::DrawKey& key) {
+  const D32 d;
+  const V32 pair = hn::ShiftRight<1>(index);
+  const NoiseLanes even = NoiseWords(Wide(pair), tag, key);
+  const NoiseLanes odd = NoiseWords(Wide(OddToEven(pair)), tag, key);
+  const M32 second = hn::TestBit(index, hn::Set(d, 1u));
+  return {hn::IfThenElse(second, Zip(even.z, odd.z), Zip(even.x, odd.x)),
+          hn::IfThenElse(second, Zip(even.w, odd.w), Zip(even.y, odd.y))};
+}
+
+// The promise (entrants.h) of `s`, below 2^31, with `octaves` to take off from its logarithm.
+HWY_INLINE V32 Promise(V32 s, V32 t, uint32_t octaves) {
+  const D32 d;
+  const V32 log = hn::BitCast(d, hn::ConvertTo(DF32(), Signed(s)));
+  return hn::Sub(hn::Set(d, kBestPromise + (octaves << 23)), hn::Add(log, hn::ShiftRight<3>(t)));
+}
+
+}  // namespace
+
+void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, const law::DrawKey& key,
+                   GroupEntrants* entrants) {
+  const D32 d;
+  uint32_t* const low = entrants->low.Reserve(row.groups);
+  uint32_t* const high = entrants->high.Reserve(row.groups);
+  uint32_t* const promise = entrants->promise.Reserve(row.groups);
+  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const V32 least = hn::Set(d, HWY_MAX(floor, row_scale.first_live_key));
+  for (uint32_t group = 0; group < row.groups; group += kLanes) {
+    const Words words = WordsOfPairs(hn::Iota(D64(), group / 2), law::kGroupTag, key);
+    const V32 keys = hn::LoadU(d, row.maxima + group);
+    // A group's s has the unit 2^-24: seven octaves more than half of the upper word.
+    const V32 all = Promise(hn::ShiftRight<1>(words.high), DistanceOfKey(hn::Max(keys, scale.least_key), scale), 7);
+    hn::StoreU(words.low, d, low + group);
+    hn::StoreU(words.high, d, high + group);
+    hn::StoreU(hn::IfThenElseZero(AtLeast(keys, least), all), d, promise + group);
+  }
+}
+
+void EnterTokens(const Row& row, uint32_t group, uint64_t word, Candidate last, uint32_t most,
+                 const RowScale& row_scale, TokenEntrants* entrants) {
+  const D32 d;
+  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  uint32_t count = entrants->count;
+  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
+      const uint32_t first = group * law::kGroupSize + offset;
+      const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
+      const M32 enter = hn::And(NotAfter(keys, first, last), AtLeast(hn::Set(d, most), t));
+      if (hn::AllFalse(d, enter)) return;
+      hn::StoreU(hn::Compress(hn::Iota(d, first), enter), d, entrants->token.data() + count);
+      hn::StoreU(hn::Compress(t, enter), d, entrants->t.data() + count);
+      count += uint32_t(hn::CountTrue(d, enter));
+    });
+  });
+  const V32 low = hn::Set(d, uint32_t(word));
+  const V32 high = hn::Set(d, uint32_t(word >> 32));
+  for (uint32_t i = entrants->count; i < count; i += kLanes) {
+    hn::StoreU(low, d, entrants->group_low.data() + i);
+    hn::StoreU(high, d, entrants->group_high.data() + i);
+  }
+  entrants->count = count;
+}
+
+void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale& row_scale, const law::DrawKey& key,
+                     TokenEntrants* entrants) {
+  const D32 d;
+  const D64 d64;
+  const uint32_t begin = entrants->count;
+  entrants->count = begin + count;
+  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const V32 first_live = hn::Set(d, row_scale.first_live_key);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
+    const V32 first = Narrow(hn::LoadU(d64, ranks));
+    const V32 second = Narrow(hn::LoadU(d64, ranks + kLanes / 2));
+    const V32 keys = hn::ConcatOdd(d, second, first);
+    const V32 tokens = hn::Not(hn::ConcatEven(d, second, first));
+    const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
+    const Words words = WordsOf(hn::ShiftRight<6>(tokens), law::kGroupTag, key);
+    hn::StoreU(tokens, d, entrants->token.data() + begin + i);
+    hn::StoreU(hn::IfThenElse(AtLeast(keys, first_live), t, hn::Set(d, law::kDead)), d, entrants->t.data() + begin + i);
+    hn::StoreU(words.low, d, entrants->group_low.data() + begin + i);
+    hn::StoreU(words.high, d, entrants->group_high.data() + begin + i);
+  }
+}
+
+void PromiseTokens(const law::DrawKey& key, TokenEntrants* entrants) {
+  const D32 d;
+  for (uint32_t i = 0; i < entrants->count; i += kLanes) {
+    const V32 token = hn::LoadU(d, entrants->token.data() + i);
+    const V32 t = hn::LoadU(d, entrants->t.data() + i);
+    const V32 group_low = hn::LoadU(d, entrants->group_low.data() + i);
+    const V32 group_high = hn::LoadU(d, entrants->group_high.data() + i);
+    const Words words = WordsOf(token, law::kTokenTag, key);
+    const M32 owner = hn::Eq(hn::And(hn::Xor(token, group_low), hn::Set(d, 63u)), hn::Zero(d));
+    const V32 own = hn::IfThenZeroElse(owner, hn::ShiftRight<2>(words.high));
+    const V32 all = Promise(hn::Add(hn::ShiftRight<8>(group_high), own), t, 0);
+    hn::StoreU(words.low, d, entrants->low.data() + i);
+    hn::StoreU(words.high, d, entrants->high.data() + i);
+    hn::StoreU(hn::IfThenElseZero(hn::Ne(t, hn::Set(d, law::kDead)), all), d, entrants->promise.data() + i);
+  }
+}
+
+}  // namespace sortition::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,249 @@
+// The pass over the logits that every row pays: group maxima, and the check of the domain.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/read.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/law.inc"
+//
+#include "kernels/cpu/simd/load.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace sortition::kernels::cpu::HWY_NAMESPACE {
+
+namespace {
+
+constexpr uint32_t kTooLargeKey = 0x477fe000u | 0x80000000u;  // 65504
+
+// The three readers below say how vectors of elements are loaded and compared. Such a vector stands for the larger ones
+// of what it was made from; no canonical form yet, and NaNs may be lost in it.
+
+// f32 as they are: hardware compares them. Watches for NaNs in two vectors at a time, which Highway's IsNaN does not
+// do.
+class Floats32 {
+ public:
+  using D = DF32;
+  using V = VF32;
+  static constexpr size_t kBytes = 4;
+
+  HWY_INLINE Floats32() : nans_(hn::IsNaN(hn::Zero(D()))) {}
+
+  static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
+
+  HWY_INLINE V LoadGroup(const std::byte* elements) { return Load<law::kGroupSize / kLanes>(elements); }
+
+  bool FoundNan() const { return !hn::AllFalse(D(), nans_); }
+
+ private:
+  template <size_t kVectors>
+  HWY_INLINE V Load(const std::byte* elements) {
+    if constexpr (kVectors == 2) {
+      const V a = hn::LoadU(D(), reinterpret_cast<const float*>(elements));
+      const V b = hn::LoadU(D(), reinterpret_cast<const float*>(elements) + kLanes);
+      Watch(a, b);
+      return Larger(a, b);
+    } else {
+      const V a = Load<kVectors / 2>(elements);
+      return Larger(a, Load<kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes));
+    }
+  }
+
+  HWY_INLINE void Watch(V a, V b) {
+#if HWY_TARGET == HWY_AVX3
+    nans_.raw = _kor_mask16(nans_.raw, _mm512_cmp_ps_mask(a.raw, b.raw, _CMP_UNORD_Q));
+#elif HWY_TARGET == HWY_AVX2
+    nans_.raw = _mm256_or_ps(nans_.raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_UNORD_Q));
+#elif HWY_TARGET == HWY_SSE4
+    nans_.raw = _mm_or_ps(nans_.raw, _mm_cmpunord_ps(a.raw, b.raw));
+#else
+    nans_ = hn::Or(nans_, hn::Or(hn::IsNaN(a), hn::IsNaN(b)));
+#endif
+  }
+
+  hn::Mask<D> nans_;
+};
+
+// f16 and bf16 as signed integers. Those order positive numbers; of negative ones the result is only that it is
+// negative. Unsigned, they order magnitudes, and negative NaNs are above -Inf. Positive ones are above +Inf either way.
+class Positive16 {
+ public:
+  using D = hn::ScalableTag<int16_t>;
+  using V = hn::Vec<D>;
+  static constexpr size_t kBytes = 2;
+
+  HWY_INLINE Positive16() : most_(hn::Zero(D16())) {}
+
+  static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
+
+  HWY_INLINE V LoadGroup(const std::byte* elements) {
+    const D d;
+    V larger = hn::LoadU(d, reinterpret_cast<const int16_t*>(elements));
+    V16 most = hn::BitCast(D16(), larger);
+    for (size_t i = hn::MaxLanes(d); i < law::kGroupSize; i += hn::MaxLanes(d)) {
+      const V v = hn::LoadU(d, reinterpret_cast<const int16_t*>(elements) + i);
+      larger = Larger(larger, v);
+      most = hn::Max(most, hn::BitCast(D16(), v));
+    }
+    most_ = hn::Max(most_, most);
+    return larger;
+  }
+
+  // Of the negative ones.
+  bool FoundNan(uint16_t minus_infinity) const {
+    return !hn::AllFalse(D16(), hn::Gt(most_, hn::Set(D16(), minus_infinity)));
+  }
+
+ private:
+  V16 most_;
+};
+
+// f16 and bf16 that are all negative: the smallest magnitude is the largest number.
+class Negative16 {
+ public:
+  using D = D16;
+  using V = V16;
+  static constexpr size_t kBytes = 2;
+
+  static HWY_INLINE V Larger(V a, V b) { return hn::Min(a, b); }
+
+  HWY_INLINE V LoadGroup(const std::byte* elements) {
+    const D d;
+    V larger = hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements));
+    for (size_t i = hn::MaxLanes(d); i < law::kGroupSize; i += hn::MaxLanes(d)) {
+      larger = Larger(larger, hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements) + i));
+    }
+    return larger;
+  }
+};
+
+// Lane i of each run of kGroups lanes stands for a part of group i; kGroups lanes fill at most a block of 128 bits.
+template <size_t kGroups, class Reader>
+HWY_INLINE typename Reader::V PartsOfGroups(const std::byte* elements, Reader* reader) {
+  if constexpr (kGroups == 1) {
+    return reader->LoadGroup(elements);
+  } else {
+    constexpr size_t kHalf = kGroups / 2;
+    const auto a = PartsOfGroups<kHalf>(elements, reader);
+    const auto b = PartsOfGroups<kHalf>(elements + kHalf * law::kGroupSize * Reader::kBytes, reader);
+    const typename Reader::D d;
+    const hn::Repartition<hwy::UnsignedFromSize<kHalf * Reader::kBytes>, typename Reader::D> runs;
+    const auto ra = hn::BitCast(runs, a);
+    const auto rb = hn::BitCast(runs, b);
+    return Reader::Larger(hn::BitCast(d, hn::InterleaveLower(runs, ra, rb)),
+                          hn::BitCast(d, hn::InterleaveUpper(runs, ra, rb)));
+  }
+}
+
+// Lane i stands for the whole of group i.
+template <class Reader>
+HWY_INLINE typename Reader::V WholeGroups(const std::byte* elements, Reader* reader) {
+  const typename Reader::D d;
+  constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
+  constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
+  static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
+  const auto parts = [&](size_t i) HWY_ATTR {
+    return PartsOfGroups<kBlock>(elements + i * kBlock * law::kGroupSize * Reader::kBytes, reader);
+  };
+  const auto a = parts(0);
+  if constexpr (kBlocks == 1) return a;
+  if constexpr (kBlocks == 2) {
+    const auto b = parts(1);
+    return Reader::Larger(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  }
+  if constexpr (kBlocks == 4) {
+    const auto b = parts(1);
+    const auto c = parts(2);
+    const auto e = parts(3);
+    const auto ac = Reader::Larger(hn::ConcatLowerLower(d, c, a), hn::ConcatUpperUpper(d, c, a));  // blocks a a c c
+    const auto be = Reader::Larger(hn::ConcatLowerLower(d, e, b), hn::ConcatUpperUpper(d, e, b));  // blocks b b e e
+    return Reader::Larger(hn::OddEvenBlocks(be, ac),
+                          hn::OddEvenBlocks(hn::SwapAdjacentBlocks(be), hn::SwapAdjacentBlocks(ac)));
+  }
+}
+
+// (Constructors are spelt out: implicit ones would not be compiled for the target.)
+struct Reader32 {
+  static constexpr uint32_t kStep = kLanes;
+
+  HWY_INLINE Reader32() {}
+
+  HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
+    hn::StoreU(KeyOf(hn::BitCast(D32(), WholeGroups(elements, &floats))), D32(), keys);
+  }
+  HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements); }
+  bool FoundNan() const { return floats.FoundNan(); }
+
+  Floats32 floats;
+};
+
+template <DType kType>
+struct Reader16 {
+  static constexpr uint32_t kStep = 2 * kLanes;
+
+  HWY_INLINE Reader16() {}
+
+  HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
+    using D = Positive16::D;
+    const D d;
+    auto maxima = WholeGroups(elements, &positive);
+    const auto negative = hn::Lt(maxima, hn::Zero(d));
+    if (HWY_UNLIKELY(!hn::AllFalse(d, negative))) {
+      Negative16 negatives;
+      maxima = hn::IfThenElse(negative, hn::BitCast(d, WholeGroups(elements, &negatives)), maxima);
+    }
+    alignas(64) int16_t halves[kStep];
+    hn::Store(maxima, d, halves);
+    for (uint32_t i = 0; i < kStep; i += kLanes) {
+      hn::StoreU(KeyOf(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i))), D32(), keys + i);
+    }
+  }
+  HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements); }
+  bool FoundNan() const { return positive.FoundNan(kType == DType::kF16 ? 0xfc00 : 0xff80); }
+
+  Positive16 positive;
+};
+
+// `count` is a multiple of kLanes.
+HWY_INLINE uint32_t MaxOf(const uint32_t* keys, uint32_t count) {
+  const D32 d;
+  V32 max = hn::Zero(d);
+  for (uint32_t i = 0; i < count; i += kLanes) max = hn::Max(max, hn::LoadU(d, keys + i));
+  return hn::GetLane(hn::MaxOfLanes(d, max));
+}
+
+template <DType kType>
+HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
+  constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
+  const uint32_t groups = row.groups;
+  const std::byte* const elements = row.elements;
+  const bool whole = row.last_group == elements + (groups - 1) * kGroupBytes;
+  const uint32_t in_place = whole ? groups : groups - 1;
+
+  std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
+  constexpr uint32_t kStep = decltype(reader)::kStep;
+  uint32_t group = 0;
+  for (; group + kStep <= in_place; group += kStep) reader.Step(elements + group * kGroupBytes, maxima + group);
+  if (group < in_place && in_place >= kStep) {
+    group = in_place - kStep;  // some of them again
+    reader.Step(elements + group * kGroupBytes, maxima + group);
+    group = in_place;
+  }
+  for (; group < groups; ++group) {
+    reader.Look(ElementsOfGroup(row, group));
+    maxima[group] = LargestSentKey<kType>(row, group);
+  }
+  for (; group % 64 != 0; ++group) maxima[group] = 0;
+  const uint32_t max_key = MaxOf(maxima, group);
+  return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
+}
+
+}  // namespace
+
+Reading ReadMaxima(const Row& row, uint32_t* maxima) {
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR { return ReadMaximaAs<kType>(row, maxima); });
+}
+
+}  // namespace sortition::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,90 @@
+// Selection of what is large enough.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/select.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/law.inc"
+//
+#include "kernels/cpu/simd/load.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace sortition::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+// `count` is a multiple of kLanes.
+HWY_INLINE uint32_t CountAtLeast(const uint32_t* keys, uint32_t count, uint32_t floor) {
+  const D32 d;
+  const V32 least = hn::Set(d, floor);
+  size_t reached = 0;
+  for (uint32_t i = 0; i < count; i += kLanes) reached += hn::CountTrue(d, AtLeast(hn::LoadU(d, keys + i), least));
+  return uint32_t(reached);
+}
+
+}  // namespace
+
+uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint32_t floor, uint32_t* buffer) {
+  if (count < n) return floor;
+  const D32 d;
+  count = (count + 63) / 64 * 64;
+  // Maxima of maxima will do while there are several times n of them: seldom are two of the largest in one.
+  uint32_t folded = count;
+  while (folded / 2 >= 4 * n) folded /= 2;
+  folded = (folded + kLanes - 1) / kLanes * kLanes;
+  V32 least = hn::Set(d, ~0u);
+  V32 most = hn::Zero(d);
+  for (uint32_t i = 0; i < folded; i += kLanes) {
+    V32 max = hn::LoadU(d, keys + i);
+    for (uint32_t j = i + folded; j < count; j += folded) max = hn::Max(max, hn::LoadU(d, keys + j));
+    hn::StoreU(max, d, buffer + i);
+    least = hn::Min(least, max);
+    most = hn::Max(most, max);
+  }
+  // At least n reach `low`, fewer reach `high`.
+  uint32_t low = HWY_MAX(floor, hn::GetLane(hn::MinOfLanes(d, least)));
+  uint32_t high = hn::GetLane(hn::MaxOfLanes(d, most)) + 1;
+  uint32_t reached = CountAtLeast(buffer, folded, low);
+  if (reached < n) return floor;
+  while (high - low > 1 && reached > n + n / 8) {
+    const uint32_t middle = low + (high - low) / 2;
+    const uint32_t reach_middle = CountAtLeast(buffer, folded, middle);
+    if (reach_middle >= n) {
+      low = middle;
+      reached = reach_middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+uint32_t SelectAtLeast(const uint32_t* values, uint32_t count, uint32_t floor, uint32_t* indices) {
+  const D32 d;
+  const V32 least = hn::Set(d, floor);
+  uint32_t selected = 0;
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    M32 mask = AtLeast(hn::LoadU(d, values + i), least);
+    if (i + kLanes > count) mask = hn::And(mask, hn::FirstN(d, count - i));
+    hn::StoreU(hn::Compress(hn::Iota(d, i), mask), d, indices + selected);
+    selected += uint32_t(hn::CountTrue(d, mask));
+  }
+  return selected;
+}
+
+uint32_t FindMax(const uint32_t* values, uint32_t count) {
+  const D32 d;
+  const uint32_t whole = count / kLanes * kLanes;
+  V32 max = hn::Zero(d);
+  for (uint32_t i = 0; i < whole; i += kLanes) max = hn::Max(max, hn::LoadU(d, values + i));
+  const M32 rest = hn::FirstN(d, count - whole);
+  max = hn::Max(max, hn::IfThenElseZero(rest, hn::LoadU(d, values + whole)));
+  const V32 largest = hn::MaxOfLanes(d, max);
+  uint32_t i = 0;
+  while (hn::AllFalse(d, hn::Eq(hn::LoadU(d, values + i), largest))) i += kLanes;
+  return i + uint32_t(hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, values + i), largest)));
+}
+
+}  // namespace sortition::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,92 @@
+// Weights and their sums.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/weigh.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/law.inc"
+//
+#include "kernels/cpu/simd/load.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace sortition::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr uint32_t kMaskedKey = ~0xc77fe000u;  // -65504, were it live: keys up to it are masked ones'
+
+class Adder {
+ public:
+  explicit HWY_INLINE Adder(const RowScale& row)
+      : scale_(row, row.first_weighted_key - 1),
+        least_(hn::BitCast(DF32(), KeyBits(hn::Set(D32(), row.first_weighted_key - 1)))),
+        even_(hn::Zero(D64())),
+        odd_(hn::Zero(D64())) {}
+
+  // Numbers, none above the row's largest. Those too small to weigh anything are raised to one that is just too small,
+  // so that distances stay short.
+  HWY_INLINE void AddFloats(VF32 x) {
+    V64 even;
+    const V32 t = Distance(hn::Max(x, least_), scale_, &even);
+    V64 even_weights, odd_weights;
+    Weights(t, even, powers_, &even_weights, &odd_weights);
+    even_ = hn::Add(even_, even_weights);
+    odd_ = hn::Add(odd_, odd_weights);
+  }
+
+  HWY_INLINE void AddKeys(V32 keys) { AddFloats(Floats(KeyBits(hn::Max(keys, scale_.least_key)))); }
+
+  HWY_INLINE uint64_t Sum() const { return hn::GetLane(hn::SumOfLanes(D64(), hn::Add(even_, odd_))); }
+
+ private:
+  ScaleLanes scale_;
+  VF32 least_;
+  Powers powers_;
+  V64 even_, odd_;
+};
+
+}  // namespace
+
+uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
+  // Whether a token that is after `last`, or masked, weighs nothing: then a group may be read as it is.
+  const bool all = last.key() < scale.first_weighted_key && scale.first_weighted_key > kMaskedKey;
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    Adder adder(scale);
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t group = groups[i];
+      if (all && (row.sent_words == nullptr || row.sent_words[group] == ~uint64_t{0})) {
+        const std::byte* const elements = ElementsOfGroup(row, group);
+        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+          adder.AddFloats(Floats(LoadBits<kType>(elements + offset * ElementBytes(kType))));
+        }
+      } else {
+        ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
+          adder.AddKeys(hn::IfThenElseZero(NotAfter(keys, group * law::kGroupSize + offset, last), keys));
+        });
+      }
+    }
+    return adder.Sum();
+  });
+}
+
+uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint64_t* weights) {
+  const D32 d;
+  const D64 d64;
+  const ScaleLanes scale(row, row.first_weighted_key - 1);
+  const Powers powers;
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
+    const V32 keys = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
+    V64 even_t, even, odd;
+    const V32 t = Distance(Floats(KeyBits(hn::Max(keys, scale.least_key))), scale, &even_t);
+    Weights(t, even_t, powers, &even, &odd);
+    hn::StoreInterleaved2(even, odd, d64, weights + i);
+  }
+  for (uint32_t i = 0; i < count; ++i) sum += weights[i];
+  return sum;
+}
+
+}  // namespace sortition::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

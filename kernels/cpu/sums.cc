@@ -1,0 +1,26 @@
+// Sums: of what was sent, group by group, and of the patched tokens.
+#include "kernels/cpu/sums.h"
+
+#include "kernels/law/row_law.h"
+
+namespace sortition::kernels::cpu {
+
+uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
+  uint64_t sum = kernels.SumWeights(row, groups, count, last, scale);
+  for (const Candidate& candidate : row.patched) {
+    if (candidate >= last) sum += law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+  }
+  return sum;
+}
+
+uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
+  uint32_t number = kernels.CountTokens(row, groups, count, last);
+  for (const Candidate& candidate : row.patched) number += candidate >= last;
+  return number;
+}
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,19 @@
+// Sums and numbers over a prefix of a row's order.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd/kernels.h"
+
+namespace sortition::kernels::cpu {
+
+// Of the weights of the tokens that are not after `last`. Reads the groups that have one.
+uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch);
+
+// How many these tokens are.
+uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch);
+
+}  // namespace sortition::kernels::cpu

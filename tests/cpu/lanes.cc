@@ -1,0 +1,105 @@
+// The tables of lanes.
+#include "tests/cpu/lanes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tests/cpu/lanes.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/simd/law.inc"
+//
+#include "kernels/cpu/simd/load.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace sortition::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+HWY_INLINE V32 At(const uint32_t* values, uint32_t i) { return hn::LoadU(D32(), values + i); }
+HWY_INLINE void Put(V32 v, uint32_t* values, uint32_t i) { hn::StoreU(v, D32(), values + i); }
+
+void LoadLanes(DType dtype, const void* elements, uint32_t* bits) {
+  WithDType(dtype, [&]<DType kType>() HWY_ATTR {
+    for (uint32_t i = 0; i < kBatch; i += kLanes) {
+      Put(LoadBits<kType>(static_cast<const std::byte*>(elements) + i * ElementBytes(kType)), bits, i);
+    }
+  });
+}
+
+void KeyLanes(const uint32_t* bits, uint32_t* keys) {
+  for (uint32_t i = 0; i < kBatch; i += kLanes) Put(KeyOf(At(bits, i)), keys, i);
+}
+
+void KeyBitsLanes(const uint32_t* keys, uint32_t* bits) {
+  for (uint32_t i = 0; i < kBatch; i += kLanes) Put(KeyBits(At(keys, i)), bits, i);
+}
+
+void DistanceLanes(const uint32_t* keys, const RowScale& row, uint32_t* t) {
+  const ScaleLanes scale(row, row.first_live_key - 1);
+  for (uint32_t i = 0; i < kBatch; i += kLanes) {
+    Put(DistanceOfKey(hn::Max(At(keys, i), scale.least_key), scale), t, i);
+  }
+}
+
+void WeightLanes(const uint32_t* keys, const RowScale& row, uint64_t* weights) {
+  const ScaleLanes scale(row, row.first_weighted_key - 1);
+  const Powers powers;
+  for (uint32_t i = 0; i < kBatch; i += kLanes) {
+    V64 even_t, even, odd;
+    const V32 t = Distance(Floats(KeyBits(hn::Max(At(keys, i), scale.least_key))), scale, &even_t);
+    Weights(t, even_t, powers, &even, &odd);
+    hn::StoreInterleaved2(even, odd, D64(), weights + i);
+  }
+}
+
+void NoiseLanesOf(const uint32_t* pairs, uint32_t tag, const law::DrawKey& key, uint32_t* words) {
+  const D64 d;
+  for (uint32_t i = 0; i < kBatch / 2; i += kLanes / 2) {
+    uint64_t wide[kLanes / 2];
+    // What lies in the upper halves must not matter.
+    for (uint32_t lane = 0; lane < kLanes / 2; ++lane) wide[lane] = uint64_t{0xabcdef12} << 32 | pairs[i + lane];
+    const NoiseLanes noise = NoiseWords(hn::LoadU(d, wide), tag, key);
+    const V64 all[] = {noise.x, noise.y, noise.z, noise.w};
+    for (uint32_t word = 0; word < 4; ++word) {
+      hn::StoreU(all[word], d, wide);
+      for (uint32_t lane = 0; lane < kLanes / 2; ++lane) words[word * kBatch / 2 + i + lane] = uint32_t(wide[lane]);
+    }
+  }
+}
+
+void ChangedLanes(const uint32_t* bits, const uint32_t* bias, uint32_t repetition, uint32_t inverse_repetition,
+                  const uint32_t* repeated, const uint32_t* penalty, uint32_t* changed, uint32_t* large) {
+  const D32 d;
+  for (uint32_t i = 0; i < kBatch; i += kLanes) {
+    M32 is_large = hn::Ne(hn::Zero(d), hn::Zero(d));
+    Put(Changed(At(bits, i), At(bias, i), hn::Set(d, repetition), hn::Set(d, inverse_repetition),
+                hn::Ne(At(repeated, i), hn::Zero(d)), At(penalty, i), &is_large),
+        changed, i);
+    Put(hn::IfThenElseZero(is_large, hn::Set(d, 1u)), large, i);
+  }
+}
+
+}  // namespace
+
+Lanes TableOf(const char* name) {
+  return {name, &LoadLanes, &KeyLanes, &KeyBitsLanes, &DistanceLanes, &WeightLanes, &NoiseLanesOf, &ChangedLanes};
+}
+
+}  // namespace sortition::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sortition::kernels::cpu {
+
+std::vector<Lanes> RunnableLanes() {
+  std::vector<Lanes> runnable;
+  const int64_t supported = hwy::SupportedTargets() | HWY_EMU128;
+#define SORTITION_TARGET(name, bit, target) \
+  if ((supported & bit) != 0) runnable.push_back(target::TableOf(name));
+#include "kernels/cpu/targets.inc"
+#undef SORTITION_TARGET
+  return runnable;
+}
+
+}  // namespace sortition::kernels::cpu
+#endif  // HWY_ONCE

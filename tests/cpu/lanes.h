@@ -1,0 +1,33 @@
+// The lanes of kernels/cpu/simd/law.inc, made callable: arrays in, arrays out, one table per target.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/row_scale.h"
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// Every array has kBatch elements, one a lane.
+inline constexpr uint32_t kBatch = 64;
+
+struct Lanes {
+  const char* name;
+  void (*load)(DType dtype, const void* elements, uint32_t* bits);
+  void (*key)(const uint32_t* bits, uint32_t* keys);
+  void (*key_bits)(const uint32_t* keys, uint32_t* bits);
+  void (*distance)(const uint32_t* keys, const RowScale& scale, uint32_t* t);
+  void (*weight)(const uint32_t* keys, const RowScale& scale, uint64_t* weights);  // keys of distances below 49 octaves
+  // Both words of each of kBatch / 2 pairs, as NoiseWords gives them: x, y, z, w in four arrays of kBatch / 2 elements.
+  void (*noise)(const uint32_t* pairs, uint32_t tag, const law::DrawKey& key, uint32_t* words);
+  // 1 in `large` where a logit became too large.
+  void (*changed)(const uint32_t* bits, const uint32_t* bias, uint32_t repetition, uint32_t inverse_repetition,
+                  const uint32_t* repeated, const uint32_t* penalty, uint32_t* changed, uint32_t* large);
+};
+
+// Of all targets that this machine can run.
+std::vector<Lanes> RunnableLanes();
+
+}  // namespace sortition::kernels::cpu
