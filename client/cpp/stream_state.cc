@@ -236,11 +236,13 @@ void StreamState::FailSequence(const SequenceRecord* record, const RowError& err
 }
 
 void StreamState::CollectDone() {
-  std::erase_if(batches_, [&](std::shared_ptr<PendingBatch>& batch) {
-    if (batch->unfinished > 0) return false;
-    if (batch->EndUse()) finished_.batches.push_back(std::move(batch));
-    return true;
-  });
+  for (std::shared_ptr<PendingBatch>& batch : batches_) {
+    if (batch->unfinished > 0) continue;
+    // Otherwise the last message that a transport lets go of ends the batch.
+    if (batch->EndUse()) finished_.batches.push_back(batch);
+    batch.reset();
+  }
+  std::erase(batches_, nullptr);
 }
 
 }  // namespace sortition::client
