@@ -27,11 +27,14 @@ absl::StatusOr<std::unique_ptr<Exposition>> Exposition::Start(const std::string&
                                                               service::Engine* engine, std::function<bool()> draining) {
   std::unique_ptr<Exposition> exposition(new Exposition);
   if (address.empty()) return exposition;
-  const auto live = std::make_shared<const LiveMetrics>(engine, std::move(draining));
+  const auto live = std::make_shared<const LiveMetrics>(engine, draining);
   std::map<std::string, HttpPage, std::less<>> pages;
   pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
-                       [registry = observer->registry(), live] { return Metrics(*registry, *live); }};
-  pages["/"] = {"text/html; charset=utf-8", [] { return std::string(StatusPage()); }};
+                       [registry = observer->registry(), live] { return HttpAnswer{Metrics(*registry, *live)}; }};
+  pages["/"] = {"text/html; charset=utf-8", [] { return HttpAnswer{std::string(StatusPage())}; }};
+  pages["/health"] = {"text/plain", [draining] {
+                        return draining() ? HttpAnswer{"draining\n", false} : HttpAnswer{"serving\n"};
+                      }};
   auto server = HttpServer::Start(address, std::move(pages));
   if (!server.ok()) {
     return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ", server.status().message()));

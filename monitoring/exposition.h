@@ -1,4 +1,5 @@
-// What is served on the metrics port: /metrics for Prometheus, and / for people.
+// What is served on the metrics port: /metrics for Prometheus, /health for proxies that check replicas over HTTP (503
+// from the first stop signal on), and / for people.
 #pragma once
 
 #include <functional>

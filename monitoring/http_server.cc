@@ -65,7 +65,9 @@ struct HttpServer::Handler {
       status = MHD_HTTP_NOT_FOUND;
       response = MakeResponse("there is no such page\n", "text/plain");
     } else {
-      response = MakeResponse(page->second.body(), page->second.content_type);
+      HttpAnswer answer = page->second.answer();
+      if (!answer.available) status = MHD_HTTP_SERVICE_UNAVAILABLE;
+      response = MakeResponse(std::move(answer.body), page->second.content_type);
     }
     return MHD_queue_response(connection, status, response.get());
   }

@@ -12,10 +12,15 @@ struct MHD_Daemon;
 
 namespace sortition::monitoring {
 
+struct HttpAnswer {
+  std::string body;
+  bool available = true;  // answered with 200, or else with 503
+};
+
 struct HttpPage {
   std::string content_type;
   // Called by the server's thread at each request; must not block for long.
-  std::function<std::string()> body;
+  std::function<HttpAnswer()> answer;
 };
 
 // Serves from construction to destruction, which waits for a request that is being answered and for nothing else. One

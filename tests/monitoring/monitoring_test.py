@@ -39,13 +39,16 @@ def served(text):
 
 
 class ServedTest(unittest.TestCase):
+    STATUSES = {("GET", "/metrics"): 200, ("GET", "/health"): 200, ("GET", "/"): 200, ("HEAD", "/"): 200,
+                ("GET", "/none"): 404, ("POST", "/"): 405}
+
     @classmethod
     def setUpClass(cls):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
             cls.text = server.metrics()
             cls.address = server.serving["metrics"]
             cls.answers = {}
-            for method, path in (("GET", "/metrics"), ("GET", "/"), ("HEAD", "/"), ("GET", "/none"), ("POST", "/")):
+            for method, path in cls.STATUSES:
                 body = b"x" * 100_000 if method == "POST" else None
                 request = urllib.request.Request(f"http://{cls.address}{path}", body, method=method)
                 try:
@@ -58,8 +61,7 @@ class ServedTest(unittest.TestCase):
 
     def test_pages_by_path_and_method(self):
         statuses = {key: answer[0] for key, answer in self.answers.items()}
-        self.assertEqual(statuses, {("GET", "/metrics"): 200, ("GET", "/"): 200, ("HEAD", "/"): 200,
-                                    ("GET", "/none"): 404, ("POST", "/"): 405})
+        self.assertEqual(statuses, self.STATUSES)
         self.assertEqual(self.answers["HEAD", "/"][2], b"")
         self.assertEqual(self.answers["POST", "/"][1]["Allow"], "GET, HEAD")
         self.assertIn("default-src 'none'", self.answers["GET", "/"][1]["Content-Security-Policy"])

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,17 +13,11 @@ import urllib.request
 import yaml
 
 import expressions
-from sortitiond_process import ENVIRONMENT, Sortitiond, binary
+from sortitiond_process import ENVIRONMENT, Sortitiond, binary, free_port
 
 DEMO = os.environ["TEST_DEMO"]
 DEADLINE_S = 60
 SCRAPE = "250ms"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Prometheus:

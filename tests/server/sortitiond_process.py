@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import urllib.request
 
@@ -57,6 +58,13 @@ class Sortitiond:
         """The text that Prometheus would scrape."""
         with urllib.request.urlopen(f"http://{self.serving['metrics']}/metrics", timeout=20) as response:
             return response.read().decode()
+
+
+def free_port():
+    """A loopback port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def binary():
