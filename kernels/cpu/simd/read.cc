@@ -5,6 +5,7 @@
 //
 #include "hwy/highway.h"
 //
+#include "hwy/cache_control.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -17,6 +18,15 @@ namespace {
 
 constexpr uint32_t kTooLargeKey = 0x477fe000u | 0x80000000u;  // 65504
 
+// So far ahead of the group that is read are cache lines asked for: between a group's loads lies enough work that the
+// processor, left to itself, would ask too late even for what lies in its L2.
+constexpr size_t kPrefetchBytes = 2048;
+
+// May lie past the row's end: nothing is read.
+HWY_INLINE void PrefetchGroup(const std::byte* elements, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(elements + i);
+}
+
 // The three readers below say how vectors of elements are loaded and compared. Such a vector stands for the larger ones
 // of what it was made from; no canonical form yet, and NaNs may be lost in it.
 
@@ -28,41 +38,49 @@ class Floats32 {
   using V = VF32;
   static constexpr size_t kBytes = 4;
 
-  HWY_INLINE Floats32() : nans_(hn::IsNaN(hn::Zero(D()))) {}
+  HWY_INLINE Floats32() {
+    numbers_[0] = numbers_[1] = hn::Eq(hn::Zero(D()), hn::Zero(D()));
+  }
 
   static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
 
-  HWY_INLINE V LoadGroup(const std::byte* elements) { return Load<law::kGroupSize / kLanes>(elements); }
+  HWY_INLINE V LoadGroup(const std::byte* elements) { return Load<law::kGroupSize / kLanes, 0>(elements); }
 
-  bool FoundNan() const { return !hn::AllFalse(D(), nans_); }
+  bool FoundNan() const {
+    return !hn::AllTrue(D(), hn::And(numbers_[0], numbers_[1]));
+  }
 
  private:
-  template <size_t kVectors>
+  using M = hn::Mask<D>;
+  // Taken in turn, for a comparison waits for the one before it that has its mask.
+  static constexpr size_t kWatches = 2;
+
+  template <size_t kVectors, size_t kFirst>
   HWY_INLINE V Load(const std::byte* elements) {
     if constexpr (kVectors == 2) {
       const V a = hn::LoadU(D(), reinterpret_cast<const float*>(elements));
       const V b = hn::LoadU(D(), reinterpret_cast<const float*>(elements) + kLanes);
-      Watch(a, b);
+      Watch(a, b, &numbers_[kFirst / 2 % kWatches]);
       return Larger(a, b);
     } else {
-      const V a = Load<kVectors / 2>(elements);
-      return Larger(a, Load<kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes));
+      const V a = Load<kVectors / 2, kFirst>(elements);
+      return Larger(a, Load<kVectors / 2, kFirst + kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes));
     }
   }
 
-  HWY_INLINE void Watch(V a, V b) {
+  static HWY_INLINE void Watch(V a, V b, M* numbers) {
 #if HWY_TARGET == HWY_AVX3
-    nans_.raw = _kor_mask16(nans_.raw, _mm512_cmp_ps_mask(a.raw, b.raw, _CMP_UNORD_Q));
+    numbers->raw = _mm512_mask_cmp_ps_mask(numbers->raw, a.raw, b.raw, _CMP_ORD_Q);
 #elif HWY_TARGET == HWY_AVX2
-    nans_.raw = _mm256_or_ps(nans_.raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_UNORD_Q));
+    numbers->raw = _mm256_and_ps(numbers->raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_ORD_Q));
 #elif HWY_TARGET == HWY_SSE4
-    nans_.raw = _mm_or_ps(nans_.raw, _mm_cmpunord_ps(a.raw, b.raw));
+    numbers->raw = _mm_and_ps(numbers->raw, _mm_cmpord_ps(a.raw, b.raw));
 #else
-    nans_ = hn::Or(nans_, hn::Or(hn::IsNaN(a), hn::IsNaN(b)));
+    *numbers = hn::And(*numbers, hn::And(hn::Eq(a, a), hn::Eq(b, b)));
 #endif
   }
 
-  hn::Mask<D> nans_;
+  M numbers_[kWatches];  // false where a NaN was met
 };
 
 // f16 and bf16 as signed integers. Those order positive numbers; of negative ones the result is only that it is
@@ -122,6 +140,7 @@ class Negative16 {
 template <size_t kGroups, class Reader>
 HWY_INLINE typename Reader::V PartsOfGroups(const std::byte* elements, Reader* reader) {
   if constexpr (kGroups == 1) {
+    PrefetchGroup(elements + kPrefetchBytes, law::kGroupSize * Reader::kBytes);
     return reader->LoadGroup(elements);
   } else {
     constexpr size_t kHalf = kGroups / 2;
