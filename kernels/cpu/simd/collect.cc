@@ -1,12 +1,11 @@
-// Tokens of groups: the largest, the large enough, the number of those.
+// Tokens of groups: the large enough, and the number of those.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/collect.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
 //
-#include <bit>
-
+#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -15,33 +14,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
-void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
-  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    for (uint32_t i = 0; i < count; ++i) keys[i] = LargestSentKey<kType>(row, groups[i]);
-  });
-}
-
 uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
-  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    const D32 d;
-    const V32 least = hn::Set(d, floor);
-    const V32 end = hn::Set(d, ceiling);
-    alignas(64) uint32_t keys[law::kGroupSize];
-    uint32_t collected = 0;
+  const D32 d;
+  const VF32 least = hn::Set(DF32(), SentFrom(floor));
+  const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
+  uint32_t collected = 0;
+  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     for (uint32_t i = 0; i < count; ++i) {
-      uint64_t bits = 0;
-      ForKeysOfGroup<kType>(row, groups[i], [&](uint32_t offset, V32 v) HWY_ATTR {
-        hn::Store(v, d, keys + offset);
-        bits |= BitsOf(hn::And(AtLeast(v, least), hn::Lt(v, end))) << offset;
+      ForTokensBetween<kType>(row, groups[i], least, end, [&](uint32_t token, uint32_t bits) HWY_ATTR {
+        candidates[collected++] = Candidate::Of(bits, token);
       });
-      for (; bits != 0; bits &= bits - 1) {
-        const auto offset = uint32_t(std::countr_zero(bits));
-        candidates[collected++] = Candidate::Of(keys[offset], groups[i] * law::kGroupSize + offset);
-      }
     }
-    return collected;
   });
+  // From bits to keys, which are the upper halves.
+  for (uint32_t i = 0; i < collected; i += kLanes / 2) {
+    auto* const ranks = reinterpret_cast<uint32_t*>(candidates + i);
+    const V32 sent = hn::LoadU(d, ranks);
+    hn::StoreU(hn::OddEven(KeyOf(sent), sent), d, ranks);
+  }
+  return collected;
 }
 
 uint32_t CountTokens(const Row& row, const uint32_t* groups, uint32_t count, Candidate last) {
