@@ -16,24 +16,24 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
-  const D32 d;
-  const VF32 least = hn::Set(DF32(), SentFrom(floor));
-  const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
-  uint32_t collected = 0;
-  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    const D32 d;
+    const VF32 least = hn::Set(DF32(), SentFrom(floor));
+    const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
+    // Ids first, in the first half of the candidates' memory; from the last to the first they become candidates.
+    auto* const ids = reinterpret_cast<uint32_t*>(candidates);
+    uint32_t collected = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      ForTokensBetween<kType>(row, groups[i], least, end, [&](uint32_t token, uint32_t bits) HWY_ATTR {
-        candidates[collected++] = Candidate::Of(bits, token);
-      });
+      collected += ListTokensBetween<kType>(row, groups[i], least, end, ids + collected);
     }
+    for (uint32_t i = (collected + kLanes - 1) / kLanes * kLanes; i != 0;) {
+      i -= kLanes;
+      const V32 tokens = hn::LoadU(d, ids + i);
+      const V32 keys = KeyOf(GatherBits<kType>(row, tokens, collected - i));
+      hn::StoreInterleaved2(hn::Not(tokens), keys, d, ids + 2 * i);
+    }
+    return collected;
   });
-  // From bits to keys, which are the upper halves.
-  for (uint32_t i = 0; i < collected; i += kLanes / 2) {
-    auto* const ranks = reinterpret_cast<uint32_t*>(candidates + i);
-    const V32 sent = hn::LoadU(d, ranks);
-    hn::StoreU(hn::OddEven(KeyOf(sent), sent), d, ranks);
-  }
-  return collected;
 }
 
 uint32_t CountTokens(const Row& row, const uint32_t* groups, uint32_t count, Candidate last) {

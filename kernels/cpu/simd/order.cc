@@ -6,7 +6,6 @@
 #include "hwy/highway.h"
 //
 #include <algorithm>
-#include <functional>
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
@@ -18,7 +17,7 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr uint32_t kRanks = hn::MaxLanes(D64());
-constexpr uint32_t kFew = 16;
+constexpr uint32_t kFew = 4;  // so many are told apart one by one
 
 HWY_INLINE V64 RanksAt(const Candidate* candidates, uint32_t i) {
   return hn::LoadU(D64(), reinterpret_cast<const uint64_t*>(candidates + i));
@@ -31,64 +30,67 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, u
   const D64 d;
   const uint32_t whole = count / kRanks * kRanks;
   const auto rest = hn::FirstN(d, count - whole);
-  // Calls visit(ranks, shares) for all candidates; those behind the list's end have rank 0, which nobody has.
+  // Calls visit(ranks, shares) for all candidates; behind the list's end lies rank 0, which nobody has.
   const auto for_all = [&](auto visit) HWY_ATTR {
     for (uint32_t i = 0; i < whole; i += kRanks) visit(RanksAt(candidates, i), share(i));
     if (whole != count) visit(hn::IfThenElseZero(rest, RanksAt(candidates, whole)), share(whole));
   };
 
   // Shares of a rank >= low reach the threshold, those of a rank >= high do not.
-  uint64_t low = 1;
-  uint64_t high = 0;
+  V64 least = hn::Set(d, candidates[0].rank);
+  V64 most = least;
+  for (uint32_t i = 0; i < whole; i += kRanks) {
+    least = hn::Min(least, RanksAt(candidates, i));
+    most = hn::Max(most, RanksAt(candidates, i));
+  }
+  alignas(64) uint64_t lanes[2][kRanks];
+  hn::Store(least, d, lanes[0]);
+  hn::Store(most, d, lanes[1]);
+  uint64_t low = *std::min_element(lanes[0], lanes[0] + kRanks);
+  uint64_t high = *std::max_element(lanes[1], lanes[1] + kRanks);
+  for (uint32_t i = whole; i < count; ++i) {
+    low = std::min(low, candidates[i].rank);
+    high = std::max(high, candidates[i].rank);
+  }
+  ++high;
   uint64_t reached_high = 0;
-  for (uint32_t i = 0; i < count; ++i) high = std::max(high, candidates[i].rank + 1);
   uint32_t number_low = count;
   uint32_t number_high = 0;
   while (number_low - number_high > kFew) {
     const uint64_t middle = low + (high - low) / 2;
     V64 sum = hn::Zero(d);
-    V64 number = hn::Zero(d);
-    const V64 from = hn::Set(d, middle);
+    uint32_t before = 0;
     for_all([&](V64 ranks, V64 shares) HWY_ATTR {
-      const auto before = hn::Lt(ranks, from);
-      sum = hn::Add(sum, hn::IfThenZeroElse(before, shares));
-      number = hn::Add(number, hn::IfThenZeroElse(before, hn::Set(d, 1)));
+      const auto after = hn::Lt(ranks, hn::Set(d, middle));
+      sum = hn::Add(sum, hn::IfThenZeroElse(after, shares));
+      before += kRanks - uint32_t(hn::CountTrue(d, after));
     });
     const uint64_t reached = hn::GetLane(hn::SumOfLanes(d, sum));
-    const auto counted = uint32_t(hn::GetLane(hn::SumOfLanes(d, number)));
     if (reached >= threshold) {
       low = middle;
-      number_low = counted;
+      number_low = before;
     } else {
       high = middle;
-      number_high = counted;
+      number_high = before;
       reached_high = reached;
     }
   }
 
-  struct Token {
-    uint64_t rank, share;
-    bool operator>(const Token& other) const { return rank > other.rank; }
-  };
-  Token few[kFew];
-  uint32_t found = 0;
-  uint32_t at = 0;
+  // Those left, in order.
+  uint64_t ranks_left[kFew + kRanks];
+  uint64_t shares_left[kFew + kRanks];
+  uint32_t left = 0;
   for_all([&](V64 ranks, V64 shares) HWY_ATTR {
     const auto inside = hn::AndNot(hn::Lt(ranks, hn::Set(d, low)), hn::Lt(ranks, hn::Set(d, high)));
-    if (!hn::AllFalse(d, inside)) {
-      alignas(64) uint64_t lanes[kRanks];
-      hn::Store(shares, d, lanes);
-      for (uint32_t lane = 0; lane < std::min(kRanks, count - at); ++lane) {
-        const uint64_t rank = candidates[at + lane].rank;
-        if (rank >= low && rank < high) few[found++] = {rank, lanes[lane]};
-      }
-    }
-    at += kRanks;
+    StoreWhere(inside, ranks, ranks_left + left);
+    left += StoreWhere(inside, shares, shares_left + left);
   });
-  std::sort(few, few + found, std::greater<>());
-  uint32_t last = 0;
-  for (reached_high += few[0].share; reached_high < threshold; reached_high += few[last].share) ++last;
-  return {few[last].rank};
+  for (;;) {
+    const uint32_t first = uint32_t(std::max_element(ranks_left, ranks_left + left) - ranks_left);
+    reached_high += shares_left[first];
+    if (reached_high >= threshold) return {ranks_left[first]};
+    ranks_left[first] = 0;
+  }
 }
 
 }  // namespace
@@ -108,8 +110,7 @@ uint32_t MoveNotAfter(Candidate* candidates, uint32_t count, Candidate last) {
     const V64 ranks = RanksAt(candidates, i);
     auto keep = hn::Not(hn::Lt(ranks, hn::Set(d, last.rank)));
     if (i + kRanks > count) keep = hn::And(keep, hn::FirstN(d, count - i));
-    hn::StoreU(hn::Compress(ranks, keep), d, reinterpret_cast<uint64_t*>(candidates + moved));
-    moved += uint32_t(hn::CountTrue(d, keep));
+    moved += StoreWhere(keep, ranks, reinterpret_cast<uint64_t*>(candidates + moved));
   }
   return moved;
 }

@@ -63,8 +63,7 @@ HWY_INLINE bool PatchKeysAs(const Row& row, const RowParameters& parameters, std
 
     const V32 maxima = hn::GatherIndex(d, row.maxima, Signed(hn::ShiftRight<6>(token)));
     const M32 moves = hn::And(valid, hn::Or(hn::Eq(sent, maxima), hn::Gt(key, maxima)));
-    hn::StoreU(hn::Compress(CountFrom(i), moves), d, moved + *moved_count);
-    *moved_count += uint32_t(hn::CountTrue(d, moves));
+    *moved_count += StoreWhere(moves, CountFrom(i), moved + *moved_count);
   }
   return hn::AllFalse(d, failed);
 }

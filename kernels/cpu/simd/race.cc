@@ -80,13 +80,15 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
 void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_t needed, Candidate last,
                  const RowScale& row_scale, const GroupEntrants& noise, TokenEntrants* entrants) {
   const D32 d;
-  const uint32_t begin = entrants->count;
-  uint32_t* const tokens = entrants->token.data();
-  uint32_t* const t = entrants->t.data();  // bits as sent, at first
-  uint32_t end = begin;
+  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
   const float least_live = SentFrom(row_scale.first_live_key);
   const VF32 no_end = hn::Set(DF32(), SentFrom(~0u));
+  const V32 last_key = hn::Set(d, HWY_MAX(last.key(), row_scale.first_live_key));
+  const V32 dead = hn::Set(d, law::kDead);
+  uint32_t* const tokens = entrants->token.data();
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    const uint32_t begin = entrants->count;
+    uint32_t end = begin;
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = groups[i];
       const int64_t spare = int64_t{noise.promise.data()[group]} - needed;
@@ -94,26 +96,21 @@ void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_
       // The group's noise is the least that its tokens meet, and a promise has units of eight distances.
       const float max = std::bit_cast<float>(law::KeyBits(row.maxima[group]));
       const float least = HWY_MAX(least_live, LogitBelow(max, float(spare + 2) * 8, row_scale));
-      ForTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, [&](uint32_t token, uint32_t bits) HWY_ATTR {
-        tokens[end] = token;
-        t[end++] = bits;
-      });
+      end += ListTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, tokens + end);
+    }
+    entrants->count = end;
+    for (uint32_t i = begin; i < end; i += kLanes) {
+      const V32 token = hn::LoadU(d, tokens + i);
+      const V32 keys = KeyOf(GatherBits<kType>(row, token, end - i));
+      const M32 tie = hn::Eq(keys, hn::Set(d, last.key()));
+      const M32 after = hn::Or(hn::Lt(keys, last_key), hn::And(tie, hn::Gt(token, hn::Set(d, last.token()))));
+      const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
+      hn::StoreU(hn::IfThenElse(after, dead, t), d, entrants->t.data() + i);
+      const VI32 group = Signed(hn::Min(hn::ShiftRight<6>(token), hn::Set(d, row.groups - 1)));
+      hn::StoreU(hn::GatherIndex(d, noise.low.data(), group), d, entrants->group_low.data() + i);
+      hn::StoreU(hn::GatherIndex(d, noise.high.data(), group), d, entrants->group_high.data() + i);
     }
   });
-  entrants->count = end;
-  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
-  const V32 last_key = hn::Set(d, HWY_MAX(last.key(), row_scale.first_live_key));
-  const V32 dead = hn::Set(d, law::kDead);
-  for (uint32_t i = begin; i < end; i += kLanes) {
-    const V32 token = hn::LoadU(d, tokens + i);
-    const V32 keys = KeyOf(hn::LoadU(d, t + i));
-    const M32 after = hn::Or(hn::Lt(keys, last_key),
-                             hn::And(hn::Eq(keys, hn::Set(d, last.key())), hn::Gt(token, hn::Set(d, last.token()))));
-    hn::StoreU(hn::IfThenElse(after, dead, DistanceOfKey(hn::Max(keys, scale.least_key), scale)), d, t + i);
-    const VI32 group = Signed(hn::Min(hn::ShiftRight<6>(token), hn::Set(d, row.groups - 1)));
-    hn::StoreU(hn::GatherIndex(d, noise.low.data(), group), d, entrants->group_low.data() + i);
-    hn::StoreU(hn::GatherIndex(d, noise.high.data(), group), d, entrants->group_high.data() + i);
-  }
 }
 
 void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale& row_scale, const law::DrawKey& key,
