@@ -12,12 +12,9 @@ std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.patched.size());
-  size_t collected = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
-  for (const Candidate& candidate : row.patched) {
-    candidates[collected] = candidate;
-    collected += candidate.key() >= floor && candidate.key() < ceiling;
-  }
-  return {candidates, collected};
+  const uint32_t sent = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
+  const auto patched = uint32_t(row.patched.size());
+  return {candidates, sent + kernels.CopyBetween(row.patched.data(), patched, floor, ceiling, candidates + sent)};
 }
 
 Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,
