@@ -12,12 +12,18 @@ std::vector<devices::Device*> Pointers(const std::vector<std::unique_ptr<devices
   return pointers;
 }
 
+EventLog& NoLog() {
+  static NullEventLog log;
+  return log;
+}
+
 }  // namespace
 
 Engine::Engine(Options options)
     : limits_(options.limits),
       clock_(*options.clock),
       observer_(*options.observer),
+      event_log_(options.event_log == nullptr ? NoLog() : *options.event_log),
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer) {}

@@ -8,6 +8,7 @@
 #include "devices/device.h"
 #include "service/batch/batcher.h"
 #include "service/clock.h"
+#include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
 #include "service/sequence/sequence_table.h"
@@ -22,6 +23,7 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
+    EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
   };
 
   explicit Engine(Options options);
@@ -30,6 +32,7 @@ class Engine {
   const Limits& limits() const { return limits_; }
   const Clock& clock() const { return clock_; }
   Observer& observer() { return observer_; }
+  EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
@@ -38,6 +41,7 @@ class Engine {
   const Limits limits_;
   const Clock& clock_;
   Observer& observer_;
+  EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
   Batcher batcher_;
