@@ -221,6 +221,7 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
     }
   }
   sequences_[request.request_id] = std::move(sequence);
+  engine_.observer().SequenceOpened();
   engine_.event_log().SequenceOpened(
       {worker_session_, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
@@ -381,7 +382,7 @@ void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refu
 }
 
 void Session::Impl::RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) {
-  engine_.observer().Refused(refusal.reason, 1);
+  engine_.observer().Refused(refusal.reason, std::max(rows, 1u));
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id);
   EncodeError(refusal, response.mutable_results()->mutable_error());
