@@ -18,6 +18,7 @@ Engine::Engine(Options options)
     : limits_(options.limits),
       clock_(*options.clock),
       observer_(*options.observer),
+      entropy_(options.entropy != nullptr ? *options.entropy : system_entropy_),
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer) {}

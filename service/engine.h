@@ -8,6 +8,7 @@
 #include "devices/device.h"
 #include "service/batch/batcher.h"
 #include "service/clock.h"
+#include "service/entropy.h"
 #include "service/limits.h"
 #include "service/observer.h"
 #include "service/sequence/sequence_table.h"
@@ -22,6 +23,7 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
+    Entropy* entropy = nullptr;                             // the same; null: the operating system's
   };
 
   explicit Engine(Options options);
@@ -30,6 +32,7 @@ class Engine {
   const Limits& limits() const { return limits_; }
   const Clock& clock() const { return clock_; }
   Observer& observer() { return observer_; }
+  Entropy& entropy() { return entropy_; }
   SequenceTable& sequences() { return sequences_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
@@ -38,6 +41,8 @@ class Engine {
   const Limits limits_;
   const Clock& clock_;
   Observer& observer_;
+  SystemEntropy system_entropy_;
+  Entropy& entropy_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
   Batcher batcher_;
