@@ -12,6 +12,11 @@ std::vector<devices::Device*> Pointers(const std::vector<std::unique_ptr<devices
   return pointers;
 }
 
+EventLog& NoLog() {
+  static NullEventLog log;
+  return log;
+}
+
 }  // namespace
 
 Engine::Engine(Options options)
@@ -19,6 +24,7 @@ Engine::Engine(Options options)
       clock_(*options.clock),
       observer_(*options.observer),
       entropy_(options.entropy != nullptr ? *options.entropy : system_entropy_),
+      event_log_(options.event_log == nullptr ? NoLog() : *options.event_log),
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer) {}

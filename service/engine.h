@@ -9,6 +9,7 @@
 #include "service/batch/batcher.h"
 #include "service/clock.h"
 #include "service/entropy.h"
+#include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
 #include "service/sequence/sequence_table.h"
@@ -24,6 +25,7 @@ class Engine {
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
     Entropy* entropy = nullptr;                             // the same; null: the operating system's
+    EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
   };
 
   explicit Engine(Options options);
@@ -33,6 +35,7 @@ class Engine {
   const Clock& clock() const { return clock_; }
   Observer& observer() { return observer_; }
   Entropy& entropy() { return entropy_; }
+  EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
@@ -43,6 +46,7 @@ class Engine {
   Observer& observer_;
   SystemEntropy system_entropy_;
   Entropy& entropy_;
+  EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
   Batcher batcher_;

@@ -14,6 +14,7 @@
 #include "service/server/allocator.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
+#include "service/server/event_log.h"
 #include "service/server/flags.h"
 #include "service/server/library_log.h"
 #include "service/server/log.h"
@@ -57,7 +58,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   if (!devices.ok()) return devices.status();
   const std::vector<std::string> device_names = Names(*devices);
   monitoring::PrometheusObserver observer(device_names);
-  service::Engine engine({config.limits, std::move(*devices), &clock, &observer});
+  LogLines event_log(log);
+  service::Engine engine({config.limits, std::move(*devices), &clock, &observer, &event_log});
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();

@@ -145,6 +145,11 @@ void StepInFlight::Encode(const Row& row, std::variant<kernels::RowAnswer, Refus
 }
 
 void StepInFlight::Send(v1::StepResults results) {
+  if (traced) {
+    const auto is_error = [](const v1::RowResult& row) { return row.has_error(); };
+    refused_.fetch_add(static_cast<uint32_t>(std::ranges::count_if(results.rows(), is_error)),
+                       std::memory_order_relaxed);
+  }
   bool last;
   {
     absl::MutexLock lock(&mutex_);

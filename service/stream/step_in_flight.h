@@ -1,6 +1,7 @@
 // A step between its arrival and its last answer: what its rows need, and how their results become messages.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -56,6 +57,10 @@ class StepInFlight : public PendingStep {
   uint32_t rows() const { return rows_; }
   uint64_t frame_bytes() const { return frame_.bytes; }
   const Frame& frame() const { return frame_; }
+  // Rows answered with an error so far; counted if the step is traced.
+  uint32_t refused_rows() const { return refused_.load(std::memory_order_relaxed); }
+
+  bool traced = false;  // set before the step is submitted
 
  private:
   struct Row {
@@ -80,6 +85,7 @@ class StepInFlight : public PendingStep {
   std::vector<int32_t> running_of_index_;
   v1::StepResults immediate_;
 
+  std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;
   uint32_t unanswered_ ABSL_GUARDED_BY(mutex_);
 };
