@@ -175,7 +175,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
 }
 
 std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
-  auto parsed = ParseOpen(open, engine_.limits(), "open");
+  auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
   std::unique_ptr<SequenceHistory> history;
