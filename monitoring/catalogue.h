@@ -58,7 +58,8 @@ inline constexpr MetricName kReplayedTokens = {"sortition_replayed_tokens_total"
                                                "Tokens of the histories sent again."};
 
 // The server.
-inline constexpr MetricName kLimit = {"sortition_limit", "The value of the limit that the flag of this name sets."};
+inline constexpr MetricName kLimit = {"sortition_limit",
+                                      "Every limit; those that can be set have a flag of this name."};
 inline constexpr MetricName kDraining = {"sortition_draining", "1 from the first stop signal on, 0 before."};
 inline constexpr MetricName kBuildInfo = {"sortition_build_info",
                                           "Always 1; the labels are the versions of this build."};
