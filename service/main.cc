@@ -63,13 +63,11 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
   monitoring::PrometheusObserver observer(descriptions);
   LogLines event_log(log);
-  service::Engine::Options options;
-  options.limits = config.limits;
-  options.devices = std::move(*devices);
-  options.clock = &clock;
-  options.observer = &observer;
-  options.event_log = &event_log;
-  service::Engine engine(std::move(options));
+  service::Engine engine({.limits = config.limits,
+                          .devices = std::move(*devices),
+                          .clock = &clock,
+                          .observer = &observer,
+                          .event_log = &event_log});
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();

@@ -44,6 +44,15 @@ def recordings():
     return [rule for rule in rules() if "record" in rule]
 
 
+def autoscaling():
+    """The query by which the metrics adapter answers the autoscaler, for the replicas of one scrape."""
+    with open(os.path.join(ROOT, "monitoring/prometheus-adapter.yaml"), encoding="utf-8") as file:
+        (rule,) = yaml.safe_load(file)["rules"]
+    series = rule["seriesQuery"].split("{")[0]
+    query = rule["metricsQuery"].replace("<<.GroupBy>>", "instance").replace("<<.Series>>", series)
+    return query.replace("{<<.LabelMatchers>>}", "")
+
+
 def everything():
     """(where it stands, expression)."""
     yield from ((f"{name}: {title}", expression) for name, title, expression in panels())

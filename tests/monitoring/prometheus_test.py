@@ -21,13 +21,13 @@ SCRAPE = "250ms"
 
 
 class Prometheus:
-    """Scrapes one address and evaluates the tree's rules; a context manager."""
+    """Scrapes the addresses and evaluates the tree's rules; a context manager."""
 
-    def __init__(self, folder, target):
+    def __init__(self, folder, *targets):
         config = {
             "global": {"scrape_interval": SCRAPE, "scrape_timeout": SCRAPE, "evaluation_interval": SCRAPE},
             "rule_files": expressions.RULES,
-            "scrape_configs": [{"job_name": "sortition", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "sortition", "static_configs": [{"targets": list(targets)}]}],
         }
         with open(os.path.join(folder, "prometheus.yml"), "w", encoding="utf-8") as file:
             yaml.safe_dump(config, file)
@@ -95,6 +95,9 @@ class PrometheusTest(unittest.TestCase):
     def test_every_rule_has_data(self):
         for rule in expressions.rules():
             self.check(rule.get("alert", rule.get("record")), expressions.measured(rule["expr"]))
+
+    def test_the_autoscaler_has_data(self):
+        self.check("prometheus-adapter.yaml", expressions.autoscaling())
 
     def test_nothing_fires_over_a_healthy_server(self):
         firing = [alert["labels"]["alertname"] for alert in self.prometheus.ask("alerts")["alerts"]

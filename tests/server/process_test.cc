@@ -128,8 +128,11 @@ TEST(ProcessTest, ASecondSignalEndsItAtOnce) {
   while (Refusals(metrics, "PROTOCOL_VIOLATION") < 1500 && absl::Now() < deadline) {
   }
   EXPECT_GE(Refusals(metrics, "PROTOCOL_VIOLATION"), 1500);
+  EXPECT_EQ(HttpGet(metrics, "/health"), "serving\n");
   process.Signal(SIGINT);
   EXPECT_NE(process.AwaitEvent("drain"), "");
+  EXPECT_EQ(HttpGet(metrics, "/health"), "draining\n");
+  EXPECT_THAT(HttpGet(metrics, "/metrics"), HasSubstr("\nsortition_draining 1\n"));
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 1);
   sender.join();
