@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <map>
+#include <random>
 
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/known_rows.h"
+#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
 #include "tests/conformance/answer_printer.h"
@@ -78,6 +81,26 @@ void ExpectEqualAtTopP(const std::vector<uint32_t>& bits, uint32_t top_p) {
   request.live_vocabulary = uint32_t(bits.size());
   request.parameters = &parameters;
   ExpectEqual(request, "top_p " + std::to_string(top_p));
+}
+
+// Top-p whose prefix is a large part of a row, so that its end is looked for through a sample of groups: rows that the
+// sample shows as they are, and rows that it does not.
+TEST(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
+  std::mt19937_64 random(99);
+  std::vector<uint32_t> bits;
+  for (uint64_t n = 0; n < testing::Scaled(120); ++n) {
+    bits.resize(17'000 + random() % 30'000);
+    const uint64_t period = 1 + random() % 40;
+    const float spread = std::ldexp(1.0f, int(random() % 12) - 9);
+    for (size_t id = 0; id < bits.size(); ++id) {
+      float x = spread * float(int64_t(random() % 2001) - 1000) / 1000;
+      if (n % 3 == 1) x = std::round(4 * x) / 4;                     // ties
+      if (n % 3 == 2 && id / law::kGroupSize % period == 0) x -= 2;  // groups that a sample may meet often, or never
+      bits[id] = law::CanonicalBits(x);
+    }
+    ExpectEqualAtTopP(bits, uint32_t(random() % 5 == 0 ? random() : ~(random() >> 36)));
+    if (HasFatalFailure()) return;
+  }
 }
 
 // Tokens just on this side and just on that side of many distances.
