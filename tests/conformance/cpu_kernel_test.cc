@@ -103,6 +103,26 @@ TEST(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
   }
 }
 
+// A regular sample of the groups finds tokens that are likelier, or less likely, than the others: what it suggests lies
+// on the wrong side, or even among the row's leading tokens.
+TEST(CpuKernel, EqualsReferenceWhereASampleMisleads) {
+  std::mt19937_64 random(98);
+  std::vector<uint32_t> bits(1024 * law::kGroupSize);
+  for (uint64_t n = 0; n < testing::Scaled(24); ++n) {
+    static constexpr float kSeen[] = {-0.5f, -3, -2.5f};
+    static constexpr float kUnseen[] = {-2.5f, -30, -0.5f};
+    for (uint32_t group = 0; group < 1024; ++group) {
+      for (uint32_t i = 0; i < law::kGroupSize; ++i) {
+        float x = (group % 32 == 0 ? kSeen : kUnseen)[n % 3] + float(random() % 1000) / 2000;
+        if (i == 0 && group % 3 == 1) x = 1;
+        bits[group * law::kGroupSize + i] = law::CanonicalBits(x);
+      }
+    }
+    ExpectEqualAtTopP(bits, uint32_t(0.5 * 0x1p32 + double(random() % 1000) * 0x1p-11 * 0x1p32));
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Tokens just on this side and just on that side of many distances.
 TEST(CpuKernel, EqualsReferenceAroundDistances) {
   const law::Scale scale = law::UnitScale(0);
