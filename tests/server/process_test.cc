@@ -164,6 +164,7 @@ TEST(ProcessTest, WhatIsWrongIsSaidAtStart) {
       {{}, {"SORTITION_NO_SUCH=1"}, 2, "SORTITION_NO_SUCH"},
       {{"--devices=abacus"}, {}, 1, "abacus"},
       {{"--devices=cpu,cpu"}, {}, 1, "twice"},
+      {{"--cpu_target=avx5"}, {}, 1, "--cpu_target: this machine runs no"},
       {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
       {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},
        {},

@@ -18,6 +18,9 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 struct Words {
+  HWY_INLINE Words() {}
+  HWY_INLINE Words(V32 lower, V32 upper) : low(lower), high(upper) {}
+
   V32 low, high;
 };
 
