@@ -7,6 +7,8 @@
 
 #include "absl/time/time.h"
 #include "service/refusal.h"
+#include "service/route/device_event.h"
+#include "service/route/policy.h"
 
 namespace sortition::service {
 
@@ -35,6 +37,14 @@ class Observer {
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
+  // A batch was given to a device.
+  virtual void BatchRouted(std::string_view device, RouteReason reason) = 0;
+  // Rows of a batch that failed on `device` go to another.
+  virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
+  // Live rows of `device` were compared with the reference.
+  virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
+  // A device has joined, or left.
+  virtual void DeviceChanged(const DeviceEvent& event) = 0;
   // `count` idle sequences were dropped to stay within `cause`'s bound ("count", "bytes" or "idle").
   virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
   // A sequence's history was sent again because the server did not have it.
@@ -51,6 +61,10 @@ class NullObserver : public Observer {
   void TokensDrawn(uint32_t) override {}
   void Refused(Reason, uint32_t) override {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
+  void BatchRouted(std::string_view, RouteReason) override {}
+  void RowsRerun(std::string_view, uint32_t) override {}
+  void RowsRechecked(std::string_view, uint32_t, uint32_t) override {}
+  void DeviceChanged(const DeviceEvent&) override {}
   void SequencesEvicted(std::string_view, uint32_t) override {}
   void HistoryReplayed(uint32_t) override {}
   Totals totals() const override { return {}; }
