@@ -49,6 +49,24 @@ prometheus::MetricFamily Gauge(const char* name, const char* help, double value,
   return {name, help, prometheus::MetricType::Gauge, {std::move(metric)}};
 }
 
+// 1 for the state that the device is in.
+prometheus::MetricFamily DeviceStates(const std::vector<service::DeviceStatus>& statuses) {
+  prometheus::MetricFamily family{"sortition_device_state",
+                                  "1 for the state that a device is in, 0 for the others.",
+                                  prometheus::MetricType::Gauge,
+                                  {}};
+  for (const service::DeviceStatus& status : statuses) {
+    for (const service::DeviceState state : service::kAllDeviceStates) {
+      prometheus::ClientMetric metric;
+      metric.label = {{"device", status.device->description().name},
+                      {"state", std::string(service::DeviceStateName(state))}};
+      metric.gauge.value = status.state == state ? 1 : 0;
+      family.metric.push_back(std::move(metric));
+    }
+  }
+  return family;
+}
+
 uint64_t Whole(const prometheus::Counter& counter) { return static_cast<uint64_t>(counter.Value()); }
 
 }  // namespace
@@ -80,10 +98,26 @@ PrometheusObserver::PrometheusObserver(const std::vector<std::string>& devices)
   auto& batches = Counters(*registry_, "sortition_batches_total", "Batches that a device has finished.");
   auto& batch_rows = Histograms(*registry_, "sortition_batch_rows", "Rows of the batches that a device has finished.");
   auto& kernel_seconds = Histograms(*registry_, "sortition_kernel_seconds", "Time that a device spent on a batch.");
+  auto& routed =
+      Counters(*registry_, "sortition_routed_batches_total", "Batches given to a device, by why to that one.");
+  auto& rerun = Counters(*registry_, "sortition_rerun_rows_total",
+                         "Rows of batches that failed on the device and went to another.");
+  auto& rechecked = Counters(*registry_, "sortition_rechecked_rows_total",
+                             "Live rows whose answer was compared with the reference, by how that went.");
   for (const std::string& device : devices) {
     const prometheus::Labels label = {{"device", device}};
-    devices_.emplace(
-        device, DeviceMetrics{batches.Add(label), batch_rows.Add(label, kRows), kernel_seconds.Add(label, kSeconds)});
+    DeviceMetrics metrics{batches.Add(label),
+                          batch_rows.Add(label, kRows),
+                          kernel_seconds.Add(label, kSeconds),
+                          {},
+                          rerun.Add(label),
+                          rechecked.Add({{"device", device}, {"result", "right"}}),
+                          rechecked.Add({{"device", device}, {"result", "wrong"}})};
+    for (const service::RouteReason reason : service::kAllRouteReasons) {
+      metrics.routed[reason] =
+          &routed.Add({{"device", device}, {"reason", std::string(service::RouteReasonName(reason))}});
+    }
+    devices_.emplace(device, std::move(metrics));
   }
 }
 
@@ -99,14 +133,32 @@ void PrometheusObserver::TokensDrawn(uint32_t count) { tokens_.Increment(count);
 
 void PrometheusObserver::Refused(service::Reason reason, uint32_t count) { errors_.at(reason)->Increment(count); }
 
-void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
-                                   absl::Duration kernel_time) {
+PrometheusObserver::DeviceMetrics& PrometheusObserver::OfDevice(std::string_view device) {
   const auto it = devices_.find(device);
   SORTITION_CHECK(it != devices_.end());
-  it->second.batches.Increment();
-  it->second.rows.Observe(rows);
-  it->second.kernel_seconds.Observe(absl::ToDoubleSeconds(kernel_time));
+  return it->second;
+}
+
+void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
+                                   absl::Duration kernel_time) {
+  DeviceMetrics& metrics = OfDevice(device);
+  metrics.batches.Increment();
+  metrics.rows.Observe(rows);
+  metrics.kernel_seconds.Observe(absl::ToDoubleSeconds(kernel_time));
   queue_wait_.Observe(absl::ToDoubleSeconds(queue_wait));
+}
+
+void PrometheusObserver::BatchRouted(std::string_view device, service::RouteReason reason) {
+  OfDevice(device).routed.at(reason)->Increment();
+}
+
+void PrometheusObserver::RowsRerun(std::string_view device, uint32_t rows) {
+  OfDevice(device).rerun_rows.Increment(rows);
+}
+
+void PrometheusObserver::RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) {
+  OfDevice(device).right_rows.Increment(right);
+  OfDevice(device).wrong_rows.Increment(wrong);
 }
 
 void PrometheusObserver::SequencesEvicted(std::string_view cause, uint32_t count) {
@@ -136,6 +188,7 @@ std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
       Gauge("sortition_state_bytes", "Memory of sequence state.",
             static_cast<double>(engine_.sequences().state_bytes())),
       Gauge("sortition_queued_rows", "Rows that wait for a device.", engine_.batcher().queued_rows()),
+      DeviceStates(engine_.batcher().device_statuses()),
       Gauge("sortition_streams", "Sampling streams that are open.", streams_()),
       Gauge("sortition_build_info", "Always 1; the labels are the versions of this build.", 1,
             {{"version", std::string(service::Version())},

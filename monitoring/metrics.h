@@ -34,6 +34,9 @@ class PrometheusObserver final : public service::Observer {
   void Refused(service::Reason reason, uint32_t count) override;
   void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                  absl::Duration kernel_time) override;
+  void BatchRouted(std::string_view device, service::RouteReason reason) override;
+  void RowsRerun(std::string_view device, uint32_t rows) override;
+  void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) override;
   void SequencesEvicted(std::string_view cause, uint32_t count) override;
   void HistoryReplayed(uint32_t tokens) override;
   Totals totals() const override;
@@ -43,7 +46,14 @@ class PrometheusObserver final : public service::Observer {
     prometheus::Counter& batches;
     prometheus::Histogram& rows;
     prometheus::Histogram& kernel_seconds;
+    std::map<service::RouteReason, prometheus::Counter*> routed;
+    prometheus::Counter& rerun_rows;
+    prometheus::Counter& right_rows;
+    prometheus::Counter& wrong_rows;
   };
+
+  // Of a device that reports; another is a broken invariant.
+  DeviceMetrics& OfDevice(std::string_view device);
 
   const std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Counter& steps_;

@@ -8,8 +8,10 @@
 #include "devices/device.h"
 #include "service/batch/batcher.h"
 #include "service/clock.h"
+#include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
+#include "service/route/check_threads.h"
 #include "service/sequence/sequence_table.h"
 
 namespace sortition::service {
@@ -22,6 +24,10 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
+    EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
+    RoutePolicy route;
+    double recheck_share = 0;               // of live rows that are compared with the reference
+    const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
   };
 
   explicit Engine(Options options);
@@ -30,6 +36,7 @@ class Engine {
   const Limits& limits() const { return limits_; }
   const Clock& clock() const { return clock_; }
   Observer& observer() { return observer_; }
+  EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
@@ -38,8 +45,10 @@ class Engine {
   const Limits limits_;
   const Clock& clock_;
   Observer& observer_;
+  EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
+  std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };
 

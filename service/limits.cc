@@ -28,6 +28,7 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_listed_tokens", limits.max_listed_tokens, "tokens",
        "bias, allowed and banned entries of one sequence, each"},
       {"max_name_bytes", kMaxNameBytes, "bytes", "request_id, worker_session, model, client"},
+      {"max_trace_state_bytes", kMaxTraceStateBytes, "bytes", "trace.tracestate"},
       {"max_choice_index", kMaxChoiceIndex, "", "parallel completions of one prompt"},
       {"max_draw_salt", kMaxDrawSalt, "", "redraws at one position"},
       {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},

@@ -34,11 +34,15 @@ struct Limits {
 };
 
 // Bounds that follow from the wire or the law and cannot be set.
-inline constexpr uint32_t kMaxNameBytes = 128;      // request_id, worker_session, model, client
+inline constexpr uint32_t kMaxNameBytes = 128;  // request_id, worker_session, model, client
+inline constexpr uint32_t kMaxTraceStateBytes = 512;
 inline constexpr uint32_t kMaxChoiceIndex = 65535;  // 16 bits of the noise's stream word
 inline constexpr uint32_t kMaxDrawSalt = 65535;     // the other 16 bits
 inline constexpr int32_t kMaxPriority = 100;
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
+inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
+inline constexpr uint32_t kMostListedTokens =
+    kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
 inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
 
 struct LimitDescription {

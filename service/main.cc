@@ -14,6 +14,7 @@
 #include "service/server/allocator.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
+#include "service/server/event_log.h"
 #include "service/server/flags.h"
 #include "service/server/library_log.h"
 #include "service/server/log.h"
@@ -53,11 +54,16 @@ void LogServing(const Server& server, const std::vector<std::string>& devices, c
 // Serves until a stop signal. The error says what kept it from serving.
 absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const service::RealClock clock;
-  auto devices = StartDevices(config);
+  auto devices = StartDevices(config, log);
   if (!devices.ok()) return devices.status();
+  if (absl::Status status = CheckRoute(config, *devices); !status.ok()) return status;
+  const devices::Proof proof;
   const std::vector<std::string> device_names = Names(*devices);
   monitoring::PrometheusObserver observer(device_names);
-  service::Engine engine({config.limits, std::move(*devices), &clock, &observer});
+  LogLines event_log(log);
+  service::Engine engine({config.limits, std::move(*devices), &clock, &observer, &event_log, config.route,
+                          config.recheck_share, &proof});
+  if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();

@@ -7,7 +7,6 @@
 
 #include "absl/time/time.h"
 #include "service/refusal.h"
-#include "service/route/device_event.h"
 #include "service/route/policy.h"
 
 namespace sortition::service {
@@ -43,8 +42,6 @@ class Observer {
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
   // Live rows of `device` were compared with the reference.
   virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
-  // A device has joined, or left.
-  virtual void DeviceChanged(const DeviceEvent& event) = 0;
   // `count` idle sequences were dropped to stay within `cause`'s bound ("count", "bytes" or "idle").
   virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
   // A sequence's history was sent again because the server did not have it.
@@ -64,7 +61,6 @@ class NullObserver : public Observer {
   void BatchRouted(std::string_view, RouteReason) override {}
   void RowsRerun(std::string_view, uint32_t) override {}
   void RowsRechecked(std::string_view, uint32_t, uint32_t) override {}
-  void DeviceChanged(const DeviceEvent&) override {}
   void SequencesEvicted(std::string_view, uint32_t) override {}
   void HistoryReplayed(uint32_t) override {}
   Totals totals() const override { return {}; }

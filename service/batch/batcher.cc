@@ -220,7 +220,7 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, 
     if (verdict.ok() && !serves) verdict = absl::UnavailableError(router_.health(batch->device).reason());
     if (verdict.ok() && lottery_.share() > 0 && lottery_.share() < 1) NoteTouched(*batch);
   }
-  if (!event.device.empty()) observer_.DeviceChanged(event);
+  Tell(event);
   if (verdict.ok()) return Answer(std::move(batch), std::move(result));
   RunAgain(std::move(batch), verdict);
 }
@@ -316,6 +316,10 @@ void Batcher::Sweep() {
   Dispatch();
 }
 
+void Batcher::Tell(const DeviceEvent& event) {
+  if (options_.event_log != nullptr && !event.device.empty()) options_.event_log->DeviceChanged(event);
+}
+
 void Batcher::StartProofs() {
   if (options_.proof == nullptr) return;
   std::vector<devices::Device*> due;
@@ -337,7 +341,7 @@ void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& v
     absl::MutexLock lock(&mutex_);
     TakeVerdict(device, verdict, clock_.Now(), &event);
   }
-  observer_.DeviceChanged(event);
+  Tell(event);
   Dispatch();
   absl::MutexLock lock(&mutex_);
   --proofs_;
@@ -363,7 +367,7 @@ void Batcher::SetProved(const devices::Device* device, const devices::Proof::Ver
     absl::MutexLock lock(&mutex_);
     TakeVerdict(device, verdict, clock_.Now(), &event);
   }
-  observer_.DeviceChanged(event);
+  Tell(event);
 }
 
 std::vector<DeviceStatus> Batcher::device_statuses() const {

@@ -25,6 +25,7 @@
 #include "devices/device.h"
 #include "devices/proof/proof.h"
 #include "service/clock.h"
+#include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
 #include "service/refusal.h"
@@ -70,6 +71,7 @@ struct BatcherOptions {
   uint64_t seed = 0;         // of choices at random; a secret where rows are re-checked
   // By which a device that failed comes back; not owned. Null: whatever a device does, it stays in the pool.
   const devices::Proof* proof = nullptr;
+  EventLog* event_log = nullptr;  // not owned, outlives the batcher; null: no log
   // Runs a comparison with the reference; within the call where it is not set. Outlives the batcher.
   std::function<void(absl::AnyInvocable<void()>)> run_check;
 };
@@ -133,6 +135,7 @@ class Batcher {
   void NoteTouched(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Quarantine(const devices::Device* device, const absl::Status& why, absl::Time now, DeviceEvent* event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(const DeviceEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartProofs();
   void EndProof(devices::Device* device, const devices::Proof::Verdict& verdict);
   void TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,

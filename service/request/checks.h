@@ -28,12 +28,16 @@ std::optional<Refusal> CheckRange(T value, T low, T high, absl::string_view fiel
                  absl::StrCat(value, " is out of range")};
 }
 
+inline std::optional<Refusal> CheckByteCount(uint64_t count, uint64_t most, absl::string_view field) {
+  if (count <= most) return std::nullopt;
+  return Refusal{Reason::kTooMany, std::string(field), absl::StrCat("<= ", most, " bytes"),
+                 absl::StrCat("has ", count, " bytes")};
+}
+
 // A required name of at most kMaxNameBytes.
 inline std::optional<Refusal> CheckName(absl::string_view name, absl::string_view field) {
   if (name.empty()) return MissingField(std::string(field));
-  if (name.size() <= kMaxNameBytes) return std::nullopt;
-  return Refusal{Reason::kTooMany, std::string(field), absl::StrCat("<= ", kMaxNameBytes, " bytes"),
-                 absl::StrCat("has ", name.size(), " bytes")};
+  return CheckByteCount(name.size(), kMaxNameBytes, field);
 }
 
 inline std::optional<Refusal> CheckCount(uint64_t count, uint64_t most, absl::string_view field) {

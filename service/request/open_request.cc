@@ -48,6 +48,7 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
   if (auto refusal = CheckName(message.request_id(), field("request_id"))) return *refusal;
   request.request_id = message.request_id();
   request.epoch = message.epoch();
+  request.model = message.model();
 
   if (message.law_version() != law::kLawVersion) {
     return Refusal{Reason::kUnsupportedLawVersion, field("law_version"), absl::StrCat(law::kLawVersion),
@@ -63,7 +64,7 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
       CheckRange<uint32_t>(spec->vocabulary, 1, limits.max_vocabulary, field("vocabulary_size")),
       CheckRange<uint32_t>(spec->live_vocabulary, 1, spec->vocabulary, field("live_vocabulary_size")),
       CheckRange<uint32_t>(spec->choice_index, 0, kMaxChoiceIndex, field("choice_index")),
-      CheckCount(message.model().size(), kMaxNameBytes, field("model")),
+      CheckByteCount(message.model().size(), kMaxNameBytes, field("model")),
   };
   for (const std::optional<Refusal>& refusal : checks) {
     if (refusal) return *refusal;

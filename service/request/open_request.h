@@ -24,6 +24,7 @@ struct HistoryPiece {
 struct OpenRequest {
   std::string request_id;
   uint64_t epoch = 0;
+  std::string model;                         // may be empty
   std::shared_ptr<const SequenceSpec> spec;  // with a fresh seed if the message gave none
   std::optional<HistoryPiece> history;
 };

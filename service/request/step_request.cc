@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/trace.h"
 
 namespace sortition::service {
 namespace {
@@ -134,6 +135,7 @@ std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& fie
     case v1::RowMask::kUploadedMaskId:
       return NotImplemented(field + ".uploaded_mask_id");
     case v1::RowMask::kMaskRow:
+      if (!shape.mask_payload) return MissingField("step.masks");
       if (mask.mask_row() >= shape.mask_rows) {
         return Refusal{Reason::kOutOfRange, field + ".mask_row", absl::StrCat("< ", shape.mask_rows),
                        absl::StrCat("the step has ", shape.mask_rows, " mask rows")};
@@ -178,6 +180,10 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
     if (refusal) return *refusal;
   }
   shape.priority = message.priority();
+  if (message.has_trace()) {
+    if (auto refusal = CheckTrace(message.trace())) return *refusal;
+    shape.traced = IsSampled(message.trace());
+  }
   if (message.has_draft_probabilities()) return NotImplemented("step.draft_probabilities");
   if (auto refusal = ParseTimeout(message, &shape)) return *refusal;
   if (auto refusal = ParseLogits(message, payloads, limits, &shape)) return *refusal;

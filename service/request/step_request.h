@@ -29,6 +29,7 @@ struct StepShape {
   uint64_t mask_stride = 0;  // bytes
   absl::Duration timeout = absl::InfiniteDuration();
   int32_t priority = 0;
+  bool traced = false;  // the worker records this step's trace
 };
 
 // A refusal here concerns every row of the step. `message` holds no unknown fields. Thread-safe.

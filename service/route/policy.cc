@@ -1,7 +1,6 @@
 // Names of policies and reasons.
 #include "service/route/policy.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace sortition::service {
@@ -16,6 +15,30 @@ absl::StatusOr<RoutePolicy> RoutePolicy::Parse(std::string_view text) {
     return RoutePolicy{Kind::kPinned, std::string(text.substr(kPrefix.size()))};
   }
   return absl::InvalidArgumentError(absl::StrCat("\"", view, "\" is none of auto, round-robin, random, pinned:DEVICE"));
+}
+
+bool AbslParseFlag(absl::string_view text, RoutePolicy* policy, std::string* error) {
+  absl::StatusOr<RoutePolicy> parsed = RoutePolicy::Parse(std::string_view(text.data(), text.size()));
+  if (parsed.ok()) {
+    *policy = *std::move(parsed);
+  } else {
+    *error = std::string(parsed.status().message());
+  }
+  return error->empty();
+}
+
+std::string AbslUnparseFlag(const RoutePolicy& policy) {
+  switch (policy.kind) {
+    case RoutePolicy::Kind::kAuto:
+      return "auto";
+    case RoutePolicy::Kind::kRoundRobin:
+      return "round-robin";
+    case RoutePolicy::Kind::kRandom:
+      return "random";
+    case RoutePolicy::Kind::kPinned:
+      return "pinned:" + policy.device;
+  }
+  __builtin_unreachable();
 }
 
 std::string_view RouteReasonName(RouteReason reason) {

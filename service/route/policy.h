@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace sortition::service {
 
@@ -22,6 +23,10 @@ struct RoutePolicy {
   // "auto", "round-robin", "random" or "pinned:NAME". INVALID_ARGUMENT for anything else.
   static absl::StatusOr<RoutePolicy> Parse(std::string_view text);
 };
+
+// For flags.
+bool AbslParseFlag(absl::string_view text, RoutePolicy* policy, std::string* error);
+std::string AbslUnparseFlag(const RoutePolicy& policy);
 
 // Why a batch went where it went; the label of a metric.
 enum class RouteReason : uint8_t {

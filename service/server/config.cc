@@ -39,14 +39,14 @@ absl::Status ValidateRanges(const Config& config) {
       {"stream_unanswered_bytes", limits.stream_unanswered_bytes, 1024, kTera},
       {"stream_unanswered_rows", limits.stream_unanswered_rows, 1, 1000000},
       {"stream_sequences", limits.stream_sequences, 1, 10000000},
-      {"max_step_rows", limits.max_step_rows, 1, 1000000},
+      {"max_step_rows", limits.max_step_rows, 1, service::kMostStepRows},
       {"max_queued_rows", limits.max_queued_rows, 1, 10000000},
       {"max_vocabulary", limits.max_vocabulary, 1, service::Limits().max_vocabulary},
       {"max_sequences", limits.max_sequences, 1, 100000000},
       {"max_state_bytes", limits.max_state_bytes, 1 << 20, kTera},
       {"max_history", limits.max_history, 1, 1u << 30},
       {"kept_history", limits.kept_history, 1, 1u << 30},
-      {"max_listed_tokens", limits.max_listed_tokens, 0, service::Limits().max_vocabulary},
+      {"max_listed_tokens", limits.max_listed_tokens, 0, service::kMostListedTokens},
   };
   for (const NumberRange& number : numbers) {
     if (number.value < number.least || number.value > number.most) {
@@ -135,6 +135,9 @@ absl::Status ValidateListeners(const Config& config) {
 absl::Status Validate(const Config& config) {
   if (absl::Status status = ValidateRanges(config); !status.ok()) return status;
   if (absl::Status status = ValidateRelations(config); !status.ok()) return status;
+  if (!(config.recheck_share >= 0 && config.recheck_share <= 1)) {
+    return Wrong("recheck_share", absl::StrCat(config.recheck_share, " is not in 0..1"));
+  }
   return ValidateListeners(config);
 }
 

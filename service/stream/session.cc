@@ -79,7 +79,8 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   const std::shared_ptr<SessionSink> sink_;
   const uint64_t stream_id_;
 
-  // Touched by OnFrame's thread alone.
+  // Touched by OnFrame's thread alone. The name of the worker session is set before the first step and then stays, so
+  // that answers may read it.
   bool greeted_ = false;
   uint64_t messages_ = 0;
   std::string worker_session_;
@@ -157,7 +158,7 @@ std::optional<Refusal> Session::Impl::CheckFrame(const Frame& frame) const {
 std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   if (greeted_) return Refusal{Reason::kProtocolViolation, "hello", "", "a stream has one hello"};
   if (auto refusal = CheckName(hello.worker_session(), "hello.worker_session")) return refusal;
-  if (auto refusal = CheckCount(hello.client().size(), kMaxNameBytes, "hello.client")) return refusal;
+  if (auto refusal = CheckByteCount(hello.client().size(), kMaxNameBytes, "hello.client")) return refusal;
   greeted_ = true;
   worker_session_ = hello.worker_session();
   v1::StreamResponse response;
@@ -220,6 +221,8 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
     }
   }
   sequences_[request.request_id] = std::move(sequence);
+  engine_.event_log().SequenceOpened(
+      {worker_session_, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
 }
 
@@ -246,6 +249,7 @@ void Session::Impl::OnStep(Frame frame) {
   step->arrived = now;
   step->deadline = now + shape.timeout;
   step->priority = shape.priority;
+  step->traced = shape.traced;
   if (auto refusal = RegisterStep(step)) return RefuseStep(batch_id, *refusal, rows, bytes);
 
   const v1::Step& message = step->frame().message.step();
@@ -317,7 +321,7 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
     if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, row.step_id(), sequence, *answer);
     grant = std::move(std::get<StepGrant>(begun));
   }
-  step->AddRow(index, sequence, std::move(request), std::move(grant), std::move(mask_words), shape, logits);
+  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(mask_words), shape, logits);
 }
 
 void Session::Impl::OnCancel(const v1::CancelStep& cancel) {
@@ -354,7 +358,13 @@ void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bo
   }
   if (tokens > 0) engine_.observer().TokensDrawn(tokens);
   if (last) {
-    engine_.observer().StepAnswered(engine_.clock().Now() - step.arrived);
+    const absl::Duration latency = engine_.clock().Now() - step.arrived;
+    engine_.observer().StepAnswered(latency);
+    if (step.traced) {
+      const v1::TraceContext& trace = step.frame().message.step().trace();
+      engine_.event_log().StepTraced({worker_session_, trace.traceparent(), trace.tracestate(), step.batch_id(),
+                                      step.rows(), step.refused_rows(), latency});
+    }
     absl::MutexLock lock(&mutex_);
     steps_.erase(step.batch_id());
   }

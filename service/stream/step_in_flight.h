@@ -1,6 +1,7 @@
 // A step between its arrival and its last answer: what its rows need, and how their results become messages.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,8 +39,9 @@ class StepInFlight : public PendingStep {
 
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
   // `mask_words` is the packed mask of this row, empty if it has none.
-  void AddRow(uint32_t index, const StreamSequence& sequence, StepRowRequest request, std::optional<StepGrant> grant,
-              std::vector<uint32_t> mask_words, const StepShape& shape, const PayloadView& logits);
+  void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
+              std::optional<StepGrant> grant, std::vector<uint32_t> mask_words, const StepShape& shape,
+              const PayloadView& logits);
   void AnswerNow(uint32_t index, uint64_t step_id, const StreamSequence& sequence, const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
 
@@ -56,6 +58,10 @@ class StepInFlight : public PendingStep {
   uint32_t rows() const { return rows_; }
   uint64_t frame_bytes() const { return frame_.bytes; }
   const Frame& frame() const { return frame_; }
+  // Rows answered with an error so far; counted if the step is traced.
+  uint32_t refused_rows() const { return refused_.load(std::memory_order_relaxed); }
+
+  bool traced = false;  // set before the step is submitted
 
  private:
   struct Row {
@@ -80,6 +86,7 @@ class StepInFlight : public PendingStep {
   std::vector<int32_t> running_of_index_;
   v1::StepResults immediate_;
 
+  std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;
   uint32_t unanswered_ ABSL_GUARDED_BY(mutex_);
 };

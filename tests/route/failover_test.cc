@@ -64,14 +64,17 @@ const devices::Proof& SmallProof() {
   return proof;
 }
 
-class EventObserver : public NullObserver {
- public:
+struct Events : NullEventLog {
   void DeviceChanged(const DeviceEvent& event) override { events.push_back(event); }
+  std::vector<DeviceEvent> events;
+};
+
+class RecheckObserver : public NullObserver {
+ public:
   void RowsRechecked(std::string_view, uint32_t r, uint32_t w) override {
     right += r;
     wrong += w;
   }
-  std::vector<DeviceEvent> events;
   uint64_t right = 0;
   uint64_t wrong = 0;
 };
@@ -91,11 +94,13 @@ class World {
       pointers.push_back(devices_.back().get());
     }
     options.seed = seed;
+    options.event_log = &events_;
     batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
   }
 
   uint32_t Below(uint32_t end) { return uint32_t(random_() % end); }
-  EventObserver& observer() { return observer_; }
+  RecheckObserver& observer() { return observer_; }
+  const std::vector<DeviceEvent>& events() const { return events_.events; }
   absl::Time now() const { return clock_.Now(); }
   Batcher& batcher() { return *batcher_; }
   uint64_t wrong_tokens() const { return wrong_tokens_; }
@@ -168,7 +173,8 @@ class World {
 
   std::mt19937_64 random_;
   testing::FakeClock clock_;
-  EventObserver observer_;
+  Events events_;
+  RecheckObserver observer_;
   std::vector<std::unique_ptr<ScriptedFakeDevice>> devices_;
   std::unique_ptr<Batcher> batcher_;
   uint64_t wrong_tokens_ = 0;
@@ -209,7 +215,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
     world.Finish();
     if (HasFatalFailure()) return;
     lies += world.observer().wrong;
-    for (const DeviceEvent& event : world.observer().events) {
+    for (const DeviceEvent& event : world.events()) {
       quarantines += event.state == DeviceState::kQuarantined;
       returns += event.state == DeviceState::kServing;
     }
@@ -240,7 +246,7 @@ TEST(Recheck, ALiarIsCaughtWithinTheComputedNumberOfWrongRows) {
     while (world.observer().wrong == 0) world.Draw(10);
     EXPECT_LE(world.wrong_tokens(), most);
     wrong += world.wrong_tokens();
-    const DeviceEvent& event = world.observer().events.front();
+    const DeviceEvent& event = world.events().front();
     EXPECT_EQ(event.device, "fake0");
     EXPECT_EQ(event.state, DeviceState::kQuarantined);
     EXPECT_TRUE(event.gave_wrong_answer);
@@ -271,10 +277,10 @@ TEST(Failover, WithoutAnotherDeviceRowsAreRefusedUntilTheDeviceIsBack) {
                 return Fate{++batches == 3 ? Fate::Kind::kLost : Fate::Kind::kRight, absl::Microseconds(10)};
               }});
   world.Draw(100);
-  ASSERT_EQ(world.observer().events.size(), 2u);
-  EXPECT_EQ(world.observer().events[0].state, DeviceState::kQuarantined);
-  EXPECT_FALSE(world.observer().events[0].gave_wrong_answer);
-  EXPECT_EQ(world.observer().events[1].state, DeviceState::kServing);
+  ASSERT_EQ(world.events().size(), 2u);
+  EXPECT_EQ(world.events()[0].state, DeviceState::kQuarantined);
+  EXPECT_FALSE(world.events()[0].gave_wrong_answer);
+  EXPECT_EQ(world.events()[1].state, DeviceState::kServing);
   EXPECT_EQ(world.wrong_tokens(), 0u);
   world.Finish();
 }

@@ -52,6 +52,8 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"max_message_bytes", "1024..1073741823", [](Config& c) { c.limits.max_message_bytes = uint64_t{1} << 30; }},
       {"max_streams", "1..1000000", [](Config& c) { c.limits.max_streams = 0; }},
       {"max_vocabulary", "1..1048575", [](Config& c) { c.limits.max_vocabulary = 1u << 20; }},
+      {"max_step_rows", "1..32768", [](Config& c) { c.limits.max_step_rows = 32769; }},
+      {"max_listed_tokens", "0..131072", [](Config& c) { c.limits.max_listed_tokens = 131073; }},
       {"stalled_write", "100ms..24h", [](Config& c) { c.limits.stalled_write = absl::ZeroDuration(); }},
       {"stream_unanswered_bytes", "--max_message_bytes", [](Config& c) { c.limits.stream_unanswered_bytes = 1 << 20; }},
       {"stream_unanswered_rows", "--max_step_rows", [](Config& c) { c.limits.stream_unanswered_rows = 10; }},

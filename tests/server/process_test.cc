@@ -83,6 +83,23 @@ TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
   unlink(port_file.c_str());
 }
 
+TEST(ProcessTest, ATracedStepAndTheModelAreLogged) {
+  const std::string traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  ServerProcess process({Arguments({"--log_level=debug"}), {}, 0});
+  TestStream stream(Connect(process.Serving("listen")));
+  stream.Greet("engine-3");
+  stream.OpenSequence("a");
+  const auto opened = ParseJson(process.AwaitEvent("sequence_opened"));
+  ASSERT_TRUE(opened);
+  EXPECT_EQ(JsonText(*opened, "worker_session"), "engine-3");
+  EXPECT_EQ(JsonText(*opened, "model"), "");
+  ASSERT_TRUE(stream.SendStep("a", 1, traceparent));
+  const auto step = ParseJson(process.AwaitEvent("step"));
+  ASSERT_TRUE(step);
+  EXPECT_EQ(JsonText(*step, "traceparent"), traceparent);
+  EXPECT_EQ(JsonText(*step, "level"), "info");
+}
+
 // How many refusals for this reason a server has counted.
 int Refusals(const std::string& metrics_address, const std::string& reason) {
   const std::string metrics = HttpGet(metrics_address, "/metrics");

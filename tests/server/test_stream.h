@@ -30,8 +30,8 @@ class TestStream {
   void Greet(const std::string& worker_session = "worker");
   // Opens a sequence of kTestVocabulary tokens that needs no state.
   void OpenSequence(const std::string& request_id);
-  // Sends a step of one row of `request_id`; `step_id` is also its batch's id.
-  bool SendStep(const std::string& request_id, uint64_t step_id);
+  // Sends a step of one row of `request_id`; `step_id` is also its batch's id. An empty `traceparent` is not sent.
+  bool SendStep(const std::string& request_id, uint64_t step_id, const std::string& traceparent = "");
 
  private:
   grpc::ClientContext context_;

@@ -94,10 +94,11 @@ TEST(PartCount, AFrameOfEmptyRowsIsRefused) {
 
 // Whatever an open and a step may hold fits.
 TEST(PartCount, TheLimitsFit) {
-  const Limits limits;
   constexpr uint32_t kPartsOfARow = 6;  // itself, request_id, task, mask, its list, checkpoint
-  EXPECT_LE(limits.max_step_rows * kPartsOfARow + 100, kMaxMessageParts);
-  EXPECT_LE(limits.max_listed_tokens + 100, kMaxMessageParts);
+  EXPECT_LE(kMostStepRows * kPartsOfARow + 100, kMaxMessageParts);
+  EXPECT_LE(kMostListedTokens + 100, kMaxMessageParts);
+  EXPECT_LE(Limits().max_step_rows, kMostStepRows);
+  EXPECT_LE(Limits().max_listed_tokens, kMostListedTokens);
 }
 
 }  // namespace

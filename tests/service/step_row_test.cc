@@ -16,6 +16,7 @@ class StepRowTest : public ::testing::Test {
   StepRowTest() {
     shape_.vocabulary = kVocabulary;
     shape_.tensor_rows = 4;
+    shape_.mask_payload = 1;
     shape_.mask_rows = 2;
     spec_.vocabulary = kVocabulary;
     spec_.live_vocabulary = kLive;
@@ -135,9 +136,10 @@ TEST_F(StepRowTest, MaskRow) {
     row_.mutable_mask()->set_mask_row(mask_row);
     ExpectRefused(Reason::kOutOfRange, "step.rows[2].mask.mask_row");
   }
+  shape_.mask_payload.reset();
   shape_.mask_rows = 0;
   row_.mutable_mask()->set_mask_row(0);
-  ExpectRefused(Reason::kOutOfRange, "step.rows[2].mask.mask_row");
+  ExpectRefused(Reason::kMissingField, "step.masks");
   row_.mutable_mask()->clear_kind();
   ExpectRefused(Reason::kMissingField, "step.rows[2].mask.kind");
 }

@@ -9,6 +9,7 @@
 #include "tests/support/counting_observer.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/recording_event_log.h"
 
 namespace sortition::testing {
 
@@ -36,6 +37,7 @@ class TestEngine {
   service::Engine* operator->() { return engine_.get(); }
   FakeClock& clock() { return *clock_; }
   const CountingObserver& observer() const { return *observer_; }
+  const RecordingEventLog& event_log() const { return *event_log_; }
   FakeDevice& fake() { return *fake_; }
 
  private:
@@ -45,11 +47,13 @@ class TestEngine {
     options.devices.push_back(std::move(device));
     options.clock = clock_.get();
     options.observer = observer_.get();
+    options.event_log = event_log_.get();
     engine_ = std::make_unique<service::Engine>(std::move(options));
   }
 
   std::unique_ptr<FakeClock> clock_ = std::make_unique<FakeClock>();
   std::unique_ptr<CountingObserver> observer_ = std::make_unique<CountingObserver>();
+  std::unique_ptr<RecordingEventLog> event_log_ = std::make_unique<RecordingEventLog>();
   FakeDevice* fake_;  // owned by the engine; null on the CPU
   std::unique_ptr<service::Engine> engine_;
 };

@@ -1,0 +1,50 @@
+// What the service tells its logs about single devices, sequences and steps: little, and only what somebody asks for. Numbers
+// over all of them are the metrics' (observer.h).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "service/route/device_event.h"
+
+namespace sortition::service {
+
+// A step whose worker records its trace, answered to its last row.
+struct TracedStep {
+  std::string_view worker_session;
+  std::string_view traceparent;
+  std::string_view tracestate;
+  uint64_t batch_id = 0;
+  uint32_t rows = 0;
+  uint32_t refused_rows = 0;
+  absl::Duration latency;  // from its arrival to its last answer
+};
+
+struct OpenedSequence {
+  std::string_view worker_session;
+  std::string_view model;  // as the worker names it; may be empty
+  uint32_t vocabulary = 0;
+  bool stateful = false;
+};
+
+// Thread-safe; must not block for long. Texts are valid during the call alone; they come from a client, and each is
+// within kMaxNameBytes (the trace state kMaxTraceStateBytes).
+class EventLog {
+ public:
+  virtual ~EventLog() = default;
+  virtual void StepTraced(const TracedStep& step) = 0;
+  virtual void SequenceOpened(const OpenedSequence& sequence) = 0;
+  // A device has joined the pool, or left it.
+  virtual void DeviceChanged(const DeviceEvent& event) = 0;
+};
+
+// Logs nothing.
+class NullEventLog : public EventLog {
+ public:
+  void StepTraced(const TracedStep&) override {}
+  void SequenceOpened(const OpenedSequence&) override {}
+  void DeviceChanged(const DeviceEvent&) override {}
+};
+
+}  // namespace sortition::service

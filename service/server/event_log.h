@@ -1,0 +1,27 @@
+// The service's events as lines of the structured log.
+#pragma once
+
+#include "service/event_log.h"
+#include "service/server/log.h"
+
+namespace sortition::server {
+
+// Thread-safe.
+class LogLines : public service::EventLog {
+ public:
+  // `log` is not owned and outlives this.
+  explicit LogLines(Log* log) : log_(*log) {}
+
+  // "step", at level info: the worker asked for it.
+  void StepTraced(const service::TracedStep& step) override;
+  // "sequence_opened", at level debug.
+  void SequenceOpened(const service::OpenedSequence& sequence) override;
+  // "device", at level info where it joins, error where it leaves; and "touched_sequence" for each sequence to which a
+  // device that gave wrong answers may have given more.
+  void DeviceChanged(const service::DeviceEvent& event) override;
+
+ private:
+  Log& log_;
+};
+
+}  // namespace sortition::server
