@@ -1,10 +1,13 @@
 // Construction order: devices outlive the batcher, which waits for them.
 #include "service/engine.h"
 
+#include <random>
 #include <utility>
 
 namespace sortition::service {
 namespace {
+
+constexpr uint32_t kCheckThreads = 2;
 
 std::vector<devices::Device*> Pointers(const std::vector<std::unique_ptr<devices::Device>>& devices) {
   std::vector<devices::Device*> pointers;
@@ -17,6 +20,21 @@ EventLog& NoLog() {
   return log;
 }
 
+BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, CheckThreads* check_threads) {
+  BatcherOptions batcher;
+  batcher.policy = options.route;
+  batcher.recheck_share = options.recheck_share;
+  // A device must not be able to guess which of its rows are checked.
+  std::random_device random;
+  batcher.seed = uint64_t{random()} << 32 | random();
+  batcher.proof = options.proof;
+  batcher.event_log = event_log;
+  if (check_threads != nullptr) {
+    batcher.run_check = [check_threads](absl::AnyInvocable<void()> check) { check_threads->Run(std::move(check)); };
+  }
+  return batcher;
+}
+
 }  // namespace
 
 Engine::Engine(Options options)
@@ -27,7 +45,9 @@ Engine::Engine(Options options)
       event_log_(options.event_log == nullptr ? NoLog() : *options.event_log),
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
-      batcher_(limits_, Pointers(devices_), options.clock, options.observer) {}
+      check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
+      batcher_(limits_, Pointers(devices_), options.clock, options.observer,
+               OptionsOf(options, &event_log_, check_threads_.get())) {}
 
 Engine::~Engine() = default;
 
