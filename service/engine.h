@@ -25,7 +25,7 @@ class Engine {
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
-    RoutePolicy route;
+    RoutePolicy route = {};
     double recheck_share = 0;               // of live rows that are compared with the reference
     const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
   };

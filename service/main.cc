@@ -61,8 +61,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const std::vector<std::string> device_names = Names(*devices);
   monitoring::PrometheusObserver observer(device_names);
   LogLines event_log(log);
-  service::Engine engine({config.limits, std::move(*devices), &clock, &observer, &event_log, config.route,
-                          config.recheck_share, &proof});
+  service::Engine engine(
+      {config.limits, std::move(*devices), &clock, &observer, &event_log, config.route, config.recheck_share, &proof});
   if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log);

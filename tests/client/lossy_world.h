@@ -38,7 +38,8 @@ class ManualDevice final : public devices::Device {
     std::vector<devices::DeviceRow> rows;
     Done done;
   };
-  const devices::DeviceDescription description_{"manual", "cpu", "none", 4, 2};
+  const devices::DeviceDescription description_{
+      .name = "manual", .kind = "cpu", .hardware = "none", .max_batch_rows = 4, .batches_in_flight = 2};
   std::deque<Batch> batches_;
 };
 
