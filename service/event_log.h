@@ -1,5 +1,5 @@
-// What the service tells its logs about single devices, sequences and steps: little, and only what somebody asks for. Numbers
-// over all of them are the metrics' (observer.h).
+// What the service tells its logs about single devices, sequences and steps: little, and only what somebody asks for.
+// Numbers over all of them are the metrics' (observer.h).
 #pragma once
 
 #include <cstdint>
