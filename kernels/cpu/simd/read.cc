@@ -145,20 +145,15 @@ HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
   }
 }
 
-// Lane i stands for the whole of group i. Calls prepare(first, groups) before it loads these.
-template <class Reader, typename Prepare, typename Load>
-HWY_INLINE typename Reader::V WholeGroups(Prepare prepare, Load load) {
+// Lane i stands for the whole of group i.
+template <class Reader, typename Load>
+HWY_INLINE typename Reader::V WholeGroups(Load load) {
   const typename Reader::D d;
   constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
   typename Reader::V parts[kBlocks];
-  // Not unrolled, or the compiler would prepare everything before it loads anything.
-#pragma GCC unroll 1
-  for (size_t i = 0; i < kBlocks; ++i) {
-    prepare(i * kBlock, kBlock);
-    parts[i] = PartsOfGroups<kBlock, Reader>(i * kBlock, load);
-  }
+  for (size_t i = 0; i < kBlocks; ++i) parts[i] = PartsOfGroups<kBlock, Reader>(i * kBlock, load);
   if constexpr (kBlocks == 1) return parts[0];
   if constexpr (kBlocks == 2) {
     return Reader::Larger(hn::ConcatLowerLower(d, parts[1], parts[0]), hn::ConcatUpperUpper(d, parts[1], parts[0]));
@@ -173,19 +168,27 @@ HWY_INLINE typename Reader::V WholeGroups(Prepare prepare, Load load) {
 }
 
 // So far ahead are cache lines asked for: left to itself the processor asks too late even for what lies in its L2,
-// because of the work between the loads.
+// because of the work between the loads. May be past the row's end, since nothing is read.
 constexpr size_t kPrefetchBytes = 2048;
+
+HWY_INLINE void Prefetch(const std::byte* line) {
+#if HWY_ARCH_X86
+  // What asks in C++ is moved by the compiler, to where many lines are asked for at once and the gain is lost.
+  asm volatile("prefetcht0 %0" : : "m"(*line));
+#else
+  hwy::Prefetch(line);
+#endif
+}
 
 // The same of consecutive groups, of which the first lies at `elements`.
 template <class Reader>
 HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
   constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
-  return WholeGroups<Reader>(
-      [&](size_t first, size_t groups) HWY_ATTR {
-        const std::byte* const ahead = elements + first * kGroupBytes + kPrefetchBytes;
-        for (size_t line = 0; line < groups * kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
-      },
-      [&](size_t group) HWY_ATTR { return reader->LoadGroup(elements + group * kGroupBytes); });
+  return WholeGroups<Reader>([&](size_t group) HWY_ATTR {
+    const std::byte* const at = elements + group * kGroupBytes;
+    for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
+    return reader->LoadGroup(at);
+  });
 }
 
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
@@ -286,7 +289,6 @@ void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uin
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     for (uint32_t i = 0; i < count; i += kLanes) {
       const VF32 maxima = WholeGroups<Floats32>(
-          [](size_t, size_t) HWY_ATTR {},
           // Behind the list's end: its first, again.
           [&](size_t lane) HWY_ATTR { return LoadSent<kType>(row, groups[i + lane < count ? i + lane : 0]); });
       hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);
