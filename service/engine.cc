@@ -27,6 +27,7 @@ Engine::Engine(Options options)
       event_log_(options.event_log == nullptr ? NoLog() : *options.event_log),
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
+      replays_(limits_, options.clock, &entropy_),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer) {}
 
 Engine::~Engine() = default;

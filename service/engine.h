@@ -12,6 +12,7 @@
 #include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
+#include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
 
 namespace sortition::service {
@@ -24,8 +25,8 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
-    Entropy* entropy = nullptr;                             // the same; null: the operating system's
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
+    Entropy* entropy = nullptr;                             // the same; null: the operating system's
   };
 
   explicit Engine(Options options);
@@ -37,6 +38,7 @@ class Engine {
   Entropy& entropy() { return entropy_; }
   EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
+  ReplayBudget& replays() { return replays_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
@@ -49,6 +51,7 @@ class Engine {
   EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
+  ReplayBudget replays_;
   Batcher batcher_;
 };
 
