@@ -36,12 +36,16 @@ struct BatchResult {
   uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
 };
 
+// Of DeviceDescription::memory: what the processor addresses.
+inline constexpr uint32_t kHostMemory = 0;
+
 struct DeviceDescription {
   std::string name;      // "cpu0"
   std::string kind;      // "cpu", "vulkan", "cuda"
   std::string hardware;  // as its driver names it
   uint32_t max_batch_rows = 0;
   uint32_t max_vocabulary = kernels::kMaxVocabulary;  // live tokens of a row
+  uint32_t memory = kHostMemory;                      // the memory it computes in; other devices may share it
   uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
 };
 

@@ -44,6 +44,14 @@ inline constexpr MetricName kDeviceBatches = {"sortition_device_batches", "Batch
 inline constexpr MetricName kDeviceRows = {"sortition_device_rows", "Rows of the batches that the device has."};
 inline constexpr MetricName kDeviceFailures = {"sortition_device_failures_total",
                                                "Batches that the device failed to answer."};
+inline constexpr MetricName kDeviceState = {"sortition_device_state",
+                                            "1 for the state that a device is in, 0 for the others."};
+inline constexpr MetricName kRoutedBatches = {"sortition_routed_batches_total",
+                                              "Batches given to a device, by why to that one."};
+inline constexpr MetricName kRerunRows = {"sortition_rerun_rows_total",
+                                          "Rows of batches that failed on the device and went to another."};
+inline constexpr MetricName kRecheckedRows = {
+    "sortition_rechecked_rows_total", "Live rows whose answer was compared with the reference, by how that went."};
 
 // Sequences.
 inline constexpr MetricName kLiveSequences = {"sortition_live_sequences", "Sequences whose state is held."};

@@ -43,6 +43,18 @@ prometheus::MetricFamily LimitGauges(const service::Limits& limits) {
   return family;
 }
 
+prometheus::MetricFamily DeviceStates(const std::vector<service::DeviceStatus>& statuses) {
+  prometheus::MetricFamily family{kDeviceState.name, kDeviceState.help, prometheus::MetricType::Gauge, {}};
+  for (const service::DeviceStatus& status : statuses) {
+    for (const service::DeviceState state : service::kAllDeviceStates) {
+      family.metric.push_back(Reading(
+          status.state == state ? 1 : 0,
+          {{"device", status.device->description().name}, {"state", std::string(service::DeviceStateName(state))}}));
+    }
+  }
+  return family;
+}
+
 double Seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
@@ -88,6 +100,7 @@ LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining
 
 std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
   return {
+      DeviceStates(engine_.batcher().device_statuses()),
       Gauge(kQueuedRows, engine_.batcher().queued_rows()),
       Gauge(kLiveSequences, engine_.sequences().live_sequences()),
       Gauge(kStateBytes, static_cast<double>(engine_.sequences().state_bytes())),

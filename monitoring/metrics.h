@@ -36,6 +36,9 @@ class PrometheusObserver final : public service::Observer {
                  absl::Duration kernel_time) override;
   void BatchFailed(std::string_view device) override;
   void SequenceOpened() override;
+  void BatchRouted(std::string_view device, service::RouteReason reason) override;
+  void RowsRerun(std::string_view device, uint32_t rows) override;
+  void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) override;
   void SequencesEvicted(std::string_view cause, uint32_t count) override;
   void HistoryReplayed(uint32_t tokens) override;
   void StreamOpened(service::Transport transport) override;
@@ -52,6 +55,10 @@ class PrometheusObserver final : public service::Observer {
     prometheus::Gauge& given_rows;
     prometheus::Histogram& rows;
     prometheus::Histogram& kernel_seconds;
+    std::map<service::RouteReason, prometheus::Counter*> routed;
+    prometheus::Counter& rerun_rows;
+    prometheus::Counter& right_rows;
+    prometheus::Counter& wrong_rows;
   };
   struct TransportMetrics {
     prometheus::Gauge& streams;

@@ -1,10 +1,13 @@
 // Construction order: devices outlive the batcher, which waits for them.
 #include "service/engine.h"
 
+#include <random>
 #include <utility>
 
 namespace sortition::service {
 namespace {
+
+constexpr uint32_t kCheckThreads = 2;
 
 std::vector<devices::Device*> Pointers(const std::vector<std::unique_ptr<devices::Device>>& devices) {
   std::vector<devices::Device*> pointers;
@@ -15,6 +18,21 @@ std::vector<devices::Device*> Pointers(const std::vector<std::unique_ptr<devices
 EventLog& NoLog() {
   static NullEventLog log;
   return log;
+}
+
+BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, CheckThreads* check_threads) {
+  BatcherOptions batcher;
+  batcher.policy = options.route;
+  batcher.recheck_share = options.recheck_share;
+  // A device must not be able to guess which of its rows are checked.
+  std::random_device random;
+  batcher.seed = uint64_t{random()} << 32 | random();
+  batcher.proof = options.proof;
+  batcher.event_log = event_log;
+  if (check_threads != nullptr) {
+    batcher.run_check = [check_threads](absl::AnyInvocable<void()> check) { check_threads->Run(std::move(check)); };
+  }
+  return batcher;
 }
 
 }  // namespace
@@ -28,7 +46,9 @@ Engine::Engine(Options options)
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
       replays_(limits_, options.clock, &entropy_),
-      batcher_(limits_, Pointers(devices_), options.clock, options.observer) {}
+      check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
+      batcher_(limits_, Pointers(devices_), options.clock, options.observer,
+               OptionsOf(options, &event_log_, check_threads_.get())) {}
 
 Engine::~Engine() = default;
 

@@ -12,6 +12,7 @@
 #include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
+#include "service/route/check_threads.h"
 #include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
 
@@ -27,6 +28,9 @@ class Engine {
     Observer* observer = nullptr;                           // not owned, outlives the engine
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
     Entropy* entropy = nullptr;                             // the same; null: the operating system's
+    RoutePolicy route;
+    double recheck_share = 0;               // of live rows that are compared with the reference
+    const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
   };
 
   explicit Engine(Options options);
@@ -52,6 +56,7 @@ class Engine {
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
   ReplayBudget replays_;
+  std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };
 

@@ -1,11 +1,12 @@
-// What the service tells its logs about single sequences and steps: little, and only what somebody asks for. Numbers
-// over all of them are the metrics' (observer.h).
+// What the service tells its logs about single devices, sequences and steps: little, and only what somebody asks for.
+// Numbers over all of them are the metrics' (observer.h).
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "service/route/device_event.h"
 
 namespace sortition::service {
 
@@ -34,6 +35,8 @@ class EventLog {
   virtual ~EventLog() = default;
   virtual void StepTraced(const TracedStep& step) = 0;
   virtual void SequenceOpened(const OpenedSequence& sequence) = 0;
+  // A device has joined the pool, or left it.
+  virtual void DeviceChanged(const DeviceEvent& event) = 0;
 };
 
 // Logs nothing.
@@ -41,6 +44,7 @@ class NullEventLog : public EventLog {
  public:
   void StepTraced(const TracedStep&) override {}
   void SequenceOpened(const OpenedSequence&) override {}
+  void DeviceChanged(const DeviceEvent&) override {}
 };
 
 }  // namespace sortition::service

@@ -58,8 +58,10 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
 // Serves until a stop signal. The error says what kept it from serving.
 absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const service::RealClock clock;
-  auto devices = StartDevices(config);
+  auto devices = StartDevices(config, log);
   if (!devices.ok()) return devices.status();
+  if (absl::Status status = CheckRoute(config, *devices); !status.ok()) return status;
+  const devices::Proof proof;
   const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
   monitoring::PrometheusObserver observer(descriptions);
   LogLines event_log(log);
@@ -67,7 +69,11 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .devices = std::move(*devices),
                           .clock = &clock,
                           .observer = &observer,
-                          .event_log = &event_log});
+                          .event_log = &event_log,
+                          .route = config.route,
+                          .recheck_share = config.recheck_share,
+                          .proof = &proof});
+  if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();

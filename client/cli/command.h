@@ -40,6 +40,7 @@ std::string ToJson(const google::protobuf::Message& message, bool one_line);
 
 // The commands. Each says on stderr what went wrong.
 Outcome Info();
+Outcome Devices();
 Outcome Sample(const std::vector<std::string>& arguments);
 Outcome Watch();
 Outcome Health();

@@ -1,7 +1,8 @@
-// sortitionctl info: what a server is and can do.
+// sortitionctl info and devices: what a server is and can do, and on what.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -34,9 +35,19 @@ void PrintTables(const v1::ServerInformation& information) {
   for (const auto& table : {devices, limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
 }
 
-}  // namespace
+void PrintDevices(const v1::ServerInformation& information) {
+  std::vector<std::vector<std::string>> rows = {
+      {"DEVICE", "KIND", "STATE", "WHY", "MAX VOCABULARY", "LAUNCH US", "ROW US", "BYTE NS", "HARDWARE"}};
+  for (const auto& device : information.devices()) {
+    rows.push_back({device.name(), device.kind(), device.state(), device.reason(),
+                    absl::StrCat(device.max_vocabulary()), absl::StrFormat("%.1f", device.launch_nanoseconds() / 1000),
+                    absl::StrFormat("%.1f", device.row_nanoseconds() / 1000),
+                    absl::StrFormat("%.3f", device.byte_nanoseconds()), device.hardware()});
+  }
+  std::printf("%s", FormatTable(rows).c_str());
+}
 
-Outcome Info() {
+Outcome Show(void (*print)(const v1::ServerInformation&)) {
   const auto channel = MakeChannel();
   if (!channel.ok()) return Fail(channel.status());
   const auto stub = v1::InformationService::NewStub(*channel);
@@ -48,9 +59,14 @@ Outcome Info() {
   if (WantsJson()) {
     std::printf("%s", ToJson(information, /*one_line=*/false).c_str());
   } else {
-    PrintTables(information);
+    print(information);
   }
   return Outcome::kDone;
 }
+
+}  // namespace
+
+Outcome Info() { return Show(PrintTables); }
+Outcome Devices() { return Show(PrintDevices); }
 
 }  // namespace sortition::cli

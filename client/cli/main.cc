@@ -16,6 +16,7 @@ namespace {
 constexpr char kUsage[] = R"(talks to a sortitiond.
 
   sortitionctl info            versions, devices, every limit, every parameter
+  sortitionctl devices         each device: whether it serves and why, and what batches cost on it
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
   sortitionctl watch           live counters, one line an interval (--interval, --count)
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
@@ -33,6 +34,7 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(positional.begin() + (command.empty() ? 1 : 2), positional.end());
   if (command == "sample") return static_cast<int>(Sample(arguments));
   if (arguments.empty() && command == "info") return static_cast<int>(Info());
+  if (arguments.empty() && command == "devices") return static_cast<int>(Devices());
   if (arguments.empty() && command == "health") return static_cast<int>(Health());
   if (arguments.empty() && command == "watch") return static_cast<int>(Watch());
   std::fprintf(stderr, "sortitionctl %s\n", kUsage);

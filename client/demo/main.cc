@@ -19,6 +19,7 @@
 #include "client/demo/worker/story.h"
 
 ABSL_FLAG(std::string, server, "", "Path of a sortitiond to start on a free loopback port, and to stop at the end");
+ABSL_FLAG(std::string, devices, "cpu", "Devices that the server started here uses, as its flag of that name");
 ABSL_FLAG(std::string, connect, "",
           "Address of a running sortitiond, HOST:PORT or unix:PATH. Without this and --server: in process");
 ABSL_FLAG(uint32_t, sequences, 8, "Stories to write at once, 1 to 1024");
@@ -129,7 +130,7 @@ absl::Status Run(const std::string& address, const std::string& where) {
 }
 
 absl::Status RunWithServer(const std::string& program) {
-  const auto server = ServerProcess::Start(program, {"--log_level=warning"}, /*log_file=*/"");
+  const auto server = ServerProcess::Start(program, {"--log_level=warning", "--devices=" + absl::GetFlag(FLAGS_devices)}, /*log_file=*/"");
   if (!server.ok()) return server.status();
   const absl::Status status =
       Run((*server)->address(), absl::StrCat("by a server of our own at ", (*server)->address()));

@@ -2,6 +2,7 @@
 #include "service/batch/batcher.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,10 @@ namespace sortition::service {
 // A closed batch: what was taken from the queue, and where it runs.
 struct Batcher::Batch {
   devices::Device* device = nullptr;
+  RouteReason reason = RouteReason::kFastest;
+  Router::Batch shape;
   std::vector<Waiting> rows;
+  std::vector<uint32_t> checked;                     // rows that are compared with the reference
   absl::Duration queue_wait = absl::ZeroDuration();  // of its oldest row
 };
 
@@ -41,13 +45,23 @@ class Deliveries {
 
 }  // namespace
 
-Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer)
-    : limits_(limits), clock_(*clock), observer_(*observer), router_(std::move(devices)) {}
+uint64_t BytesOf(const devices::DeviceRow& row) {
+  return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
+}
+
+Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer,
+                 BatcherOptions options)
+    : limits_(limits),
+      options_(std::move(options)),
+      clock_(*clock),
+      observer_(*observer),
+      router_(std::move(devices), options_.policy, options_.seed),
+      lottery_(options_.recheck_share, options_.seed) {}
 
 Batcher::~Batcher() {
+  const auto done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return undelivered_rows_ == 0 && proofs_ == 0; };
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](uint32_t* undelivered) { return *undelivered == 0; }, &undelivered_rows_));
+  mutex_.Await(absl::Condition(&done));
 }
 
 std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
@@ -60,7 +74,7 @@ std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::v
     auto& queue = queue_[step->priority];
     queued_rows_ += static_cast<uint32_t>(rows.size());
     undelivered_rows_ += static_cast<uint32_t>(rows.size());
-    for (QueuedRow& row : rows) queue.push_back({step, std::move(row)});
+    for (QueuedRow& row : rows) queue.push_back({step, std::move(row), next_number_++, 0});
   }
   Dispatch();
   return std::nullopt;
@@ -88,69 +102,188 @@ std::optional<Refusal> Batcher::WhyNot(const PendingStep& step, absl::Time now) 
   return std::nullopt;
 }
 
+// What the front of the queue would be as a batch: as many rows like the first as wait.
+Router::Batch Batcher::NextBatch() const {
+  const devices::DeviceRow& front = queue_.begin()->second.front().row.row;
+  return {queued_rows_, queued_rows_ * BytesOf(front), front.request.live_vocabulary, devices::kHostMemory};
+}
+
 std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects) {
-  devices::Device* device = router_.Choose();
-  if (device == nullptr) return nullptr;
-  auto batch = std::make_unique<Batch>();
-  batch->device = device;
-  const uint32_t room = device->description().max_batch_rows;
-  while (!queue_.empty() && batch->rows.size() < room) {
-    auto& queue = queue_.begin()->second;
-    while (!queue.empty() && batch->rows.size() < room) {
+  while (!queue_.empty()) {
+    if (!router_.CanServe(NextBatch().vocabulary)) {
+      RefuseUnservable(rejects);
+      continue;
+    }
+    const Router::Choice choice = router_.Choose(NextBatch(), now);
+    if (choice.device == nullptr) return nullptr;
+    auto batch = std::make_unique<Batch>();
+    batch->device = choice.device;
+    batch->reason = choice.reason;
+    FillBatch(batch.get(), now, rejects);
+    if (batch->rows.empty()) continue;
+    router_.Started(batch->device, batch->shape, now);
+    return batch;
+  }
+  return nullptr;
+}
+
+void Batcher::RefuseUnservable(Rejects* rejects) {
+  for (auto& [priority, queue] : queue_) {
+    std::erase_if(queue, [&](Waiting& waiting) {
+      if (router_.CanServe(waiting.row.row.request.live_vocabulary)) return false;
+      rejects->push_back({std::move(waiting.step), waiting.row.index,
+                          Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
+                                  absl::Milliseconds(100)}});
+      --queued_rows_;
+      return true;
+    });
+  }
+  std::erase_if(queue_, [](const auto& entry) { return entry.second.empty(); });
+}
+
+void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
+  const devices::DeviceDescription& description = batch->device->description();
+  for (auto entry = queue_.begin(); entry != queue_.end();) {
+    auto& queue = entry->second;
+    std::deque<Waiting> skipped;  // rows that the device is not able to take
+    while (!queue.empty() && batch->rows.size() < description.max_batch_rows) {
       Waiting waiting = std::move(queue.front());
       queue.pop_front();
-      --queued_rows_;
       if (std::optional<Refusal> refusal = WhyNot(*waiting.step, now)) {
         rejects->push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
+        --queued_rows_;
         continue;
       }
+      const uint32_t vocabulary = waiting.row.row.request.live_vocabulary;
+      if (vocabulary > description.max_vocabulary) {
+        skipped.push_back(std::move(waiting));
+        continue;
+      }
+      --queued_rows_;
+      batch->shape.vocabulary = std::max(batch->shape.vocabulary, vocabulary);
+      batch->shape.bytes += BytesOf(waiting.row.row);
       batch->queue_wait = std::max(batch->queue_wait, now - waiting.step->arrived);
+      if (lottery_.Draw()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
       batch->rows.push_back(std::move(waiting));
     }
-    if (queue.empty()) queue_.erase(queue_.begin());
+    queue.insert(queue.begin(), std::make_move_iterator(skipped.begin()), std::make_move_iterator(skipped.end()));
+    entry = queue.empty() ? queue_.erase(entry) : std::next(entry);
+    if (batch->rows.size() == description.max_batch_rows) break;
   }
-  if (batch->rows.empty()) return nullptr;
-  router_.Started(device, static_cast<uint32_t>(batch->rows.size()));
-  return batch;
+  batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
 }
 
 void Batcher::Start(std::unique_ptr<Batch> batch) {
+  // The batch keeps its rows: they may have to be checked, or run again.
   std::vector<devices::DeviceRow> rows;
   rows.reserve(batch->rows.size());
-  for (Waiting& waiting : batch->rows) rows.push_back(std::move(waiting.row.row));
+  for (const Waiting& waiting : batch->rows) rows.push_back(waiting.row.row);
   devices::Device* device = batch->device;
   observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()));
+  observer_.BatchRouted(device->description().name, batch->reason);
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchResult result) mutable {
     Finish(std::move(batch), std::move(result));
   });
 }
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) {
-  const uint32_t rows = static_cast<uint32_t>(batch->rows.size());
-  SORTITION_CHECK(!result.status.ok() || result.answers.size() == rows);
-  {
-    absl::MutexLock lock(&mutex_);
-    router_.Finished(batch->device, rows);
-  }
-  // The device goes on with the next batch while this one's answers are written.
-  Dispatch();
-  observer_.BatchDone(batch->device->description().name, rows, batch->queue_wait,
+  SORTITION_CHECK(!result.status.ok() || result.answers.size() == batch->rows.size());
+  observer_.BatchDone(batch->device->description().name, batch->shape.rows, batch->queue_wait,
                       absl::Nanoseconds(result.kernel_nanoseconds));
   if (!result.status.ok()) observer_.BatchFailed(batch->device->description().name);
+  if (!result.status.ok() || batch->checked.empty()) {
+    absl::Status status = result.status;
+    return Settle(std::move(batch), std::move(result), std::move(status));
+  }
+  absl::AnyInvocable<void()> check = [this, batch = std::move(batch), result = std::move(result)]() mutable {
+    uint32_t wrong = 0;
+    for (const uint32_t row : batch->checked) wrong += !IsRight(batch->rows[row].row.row, result.answers[row]);
+    observer_.RowsRechecked(batch->device->description().name, uint32_t(batch->checked.size()) - wrong, wrong);
+    absl::Status verdict;
+    if (wrong != 0) verdict = absl::DataLossError(absl::StrCat("wrong answers to ", wrong, " live rows"));
+    Settle(std::move(batch), std::move(result), std::move(verdict));
+  };
+  if (options_.run_check) {
+    options_.run_check(std::move(check));
+  } else {
+    check();
+  }
+}
+
+void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, absl::Status verdict) {
+  DeviceEvent event;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = clock_.Now();
+    const bool serves = router_.health(batch->device).serves();
+    router_.Finished(batch->device, batch->shape, verdict.ok(), now);
+    if (!verdict.ok() && serves && options_.proof != nullptr) Quarantine(batch->device, verdict, now, &event);
+    // Of a device that was found out meanwhile nothing is believed.
+    if (verdict.ok() && !serves) verdict = absl::UnavailableError(router_.health(batch->device).reason());
+    if (verdict.ok() && lottery_.share() > 0 && lottery_.share() < 1) NoteTouched(*batch);
+  }
+  Tell(event);
+  if (verdict.ok()) return Answer(std::move(batch), std::move(result));
+  RunAgain(std::move(batch), verdict);
+}
+
+void Batcher::Answer(std::unique_ptr<Batch> batch, devices::BatchResult result) {
+  // The device goes on with the next batch while this one's answers are written.
+  Dispatch();
+  const uint32_t rows = static_cast<uint32_t>(batch->rows.size());
   Deliveries deliveries;
   for (uint32_t i = 0; i < rows; ++i) {
-    RowOutcome outcome{batch->rows[i].row.index, {}};
-    if (result.status.ok()) {
-      outcome.result = std::move(result.answers[i]);
-    } else {
-      outcome.result =
-          Refusal{Reason::kDeviceFailed, "", "", std::string(result.status.message()), absl::Milliseconds(100)};
-    }
-    deliveries.Add(std::move(batch->rows[i].step), std::move(outcome));
+    deliveries.Add(std::move(batch->rows[i].step), {batch->rows[i].row.index, std::move(result.answers[i])});
   }
   deliveries.Send();
   absl::MutexLock lock(&mutex_);
   undelivered_rows_ -= rows;
+}
+
+void Batcher::RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why) {
+  const std::string& device = batch->device->description().name;
+  Rejects rejects;
+  uint32_t again = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto waiting = batch->rows.rbegin(); waiting != batch->rows.rend(); ++waiting) {
+      if (++waiting->attempts >= kMostAttempts ||
+          !router_.OtherCanServe(batch->device, waiting->row.row.request.live_vocabulary)) {
+        rejects.push_back(
+            {std::move(waiting->step), waiting->row.index,
+             Refusal{Reason::kDeviceFailed, "", "", std::string(why.message()), absl::Milliseconds(100)}});
+        continue;
+      }
+      auto& queue = queue_[waiting->step->priority];
+      const auto place = std::upper_bound(queue.begin(), queue.end(), waiting->number,
+                                          [](uint64_t number, const Waiting& other) { return number < other.number; });
+      queue.insert(place, std::move(*waiting));
+      ++queued_rows_;
+      ++again;
+    }
+  }
+  if (again != 0) observer_.RowsRerun(device, again);
+  Dispatch();
+  Deliver(std::move(rejects));
+}
+
+void Batcher::NoteTouched(const Batch& batch) {
+  Touched& touched = touched_[batch.device];
+  touched.rows += batch.rows.size() - batch.checked.size();
+  for (const Waiting& waiting : batch.rows) {
+    if (touched.sequences.size() == DeviceEvent::kMostTouched) return;
+    touched.sequences.insert(waiting.row.sequence);
+  }
+}
+
+void Batcher::Quarantine(const devices::Device* device, const absl::Status& why, absl::Time now, DeviceEvent* event) {
+  DeviceHealth& health = router_.health(device);
+  health.Quarantine(std::string(why.message()), now);
+  *event = {device->description().name, health.state(), health.reason(), absl::IsDataLoss(why), 0, {}};
+  if (!event->gave_wrong_answer) return;
+  Touched& touched = touched_[device];
+  event->unchecked_rows = touched.rows;
+  event->touched.assign(touched.sequences.begin(), touched.sequences.end());
 }
 
 void Batcher::Deliver(Rejects rejects) {
@@ -181,6 +314,67 @@ void Batcher::Sweep() {
     std::erase_if(queue_, [](const auto& entry) { return entry.second.empty(); });
   }
   Deliver(std::move(rejects));
+  StartProofs();
+  Dispatch();
+}
+
+void Batcher::Tell(const DeviceEvent& event) {
+  if (options_.event_log != nullptr && !event.device.empty()) options_.event_log->DeviceChanged(event);
+}
+
+void Batcher::StartProofs() {
+  if (options_.proof == nullptr) return;
+  std::vector<devices::Device*> due;
+  {
+    absl::MutexLock lock(&mutex_);
+    due = router_.DueForProof(clock_.Now());
+    for (const devices::Device* device : due) router_.health(device).ProofStarted();
+    proofs_ += static_cast<uint32_t>(due.size());
+  }
+  for (devices::Device* device : due) {
+    options_.proof->Start(device,
+                          [this, device](const devices::Proof::Verdict& verdict) { EndProof(device, verdict); });
+  }
+}
+
+void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& verdict) {
+  DeviceEvent event;
+  {
+    absl::MutexLock lock(&mutex_);
+    TakeVerdict(device, verdict, clock_.Now(), &event);
+  }
+  Tell(event);
+  Dispatch();
+  absl::MutexLock lock(&mutex_);
+  --proofs_;
+}
+
+void Batcher::TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
+                          DeviceEvent* event) {
+  touched_.erase(device);
+  if (!verdict.status.ok()) return Quarantine(device, verdict.status, now, event);
+  for (const devices::Proof::Timing& timing : verdict.timings) {
+    const bool moves = device->description().memory != devices::kHostMemory;
+    router_.costs(device).Observe({timing.rows, timing.bytes, moves}, timing.time, now);
+  }
+  router_.costs(device).MakePrior();
+  DeviceHealth& health = router_.health(device);
+  health.Proved(absl::StrCat("proved by ", verdict.rows, " known rows"), now);
+  *event = {device->description().name, health.state(), health.reason(), false, 0, {}};
+}
+
+void Batcher::SetProved(const devices::Device* device, const devices::Proof::Verdict& verdict) {
+  DeviceEvent event;
+  {
+    absl::MutexLock lock(&mutex_);
+    TakeVerdict(device, verdict, clock_.Now(), &event);
+  }
+  Tell(event);
+}
+
+std::vector<DeviceStatus> Batcher::device_statuses() const {
+  absl::MutexLock lock(&mutex_);
+  return router_.Statuses();
 }
 
 uint32_t Batcher::queued_rows() const {

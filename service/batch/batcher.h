@@ -1,26 +1,35 @@
-// Gathers rows of all streams into batches for the devices, work-conserving: a device with room never waits for a
-// fuller batch.
+// Gathers rows of all streams into batches for the devices, work-conserving: a device that the router chooses never
+// waits for a fuller batch.
 //
-// A batch is open while every device is busy: rows that arrive join it. When a device has room the batch closes,
-// highest priority first and oldest first within a priority, and goes to the device the router chooses.
+// A batch is open while no device is to have it: rows that arrive join it. When the router chooses one the batch
+// closes, highest priority first and oldest first within a priority. Where its device fails, or gives a wrong answer,
+// the device leaves the pool until it has proved itself again, and the batch's rows take their old places in the
+// queue, for another device.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/device.h"
+#include "devices/proof/proof.h"
 #include "service/clock.h"
+#include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
 #include "service/refusal.h"
+#include "service/route/recheck.h"
 #include "service/route/router.h"
 
 namespace sortition::service {
@@ -52,15 +61,32 @@ class PendingStep {
 
 struct QueuedRow {
   uint32_t index = 0;
+  std::string sequence;    // its request id
   devices::DeviceRow row;  // all it refers to stays alive as long as its step does
+};
+
+struct BatcherOptions {
+  RoutePolicy policy;
+  double recheck_share = 0;  // of live rows that are compared with the reference
+  uint64_t seed = 0;         // of choices at random; a secret where rows are re-checked
+  // By which a device that failed comes back; not owned. Null: whatever a device does, it stays in the pool.
+  const devices::Proof* proof = nullptr;
+  EventLog* event_log = nullptr;  // not owned, outlives the batcher; null: no log
+  // Runs a comparison with the reference; within the call where it is not set. Outlives the batcher.
+  std::function<void(absl::AnyInvocable<void()>)> run_check;
 };
 
 // Thread-safe; never blocks for long.
 class Batcher {
  public:
-  // `devices` are not owned and outlive the batcher, as do `clock` and `observer`.
-  Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer);
-  // Waits until every row has been delivered.
+  // After so many devices have failed a row, it is answered with DEVICE_FAILED, as it is where no other device serves.
+  static constexpr uint32_t kMostAttempts = 4;
+
+  // `devices` are not owned and outlive the batcher, as do `clock` and `observer`. They serve from the start: the
+  // caller has proved them, or quarantines them.
+  Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer,
+          BatcherOptions options = {});
+  // Waits until every row has been delivered and every proof has ended.
   ~Batcher();
 
   // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue. Rows of a step that
@@ -68,15 +94,21 @@ class Batcher {
   std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   // Answers the queued rows of steps that were cancelled or have passed their deadline, without waiting for a device to
-  // have room.
+  // have room; starts the proofs that are due, and batches that waited for a device which is late. Called now and then.
   void Sweep();
 
+  // Before the first row: what a proof that ran elsewhere said of a device.
+  void SetProved(const devices::Device* device, const devices::Proof::Verdict& verdict);
+
   uint32_t queued_rows() const;
+  std::vector<DeviceStatus> device_statuses() const;
 
  private:
   struct Waiting {
     std::shared_ptr<PendingStep> step;
     QueuedRow row;
+    uint64_t number = 0;    // in the order of arrival
+    uint32_t attempts = 0;  // that failed
   };
   struct Batch;
   struct Reject {
@@ -89,11 +121,35 @@ class Batcher {
   void Dispatch();
   std::unique_ptr<Batch> Close(absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> WhyNot(const PendingStep& step, absl::Time now) const;
+  void FillBatch(Batch* batch, absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Refuses the queued rows that no device will ever take.
+  void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Router::Batch NextBatch() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch);
+  // The device is done with the batch; now its rows may have to be checked, ...
   void Finish(std::unique_ptr<Batch> batch, devices::BatchResult result);
+  // ... and then they are answered, or run again.
+  void Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, absl::Status verdict);
+  void Answer(std::unique_ptr<Batch> batch, devices::BatchResult result);
+  void RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why);
+  void NoteTouched(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Quarantine(const devices::Device* device, const absl::Status& why, absl::Time now, DeviceEvent* event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(const DeviceEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void StartProofs();
+  void EndProof(devices::Device* device, const devices::Proof::Verdict& verdict);
+  void TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
+                   DeviceEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver(Rejects rejects);
 
+  // Whose answers left unchecked since a device's last proof.
+  struct Touched {
+    uint64_t rows = 0;
+    absl::flat_hash_set<std::string> sequences;
+  };
+
   const Limits limits_;
+  const BatcherOptions options_;
   const Clock& clock_;
   Observer& observer_;
   mutable absl::Mutex mutex_;
@@ -101,6 +157,10 @@ class Batcher {
   std::map<int32_t, std::deque<Waiting>, std::greater<>> queue_ ABSL_GUARDED_BY(mutex_);  // by priority, highest first
   uint32_t queued_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t undelivered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t proofs_ ABSL_GUARDED_BY(mutex_) = 0;  // that run
+  RecheckLottery lottery_ ABSL_GUARDED_BY(mutex_);
+  std::map<const devices::Device*, Touched> touched_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::service

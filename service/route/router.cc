@@ -1,43 +1,136 @@
-// Least-loaded choice among the devices with room.
+// Books of devices, and the choice among them.
 #include "service/route/router.h"
+
+#include <algorithm>
+#include <utility>
 
 #include "kernels/check.h"
 
 namespace sortition::service {
 
-Router::Router(std::vector<devices::Device*> devices) {
+Router::Router(std::vector<devices::Device*> devices, const RoutePolicy& policy, uint64_t random_seed)
+    : policy_(policy), random_(random_seed) {
   SORTITION_CHECK(!devices.empty());
-  for (devices::Device* device : devices) loads_.push_back(Load{device});
-}
-
-devices::Device* Router::Choose() const {
-  const Load* best = nullptr;
-  for (const Load& load : loads_) {
-    if (load.batches >= load.device->description().batches_in_flight) continue;
-    if (best == nullptr || load.rows < best->rows) best = &load;
+  for (devices::Device* device : devices) {
+    Book book;
+    book.device = device;
+    books_.push_back(std::move(book));
   }
-  return best == nullptr ? nullptr : best->device;
+  SORTITION_CHECK(policy_.kind != RoutePolicy::Kind::kPinned ||
+                  std::any_of(books_.begin(), books_.end(),
+                              [&](const Book& book) { return book.device->description().name == policy_.device; }));
 }
 
-void Router::Started(const devices::Device* device, uint32_t rows) {
-  Load& load = Find(device);
-  ++load.batches;
-  load.rows += rows;
+bool Router::IsAble(const Book& book, uint32_t vocabulary) const {
+  const devices::DeviceDescription& description = book.device->description();
+  return book.health.serves() && vocabulary <= description.max_vocabulary &&
+         (policy_.kind != RoutePolicy::Kind::kPinned || description.name == policy_.device);
 }
 
-void Router::Finished(const devices::Device* device, uint32_t rows) {
-  Load& load = Find(device);
-  SORTITION_CHECK(load.batches > 0 && load.rows >= rows);
-  --load.batches;
-  load.rows -= rows;
+bool Router::OtherCanServe(const devices::Device* device, uint32_t vocabulary) const {
+  return std::any_of(books_.begin(), books_.end(),
+                     [&](const Book& book) { return book.device != device && IsAble(book, vocabulary); });
 }
 
-Router::Load& Router::Find(const devices::Device* device) {
-  for (Load& load : loads_) {
-    if (load.device == device) return load;
+Work Router::WorkOf(const Book& book, const Batch& batch) {
+  return {batch.rows, batch.bytes, batch.memory != book.device->description().memory};
+}
+
+double Router::SecondsUntilDone(const Book& book, const Batch& batch, absl::Time now) {
+  const double seconds = book.costs.Seconds(WorkOf(book, batch), now);
+  if (book.in_flight.empty()) return seconds;
+  // A device that is late with what it has is expected to be as late again.
+  const double worked = absl::ToDoubleSeconds(now - book.worked_since);
+  return std::abs(book.expected - worked) + seconds;
+}
+
+Router::Choice Router::ChooseFastest(const std::vector<Book*>& able, const Batch& batch, absl::Time now) const {
+  const Book* best = nullptr;
+  double least = 0;
+  for (const Book* book : able) {
+    const double seconds = SecondsUntilDone(*book, batch, now);
+    // Of equals one that can start at once.
+    if (best != nullptr && (seconds > least || (seconds == least && (HasRoom(*best) || !HasRoom(*book))))) continue;
+    best = book;
+    least = seconds;
   }
-  SORTITION_CHECK(!"a device of this router");
-  return loads_.front();
+  if (!HasRoom(*best)) return {};
+  return {best->device, RouteReason::kFastest};
+}
+
+Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
+  able_.clear();
+  for (Book& book : books_) {
+    if (IsAble(book, batch.vocabulary)) able_.push_back(&book);
+  }
+  if (able_.empty()) return {};
+  if (policy_.kind == RoutePolicy::Kind::kAuto && able_.size() > 1) return ChooseFastest(able_, batch, now);
+  std::erase_if(able_, [](const Book* book) { return !HasRoom(*book); });
+  if (able_.empty()) return {};
+  switch (policy_.kind) {
+    case RoutePolicy::Kind::kAuto:
+      return {able_.front()->device, RouteReason::kOnly};
+    case RoutePolicy::Kind::kPinned:
+      return {able_.front()->device, RouteReason::kPinned};
+    case RoutePolicy::Kind::kRandom:
+      return {able_[random_() % able_.size()]->device, RouteReason::kRandom};
+    case RoutePolicy::Kind::kRoundRobin:
+      break;
+  }
+  // The first with room from the one whose turn it is.
+  const Book* next = *std::min_element(able_.begin(), able_.end(), [&](const Book* a, const Book* b) {
+    const size_t count = books_.size();
+    return (size_t(a - books_.data()) + count - turn_) % count < (size_t(b - books_.data()) + count - turn_) % count;
+  });
+  return {next->device, RouteReason::kTurn};
+}
+
+void Router::Started(const devices::Device* device, const Batch& batch, absl::Time now) {
+  Book& book = Find(device);
+  InFlight in_flight = {WorkOf(book, batch), 0};
+  in_flight.expected = book.costs.Seconds(in_flight.work, now);
+  if (book.in_flight.empty()) book.worked_since = now;
+  book.expected += in_flight.expected;
+  book.in_flight.push_back(in_flight);
+  turn_ = (size_t(&book - books_.data()) + 1) % books_.size();
+}
+
+void Router::Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now) {
+  Book& book = Find(device);
+  const Work work = WorkOf(book, batch);
+  const auto ended = std::find_if(book.in_flight.begin(), book.in_flight.end(), [&](const InFlight& in_flight) {
+    return in_flight.work.rows == work.rows && in_flight.work.bytes == work.bytes;
+  });
+  SORTITION_CHECK(ended != book.in_flight.end());
+  // Batches that overlap share the time: each is charged with what passed since the one before it ended.
+  if (is_measured) book.costs.Observe(work, now - book.worked_since, now);
+  book.worked_since = now;
+  book.in_flight.erase(ended);
+  book.expected = 0;
+  for (const InFlight& in_flight : book.in_flight) book.expected += in_flight.expected;
+}
+
+std::vector<devices::Device*> Router::DueForProof(absl::Time now) const {
+  std::vector<devices::Device*> due;
+  for (const Book& book : books_) {
+    if (book.health.IsDue(now) && book.in_flight.empty()) due.push_back(book.device);
+  }
+  return due;
+}
+
+std::vector<DeviceStatus> Router::Statuses() const {
+  std::vector<DeviceStatus> statuses;
+  for (const Book& book : books_) {
+    statuses.push_back({book.device, book.health.state(), book.health.reason(), book.costs.costs()});
+  }
+  return statuses;
+}
+
+Router::Book& Router::Find(const devices::Device* device) {
+  for (Book& book : books_) {
+    if (book.device == device) return book;
+  }
+  CheckFailed("a device of this router", __FILE__, __LINE__);
 }
 
 }  // namespace sortition::service

@@ -1,33 +1,94 @@
-// Chooses the device of the next batch.
+// Chooses the device of the next batch, by capability, health and the time that it will take there.
+//
+// Every choice gives the same answer, so the router is free to choose. It learns each device's costs from the batches
+// that it has done, expects each batch to be done when what the device already has is done and then it, and chooses the
+// device where that comes first. If that is a device without room, the batch waits: it would be done later elsewhere.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "devices/device.h"
+#include "service/route/cost_model.h"
+#include "service/route/health.h"
+#include "service/route/policy.h"
 
 namespace sortition::service {
+
+// What the router knows of a device, for people.
+struct DeviceStatus {
+  const devices::Device* device = nullptr;
+  DeviceState state = DeviceState::kServing;
+  std::string reason;
+  Costs costs;
+};
 
 // Not thread-safe; the batcher guards it.
 class Router {
  public:
-  // `devices` are not owned and outlive the router.
-  explicit Router(std::vector<devices::Device*> devices);
+  // Of a batch that may be chosen for: what it asks of a device, and of its longest row.
+  struct Batch {
+    uint32_t rows = 0;
+    uint64_t bytes = 0;
+    uint32_t vocabulary = 0;
+    uint32_t memory = devices::kHostMemory;  // where its logits lie
+  };
+  struct Choice {
+    devices::Device* device = nullptr;
+    RouteReason reason = RouteReason::kFastest;
+  };
 
-  // The device with room that has the fewest rows in flight, the first of equals; null if none has room.
-  devices::Device* Choose() const;
+  // `devices` are not owned and outlive the router. They serve from the start. A pinned device that is not among them
+  // is a broken invariant.
+  explicit Router(std::vector<devices::Device*> devices, const RoutePolicy& policy = {}, uint64_t random_seed = 0);
 
-  void Started(const devices::Device* device, uint32_t rows);
-  void Finished(const devices::Device* device, uint32_t rows);
+  // Null where the batch has to wait.
+  Choice Choose(const Batch& batch, absl::Time now);
+  // Whether any device that serves is able to take the batch, now or later.
+  bool CanServe(uint32_t vocabulary) const { return OtherCanServe(nullptr, vocabulary); }
+  // The same of the devices but `device`.
+  bool OtherCanServe(const devices::Device* device, uint32_t vocabulary) const;
+
+  // A batch starts; `Finished` ends it. `is_measured`: it was done in whole, so its time teaches something.
+  void Started(const devices::Device* device, const Batch& batch, absl::Time now);
+  void Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now);
+
+  DeviceHealth& health(const devices::Device* device) { return Find(device).health; }
+  CostModel& costs(const devices::Device* device) { return Find(device).costs; }
+  std::vector<devices::Device*> DueForProof(absl::Time now) const;
+  std::vector<DeviceStatus> Statuses() const;
 
  private:
-  struct Load {
-    devices::Device* device;
-    uint32_t batches = 0;
-    uint32_t rows = 0;
+  struct InFlight {
+    Work work;
+    double expected = 0;  // seconds
   };
-  Load& Find(const devices::Device* device);
-  std::vector<Load> loads_;
+  struct Book {
+    devices::Device* device = nullptr;
+    DeviceHealth health;
+    CostModel costs;
+    std::vector<InFlight> in_flight;
+    double expected = 0;                             // seconds of all in flight
+    absl::Time worked_since = absl::InfinitePast();  // on what is in flight now
+  };
+
+  Book& Find(const devices::Device* device);
+  bool IsAble(const Book& book, uint32_t vocabulary) const;
+  static bool HasRoom(const Book& book) { return book.in_flight.size() < book.device->description().batches_in_flight; }
+  static Work WorkOf(const Book& book, const Batch& batch);
+  // From now until the batch would be done.
+  static double SecondsUntilDone(const Book& book, const Batch& batch, absl::Time now);
+  Choice ChooseFastest(const std::vector<Book*>& able, const Batch& batch, absl::Time now) const;
+
+  const RoutePolicy policy_;
+  std::mt19937_64 random_;
+  std::vector<Book> books_;
+  size_t turn_ = 0;
+  std::vector<Book*> able_;  // memory of Choose
 };
 
 }  // namespace sortition::service

@@ -137,6 +137,9 @@ absl::Status ValidateListeners(const Config& config) {
 absl::Status Validate(const Config& config) {
   if (absl::Status status = ValidateRanges(config); !status.ok()) return status;
   if (absl::Status status = ValidateRelations(config); !status.ok()) return status;
+  if (!(config.recheck_share >= 0 && config.recheck_share <= 1)) {
+    return Wrong("recheck_share", absl::StrCat(config.recheck_share, " is not in 0..1"));
+  }
   return ValidateListeners(config);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "service/limits.h"
+#include "service/route/policy.h"
 #include "service/server/log.h"
 
 namespace sortition::server {
@@ -22,8 +23,10 @@ struct Config {
   // If set, the port of the first TCP listener is written there once the server serves.
   std::string port_file;
 
-  // Kinds of devices to use; at least one.
-  std::vector<std::string> devices = {"cpu"};
+  // Devices to use; at least one.
+  std::vector<std::string> devices = {"cpu"};  // see device_list.h
+  service::RoutePolicy route;
+  double recheck_share = 0;         // of live rows that are compared with the law's reference before they are answered
   uint32_t cpu_threads = 0;         // 0 = one for each processor
   std::string cpu_target = "auto";  // instruction set by name (devices/cpu/cpu_device.h)
 

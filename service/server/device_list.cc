@@ -2,23 +2,92 @@
 #include "service/server/device_list.h"
 
 #include <algorithm>
-#include <string>
+#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/vulkan/vulkan_device.h"
 
 namespace sortition::server {
+namespace {
 
-absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config) {
+using devices::vulkan::Hardware;
+using devices::vulkan::Instance;
+
+constexpr char kVulkan[] = "vulkan";
+constexpr absl::Duration kProofTimeout = absl::Minutes(2);  // compiling of shaders included
+
+bool IsVulkan(const std::string& entry) { return entry == kVulkan || absl::StartsWith(entry, "vulkan:"); }
+
+absl::Status CheckEntries(const std::vector<std::string>& entries) {
+  std::set<std::string> seen;
+  for (const std::string& entry : entries) {
+    if (!seen.insert(entry).second) {
+      return absl::InvalidArgumentError(absl::StrCat("--devices: \"", entry, "\" is named twice"));
+    }
+    if (entry != "cpu" && (!IsVulkan(entry) || entry == "vulkan:")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--devices: this build has no \"", entry, "\"; it has cpu, vulkan, vulkan:INDEX, vulkan:NAME"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LogMissing(const std::string& entry, const std::string& why, Log* log) {
+  log->Write(LogLevel::kWarning, "device_missing", {{"devices", entry}, {"reason", why}});
+}
+
+// The Vulkan devices that the entries mean, each once.
+void StartVulkan(const std::vector<std::string>& entries, Log* log,
+                 std::vector<std::unique_ptr<devices::Device>>* started) {
+  const auto instance = Instance::Create();
+  std::set<uint32_t> taken;
+  for (const std::string& entry : entries) {
+    if (!IsVulkan(entry)) continue;
+    if (!instance.ok()) {
+      LogMissing(entry, std::string(instance.status().message()), log);
+      continue;
+    }
+    const std::vector<Hardware> matching = Matching(entry, (*instance)->hardware());
+    if (matching.empty()) LogMissing(entry, "no Vulkan device has this index or name", log);
+    for (const Hardware& hardware : matching) {
+      if (!taken.insert(hardware.index).second) continue;
+      devices::VulkanDeviceOptions options;
+      options.name = absl::StrCat("vulkan", hardware.index);
+      auto device = devices::VulkanDevice::Start(*instance, hardware, options);
+      if (device.ok()) {
+        started->push_back(*std::move(device));
+      } else {
+        LogMissing(absl::StrCat(options.name, " (", hardware.name, ")"), std::string(device.status().message()), log);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Hardware> Matching(const std::string& entry, const std::vector<Hardware>& hardware) {
+  if (entry == kVulkan) return hardware;
+  const std::string wanted = entry.substr(sizeof(kVulkan));
+  uint32_t index = 0;
+  const bool is_index = absl::SimpleAtoi(wanted, &index);
+  std::vector<Hardware> matching;
+  for (const Hardware& one : hardware) {
+    const bool matches = is_index ? one.index == index
+                                  : absl::StrContains(absl::AsciiStrToLower(one.name), absl::AsciiStrToLower(wanted));
+    if (matches) matching.push_back(one);
+  }
+  return matching;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config, Log* log) {
+  if (absl::Status status = CheckEntries(config.devices); !status.ok()) return status;
   std::vector<std::unique_ptr<devices::Device>> started;
-  for (auto kind = config.devices.begin(); kind != config.devices.end(); ++kind) {
-    if (std::find(config.devices.begin(), kind, *kind) != kind) {
-      return absl::InvalidArgumentError(absl::StrCat("--devices: \"", *kind, "\" is named twice"));
-    }
-    if (*kind != "cpu") {
-      return absl::InvalidArgumentError(absl::StrCat("--devices: this build has no \"", *kind, "\"; it has cpu"));
-    }
+  if (std::find(config.devices.begin(), config.devices.end(), "cpu") != config.devices.end()) {
     if (!devices::IsCpuTarget(config.cpu_target)) {
       return absl::InvalidArgumentError(absl::StrCat("--cpu_target: this machine runs no \"", config.cpu_target,
                                                      "\"; it runs ", devices::CpuTargetNames()));
@@ -26,8 +95,30 @@ absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const
     started.push_back(std::make_unique<devices::CpuDevice>(
         devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
   }
-  if (started.empty()) return absl::InvalidArgumentError("--devices: at least one is needed");
+  if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config.devices, log, &started);
+  if (started.empty()) return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");
   return started;
+}
+
+absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<devices::Device>>& devices) {
+  if (config.route.kind != service::RoutePolicy::Kind::kPinned) return absl::OkStatus();
+  for (const auto& device : devices) {
+    if (device->description().name == config.route.device) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--route: there is no device \"", config.route.device, "\""));
+}
+
+absl::Status ProveDevices(const devices::Proof& proof, service::Engine* engine) {
+  std::string reasons;
+  bool any = false;
+  for (const auto& device : engine->devices()) {
+    const devices::Proof::Verdict verdict = proof.Run(device.get(), kProofTimeout);
+    engine->batcher().SetProved(device.get(), verdict);
+    any = any || verdict.status.ok();
+    absl::StrAppend(&reasons, "; ", device->description().name, ": ", verdict.status.message());
+  }
+  if (any) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("no device has proved itself", reasons));
 }
 
 }  // namespace sortition::server

@@ -2,16 +2,33 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "devices/device.h"
+#include "devices/proof/proof.h"
+#include "devices/vulkan/instance.h"
+#include "service/engine.h"
 #include "service/server/config.h"
+#include "service/server/log.h"
 
 namespace sortition::server {
 
-// Starts one device for each entry of `config.devices`. The error names the kind that this build does not have or that
-// cannot start.
-absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config);
+// What an entry of --devices means to the Vulkan devices of a machine: those that "vulkan" names (all), "vulkan:INDEX"
+// (the one at that place in the loader's order) or "vulkan:TEXT" (whose name has that part, whatever its case). Empty
+// if none is meant.
+std::vector<devices::vulkan::Hardware> Matching(const std::string& entry,
+                                                const std::vector<devices::vulkan::Hardware>& hardware);
+
+// Starts what `config.devices` names. A Vulkan device that is not there, or that its driver cannot start, is logged and
+// left out. The error names an entry that means nothing, or says that no device is left.
+absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config, Log* log);
+
+// INVALID_ARGUMENT if --route names a device that has not started.
+absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<devices::Device>>& devices);
+
+// Has every device of the engine prove itself, before the first row. FAILED_PRECONDITION if none does.
+absl::Status ProveDevices(const devices::Proof& proof, service::Engine* engine);
 
 }  // namespace sortition::server

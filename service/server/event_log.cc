@@ -22,4 +22,17 @@ void LogLines::SequenceOpened(const service::OpenedSequence& sequence) {
               {"stateful", sequence.stateful}});
 }
 
+void LogLines::DeviceChanged(const service::DeviceEvent& event) {
+  const bool serves = event.state == service::DeviceState::kServing;
+  log_.Write(serves ? LogLevel::kInfo : LogLevel::kError, "device",
+             {{"device", event.device},
+              {"state", service::DeviceStateName(event.state)},
+              {"reason", event.reason},
+              {"unchecked_rows", event.unchecked_rows},
+              {"touched_sequences", event.touched.size()}});
+  for (const std::string& request_id : event.touched) {
+    log_.Write(LogLevel::kError, "touched_sequence", {{"device", event.device}, {"request_id", request_id}});
+  }
+}
+
 }  // namespace sortition::server

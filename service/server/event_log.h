@@ -16,6 +16,9 @@ class LogLines : public service::EventLog {
   void StepTraced(const service::TracedStep& step) override;
   // "sequence_opened", at level debug.
   void SequenceOpened(const service::OpenedSequence& sequence) override;
+  // "device", at level info where it joins, error where it leaves; and "touched_sequence" for each sequence to which a
+  // device that gave wrong answers may have given more.
+  void DeviceChanged(const service::DeviceEvent& event) override;
 
  private:
   Log& log_;

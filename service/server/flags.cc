@@ -15,6 +15,7 @@
 using sortition::server::Config;
 using sortition::server::LogLevel;
 using sortition::service::Limits;
+using sortition::service::RoutePolicy;
 using Texts = std::vector<std::string>;
 
 ABSL_FLAG(Texts, listen, Config().listen,
@@ -24,7 +25,13 @@ ABSL_FLAG(std::string, metrics_listen, Config().metrics_listen,
 ABSL_FLAG(std::string, health_listen, "",
           "Address that serves health alone, in plain text, for probes that cannot do TLS; empty = none");
 ABSL_FLAG(std::string, port_file, "", "File to write the port of the first TCP listener to, once the server serves");
-ABSL_FLAG(Texts, devices, Config().devices, "Kinds of devices to use, separated by commas");
+ABSL_FLAG(Texts, devices, Config().devices,
+          "Devices to use, separated by commas: cpu, vulkan (all of them), vulkan:INDEX or vulkan:PART-OF-ITS-NAME");
+ABSL_FLAG(RoutePolicy, route, Config().route,
+          "How a batch's device is chosen: auto (where it is expected to be done first), round-robin, random or "
+          "pinned:DEVICE");
+ABSL_FLAG(double, recheck_share, Config().recheck_share,
+          "Share of live rows that are compared with the law's reference before they are answered, 0 to 1");
 ABSL_FLAG(uint32_t, cpu_threads, Config().cpu_threads, "Threads of the cpu device; 0 = one for each processor");
 ABSL_FLAG(std::string, cpu_target, Config().cpu_target,
           "Instruction set of the cpu device: auto, avx512, avx2, sse4, neon or scalar; all give the same answers");
@@ -116,6 +123,8 @@ Config Fill() {
   config.health_listen = absl::GetFlag(FLAGS_health_listen);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.devices = absl::GetFlag(FLAGS_devices);
+  config.route = absl::GetFlag(FLAGS_route);
+  config.recheck_share = absl::GetFlag(FLAGS_recheck_share);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.cpu_target = absl::GetFlag(FLAGS_cpu_target);
   config.insecure = absl::GetFlag(FLAGS_insecure);

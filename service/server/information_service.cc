@@ -141,13 +141,19 @@ grpc::ServerUnaryReactor* InformationService::GetServerInformation(grpc::Callbac
   response->set_version(std::string(service::Version()));
   response->add_contracts("sortition.v1");
   response->add_law_versions(law::kLawVersion);
-  for (const auto& device : engine_.devices()) {
-    const devices::DeviceDescription& description = device->description();
+  for (const service::DeviceStatus& status : engine_.batcher().device_statuses()) {
+    const devices::DeviceDescription& description = status.device->description();
     v1::DeviceInformation* information = response->add_devices();
     information->set_name(description.name);
     information->set_kind(description.kind);
     information->set_hardware(description.hardware);
     information->set_max_batch_rows(description.max_batch_rows);
+    information->set_state(std::string(service::DeviceStateName(status.state)));
+    information->set_reason(status.reason);
+    information->set_max_vocabulary(description.max_vocabulary);
+    information->set_launch_nanoseconds(status.costs.launch * 1e9);
+    information->set_row_nanoseconds(status.costs.row * 1e9);
+    information->set_byte_nanoseconds(status.costs.byte * 1e9);
   }
   for (const service::LimitDescription& limit : service::DescribeLimits(engine_.limits())) AddLimit(limit, response);
   AddLimit({"max_received_bytes", config_.max_received_bytes, "bytes", "of messages held, all streams together"},

@@ -109,7 +109,8 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
     if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, row.step_id(), sequence, *answer);
     grant = std::move(std::get<StepGrant>(begun));
   }
-  step->AddRow(index, sequence, std::move(request), std::move(grant), std::move(mask_words), shape, logits);
+  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(mask_words), shape,
+               logits);
 }
 
 void Session::Impl::OnCancel(const v1::CancelStep& cancel) {

@@ -25,9 +25,9 @@ StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, Sequen
   immediate_.set_batch_id(batch_id);
 }
 
-void StepInFlight::AddRow(uint32_t index, const StreamSequence& sequence, StepRowRequest request,
-                          std::optional<StepGrant> grant, std::vector<uint32_t> mask_words, const StepShape& shape,
-                          const PayloadView& logits) {
+void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence,
+                          StepRowRequest request, std::optional<StepGrant> grant, std::vector<uint32_t> mask_words,
+                          const StepShape& shape, const PayloadView& logits) {
   auto row = std::make_unique<Row>();
   row->index = index;
   row->sequence = sequence;
@@ -37,6 +37,7 @@ void StepInFlight::AddRow(uint32_t index, const StreamSequence& sequence, StepRo
 
   const SequenceSpec& spec = *row->sequence.spec;
   row->queued.index = index;
+  row->queued.sequence = std::move(request_id);
   row->queued.row.segments = logits.Slice(row->request.tensor_row * shape.row_stride,
                                           uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
   kernels::RowRequest& kernel = row->queued.row.request;

@@ -39,8 +39,9 @@ class StepInFlight : public PendingStep {
 
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
   // `mask_words` is the packed mask of this row, empty if it has none.
-  void AddRow(uint32_t index, const StreamSequence& sequence, StepRowRequest request, std::optional<StepGrant> grant,
-              std::vector<uint32_t> mask_words, const StepShape& shape, const PayloadView& logits);
+  void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
+              std::optional<StepGrant> grant, std::vector<uint32_t> mask_words, const StepShape& shape,
+              const PayloadView& logits);
   void AnswerNow(uint32_t index, uint64_t step_id, const StreamSequence& sequence, const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <random>
 #include <set>
 #include <thread>
@@ -37,7 +38,10 @@ class Schedule {
       devices_.push_back(std::make_unique<FakeDevice>(options));
       devices.push_back(devices_.back().get());
     }
-    batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_);
+    // The model knows no device that is waited for.
+    BatcherOptions route;
+    route.policy.kind = RoutePolicy::Kind::kRoundRobin;
+    batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, route);
   }
 
   void Run(uint32_t events) {
@@ -104,7 +108,14 @@ class Schedule {
     if (ok) {
       device.Finish(index);
     } else {
-      for (const uint32_t position : device.Positions(index)) failed_.insert(position);
+      for (const uint32_t position : device.Positions(index)) {
+        // Rows run again where there is another device, but not for ever.
+        if (++attempts_[position] == Batcher::kMostAttempts || devices_.size() == 1) {
+          failed_.insert(position);
+        } else {
+          waiting_.insert(OrderOf(position));
+        }
+      }
       device.Fail(absl::InternalError("scripted"), index);
     }
   }
@@ -171,7 +182,8 @@ class Schedule {
   std::unique_ptr<Batcher> batcher_;
   std::deque<Submitted> steps_;  // by first position
   std::set<Order> waiting_;
-  std::set<uint32_t> failed_;  // positions
+  std::map<uint32_t, uint32_t> attempts_;  // by position; those that failed
+  std::set<uint32_t> failed_;              // positions
   uint32_t next_position_ = 0;
 };
 

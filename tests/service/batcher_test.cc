@@ -33,7 +33,10 @@ class BatcherTest : public ::testing::Test {
     if (!batcher_) {
       std::vector<devices::Device*> devices;
       for (const auto& device : devices_) devices.push_back(device.get());
-      batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_);
+      // No device waits for another.
+      BatcherOptions options;
+      options.policy.kind = RoutePolicy::Kind::kRoundRobin;
+      batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, options);
     }
     return *batcher_;
   }
@@ -233,6 +236,57 @@ TEST_F(BatcherTest, ADeviceFailureIsItsRowsAlone) {
   }
   device.FinishAll();
   EXPECT_EQ(second->Token(1), 11u);
+}
+
+TEST_F(BatcherTest, RowsOfAFailedBatchRunOnAnotherDevice) {
+  FakeDevice& a = AddDevice({.name = "a", .max_batch_rows = 2});
+  FakeDevice& b = AddDevice({.name = "b", .max_batch_rows = 4});
+  const auto step = Submit(0, 8);
+  a.Fail(absl::InternalError("out of order"));
+  EXPECT_EQ(step->delivered(), 0u);
+  EXPECT_EQ(a.Positions(0), (Positions{0, 1})) << "before those that have not run yet";
+  b.FinishAll();
+  a.FinishAll();
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(step->Token(i), i);
+}
+
+TEST_F(BatcherTest, ARowThatManyDevicesFailIsRefused) {
+  FakeDevice& a = AddDevice({.name = "a"});
+  FakeDevice& b = AddDevice({.name = "b"});
+  const auto step = Submit(0, 1);
+  for (uint32_t attempt = 0; attempt < Batcher::kMostAttempts; ++attempt) {
+    EXPECT_EQ(step->delivered(), 0u);
+    (a.held() != 0 ? a : b).Fail(absl::InternalError("out of order"));
+  }
+  EXPECT_EQ(step->WhyNot(0).reason, Reason::kDeviceFailed);
+}
+
+TEST_F(BatcherTest, RowsGoToDevicesThatAreAble) {
+  FakeDevice& small = AddDevice({.name = "small", .max_vocabulary = 100});
+  FakeDevice& large = AddDevice({.name = "large"});
+  std::vector<QueuedRow> rows = RowsAt(0, 6);
+  for (uint32_t i = 0; i < 6; ++i) rows[i].row.request.live_vocabulary = i % 2 == 0 ? 100 : 101;
+  const auto first = Submit(10, 1);
+  const auto second = Submit(11, 1);
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, std::move(rows)).has_value());
+  small.Finish();
+  EXPECT_EQ(small.Positions(0), (Positions{0, 2, 4}));
+  large.Finish();
+  EXPECT_EQ(large.Positions(0), (Positions{1, 3, 5}));
+  small.FinishAll();
+  large.FinishAll();
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
+}
+
+TEST_F(BatcherTest, ARowThatNoDeviceIsAbleToTakeIsRefused) {
+  AddDevice({.max_vocabulary = 100});
+  std::vector<QueuedRow> rows = RowsAt(0, 1);
+  rows[0].row.request.live_vocabulary = 101;
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, std::move(rows)).has_value());
+  EXPECT_EQ(step->WhyNot(0).reason, Reason::kDeviceFailed);
+  EXPECT_EQ(batcher().queued_rows(), 0u);
 }
 
 TEST_F(BatcherTest, SeveralDevicesShare) {

@@ -24,6 +24,8 @@ FakeDevice::FakeDevice(Options options) : options_(std::move(options)) {
   description_.kind = "fake";
   description_.hardware = "none";
   description_.max_batch_rows = options_.max_batch_rows;
+  description_.max_vocabulary = options_.max_vocabulary;
+  description_.memory = options_.memory;
   description_.batches_in_flight = options_.batches_in_flight;
 }
 

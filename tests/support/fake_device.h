@@ -23,6 +23,8 @@ class FakeDevice : public devices::Device {
   struct Options {
     std::string name = "fake0";
     uint32_t max_batch_rows = 8;
+    uint32_t max_vocabulary = kernels::kMaxVocabulary;
+    uint32_t memory = devices::kHostMemory;
     uint32_t batches_in_flight = 1;
     bool synchronous = false;
     std::function<kernels::RowAnswer(const devices::DeviceRow&)> sample = SampleByReference;

@@ -1,0 +1,129 @@
+// An attempt is a chain of batches, each started when the one before has ended.
+#include "devices/proof/proof.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "kernels/law/reference.h"
+
+namespace sortition::devices {
+namespace {
+
+// Rows of the batches that are timed; the cases they repeat are small, large and many.
+constexpr uint32_t kTimedRows[] = {1, 1, 16};
+constexpr const char* kTimedCases[] = {"one token", "model bf16, temperature only", "model bf16, temperature only"};
+
+}  // namespace
+
+Proof::Proof(std::vector<law::KnownRow> rows) {
+  for (law::KnownRow& row : rows) {
+    auto known = std::make_unique<Case>();
+    known->row = std::move(row);
+    known->tensor = law::TensorOf(known->row);
+    known->request = law::RequestOf(known->row, known->tensor);
+    known->answer = law::SampleRowReference(known->request);
+    cases_.push_back(std::move(known));
+  }
+}
+
+// Owns itself until `done` has been called.
+class Proof::Attempt {
+ public:
+  Attempt(const Proof* proof, Device* device, Done done) : proof_(*proof), device_(*device), done_(std::move(done)) {
+    for (const auto& known : proof_.cases_) {
+      if (known->request.live_vocabulary <= device_.description().max_vocabulary) able_.push_back(known.get());
+    }
+  }
+
+  // Starts the next batch, or ends.
+  static void Continue(std::unique_ptr<Attempt> attempt) {
+    Attempt& self = *attempt;
+    self.ChooseBatch();
+    if (self.batch_.empty()) return std::exchange(self.done_, nullptr)(std::move(self.verdict_));
+    std::vector<DeviceRow> rows;
+    uint64_t bytes = 0;
+    for (const Case* known : self.batch_) {
+      DeviceRow row;
+      row.request = known->request;
+      row.segments.push_back({known->tensor.data(), known->tensor.size()});
+      bytes += known->tensor.size();
+      rows.push_back(std::move(row));
+    }
+    const absl::Time start = absl::Now();
+    self.device_.Submit(std::move(rows), [attempt = std::move(attempt), start, bytes](BatchResult result) mutable {
+      if (attempt->Judge(result)) attempt->Time({uint32_t(attempt->batch_.size()), bytes, absl::Now() - start});
+      Continue(std::move(attempt));
+    });
+  }
+
+ private:
+  void ChooseBatch() {
+    batch_.clear();
+    if (!verdict_.status.ok()) return;
+    if (next_ < able_.size()) {
+      const size_t count = std::min<size_t>(able_.size() - next_, device_.description().max_batch_rows);
+      batch_.assign(able_.begin() + ptrdiff_t(next_), able_.begin() + ptrdiff_t(next_ + count));
+      next_ += count;
+      return;
+    }
+    if (timed_ == std::size(kTimedRows)) return;
+    const auto known =
+        std::find_if(able_.begin(), able_.end(), [&](const Case* c) { return c->row.name == kTimedCases[timed_]; });
+    if (known != able_.end()) batch_.assign(std::min(kTimedRows[timed_], device_.description().max_batch_rows), *known);
+    ++timed_;
+  }
+
+  bool Judge(const BatchResult& result) {
+    verdict_.status = result.status;
+    if (!result.status.ok()) return false;
+    for (size_t i = 0; i < batch_.size(); ++i) {
+      if (result.answers[i] == batch_[i]->answer) continue;
+      verdict_.status =
+          absl::DataLossError(absl::StrCat("wrong answer to the known row \"", batch_[i]->row.name, "\""));
+      return false;
+    }
+    verdict_.rows += uint32_t(batch_.size());
+    return true;
+  }
+
+  void Time(const Timing& timing) {
+    if (timed_ != 0) verdict_.timings.push_back(timing);
+  }
+
+  const Proof& proof_;
+  Device& device_;
+  Done done_;
+  std::vector<const Case*> able_;
+  std::vector<const Case*> batch_;
+  size_t next_ = 0;
+  size_t timed_ = 0;
+  Verdict verdict_;
+};
+
+void Proof::Start(Device* device, Done done) const {
+  Attempt::Continue(std::make_unique<Attempt>(this, device, std::move(done)));
+}
+
+Proof::Verdict Proof::Run(Device* device, absl::Duration timeout) const {
+  struct Waiting {
+    absl::Mutex mutex;
+    bool ended ABSL_GUARDED_BY(mutex) = false;
+    Verdict verdict ABSL_GUARDED_BY(mutex);
+  };
+  const auto waiting = std::make_shared<Waiting>();
+  Start(device, [waiting](Verdict verdict) {
+    absl::MutexLock lock(&waiting->mutex);
+    waiting->verdict = std::move(verdict);
+    waiting->ended = true;
+  });
+  absl::MutexLock lock(&waiting->mutex);
+  if (!waiting->mutex.AwaitWithTimeout(absl::Condition(&waiting->ended), timeout)) {
+    return {absl::DeadlineExceededError(absl::StrCat("no proof within ", absl::FormatDuration(timeout))), 0, {}};
+  }
+  return std::move(waiting->verdict);
+}
+
+}  // namespace sortition::devices

@@ -1,0 +1,35 @@
+// Threads that compare rows with the reference, so that a device's own threads go on.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+
+namespace sortition::service {
+
+// Thread-safe. What waits is bounded by the batches in flight: a batch that is being checked still takes its place on
+// the device.
+class CheckThreads {
+ public:
+  explicit CheckThreads(uint32_t threads);
+  // Runs what was given before.
+  ~CheckThreads();
+
+  void Run(absl::AnyInvocable<void()> check) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool CheckOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !checks_.empty(); }
+
+  absl::Mutex mutex_;
+  std::deque<absl::AnyInvocable<void()>> checks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sortition::service

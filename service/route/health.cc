@@ -1,0 +1,35 @@
+// Backoff.
+#include "service/route/health.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sortition::service {
+
+std::string_view DeviceStateName(DeviceState state) {
+  switch (state) {
+    case DeviceState::kProving:
+      return "proving";
+    case DeviceState::kServing:
+      return "serving";
+    case DeviceState::kQuarantined:
+      return "quarantined";
+  }
+  __builtin_unreachable();
+}
+
+void DeviceHealth::Proved(std::string what, absl::Time now) {
+  state_ = DeviceState::kServing;
+  reason_ = std::move(what);
+  serves_since_ = now;
+}
+
+void DeviceHealth::Quarantine(std::string why, absl::Time now) {
+  if (state_ == DeviceState::kServing && now - serves_since_ >= kForgiven) failures_ = 0;
+  state_ = DeviceState::kQuarantined;
+  reason_ = std::move(why);
+  const uint32_t doublings = std::min(failures_++, 16u);
+  next_proof_ = now + std::min(kFirstBackoff * (1 << doublings), kLongestBackoff);
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,289 @@
+// Devices that fail, lie and are lost: whatever happens to them, every row is answered once, and right.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/law/known_rows.h"
+#include "kernels/law/reference.h"
+#include "service/batch/batcher.h"
+#include "tests/service/pending_step.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/scale.h"
+#include "tests/support/scripted_fake_device.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::Fate;
+using testing::ScriptedFakeDevice;
+
+constexpr uint32_t kVocabulary = 24;
+
+const kernels::RowParameters kParameters;
+
+// Rows that look like one another, with the answers of the law.
+struct Rows {
+  struct Row {
+    std::vector<float> logits;
+    devices::DeviceRow device_row;
+    kernels::RowAnswer answer;
+  };
+  Rows() : rows(64) {
+    std::mt19937_64 random(11);
+    for (Row& row : rows) {
+      for (uint32_t id = 0; id < kVocabulary; ++id) row.logits.push_back(float(random() % 64) / 16);
+      kernels::RowRequest& request = row.device_row.request;
+      request.live_vocabulary = kVocabulary;
+      request.parameters = &kParameters;
+      request.noise = {random(), uint32_t(random()), 0};
+      row.device_row.segments.push_back(
+          {reinterpret_cast<const std::byte*>(row.logits.data()), row.logits.size() * sizeof(float)});
+      request.logits = row.logits.data();
+      row.answer = law::SampleRowReference(request);
+    }
+  }
+  std::vector<Row> rows;
+};
+
+const Rows& AllRows() {
+  static const Rows& rows = *new Rows();
+  return rows;
+}
+
+// The known rows that cost little.
+const devices::Proof& SmallProof() {
+  static const devices::Proof& proof = *new devices::Proof([] {
+    std::vector<law::KnownRow> rows = law::KnownRows();
+    std::erase_if(rows, [](const law::KnownRow& row) { return row.vocabulary > 6; });
+    return rows;
+  }());
+  return proof;
+}
+
+struct Events : NullEventLog {
+  void DeviceChanged(const DeviceEvent& event) override { events.push_back(event); }
+  std::vector<DeviceEvent> events;
+};
+
+class RecheckObserver : public NullObserver {
+ public:
+  void RowsRechecked(std::string_view, uint32_t r, uint32_t w) override {
+    right += r;
+    wrong += w;
+  }
+  uint64_t right = 0;
+  uint64_t wrong = 0;
+};
+
+// A world of devices, one clock, and workers that send a row again when it is refused because devices failed.
+class World {
+ public:
+  World(uint64_t seed, BatcherOptions options, std::vector<ScriptedFakeDevice::Script> scripts) : random_(seed) {
+    std::vector<devices::Device*> pointers;
+    for (ScriptedFakeDevice::Script& script : scripts) {
+      devices::DeviceDescription description;
+      description.name = absl::StrCat("fake", devices_.size());
+      description.kind = "fake";
+      description.max_batch_rows = 1 + Below(8);
+      description.batches_in_flight = 1 + Below(3);
+      devices_.push_back(std::make_unique<ScriptedFakeDevice>(description, &clock_, std::move(script)));
+      pointers.push_back(devices_.back().get());
+    }
+    options.seed = seed;
+    options.event_log = &events_;
+    batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
+  }
+
+  uint32_t Below(uint32_t end) { return uint32_t(random_() % end); }
+  RecheckObserver& observer() { return observer_; }
+  const std::vector<DeviceEvent>& events() const { return events_.events; }
+  absl::Time now() const { return clock_.Now(); }
+  Batcher& batcher() { return *batcher_; }
+  uint64_t wrong_tokens() const { return wrong_tokens_; }
+
+  // Draws `tokens` tokens, some rows at a time, and advances the clock from event to event.
+  void Draw(uint32_t tokens) {
+    std::vector<uint32_t> again;
+    for (uint32_t drawn = 0; drawn < tokens;) {
+      std::vector<uint32_t> wanted = std::move(again);
+      again.clear();
+      for (uint32_t i = 1 + Below(12); i > 0 && drawn + wanted.size() < tokens; --i) wanted.push_back(Below(64));
+      const auto step = Submit(wanted);
+      for (int events = 0; step->delivered() < wanted.size(); ++events) {
+        ASSERT_LT(events, 100'000) << "rows are lost";
+        NextEvent();
+      }
+      for (uint32_t i = 0; i < wanted.size(); ++i) {
+        if (step->WasRefused(i)) {
+          ASSERT_EQ(step->WhyNot(i).reason, Reason::kDeviceFailed);
+          again.push_back(wanted[i]);
+        } else {
+          wrong_tokens_ += step->Token(i) != AllRows().rows[wanted[i]].answer.token;
+          ++drawn;
+        }
+      }
+      // A worker that was refused waits before it tries again.
+      if (!again.empty()) AdvanceTo(now() + absl::Seconds(5));
+    }
+  }
+
+  // Ends what is still in flight.
+  void Finish() {
+    while (NextEnd() != absl::InfiniteFuture()) NextEvent();
+    batcher_.reset();
+  }
+
+ private:
+  std::shared_ptr<RecordingStep> Submit(const std::vector<uint32_t>& wanted) {
+    auto step = std::make_shared<RecordingStep>();
+    step->arrived = now();
+    std::vector<QueuedRow> rows;
+    for (uint32_t i = 0; i < wanted.size(); ++i) {
+      rows.push_back({i, absl::StrCat("request", wanted[i]), AllRows().rows[wanted[i]].device_row});
+    }
+    EXPECT_FALSE(batcher_->Submit(step, std::move(rows)).has_value());
+    return step;
+  }
+  absl::Time NextEnd() const {
+    absl::Time next = absl::InfiniteFuture();
+    for (const auto& device : devices_) next = std::min(next, device->NextEnd());
+    return next;
+  }
+  void AdvanceTo(absl::Time time) {
+    while (NextEnd() <= time) NextEvent();
+    clock_.Advance(time - now());
+    batcher_->Sweep();
+  }
+  // The next batch ends, or half a second passes and the batcher looks around.
+  void NextEvent() {
+    const absl::Time next = NextEnd();
+    if (next > now() + absl::Milliseconds(500)) {
+      clock_.Advance(absl::Milliseconds(500));
+      return batcher_->Sweep();
+    }
+    clock_.Advance(next - now());
+    for (const auto& device : devices_) {
+      if (device->NextEnd() <= now()) return device->EndNext();
+    }
+  }
+
+  std::mt19937_64 random_;
+  testing::FakeClock clock_;
+  Events events_;
+  RecheckObserver observer_;
+  std::vector<std::unique_ptr<ScriptedFakeDevice>> devices_;
+  std::unique_ptr<Batcher> batcher_;
+  uint64_t wrong_tokens_ = 0;
+};
+
+BatcherOptions Options(double recheck_share) {
+  BatcherOptions options;
+  options.proof = &SmallProof();
+  options.recheck_share = recheck_share;
+  return options;
+}
+
+// Three devices and every kind of mishap, in live batches and in proofs. Every row is compared, so no wrong token
+// leaves.
+TEST(Failover, NoTokenIsWrongLostOrDoubled) {
+  uint64_t lies = 0;
+  uint64_t quarantines = 0;
+  uint64_t returns = 0;
+  for (uint64_t seed = 0; seed < testing::Scaled(1000); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 dice(seed * 3 + 1);
+    std::vector<ScriptedFakeDevice::Script> scripts;
+    for (int device = 0; device < 3; ++device) {
+      const uint64_t mishaps = dice() % 5;  // of 16 batches
+      const int64_t slowness = 1 << dice() % 8;
+      scripts.push_back([&dice, mishaps, slowness](const std::vector<devices::DeviceRow>& rows) {
+        Fate fate{Fate::Kind::kRight, absl::Microseconds(slowness * int64_t(20 + 5 * rows.size() + dice() % 50))};
+        if (dice() % 16 < mishaps) fate.kind = static_cast<Fate::Kind>(1 + dice() % 3);
+        if (dice() % 64 == 0) fate.time *= 100;
+        return fate;
+      });
+    }
+    BatcherOptions options = Options(1);
+    options.policy.kind = static_cast<RoutePolicy::Kind>(seed % 2 == 0 ? 0 : 2 + seed / 2 % 2);
+    World world(seed, options, std::move(scripts));
+    world.Draw(60);
+    ASSERT_EQ(world.wrong_tokens(), 0u);
+    world.Finish();
+    if (HasFatalFailure()) return;
+    lies += world.observer().wrong;
+    for (const DeviceEvent& event : world.events()) {
+      quarantines += event.state == DeviceState::kQuarantined;
+      returns += event.state == DeviceState::kServing;
+    }
+  }
+  // The mishaps did happen.
+  EXPECT_GE(lies, testing::Scaled(1000) / 2);
+  EXPECT_GE(quarantines, testing::Scaled(1000));
+  EXPECT_GE(returns, testing::Scaled(1000) / 2);
+}
+
+// A device that is right in its proofs and wrong in one row of every live batch.
+Fate LieWhenLive(const std::vector<devices::DeviceRow>& rows) {
+  const bool live = rows.front().request.live_vocabulary == kVocabulary;
+  return {live ? Fate::Kind::kLies : Fate::Kind::kRight, absl::Microseconds(10)};
+}
+
+TEST(Recheck, ALiarIsCaughtWithinTheComputedNumberOfWrongRows) {
+  constexpr double kShare = 0.2;
+  // It fails for a service that is right with a chance of 10^-9 a seed.
+  const uint64_t most = WrongRowsUntilCaught(kShare, 1 - 1e-9);
+  EXPECT_EQ(most, 93u);
+  uint64_t wrong = 0;
+  constexpr int kSeeds = 50;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    World world(seed, Options(kShare), {LieWhenLive, [](const auto&) {
+                                          return Fate{Fate::Kind::kRight, absl::Milliseconds(1)};
+                                        }});
+    while (world.observer().wrong == 0) world.Draw(10);
+    EXPECT_LE(world.wrong_tokens(), most);
+    wrong += world.wrong_tokens();
+    const DeviceEvent& event = world.events().front();
+    EXPECT_EQ(event.device, "fake0");
+    EXPECT_EQ(event.state, DeviceState::kQuarantined);
+    EXPECT_TRUE(event.gave_wrong_answer);
+    EXPECT_EQ(event.reason, "wrong answers to 1 live rows");
+    EXPECT_GE(event.unchecked_rows, world.wrong_tokens());
+    EXPECT_EQ(event.touched.empty(), event.unchecked_rows == 0);
+    world.Finish();
+  }
+  // On average 1 / share - 1 = 4 wrong rows pass.
+  EXPECT_GE(wrong, uint64_t{kSeeds});
+  EXPECT_LE(wrong, uint64_t{kSeeds} * 12);
+}
+
+TEST(Recheck, ShareOfRowsIsAsAskedFor) {
+  for (const double share : {0.0, 0.3, 1.0}) {
+    World world(5, Options(share), {[](const auto&) { return Fate{Fate::Kind::kRight, absl::Microseconds(10)}; }});
+    world.Draw(2000);
+    world.Finish();
+    // Five standard deviations: a chance of 10^-6.
+    EXPECT_NEAR(double(world.observer().right), 2000 * share, share == 1 ? 0 : 5 * 21 * share);
+    EXPECT_EQ(world.observer().wrong, 0u);
+  }
+}
+
+TEST(Failover, WithoutAnotherDeviceRowsAreRefusedUntilTheDeviceIsBack) {
+  int batches = 0;
+  World world(1, Options(0), {[&](const auto&) {
+                return Fate{++batches == 3 ? Fate::Kind::kLost : Fate::Kind::kRight, absl::Microseconds(10)};
+              }});
+  world.Draw(100);
+  ASSERT_EQ(world.events().size(), 2u);
+  EXPECT_EQ(world.events()[0].state, DeviceState::kQuarantined);
+  EXPECT_FALSE(world.events()[0].gave_wrong_answer);
+  EXPECT_EQ(world.events()[1].state, DeviceState::kServing);
+  EXPECT_EQ(world.wrong_tokens(), 0u);
+  world.Finish();
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,36 @@
+// Quarantine and the way back.
+#include "service/route/health.h"
+
+#include <gtest/gtest.h>
+
+namespace sortition::service {
+namespace {
+
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000'000);
+
+TEST(DeviceHealth, ComesBackByAProofAfterABackoffThatDoubles) {
+  DeviceHealth health;
+  EXPECT_TRUE(health.serves());
+  absl::Time now = kStart;
+  absl::Duration backoff = DeviceHealth::kFirstBackoff;
+  for (int failure = 0; failure < 12; ++failure) {
+    health.Quarantine("broken", now);
+    EXPECT_FALSE(health.serves());
+    EXPECT_EQ(health.reason(), "broken");
+    EXPECT_FALSE(health.IsDue(now + backoff - absl::Nanoseconds(1)));
+    now += backoff;
+    EXPECT_TRUE(health.IsDue(now));
+    health.ProofStarted();
+    EXPECT_FALSE(health.IsDue(now)) << "one proof at a time";
+    EXPECT_FALSE(health.serves());
+    health.Proved("right", now);
+    EXPECT_TRUE(health.serves());
+    backoff = std::min(2 * backoff, DeviceHealth::kLongestBackoff);
+  }
+  now += DeviceHealth::kForgiven;
+  health.Quarantine("broken", now);
+  EXPECT_TRUE(health.IsDue(now + DeviceHealth::kFirstBackoff)) << "long service is forgiving";
+}
+
+}  // namespace
+}  // namespace sortition::service

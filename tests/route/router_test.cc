@@ -1,0 +1,172 @@
+// The choice of a device.
+#include "service/route/router.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/support/fake_device.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::FakeDevice;
+using Kind = RoutePolicy::Kind;
+
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000'000);
+
+Router::Batch Rows(uint32_t rows, uint32_t vocabulary = 1000) {
+  return {rows, uint64_t{rows} * vocabulary * 2, vocabulary, devices::kHostMemory};
+}
+
+// Lets the device do batches of so many rows until the router knows that each takes `seconds`.
+void Teach(Router* router, const devices::Device* device, uint32_t rows, double seconds, absl::Time* now) {
+  for (int i = 0; i < 20; ++i) {
+    router->Started(device, Rows(rows), *now);
+    *now += absl::Seconds(seconds);
+    router->Finished(device, Rows(rows), true, *now);
+  }
+}
+
+TEST(Router, WhereTheBatchIsExpectedToBeDoneFirst) {
+  FakeDevice slow({.name = "slow", .batches_in_flight = 8});
+  FakeDevice fast({.name = "fast", .batches_in_flight = 8});
+  Router router({&slow, &fast});
+  absl::Time now = kStart;
+  Teach(&router, &slow, 10, 0.010, &now);
+  Teach(&router, &fast, 10, 0.004, &now);
+  // The fast device takes two before it would be done later than the slow one.
+  EXPECT_EQ(router.Choose(Rows(10), now).device, &fast);
+  router.Started(&fast, Rows(10), now);
+  EXPECT_EQ(router.Choose(Rows(10), now).device, &fast);
+  router.Started(&fast, Rows(10), now);
+  const Router::Choice third = router.Choose(Rows(10), now);
+  EXPECT_EQ(third.device, &slow);
+  EXPECT_EQ(third.reason, RouteReason::kFastest);
+  // What the fast one has got done meanwhile counts.
+  EXPECT_EQ(router.Choose(Rows(10), now + absl::Milliseconds(5)).device, &fast);
+}
+
+TEST(Router, ABatchWaitsForADeviceThatWouldStillBeFaster) {
+  FakeDevice slow({.name = "slow"});
+  FakeDevice fast({.name = "fast"});
+  Router router({&slow, &fast});
+  absl::Time now = kStart;
+  Teach(&router, &slow, 10, 1.0, &now);
+  Teach(&router, &fast, 10, 0.001, &now);
+  router.Started(&fast, Rows(10), now);
+  EXPECT_EQ(router.Choose(Rows(10), now).device, nullptr);
+  // Until it is so late that nobody knows when it will be done.
+  EXPECT_EQ(router.Choose(Rows(10), now + absl::Seconds(2)).device, &slow);
+}
+
+TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
+  FakeDevice a({.name = "a"});
+  FakeDevice b({.name = "b"});
+  Router router({&a, &b});
+  absl::Time now = kStart;
+  Teach(&router, &a, 10, 0.001, &now);
+  Teach(&router, &b, 10, 0.0005, &now);
+  router.costs(&a).MakePrior();
+  router.costs(&b).MakePrior();
+  Teach(&router, &b, 10, 0.1, &now);
+  EXPECT_EQ(router.Choose(Rows(10), now).device, &a);
+  now += absl::Minutes(10);
+  EXPECT_EQ(router.Choose(Rows(10), now).device, &b);
+}
+
+TEST(Router, LogitsCostTheirWayToADeviceWithMemoryOfItsOwn) {
+  FakeDevice host({.name = "host"});
+  FakeDevice card({.name = "card", .memory = 1});
+  Router router({&host, &card});
+  absl::Time now = kStart;
+  Router::Batch here = Rows(8, 100'000);
+  Router::Batch there = here;
+  there.memory = 1;
+  for (int i = 0; i < 20; ++i) {
+    for (const auto& [device, batch, seconds] : {std::tuple<FakeDevice*, Router::Batch, double>(&host, here, 0.002),
+                                                 {&host, there, 0.009},
+                                                 {&card, here, 0.008},
+                                                 {&card, there, 0.001}}) {
+      router.Started(device, batch, now);
+      now += absl::Seconds(seconds);
+      router.Finished(device, batch, true, now);
+    }
+  }
+  EXPECT_EQ(router.Choose(here, now).device, &host);
+  EXPECT_EQ(router.Choose(there, now).device, &card);
+}
+
+TEST(Router, OnlyDevicesThatAreAble) {
+  FakeDevice small({.name = "small", .max_vocabulary = 100});
+  FakeDevice large({.name = "large"});
+  Router router({&small, &large});
+  const Router::Choice choice = router.Choose(Rows(1, 101), kStart);
+  EXPECT_EQ(choice.device, &large);
+  EXPECT_EQ(choice.reason, RouteReason::kOnly);
+  EXPECT_EQ(router.Choose(Rows(1, 100), kStart).device, &small);
+  EXPECT_TRUE(router.CanServe(101));
+  EXPECT_FALSE(router.OtherCanServe(&large, 101));
+  router.health(&large).Quarantine("broken", kStart);
+  EXPECT_FALSE(router.CanServe(101));
+  EXPECT_TRUE(router.CanServe(100));
+  EXPECT_EQ(router.Choose(Rows(1, 101), kStart).device, nullptr);
+}
+
+TEST(Router, OnlyDevicesWithRoomByTurns) {
+  FakeDevice a({.name = "a", .batches_in_flight = 1});
+  FakeDevice b({.name = "b", .batches_in_flight = 2});
+  Router router({&a, &b}, {Kind::kRoundRobin, ""});
+  for (const FakeDevice* expected : {&a, &b, &b}) {
+    const Router::Choice choice = router.Choose(Rows(1), kStart);
+    EXPECT_EQ(choice.device, expected);
+    EXPECT_EQ(choice.reason, RouteReason::kTurn);
+    router.Started(choice.device, Rows(1), kStart);
+  }
+  EXPECT_EQ(router.Choose(Rows(1), kStart).device, nullptr);
+  router.Finished(&b, Rows(1), true, kStart);
+  EXPECT_EQ(router.Choose(Rows(1), kStart).device, &b);
+}
+
+TEST(Router, RandomMeetsEveryDevice) {
+  FakeDevice a({.name = "a"});
+  FakeDevice b({.name = "b"});
+  Router router({&a, &b}, {Kind::kRandom, ""}, 7);
+  std::map<devices::Device*, int> chosen;
+  for (int i = 0; i < 200; ++i) ++chosen[router.Choose(Rows(1), kStart).device];
+  // Fewer than 50 of 200 fair draws: a chance of 10^-13.
+  EXPECT_GE(chosen[&a], 50);
+  EXPECT_GE(chosen[&b], 50);
+}
+
+TEST(Router, PinnedMeansThatDevice) {
+  FakeDevice a({.name = "a"});
+  FakeDevice b({.name = "b"});
+  Router router({&a, &b}, {Kind::kPinned, "b"});
+  EXPECT_EQ(router.Choose(Rows(1), kStart).device, &b);
+  EXPECT_EQ(router.Choose(Rows(1), kStart).reason, RouteReason::kPinned);
+  EXPECT_FALSE(router.OtherCanServe(&b, 1));
+}
+
+TEST(RoutePolicy, ByName) {
+  EXPECT_EQ(RoutePolicy::Parse("auto")->kind, Kind::kAuto);
+  EXPECT_EQ(RoutePolicy::Parse("round-robin")->kind, Kind::kRoundRobin);
+  EXPECT_EQ(RoutePolicy::Parse("random")->kind, Kind::kRandom);
+  EXPECT_EQ(RoutePolicy::Parse("pinned:cpu0")->device, "cpu0");
+  for (const char* wrong : {"", "Auto", "pinned", "pinned:", "fastest"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(RoutePolicy::Parse(wrong).status())) << wrong;
+  }
+}
+
+TEST(RouterDeathTest, BooksMustClose) {
+  FakeDevice a({}), stranger({});
+  Router router({&a});
+  router.Started(&a, Rows(2), kStart);
+  EXPECT_DEATH(router.Finished(&a, Rows(3), true, kStart), "broken invariant");
+  EXPECT_DEATH(router.Started(&stranger, Rows(1), kStart), "broken invariant");
+  EXPECT_DEATH(Router({}), "broken invariant");
+  EXPECT_DEATH(Router({&a}, {Kind::kPinned, "nobody"}), "broken invariant");
+}
+
+}  // namespace
+}  // namespace sortition::service
