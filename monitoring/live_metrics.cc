@@ -100,11 +100,11 @@ LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining
 
 std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
   return {
-      DeviceStates(engine_.batcher().device_statuses()),
       Gauge(kQueuedRows, engine_.batcher().queued_rows()),
       Gauge(kLiveSequences, engine_.sequences().live_sequences()),
       Gauge(kStateBytes, static_cast<double>(engine_.sequences().state_bytes())),
       LimitGauges(engine_.limits()),
+      DeviceStates(engine_.batcher().device_statuses()),
       Gauge(kDraining, draining_() ? 1 : 0),
       Gauge(kBuildInfo, 1,
             {{"version", std::string(service::Version())},

@@ -55,10 +55,10 @@ class PrometheusObserver final : public service::Observer {
     prometheus::Gauge& given_rows;
     prometheus::Histogram& rows;
     prometheus::Histogram& kernel_seconds;
-    std::map<service::RouteReason, prometheus::Counter*> routed;
     prometheus::Counter& rerun_rows;
     prometheus::Counter& right_rows;
     prometheus::Counter& wrong_rows;
+    std::map<service::RouteReason, prometheus::Counter*> routed;
   };
   struct TransportMetrics {
     prometheus::Gauge& streams;
@@ -72,6 +72,7 @@ class PrometheusObserver final : public service::Observer {
 
   void AddDevices(const std::vector<devices::DeviceDescription>& devices);
   void AddTransports();
+  // Of a device that reports; another is a broken invariant.
   DeviceMetrics& Device(std::string_view name);
 
   const std::shared_ptr<prometheus::Registry> registry_;

@@ -42,7 +42,7 @@ class Observer {
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
-  // The batch that BatchDone has just told of answered none of its rows.
+  // A device failed a batch: none of its answers was used.
   virtual void BatchFailed(std::string_view device) = 0;
   // A sequence was opened, or opened again.
   virtual void SequenceOpened() = 0;

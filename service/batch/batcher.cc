@@ -190,7 +190,6 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
   SORTITION_CHECK(!result.status.ok() || result.answers.size() == batch->rows.size());
   observer_.BatchDone(batch->device->description().name, batch->shape.rows, batch->queue_wait,
                       absl::Nanoseconds(result.kernel_nanoseconds));
-  if (!result.status.ok()) observer_.BatchFailed(batch->device->description().name);
   if (!result.status.ok() || batch->checked.empty()) {
     absl::Status status = result.status;
     return Settle(std::move(batch), std::move(result), std::move(status));
@@ -211,6 +210,7 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
 }
 
 void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, absl::Status verdict) {
+  if (!verdict.ok()) observer_.BatchFailed(batch->device->description().name);
   DeviceEvent event;
   {
     absl::MutexLock lock(&mutex_);
