@@ -61,6 +61,8 @@ ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state
 ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
           "Bytes of sequence state; idle sequences beyond are forgotten");
 ABSL_FLAG(absl::Duration, sequence_ttl, Limits().sequence_ttl, "An idle sequence is forgotten after this");
+ABSL_FLAG(absl::Duration, replay_guard, Limits().replay_guard,
+          "A history that was sent is not forgotten before its first step for so long");
 ABSL_FLAG(uint32_t, max_history, Limits().max_history, "Tokens of prompt and output of one sequence");
 ABSL_FLAG(uint32_t, kept_history, Limits().kept_history,
           "Tokens back to which a sequence can be truncated without a replay");
@@ -138,6 +140,7 @@ Config Fill() {
   limits.max_sequences = absl::GetFlag(FLAGS_max_sequences);
   limits.max_state_bytes = absl::GetFlag(FLAGS_max_state_bytes);
   limits.sequence_ttl = absl::GetFlag(FLAGS_sequence_ttl);
+  limits.replay_guard = absl::GetFlag(FLAGS_replay_guard);
   limits.max_history = absl::GetFlag(FLAGS_max_history);
   limits.kept_history = absl::GetFlag(FLAGS_kept_history);
   limits.max_listed_tokens = absl::GetFlag(FLAGS_max_listed_tokens);
