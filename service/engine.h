@@ -28,7 +28,7 @@ class Engine {
     Observer* observer = nullptr;                           // not owned, outlives the engine
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
     Entropy* entropy = nullptr;                             // the same; null: the operating system's
-    RoutePolicy route;
+    RoutePolicy route = {};
     double recheck_share = 0;               // of live rows that are compared with the reference
     const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
   };

@@ -130,7 +130,8 @@ absl::Status Run(const std::string& address, const std::string& where) {
 }
 
 absl::Status RunWithServer(const std::string& program) {
-  const auto server = ServerProcess::Start(program, {"--log_level=warning", "--devices=" + absl::GetFlag(FLAGS_devices)}, /*log_file=*/"");
+  const auto server = ServerProcess::Start(
+      program, {"--log_level=warning", "--devices=" + absl::GetFlag(FLAGS_devices)}, /*log_file=*/"");
   if (!server.ok()) return server.status();
   const absl::Status status =
       Run((*server)->address(), absl::StrCat("by a server of our own at ", (*server)->address()));

@@ -12,9 +12,18 @@
 namespace sortition::devices {
 namespace {
 
-// Rows of the batches that are timed; the cases they repeat are small, large and many.
-constexpr uint32_t kTimedRows[] = {1, 1, 16};
-constexpr const char* kTimedCases[] = {"one token", "model bf16, temperature only", "model bf16, temperature only"};
+// The batches after the proof: copies of a known row, small, large and many. Those of a new length run once before they
+// are timed, because a driver may compile for it.
+struct AfterProof {
+  const char* row;
+  uint32_t copies;
+  bool is_timed;
+};
+constexpr AfterProof kAfterProof[] = {{"one token", 1, false},
+                                      {"one token", 1, true},
+                                      {"model bf16, temperature only", 1, false},
+                                      {"model bf16, temperature only", 1, true},
+                                      {"model bf16, temperature only", 16, true}};
 
 }  // namespace
 
@@ -69,11 +78,13 @@ class Proof::Attempt {
       next_ += count;
       return;
     }
-    if (timed_ == std::size(kTimedRows)) return;
-    const auto known =
-        std::find_if(able_.begin(), able_.end(), [&](const Case* c) { return c->row.name == kTimedCases[timed_]; });
-    if (known != able_.end()) batch_.assign(std::min(kTimedRows[timed_], device_.description().max_batch_rows), *known);
-    ++timed_;
+    is_timed_ = false;
+    if (after_ == std::size(kAfterProof)) return;
+    const AfterProof& next = kAfterProof[after_++];
+    const auto known = std::find_if(able_.begin(), able_.end(), [&](const Case* c) { return c->row.name == next.row; });
+    if (known == able_.end()) return;
+    batch_.assign(std::min(next.copies, device_.description().max_batch_rows), *known);
+    is_timed_ = next.is_timed;
   }
 
   bool Judge(const BatchResult& result) {
@@ -90,7 +101,7 @@ class Proof::Attempt {
   }
 
   void Time(const Timing& timing) {
-    if (timed_ != 0) verdict_.timings.push_back(timing);
+    if (is_timed_) verdict_.timings.push_back(timing);
   }
 
   const Proof& proof_;
@@ -99,7 +110,8 @@ class Proof::Attempt {
   std::vector<const Case*> able_;
   std::vector<const Case*> batch_;
   size_t next_ = 0;
-  size_t timed_ = 0;
+  size_t after_ = 0;
+  bool is_timed_ = false;  // the batch that runs
   Verdict verdict_;
 };
 

@@ -196,14 +196,14 @@ absl::Status Lane::Record(const Slice& slice) {
   VkCommandBufferBeginInfo begin = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
   SORTITION_VULKAN_RETURN_IF_ERROR(api.BeginCommandBuffer(commands_, &begin));
-  if (timestamps_ != VK_NULL_HANDLE) {
-    api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
-    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, timestamps_, 0);
-  }
+  if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
   logits_.RecordUpload(api, commands_, sizes.logits);
   inputs_.RecordUpload(api, commands_, sizes.inputs);
   extras_.RecordUpload(api, commands_, sizes.extras);
   api.CmdFillBuffer(commands_, outputs_.on_device(), 0, sizes.outputs, kernels::vulkan::kNone);
+  if (timestamps_ != VK_NULL_HANDLE) {
+    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT, timestamps_, 0);
+  }
 
   const VkDescriptorSet set = descriptors_;
   api.CmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, context_->pipeline_layout(), 0, 1, &set, 0,

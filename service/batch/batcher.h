@@ -66,14 +66,14 @@ struct QueuedRow {
 };
 
 struct BatcherOptions {
-  RoutePolicy policy;
+  RoutePolicy policy = {};
   double recheck_share = 0;  // of live rows that are compared with the reference
   uint64_t seed = 0;         // of choices at random; a secret where rows are re-checked
   // By which a device that failed comes back; not owned. Null: whatever a device does, it stays in the pool.
   const devices::Proof* proof = nullptr;
   EventLog* event_log = nullptr;  // not owned, outlives the batcher; null: no log
   // Runs a comparison with the reference; within the call where it is not set. Outlives the batcher.
-  std::function<void(absl::AnyInvocable<void()>)> run_check;
+  std::function<void(absl::AnyInvocable<void()>)> run_check = nullptr;
 };
 
 // Thread-safe; never blocks for long.

@@ -73,6 +73,12 @@ TEST_F(SortitionctlTest, InfoShowsEveryLimitAndEveryParameter) {
   EXPECT_THAT(json.output, HasSubstr("\"law_versions\": [\n  1\n ]"));
 }
 
+TEST_F(SortitionctlTest, DevicesSaysWhichServeAndWhy) {
+  const Ended devices = Run({"devices"});
+  EXPECT_EQ(devices.code, 0) << devices.output;
+  EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +proved by [0-9]+ known rows +1048575 "));
+}
+
 TEST_F(SortitionctlTest, HealthIsOneLineAService) {
   const Ended health = Run({"health"});
   EXPECT_EQ(health.code, 0);
@@ -216,6 +222,16 @@ TEST(CommandsTest, DemoWritesWhatItWouldWriteInProcess) {
   EXPECT_THAT(demo.output, HasSubstr("all 8 stories are the same"));
   EXPECT_THAT(demo.output, ContainsRegex("tokens +[0-9]+ in [0-9]+ steps"));
   EXPECT_THAT(demo.output, ContainsRegex("\n  2 \\| Take six onions"));
+}
+
+TEST(CommandsTest, DemoOnVulkanWritesTheSame) {
+  if (!std::filesystem::exists("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")) {
+    GTEST_SKIP() << "lavapipe is not installed; Debian's package is mesa-vulkan-drivers";
+  }
+  const Ended demo = RunProgram(
+      SORTITION_DEMO, {"--server", SORTITIOND, "--devices=vulkan:llvmpipe", "--check", "--tokens=15", "--sequences=4"});
+  EXPECT_EQ(demo.code, 0) << demo.output;
+  EXPECT_THAT(demo.output, HasSubstr("all 4 stories are the same"));
 }
 
 TEST(CommandsTest, DemoOfManySequencesTalksToARunningServer) {

@@ -45,6 +45,7 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"tls_key", "together", [](Config& c) { c.tls_certificate = "server.pem"; }},
       {"tls_certificate", "together", [](Config& c) { c.tls_key = "server.key"; }},
       {"tls_client_ca", "--tls_certificate", [](Config& c) { c.tls_client_ca = "clients.pem"; }},
+      {"recheck_share", "0..1", [](Config& c) { c.recheck_share = -0.1; }},
       {"stream_threads", "1..64", [](Config& c) { c.stream_threads = 0; }},
       {"max_watchers", "1..10000", [](Config& c) { c.max_watchers = 0; }},
       {"drain_grace", "0..24h", [](Config& c) { c.drain_grace = -absl::Seconds(1); }},

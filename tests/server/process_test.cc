@@ -78,8 +78,8 @@ TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
     events.push_back(JsonText(*parsed, "event"));
     EXPECT_FALSE(absl::StrContains(line, "secret-request")) << line;
   }
-  EXPECT_EQ(events, (std::vector<std::string>{"serving", "stream_open", "stream_close", "stop_requested", "drain",
-                                              "drained", "stopped"}));
+  EXPECT_EQ(events, (std::vector<std::string>{"device", "serving", "stream_open", "stream_close", "stop_requested",
+                                              "drain", "drained", "stopped"}));
   unlink(port_file.c_str());
 }
 
@@ -165,6 +165,10 @@ TEST(ProcessTest, WhatIsWrongIsSaidAtStart) {
       {{"--devices=abacus"}, {}, 1, "abacus"},
       {{"--devices=cpu,cpu"}, {}, 1, "twice"},
       {{"--cpu_target=avx5"}, {}, 1, "--cpu_target: this machine runs no"},
+      {{"--devices=vulkan:no-such-hardware"}, {}, 1, "at least one is needed"},
+      {{"--route=pinned:vulkan7"}, {}, 1, "there is no device"},
+      {{"--route=fastest"}, {}, 1, "none of auto, round-robin"},
+      {{"--recheck_share=1.5"}, {}, 2, "--recheck_share: 1.5 is not in 0..1"},
       {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
       {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},
        {},

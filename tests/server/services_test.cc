@@ -109,6 +109,9 @@ TEST_F(InformationTest, DescribesTheServer) {
   EXPECT_EQ(information.devices(0).name(), "cpu0");
   EXPECT_EQ(information.devices(0).kind(), "cpu");
   EXPECT_GT(information.devices(0).max_batch_rows(), 0u);
+  EXPECT_EQ(information.devices(0).state(), "serving");
+  EXPECT_EQ(information.devices(0).max_vocabulary(), kernels::kMaxVocabulary);
+  EXPECT_GT(information.devices(0).launch_nanoseconds(), 0);
   EXPECT_EQ(static_cast<size_t>(information.parameters_size()), service::Parameters().size());
   // The server's own limits come after the service's.
   const auto limits = service::DescribeLimits(TestConfig().limits);

@@ -12,7 +12,7 @@
 namespace sortition::testing {
 
 // Thread-safe.
-class RecordingEventLog : public service::EventLog {
+class RecordingEventLog : public service::NullEventLog {
  public:
   void StepTraced(const service::TracedStep& step) override {
     std::string text(step.worker_session);

@@ -1,0 +1,37 @@
+// Batches and devices whose every cost is known, to hold the router against the best that hindsight could do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "service/route/router.h"
+
+namespace sortition::bench {
+
+// What a device costs in truth, which the router has to find out.
+struct Truth {
+  service::Costs costs;
+  uint32_t memory = devices::kHostMemory;
+  double slow_from = 1e9;  // seconds after the start
+  double slow_until = 1e9;
+  double slow_factor = 1;
+};
+
+// All batches wait from the start, and start in their order.
+struct Scenario {
+  std::string name;
+  std::vector<Truth> devices;
+  std::vector<service::Router::Batch> batches;
+};
+
+// A pure function of the seed.
+std::vector<Scenario> Scenarios(uint64_t seed);
+
+// When a batch ends that a device starts at `start`, in seconds.
+double EndOf(const Truth& device, const service::Router::Batch& batch, double start);
+
+// Until the last batch is done, as the router chooses; it knows nothing of the devices before.
+double RoutedMakespan(const Scenario& scenario);
+
+}  // namespace sortition::bench

@@ -1,0 +1,165 @@
+// The shader's pipeline, and one submission a run.
+#include "tests/bench/vulkan/max_pass.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace sortition::bench {
+namespace {
+
+using devices::vulkan::Api;
+using devices::vulkan::Memory;
+
+constexpr uint32_t kCode[] = {
+#include "max.spv.inc"
+};
+constexpr uint32_t kQuadsAThread = 16;
+
+void Check(VkResult result) { SORTITION_CHECK(result == VK_SUCCESS); }
+
+}  // namespace
+
+MaxPass::MaxPass(std::shared_ptr<devices::vulkan::Context> context, const Logits& logits)
+    : context_(std::move(context)),
+      rows_(uint32_t(logits.count())),
+      quads_a_row_(uint32_t(logits.row_bytes() / sizeof(uint32_t) / 4)) {
+  const Api& api = context_->api();
+  const size_t row_bytes = size_t{quads_a_row_} * 16;
+  SORTITION_CHECK(logits_.Reserve(context_.get(), Memory::kHost, false, rows_ * row_bytes).ok());
+  SORTITION_CHECK(maxima_.Reserve(context_.get(), Memory::kDevice, rows_ * sizeof(int32_t)).ok());
+  for (uint32_t row = 0; row < rows_; ++row) {
+    std::memcpy(logits_.on_host<std::byte>() + row * row_bytes, logits.row(row), row_bytes);
+  }
+  MakePipeline();
+  Bind();
+  VkCommandPoolCreateInfo commands = {VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+  commands.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+  commands.queueFamilyIndex = context_->hardware().queue_family;
+  Check(api.CreateCommandPool(context_->device(), &commands, nullptr, &command_pool_));
+  VkCommandBufferAllocateInfo buffer = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+  buffer.commandPool = command_pool_;
+  buffer.commandBufferCount = 1;
+  Check(api.AllocateCommandBuffers(context_->device(), &buffer, &commands_));
+  if (context_->hardware().has_timestamps) {
+    VkQueryPoolCreateInfo queries = {VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+    queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
+    queries.queryCount = 2;
+    Check(api.CreateQueryPool(context_->device(), &queries, nullptr, &timestamps_));
+  }
+  const VkFenceCreateInfo fence = {VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+  Check(api.CreateFence(context_->device(), &fence, nullptr, &fence_));
+}
+
+MaxPass::~MaxPass() {
+  const Api& api = context_->api();
+  const VkDevice device = context_->device();
+  api.DestroyFence(device, fence_, nullptr);
+  api.DestroyQueryPool(device, timestamps_, nullptr);
+  api.DestroyCommandPool(device, command_pool_, nullptr);
+  api.DestroyDescriptorPool(device, descriptor_pool_, nullptr);
+  api.DestroyPipeline(device, pipeline_, nullptr);
+  api.DestroyPipelineLayout(device, layout_, nullptr);
+}
+
+void MaxPass::MakePipeline() {
+  const Api& api = context_->api();
+  const VkDescriptorSetLayout set = context_->set_layout();
+  const VkPushConstantRange constants = {VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quads_a_row_)};
+  VkPipelineLayoutCreateInfo layout = {VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+  layout.setLayoutCount = 1;
+  layout.pSetLayouts = &set;
+  layout.pushConstantRangeCount = 1;
+  layout.pPushConstantRanges = &constants;
+  Check(api.CreatePipelineLayout(context_->device(), &layout, nullptr, &layout_));
+  VkShaderModuleCreateInfo code = {VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+  code.codeSize = sizeof(kCode);
+  code.pCode = kCode;
+  VkShaderModule module;
+  Check(api.CreateShaderModule(context_->device(), &code, nullptr, &module));
+  const uint32_t threads = context_->workgroups().chunk;
+  const VkSpecializationMapEntry entry = {0, 0, sizeof(threads)};
+  const VkSpecializationInfo specialisation = {1, &entry, sizeof(threads), &threads};
+  VkComputePipelineCreateInfo create = {VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+  create.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO};
+  create.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+  create.stage.module = module;
+  create.stage.pName = "main";
+  create.stage.pSpecializationInfo = &specialisation;
+  create.layout = layout_;
+  Check(api.CreateComputePipelines(context_->device(), VK_NULL_HANDLE, 1, &create, nullptr, &pipeline_));
+  api.DestroyShaderModule(context_->device(), module, nullptr);
+}
+
+void MaxPass::Bind() {
+  const Api& api = context_->api();
+  const VkDescriptorPoolSize size = {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, kernels::vulkan::kBindings};
+  VkDescriptorPoolCreateInfo pool = {VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
+  pool.maxSets = 1;
+  pool.poolSizeCount = 1;
+  pool.pPoolSizes = &size;
+  Check(api.CreateDescriptorPool(context_->device(), &pool, nullptr, &descriptor_pool_));
+  const VkDescriptorSetLayout layout = context_->set_layout();
+  VkDescriptorSetAllocateInfo set = {VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
+  set.descriptorPool = descriptor_pool_;
+  set.descriptorSetCount = 1;
+  set.pSetLayouts = &layout;
+  Check(api.AllocateDescriptorSets(context_->device(), &set, &descriptors_));
+  const VkDescriptorBufferInfo buffers[] = {{logits_.on_device(), 0, VK_WHOLE_SIZE},
+                                            {maxima_.handle(), 0, VK_WHOLE_SIZE}};
+  for (uint32_t binding = 0; binding < 2; ++binding) {
+    VkWriteDescriptorSet write = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
+    write.dstSet = descriptors_;
+    write.dstBinding = binding;
+    write.descriptorCount = 1;
+    write.descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    write.pBufferInfo = &buffers[binding];
+    api.UpdateDescriptorSets(context_->device(), 1, &write, 0, nullptr);
+  }
+}
+
+void MaxPass::Record() {
+  const Api& api = context_->api();
+  const uint32_t threads = context_->workgroups().chunk;
+  VkCommandBufferBeginInfo begin = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+  begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+  Check(api.BeginCommandBuffer(commands_, &begin));
+  if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
+  logits_.RecordUpload(api, commands_, uint64_t{rows_} * quads_a_row_ * 16);
+  api.CmdFillBuffer(commands_, maxima_.handle(), 0, VK_WHOLE_SIZE, 0x80000000u);
+  VkMemoryBarrier barrier = {VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+  barrier.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+  barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+  api.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
+                         &barrier, 0, nullptr, 0, nullptr);
+  if (timestamps_ != VK_NULL_HANDLE) {
+    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT, timestamps_, 0);
+  }
+  api.CmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_);
+  api.CmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, layout_, 0, 1, &descriptors_, 0, nullptr);
+  api.CmdPushConstants(commands_, layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quads_a_row_), &quads_a_row_);
+  api.CmdDispatch(commands_, (quads_a_row_ + threads * kQuadsAThread - 1) / (threads * kQuadsAThread), rows_, 1);
+  if (timestamps_ != VK_NULL_HANDLE) {
+    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, timestamps_, 1);
+  }
+  Check(api.EndCommandBuffer(commands_));
+}
+
+uint64_t MaxPass::Run() {
+  const Api& api = context_->api();
+  Record();
+  Check(api.ResetFences(context_->device(), 1, &fence_));
+  const auto start = std::chrono::steady_clock::now();
+  SORTITION_CHECK(context_->Submit(commands_, fence_).ok());
+  Check(api.WaitForFences(context_->device(), 1, &fence_, VK_TRUE, ~uint64_t{0}));
+  if (timestamps_ == VK_NULL_HANDLE) {
+    return uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+  }
+  uint64_t ticks[2] = {};
+  Check(api.GetQueryPoolResults(context_->device(), timestamps_, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
+                                VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT));
+  return uint64_t(double(ticks[1] - ticks[0]) * double(context_->hardware().limits.timestampPeriod));
+}
+
+}  // namespace sortition::bench

@@ -1,0 +1,177 @@
+// The Vulkan device's ways of failing, and its way back. Failures come from functions of the driver that a test
+// replaces.
+#include "devices/vulkan/vulkan_device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "devices/proof/proof.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/vulkan/drivers.h"
+
+namespace sortition::devices {
+namespace {
+
+using kernels::RandomRow;
+using vulkan::Api;
+using vulkan::Hardware;
+
+// What the driver is made to answer, and how often still.
+struct Fault {
+  std::atomic<int> device_lost = 0;  // of waits
+  std::atomic<int> no_memory = 0;    // of allocations
+  std::atomic<int> no_device = 0;    // of creations
+};
+Fault fault;
+PFN_vkWaitForFences real_wait;
+PFN_vkAllocateMemory real_allocate;
+PFN_vkCreateDevice real_create;
+
+bool Take(std::atomic<int>* count) { return count->load() > 0 && count->fetch_sub(1) > 0; }
+
+VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
+  const VkResult result = real_wait(device, count, fences, all, timeout);
+  return Take(&fault.device_lost) ? VK_ERROR_DEVICE_LOST : result;
+}
+VkResult Allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
+                  VkDeviceMemory* memory) {
+  return Take(&fault.no_memory) ? VK_ERROR_OUT_OF_DEVICE_MEMORY : real_allocate(device, info, callbacks, memory);
+}
+VkResult Create(VkPhysicalDevice physical, const VkDeviceCreateInfo* info, const VkAllocationCallbacks* callbacks,
+                VkDevice* device) {
+  return Take(&fault.no_device) ? VK_ERROR_INITIALIZATION_FAILED : real_create(physical, info, callbacks, device);
+}
+
+void ReplaceFunctions(Api* api) {
+  real_wait = api->WaitForFences;
+  real_allocate = api->AllocateMemory;
+  real_create = api->CreateDevice;
+  api->WaitForFences = Wait;
+  api->AllocateMemory = Allocate;
+  api->CreateDevice = Create;
+}
+
+class VulkanDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const testing::Driver& driver = testing::Drivers().front();
+    if (testing::ManifestOf(driver).empty()) GTEST_SKIP() << driver.package << " is not installed";
+    const auto instance = testing::OpenDriver(driver, ReplaceFunctions);
+    ASSERT_TRUE(instance.ok()) << instance.status();
+    instance_ = *instance;
+  }
+  void TearDown() override {
+    device_.reset();
+    EXPECT_EQ(fault.device_lost + fault.no_memory + fault.no_device, 0) << "not all that was to fail has failed";
+  }
+
+  absl::Status Start(const VulkanDeviceOptions& options = {}) {
+    auto device = VulkanDevice::Start(instance_, instance_->hardware().front(), options);
+    if (device.ok()) device_ = *std::move(device);
+    return device.status();
+  }
+  static DeviceRow RowOf(const RandomRow& row) {
+    DeviceRow device_row;
+    device_row.request = row.request();
+    // In two pieces, the first of odd length.
+    const size_t cut = row.tensor().size() / 3 | 1;
+    device_row.segments.push_back({row.tensor().data(), std::min(cut, row.tensor().size())});
+    if (cut < row.tensor().size())
+      device_row.segments.push_back({row.tensor().data() + cut, row.tensor().size() - cut});
+    return device_row;
+  }
+  BatchResult RunBatch() {
+    BatchResult result;
+    absl::Notification done;
+    device_->Submit({RowOf(row_)}, [&](BatchResult r) {
+      result = std::move(r);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return result;
+  }
+  void ExpectRight() {
+    const BatchResult result = RunBatch();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.answers.at(0), law::SampleRowReference(row_.request()));
+  }
+
+  const RandomRow row_{4, 1000};
+  std::shared_ptr<vulkan::Instance> instance_;
+  std::unique_ptr<VulkanDevice> device_;
+};
+
+TEST_F(VulkanDeviceTest, ALostDeviceStartsAnewWithTheNextBatch) {
+  ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
+  ExpectRight();
+  fault.device_lost = 1;
+  const BatchResult lost = RunBatch();
+  EXPECT_TRUE(absl::IsUnavailable(lost.status)) << lost.status;
+  EXPECT_TRUE(lost.answers.empty());
+  // The driver does not come back at once.
+  fault.no_device = 1;
+  EXPECT_TRUE(absl::IsInternal(RunBatch().status));
+  ExpectRight();
+}
+
+TEST_F(VulkanDeviceTest, MemoryThatIsMissingFailsTheBatchAlone) {
+  ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
+  fault.no_memory = 1;
+  EXPECT_TRUE(absl::IsResourceExhausted(RunBatch().status));
+  ExpectRight();
+}
+
+TEST_F(VulkanDeviceTest, ADriverThatCannotCreateADeviceIsAnErrorAtStart) {
+  fault.no_device = 1;
+  EXPECT_TRUE(absl::IsInternal(Start()));
+}
+
+TEST_F(VulkanDeviceTest, ARowLargerThanAnyBufferFailsItsBatch) {
+  ASSERT_TRUE(Start({.max_buffer_bytes = 1000}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(RunBatch().status));
+}
+
+TEST_F(VulkanDeviceTest, BatchesInFlightAtOnceAndTheEnd) {
+  ASSERT_TRUE(Start({.batches_in_flight = 3}).ok());
+  const kernels::RowAnswer expected = law::SampleRowReference(row_.request());
+  constexpr int kBatches = 40;
+  std::atomic<int> right = 0;
+  absl::BlockingCounter done(kBatches);
+  for (int i = 0; i < kBatches; ++i) {
+    device_->Submit({RowOf(row_), RowOf(row_)}, [&](BatchResult result) {
+      right += result.status.ok() && result.answers == std::vector(2, expected);
+      done.DecrementCount();
+    });
+  }
+  device_.reset();  // finishes what was submitted
+  done.Wait();
+  EXPECT_EQ(right, kBatches);
+}
+
+TEST_F(VulkanDeviceTest, ProvesItself) {
+  ASSERT_TRUE(Start().ok());
+  const Proof proof;
+  const Proof::Verdict verdict = proof.Run(device_.get(), absl::Minutes(2));
+  EXPECT_TRUE(verdict.status.ok()) << verdict.status;
+  EXPECT_EQ(verdict.timings.size(), 3u);
+}
+
+TEST(VulkanLoader, AMachineWithoutOneIsToldApart) {
+  EXPECT_TRUE(absl::IsNotFound(Api::Load("libnosuchvulkan.so.1").status()));
+  EXPECT_TRUE(absl::IsNotFound(Api::Load("libm.so.6").status())) << "a library, but no loader";
+}
+
+TEST(VulkanLoader, WithoutADriverThereIsNoDevice) {
+  const testing::Driver nobody{"nobody", "", {}};
+  EXPECT_TRUE(absl::IsNotFound(testing::OpenDriver(nobody).status()));
+}
+
+}  // namespace
+}  // namespace sortition::devices
