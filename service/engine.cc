@@ -41,6 +41,7 @@ Engine::Engine(Options options)
     : limits_(options.limits),
       clock_(*options.clock),
       observer_(*options.observer),
+      entropy_(options.entropy != nullptr ? *options.entropy : system_entropy_),
       event_log_(options.event_log == nullptr ? NoLog() : *options.event_log),
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),

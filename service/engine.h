@@ -8,6 +8,7 @@
 #include "devices/device.h"
 #include "service/batch/batcher.h"
 #include "service/clock.h"
+#include "service/entropy.h"
 #include "service/event_log.h"
 #include "service/limits.h"
 #include "service/observer.h"
@@ -24,6 +25,7 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
+    Entropy* entropy = nullptr;                             // the same; null: the operating system's
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
     RoutePolicy route = {};
     double recheck_share = 0;               // of live rows that are compared with the reference
@@ -36,6 +38,7 @@ class Engine {
   const Limits& limits() const { return limits_; }
   const Clock& clock() const { return clock_; }
   Observer& observer() { return observer_; }
+  Entropy& entropy() { return entropy_; }
   EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
   Batcher& batcher() { return batcher_; }
@@ -45,6 +48,8 @@ class Engine {
   const Limits limits_;
   const Clock& clock_;
   Observer& observer_;
+  SystemEntropy system_entropy_;
+  Entropy& entropy_;
   EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;

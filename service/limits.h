@@ -28,9 +28,11 @@ struct Limits {
   uint32_t max_sequences = 200000;               // sequences with state
   uint64_t max_state_bytes = uint64_t{2} << 30;  // their memory
   absl::Duration sequence_ttl = absl::Hours(1);  // an idle sequence is forgotten after this long
-  uint32_t max_history = (1u << 22);             // tokens of prompt and output
-  uint32_t kept_history = 4096;                  // tokens back to which a sequence can be truncated without a replay
-  uint32_t max_listed_tokens = 65536;            // bias, allowed and banned entries of one sequence, each
+  // A history that was sent is not forgotten before its first step for this long.
+  absl::Duration replay_guard = absl::Seconds(1);
+  uint32_t max_history = (1u << 22);   // tokens of prompt and output
+  uint32_t kept_history = 4096;        // tokens back to which a sequence can be truncated without a replay
+  uint32_t max_listed_tokens = 65536;  // bias, allowed and banned entries of one sequence, each
 };
 
 // Bounds that follow from the wire or the law and cannot be set.

@@ -71,6 +71,8 @@ Remedy RemedyFor(v1::ErrorReason reason) {
     // The server answered this very step when its edits were still edits; a replay has made them history, and makes it
     // forget.
     case v1::STEP_CONFLICT:
+    // It answered a later step of another process of this worker session, whose counting we do not know.
+    case v1::STALE_STEP:
       return Remedy::kReplay;
     // A step given up at its deadline may still be with the server; a higher epoch makes it let go.
     case v1::STEP_IN_FLIGHT:

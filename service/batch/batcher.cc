@@ -129,14 +129,18 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
 
 void Batcher::RefuseUnservable(Rejects* rejects) {
   for (auto& [priority, queue] : queue_) {
-    std::erase_if(queue, [&](Waiting& waiting) {
-      if (router_.CanServe(waiting.row.row.request.live_vocabulary)) return false;
+    std::deque<Waiting> kept;
+    for (Waiting& waiting : queue) {
+      if (router_.CanServe(waiting.row.row.request.live_vocabulary)) {
+        kept.push_back(std::move(waiting));
+        continue;
+      }
       rejects->push_back({std::move(waiting.step), waiting.row.index,
                           Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
                                   absl::Milliseconds(100)}});
       --queued_rows_;
-      return true;
-    });
+    }
+    queue = std::move(kept);
   }
   std::erase_if(queue_, [](const auto& entry) { return entry.second.empty(); });
 }
@@ -180,6 +184,7 @@ void Batcher::Start(std::unique_ptr<Batch> batch) {
   for (const Waiting& waiting : batch->rows) rows.push_back(waiting.row.row);
   devices::Device* device = batch->device;
   observer_.BatchRouted(device->description().name, batch->reason);
+  observer_.BatchStarted(device->description().name, batch->shape.rows);
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchResult result) mutable {
     Finish(std::move(batch), std::move(result));
   });
@@ -189,6 +194,7 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
   SORTITION_CHECK(!result.status.ok() || result.answers.size() == batch->rows.size());
   observer_.BatchDone(batch->device->description().name, batch->shape.rows, batch->queue_wait,
                       absl::Nanoseconds(result.kernel_nanoseconds));
+  if (!result.status.ok()) observer_.BatchFailed(batch->device->description().name);
   if (!result.status.ok() || batch->checked.empty()) {
     absl::Status status = result.status;
     return Settle(std::move(batch), std::move(result), std::move(status));

@@ -1,24 +1,15 @@
 // Validation of OpenSequence.
 #include "service/request/open_request.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "kernels/law/version.h"
 #include "service/request/checks.h"
 #include "service/request/parameters.h"
 
 namespace sortition::service {
 namespace {
-
-uint64_t DrawSeed() {
-  uint64_t seed;
-  SORTITION_CHECK(getentropy(&seed, sizeof(seed)) == 0);
-  return seed;
-}
 
 std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSpec& spec, const Limits& limits,
                                     const std::string& path, HistoryPiece* piece) {
@@ -42,7 +33,7 @@ std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSp
 }  // namespace
 
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
-                                             absl::string_view path) {
+                                             absl::string_view path, Entropy* entropy) {
   const auto field = [&](absl::string_view name) { return absl::StrCat(path, ".", name); };
   OpenRequest request;
   if (auto refusal = CheckName(message.request_id(), field("request_id"))) return *refusal;
@@ -76,7 +67,7 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
     if (auto refusal = ParseHistory(message.history(), *spec, limits, field("history"), &*request.history))
       return *refusal;
   }
-  spec->seed = message.has_seed() ? message.seed() : DrawSeed();
+  spec->seed = message.has_seed() ? message.seed() : entropy->Draw();
   request.spec = std::move(spec);
   return request;
 }

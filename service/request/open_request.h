@@ -7,6 +7,7 @@
 #include <string>
 #include <variant>
 
+#include "service/entropy.h"
 #include "service/limits.h"
 #include "service/refusal.h"
 #include "service/sequence/sequence.h"
@@ -29,9 +30,9 @@ struct OpenRequest {
   std::optional<HistoryPiece> history;
 };
 
-// Refuses by field path below `path` ("open" or "fork_sequence.child"). Draws a missing seed from the system's secure
-// generator. `message` holds no unknown fields (strictness.h). Thread-safe.
+// Refuses by field path below `path` ("open" or "fork_sequence.child"). A missing seed is
+// drawn from `entropy`. `message` holds no unknown fields (strictness.h). Thread-safe.
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
-                                             absl::string_view path);
+                                             absl::string_view path, Entropy* entropy);
 
 }  // namespace sortition::service

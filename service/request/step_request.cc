@@ -220,13 +220,12 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   if (row.has_history_hash()) intent.history_hash = row.history_hash();
   if (spec.stateful() && !intent.history_hash) return MissingField(field("history_hash"));
   if (row.has_truncate_to()) intent.truncate_to = row.truncate_to();
-  const uint32_t most_appended = std::min(limits.kept_history, limits.max_history);
   const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : static_cast<uint32_t>(index);
   const std::optional<Refusal> checks[] = {
       CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position")),
       CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt")),
       CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row")),
-      CheckCount(row.append_tokens_size(), most_appended, field("append_tokens")),
+      CheckCount(row.append_tokens_size(), limits.max_history, field("append_tokens")),
   };
   for (const std::optional<Refusal>& refusal : checks) {
     if (refusal) return *refusal;

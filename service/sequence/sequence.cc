@@ -74,6 +74,10 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
     return HistoryRequired(absl::StrCat("truncate_to lies outside the kept history, ", state_->lowest_truncation(),
                                         "..", state_->position()));
   }
+  if (intent.append_tokens.size() > kept_history_) {
+    return HistoryRequired(absl::StrCat("append_tokens has ", intent.append_tokens.size(), " tokens; more than ",
+                                        kept_history_, " cannot be taken back, and so are history"));
+  }
   SequenceState::Undo undo = state_->Edit(intent.truncate_to, intent.append_tokens);
   if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
     const uint32_t position = state_->position();

@@ -21,7 +21,12 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
     // Building a state from a long history takes a while; the table is not held meanwhile.
     auto taken = sequence->TakeOver(owner, spec, history);
     if (sequence->retired()) continue;  // forgotten by another thread in between
-    Touch(key, sequence.get());
+    const absl::Time guarded_until = history != nullptr ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
+    if (!Account(key, sequence.get(), guarded_until) && history != nullptr) {
+      // It is larger than what could be forgotten for it.
+      Close(key, owner);
+      return NoRoom();
+    }
     if (auto* refusal = std::get_if<Refusal>(&taken)) return std::move(*refusal);
     return Opened{std::move(sequence), std::get<SequencePosition>(taken)};
   }
@@ -35,11 +40,7 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   if (!may_add) {
     return Refusal{Reason::kHistoryRequired, "open.history", "", "the server does not know this sequence"};
   }
-  if (!MakeRoom(1)) {
-    return Refusal{Reason::kOverloaded, "open",
-                   absl::StrCat("max_sequences ", limits_.max_sequences, ", max_state_bytes ", limits_.max_state_bytes),
-                   "no idle sequence can be forgotten to make room", absl::Milliseconds(100)};
-  }
+  if (!MakeRoom(1)) return NoRoom();
   recency_.push_front(key);
   Entry& entry = entries_[key];
   entry.sequence = std::make_shared<Sequence>(owner, spec, limits_.kept_history);
@@ -48,17 +49,24 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   return entry.sequence;
 }
 
-void SequenceTable::Touch(const SequenceKey& key, Sequence* sequence) {
+Refusal SequenceTable::NoRoom() const {
+  return {Reason::kOverloaded, "open",
+          absl::StrCat("max_sequences ", limits_.max_sequences, ", max_state_bytes ", limits_.max_state_bytes),
+          "no idle sequence can be forgotten to make room", absl::Milliseconds(100)};
+}
+
+bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until) {
   const uint64_t bytes = sequence->bytes();
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(key);
-  if (it == entries_.end() || it->second.sequence.get() != sequence) return;
+  if (it == entries_.end() || it->second.sequence.get() != sequence) return true;
   Entry& entry = it->second;
   bytes_ += bytes - entry.bytes;
   entry.bytes = bytes;
   entry.used = clock_.Now();
+  entry.guarded_until = guarded_until;
   recency_.splice(recency_.begin(), recency_, entry.recency);
-  MakeRoom(0);
+  return MakeRoom(0);
 }
 
 void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
@@ -86,7 +94,8 @@ void SequenceTable::Forget(Map::iterator it) {
 }
 
 bool SequenceTable::MakeRoom(uint32_t room) {
-  const absl::Time idle_since = clock_.Now() - limits_.sequence_ttl;
+  const absl::Time now = clock_.Now();
+  const absl::Time idle_since = now - limits_.sequence_ttl;
   auto candidate = recency_.end();
   while (candidate != recency_.begin()) {
     --candidate;
@@ -102,8 +111,7 @@ bool SequenceTable::MakeRoom(uint32_t room) {
     } else {
       return true;
     }
-    // A sequence with a step in flight is in use, however long ago it was last touched.
-    if (!it->second.sequence->RetireIfIdle()) continue;
+    if (it->second.guarded_until > now || !it->second.sequence->RetireIfIdle()) continue;
     ++candidate;
     Forget(it);
     observer_.SequencesEvicted(cause, 1);

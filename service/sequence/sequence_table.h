@@ -48,7 +48,7 @@ class SequenceTable {
                                      std::shared_ptr<const SequenceSpec> spec, const SequenceHistory* history);
 
   // Marks the sequence as used now and accounts for the memory it has grown by. Call after every step.
-  void Touch(const SequenceKey& key, Sequence* sequence);
+  void Touch(const SequenceKey& key, Sequence* sequence) { Account(key, sequence, absl::InfinitePast()); }
 
   // Forgets the sequence if `owner` still owns it.
   void Close(const SequenceKey& key, const SequenceOwner& owner);
@@ -61,6 +61,7 @@ class SequenceTable {
     std::shared_ptr<Sequence> sequence;
     uint64_t bytes = 0;  // as last accounted
     absl::Time used;
+    absl::Time guarded_until = absl::InfinitePast();  // its history has come, its first step has not
     std::list<SequenceKey>::iterator recency;
   };
   using Map = absl::flat_hash_map<SequenceKey, Entry>;
@@ -68,9 +69,13 @@ class SequenceTable {
   std::variant<std::shared_ptr<Sequence>, Refusal> FindOrAdd(const SequenceKey& key, const SequenceOwner& owner,
                                                              const std::shared_ptr<const SequenceSpec>& spec,
                                                              bool may_add);
+  // False if the bounds cannot be kept.
+  bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
+  Refusal NoRoom() const;
   void Forget(Map::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
-  // cannot.
+  // cannot. Spared are those with a step in flight, and those whose history was sent for a step that is on its way:
+  // otherwise workers that replay would push out each other's histories, and none would ever get to its step.
   bool MakeRoom(uint32_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;

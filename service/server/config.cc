@@ -57,6 +57,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"drain_grace", config.drain_grace, absl::ZeroDuration(), absl::Hours(24)},
       {"stalled_write", limits.stalled_write, absl::Milliseconds(100), absl::Hours(24)},
       {"max_stream_age", limits.max_stream_age, absl::ZeroDuration(), absl::Hours(24 * 365)},
+      {"replay_guard", limits.replay_guard, absl::ZeroDuration(), absl::Minutes(10)},
       {"sequence_ttl", limits.sequence_ttl, absl::Seconds(1), absl::Hours(24 * 365)},
   };
   for (const DurationRange& duration : durations) {

@@ -26,8 +26,9 @@ struct Config {
   // Devices to use; at least one.
   std::vector<std::string> devices = {"cpu"};  // see device_list.h
   service::RoutePolicy route;
-  double recheck_share = 0;  // of live rows that are compared with the law's reference before they are answered
-  uint32_t cpu_threads = 0;  // 0 = one for each processor
+  double recheck_share = 0;         // of live rows that are compared with the law's reference before they are answered
+  uint32_t cpu_threads = 0;         // 0 = one for each processor
+  std::string cpu_target = "auto";  // instruction set by name (devices/cpu/cpu_device.h)
 
   // Plain text beyond this machine. Logits reveal what users write, so this is never a default.
   bool insecure = false;

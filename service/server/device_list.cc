@@ -88,7 +88,12 @@ absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const
   if (absl::Status status = CheckEntries(config.devices); !status.ok()) return status;
   std::vector<std::unique_ptr<devices::Device>> started;
   if (std::find(config.devices.begin(), config.devices.end(), "cpu") != config.devices.end()) {
-    started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = config.cpu_threads}));
+    if (!devices::IsCpuTarget(config.cpu_target)) {
+      return absl::InvalidArgumentError(absl::StrCat("--cpu_target: this machine runs no \"", config.cpu_target,
+                                                     "\"; it runs ", devices::CpuTargetNames()));
+    }
+    started.push_back(std::make_unique<devices::CpuDevice>(
+        devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
   }
   if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config.devices, log, &started);
   if (started.empty()) return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");

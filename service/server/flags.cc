@@ -33,6 +33,8 @@ ABSL_FLAG(RoutePolicy, route, Config().route,
 ABSL_FLAG(double, recheck_share, Config().recheck_share,
           "Share of live rows that are compared with the law's reference before they are answered, 0 to 1");
 ABSL_FLAG(uint32_t, cpu_threads, Config().cpu_threads, "Threads of the cpu device; 0 = one for each processor");
+ABSL_FLAG(std::string, cpu_target, Config().cpu_target,
+          "Instruction set of the cpu device: auto, avx512, avx2, sse4, neon or scalar; all give the same answers");
 ABSL_FLAG(bool, insecure, false, "Serve beyond this machine without TLS");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file of the server's certificate chain; followed when replaced");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of the server's private key");
@@ -66,6 +68,8 @@ ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state
 ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
           "Bytes of sequence state; idle sequences beyond are forgotten");
 ABSL_FLAG(absl::Duration, sequence_ttl, Limits().sequence_ttl, "An idle sequence is forgotten after this");
+ABSL_FLAG(absl::Duration, replay_guard, Limits().replay_guard,
+          "A history that was sent is not forgotten before its first step for so long");
 ABSL_FLAG(uint32_t, max_history, Limits().max_history, "Tokens of prompt and output of one sequence");
 ABSL_FLAG(uint32_t, kept_history, Limits().kept_history,
           "Tokens back to which a sequence can be truncated without a replay");
@@ -120,6 +124,7 @@ Config Fill() {
   config.route = absl::GetFlag(FLAGS_route);
   config.recheck_share = absl::GetFlag(FLAGS_recheck_share);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  config.cpu_target = absl::GetFlag(FLAGS_cpu_target);
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
@@ -144,6 +149,7 @@ Config Fill() {
   limits.max_sequences = absl::GetFlag(FLAGS_max_sequences);
   limits.max_state_bytes = absl::GetFlag(FLAGS_max_state_bytes);
   limits.sequence_ttl = absl::GetFlag(FLAGS_sequence_ttl);
+  limits.replay_guard = absl::GetFlag(FLAGS_replay_guard);
   limits.max_history = absl::GetFlag(FLAGS_max_history);
   limits.kept_history = absl::GetFlag(FLAGS_kept_history);
   limits.max_listed_tokens = absl::GetFlag(FLAGS_max_listed_tokens);

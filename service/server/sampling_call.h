@@ -97,6 +97,7 @@ class SamplingCall {
   void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  service::Observer& observer() const { return surroundings_.engine->observer(); }
   void LogOpened(const v1::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Surroundings surroundings_;
@@ -126,6 +127,7 @@ class SamplingCall {
   absl::Time opened_ ABSL_GUARDED_BY(mutex_);
   absl::Time drain_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   std::string name_space_ ABSL_GUARDED_BY(mutex_);
   std::string worker_session_ ABSL_GUARDED_BY(mutex_);

@@ -175,7 +175,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
 }
 
 std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
-  auto parsed = ParseOpen(open, engine_.limits(), "open");
+  auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
   std::unique_ptr<SequenceHistory> history;
@@ -221,6 +221,7 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
     }
   }
   sequences_[request.request_id] = std::move(sequence);
+  engine_.observer().SequenceOpened();
   engine_.event_log().SequenceOpened(
       {worker_session_, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
@@ -382,7 +383,7 @@ void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refu
 }
 
 void Session::Impl::RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) {
-  engine_.observer().Refused(refusal.reason, 1);
+  engine_.observer().Refused(refusal.reason, std::max(rows, 1u));
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id);
   EncodeError(refusal, response.mutable_results()->mutable_error());

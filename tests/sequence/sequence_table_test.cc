@@ -34,6 +34,8 @@ std::shared_ptr<SequenceSpec> Spec() {
 
 class SequenceTableTest : public testing::Test {
  protected:
+  SequenceTableTest() { limits_.replay_guard = absl::ZeroDuration(); }
+
   SequenceKey Key(int i) { return {"default", "worker", absl::StrCat("request-", i)}; }
 
   std::variant<SequenceTable::Opened, Refusal> Open(int i, uint32_t tokens = 10) {
@@ -74,6 +76,33 @@ TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
   }
   EXPECT_GT(observer_.evicted["bytes"], 100u);
   EXPECT_GT(table().live_sequences(), 5u);
+}
+
+// Workers that replay must not push out each other's histories before the steps they were sent for.
+TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
+  limits_.max_sequences = 2;
+  limits_.replay_guard = absl::Seconds(1);
+  Open(0);
+  const auto second = Open(1);
+  const auto third = Open(2);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(third));
+  EXPECT_EQ(std::get<Refusal>(third).reason, Reason::kOverloaded);
+  EXPECT_GT(std::get<Refusal>(third).retry_after, absl::ZeroDuration());
+  table().Touch(Key(1), std::get<SequenceTable::Opened>(second).sequence.get());
+  EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(2)));
+  EXPECT_FALSE(Known(1));
+  clock_.now += absl::Seconds(1);
+  EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(3)));
+}
+
+TEST_F(SequenceTableTest, AHistoryLargerThanAllThatCanBeForgottenIsRefused) {
+  limits_.max_state_bytes = 1 << 20;
+  limits_.replay_guard = absl::Seconds(1);
+  int opened = 0;
+  while (std::holds_alternative<SequenceTable::Opened>(Open(opened, 1000))) ++opened;
+  EXPECT_GT(opened, 10);
+  EXPECT_LE(table().state_bytes(), limits_.max_state_bytes);
+  EXPECT_EQ(table().live_sequences(), static_cast<uint32_t>(opened));
 }
 
 TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {

@@ -11,7 +11,8 @@ namespace {
 using testing::OpenOf;
 
 std::variant<OpenRequest, Refusal> Parse(const v1::OpenSequence& open, const Limits& limits = {}) {
-  return ParseOpen(open, limits, "open");
+  SystemEntropy entropy;
+  return ParseOpen(open, limits, "open", &entropy);
 }
 
 OpenRequest MustParse(const v1::OpenSequence& open, const Limits& limits = {}) {

@@ -86,7 +86,8 @@ TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
     } else {
       TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     }
-    const auto parsed = ParseOpen(open, Limits(), "open");
+    SystemEntropy entropy;
+    const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);
     EXPECT_EQ(refusal == nullptr, parameter.implemented) << name << (refusal ? ": " + refusal->message : "");
     if (refusal == nullptr) continue;

@@ -279,6 +279,7 @@ TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
 // An idle sequence is forgotten; its worker replays and goes on as if nothing had happened.
 TEST_F(SessionHistory, AForgottenSequenceComesBackByReplay) {
   limits_.max_sequences = 1;
+  limits_.replay_guard = absl::ZeroDuration();
   v1::OpenSequence a = StatefulOpen("a", 1);
   PlainSequence plain(a);
   worker().MustOpen(a);

@@ -118,7 +118,8 @@ TEST_F(StepRowTest, Ranges) {
 }
 
 TEST_F(StepRowTest, AppendedTokens) {
-  limits_.kept_history = 2;
+  limits_.max_history = 2;
+  row_.set_position(1);
   row_.add_append_tokens(0);
   row_.add_append_tokens(kLive - 1);
   MustParse();

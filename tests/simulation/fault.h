@@ -1,0 +1,44 @@
+// What goes wrong in a simulated world, and when. A world's faults are drawn before it runs, so that a failing run can
+// be repeated with fewer of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace sortition::simulation {
+
+struct Fault {
+  enum class Kind {
+    kCrash,         // a replica dies and loses all it knows; back after `length`
+    kCut,           // a worker's connections break; the replica notices after `length`
+    kGhost,         // the same, but what was under way reaches the replica after `length`
+    kDeaf,          // answers to a worker are lost; it notices after `length`
+    kDrain,         // a replica is told to stop, with a grace of `length`, and starts anew
+    kRepeat,        // for `length` every answer reaches a worker twice
+    kStall,         // a replica's device does not run for `length`
+    kBrokenDevice,  // a replica's device fails every batch for `length`
+    kOtherLaw,      // for `length` a replica greets as one that speaks another version of the law
+    kRestart,       // a worker dies and starts again with the texts it had
+    kZombie,        // the same, but the former process lives on for `length` and goes on with what it had submitted
+  };
+  static constexpr int kKinds = 11;
+
+  Kind kind = Kind::kCrash;
+  absl::Duration at;
+  absl::Duration length;
+  uint32_t who = 0;  // replica or worker
+
+  bool OfReplica() const;
+};
+
+// In order of time, all within `horizon`.
+std::vector<Fault> DrawFaults(uint64_t seed, uint32_t replicas, uint32_t workers, absl::Duration horizon);
+
+const char* NameOf(Fault::Kind kind);
+// "12.3ms crash of replica 1, 40ms"
+std::string Describe(const Fault& fault);
+
+}  // namespace sortition::simulation

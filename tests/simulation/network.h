@@ -1,0 +1,78 @@
+// Streams between workers and replicas: every message travels for a while, in order within its stream, and either end
+// may be gone while the other does not know it yet.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cpp/transport.h"
+#include "service/stream/session.h"
+#include "tests/simulation/draw.h"
+#include "tests/simulation/replica.h"
+#include "tests/simulation/timeline.h"
+#include "tests/simulation/world.h"
+
+namespace sortition::simulation {
+
+// Writes the story of a run, if anybody wants to read it.
+using Log = std::function<void(const std::function<std::string()>& line)>;
+
+// Not thread-safe. Nothing given to it is owned; all of it outlives the network.
+class Network {
+ public:
+  Network(const World& world, Timeline* timeline, std::vector<std::unique_ptr<Replica>>* replicas, Tally* tally,
+          Log log);
+  ~Network();
+
+  // The connector of one process of worker `worker`. Its streams' events go to `events` for as long as that lives.
+  std::unique_ptr<client::Connector> ConnectorOf(uint32_t worker, std::weak_ptr<client::StreamEvents> events);
+
+  // All streams of a worker, now. `length` as in Fault.
+  void Cut(uint32_t worker, absl::Duration length);
+  void Ghost(uint32_t worker, absl::Duration length);
+  void Deafen(uint32_t worker, absl::Duration length);
+  void Repeat(uint32_t worker, absl::Duration length);
+
+  // All streams of a replica, now: its process has died, or drains and ends them after `grace`.
+  void Break(uint32_t replica);
+  void Drain(uint32_t replica, v1::DrainingNotice::Cause cause, absl::Duration grace);
+
+ private:
+  struct Connection;
+  class ConnectionSink;
+  class ConnectionTransport;
+  class WorkerConnector;
+
+  std::shared_ptr<Connection> Connect(uint32_t worker, size_t target, uint64_t number,
+                                      std::weak_ptr<client::StreamEvents> events);
+  void SendRequest(const std::shared_ptr<Connection>& connection, client::OutgoingMessage message);
+  void SendAnswer(const std::shared_ptr<Connection>& connection, v1::StreamResponse response,
+                  service::SentRelease release);
+  void Arrive(Connection* connection, const v1::StreamResponse& response);
+  void Pump(Connection* connection);
+  void Deliver(Connection* connection, const std::vector<std::byte>& bytes);
+  void Spoil(Connection* connection, v1::StreamRequest* request);
+  void DrainOne(const std::shared_ptr<Connection>& connection, v1::DrainingNotice::Cause cause, absl::Duration grace);
+  void FinishIfDrained(const std::shared_ptr<Connection>& connection);
+  void EndAtReplica(Connection* connection);
+  void EndAtWorker(const std::shared_ptr<Connection>& connection, absl::Duration delay, absl::Status status);
+  void LeaveAtWorker(const std::shared_ptr<Connection>& connection);
+  template <typename Apply>
+  void OfWorker(uint32_t worker, Apply apply);
+  absl::Duration Latency(Choice choice, const Connection& connection, uint64_t message) const;
+
+  const World& world_;
+  Timeline& timeline_;
+  std::vector<std::unique_ptr<Replica>>& replicas_;
+  Tally& tally_;
+  const Log log_;
+  std::vector<std::shared_ptr<Connection>> connections_;
+  std::vector<absl::Time> repeat_until_;
+  uint64_t connected_ = 0;
+};
+
+}  // namespace sortition::simulation

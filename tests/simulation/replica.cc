@@ -1,0 +1,129 @@
+// The device, the randomness and the observer of a simulated replica.
+#include "tests/simulation/replica.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cpu/sample_row.h"
+#include "tests/simulation/draw.h"
+
+namespace sortition::simulation {
+
+// Samples with the CPU's kernel, some time after a batch was given to it.
+class Replica::SimulatedDevice final : public devices::Device {
+ public:
+  explicit SimulatedDevice(Replica* replica) : replica_(*replica) {}
+
+  const devices::DeviceDescription& description() const override { return description_; }
+
+  void Submit(std::vector<devices::DeviceRow> rows, Done done) override {
+    const uint64_t batch = ++replica_.batches_;
+    pending_->emplace(batch, Batch{std::move(rows), std::move(done)});
+    const uint64_t draw = Draw(replica_.world_.seed, Choice::kServiceTime, {replica_.index_, batch});
+    const absl::Time now = replica_.timeline_.Now();
+    const absl::Time end = std::max(now, replica_.stalled_until) + replica_.world_.max_service * (draw % 1000) / 1000;
+    const bool broken = now < replica_.broken_until;
+    const Plant plant = replica_.world_.plant;
+    replica_.timeline_.At(end, [pending = std::weak_ptr(pending_), batch, broken, plant] {
+      if (const auto alive = pending.lock()) Run(alive.get(), batch, broken, plant);
+    });
+  }
+
+  void RunAll() {
+    while (!pending_->empty()) Run(pending_.get(), pending_->begin()->first, /*broken=*/true, Plant::kNone);
+  }
+
+ private:
+  struct Batch {
+    std::vector<devices::DeviceRow> rows;
+    Done done;
+  };
+  using Pending = std::map<uint64_t, Batch>;
+
+  static void Run(Pending* pending, uint64_t number, bool broken, Plant plant) {
+    auto node = pending->extract(number);
+    if (node.empty()) return;
+    Batch& batch = node.mapped();
+    devices::BatchResult result;
+    if (broken) result.status = absl::InternalError("the device is broken");
+    for (devices::DeviceRow& row : batch.rows) {
+      if (broken) break;
+      std::vector<std::byte> bytes;
+      for (const devices::ByteSegment& segment : row.segments) {
+        bytes.insert(bytes.end(), segment.data, segment.data + segment.size);
+      }
+      row.request.logits = bytes.data();
+      kernels::cpu::Scratch scratch;
+      kernels::cpu::SampleRow(row.request, &scratch, &result.answers.emplace_back());
+    }
+    if (plant == Plant::kSwappedRows && result.answers.size() > 1) {
+      std::swap(result.answers[0].token, result.answers[1].token);
+    }
+    std::move(batch.done)(std::move(result));
+  }
+
+  Replica& replica_;
+  const devices::DeviceDescription description_{"simulated", "cpu", "none", 4, 2};
+  const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
+};
+
+class Replica::TallyObserver final : public service::NullObserver {
+ public:
+  explicit TallyObserver(Tally* tally) : tally_(*tally) {}
+  void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override { ++tally_.batches; }
+  void SequencesEvicted(std::string_view, uint32_t count) override { tally_.evicted_sequences += count; }
+  void HistoryReplayed(uint32_t tokens) override { tally_.replayed_tokens += tokens; }
+  void Refused(service::Reason reason, uint32_t count) override {
+    if (reason == service::Reason::kSuperseded) tally_.superseded += count;
+    if (reason == service::Reason::kOverloaded) tally_.overloaded += count;
+    if (reason == service::Reason::kHistoryRequired) tally_.history_required += count;
+  }
+
+ private:
+  Tally& tally_;
+};
+
+class Replica::SimulatedEntropy final : public service::Entropy {
+ public:
+  SimulatedEntropy(uint64_t seed, uint32_t index) : draws_(seed, Choice::kSeed, {index}) {}
+  uint64_t Draw() override { return draws_.Next(); }
+
+ private:
+  Draws draws_;
+};
+
+Replica::Replica(const World& world, uint32_t index, Timeline* timeline, Tally* tally)
+    : world_(world),
+      index_(index),
+      timeline_(*timeline),
+      observer_(std::make_unique<TallyObserver>(tally)),
+      entropy_(std::make_unique<SimulatedEntropy>(world.seed, index)) {
+  Rise();
+}
+
+Replica::~Replica() { Die(); }
+
+void Replica::Die() {
+  if (!up_) return;
+  up_ = false;
+  device_->RunAll();
+  engine_.reset();
+}
+
+void Replica::Rise() {
+  SORTITION_CHECK(!up_);
+  up_ = true;
+  service::Engine::Options options;
+  options.limits = world_.limits;
+  auto device = std::make_unique<SimulatedDevice>(this);
+  device_ = device.get();
+  options.devices.push_back(std::move(device));
+  options.clock = &timeline_;
+  options.observer = observer_.get();
+  options.entropy = entropy_.get();
+  engine_ = std::make_unique<service::Engine>(std::move(options));
+}
+
+}  // namespace sortition::simulation

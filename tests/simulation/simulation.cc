@@ -1,0 +1,167 @@
+// Running a world, and finding the shortest of its failing histories.
+#include "tests/simulation/simulation.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/replica.h"
+#include "tests/simulation/timeline.h"
+#include "tests/simulation/worker.h"
+
+namespace sortition::simulation {
+namespace {
+
+constexpr uint64_t kMaxEvents = 400'000;
+constexpr absl::Duration kMaxElapsed = absl::Minutes(10);
+
+class Simulation {
+ public:
+  Simulation(uint64_t seed, Plant plant, bool with_log)
+      : world_(seed, plant), with_log_(with_log), network_(world_, &timeline_, &replicas_, &outcome_.tally, LogOf()) {
+    for (uint32_t i = 0; i < world_.replicas; ++i) {
+      replicas_.push_back(std::make_unique<Replica>(world_, i, &timeline_, &outcome_.tally));
+    }
+    for (uint32_t i = 0; i < world_.workers; ++i) {
+      workers_.push_back(std::make_unique<Worker>(world_, i, &timeline_, &network_, &outcome_.tally, LogOf(),
+                                                  [this](std::string why) { Fail(std::move(why)); }));
+    }
+  }
+
+  Outcome Run(const std::vector<Fault>& faults) {
+    for (const Fault& fault : faults) {
+      timeline_.At(Timeline::Start() + fault.at, [this, fault] { Inflict(fault); });
+    }
+    for (const auto& worker : workers_) worker->Start();
+    for (uint64_t events = 0; outcome_.failure.empty() && !Done(); ++events) {
+      if (events == kMaxEvents || timeline_.Elapsed() > kMaxElapsed || !timeline_.RunNext()) {
+        Fail("the world stands still");
+      }
+    }
+    outcome_.elapsed = timeline_.Elapsed();
+    return std::move(outcome_);
+  }
+
+ private:
+  Log LogOf() {
+    return [this](const std::function<std::string()>& line) {
+      if (!with_log_) return;
+      outcome_.log.push_back(absl::StrCat(absl::FormatDuration(timeline_.Elapsed()), " ", line()));
+    };
+  }
+
+  void Fail(std::string why) {
+    if (outcome_.failure.empty()) outcome_.failure = std::move(why);
+  }
+
+  bool Done() const {
+    for (const auto& worker : workers_) {
+      if (!worker->Done()) return false;
+    }
+    return true;
+  }
+
+  void Inflict(const Fault& fault) {
+    ++outcome_.tally.faults[static_cast<int>(fault.kind)];
+    LogOf()([&] { return absl::StrCat("FAULT ", Describe(fault)); });
+    const absl::Time until = timeline_.Now() + fault.length;
+    switch (fault.kind) {
+      case Fault::Kind::kCrash:
+        return Crash(fault.who, fault.length);
+      case Fault::Kind::kDrain:
+        network_.Drain(fault.who, v1::DrainingNotice::CAUSE_SHUTDOWN, fault.length);
+        timeline_.After(fault.length + world_.max_latency,
+                        [this, who = fault.who] { Crash(who, absl::Milliseconds(5)); });
+        return;
+      case Fault::Kind::kCut:
+        return network_.Cut(fault.who, fault.length);
+      case Fault::Kind::kGhost:
+        return network_.Ghost(fault.who, fault.length);
+      case Fault::Kind::kDeaf:
+        return network_.Deafen(fault.who, fault.length);
+      case Fault::Kind::kRepeat:
+        return network_.Repeat(fault.who, fault.length);
+      case Fault::Kind::kStall:
+        replicas_[fault.who]->stalled_until = until;
+        return;
+      case Fault::Kind::kBrokenDevice:
+        replicas_[fault.who]->broken_until = until;
+        return;
+      case Fault::Kind::kOtherLaw:
+        replicas_[fault.who]->other_law_until = until;
+        return;
+      case Fault::Kind::kRestart:
+        return workers_[fault.who]->Restart(absl::ZeroDuration());
+      case Fault::Kind::kZombie:
+        return workers_[fault.who]->Restart(fault.length);
+    }
+  }
+
+  void Crash(uint32_t who, absl::Duration down) {
+    Replica& replica = *replicas_[who];
+    if (!replica.up()) return;
+    network_.Break(who);
+    replica.Die();
+    timeline_.After(down, [&replica] { replica.Rise(); });
+  }
+
+  const World world_;
+  const bool with_log_;
+  Outcome outcome_;
+  Timeline timeline_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  Network network_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace
+
+std::vector<Fault> FaultsOf(uint64_t seed, Plant plant) {
+  const World world(seed, plant);
+  return DrawFaults(seed, world.replicas, world.workers, world.fault_horizon);
+}
+
+Outcome RunWorld(uint64_t seed, Plant plant, const std::vector<Fault>& faults, bool with_log) {
+  return Simulation(seed, plant, with_log).Run(faults);
+}
+
+std::vector<Fault> Shrink(uint64_t seed, Plant plant, std::vector<Fault> faults) {
+  // Runs of halving length are left out, then single ones until none can be.
+  for (size_t run = faults.size(); run > 0;) {
+    bool shrunk = false;
+    for (size_t from = 0; from < faults.size();) {
+      std::vector<Fault> fewer(faults.begin(), faults.begin() + static_cast<ptrdiff_t>(from));
+      fewer.insert(fewer.end(), faults.begin() + static_cast<ptrdiff_t>(std::min(from + run, faults.size())),
+                   faults.end());
+      if (RunWorld(seed, plant, fewer).ok()) {
+        from += run;
+      } else {
+        faults = std::move(fewer);
+        shrunk = true;
+      }
+    }
+    if (run > 1 || !shrunk) run /= 2;
+  }
+  return faults;
+}
+
+std::string DescribeFailure(uint64_t seed, Plant plant, const std::vector<Fault>& faults) {
+  constexpr size_t kLines = 40;
+  const Outcome outcome = RunWorld(seed, plant, faults, /*with_log=*/true);
+  std::string text = absl::StrCat("seed ", seed, ": ", outcome.failure, "\nwith ", faults.size(), " faults:\n");
+  for (const Fault& fault : faults) absl::StrAppend(&text, "  ", Describe(fault), "\n");
+  // A failure names its worker; what the others did meanwhile is left out.
+  const std::string worker = outcome.failure.substr(0, outcome.failure.find(','));
+  std::vector<std::string> lines;
+  for (const std::string& line : outcome.log) {
+    if (absl::StrContains(line, absl::StrCat(worker, " ")) || absl::StrContains(line, "FAULT")) lines.push_back(line);
+  }
+  const size_t first = lines.size() > kLines ? lines.size() - kLines : 0;
+  absl::StrAppend(&text, "the last of ", lines.size(), " events of ", worker, ":\n");
+  for (size_t i = first; i < lines.size(); ++i) absl::StrAppend(&text, "  ", lines[i], "\n");
+  return text;
+}
+
+}  // namespace sortition::simulation

@@ -1,0 +1,87 @@
+// State can be lost, tokens cannot: in five hundred worlds every token is the one of the run without faults.
+#include "tests/simulation/simulation.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/support/scale.h"
+
+namespace sortition::simulation {
+namespace {
+
+TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
+  Tally tally;
+  const uint64_t worlds = testing::Scaled(500);
+  for (uint64_t seed = 1; seed <= worlds; ++seed) {
+    const std::vector<Fault> faults = FaultsOf(seed, Plant::kNone);
+    const Outcome outcome = RunWorld(seed, Plant::kNone, faults);
+    ASSERT_TRUE(outcome.ok()) << DescribeFailure(seed, Plant::kNone, Shrink(seed, Plant::kNone, faults));
+    tally += outcome.tally;
+  }
+  RecordProperty("tally", tally.Describe());
+  // What did not happen has not been tested.
+  EXPECT_GT(tally.tokens, 20 * worlds);
+  EXPECT_GT(tally.replayed_tokens, 20 * worlds);
+  EXPECT_GT(tally.evicted_sequences, worlds);
+  EXPECT_GT(tally.missed_deadlines, worlds / 4);
+  EXPECT_GT(tally.drained_streams, worlds / 2);
+  EXPECT_GT(tally.lost_messages, worlds);
+  EXPECT_GT(tally.late_requests, worlds / 4);
+  EXPECT_GT(tally.repeated_answers, worlds / 8);
+  EXPECT_GT(tally.superseded, worlds / 16);
+  EXPECT_GT(tally.overloaded, worlds / 16);
+  EXPECT_GT(tally.zombie_tokens, worlds / 16);
+  for (int kind = 0; kind < Fault::kKinds; ++kind) {
+    EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
+  }
+}
+
+TEST(SimulationTest, ASeedIsOneHistory) {
+  for (const uint64_t seed : {7u, 8u, 9u}) {
+    const Outcome first = RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone), /*with_log=*/true);
+    const Outcome second = RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone), /*with_log=*/true);
+    EXPECT_GT(first.log.size(), 100u);
+    EXPECT_EQ(first.log, second.log);
+  }
+}
+
+class PlantTest : public ::testing::TestWithParam<Plant> {};
+
+TEST_P(PlantTest, IsFound) {
+  uint64_t found = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    if (!RunWorld(seed, GetParam(), FaultsOf(seed, GetParam())).ok()) ++found;
+  }
+  EXPECT_GT(found, 5u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantTest,
+                         ::testing::Values(Plant::kSwappedRows, Plant::kForgottenEdit, Plant::kShiftedPrompt,
+                                           Plant::kOtherChoice));
+
+// A defect in how histories are sent again shows only where one is lost.
+TEST(ShrinkTest, LeavesTheFaultsThatItTakes) {
+  constexpr Plant kPlant = Plant::kShiftedPrompt;
+  uint32_t shrunk = 0;
+  for (uint64_t seed = 1; seed <= 200 && shrunk < 5; ++seed) {
+    const std::vector<Fault> faults = FaultsOf(seed, kPlant);
+    if (!RunWorld(seed, kPlant, {}).ok() || RunWorld(seed, kPlant, faults).ok()) continue;
+    ++shrunk;
+    const std::vector<Fault> fewest = Shrink(seed, kPlant, faults);
+    EXPECT_GE(fewest.size(), 1u);
+    EXPECT_LT(fewest.size(), faults.size());
+    EXPECT_FALSE(RunWorld(seed, kPlant, fewest).ok());
+    for (size_t i = 0; i < fewest.size(); ++i) {
+      std::vector<Fault> fewer = fewest;
+      fewer.erase(fewer.begin() + static_cast<ptrdiff_t>(i));
+      EXPECT_TRUE(RunWorld(seed, kPlant, fewer).ok()) << "seed " << seed << " does not need " << Describe(fewest[i]);
+    }
+    const std::string story = DescribeFailure(seed, kPlant, fewest);
+    for (const Fault& fault : fewest) EXPECT_NE(story.find(Describe(fault)), std::string::npos) << story;
+  }
+  EXPECT_EQ(shrunk, 5u);
+}
+
+}  // namespace
+}  // namespace sortition::simulation

@@ -1,0 +1,96 @@
+// Callers' choices, and their texts by the plain reference.
+#include "tests/simulation/text.h"
+
+#include <algorithm>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "tests/client/reference_sequence.h"
+#include "tests/client/rows.h"
+#include "tests/simulation/draw.h"
+
+namespace sortition::simulation {
+namespace {
+
+// Edits `step`'s text as a caller might, and says what was done.
+void Edit(Draws* draws, TextStep* step) {
+  const uint32_t length = static_cast<uint32_t>(step->tokens.size());
+  const uint32_t output = length - step->prompt_length;
+  const auto token = [&] { return draws->Below(kVocabulary); };
+  switch (draws->Below(12)) {
+    case 0:  // another token was emitted than the one drawn
+      if (output == 0) return;
+      step->truncate_to = length - 1;
+      step->append = {token()};
+      return;
+    case 1:  // rejected: drawn again with other noise
+      if (output == 0) return;
+      step->truncate_to = length - draws->Between(1, std::min(output, 3u));
+      step->draw_salt = draws->Between(1, 65535);
+      return;
+    case 2:  // back to any length, the prompt included
+      step->truncate_to = draws->Between(draws->OneIn(3) ? 0 : step->prompt_length, length);
+      for (uint32_t i = draws->Below(3); i > 0; --i) step->append.push_back(token());
+      return;
+    case 3:  // forced tokens
+      for (uint32_t i = draws->Between(1, 4); i > 0; --i) step->append.push_back(token());
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
+  Draws draws(seed, Choice::kSequence, {sequence});
+  client::SequenceOptions options;
+  options.request_id = absl::StrCat("request ", sequence);
+  options.vocabulary_size = kVocabulary;
+  if (draws.OneIn(2)) options.live_vocabulary_size = kVocabulary;
+  options.choice_index = draws.Below(3);
+  if (!draws.OneIn(3)) options.seed = draws.Next();
+  options.parameters.set_temperature(1.5f);
+  if (draws.OneIn(2)) options.parameters.mutable_raw_logprobs();
+  if (draws.OneIn(2)) options.parameters.mutable_processed_logprobs()->set_top(2);
+  if (draws.OneIn(3)) options.parameters.set_top_k(8);
+  if (!draws.OneIn(5)) {  // the others keep no state
+    if (draws.OneIn(2)) options.parameters.set_repetition_penalty(1.3f);
+    if (draws.OneIn(2)) options.parameters.set_frequency_penalty(0.5f);
+    options.parameters.set_presence_penalty(0.25f);
+  }
+  for (uint32_t i = draws.Below(12); i > 0; --i) options.prompt.push_back(draws.Below(kVocabulary));
+  return options;
+}
+
+uint32_t StepsOf(uint64_t seed, uint32_t sequence) {
+  return Draws(seed, Choice::kSequence, {sequence, 1}).Between(6, 14);
+}
+
+Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed) {
+  testing::ReferenceSequence reference(options.parameters, sampler_seed, options.choice_index, kVocabulary, kVocabulary,
+                                       options.prompt);
+  steps_.resize(StepsOf(seed, sequence));
+  for (uint32_t i = 0; i < steps_.size(); ++i) {
+    TextStep& step = steps_[i];
+    step.tokens = reference.tokens();
+    step.prompt_length = reference.prompt_length();
+    Draws draws(seed, Choice::kStep, {sequence, i});
+    Edit(&draws, &step);
+    std::vector<uint32_t> tokens = step.tokens;
+    if (step.truncate_to) tokens.resize(*step.truncate_to);
+    const uint32_t prompt_length = std::min(step.prompt_length, static_cast<uint32_t>(tokens.size()));
+    tokens.insert(tokens.end(), step.append.begin(), step.append.end());
+    reference.SetTokens(tokens, prompt_length);
+    // A model's logits follow from the text.
+    uint64_t row = Draw(seed, Choice::kRow, {sequence, tokens.size()});
+    for (uint32_t token : tokens) row = Draw(row, Choice::kRow, {token});
+    step.logits = testing::MakeRow(v1::DTYPE_BF16, kVocabulary, row);
+    if (draws.OneIn(8)) step.allowed_bits = {static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24))};
+    step.answer = testing::Bits(reference.Step(v1::DTYPE_BF16, step.logits.data(), step.draw_salt,
+                                               step.allowed_bits.empty() ? nullptr : step.allowed_bits.data()));
+  }
+  tokens_ = reference.tokens();
+}
+
+}  // namespace sortition::simulation

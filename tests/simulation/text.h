@@ -1,0 +1,56 @@
+// What the callers of a simulated world do, and what comes out of it when nothing goes wrong.
+//
+// Both are functions of the seed alone: a caller overrides tokens, cuts its text, forces tokens, asks for other draws
+// and masks by draws that depend on the sequence, the step and the text so far. So a run with faults has one right
+// text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cpp/sequence_record.h"
+
+namespace sortition::simulation {
+
+inline constexpr uint32_t kVocabulary = 24;
+
+// Sequence number `sequence`: its options. Some have no state, some leave the seed to the service.
+client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence);
+// How many tokens are drawn.
+uint32_t StepsOf(uint64_t seed, uint32_t sequence);
+
+// One step as its caller asks for it, and the right answer.
+struct TextStep {
+  // Before the step, the text up to it: the first `prompt_length` tokens are prompt.
+  std::vector<uint32_t> tokens;
+  uint32_t prompt_length = 0;
+  // The caller's edits.
+  std::optional<uint32_t> truncate_to;
+  std::vector<uint32_t> append;
+  // The row.
+  std::vector<std::byte> logits;  // bf16
+  uint32_t draw_salt = 0;
+  std::vector<uint32_t> allowed_bits;  // empty: all
+  // The answer, printed to the bit.
+  std::string answer;
+};
+
+// The run without faults, by the plain reference. `sampler_seed` is the seed in force.
+class Text {
+ public:
+  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed);
+
+  const TextStep& step(uint32_t index) const { return steps_[index]; }
+  uint32_t steps() const { return static_cast<uint32_t>(steps_.size()); }
+  // After the last step.
+  const std::vector<uint32_t>& tokens() const { return tokens_; }
+
+ private:
+  std::vector<TextStep> steps_;
+  std::vector<uint32_t> tokens_;
+};
+
+}  // namespace sortition::simulation

@@ -1,0 +1,60 @@
+// A worker: the client's real state machine in a process that can die, and the texts that its callers want.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cpp/stream_state.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/text.h"
+#include "tests/simulation/timeline.h"
+#include "tests/simulation/world.h"
+
+namespace sortition::simulation {
+
+// Not thread-safe. Nothing given to it is owned; all of it outlives the worker.
+class Worker {
+ public:
+  using Fail = std::function<void(std::string why)>;
+
+  // `fail` is told of whatever differs from the run without faults.
+  Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log, Fail fail);
+  ~Worker();
+
+  void Start();
+  // Every text has been drawn to its end.
+  bool Done() const;
+
+  // The process dies and a new one takes over its texts. The former one is gone at once, or lives on for `zombie`.
+  void Restart(absl::Duration zombie);
+
+ private:
+  class Process;
+  struct Job;
+
+  void Think();
+  void Open(Job* job);
+  void Submit(std::vector<Job*> jobs, uint64_t batch);
+  bool ApplyEdits(Job* job);
+  void OnOpened(Job* job, uint64_t generation, const absl::Status& status);
+  void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome);
+  void FinishJob(Job* job);
+  std::string NameOf(const Job& job) const;
+
+  const World& world_;
+  const uint32_t index_;
+  Timeline& timeline_;
+  Network& network_;
+  Tally& tally_;
+  const Log log_;
+  const Fail fail_;
+  std::vector<std::unique_ptr<Job>> jobs_;
+  std::shared_ptr<Process> process_;
+  std::vector<std::shared_ptr<Process>> zombies_;
+  uint64_t thoughts_ = 0;
+};
+
+}  // namespace sortition::simulation

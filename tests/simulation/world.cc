@@ -1,0 +1,69 @@
+// Drawing a world, and adding up what happened in it.
+#include "tests/simulation/world.h"
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/draw.h"
+#include "tests/simulation/fault.h"
+
+namespace sortition::simulation {
+
+World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(planted) {
+  Draws draws(seed, Choice::kWorld, {});
+  replicas = draws.Between(1, 3);
+  workers = draws.Between(1, 3);
+  sequences = draws.Between(1, 4);
+  max_latency = absl::Microseconds(draws.Between(100, 3000));
+  max_service = absl::Microseconds(draws.Between(50, 3000));
+  max_thought = absl::Microseconds(draws.Between(50, 3000));
+  drain_grace = absl::Milliseconds(draws.Between(1, 20));
+  fault_horizon = absl::Milliseconds(draws.Between(20, 120));
+
+  // Small, so that every bound is met.
+  limits.max_sequences = draws.OneIn(2) ? draws.Between(2, 6) : 1000;
+  limits.kept_history = draws.Between(1, 70);
+  limits.sequence_ttl = draws.OneIn(3) ? absl::Milliseconds(draws.Between(2, 30)) : absl::Hours(1);
+  limits.replay_guard = absl::Milliseconds(50);
+  limits.max_stream_age = draws.OneIn(3) ? absl::Milliseconds(draws.Between(5, 50)) : absl::ZeroDuration();
+  limits.stream_unanswered_rows = draws.OneIn(3) ? draws.Between(1, 4) : 4096;
+  limits.max_queued_rows = draws.OneIn(4) ? draws.Between(3, 6) : 16384;
+
+  for (uint32_t i = 0; i < replicas; ++i) client.targets.push_back(absl::StrCat("replica ", i));
+  client.message_rows = draws.Between(1, 3);
+  client.history_piece_tokens = draws.Between(2, 9);
+  client.default_timeout = absl::Hours(1);
+  client.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
+  client.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
+}
+
+Tally& Tally::operator+=(const Tally& other) {
+  tokens += other.tokens;
+  batches += other.batches;
+  replayed_tokens += other.replayed_tokens;
+  evicted_sequences += other.evicted_sequences;
+  missed_deadlines += other.missed_deadlines;
+  drained_streams += other.drained_streams;
+  lost_messages += other.lost_messages;
+  late_requests += other.late_requests;
+  repeated_answers += other.repeated_answers;
+  superseded += other.superseded;
+  overloaded += other.overloaded;
+  history_required += other.history_required;
+  zombie_tokens += other.zombie_tokens;
+  for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
+  return *this;
+}
+
+std::string Tally::Describe() const {
+  std::string text = absl::StrCat(tokens, " tokens in ", batches, " batches, ", replayed_tokens, " tokens replayed, ",
+                                  evicted_sequences, " sequences evicted, ", history_required, " histories asked for, ",
+                                  superseded, " superseded, ", overloaded, " overloaded, ", missed_deadlines,
+                                  " missed deadlines, ", drained_streams, " drained streams, ", lost_messages,
+                                  " lost messages, ", late_requests, " late requests, ", repeated_answers,
+                                  " repeated answers, ", zombie_tokens, " tokens of zombies; faults:");
+  for (int kind = 0; kind < Fault::kKinds; ++kind) {
+    absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
+  }
+  return text;
+}
+
+}  // namespace sortition::simulation

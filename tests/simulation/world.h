@@ -1,0 +1,63 @@
+// What a seed makes of a world before anything goes wrong: how many take part, their bounds and their speed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/cpp/options.h"
+#include "service/limits.h"
+
+namespace sortition::simulation {
+
+// A defect put into the world on purpose, to prove that a run would find it.
+enum class Plant {
+  kNone,
+  kSwappedRows,    // a device answers the rows of a batch in another order
+  kForgottenEdit,  // a client that does not say that it overrode a token
+  kShiftedPrompt,  // a replay that takes one token of the output for prompt
+  kOtherChoice,    // a replay that mistakes which of n completions it is
+};
+inline constexpr const char* kPlantNames[] = {"none", "swapped-rows", "forgotten-edit", "shifted-prompt",
+                                              "other-choice"};
+
+struct World {
+  World(uint64_t seed, Plant plant);
+
+  const uint64_t seed;
+  const Plant plant;
+  uint32_t replicas;
+  uint32_t workers;
+  uint32_t sequences;  // of each worker
+  service::Limits limits;
+  client::ClientOptions client;
+  absl::Duration max_latency;  // of a message, one way
+  absl::Duration max_service;  // of a batch
+  absl::Duration max_thought;  // of a worker, between two batches
+  absl::Duration drain_grace;  // of a stream that has reached its age
+  absl::Duration fault_horizon;
+};
+
+// What happened in one run, or in many.
+struct Tally {
+  uint64_t tokens = 0;  // drawn, and each compared
+  uint64_t batches = 0;
+  uint64_t replayed_tokens = 0;  // sent again because a replica did not have them
+  uint64_t evicted_sequences = 0;
+  uint64_t missed_deadlines = 0;
+  uint64_t drained_streams = 0;
+  uint64_t lost_messages = 0;
+  uint64_t late_requests = 0;  // that reached a replica after their worker had left the stream
+  uint64_t repeated_answers = 0;
+  uint64_t superseded = 0;  // steps and opens of owners that had lost their sequence
+  uint64_t overloaded = 0;
+  uint64_t history_required = 0;
+  uint64_t zombie_tokens = 0;  // drawn by processes that had been replaced
+  uint64_t faults[16] = {};    // by kind
+
+  Tally& operator+=(const Tally& other);
+  std::string Describe() const;
+};
+
+}  // namespace sortition::simulation
