@@ -11,9 +11,9 @@ inline void CheckRow(const RowRequest& request) {
   SORTITION_CHECK(request.logits != nullptr);
   SORTITION_CHECK(request.parameters != nullptr);
   SORTITION_CHECK(request.live_vocabulary >= 1 && request.live_vocabulary <= kMaxVocabulary);
-  for (size_t i = 0; i < request.patches.size(); ++i) {
-    SORTITION_CHECK(request.patches[i].token < request.live_vocabulary);
-    SORTITION_CHECK(i == 0 || request.patches[i - 1].token < request.patches[i].token);
+  SORTITION_CHECK(request.patches.empty() || request.patches.back().token < request.live_vocabulary);
+  for (size_t i = 1; i < request.patches.size(); ++i) {
+    SORTITION_CHECK(request.patches[i - 1].token < request.patches[i].token);
   }
   for (size_t i = 0; i < request.allowed_tokens.size(); ++i) {
     SORTITION_CHECK(request.allowed_tokens[i] < request.live_vocabulary);

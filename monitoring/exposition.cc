@@ -1,29 +1,46 @@
-// Binding of the metrics endpoint.
+// The pages of the metrics port.
 #include "monitoring/exposition.h"
 
-#include <exception>
+#include <prometheus/text_serializer.h>
+
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "monitoring/live_metrics.h"
+#include "monitoring/status_page.h"
 
 namespace sortition::monitoring {
+namespace {
+
+std::string Metrics(const prometheus::Registry& registry, const LiveMetrics& live) {
+  std::vector<prometheus::MetricFamily> families = registry.Collect();
+  std::vector<prometheus::MetricFamily> now = live.Collect();
+  families.insert(families.end(), std::make_move_iterator(now.begin()), std::make_move_iterator(now.end()));
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposition>> Exposition::Start(const std::string& address, PrometheusObserver* observer,
-                                                              service::Engine* engine,
-                                                              std::function<uint32_t()> streams) {
+                                                              service::Engine* engine, std::function<bool()> draining) {
   std::unique_ptr<Exposition> exposition(new Exposition);
   if (address.empty()) return exposition;
-  exposition->registry_ = observer->registry();
-  exposition->live_ = std::make_shared<LiveMetrics>(engine, std::move(streams));
-  try {
-    exposition->exposer_ = std::make_unique<prometheus::Exposer>(address);
-  } catch (const std::exception& failure) {
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ", failure.what()));
+  const auto live = std::make_shared<const LiveMetrics>(engine, draining);
+  std::map<std::string, HttpPage, std::less<>> pages;
+  pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
+                       [registry = observer->registry(), live] { return HttpAnswer{Metrics(*registry, *live)}; }};
+  pages["/"] = {"text/html; charset=utf-8", [] { return HttpAnswer{std::string(StatusPage())}; }};
+  pages["/health"] = {"text/plain", [draining] {
+                        return draining() ? HttpAnswer{"draining\n", false} : HttpAnswer{"serving\n"};
+                      }};
+  auto server = HttpServer::Start(address, std::move(pages));
+  if (!server.ok()) {
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ", server.status().message()));
   }
-  exposition->exposer_->RegisterCollectable(exposition->registry_);
-  exposition->exposer_->RegisterCollectable(exposition->live_);
-  const int port = exposition->exposer_->GetListeningPorts().front();
-  exposition->address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
+  exposition->server_ = std::move(*server);
+  exposition->address_ = exposition->server_->address();
   return exposition;
 }
 

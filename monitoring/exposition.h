@@ -1,24 +1,25 @@
-// The HTTP endpoint that Prometheus scrapes.
+// What is served on the metrics port: /metrics for Prometheus, /health for proxies that check replicas over HTTP (503
+// from the first stop signal on), and / for people.
 #pragma once
-
-#include <prometheus/exposer.h>
 
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "monitoring/http_server.h"
 #include "monitoring/metrics.h"
+#include "service/engine.h"
 
 namespace sortition::monitoring {
 
-// Serves /metrics from construction to destruction. Its threads and connections are few and bounded.
+// Serves from construction to destruction. Its connections are few and bounded (http_server.h).
 class Exposition {
  public:
-  // `address` is IPV4:PORT or [IPV6]:PORT, port 0 = any free one; empty = serve nothing. `observer`, `engine` and what
-  // `streams` refers to are not owned and outlive the exposition. The error names the address that could not be bound.
+  // `address` as HttpServer::Start takes it; empty = serve nothing. `observer` and `engine` are not owned and outlive
+  // the exposition, as does what `draining` refers to. The error names the address that could not be bound.
   static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, PrometheusObserver* observer,
-                                                           service::Engine* engine, std::function<uint32_t()> streams);
+                                                           service::Engine* engine, std::function<bool()> draining);
 
   // With the port that was chosen; empty if nothing is served.
   const std::string& address() const { return address_; }
@@ -27,9 +28,7 @@ class Exposition {
   Exposition() = default;
 
   std::string address_;
-  std::shared_ptr<prometheus::Registry> registry_;
-  std::shared_ptr<LiveMetrics> live_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<HttpServer> server_;
 };
 
 }  // namespace sortition::monitoring

@@ -1,13 +1,10 @@
-// Definitions of the metrics.
+// Counting of what the service reports.
 #include "monitoring/metrics.h"
-
-#include <grpcpp/version_info.h>
 
 #include <utility>
 
 #include "kernels/check.h"
-#include "kernels/law/version.h"
-#include "service/version.h"
+#include "monitoring/catalogue.h"
 
 namespace sortition::monitoring {
 namespace {
@@ -15,16 +12,20 @@ namespace {
 using prometheus::Histogram;
 using prometheus::Registry;
 
-prometheus::Family<prometheus::Counter>& Counters(Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+prometheus::Family<prometheus::Counter>& Counters(Registry& registry, const MetricName& metric) {
+  return prometheus::BuildCounter().Name(metric.name).Help(metric.help).Register(registry);
 }
 
-prometheus::Family<Histogram>& Histograms(Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+prometheus::Family<prometheus::Gauge>& Gauges(Registry& registry, const MetricName& metric) {
+  return prometheus::BuildGauge().Name(metric.name).Help(metric.help).Register(registry);
 }
 
-prometheus::Counter& Counter(Registry& registry, const char* name, const char* help) {
-  return Counters(registry, name, help).Add({});
+prometheus::Family<Histogram>& Histograms(Registry& registry, const MetricName& metric) {
+  return prometheus::BuildHistogram().Name(metric.name).Help(metric.help).Register(registry);
+}
+
+prometheus::Counter& Counter(Registry& registry, const MetricName& metric) {
+  return Counters(registry, metric).Add({});
 }
 
 // From `first` on, each bound `factor` times the one before.
@@ -35,56 +36,92 @@ Histogram::BucketBoundaries Geometric(double first, double factor, int count) {
 }
 
 // 32 µs to 8.4 s.
-const Histogram::BucketBoundaries kSeconds = Geometric(32e-6, 2, 19);
+const Histogram::BucketBoundaries kSecondsBounds = Geometric(32e-6, 2, 19);
 // 1 to 4096 rows.
-const Histogram::BucketBoundaries kRows = Geometric(1, 2, 13);
+const Histogram::BucketBoundaries kRowsBounds = Geometric(1, 2, 13);
 
 constexpr const char* kEvictionCauses[] = {"count", "bytes", "idle"};
+constexpr const char* kStreamEnds[] = {"by client", "drained", "abandoned"};
 
-prometheus::MetricFamily Gauge(const char* name, const char* help, double value,
-                               std::vector<prometheus::ClientMetric::Label> labels = {}) {
-  prometheus::ClientMetric metric;
-  metric.label = std::move(labels);
-  metric.gauge.value = value;
-  return {name, help, prometheus::MetricType::Gauge, {std::move(metric)}};
+const char* TransportLabel(service::Transport transport) {
+  switch (transport) {
+    case service::Transport::kTcp:
+      return "tcp";
+    case service::Transport::kUnix:
+      return "unix";
+  }
+  SORTITION_CHECK(!"a transport");
+  return "";
 }
 
 uint64_t Whole(const prometheus::Counter& counter) { return static_cast<uint64_t>(counter.Value()); }
 
 }  // namespace
 
-PrometheusObserver::PrometheusObserver(const std::vector<std::string>& devices)
+PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescription>& devices)
     : registry_(std::make_shared<Registry>()),
-      steps_(Counter(*registry_, "sortition_steps_total", "Step messages received.")),
-      rows_(Counter(*registry_, "sortition_rows_total", "Rows of the steps received.")),
-      tokens_(Counter(*registry_, "sortition_tokens_total", "Rows answered with a token.")),
-      payload_bytes_(Counter(*registry_, "sortition_payload_bytes_total", "Bulk bytes received: logits and masks.")),
-      replays_(
-          Counter(*registry_, "sortition_replays_total", "Histories sent again because the server did not have them.")),
-      replayed_tokens_(Counter(*registry_, "sortition_replayed_tokens_total", "Tokens of the histories sent again.")),
-      step_latency_(Histograms(*registry_, "sortition_step_latency_seconds",
-                               "Time from a step's arrival to the answer of its last row.")
-                        .Add({}, kSeconds)),
-      queue_wait_(Histograms(*registry_, "sortition_queue_wait_seconds",
-                             "Time that a batch's oldest row had waited for a device.")
-                      .Add({}, kSeconds)) {
-  auto& errors =
-      Counters(*registry_, "sortition_errors_total", "Rows, sequences, messages and calls refused, by reason.");
+      steps_(Counter(*registry_, kSteps)),
+      rows_(Counter(*registry_, kRows)),
+      tokens_(Counter(*registry_, kTokens)),
+      payload_bytes_(Counter(*registry_, kPayloadBytes)),
+      sequences_opened_(Counter(*registry_, kSequencesOpened)),
+      replays_(Counter(*registry_, kReplays)),
+      replayed_tokens_(Counter(*registry_, kReplayedTokens)),
+      step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
+      queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)) {
+  auto& errors = Counters(*registry_, kErrors);
   for (const service::Reason reason : service::kAllReasons) {
     errors_[reason] = &errors.Add({{"reason", std::string(service::ReasonName(reason))}});
   }
-  auto& evictions = Counters(*registry_, "sortition_evictions_total",
-                             "Idle sequences forgotten, by the bound they were forgotten for.");
+  auto& evictions = Counters(*registry_, kEvictions);
   for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
+  AddDevices(devices);
+  AddTransports();
+}
 
-  auto& batches = Counters(*registry_, "sortition_batches_total", "Batches that a device has finished.");
-  auto& batch_rows = Histograms(*registry_, "sortition_batch_rows", "Rows of the batches that a device has finished.");
-  auto& kernel_seconds = Histograms(*registry_, "sortition_kernel_seconds", "Time that a device spent on a batch.");
-  for (const std::string& device : devices) {
-    const prometheus::Labels label = {{"device", device}};
-    devices_.emplace(
-        device, DeviceMetrics{batches.Add(label), batch_rows.Add(label, kRows), kernel_seconds.Add(label, kSeconds)});
+void PrometheusObserver::AddDevices(const std::vector<devices::DeviceDescription>& devices) {
+  auto& info = Gauges(*registry_, kDeviceInfo);
+  auto& slots = Gauges(*registry_, kDeviceSlots);
+  auto& given_batches = Gauges(*registry_, kDeviceBatches);
+  auto& given_rows = Gauges(*registry_, kDeviceRows);
+  auto& batches = Counters(*registry_, kBatches);
+  auto& failures = Counters(*registry_, kDeviceFailures);
+  auto& rows = Histograms(*registry_, kBatchRows);
+  auto& kernel_seconds = Histograms(*registry_, kKernelTime);
+  for (const devices::DeviceDescription& device : devices) {
+    const prometheus::Labels label = {{"device", device.name}};
+    info.Add({{"device", device.name}, {"kind", device.kind}, {"hardware", device.hardware}}).Set(1);
+    slots.Add(label).Set(device.batches_in_flight);
+    devices_.emplace(device.name, DeviceMetrics{batches.Add(label), failures.Add(label), given_batches.Add(label),
+                                                given_rows.Add(label), rows.Add(label, kRowsBounds),
+                                                kernel_seconds.Add(label, kSecondsBounds)});
   }
+}
+
+void PrometheusObserver::AddTransports() {
+  auto& streams = Gauges(*registry_, kStreams);
+  auto& opened = Counters(*registry_, kStreamsOpened);
+  auto& ended = Counters(*registry_, kStreamsEnded);
+  auto& received_messages = Counters(*registry_, kReceivedMessages);
+  auto& received_bytes = Counters(*registry_, kReceivedBytes);
+  auto& sent_messages = Counters(*registry_, kSentMessages);
+  auto& sent_bytes = Counters(*registry_, kSentBytes);
+  for (const service::Transport transport : service::kAllTransports) {
+    const prometheus::Labels label = {{"transport", TransportLabel(transport)}};
+    TransportMetrics metrics{streams.Add(label),           opened.Add(label),         {},
+                             received_messages.Add(label), received_bytes.Add(label), sent_messages.Add(label),
+                             sent_bytes.Add(label)};
+    for (const char* how : kStreamEnds) {
+      metrics.ended[how] = &ended.Add({{"transport", TransportLabel(transport)}, {"how", how}});
+    }
+    transports_.emplace(transport, std::move(metrics));
+  }
+}
+
+PrometheusObserver::DeviceMetrics& PrometheusObserver::Device(std::string_view name) {
+  const auto it = devices_.find(name);
+  SORTITION_CHECK(it != devices_.end());
+  return it->second;
 }
 
 void PrometheusObserver::StepReceived(uint32_t rows, uint64_t payload_bytes) {
@@ -99,15 +136,26 @@ void PrometheusObserver::TokensDrawn(uint32_t count) { tokens_.Increment(count);
 
 void PrometheusObserver::Refused(service::Reason reason, uint32_t count) { errors_.at(reason)->Increment(count); }
 
+void PrometheusObserver::BatchStarted(std::string_view device, uint32_t rows) {
+  DeviceMetrics& metrics = Device(device);
+  metrics.given_batches.Increment();
+  metrics.given_rows.Increment(rows);
+}
+
 void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                                    absl::Duration kernel_time) {
-  const auto it = devices_.find(device);
-  SORTITION_CHECK(it != devices_.end());
-  it->second.batches.Increment();
-  it->second.rows.Observe(rows);
-  it->second.kernel_seconds.Observe(absl::ToDoubleSeconds(kernel_time));
+  DeviceMetrics& metrics = Device(device);
+  metrics.given_batches.Decrement();
+  metrics.given_rows.Decrement(rows);
+  metrics.batches.Increment();
+  metrics.rows.Observe(rows);
+  metrics.kernel_seconds.Observe(absl::ToDoubleSeconds(kernel_time));
   queue_wait_.Observe(absl::ToDoubleSeconds(queue_wait));
 }
+
+void PrometheusObserver::BatchFailed(std::string_view device) { Device(device).failures.Increment(); }
+
+void PrometheusObserver::SequenceOpened() { sequences_opened_.Increment(); }
 
 void PrometheusObserver::SequencesEvicted(std::string_view cause, uint32_t count) {
   const auto it = evictions_.find(cause);
@@ -120,28 +168,37 @@ void PrometheusObserver::HistoryReplayed(uint32_t tokens) {
   replayed_tokens_.Increment(tokens);
 }
 
+void PrometheusObserver::StreamOpened(service::Transport transport) {
+  TransportMetrics& metrics = transports_.at(transport);
+  metrics.streams.Increment();
+  metrics.opened.Increment();
+}
+
+void PrometheusObserver::StreamEnded(service::Transport transport, std::string_view how) {
+  TransportMetrics& metrics = transports_.at(transport);
+  const auto it = metrics.ended.find(how);
+  SORTITION_CHECK(it != metrics.ended.end());
+  metrics.streams.Decrement();
+  it->second->Increment();
+}
+
+void PrometheusObserver::MessageReceived(service::Transport transport, uint64_t bytes) {
+  TransportMetrics& metrics = transports_.at(transport);
+  metrics.received_messages.Increment();
+  metrics.received_bytes.Increment(static_cast<double>(bytes));
+}
+
+void PrometheusObserver::MessageSent(service::Transport transport, uint64_t bytes) {
+  TransportMetrics& metrics = transports_.at(transport);
+  metrics.sent_messages.Increment();
+  metrics.sent_bytes.Increment(static_cast<double>(bytes));
+}
+
 service::Observer::Totals PrometheusObserver::totals() const {
   Totals totals{.steps = Whole(steps_), .rows = Whole(rows_), .tokens = Whole(tokens_)};
   for (const auto& [reason, counter] : errors_) totals.errors += Whole(*counter);
   for (const auto& [name, device] : devices_) totals.batches += Whole(device.batches);
   return totals;
-}
-
-LiveMetrics::LiveMetrics(service::Engine* engine, std::function<uint32_t()> streams)
-    : engine_(*engine), streams_(std::move(streams)) {}
-
-std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
-  return {
-      Gauge("sortition_live_sequences", "Sequences whose state is held.", engine_.sequences().live_sequences()),
-      Gauge("sortition_state_bytes", "Memory of sequence state.",
-            static_cast<double>(engine_.sequences().state_bytes())),
-      Gauge("sortition_queued_rows", "Rows that wait for a device.", engine_.batcher().queued_rows()),
-      Gauge("sortition_streams", "Sampling streams that are open.", streams_()),
-      Gauge("sortition_build_info", "Always 1; the labels are the versions of this build.", 1,
-            {{"version", std::string(service::Version())},
-             {"law_version", std::to_string(law::kLawVersion)},
-             {"grpc_version", GRPC_CPP_VERSION_STRING}}),
-  };
 }
 
 }  // namespace sortition::monitoring

@@ -1,30 +1,29 @@
-// Every metric of the service: names, units and labels in one place. Base units, bounded labels, never a request id.
+// What the service reports, as Prometheus metrics.
 #pragma once
 
-#include <prometheus/collectable.h>
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "service/engine.h"
+#include "devices/device.h"
 #include "service/observer.h"
 
 namespace sortition::monitoring {
 
-// What the service reports, as Prometheus metrics. Every label value exists from the start, at 0. Thread-safe; a call
-// costs a few atomic additions and, where it feeds a histogram, a lock that is never held for long.
+// Every label value exists from the start, at 0. Thread-safe; a call costs a few atomic additions and, where it feeds a
+// histogram, a lock that is never held for long.
 class PrometheusObserver final : public service::Observer {
  public:
-  // `devices`: names of all devices that will report.
-  explicit PrometheusObserver(const std::vector<std::string>& devices);
+  // `devices`: all that will report.
+  explicit PrometheusObserver(const std::vector<devices::DeviceDescription>& devices);
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
@@ -32,24 +31,48 @@ class PrometheusObserver final : public service::Observer {
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
+  void BatchStarted(std::string_view device, uint32_t rows) override;
   void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                  absl::Duration kernel_time) override;
+  void BatchFailed(std::string_view device) override;
+  void SequenceOpened() override;
   void SequencesEvicted(std::string_view cause, uint32_t count) override;
   void HistoryReplayed(uint32_t tokens) override;
+  void StreamOpened(service::Transport transport) override;
+  void StreamEnded(service::Transport transport, std::string_view how) override;
+  void MessageReceived(service::Transport transport, uint64_t bytes) override;
+  void MessageSent(service::Transport transport, uint64_t bytes) override;
   Totals totals() const override;
 
  private:
   struct DeviceMetrics {
     prometheus::Counter& batches;
+    prometheus::Counter& failures;
+    prometheus::Gauge& given_batches;
+    prometheus::Gauge& given_rows;
     prometheus::Histogram& rows;
     prometheus::Histogram& kernel_seconds;
   };
+  struct TransportMetrics {
+    prometheus::Gauge& streams;
+    prometheus::Counter& opened;
+    std::map<std::string, prometheus::Counter*, std::less<>> ended;
+    prometheus::Counter& received_messages;
+    prometheus::Counter& received_bytes;
+    prometheus::Counter& sent_messages;
+    prometheus::Counter& sent_bytes;
+  };
+
+  void AddDevices(const std::vector<devices::DeviceDescription>& devices);
+  void AddTransports();
+  DeviceMetrics& Device(std::string_view name);
 
   const std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Counter& steps_;
   prometheus::Counter& rows_;
   prometheus::Counter& tokens_;
   prometheus::Counter& payload_bytes_;
+  prometheus::Counter& sequences_opened_;
   prometheus::Counter& replays_;
   prometheus::Counter& replayed_tokens_;
   prometheus::Histogram& step_latency_;
@@ -57,18 +80,7 @@ class PrometheusObserver final : public service::Observer {
   std::map<service::Reason, prometheus::Counter*> errors_;
   std::map<std::string, prometheus::Counter*, std::less<>> evictions_;
   std::map<std::string, DeviceMetrics, std::less<>> devices_;
-};
-
-// What is true at the moment of a scrape, and the build's versions. Thread-safe.
-class LiveMetrics final : public prometheus::Collectable {
- public:
-  // `engine` is not owned and outlives this, as does what `streams` refers to.
-  LiveMetrics(service::Engine* engine, std::function<uint32_t()> streams);
-  std::vector<prometheus::MetricFamily> Collect() const override;
-
- private:
-  service::Engine& engine_;
-  const std::function<uint32_t()> streams_;
+  std::map<service::Transport, TransportMetrics> transports_;
 };
 
 }  // namespace sortition::monitoring

@@ -1,6 +1,7 @@
 // sortitiond: wiring of configuration, devices, engine, metrics and server.
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -26,10 +27,10 @@
 namespace sortition::server {
 namespace {
 
-std::vector<std::string> Names(const std::vector<std::unique_ptr<devices::Device>>& devices) {
-  std::vector<std::string> names;
-  for (const auto& device : devices) names.push_back(device->description().name);
-  return names;
+std::vector<devices::DeviceDescription> Describe(const std::vector<std::unique_ptr<devices::Device>>& devices) {
+  std::vector<devices::DeviceDescription> descriptions;
+  for (const auto& device : devices) descriptions.push_back(device->description());
+  return descriptions;
 }
 
 absl::Status WritePort(const Config& config, const Server& server) {
@@ -40,13 +41,16 @@ absl::Status WritePort(const Config& config, const Server& server) {
   return absl::OkStatus();
 }
 
-void LogServing(const Server& server, const std::vector<std::string>& devices, const std::string& metrics, Log* log) {
+void LogServing(const Server& server, const std::vector<devices::DeviceDescription>& devices,
+                const std::string& metrics, Log* log) {
   const std::string listen = absl::StrJoin(
       server.addresses(), ",", [](std::string* out, const ListenAddress& address) { out->append(address.ToString()); });
+  const std::string names = absl::StrJoin(
+      devices, ",", [](std::string* out, const devices::DeviceDescription& device) { out->append(device.name); });
   log->Write(LogLevel::kInfo, "serving",
              {{"version", service::Version()},
               {"listen", listen},
-              {"devices", absl::StrJoin(devices, ",")},
+              {"devices", names},
               {"health", server.health_address() ? server.health_address()->ToString() : ""},
               {"metrics", metrics}});
 }
@@ -56,20 +60,26 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const service::RealClock clock;
   auto devices = StartDevices(config);
   if (!devices.ok()) return devices.status();
-  const std::vector<std::string> device_names = Names(*devices);
-  monitoring::PrometheusObserver observer(device_names);
+  const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
+  monitoring::PrometheusObserver observer(descriptions);
   LogLines event_log(log);
-  service::Engine engine({config.limits, std::move(*devices), &clock, &observer, &event_log});
+  service::Engine engine({.limits = config.limits,
+                          .devices = std::move(*devices),
+                          .clock = &clock,
+                          .observer = &observer,
+                          .event_log = &event_log});
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();
+  std::atomic<bool> draining = false;
   const auto exposition =
-      monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return (*server)->streams(); });
+      monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
-  LogServing(**server, device_names, (*exposition)->address(), log);
+  LogServing(**server, descriptions, (*exposition)->address(), log);
 
   log->Write(LogLevel::kInfo, "stop_requested", {{"signal", signals.Wait()}});
+  draining = true;
   signals.ExitOnNext();
   (*server)->Drain();
   (*server)->Stop();

@@ -10,6 +10,10 @@
 
 namespace sortition::service {
 
+// How a stream's messages travel.
+enum class Transport : uint8_t { kTcp, kUnix };
+inline constexpr Transport kAllTransports[] = {Transport::kTcp, Transport::kUnix};
+
 // Thread-safe; never blocks for long.
 class Observer {
  public:
@@ -32,13 +36,26 @@ class Observer {
   virtual void TokensDrawn(uint32_t count) = 0;
   // A row, sequence or message was refused.
   virtual void Refused(Reason reason, uint32_t count) = 0;
+  // A device is given a batch; BatchDone says when it has finished.
+  virtual void BatchStarted(std::string_view device, uint32_t rows) = 0;
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
+  // The batch that BatchDone has just told of answered none of its rows.
+  virtual void BatchFailed(std::string_view device) = 0;
+  // A sequence was opened, or opened again.
+  virtual void SequenceOpened() = 0;
   // `count` idle sequences were dropped to stay within `cause`'s bound ("count", "bytes" or "idle").
   virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
   // A sequence's history was sent again because the server did not have it.
   virtual void HistoryReplayed(uint32_t tokens) = 0;
+
+  // A sampling stream has been admitted, and has ended ("by client", "drained" or "abandoned").
+  virtual void StreamOpened(Transport transport) = 0;
+  virtual void StreamEnded(Transport transport, std::string_view how) = 0;
+  // A message of `bytes` came over a stream, or has left; gRPC's framing and TLS are not counted.
+  virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;
+  virtual void MessageSent(Transport transport, uint64_t bytes) = 0;
 
   virtual Totals totals() const = 0;
 };
@@ -50,9 +67,16 @@ class NullObserver : public Observer {
   void StepAnswered(absl::Duration) override {}
   void TokensDrawn(uint32_t) override {}
   void Refused(Reason, uint32_t) override {}
+  void BatchStarted(std::string_view, uint32_t) override {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
+  void BatchFailed(std::string_view) override {}
+  void SequenceOpened() override {}
   void SequencesEvicted(std::string_view, uint32_t) override {}
   void HistoryReplayed(uint32_t) override {}
+  void StreamOpened(Transport) override {}
+  void StreamEnded(Transport, std::string_view) override {}
+  void MessageReceived(Transport, uint64_t) override {}
+  void MessageSent(Transport, uint64_t) override {}
   Totals totals() const override { return {}; }
 };
 

@@ -23,22 +23,32 @@ std::string ProcessorName() {
   return "unknown";
 }
 
-kernels::RowAnswer Answer(const DeviceRow& row, RowMemory* memory, kernels::cpu::Scratch* scratch) {
+const kernels::cpu::Target& Named(std::string_view name) {
+  const kernels::cpu::Target* const target = kernels::cpu::FindTarget(name);
+  SORTITION_CHECK(target != nullptr);
+  return *target;
+}
+
+kernels::RowAnswer Answer(const kernels::cpu::Target& target, const DeviceRow& row, RowMemory* memory,
+                          kernels::cpu::Scratch* scratch) {
   kernels::RowRequest request = row.request;
   request.logits = memory->Gather(row, size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype));
   kernels::RowAnswer answer;
-  kernels::cpu::SampleRow(request, scratch, &answer);
+  kernels::cpu::SampleRow(target, request, scratch, &answer);
   return answer;
 }
 
 }  // namespace
 
-CpuDevice::CpuDevice(const CpuDeviceOptions& options) {
+std::string CpuTargetNames() { return kernels::cpu::TargetNames(); }
+bool IsCpuTarget(std::string_view name) { return kernels::cpu::FindTarget(name) != nullptr; }
+
+CpuDevice::CpuDevice(const CpuDeviceOptions& options) : target_(Named(options.target)) {
   const uint32_t threads =
       options.threads != 0 ? options.threads : std::max(1u, uint32_t(std::thread::hardware_concurrency()));
   description_.name = options.name;
   description_.kind = "cpu";
-  description_.hardware = ProcessorName();
+  description_.hardware = ProcessorName().append(", ").append(target_.name);
   description_.max_batch_rows = options.max_batch_rows;
   description_.batches_in_flight = threads;  // batches of one row keep that many threads busy
   threads_.reserve(threads);
@@ -81,7 +91,7 @@ void CpuDevice::Run() {
   kernels::cpu::Scratch scratch;
   for (Work work = TakeRow(); work.batch != nullptr; work = TakeRow()) {
     Batch& batch = *work.batch;
-    batch.answers[work.row] = Answer(batch.rows[work.row], &memory, &scratch);
+    batch.answers[work.row] = Answer(target_, batch.rows[work.row], &memory, &scratch);
     // The last one sees every other thread's answers: each decrement releases what came before it.
     if (batch.unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
     BatchResult result;

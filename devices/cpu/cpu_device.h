@@ -7,12 +7,14 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/device.h"
+#include "kernels/cpu/target.h"
 #include "kernels/row.h"
 
 namespace sortition::devices {
@@ -20,8 +22,15 @@ namespace sortition::devices {
 struct CpuDeviceOptions {
   std::string name = "cpu0";
   uint32_t threads = 0;  // 0 = as many as the machine runs at once
+  // The instruction set of the kernels, by name (kernels/cpu/target.h): one that this machine runs, or "auto" for the
+  // best. All give the same answers.
+  std::string target = "auto";
   uint32_t max_batch_rows = 1024;
 };
+
+// What CpuDeviceOptions::target may be here, for a message: "auto, avx2, sse4, scalar".
+std::string CpuTargetNames();
+bool IsCpuTarget(std::string_view name);
 
 // Thread-safe. A batch's rows run on as many threads as are free, so batches may end out of order; `kernel_nanoseconds`
 // is the time from its first row's start to its last row's end.
@@ -30,6 +39,7 @@ struct CpuDeviceOptions {
 // meanwhile must not submit. Not to be destroyed from within `done`.
 class CpuDevice final : public Device {
  public:
+  // Asserts that the target is one of these.
   explicit CpuDevice(const CpuDeviceOptions& options);
   ~CpuDevice() override;
 
@@ -54,6 +64,7 @@ class CpuDevice final : public Device {
   Work TakeRow() ABSL_LOCKS_EXCLUDED(mutex_);
   bool WorkOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
 
+  const kernels::cpu::Target& target_;
   DeviceDescription description_;
   absl::Mutex mutex_;
   std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);  // batches with untaken rows, each at its first

@@ -56,24 +56,15 @@ uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
   CheckFailed("some patch makes its token too large", __FILE__, __LINE__);
 }
 
-// The maxima of the groups of patches that may have moved them. `row` has its patched tokens.
-void MoveMaxima(const Kernels& kernels, const Row& row, std::span<const TokenPatch> patches, const uint32_t* keys,
-                std::span<const uint32_t> moved, Scratch* scratch, uint32_t* maxima) {
-  uint32_t* const groups = scratch->groups.Reserve(moved.size());
-  uint32_t count = 0;
-  for (const uint32_t patch : moved) {
-    const uint32_t group = patches[patch].token / law::kGroupSize;
-    if (count == 0 || groups[count - 1] != group) groups[count++] = group;
-  }
-  uint32_t* const largest = scratch->folded.Reserve(count);
-  kernels.LargestSentKeys(row, groups, count, largest);
-  for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = largest[i];
-  // The patches of such a group lie around the one that moved it.
-  for (const uint32_t patch : moved) {
-    uint32_t& max = maxima[patches[patch].token / law::kGroupSize];
-    const auto same_group = [&](size_t i) { return (patches[i].token ^ patches[patch].token) < law::kGroupSize; };
-    for (size_t i = patch; i < patches.size() && same_group(i); ++i) max = std::max(max, keys[i]);
-    for (size_t i = patch; i > 0 && same_group(i - 1); --i) max = std::max(max, keys[i - 1]);
+// The maxima after patches; `row` has its patched tokens.
+void MoveMaxima(const Kernels& kernels, const Row& row, std::span<const TokenPatch> patches, const Patched& patched,
+                Scratch* scratch, uint32_t* maxima) {
+  uint32_t* const largest = scratch->folded.Reserve(patched.group_count);
+  kernels.LargestSentKeys(row, patched.groups, patched.group_count, largest);
+  for (uint32_t i = 0; i < patched.group_count; ++i) maxima[patched.groups[i]] = largest[i];
+  for (size_t i = 0; i < patches.size(); ++i) {
+    uint32_t& max = maxima[patches[i].token / law::kGroupSize];
+    max = std::max(max, patched.keys[i]);
   }
 }
 
@@ -95,25 +86,19 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
     MaskMaxima(kernels, *row, scratch, maxima);
   }
   if (!patches.empty()) {
-    uint32_t* const keys = scratch->patch_keys.Reserve(patches.size());
-    uint32_t* const moved = scratch->moved.Reserve(patches.size());
-    uint32_t moved_count;
-    if (!kernels.PatchKeys(*row, *request.parameters, patches, keys, moved, &moved_count)) {
+    Patched patched;
+    patched.keys = scratch->patch_keys.Reserve(patches.size());
+    patched.live = scratch->patched.Reserve(patches.size());
+    patched.groups = scratch->groups.Reserve(patches.size());
+    if (!kernels.PatchTokens(*row, *request.parameters, patches, words, &patched)) {
+      FillAllowedWords(request, raw.groups, words);
       answer->error = RowError::kLogitTooLarge;
       answer->error_token = FindTooLarge(request, *row);
       return false;
     }
     row->sent_words = words;
-    Candidate* const patched = scratch->patched.Reserve(patches.size());
-    size_t live = 0;
-    for (size_t i = 0; i < patches.size(); ++i) {
-      const uint32_t token = patches[i].token;
-      words[token / 64] &= ~(uint64_t{1} << (token % 64));
-      patched[live] = Candidate::Of(keys[i], token);
-      live += keys[i] != 0;
-    }
-    row->patched = {patched, live};
-    MoveMaxima(kernels, *row, patches, keys, {moved, moved_count}, scratch, maxima);
+    row->patched = {patched.live, patched.live_count};
+    MoveMaxima(kernels, *row, patches, patched, scratch, maxima);
   }
   row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   return true;

@@ -10,9 +10,10 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-constexpr uint32_t kOctave = 1u << 23;          // in promises
-constexpr uint32_t kDistanceOctave = 1u << 26;  // in distances
-constexpr uint32_t kMostAtOnce = 2048;          // entrants
+constexpr uint32_t kOctave = 1u << 23;  // in promises
+constexpr uint32_t kFewGroups = 48;
+constexpr uint32_t kLeastGroupsAtOnce = 8;
+constexpr uint32_t kMostGroupsAtOnce = 64;
 
 class Race {
  public:
@@ -74,51 +75,74 @@ class RowRace {
         key_(key),
         groups_(scratch->group_entrants),
         survivors_(scratch->groups),
+        able_(scratch->leading),
         race_(kernels, key, scratch) {}
 
   uint32_t Run() {
     kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
-    race_.entrants().Reserve(kMostAtOnce + 2 * law::kGroupSize + row_.patched.size());
+    race_.entrants().count = 0;
+    race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
     // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
     // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
-    const uint32_t promising = kernels_.FindMax(groups_.promise.data(), row_.groups);
+    const uint32_t promising = MostPromising();
     const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
-    SORTITION_CHECK(groups_.promise.data()[promising] != 0);
-    EnterGroup(promising, law::kDeadFromDistance - 1);
-    if (likely != promising) EnterGroup(likely, 4 * kDistanceOctave);
+    SORTITION_CHECK(promise(promising) != 0);
+    Enter(&promising, 1, Lower(promise(promising), 4 * kOctave));
+    if (likely != promising) Enter(&likely, 1, Lower(promise(likely), 4 * kOctave));
     race_.Run();
-
-    // The better half of what is left raises the mark for the others.
-    const uint32_t good = groups_.promise.data()[promising] - 2 * kOctave;
-    RunFrom(std::max(good, race_.PromiseNeeded()), 64);
-    RunFrom(race_.PromiseNeeded(), 64);
+    RunPatched();
+    RunGroups();
     return race_.winner();
   }
 
  private:
-  // Lets the groups race whose promise is at least `promise`, `at_once` tokens or more at a time, and more each time.
-  void RunFrom(uint32_t promise, uint32_t at_once) {
-    uint32_t* const survivors = survivors_.Reserve(row_.groups);
-    const uint32_t count = kernels_.SelectAtLeast(groups_.promise.data(), row_.groups, promise, survivors);
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t needed = race_.PromiseNeeded();
-      if (groups_.promise.data()[survivors[i]] < needed) continue;
-      EnterGroup(survivors[i], MostDistance(groups_.Word(survivors[i]), needed));
-      if (race_.entrants().count < at_once) continue;
-      race_.Run();
-      at_once = std::min(2 * at_once, kMostAtOnce);
+  static uint32_t Lower(uint32_t promise, uint32_t by) { return promise > by ? promise - by : 1; }
+
+  uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
+  uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
+
+  // Adds the groups' tokens that show what was sent.
+  void Enter(const uint32_t* groups, uint32_t count, uint32_t needed) {
+    kernels_.EnterGroups(row_, groups, count, needed, last_, scale_, groups_, &race_.entrants());
+  }
+
+  // Lets the other tokens race.
+  void RunPatched() {
+    Candidate* const able = able_.Reserve(row_.patched.size());
+    uint32_t count = 0;
+    for (const Candidate& candidate : row_.patched) {
+      able[count] = candidate;
+      count += candidate >= last_ && promise(candidate.token() / law::kGroupSize) >= race_.PromiseNeeded();
     }
+    if (count == 0) return;
+    race_.entrants().Reserve(count);
+    kernels_.EnterCandidates(able, count, scale_, key_, &race_.entrants());
     race_.Run();
   }
 
-  // Enters a group's tokens of a distance <= `most`; once only.
-  void EnterGroup(uint32_t group, uint32_t most) {
-    kernels_.EnterTokens(row_, group, groups_.Word(group), last_, most, scale_, &race_.entrants());
-    const uint32_t first = group * law::kGroupSize;
-    auto patched = std::ranges::lower_bound(row_.patched, first, {}, &Candidate::token);
-    for (; patched != row_.patched.end() && patched->token() - first < law::kGroupSize; ++patched) {
-      if (*patched >= last_) kernels_.EnterCandidates(&*patched, 1, scale_, key_, &race_.entrants());
+  // Lets all groups race that can still win, better ones first where they are many: those raise the mark for the
+  // others.
+  void RunGroups() {
+    for (;;) {
+      uint32_t* const groups = survivors_.Reserve(row_.groups);
+      uint32_t count = Survivors(race_.PromiseNeeded(), groups);
+      const bool all = count <= kFewGroups;
+      if (!all) {
+        const uint32_t top = promise(MostPromising());
+        count = Survivors(std::max(race_.PromiseNeeded(), Lower(top, 3 * kOctave)), groups);
+      }
+      uint32_t at_once = kLeastGroupsAtOnce;
+      for (uint32_t begin = 0; begin < count; begin += at_once, at_once = std::min(2 * at_once, kMostGroupsAtOnce)) {
+        Enter(groups + begin, std::min(at_once, count - begin), race_.PromiseNeeded());
+        race_.Run();
+      }
+      if (all) return;
+      for (uint32_t i = 0; i < count; ++i) groups_.promise.data()[groups[i]] = 0;
     }
+  }
+
+  uint32_t Survivors(uint32_t needed, uint32_t* groups) const {
+    return kernels_.SelectAtLeast(groups_.promise.data(), row_.groups, needed, groups);
   }
 
   const Kernels& kernels_;
@@ -128,6 +152,7 @@ class RowRace {
   const law::DrawKey& key_;
   GroupEntrants& groups_;
   Array<uint32_t>& survivors_;
+  Array<Candidate>& able_;
   Race race_;
 };
 

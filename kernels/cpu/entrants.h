@@ -36,14 +36,6 @@ inline uint32_t PromiseNeeded(int64_t best) {
   return uint32_t(std::clamp<int64_t>(needed, 1, 0xffffffff));
 }
 
-// The largest distance at which a token of the group with this word can still have a promise of `needed`: its group's
-// noise is the least that it meets. Below law::kDeadFromDistance.
-inline uint32_t MostDistance(uint64_t word, uint32_t needed) {
-  const auto log = std::bit_cast<uint32_t>(float(int32_t(word >> 33)));  // seven octaves above a token's s
-  const int64_t most = (int64_t{kBestPromise} - needed - log + (7 << 23)) * 8 + 7;
-  return uint32_t(std::clamp<int64_t>(most, 0, law::kDeadFromDistance - 1));
-}
-
 // All groups of a row; index = group.
 struct GroupEntrants {
   Array<uint32_t> low;   // lower half of the group's word

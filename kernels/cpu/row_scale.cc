@@ -2,6 +2,7 @@
 #include "kernels/cpu/row_scale.h"
 
 #include <bit>
+#include <cmath>
 
 #include "kernels/check.h"
 #include "kernels/law/row_law.h"
@@ -15,6 +16,11 @@ RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
   row.to_fixed_point = std::bit_cast<float>((127 + 157 - row.scale.e0) << 23);
   row.first_live_key = FirstKeyWithin(law::kDeadFromDistance - 1, row.scale);
   row.first_weighted_key = FirstKeyWithin((45u << 26) - 1, row.scale);
+  const double per_unit =
+      std::ldexp(double(uint64_t{1} << row.scale.shift) / row.scale.multiplier, int(row.scale.e0) - 157);
+  const double max = std::bit_cast<float>(law::KeyBits(max_key));
+  row.logits_per_unit = float(per_unit * (1 + 0x1p-20));
+  row.slack = float((std::abs(max) + per_unit * 0x1p32) * 0x1p-20);
   return row;
 }
 

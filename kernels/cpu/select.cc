@@ -2,7 +2,6 @@
 #include "kernels/cpu/select.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "kernels/check.h"
 
@@ -13,23 +12,20 @@ std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.patched.size());
-  size_t collected = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
-  for (const Candidate& candidate : row.patched) {
-    candidates[collected] = candidate;
-    collected += candidate.key() >= floor && candidate.key() < ceiling;
-  }
-  return {candidates, collected};
+  const uint32_t sent = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
+  const auto patched = uint32_t(row.patched.size());
+  return {candidates, sent + kernels.CopyBetween(row.patched.data(), patched, floor, ceiling, candidates + sent)};
 }
 
-std::span<Candidate> SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
-                                   size_t count, Scratch* scratch, Array<Candidate>* memory) {
+Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,
+                     Scratch* scratch, Array<Candidate>* memory) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t all = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   const uint32_t step = std::max(1u, uint32_t(all * law::kGroupSize / count));
   uint32_t some = 0;
   for (uint32_t i = 0; i < all; i += step) groups[some++] = groups[i];
   Candidate* const candidates = memory->Reserve(size_t{some} * law::kGroupSize);
-  return {candidates, kernels.CollectTokens(row, groups, some, floor, ceiling, candidates)};
+  return {{candidates, kernels.CollectTokens(row, groups, some, floor, ceiling, candidates)}, step};
 }
 
 std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
@@ -38,8 +34,8 @@ std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_
   const uint32_t from = kernels.LowerBoundOfNth(row.maxima, row.groups, count, floor, folded);
   const std::span<Candidate> candidates = CollectBetween(kernels, row, from, kNoCeiling, scratch, memory);
   if (candidates.size() <= count) return candidates;
-  std::nth_element(candidates.begin(), candidates.begin() + (count - 1), candidates.end(), std::greater<>());
-  return candidates.first(count);
+  const Candidate last = kernels.NthCandidate(candidates.data(), uint32_t(candidates.size()), count);
+  return candidates.first(kernels.MoveNotAfter(candidates.data(), uint32_t(candidates.size()), last));
 }
 
 Candidate First(const Kernels& kernels, const Row& row) {

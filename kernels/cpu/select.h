@@ -18,9 +18,13 @@ inline constexpr uint32_t kNoCeiling = ~0u;
 std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
                                     Scratch* scratch, Array<Candidate>* memory);
 
-// Those of them in every so manieth group that about `count` tokens are looked at.
-std::span<Candidate> SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
-                                   size_t count, Scratch* scratch, Array<Candidate>* memory);
+// Those of them in every `step`-th group, but for patched ones; so many steps that about `count` tokens are looked at.
+struct Sample {
+  std::span<Candidate> candidates;  // in `*memory`
+  uint32_t step;
+};
+Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,
+                     Scratch* scratch, Array<Candidate>* memory);
 
 // The first `count` tokens in order among those of a key >= `floor`, or all of them if there are fewer; in no
 // particular order, in `*memory`. count >= 1. Reads about `count` groups where there are that many.

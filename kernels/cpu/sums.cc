@@ -15,6 +15,21 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
   return sum;
 }
 
+SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t high, const RowScale& scale,
+                           Scratch* scratch) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
+  SplitSum sum;
+  sum.all = kernels.SplitWeights(row, groups, count, floor, high, scale, &sum.above);
+  for (const Candidate& candidate : row.patched) {
+    if (candidate.key() < floor) continue;
+    const uint64_t weight = law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+    sum.all += weight;
+    if (candidate.key() >= high) sum.above += weight;
+  }
+  return sum;
+}
+
 uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);

@@ -13,7 +13,15 @@ namespace sortition::kernels::cpu {
 // Of the weights of the tokens that are not after `last`. Reads the groups that have one.
 uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch);
 
-// How many these tokens are.
+// Of the weights of the tokens of a key >= `floor`, and of those of them of a key >= `high`. 1 <= floor <= high.
+struct SplitSum {
+  uint64_t all;
+  uint64_t above;
+};
+SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t high, const RowScale& scale,
+                           Scratch* scratch);
+
+// How many tokens are not after `last`. Reads the groups that have one.
 uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/cpu/select.h"
@@ -13,107 +13,71 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-constexpr size_t kSortAtOnce = 48;
-constexpr uint32_t kFirstLeading = 256;
-constexpr size_t kSample = 4096;
+constexpr uint32_t kLeading = 256;
+constexpr size_t kSample = 2048;
 
 // Moves the shortest prefix whose weights reach `threshold`, which those of all candidates do, to the front and returns
-// it.
-std::span<Candidate> PrefixReaching(const Kernels& kernels, uint64_t threshold, const RowScale& scale,
-                                    std::span<Candidate> candidates, Scratch* scratch) {
-  uint64_t* const weights = scratch->weights.Reserve(candidates.size());
-  // The prefix before `first` does not reach the threshold, the one before `last` does.
-  size_t first = 0;
-  size_t last = candidates.size();
-  uint64_t before = 0;
-  while (last - first > kSortAtOnce) {
-    const size_t middle = first + (last - first) / 2;
-    std::nth_element(candidates.begin() + first, candidates.begin() + middle, candidates.begin() + last,
-                     std::greater<>());
-    const uint64_t sum = before + kernels.WeighCandidates(&candidates[first], uint32_t(middle - first), scale, weights);
-    if (sum >= threshold) {
-      last = middle;
-    } else {
-      first = middle;
-      before = sum;
-    }
-  }
-  std::sort(candidates.begin() + first, candidates.begin() + last, std::greater<>());
-  kernels.WeighCandidates(&candidates[first], uint32_t(last - first), scale, weights);
-  size_t kept = 0;
-  while (before < threshold) before += weights[kept++];
-  return candidates.first(first + std::max<size_t>(kept, 1));
-}
-
-// The row's leading tokens where those reach the threshold, and are not a large part of the row; otherwise nothing.
-std::span<Candidate> LeadingTokens(const Kernels& kernels, uint64_t threshold, uint32_t floor, const Row& row,
-                                   const RowScale& scale, Scratch* scratch) {
-  for (uint32_t count = kFirstLeading; count <= row.groups / 2; count *= 4) {
-    uint32_t* const folded = scratch->folded.Reserve(row.groups);
-    const uint32_t from = kernels.LowerBoundOfNth(row.maxima, row.groups, count, floor, folded);
-    const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);
-    uint64_t* const weights = scratch->weights.Reserve(leading.size());
-    if (kernels.WeighCandidates(leading.data(), uint32_t(leading.size()), scale, weights) >= threshold) return leading;
-  }
-  return {};
+// it. `weights` are theirs.
+std::span<Candidate> PrefixReaching(const Kernels& kernels, uint64_t threshold, std::span<Candidate> candidates,
+                                    const uint64_t* weights) {
+  const auto count = uint32_t(candidates.size());
+  const Candidate last = kernels.LastReaching(candidates.data(), weights, count, threshold);
+  return candidates.first(kernels.MoveNotAfter(candidates.data(), count, last));
 }
 
 // Keys between which the threshold is crossed: the tokens of a key >= low reach it, those of a key >= high do not.
 struct Bracket {
   uint32_t low;
   uint32_t high;
-  uint64_t sum_low;  // of the weights of the keys >= low
-  uint64_t sum_high;
+  double share;  // of the weights between, that the prefix needs; a guess as long as the row's sum is not known
 };
 
 // Two keys that probably lie close to the crossing, on either side of it; bracket.low <= first < second <=
-// bracket.high.
-std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, uint64_t threshold, const Bracket& bracket, const Row& row,
+// bracket.high. `sample` is of the tokens between.
+std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& bracket, std::span<const Candidate> sample,
                                     const RowScale& scale, Scratch* scratch) {
-  const std::span<Candidate> sample =
-      SampleBetween(kernels, row, bracket.low, bracket.high, kSample, scratch, &scratch->kept);
-  if (sample.empty()) return {bracket.low, bracket.high};
-  std::sort(sample.begin(), sample.end(), std::greater<>());
-  uint64_t* const weights = scratch->weights.Reserve(sample.size());
-  const uint64_t sum = kernels.WeighCandidates(sample.data(), uint32_t(sample.size()), scale, weights);
-  // In double: this is a guess.
-  const double share = double(threshold - bracket.sum_high) / double(bracket.sum_low - bracket.sum_high);
-  double missing = share * double(sum);
-  size_t crossing = 0;
-  while (crossing + 1 < sample.size() && missing > double(weights[crossing])) missing -= double(weights[crossing++]);
-  const auto margin = size_t(2 * std::sqrt(double(sample.size())));
-  const uint32_t first = crossing + margin < sample.size() ? sample[crossing + margin].key() : bracket.low;
-  const uint32_t second = crossing >= margin ? sample[crossing - margin].key() : bracket.high;
+  const auto count = uint32_t(sample.size());
+  uint64_t* const weights = scratch->weights.Reserve(count);
+  const uint64_t sum = kernels.WeighCandidates(sample.data(), count, scale, weights);
+  if (sum == 0) return {bracket.low, bracket.high};
+  const auto needed = uint64_t(std::clamp(bracket.share, 0.0, 1.0) * double(sum));
+  const Candidate crossing = kernels.LastReaching(sample.data(), weights, count, std::clamp(needed, uint64_t{1}, sum));
+  const auto index = uint32_t(std::count_if(sample.begin(), sample.end(), [&](Candidate c) { return c >= crossing; }));
+  // Three times the deviation of the crossing's place in a sample: seldom does the bracket miss it.
+  const auto margin = 2 + uint32_t(3 * std::sqrt(double(index) * double(count - index) / double(count)));
+  const uint32_t first =
+      index + margin <= count ? kernels.NthCandidate(sample.data(), count, index + margin).key() : bracket.low;
+  const uint32_t second =
+      index > margin ? kernels.NthCandidate(sample.data(), count, index - margin).key() : bracket.high;
   return {first, std::max(second, first + 1)};
 }
 
-Kept CrossingToken(const Kernels& kernels, uint64_t threshold, Bracket bracket, const Row& row, const RowScale& scale,
-                   Scratch* scratch) {
+Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Bracket bracket, Sample sample,
+                   const Row& row, const RowScale& scale, Scratch* scratch) {
   for (;;) {
-    const auto [first, second] = Guess(kernels, threshold, bracket, row, scale, scratch);
-    if (first > bracket.low) {
-      const uint64_t sum = SumOfWeights(kernels, row, Candidate::Of(first, ~0u), scale, scratch);
-      if (sum < threshold) {
-        bracket.high = first;
-        bracket.sum_high = sum;
-        continue;
-      }
-      bracket.low = first;
-      bracket.sum_low = sum;
-    }
-    const std::span<Candidate> between = CollectBetween(kernels, row, bracket.low, second, scratch, &scratch->kept);
+    const auto [first, second] = Guess(kernels, bracket, sample.candidates, scale, scratch);
+    const SplitSum sum = SplitSumOfWeights(kernels, row, floor, second, scale, scratch);
+    const std::span<Candidate> between = CollectBetween(kernels, row, first, second, scratch, &scratch->kept);
     uint64_t* const weights = scratch->weights.Reserve(between.size());
-    const uint64_t sum = kernels.WeighCandidates(between.data(), uint32_t(between.size()), scale, weights);
-    const uint64_t above = bracket.sum_low - sum;
-    if (above >= threshold) {
-      bracket.low = second;
-      bracket.sum_low = above;
-      continue;
+    const uint64_t sum_between = kernels.WeighCandidates(between.data(), uint32_t(between.size()), scale, weights);
+    const uint64_t threshold = law::TopPThreshold(sum.all, top_p);
+    if (sum.above < threshold && threshold <= sum.above + sum_between) {
+      Kept kept;
+      kept.last = kernels.LastReaching(between.data(), weights, uint32_t(between.size()), threshold - sum.above);
+      return kept;
     }
-    const std::span<Candidate> prefix = PrefixReaching(kernels, threshold - above, scale, between, scratch);
-    Kept kept;
-    kept.last = *std::min_element(prefix.begin(), prefix.end());
-    return kept;
+    // Missed. A bracket that was guessed may end below the crossing; it never begins above it.
+    const uint64_t beyond = SplitSumOfWeights(kernels, row, bracket.low, bracket.high, scale, scratch).above;
+    if (beyond >= threshold) {
+      bracket = {bracket.high, row.max_key + 1, double(threshold) / double(beyond)};
+    } else if (sum.above >= threshold) {
+      bracket = {second, bracket.high, double(threshold - beyond) / double(sum.above - beyond)};
+    } else {
+      const uint64_t reached = sum.above + sum_between;
+      const uint64_t low = SplitSumOfWeights(kernels, row, floor, bracket.low, scale, scratch).above;
+      bracket = {bracket.low, first, double(threshold - reached) / double(low - reached)};
+    }
+    sample = SampleBetween(kernels, row, bracket.low, bracket.high, kSample, scratch, &scratch->kept);
   }
 }
 
@@ -123,16 +87,37 @@ std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, co
                                       std::span<Candidate> candidates, Scratch* scratch) {
   uint64_t* const weights = scratch->weights.Reserve(candidates.size());
   const uint64_t sum = kernels.WeighCandidates(candidates.data(), uint32_t(candidates.size()), scale, weights);
-  return PrefixReaching(kernels, law::TopPThreshold(sum, top_p), scale, candidates, scratch);
+  return PrefixReaching(kernels, law::TopPThreshold(sum, top_p), candidates, weights);
 }
 
 Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
                Scratch* scratch) {
-  const uint64_t sum = SumOfWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch);
+  // The row's leading tokens: of a peaked row they reach the threshold.
+  uint32_t* const folded = scratch->folded.Reserve(row.groups);
+  const uint32_t from = kernels.LowerBoundOfNth(row.maxima, row.groups, kLeading, floor, folded);
+  const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);
+  const auto number = uint32_t(leading.size());
+  const uint64_t leading_sum = kernels.WeighCandidates(leading.data(), number, scale, scratch->weights.Reserve(number));
+  // What the others weigh, by a sample: whether the leading ones will do is known before the row is summed up.
+  const Sample sample = SampleBetween(kernels, row, floor, from, kSample, scratch, &scratch->leading);
+  const auto sampled = uint32_t(sample.candidates.size());
+  const double others = double(sample.step) * double(kernels.WeighCandidates(sample.candidates.data(), sampled, scale,
+                                                                             scratch->weights.Reserve(sampled)));
+  const double needed = (double(leading_sum) + others) * top_p * 0x1p-32;
+  if (from > floor && needed > double(leading_sum)) {
+    const Bracket bracket = {floor, from, (needed - double(leading_sum)) / others};
+    return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
+  }
+  const uint64_t sum =
+      from == floor ? leading_sum : SumOfWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch);
   const uint64_t threshold = law::TopPThreshold(sum, top_p);
-  const std::span<Candidate> leading = LeadingTokens(kernels, threshold, floor, row, scale, scratch);
-  if (!leading.empty()) return Kept::Of(PrefixReaching(kernels, threshold, scale, leading, scratch));
-  return CrossingToken(kernels, threshold, {floor, row.max_key + 1, sum, 0}, row, scale, scratch);
+  if (leading_sum < threshold) {
+    const Bracket bracket = {floor, from, double(threshold - leading_sum) / double(sum - leading_sum)};
+    return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
+  }
+  uint64_t* const weights = scratch->weights.Reserve(number);
+  kernels.WeighCandidates(leading.data(), number, scale, weights);
+  return Kept::Of(PrefixReaching(kernels, threshold, leading, weights));
 }
 
 }  // namespace sortition::kernels::cpu

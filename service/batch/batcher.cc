@@ -119,6 +119,7 @@ void Batcher::Start(std::unique_ptr<Batch> batch) {
   rows.reserve(batch->rows.size());
   for (Waiting& waiting : batch->rows) rows.push_back(std::move(waiting.row.row));
   devices::Device* device = batch->device;
+  observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()));
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchResult result) mutable {
     Finish(std::move(batch), std::move(result));
   });
@@ -135,6 +136,7 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
   Dispatch();
   observer_.BatchDone(batch->device->description().name, rows, batch->queue_wait,
                       absl::Nanoseconds(result.kernel_nanoseconds));
+  if (!result.status.ok()) observer_.BatchFailed(batch->device->description().name);
   Deliveries deliveries;
   for (uint32_t i = 0; i < rows; ++i) {
     RowOutcome outcome{batch->rows[i].row.index, {}};

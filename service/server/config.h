@@ -24,7 +24,8 @@ struct Config {
 
   // Kinds of devices to use; at least one.
   std::vector<std::string> devices = {"cpu"};
-  uint32_t cpu_threads = 0;  // 0 = one for each processor
+  uint32_t cpu_threads = 0;         // 0 = one for each processor
+  std::string cpu_target = "auto";  // instruction set by name (devices/cpu/cpu_device.h)
 
   // Plain text beyond this machine. Logits reveal what users write, so this is never a default.
   bool insecure = false;

@@ -19,7 +19,12 @@ absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const
     if (*kind != "cpu") {
       return absl::InvalidArgumentError(absl::StrCat("--devices: this build has no \"", *kind, "\"; it has cpu"));
     }
-    started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = config.cpu_threads}));
+    if (!devices::IsCpuTarget(config.cpu_target)) {
+      return absl::InvalidArgumentError(absl::StrCat("--cpu_target: this machine runs no \"", config.cpu_target,
+                                                     "\"; it runs ", devices::CpuTargetNames()));
+    }
+    started.push_back(std::make_unique<devices::CpuDevice>(
+        devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
   }
   if (started.empty()) return absl::InvalidArgumentError("--devices: at least one is needed");
   return started;

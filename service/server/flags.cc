@@ -26,6 +26,8 @@ ABSL_FLAG(std::string, health_listen, "",
 ABSL_FLAG(std::string, port_file, "", "File to write the port of the first TCP listener to, once the server serves");
 ABSL_FLAG(Texts, devices, Config().devices, "Kinds of devices to use, separated by commas");
 ABSL_FLAG(uint32_t, cpu_threads, Config().cpu_threads, "Threads of the cpu device; 0 = one for each processor");
+ABSL_FLAG(std::string, cpu_target, Config().cpu_target,
+          "Instruction set of the cpu device: auto, avx512, avx2, sse4, neon or scalar; all give the same answers");
 ABSL_FLAG(bool, insecure, false, "Serve beyond this machine without TLS");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file of the server's certificate chain; followed when replaced");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of the server's private key");
@@ -115,6 +117,7 @@ Config Fill() {
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.devices = absl::GetFlag(FLAGS_devices);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  config.cpu_target = absl::GetFlag(FLAGS_cpu_target);
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
   config.tls_key = absl::GetFlag(FLAGS_tls_key);

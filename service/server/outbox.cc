@@ -30,14 +30,14 @@ void Outbox::WriteNext() {
   stream_->Write(waiting_.front().bytes, options, written_);
 }
 
-service::SentRelease Outbox::OnWritten(bool ok) {
+Outbox::Written Outbox::OnWritten(bool ok) {
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(writing_);
-  const service::SentRelease release = waiting_.front().release;
+  const Written written{waiting_.front().release, ok ? waiting_.front().bytes.Length() : 0};
   waiting_.pop_front();
   writing_ = false;
   if (ok && stream_ != nullptr && !waiting_.empty()) WriteNext();
-  return release;
+  return written;
 }
 
 bool Outbox::CloseIfEmpty() {

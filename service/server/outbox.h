@@ -31,8 +31,14 @@ class Outbox final : public service::SessionSink {
 
   void Send(v1::StreamResponse message, service::SentRelease release) override;
 
-  // The write that `written` stands for is over; starts the next one if it went well. Returns what has left with it.
-  service::SentRelease OnWritten(bool ok);
+  // A message that was written, or could not be.
+  struct Written {
+    service::SentRelease release;
+    uint64_t bytes = 0;  // that have left
+  };
+
+  // The write that `written` stands for is over; starts the next one if it went well.
+  Written OnWritten(bool ok);
 
   // Closes the box unless something waits or is being written. Returns whether it is closed.
   bool CloseIfEmpty();

@@ -39,6 +39,7 @@ class ReceivedMessage {
 
   // The message's bytes in order; they live as long as this object.
   std::span<const devices::ByteSegment> segments() const { return segments_; }
+  uint64_t bytes() const { return bytes_; }
 
  private:
   const std::shared_ptr<ReceiveBudget> budget_;

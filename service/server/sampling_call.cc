@@ -1,9 +1,11 @@
 // The events of one stream.
 #include "service/server/sampling_call.h"
 
+#include <chrono>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "kernels/check.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
@@ -45,7 +47,7 @@ void SamplingCall::Run(Tag::Handler handler, bool ok) {
 }
 
 bool SamplingCall::IsOver() const {
-  return !requesting_ && !reading_ && !finishing_ && !done_pending_ && !outbox_->writing();
+  return !requesting_ && !reading_ && !resting_ && !finishing_ && !done_pending_ && !outbox_->writing();
 }
 
 void SamplingCall::OnRequested(bool ok) {
@@ -53,6 +55,7 @@ void SamplingCall::OnRequested(bool ok) {
   if (!ok) return;  // the server has shut down; no other event follows
   done_pending_ = true;
   peer_ = context_.peer();
+  transport_ = absl::StartsWith(peer_, "unix") ? service::Transport::kUnix : service::Transport::kTcp;
   name_space_ = NamespaceOf(*context_.auth_context());
   if (std::optional<service::Refusal> refusal = surroundings_.host->OnAccepted(this)) {
     Refuse(*refusal);
@@ -68,7 +71,7 @@ void SamplingCall::OnRequested(bool ok) {
 }
 
 void SamplingCall::Refuse(const service::Refusal& refusal) {
-  surroundings_.engine->observer().Refused(refusal.reason, 1);
+  observer().Refused(refusal.reason, 1);
   surroundings_.log->Write(LogLevel::kWarning, "stream_refused",
                            {{"peer", peer_},
                             {"namespace", name_space_},
@@ -80,6 +83,7 @@ void SamplingCall::Refuse(const service::Refusal& refusal) {
 void SamplingCall::Open() {
   phase_ = Phase::kOpen;
   opened_ = surroundings_.engine->clock().Now();
+  observer().StreamOpened(transport_);
   session_ = std::make_unique<service::Session>(surroundings_.engine, name_space_, outbox_);
   Advance();
 }
@@ -95,8 +99,14 @@ void SamplingCall::OnRead(bool ok) {
   Advance();
 }
 
+void SamplingCall::OnRested(bool) {
+  resting_ = false;
+  Advance();
+}
+
 void SamplingCall::TakeMessage() {
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
+  observer().MessageReceived(transport_, message->bytes());
   auto decoded = service::DecodeFrame(message->segments(), message);
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
     session_->OnRejectedFrame(*refusal);
@@ -105,6 +115,11 @@ void SamplingCall::TakeMessage() {
   auto& frame = std::get<service::Frame>(decoded);
   if (frame.message.has_hello()) LogOpened(frame.message.hello());
   session_->OnFrame(std::move(frame));
+  // The queue would go on with what this stream has sent, as long as there is any, before it looks at other streams.
+  if (const absl::Duration rest = session_->rest(); rest > absl::ZeroDuration()) {
+    resting_ = true;
+    rest_.Set(queue_, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), &rested_);
+  }
 }
 
 void SamplingCall::LogOpened(const v1::Hello& hello) {
@@ -120,8 +135,9 @@ void SamplingCall::LogOpened(const v1::Hello& hello) {
 }
 
 void SamplingCall::OnWritten(bool ok) {
-  const service::SentRelease release = outbox_->OnWritten(ok);
-  if (session_ != nullptr) session_->OnSent(release);
+  const Outbox::Written written = outbox_->OnWritten(ok);
+  observer().MessageSent(transport_, written.bytes);
+  if (session_ != nullptr) session_->OnSent(written.release);
   Advance();
 }
 
@@ -131,13 +147,13 @@ void SamplingCall::OnDone(bool) {
   done_pending_ = false;
   if (phase_ == Phase::kOpen) Abandon();
   if (session_ == nullptr) return;
+  const char* const ended = phase_ == Phase::kAbandoned ? "abandoned" : draining_ ? "drained" : "by client";
+  observer().StreamEnded(transport_, ended);
   surroundings_.log->Write(LogLevel::kInfo, "stream_close",
                            {{"peer", peer_},
                             {"namespace", name_space_},
                             {"worker_session", worker_session_},
-                            {"ended", phase_ == Phase::kAbandoned ? "abandoned"
-                                      : draining_                 ? "drained"
-                                                                  : "by client"},
+                            {"ended", ended},
                             {"seconds", absl::ToDoubleSeconds(surroundings_.engine->clock().Now() - opened_)}});
 }
 
@@ -147,7 +163,8 @@ void SamplingCall::Advance() {
     Finish(half_closed_ ? grpc::Status::OK : RefusedStatus(Draining()));
     return;
   }
-  if (!reading_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() && surroundings_.budget->HasRoom()) {
+  if (!reading_ && !resting_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() &&
+      surroundings_.budget->HasRoom()) {
     reading_ = true;
     stream_.Read(&incoming_, &read_);
   }

@@ -5,6 +5,7 @@
 // over. Over means that no event of the call is outstanding; only then may it be destroyed.
 #pragma once
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/server_context.h>
 
@@ -85,6 +86,7 @@ class SamplingCall {
   void Run(Tag::Handler handler, bool ok);
   void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRead(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnFinished(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDone(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -97,12 +99,14 @@ class SamplingCall {
   void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  service::Observer& observer() const { return surroundings_.engine->observer(); }
   void LogOpened(const v1::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Surroundings surroundings_;
   grpc::ServerCompletionQueue* const queue_;
   Tag requested_{this, &SamplingCall::OnRequested};
   Tag read_{this, &SamplingCall::OnRead};
+  Tag rested_{this, &SamplingCall::OnRested};
   Tag written_{this, &SamplingCall::OnWritten};
   Tag finished_{this, &SamplingCall::OnFinished};
   Tag done_{this, &SamplingCall::OnDone};
@@ -118,14 +122,17 @@ class SamplingCall {
   // Events that are still to come. The write's is the outbox's.
   bool requesting_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool resting_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_pending_ ABSL_GUARDED_BY(mutex_) = false;
 
+  grpc::Alarm rest_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<service::Session> session_ ABSL_GUARDED_BY(mutex_);
   absl::Time opened_ ABSL_GUARDED_BY(mutex_);
   absl::Time drain_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   std::string name_space_ ABSL_GUARDED_BY(mutex_);
   std::string worker_session_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,5 @@
 // Steps: from the message to the batcher, and from their rows' outcomes to answers.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -148,7 +149,7 @@ void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bo
 }
 
 void Session::Impl::RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) {
-  engine_.observer().Refused(refusal.reason, 1);
+  engine_.observer().Refused(refusal.reason, std::max(rows, 1u));
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id);
   EncodeError(refusal, response.mutable_results()->mutable_error());

@@ -9,7 +9,7 @@ namespace sortition::bench {
 
 // One measured quantity. Where it has a baseline, measured in the same run and the same unit, what counts is the ratio.
 struct Result {
-  std::string name;  // lower_case_with_underscores, unique in its report
+  std::string name;  // lower_case_with_underscores, or such a name, / and a variant; unique in its report
   double value = 0;
   std::string unit;  // "us", "GB/s", "rows/s", ...
   std::optional<double> baseline;

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <map>
+#include <random>
 
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/known_rows.h"
+#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
 #include "tests/conformance/answer_printer.h"
@@ -78,6 +81,46 @@ void ExpectEqualAtTopP(const std::vector<uint32_t>& bits, uint32_t top_p) {
   request.live_vocabulary = uint32_t(bits.size());
   request.parameters = &parameters;
   ExpectEqual(request, "top_p " + std::to_string(top_p));
+}
+
+// Top-p whose prefix is a large part of a row, so that its end is looked for through a sample of groups: rows that the
+// sample shows as they are, and rows that it does not.
+TEST(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
+  std::mt19937_64 random(99);
+  std::vector<uint32_t> bits;
+  for (uint64_t n = 0; n < testing::Scaled(120); ++n) {
+    bits.resize(17'000 + random() % 30'000);
+    const uint64_t period = 1 + random() % 40;
+    const float spread = std::ldexp(1.0f, int(random() % 12) - 9);
+    for (size_t id = 0; id < bits.size(); ++id) {
+      float x = spread * float(int64_t(random() % 2001) - 1000) / 1000;
+      if (n % 3 == 1) x = std::round(4 * x) / 4;                     // ties
+      if (n % 3 == 2 && id / law::kGroupSize % period == 0) x -= 2;  // groups that a sample may meet often, or never
+      bits[id] = law::CanonicalBits(x);
+    }
+    ExpectEqualAtTopP(bits, uint32_t(random() % 5 == 0 ? random() : ~(random() >> 36)));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A regular sample of the groups finds tokens that are likelier, or less likely, than the others: what it suggests lies
+// on the wrong side, or even among the row's leading tokens.
+TEST(CpuKernel, EqualsReferenceWhereASampleMisleads) {
+  std::mt19937_64 random(98);
+  std::vector<uint32_t> bits(1024 * law::kGroupSize);
+  for (uint64_t n = 0; n < testing::Scaled(24); ++n) {
+    static constexpr float kSeen[] = {-0.5f, -3, -2.5f};
+    static constexpr float kUnseen[] = {-2.5f, -30, -0.5f};
+    for (uint32_t group = 0; group < 1024; ++group) {
+      for (uint32_t i = 0; i < law::kGroupSize; ++i) {
+        float x = (group % 32 == 0 ? kSeen : kUnseen)[n % 3] + float(random() % 1000) / 2000;
+        if (i == 0 && group % 3 == 1) x = 1;
+        bits[group * law::kGroupSize + i] = law::CanonicalBits(x);
+      }
+    }
+    ExpectEqualAtTopP(bits, uint32_t(0.5 * 0x1p32 + double(random() % 1000) * 0x1p-11 * 0x1p32));
+    if (HasFatalFailure()) return;
+  }
 }
 
 // Tokens just on this side and just on that side of many distances.

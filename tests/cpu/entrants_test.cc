@@ -78,17 +78,5 @@ TEST_P(EntrantsTest, DeadTokensPromiseNothing) {
   EXPECT_NE(entrants.promise.data()[1], 0u);
 }
 
-// The bound for a group's tokens is as large as it may be: nothing that could win is left out, and little else is let
-// in.
-TEST(MostDistance, IsWhereThePromiseEnds) {
-  std::mt19937_64 random(12);
-  for (int n = 0; n < 100'000; ++n) {
-    const uint64_t word = random() >> (random() % 30);
-    const auto t = uint32_t(random() % law::kDeadFromDistance);
-    const int64_t race_key = law::SignedRaceKey(t, law::OwnerLog(law::NegLog2(law::Uniform(word))));
-    ASSERT_GE(MostDistance(word, PromiseNeeded(race_key)), t);
-  }
-}
-
 }  // namespace
 }  // namespace sortition::kernels::cpu

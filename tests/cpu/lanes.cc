@@ -54,12 +54,14 @@ void WeightLanes(const uint32_t* keys, const RowScale& row, uint64_t* weights) {
 
 void NoiseLanesOf(const uint32_t* pairs, uint32_t tag, const law::DrawKey& key, uint32_t* words) {
   const D64 d;
+  const NoiseSource source(tag, key);
   for (uint32_t i = 0; i < kBatch / 2; i += kLanes / 2) {
     uint64_t wide[kLanes / 2];
     // What lies in the upper halves must not matter.
     for (uint32_t lane = 0; lane < kLanes / 2; ++lane) wide[lane] = uint64_t{0xabcdef12} << 32 | pairs[i + lane];
-    const NoiseLanes noise = NoiseWords(hn::LoadU(d, wide), tag, key);
-    const V64 all[] = {noise.x, noise.y, noise.z, noise.w};
+    NoiseLanes noise[1];
+    source.Words({hn::LoadU(d, wide)}, noise);
+    const V64 all[] = {noise[0].x, noise[0].y, noise[0].z, noise[0].w};
     for (uint32_t word = 0; word < 4; ++word) {
       hn::StoreU(all[word], d, wide);
       for (uint32_t lane = 0; lane < kLanes / 2; ++lane) words[word * kBatch / 2 + i + lane] = uint32_t(wide[lane]);

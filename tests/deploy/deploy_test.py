@@ -1,35 +1,48 @@
-"""Holds the manifests and the Dockerfile against the server they start and against each other."""
+"""Holds the rendered manifests and the Dockerfile against Kubernetes' schemas, the server's flags and each other."""
 
+import copy
+import json
 import os
 import re
 import shutil
 import subprocess
 import unittest
 
-from sortitiond_process import ENVIRONMENT, Sortitiond, binary
+import jsonschema
+import kubernetes_validate
+import yaml
 
-try:
-    import yaml
-except ImportError:
-    yaml = None
+import kustomize
+import manifests
+from sortitiond_process import ENVIRONMENT, binary
 
-ROOT = os.environ["TEST_SOURCE_DIR"]
-KUBERNETES = os.path.join(ROOT, "deploy/kubernetes")
-FLAGS_FILE = "sortitiond.flags"
-# The manifest's addresses and certificates belong to a cluster; everything else is started as it stands.
-ON_THIS_MACHINE = Sortitiond.LOOPBACK + (
-    "--health_listen=127.0.0.1:0", "--tls_certificate=", "--tls_key=", "--tls_client_ca=")
+KUBERNETES_VERSIONS = ("1.33", "1.37")
+# apiVersion and kind say which schema there is.
+NOTICED = (kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError, KeyError)
+# Of the Prometheus operator's PodMonitor, what the manifest uses; Kubernetes' own schemas do not have it.
+POD_MONITOR = {
+    "type": "object", "additionalProperties": False, "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "monitoring.coreos.com/v1"}, "kind": {"const": "PodMonitor"},
+        "metadata": {"type": "object"},
+        "spec": {
+            "type": "object", "additionalProperties": False, "required": ["selector", "podMetricsEndpoints"],
+            "properties": {
+                "selector": {"type": "object", "additionalProperties": False,
+                             "properties": {"matchLabels": {"additionalProperties": {"type": "string"}}}},
+                "podMetricsEndpoints": {"type": "array", "items": {
+                    "type": "object", "additionalProperties": False,
+                    "properties": {"port": {"type": "string"}, "path": {"type": "string"},
+                                   "interval": {"type": "string", "pattern": r"^\d+(ms|s|m)$"}}}},
+            },
+        },
+    },
+}
 
 
 def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+    with open(os.path.join(manifests.ROOT, path), encoding="utf-8") as file:
         return file.read()
-
-
-def flags():
-    """From each flag's name to its value, as the flags file sets them."""
-    lines = read(f"deploy/kubernetes/{FLAGS_FILE}").splitlines()
-    return dict(line[2:].split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def known_flags():
@@ -45,98 +58,170 @@ def port(address):
     return int(address.rsplit(":", 1)[1])
 
 
-class FlagsTest(unittest.TestCase):
+def quantity(text):
+    number, unit = re.fullmatch(r"(\d+)(Gi|Mi)?", text).groups()
+    return int(number) << {"Gi": 30, "Mi": 20, None: 0}[unit]
+
+
+def validate(made, version):
+    if made["kind"] == "PodMonitor":
+        jsonschema.validate(made, POD_MONITOR)
+    else:
+        kubernetes_validate.validate(made, version, strict=True)
+
+
+def paths(node, at=()):
+    """Every path to a mapping of the node that has keys."""
+    if isinstance(node, dict) and node:
+        yield at
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from paths(value, at + (key,))
+
+
+class SchemaTest(unittest.TestCase):
+    def test_every_object_is_what_kubernetes_knows(self):
+        for name, objects in manifests.rendered().items():
+            for made in objects:
+                for version in KUBERNETES_VERSIONS:
+                    with self.subTest(name, kind=made["kind"], version=version):
+                        validate(made, version)
+
+    def test_a_typo_fails(self):
+        """In every mapping whose keys Kubernetes defines, a key with one letter more is noticed."""
+        free = {"labels", "annotations", "matchLabels", "data", "limits", "requests", "nodeSelector"}
+        for made in manifests.rendered()["remote"]:
+            for path in paths(made):
+                if path and path[-1] in free or (made["kind"], path) == ("Service", ("spec", "selector")):
+                    continue
+                broken = copy.deepcopy(made)
+                at = broken
+                for key in path:
+                    at = at[key]
+                first = sorted(at)[0]
+                at["x" + first] = at.pop(first)
+                with self.subTest(made["kind"], path=path), self.assertRaises(NOTICED):
+                    validate(broken, KUBERNETES_VERSIONS[-1])
+
+    @unittest.skipUnless(shutil.which("kubectl"), "kubectl is not installed: our renderer was not compared with it")
+    def test_the_renderer_agrees_with_kustomize(self):
+        for overlay in manifests.OVERLAYS:
+            built = subprocess.run(["kubectl", "kustomize", manifests.overlay_folder(overlay)], capture_output=True,
+                                   text=True, check=True)
+            # Kustomize appends a hash to the names of generated ConfigMaps.
+            text = re.sub(r"(\bname: sortition(?:-sidecar)?)-[a-z0-9]{10}\b", r"\1", built.stdout)
+            theirs = sorted(yaml.safe_load_all(text), key=lambda made: made["kind"])
+            ours = sorted(kustomize.render(manifests.overlay_folder(overlay)), key=lambda made: made["kind"])
+            self.assertEqual(json.dumps(ours, sort_keys=True), json.dumps(theirs, sort_keys=True), overlay)
+
+
+class ManifestTest(unittest.TestCase):
+    def setUp(self):
+        self.renderings = manifests.rendered()
+
+    def each(self):
+        for name, objects in self.renderings.items():
+            workload, pod = manifests.pod_of(objects)
+            with self.subTest(name):
+                yield objects, workload, pod, manifests.server_of(pod), manifests.flags_of(objects)
+
     def test_every_flag_exists(self):
         self.assertIn("listen", known_flags())
-        self.assertLessEqual(set(flags()), known_flags())
+        for _, _, _, _, flags in self.each():
+            self.assertLessEqual(set(flags), known_flags())
 
-    def test_the_server_starts_with_them(self):
-        with Sortitiond(binary(), f"--flagfile={KUBERNETES}/{FLAGS_FILE}", *ON_THIS_MACHINE) as server:
-            self.assertEqual(server.serving["devices"], "cpu0")
-            self.assertNotEqual(server.serving["health"], "")
-            self.assertIn("sortition_build_info", server.metrics())
-        self.assertEqual(server.exit_status, 0)
-
-    def test_an_unknown_flag_is_noticed(self):
-        with self.assertRaisesRegex(RuntimeError, "no_such_flag"):
-            Sortitiond(binary(), "--no_such_flag=1", *ON_THIS_MACHINE)
-
-
-@unittest.skipUnless(yaml, "PyYAML is not installed: manifests were not parsed")
-class ManifestTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.manifests = {name: yaml.safe_load(read(f"deploy/kubernetes/{name}"))
-                         for name in os.listdir(KUBERNETES) if name.endswith(".yaml")}
-        cls.pod = cls.manifests["deployment.yaml"]["spec"]["template"]["spec"]
-        (cls.container,) = cls.pod["containers"]
-        cls.flags = flags()
-
-    def test_kustomization_lists_every_manifest(self):
-        kustomization = self.manifests["kustomization.yaml"]
-        self.assertEqual(set(kustomization["resources"]) | {"kustomization.yaml"}, set(self.manifests))
-        (config,) = kustomization["configMapGenerator"]
-        self.assertEqual(config["files"], [FLAGS_FILE])
-        (volume,) = [volume for volume in self.pod["volumes"] if "configMap" in volume]
-        self.assertEqual(volume["configMap"]["name"], config["name"])
-        (mount,) = [mount for mount in self.container["volumeMounts"] if mount["name"] == volume["name"]]
-        self.assertEqual(self.container["args"], [f"--flagfile={mount['mountPath']}/{FLAGS_FILE}"])
+    def test_flags_are_mounted_where_they_are_read(self):
+        for objects, _, pod, server, _ in self.each():
+            config = manifests.config_of(objects)["metadata"]["name"]
+            (volume,) = [volume for volume in pod["volumes"] if volume.get("configMap", {}).get("name") == config]
+            (mount,) = [mount for mount in server["volumeMounts"] if mount["name"] == volume["name"]]
+            self.assertEqual(server["args"], [f"--flagfile={mount['mountPath']}/sortitiond.flags"])
 
     def test_ports_are_those_that_are_listened_on(self):
-        ports = {entry["name"]: entry["containerPort"] for entry in self.container["ports"]}
-        self.assertEqual(ports, {"grpc": port(self.flags["listen"]), "health": port(self.flags["health_listen"]),
-                                 "metrics": port(self.flags["metrics_listen"])})
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            self.assertEqual(self.container[probe]["grpc"]["port"], ports["health"], probe)
-        (service_port,) = self.manifests["service.yaml"]["spec"]["ports"]
-        self.assertEqual(service_port["targetPort"], "grpc")
-        annotations = self.manifests["deployment.yaml"]["spec"]["template"]["metadata"]["annotations"]
-        self.assertEqual(annotations["prometheus.io/port"], str(ports["metrics"]))
+        for objects, _, pod, server, flags in self.each():
+            ports = {entry["name"]: entry["containerPort"] for entry in server["ports"]}
+            listened = {"health": port(flags["health_listen"]), "metrics": port(flags["metrics_listen"])}
+            if not flags["listen"].startswith("unix:"):
+                listened["grpc"] = port(flags["listen"])
+            self.assertEqual(ports, listened)
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                self.assertEqual(server[probe]["grpc"]["port"], ports["health"], probe)
+            for made in objects:
+                if made["kind"] == "Service":
+                    self.assertEqual([entry["targetPort"] for entry in made["spec"]["ports"]], ["grpc"])
+                elif made["kind"] == "NetworkPolicy":
+                    allowed = {entry["port"] for rule in made["spec"]["ingress"] for entry in rule["ports"]}
+                    self.assertEqual(allowed, set(ports))
+                elif made["kind"] == "PodMonitor":
+                    self.assertEqual([end["port"] for end in made["spec"]["podMetricsEndpoints"]], ["metrics"])
+
+    def test_selectors_select_the_pods(self):
+        for objects, workload, _, _, _ in self.each():
+            labels = workload["spec"]["template"]["metadata"]["labels"]
+            for made in objects:
+                spec = made.get("spec", {})
+                selector = spec.get("podSelector") or spec.get("selector") or {}
+                if made["kind"] == "Service":
+                    selector = {"matchLabels": selector}
+                self.assertLessEqual(selector.get("matchLabels", {}).items(), labels.items(), made["kind"])
+
+    def test_the_autoscaler_scales_the_deployment_by_a_metric_that_is_served(self):
+        objects = self.renderings["remote"]
+        workload, _ = manifests.pod_of(objects)
+        (autoscaler,) = [made for made in objects if made["kind"] == "HorizontalPodAutoscaler"]
+        target = autoscaler["spec"]["scaleTargetRef"]
+        self.assertEqual((target["apiVersion"], target["kind"], target["name"]),
+                         (workload["apiVersion"], workload["kind"], workload["metadata"]["name"]))
+        # The autoscaler owns the number of replicas: an apply must not reset it.
+        self.assertNotIn("replicas", workload["spec"])
+        (rule,) = yaml.safe_load(read("monitoring/prometheus-adapter.yaml"))["rules"]
+        (pods,) = [metric["pods"] for metric in autoscaler["spec"]["metrics"] if metric["type"] == "Pods"]
+        self.assertEqual(pods["metric"]["name"], rule["seriesQuery"].split("{")[0])
 
     def test_the_drain_fits_the_termination(self):
-        self.assertGreaterEqual(self.pod["terminationGracePeriodSeconds"], seconds(self.flags["drain_grace"]) + 10)
+        for _, _, pod, _, flags in self.each():
+            self.assertGreaterEqual(pod["terminationGracePeriodSeconds"], seconds(flags["drain_grace"]) + 10)
 
     def test_memory_holds_what_the_limits_allow(self):
-        limit = int(self.container["resources"]["limits"]["memory"].removesuffix("Gi")) << 30
-        clients = int(self.flags["max_received_bytes"]) + int(self.flags["max_state_bytes"])
-        self.assertGreaterEqual(limit, clients + (1 << 30))
-        self.assertEqual(self.container["resources"]["requests"]["cpu"], self.flags["cpu_threads"])
+        for _, _, _, server, flags in self.each():
+            clients = int(flags["max_received_bytes"]) + int(flags["max_state_bytes"])
+            self.assertGreaterEqual(quantity(server["resources"]["limits"]["memory"]), clients + (1 << 30))
+            self.assertEqual(server["resources"]["requests"]["cpu"], flags["cpu_threads"])
 
     def test_certificates_are_mounted_where_they_are_read(self):
-        (volume,) = [volume for volume in self.pod["volumes"] if "secret" in volume]
-        (mount,) = [mount for mount in self.container["volumeMounts"] if mount["name"] == volume["name"]]
-        for flag in ("tls_certificate", "tls_key", "tls_client_ca"):
-            self.assertEqual(os.path.dirname(self.flags[flag]), mount["mountPath"])
+        for _, _, pod, server, flags in self.each():
+            mounts = {mount["name"]: mount["mountPath"] for mount in server["volumeMounts"]}
+            secrets = [mounts[volume["name"]] for volume in pod["volumes"] if "secret" in volume]
+            read_from = {os.path.dirname(flags[flag]) for flag in flags if flag.startswith("tls_")}
+            self.assertEqual(set(secrets), read_from)
+            self.assertEqual(bool(read_from), not flags["listen"].startswith("unix:"))
 
     def test_the_process_has_no_privileges(self):
-        self.assertTrue(self.pod["securityContext"]["runAsNonRoot"])
-        self.assertEqual(self.pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
-        self.assertTrue(self.container["securityContext"]["readOnlyRootFilesystem"])
-        self.assertFalse(self.container["securityContext"]["allowPrivilegeEscalation"])
-        self.assertEqual(self.container["securityContext"]["capabilities"], {"drop": ["ALL"]})
-        self.assertIs(self.pod["automountServiceAccountToken"], False)
-
-    def test_kubernetes_sets_no_variable_of_ours(self):
-        self.assertIs(self.pod["enableServiceLinks"], False)
-
-    def test_image_and_manifest_name_the_same_user(self):
         user, group = re.search(r"^USER (\d+):(\d+)$", read("deploy/Dockerfile"), re.MULTILINE).groups()
-        self.assertEqual(self.pod["securityContext"]["runAsUser"], int(user))
-        self.assertEqual(self.pod["securityContext"]["runAsGroup"], int(group))
+        for _, _, pod, server, _ in self.each():
+            self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+            self.assertEqual(pod["securityContext"]["runAsUser"], int(user))
+            self.assertEqual(pod["securityContext"]["runAsGroup"], int(group))
+            self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+            self.assertTrue(server["securityContext"]["readOnlyRootFilesystem"])
+            self.assertFalse(server["securityContext"]["allowPrivilegeEscalation"])
+            self.assertEqual(server["securityContext"]["capabilities"], {"drop": ["ALL"]})
+            self.assertIs(pod["automountServiceAccountToken"], False)
+            # Kubernetes would set variables that the server takes for settings.
+            self.assertIs(pod["enableServiceLinks"], False)
 
-    @unittest.skipUnless(shutil.which("kubectl"), "kubectl is not installed: the kustomization was not built")
-    def test_the_kustomization_builds(self):
-        built = subprocess.run(["kubectl", "kustomize", KUBERNETES], capture_output=True, text=True, check=False)
-        self.assertEqual(built.returncode, 0, built.stderr)
-        kinds = sorted(document["kind"] for document in yaml.safe_load_all(built.stdout))
-        self.assertEqual(kinds, ["ConfigMap", "Deployment", "Service"])
+    def test_gpus_are_asked_for(self):
+        for overlay in ("remote", "node"):
+            for component, resource in (("nvidia", "nvidia.com/gpu"), ("amd", "amd.com/gpu")):
+                _, pod = manifests.pod_of(self.renderings[f"{overlay}+{component}"])
+                self.assertEqual(manifests.server_of(pod)["resources"]["limits"][resource], "1")
+                self.assertEqual([toleration["key"] for toleration in pod["tolerations"]], [resource])
 
 
 class DockerfileTest(unittest.TestCase):
     def test_copies_what_the_build_needs(self):
         copied = set(re.findall(r"^COPY (?!--from)(\S+) ", read("deploy/Dockerfile"), re.MULTILINE))
         for path in copied:
-            self.assertTrue(os.path.exists(os.path.join(ROOT, path)), path)
+            self.assertTrue(os.path.exists(os.path.join(manifests.ROOT, path)), path)
         allowed = {line[1:] for line in read("deploy/Dockerfile.dockerignore").splitlines() if line.startswith("!")}
         self.assertEqual(copied, allowed)
 

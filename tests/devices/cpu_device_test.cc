@@ -63,6 +63,16 @@ TEST(CpuDevice, DescribesItself) {
   EXPECT_EQ(device.description().batches_in_flight, 3u);
 }
 
+TEST(CpuDevice, RunsTheTargetOfTheName) {
+  EXPECT_TRUE(IsCpuTarget("auto"));
+  EXPECT_FALSE(IsCpuTarget("avx5"));
+  CpuDevice device({.threads = 1, .target = "scalar"});
+  EXPECT_TRUE(device.description().hardware.ends_with(", scalar"));
+  const Logits logits(3);
+  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).answers.at(0).token, 3u);
+  EXPECT_DEATH(CpuDevice({.threads = 1, .target = "avx5"}), "target");
+}
+
 TEST(CpuDevice, ZeroThreadsMeansTheMachines) {
   CpuDevice device({.threads = 0});
   EXPECT_GE(device.description().batches_in_flight, 1u);

@@ -16,7 +16,8 @@ class MetricsTest : public ::testing::Test {
  protected:
   std::string Text() const { return prometheus::TextSerializer().Serialize(observer_.registry()->Collect()); }
 
-  PrometheusObserver observer_{{"cpu0", "cpu1"}};
+  PrometheusObserver observer_{{{.name = "cpu0", .kind = "cpu", .hardware = "a", .batches_in_flight = 4},
+                                {.name = "cpu1", .kind = "cpu", .hardware = "b"}}};
 };
 
 TEST_F(MetricsTest, StepsRowsAndTokens) {
@@ -34,13 +35,46 @@ TEST_F(MetricsTest, StepsRowsAndTokens) {
 }
 
 TEST_F(MetricsTest, BatchesGoToTheirDevice) {
+  observer_.BatchStarted("cpu1", 5);
+  observer_.BatchStarted("cpu1", 3);
+  EXPECT_THAT(Text(), HasSubstr("\nsortition_device_rows{device=\"cpu1\"} 8\n"));
   observer_.BatchDone("cpu1", 5, absl::Milliseconds(500), absl::Milliseconds(125));
   const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_batches{device=\"cpu0\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_batches{device=\"cpu1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_rows{device=\"cpu1\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_batches_total{device=\"cpu0\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_batches_total{device=\"cpu1\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_batch_rows_sum{device=\"cpu1\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_kernel_seconds_sum{device=\"cpu1\"} 0.125\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_queue_wait_seconds_sum 0.5\n"));
+}
+
+TEST_F(MetricsTest, DevicesAndTheirFailures) {
+  observer_.BatchFailed("cpu0");
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_info{device=\"cpu0\",hardware=\"a\",kind=\"cpu\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_batch_slots{device=\"cpu0\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_failures_total{device=\"cpu0\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_device_failures_total{device=\"cpu1\"} 0\n"));
+}
+
+TEST_F(MetricsTest, StreamsAndMessagesGoToTheirTransport) {
+  observer_.StreamOpened(service::Transport::kUnix);
+  observer_.StreamOpened(service::Transport::kUnix);
+  observer_.StreamEnded(service::Transport::kUnix, "drained");
+  observer_.MessageReceived(service::Transport::kUnix, 1000);
+  observer_.MessageReceived(service::Transport::kTcp, 7);
+  observer_.MessageSent(service::Transport::kTcp, 24);
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_streams{transport=\"unix\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_streams{transport=\"tcp\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_streams_opened_total{transport=\"unix\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_streams_ended_total{how=\"drained\",transport=\"unix\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_received_messages_total{transport=\"tcp\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_received_bytes_total{transport=\"unix\"} 1000\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_sent_messages_total{transport=\"tcp\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_sent_bytes_total{transport=\"tcp\"} 24\n"));
 }
 
 TEST_F(MetricsTest, RefusalsEvictionsAndReplays) {
@@ -61,8 +95,10 @@ TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
   observer_.TokensDrawn(3);
   observer_.Refused(service::Reason::kLogitNan, 2);
   observer_.Refused(service::Reason::kOverloaded, 1);
-  observer_.BatchDone("cpu0", 1, {}, {});
-  observer_.BatchDone("cpu1", 1, {}, {});
+  for (const char* device : {"cpu0", "cpu1"}) {
+    observer_.BatchStarted(device, 1);
+    observer_.BatchDone(device, 1, {}, {});
+  }
   const service::Observer::Totals totals = observer_.totals();
   EXPECT_EQ(totals.steps, 1u);
   EXPECT_EQ(totals.rows, 3u);
@@ -75,6 +111,7 @@ TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
 TEST_F(MetricsTest, UnknownDevicesAndCausesAbort) {
   EXPECT_DEATH(observer_.BatchDone("gpu9", 1, {}, {}), "broken invariant");
   EXPECT_DEATH(observer_.SequencesEvicted("boredom", 1), "broken invariant");
+  EXPECT_DEATH(observer_.StreamEnded(service::Transport::kTcp, "bored"), "broken invariant");
 }
 
 }  // namespace

@@ -1,113 +1,177 @@
-"""Holds the dashboard and the alerting rules against what a running server exposes.
-
-Every metric and label that an expression names must be served, and every metric that is served must be on the
-dashboard. With promtool on the path the expressions are also parsed; without, that test says that it was skipped.
-"""
+"""Holds dashboards, rules and runbooks against what a running server exposes and against each other."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
+import yaml
+
+import expressions
+from expressions import ROOT
 from sortitiond_process import Sortitiond, binary
 
-ROOT = os.environ["TEST_SOURCE_DIR"]
-DASHBOARD = os.path.join(ROOT, "monitoring/dashboards/sortition.json")
-ALERTS = os.path.join(ROOT, "monitoring/alerts.yaml")
-
-METRIC = re.compile(r"\bsortition_\w+")
-# Labels in a selector, and those that a `by` groups.
-SELECTOR = re.compile(r"(sortition_\w+)\{([^}]*)\}")
-GROUPING = re.compile(r"\bby \(([^)]*)\)")
+METRIC = re.compile(r"\b(?:sortition|process)_\w+")
+# Labels in a selector, and those that a grouping or matching names.
+SELECTOR = re.compile(r"\b((?:sortition|process)_\w+)\{([^}]*)\}")
+GROUPING = re.compile(r"\b(?:by|on|ignoring) \(([^)]*)\)")
+MATCHER = re.compile(r'(\w+)\s*(=~|=|!=|!~)\s*"([^"]*)"')
 SERIES_SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 # Added by the scrape, not by the server.
-SCRAPE_LABELS = {"instance"}
-
-
-def expressions_of_dashboard():
-    with open(DASHBOARD, encoding="utf-8") as file:
-        dashboard = json.load(file)
-    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-
-
-def expressions_of_alerts():
-    with open(ALERTS, encoding="utf-8") as file:
-        return re.findall(r"^ *expr: (.*)$", file.read(), re.MULTILINE)
+SCRAPE_LABELS = {"instance", "job"}
 
 
 def served(text):
-    """From each series name to the set of its labels' names, and the names of the families."""
+    """From each series' name to a map from its labels' names to their values, and the names of the families."""
     series, families = {}, set()
     for line in text.splitlines():
-        if line.startswith("# TYPE sortition_"):
+        if line.startswith("# TYPE "):
             families.add(line.split()[2])
-        elif line.startswith("sortition_"):
-            name = METRIC.match(line).group(0)
-            labels = line[len(name) :].split("}")[0] if line[len(name)] == "{" else ""
-            series.setdefault(name, set()).update(re.findall(r"(\w+)=\"", labels))
+        elif METRIC.match(line):
+            labels = series.setdefault(METRIC.match(line).group(0), {})
+            for name, value in re.findall(r'(\w+)="([^"]*)"', line):
+                labels.setdefault(name, set()).add(value)
     return series, families
 
 
-class MonitoringTest(unittest.TestCase):
+class ServedTest(unittest.TestCase):
+    STATUSES = {("GET", "/metrics"): 200, ("GET", "/health"): 200, ("GET", "/"): 200, ("HEAD", "/"): 200,
+                ("GET", "/none"): 404, ("POST", "/"): 405}
+
     @classmethod
     def setUpClass(cls):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
-            cls.series, cls.families = served(server.metrics())
+            cls.text = server.metrics()
+            cls.address = server.serving["metrics"]
+            cls.answers = {}
+            for method, path in cls.STATUSES:
+                body = b"x" * 100_000 if method == "POST" else None
+                request = urllib.request.Request(f"http://{cls.address}{path}", body, method=method)
+                try:
+                    with urllib.request.urlopen(request, timeout=20) as response:
+                        cls.answers[method, path] = response.status, response.headers, response.read()
+                except urllib.error.HTTPError as error:
+                    with error:
+                        cls.answers[method, path] = error.code, error.headers, error.read()
+        cls.series, cls.families = served(cls.text)
 
-    def expressions(self):
-        found = {"dashboard": expressions_of_dashboard(), "alerts": expressions_of_alerts()}
-        for source, expressions in found.items():
-            self.assertTrue(expressions, source)
-            for expression in expressions:
-                yield source, expression
+    def test_pages_by_path_and_method(self):
+        statuses = {key: answer[0] for key, answer in self.answers.items()}
+        self.assertEqual(statuses, self.STATUSES)
+        self.assertEqual(self.answers["HEAD", "/"][2], b"")
+        self.assertEqual(self.answers["POST", "/"][1]["Allow"], "GET, HEAD")
+        self.assertIn("default-src 'none'", self.answers["GET", "/"][1]["Content-Security-Policy"])
 
-    def test_every_metric_named_is_served(self):
-        for source, expression in self.expressions():
+    def test_promtool_finds_no_fault_with_the_exposition(self):
+        checked = subprocess.run(["promtool", "check", "metrics"], input=self.text, capture_output=True, text=True,
+                                 check=False)
+        self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+
+    def test_every_metric_named_is_served_or_recorded(self):
+        recorded = {rule["record"] for rule in expressions.recordings()}
+        for where, expression in expressions.everything():
             names = METRIC.findall(expression)
-            self.assertTrue(names, f"{source}: no metric in {expression}")
-            for name in names:
-                self.assertIn(name, self.series, f"{source}: {expression}")
+            records = re.findall(r"\bsortition:[\w:]+", expression)
+            self.assertTrue(names or records, f"{where}: no metric in {expression}")
+            self.assertLessEqual(set(names), set(self.series), f"{where}: {expression}")
+            self.assertLessEqual(set(records), recorded, f"{where}: {expression}")
 
-    def test_every_label_named_is_served(self):
-        for source, expression in self.expressions():
+    def test_every_label_and_value_named_is_served(self):
+        labels = set().union(SCRAPE_LABELS, *self.series.values())
+        for where, expression in expressions.everything():
             for name, selector in SELECTOR.findall(expression):
-                for label in re.findall(r"(\w+)\s*[=!]~?", selector):
-                    self.assertIn(label, self.series[name] | SCRAPE_LABELS, f"{source}: {expression}")
-            labels = set().union(SCRAPE_LABELS, *(self.series[name] for name in METRIC.findall(expression)))
+                for label, operator, value in MATCHER.findall(selector):
+                    if label in SCRAPE_LABELS:
+                        continue
+                    values = {value} if operator in ("=", "!=") else set(value.split("|"))
+                    self.assertLessEqual(values, self.series[name].get(label, set()), f"{where}: {expression}")
             for grouping in GROUPING.findall(expression):
-                for label in grouping.split(","):
-                    self.assertIn(label.strip(), labels, f"{source}: {expression}")
+                named = {label.strip() for label in grouping.split(",")} - {"le"}
+                self.assertLessEqual(named, labels, f"{where}: {expression}")
 
-    def test_every_metric_served_is_on_the_dashboard(self):
-        shown = {SERIES_SUFFIX.sub("", name) if name not in self.families else name
-                 for expression in expressions_of_dashboard() for name in METRIC.findall(expression)}
-        self.assertEqual(shown, self.families)
+    def test_every_metric_served_is_on_a_dashboard(self):
+        by_record = {rule["record"]: rule["expr"] for rule in expressions.recordings()}
+        shown = set()
+        for _, _, expression in expressions.panels():
+            for record, recorded in by_record.items():
+                expression = expression.replace(record, recorded)
+            shown |= {SERIES_SUFFIX.sub("", name) if name not in self.families else name
+                      for name in METRIC.findall(expression)}
+        self.assertEqual(self.families - shown, set())
 
-    def test_alerts_name_reasons_and_causes_that_exist(self):
-        with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
-            text = server.metrics()
-        for expression in expressions_of_alerts():
-            for label, values in re.findall(r'\b(reason|cause)=~?"([^"]*)"', expression):
-                for value in values.split("|"):
-                    self.assertIn(f'{label}="{value}"', text)
 
-    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed: expressions were not parsed")
+class RulesTest(unittest.TestCase):
     def test_promtool_parses_every_expression(self):
-        rules = []
-        for _, expression in self.expressions():
-            # Grafana fills its variables in before Prometheus sees them.
-            filled = expression.replace("$__rate_interval", "5m").replace("$instance", ".*")
-            rules.append({"record": f"test:expression_{len(rules)}", "expr": filled})
+        asked = [{"record": f"test:expression_{i}", "expr": expression}
+                 for i, (_, expression) in enumerate(expressions.everything())]
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-            json.dump({"groups": [{"name": "test", "rules": rules}]}, file)
+            json.dump({"groups": [{"name": "test", "rules": asked}]}, file)
             file.flush()
-            for path in (file.name, ALERTS):
-                command = ["promtool", "check", "rules", path]
-                checked = subprocess.run(command, capture_output=True, text=True, check=False)
+            for path in (file.name, *expressions.RULES):
+                checked = subprocess.run(["promtool", "check", "rules", "--lint-fatal", path], capture_output=True,
+                                         text=True, check=False)
                 self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+
+    def test_every_alert_has_its_page(self):
+        names = {alert["alert"] for alert in expressions.alerts()}
+        pages = {name.removesuffix(".md") for name in os.listdir(os.path.join(ROOT, "docs/runbooks"))}
+        self.assertEqual(pages, names)
+        for alert in expressions.alerts():
+            self.assertEqual(alert["annotations"]["runbook_url"], f"docs/runbooks/{alert['alert']}.md")
+            self.assertIn(alert["labels"]["severity"], ("critical", "warning"))
+
+    def test_every_record_is_used(self):
+        asked = " ".join(expression for _, expression in expressions.everything())
+        for rule in expressions.recordings():
+            self.assertIn(rule["record"], asked)
+
+
+class AlertsTest(unittest.TestCase):
+    """alert_cases.yaml says of each alert which series make it fire and which leave it quiet."""
+
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(os.path.dirname(__file__), "alert_cases.yaml"), encoding="utf-8") as file:
+            cls.cases = yaml.safe_load(file)
+
+    def test_every_alert_has_its_cases(self):
+        self.assertEqual(sorted(self.cases), sorted(alert["alert"] for alert in expressions.alerts()))
+        for name, case in self.cases.items():
+            self.assertEqual(set(case), {"at", "fires", "quiet"}, name)
+
+    def promtool(self, alerts, flip):
+        """Runs promtool over these alerts' cases; `flip` swaps what is expected of each."""
+        tests = []
+        for alert in alerts:
+            case = self.cases[alert["alert"]]
+            for kind in ("fires", "quiet"):
+                series = [{"series": name, "values": values} for name, values in case[kind]["series"].items()]
+                expected = []
+                if (kind == "fires") != flip:
+                    labels = {"severity": alert["labels"]["severity"], **case["fires"].get("labels", {})}
+                    annotations = {"runbook_url": alert["annotations"]["runbook_url"],
+                                   "summary": case["fires"].get("summary", alert["annotations"]["summary"])}
+                    expected = [{"exp_labels": labels, "exp_annotations": annotations}]
+                tests.append({"name": f"{alert['alert']} {kind}", "interval": "1m", "input_series": series,
+                              "alert_rule_test": [{"eval_time": case["at"], "alertname": alert["alert"],
+                                                   "exp_alerts": expected}]})
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            json.dump({"rule_files": expressions.RULES, "evaluation_interval": "1m", "tests": tests}, file)
+            file.flush()
+            return subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True,
+                                  check=False)
+
+    def test_each_alert_fires_and_keeps_quiet(self):
+        ran = self.promtool(expressions.alerts(), flip=False)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+
+    def test_a_wrong_expectation_is_noticed(self):
+        ran = self.promtool(expressions.alerts()[4:5], flip=True)
+        self.assertEqual(len(re.findall(r"^ +name: ", ran.stdout + ran.stderr, re.MULTILINE)), 2)
 
 
 if __name__ == "__main__":

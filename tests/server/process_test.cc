@@ -128,8 +128,11 @@ TEST(ProcessTest, ASecondSignalEndsItAtOnce) {
   while (Refusals(metrics, "PROTOCOL_VIOLATION") < 1500 && absl::Now() < deadline) {
   }
   EXPECT_GE(Refusals(metrics, "PROTOCOL_VIOLATION"), 1500);
+  EXPECT_EQ(HttpGet(metrics, "/health"), "serving\n");
   process.Signal(SIGINT);
   EXPECT_NE(process.AwaitEvent("drain"), "");
+  EXPECT_EQ(HttpGet(metrics, "/health"), "draining\n");
+  EXPECT_THAT(HttpGet(metrics, "/metrics"), HasSubstr("\nsortition_draining 1\n"));
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 1);
   sender.join();
@@ -161,6 +164,7 @@ TEST(ProcessTest, WhatIsWrongIsSaidAtStart) {
       {{}, {"SORTITION_NO_SUCH=1"}, 2, "SORTITION_NO_SUCH"},
       {{"--devices=abacus"}, {}, 1, "abacus"},
       {{"--devices=cpu,cpu"}, {}, 1, "twice"},
+      {{"--cpu_target=avx5"}, {}, 1, "--cpu_target: this machine runs no"},
       {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
       {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},
        {},
@@ -197,7 +201,11 @@ TEST(ProcessTest, EveryMetricIsServedFromTheStart) {
            "sortition_live_sequences 0",
            "sortition_state_bytes 0",
            "sortition_queued_rows 0",
-           "sortition_streams 0",
+           "sortition_streams{transport=\"tcp\"} 0",
+           "sortition_streams{transport=\"unix\"} 0",
+           "sortition_sequences_opened_total 0",
+           "sortition_device_failures_total{device=\"cpu0\"} 0",
+           "sortition_draining 0",
            "sortition_step_latency_seconds_count 0",
            "sortition_queue_wait_seconds_count 0",
            "sortition_batches_total{device=\"cpu0\"} 0",

@@ -40,8 +40,8 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 ServerProcess::ServerProcess(const Options& options) {
-  std::vector<std::string> arguments = options.arguments;
-  arguments.insert(arguments.begin(), SORTITIOND);
+  std::vector<std::string> arguments = {SORTITIOND};
+  arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   std::vector<std::string> environment = options.environment;
   AddSanitizerOptions(&environment);
   const std::vector<char*> argv = Pointers(arguments);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import urllib.request
 
@@ -15,8 +16,9 @@ class Sortitiond:
 
     LOOPBACK = ("--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0")
 
-    def __init__(self, binary, *arguments):
-        self._process = subprocess.Popen([binary, *arguments], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    def __init__(self, binary, *arguments, environment=None):
+        self._process = subprocess.Popen([binary, *arguments], env={**ENVIRONMENT, **(environment or {})},
+                                         stderr=subprocess.PIPE, text=True)
         self.serving = None
         lines = []
         for line in self._process.stderr:
@@ -33,10 +35,20 @@ class Sortitiond:
         return self
 
     def __exit__(self, *exception):
+        if self._process.returncode is None:
+            self.terminate()
+            self.wait()
+
+    def terminate(self):
         self._process.terminate()
-        self._process.stderr.read()
-        self._process.stderr.close()
-        self._process.wait()
+
+    def kill(self):
+        self._process.kill()
+
+    def wait(self, timeout=None):
+        """The exit status; raises subprocess.TimeoutExpired if it takes longer, in seconds."""
+        self._process.communicate(timeout=timeout)
+        return self._process.returncode
 
     @property
     def exit_status(self):
@@ -46,6 +58,13 @@ class Sortitiond:
         """The text that Prometheus would scrape."""
         with urllib.request.urlopen(f"http://{self.serving['metrics']}/metrics", timeout=20) as response:
             return response.read().decode()
+
+
+def free_port():
+    """A loopback port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def binary():

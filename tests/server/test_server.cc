@@ -60,7 +60,7 @@ Config TestConfig() {
 TestServer::TestServer(const Config& config)
     : config_(config),
       log_(config.log_level, &clock_, [this](std::string_view line) { lines_.Add(line); }),
-      observer_({"cpu0"}),
+      observer_({{.name = "cpu0", .kind = "cpu", .hardware = "any"}}),
       device_(new HeldDevice(
           std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = config.cpu_threads}))),
       engine_({config.limits, Alone(device_), &clock_, &observer_}) {

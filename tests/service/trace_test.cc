@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "service/limits.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
@@ -100,7 +101,7 @@ TEST_F(SessionTrace, ASampledStepIsLoggedOnceItIsAnswered) {
   worker_.Results(7, 2);
   ASSERT_EQ(engine_.event_log().steps().size(), 1u);
   EXPECT_EQ(engine_.event_log().steps()[0],
-            std::string("worker 7 rows=2 refused=1 latency=3ms ") + kSampled + " vendor=1");
+            absl::StrCat("worker 7 rows=2 refused=1 latency=3ms ", kSampled, " vendor=1"));
 }
 
 TEST_F(SessionTrace, AStepThatIsNotSampledIsNotLogged) {

@@ -1,12 +1,11 @@
-// Tokens of groups: the largest, the large enough, the number of those.
+// Tokens of groups: the large enough, and the number of those.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/collect.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
 //
-#include <bit>
-
+#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -15,30 +14,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
-void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
-  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    for (uint32_t i = 0; i < count; ++i) keys[i] = LargestSentKey<kType>(row, groups[i]);
-  });
-}
-
 uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     const D32 d;
-    const V32 least = hn::Set(d, floor);
-    const V32 end = hn::Set(d, ceiling);
-    alignas(64) uint32_t keys[law::kGroupSize];
+    const VF32 least = hn::Set(DF32(), SentFrom(floor));
+    const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
+    // Ids first, in the first half of the candidates' memory; from the last to the first they become candidates.
+    auto* const ids = reinterpret_cast<uint32_t*>(candidates);
     uint32_t collected = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      uint64_t bits = 0;
-      ForKeysOfGroup<kType>(row, groups[i], [&](uint32_t offset, V32 v) HWY_ATTR {
-        hn::Store(v, d, keys + offset);
-        bits |= BitsOf(hn::And(AtLeast(v, least), hn::Lt(v, end))) << offset;
-      });
-      for (; bits != 0; bits &= bits - 1) {
-        const auto offset = uint32_t(std::countr_zero(bits));
-        candidates[collected++] = Candidate::Of(keys[offset], groups[i] * law::kGroupSize + offset);
-      }
+      collected += ListTokensBetween<kType>(row, groups[i], least, end, ids + collected);
+    }
+    for (uint32_t i = (collected + kLanes - 1) / kLanes * kLanes; i != 0;) {
+      i -= kLanes;
+      const V32 tokens = hn::LoadU(d, ids + i);
+      const V32 keys = KeyOf(GatherBits<kType>(row, tokens, collected - i));
+      hn::StoreInterleaved2(hn::Not(tokens), keys, d, ids + 2 * i);
     }
     return collected;
   });

@@ -19,6 +19,15 @@ struct Reading {
   bool suspect;  // the row holds a NaN or a logit that is too large: no key is of meaning
 };
 
+// What PatchTokens fills; the lists have room for all patches.
+struct Patched {
+  uint32_t* keys;  // of each patch
+  Candidate* live;
+  uint32_t live_count;
+  uint32_t* groups;
+  uint32_t group_count;
+};
+
 struct Kernels {
 #define SORTITION_KERNEL(result, name, parameters) result(*name) parameters;
 #include "kernels/cpu/simd/kernels.inc"

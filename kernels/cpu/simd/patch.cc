@@ -20,62 +20,100 @@ namespace {
 static_assert(sizeof(TokenPatch) == 16 && offsetof(TokenPatch, flags) == 4 && offsetof(TokenPatch, bias) == 8 &&
               offsetof(TokenPatch, penalty) == 12);
 
+// What all patches of a row share.
+struct Constants {
+  HWY_INLINE explicit Constants(const RowParameters& parameters)
+      : repetition(hn::Set(D32(), parameters.repetition)),
+        inverse_repetition(hn::Set(D32(), parameters.inverse_repetition)),
+        repeated_flag(hn::Set(D32(), parameters.repetition == 0 ? 0u : uint32_t{TokenPatch::kRepeated})) {}
+
+  V32 repetition, inverse_repetition, repeated_flag;
+};
+
+// Up to kLanes patches; there are kLanes to be read. False if one makes its token too large.
 template <DType kType>
-HWY_INLINE bool PatchKeysAs(const Row& row, const RowParameters& parameters, std::span<const TokenPatch> patches,
-                            uint32_t* keys, uint32_t* moved, uint32_t* moved_count) {
+HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const TokenPatch* patches, uint32_t count,
+                          uint64_t* sent_words, uint32_t* keys, Patched* patched) {
   const D32 d;
-  const V32 repetition = hn::Set(d, parameters.repetition);
-  const V32 inverse_repetition = hn::Set(d, parameters.inverse_repetition);
-  const V32 repeated_flag = hn::Set(d, parameters.repetition == 0 ? 0u : uint32_t{TokenPatch::kRepeated});
   const V32 zero = hn::Zero(d);
-  M32 failed = hn::Ne(zero, zero);
-  *moved_count = 0;
-  for (uint32_t i = 0; i < patches.size(); i += kLanes) {
-    const uint32_t live = std::min<uint32_t>(kLanes, uint32_t(patches.size()) - i);
-    alignas(64) TokenPatch some[kLanes] = {};
-    const TokenPatch* source = patches.data() + i;
-    if (live < kLanes) {
-      std::copy_n(source, live, some);
-      source = some;
+  V32 token, flags, bias, penalty;
+  hn::LoadInterleaved4(d, reinterpret_cast<const uint32_t*>(patches), token, flags, bias, penalty);
+  M32 banned = hn::TestBit(flags, hn::Set(d, uint32_t{TokenPatch::kBanned}));
+  if (row.sent_words != nullptr) {
+    uint32_t masked = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      masked |= uint32_t(~row.sent_words[patches[i].token / 64] >> (patches[i].token % 64) & 1) << i;
     }
-    alignas(64) std::byte elements[kLanes * ElementBytes(kType)] = {};
-    alignas(64) uint32_t allowed[kLanes];
-    for (uint32_t lane = 0; lane < live; ++lane) {
-      const uint32_t token = source[lane].token;
-      std::memcpy(elements + lane * ElementBytes(kType), row.elements + size_t{token} * ElementBytes(kType),
-                  ElementBytes(kType));
-      allowed[lane] = row.sent_words == nullptr || (row.sent_words[token / 64] >> (token % 64) & 1) != 0;
-    }
-    V32 token, flags, bias, penalty;
-    hn::LoadInterleaved4(d, reinterpret_cast<const uint32_t*>(source), token, flags, bias, penalty);
-    const M32 banned =
-        hn::Or(hn::TestBit(flags, hn::Set(d, uint32_t{TokenPatch::kBanned})), hn::Eq(hn::Load(d, allowed), zero));
-    const M32 repeated = hn::Ne(hn::And(flags, repeated_flag), zero);
-
-    const V32 sent = KeyOf(LoadBits<kType>(elements));
-    const V32 bits = hn::IfThenElse(hn::Eq(sent, zero), hn::Set(d, law::kMaskedBits), KeyBits(sent));
-    M32 large = hn::Ne(zero, zero);
-    const V32 changed = Changed(bits, bias, repetition, inverse_repetition, repeated, penalty, &large);
-    const M32 valid = hn::FirstN(d, live);
-    failed = hn::Or(failed, hn::And(hn::AndNot(banned, large), valid));
-    const V32 key = hn::IfThenZeroElse(banned, KeyOf(changed));
-    hn::StoreU(key, d, keys + i);
-
-    const V32 maxima = hn::GatherIndex(d, row.maxima, Signed(hn::ShiftRight<6>(token)));
-    const M32 moves = hn::And(valid, hn::Or(hn::Eq(sent, maxima), hn::Gt(key, maxima)));
-    hn::StoreU(hn::Compress(hn::Iota(d, i), moves), d, moved + *moved_count);
-    *moved_count += uint32_t(hn::CountTrue(d, moves));
+    banned = hn::Or(banned, MaskOf(masked));
   }
-  return hn::AllFalse(d, failed);
+  for (uint32_t i = 0; i < count; ++i) sent_words[patches[i].token / 64] &= ~(uint64_t{1} << (patches[i].token % 64));
+
+  const V32 sent = KeyOf(GatherBits<kType>(row, token, count));
+  const V32 bits = hn::IfThenElse(hn::Eq(sent, zero), hn::Set(d, law::kMaskedBits), KeyBits(sent));
+  const M32 repeated = hn::Ne(hn::And(flags, constants.repeated_flag), zero);
+  M32 large = hn::Ne(zero, zero);
+  const V32 changed =
+      Changed(bits, bias, constants.repetition, constants.inverse_repetition, repeated, penalty, &large);
+  const M32 valid = hn::FirstN(d, count);
+  const V32 key = hn::IfThenZeroElse(banned, KeyOf(changed));
+  hn::StoreU(key, d, keys);
+
+  auto* const live = reinterpret_cast<uint32_t*>(patched->live + patched->live_count);
+  const M32 is_live = hn::And(valid, hn::Ne(key, zero));
+  alignas(64) uint32_t tokens[2 * kLanes];
+  alignas(64) uint32_t live_keys[2 * kLanes];
+  StoreWhere(is_live, token, tokens);
+  patched->live_count += StoreWhere(is_live, key, live_keys);
+  hn::StoreInterleaved2(hn::Not(hn::Load(d, tokens)), hn::Load(d, live_keys), d, live);
+
+  // Patches of a group are neighbours: each but its last sees the same group behind it.
+  const V32 group = hn::ShiftRight<6>(token);
+  const V32 maxima = hn::GatherIndex(d, row.maxima, Signed(group));
+  const M32 gone = hn::And(valid, hn::And(hn::Eq(sent, maxima), hn::Ne(sent, zero)));
+  patched->group_count += StoreWhere(gone, group, patched->groups + patched->group_count);
+  return hn::AllFalse(d, hn::And(hn::AndNot(banned, large), valid));
 }
 
 }  // namespace
 
-bool PatchKeys(const Row& row, const RowParameters& parameters, std::span<const TokenPatch> patches, uint32_t* keys,
-               uint32_t* moved, uint32_t* moved_count) {
+bool PatchTokens(const Row& row, const RowParameters& parameters, std::span<const TokenPatch> patches,
+                 uint64_t* sent_words, Patched* patched) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    return PatchKeysAs<kType>(row, parameters, patches, keys, moved, moved_count);
+    const Constants constants(parameters);
+    patched->live_count = 0;
+    patched->group_count = 0;
+    const auto count = uint32_t(patches.size());
+    bool fine = true;
+    uint32_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      fine &= PatchSome<kType>(row, constants, &patches[i], kLanes, sent_words, patched->keys + i, patched);
+    }
+    if (i < count) {
+      alignas(64) TokenPatch some[kLanes] = {};
+      std::copy_n(&patches[i], count - i, some);
+      fine &= PatchSome<kType>(row, constants, some, count - i, sent_words, patched->keys + i, patched);
+    }
+    // A group comes once for each of its patches.
+    patched->group_count =
+        uint32_t(std::unique(patched->groups, patched->groups + patched->group_count) - patched->groups);
+    return fine;
   });
+}
+
+uint32_t CopyBetween(const Candidate* candidates, uint32_t count, uint32_t floor, uint32_t ceiling,
+                     Candidate* between) {
+  const D64 d;
+  const uint32_t lanes = kLanes / 2;
+  const V64 least = hn::Set(d, uint64_t{floor} << 32);
+  const V64 end = hn::Set(d, uint64_t{ceiling} << 32);
+  uint32_t copied = 0;
+  for (uint32_t i = 0; i < count; i += lanes) {
+    const V64 ranks = hn::LoadU(d, reinterpret_cast<const uint64_t*>(candidates + i));
+    auto inside = hn::AndNot(hn::Lt(ranks, least), hn::Lt(ranks, end));
+    if (i + lanes > count) inside = hn::And(inside, hn::FirstN(d, count - i));
+    copied += StoreWhere(inside, ranks, reinterpret_cast<uint64_t*>(between + copied));
+  }
+  return copied;
 }
 
 }  // namespace sortition::kernels::cpu::HWY_NAMESPACE

@@ -5,6 +5,9 @@
 //
 #include "hwy/highway.h"
 //
+#include <bit>
+
+#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -15,21 +18,28 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 struct Words {
+  HWY_INLINE Words() {}
+  HWY_INLINE Words(V32 lower, V32 upper) : low(lower), high(upper) {}
+
   V32 low, high;
 };
 
-// The words of both indices of each pair, in 32-bit lanes: those of pair i in lanes 2i and 2i + 1.
-HWY_INLINE Words WordsOfPairs(V64 pairs, uint32_t tag, const law::DrawKey& key) {
-  const NoiseLanes noise = NoiseWords(pairs, tag, key);
-  return {Zip(noise.x, noise.z), Zip(noise.y, noise.w)};
+// The words of the indices first, first + 1, ..., where `first` is even.
+HWY_INLINE void ConsecutiveWords(const NoiseSource& source, uint32_t first, Words (&words)[2]) {
+  const D64 d;
+  const V64 pairs = hn::Add(hn::Iota(d, 0), hn::Set(d, first / 2));
+  NoiseLanes noise[2];
+  source.Words({pairs, hn::Add(pairs, hn::Set(d, kLanes / 2))}, noise);
+  for (size_t i = 0; i < 2; ++i) words[i] = {Zip(noise[i].x, noise[i].z), Zip(noise[i].y, noise[i].w)};
 }
 
 // The word of each index.
-HWY_INLINE Words WordsOf(V32 index, uint32_t tag, const law::DrawKey& key) {
+HWY_INLINE Words WordsOf(const NoiseSource& source, V32 index) {
   const D32 d;
   const V32 pair = hn::ShiftRight<1>(index);
-  const NoiseLanes even = NoiseWords(Wide(pair), tag, key);
-  const NoiseLanes odd = NoiseWords(Wide(OddToEven(pair)), tag, key);
+  NoiseLanes noise[2];
+  source.Words({Wide(pair), Wide(OddToEven(pair))}, noise);
+  const auto& [even, odd] = noise;
   const M32 second = hn::TestBit(index, hn::Set(d, 1u));
   return {hn::IfThenElse(second, Zip(even.z, odd.z), Zip(even.x, odd.x)),
           hn::IfThenElse(second, Zip(even.w, odd.w), Zip(even.y, odd.y))};
@@ -51,41 +61,59 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
   uint32_t* const high = entrants->high.Reserve(row.groups);
   uint32_t* const promise = entrants->promise.Reserve(row.groups);
   const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const NoiseSource source(law::kGroupTag, key);
   const V32 least = hn::Set(d, HWY_MAX(floor, row_scale.first_live_key));
-  for (uint32_t group = 0; group < row.groups; group += kLanes) {
-    const Words words = WordsOfPairs(hn::Iota(D64(), group / 2), law::kGroupTag, key);
-    const V32 keys = hn::LoadU(d, row.maxima + group);
-    // A group's s has the unit 2^-24: seven octaves more than half of the upper word.
-    const V32 all = Promise(hn::ShiftRight<1>(words.high), DistanceOfKey(hn::Max(keys, scale.least_key), scale), 7);
-    hn::StoreU(words.low, d, low + group);
-    hn::StoreU(words.high, d, high + group);
-    hn::StoreU(hn::IfThenElseZero(AtLeast(keys, least), all), d, promise + group);
+  const uint32_t groups = row.groups;
+  for (uint32_t group = 0; group < groups; group += 2 * kLanes) {
+    Words words[2];
+    ConsecutiveWords(source, group, words);
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t at = group + i * kLanes;
+      const V32 keys = hn::LoadU(d, row.maxima + at);
+      // A group's s has the unit 2^-24: seven octaves more than half of the upper word.
+      const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
+      const V32 all = Promise(hn::ShiftRight<1>(words[i].high), t, 7);
+      hn::StoreU(words[i].low, d, low + at);
+      hn::StoreU(words[i].high, d, high + at);
+      hn::StoreU(hn::IfThenElseZero(AtLeast(keys, least), all), d, promise + at);
+    }
   }
 }
 
-void EnterTokens(const Row& row, uint32_t group, uint64_t word, Candidate last, uint32_t most,
-                 const RowScale& row_scale, TokenEntrants* entrants) {
+void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_t needed, Candidate last,
+                 const RowScale& row_scale, const GroupEntrants& noise, TokenEntrants* entrants) {
   const D32 d;
   const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
-  uint32_t count = entrants->count;
+  const float least_live = SentFrom(row_scale.first_live_key);
+  const VF32 no_end = hn::Set(DF32(), SentFrom(~0u));
+  const V32 last_key = hn::Set(d, HWY_MAX(last.key(), row_scale.first_live_key));
+  const V32 dead = hn::Set(d, law::kDead);
+  uint32_t* const tokens = entrants->token.data();
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
-      const uint32_t first = group * law::kGroupSize + offset;
+    const uint32_t begin = entrants->count;
+    uint32_t end = begin;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t group = groups[i];
+      const int64_t spare = int64_t{noise.promise.data()[group]} - needed;
+      if (spare < 0) continue;
+      // The group's noise is the least that its tokens meet, and a promise has units of eight distances.
+      const float max = std::bit_cast<float>(law::KeyBits(row.maxima[group]));
+      const float least = HWY_MAX(least_live, LogitBelow(max, float(spare + 2) * 8, row_scale));
+      end += ListTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, tokens + end);
+    }
+    entrants->count = end;
+    for (uint32_t i = begin; i < end; i += kLanes) {
+      const V32 token = hn::LoadU(d, tokens + i);
+      const V32 keys = KeyOf(GatherBits<kType>(row, token, end - i));
+      const M32 tie = hn::Eq(keys, hn::Set(d, last.key()));
+      const M32 after = hn::Or(hn::Lt(keys, last_key), hn::And(tie, hn::Gt(token, hn::Set(d, last.token()))));
       const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
-      const M32 enter = hn::And(NotAfter(keys, first, last), AtLeast(hn::Set(d, most), t));
-      if (hn::AllFalse(d, enter)) return;
-      hn::StoreU(hn::Compress(hn::Iota(d, first), enter), d, entrants->token.data() + count);
-      hn::StoreU(hn::Compress(t, enter), d, entrants->t.data() + count);
-      count += uint32_t(hn::CountTrue(d, enter));
-    });
+      hn::StoreU(hn::IfThenElse(after, dead, t), d, entrants->t.data() + i);
+      const VI32 group = Signed(hn::Min(hn::ShiftRight<6>(token), hn::Set(d, row.groups - 1)));
+      hn::StoreU(hn::GatherIndex(d, noise.low.data(), group), d, entrants->group_low.data() + i);
+      hn::StoreU(hn::GatherIndex(d, noise.high.data(), group), d, entrants->group_high.data() + i);
+    }
   });
-  const V32 low = hn::Set(d, uint32_t(word));
-  const V32 high = hn::Set(d, uint32_t(word >> 32));
-  for (uint32_t i = entrants->count; i < count; i += kLanes) {
-    hn::StoreU(low, d, entrants->group_low.data() + i);
-    hn::StoreU(high, d, entrants->group_high.data() + i);
-  }
-  entrants->count = count;
 }
 
 void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale& row_scale, const law::DrawKey& key,
@@ -95,6 +123,7 @@ void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale
   const uint32_t begin = entrants->count;
   entrants->count = begin + count;
   const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const NoiseSource source(law::kGroupTag, key);
   const V32 first_live = hn::Set(d, row_scale.first_live_key);
   for (uint32_t i = 0; i < count; i += kLanes) {
     const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
@@ -103,7 +132,7 @@ void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale
     const V32 keys = hn::ConcatOdd(d, second, first);
     const V32 tokens = hn::Not(hn::ConcatEven(d, second, first));
     const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
-    const Words words = WordsOf(hn::ShiftRight<6>(tokens), law::kGroupTag, key);
+    const Words words = WordsOf(source, hn::ShiftRight<6>(tokens));
     hn::StoreU(tokens, d, entrants->token.data() + begin + i);
     hn::StoreU(hn::IfThenElse(AtLeast(keys, first_live), t, hn::Set(d, law::kDead)), d, entrants->t.data() + begin + i);
     hn::StoreU(words.low, d, entrants->group_low.data() + begin + i);
@@ -113,12 +142,13 @@ void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale
 
 void PromiseTokens(const law::DrawKey& key, TokenEntrants* entrants) {
   const D32 d;
+  const NoiseSource source(law::kTokenTag, key);
   for (uint32_t i = 0; i < entrants->count; i += kLanes) {
     const V32 token = hn::LoadU(d, entrants->token.data() + i);
     const V32 t = hn::LoadU(d, entrants->t.data() + i);
     const V32 group_low = hn::LoadU(d, entrants->group_low.data() + i);
     const V32 group_high = hn::LoadU(d, entrants->group_high.data() + i);
-    const Words words = WordsOf(token, law::kTokenTag, key);
+    const Words words = WordsOf(source, token);
     const M32 owner = hn::Eq(hn::And(hn::Xor(token, group_low), hn::Set(d, 63u)), hn::Zero(d));
     const V32 own = hn::IfThenZeroElse(owner, hn::ShiftRight<2>(words.high));
     const V32 all = Promise(hn::Add(hn::ShiftRight<8>(group_high), own), t, 0);

@@ -5,6 +5,7 @@
 //
 #include "hwy/highway.h"
 //
+#include "hwy/cache_control.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -28,41 +29,48 @@ class Floats32 {
   using V = VF32;
   static constexpr size_t kBytes = 4;
 
-  HWY_INLINE Floats32() : nans_(hn::IsNaN(hn::Zero(D()))) {}
+  HWY_INLINE Floats32() { numbers_[0] = numbers_[1] = hn::Eq(hn::Zero(D()), hn::Zero(D())); }
 
   static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
 
-  HWY_INLINE V LoadGroup(const std::byte* elements) { return Load<law::kGroupSize / kLanes>(elements); }
+  HWY_INLINE V LoadGroup(const std::byte* elements) { return Load<law::kGroupSize / kLanes, 0>(elements); }
 
-  bool FoundNan() const { return !hn::AllFalse(D(), nans_); }
+  bool FoundNan() const { return !hn::AllTrue(D(), hn::And(numbers_[0], numbers_[1])); }
 
  private:
-  template <size_t kVectors>
+  using M = hn::Mask<D>;
+  // Taken in turn, for a comparison waits for the one before it that has its mask.
+  static constexpr size_t kWatches = 2;
+
+  template <size_t kVectors, size_t kFirst>
   HWY_INLINE V Load(const std::byte* elements) {
     if constexpr (kVectors == 2) {
       const V a = hn::LoadU(D(), reinterpret_cast<const float*>(elements));
-      const V b = hn::LoadU(D(), reinterpret_cast<const float*>(elements) + kLanes);
-      Watch(a, b);
+      V b = hn::LoadU(D(), reinterpret_cast<const float*>(elements) + kLanes);
+#if HWY_TARGET == HWY_AVX3
+      asm("" : "+v"(b.raw));  // into a register, or gcc would load it for either use
+#endif
+      Watch(a, b, &numbers_[kFirst / 2 % kWatches]);
       return Larger(a, b);
     } else {
-      const V a = Load<kVectors / 2>(elements);
-      return Larger(a, Load<kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes));
+      const V a = Load<kVectors / 2, kFirst>(elements);
+      return Larger(a, Load<kVectors / 2, kFirst + kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes));
     }
   }
 
-  HWY_INLINE void Watch(V a, V b) {
+  static HWY_INLINE void Watch(V a, V b, M* numbers) {
 #if HWY_TARGET == HWY_AVX3
-    nans_.raw = _kor_mask16(nans_.raw, _mm512_cmp_ps_mask(a.raw, b.raw, _CMP_UNORD_Q));
+    numbers->raw = _mm512_mask_cmp_ps_mask(numbers->raw, a.raw, b.raw, _CMP_ORD_Q);
 #elif HWY_TARGET == HWY_AVX2
-    nans_.raw = _mm256_or_ps(nans_.raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_UNORD_Q));
+    numbers->raw = _mm256_and_ps(numbers->raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_ORD_Q));
 #elif HWY_TARGET == HWY_SSE4
-    nans_.raw = _mm_or_ps(nans_.raw, _mm_cmpunord_ps(a.raw, b.raw));
+    numbers->raw = _mm_and_ps(numbers->raw, _mm_cmpord_ps(a.raw, b.raw));
 #else
-    nans_ = hn::Or(nans_, hn::Or(hn::IsNaN(a), hn::IsNaN(b)));
+    *numbers = hn::And(*numbers, hn::And(hn::Eq(a, a), hn::Eq(b, b)));
 #endif
   }
 
-  hn::Mask<D> nans_;
+  M numbers_[kWatches];  // false where a NaN was met
 };
 
 // f16 and bf16 as signed integers. Those order positive numbers; of negative ones the result is only that it is
@@ -118,15 +126,16 @@ class Negative16 {
   }
 };
 
-// Lane i of each run of kGroups lanes stands for a part of group i; kGroups lanes fill at most a block of 128 bits.
-template <size_t kGroups, class Reader>
-HWY_INLINE typename Reader::V PartsOfGroups(const std::byte* elements, Reader* reader) {
+// Lane i of each run of kGroups lanes stands for a part of group first + i, of which load(group) gives a vector;
+// kGroups lanes fill at most a block of 128 bits.
+template <size_t kGroups, class Reader, typename Load>
+HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
   if constexpr (kGroups == 1) {
-    return reader->LoadGroup(elements);
+    return load(first);
   } else {
     constexpr size_t kHalf = kGroups / 2;
-    const auto a = PartsOfGroups<kHalf>(elements, reader);
-    const auto b = PartsOfGroups<kHalf>(elements + kHalf * law::kGroupSize * Reader::kBytes, reader);
+    const auto a = PartsOfGroups<kHalf, Reader>(first, load);
+    const auto b = PartsOfGroups<kHalf, Reader>(first + kHalf, load);
     const typename Reader::D d;
     const hn::Repartition<hwy::UnsignedFromSize<kHalf * Reader::kBytes>, typename Reader::D> runs;
     const auto ra = hn::BitCast(runs, a);
@@ -136,31 +145,47 @@ HWY_INLINE typename Reader::V PartsOfGroups(const std::byte* elements, Reader* r
   }
 }
 
-// Lane i stands for the whole of group i.
-template <class Reader>
-HWY_INLINE typename Reader::V WholeGroups(const std::byte* elements, Reader* reader) {
+// Lane i stands for the whole of group i. Calls prepare(first, groups) before it loads these.
+template <class Reader, typename Prepare, typename Load>
+HWY_INLINE typename Reader::V WholeGroups(Prepare prepare, Load load) {
   const typename Reader::D d;
   constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
-  const auto parts = [&](size_t i) HWY_ATTR {
-    return PartsOfGroups<kBlock>(elements + i * kBlock * law::kGroupSize * Reader::kBytes, reader);
-  };
-  const auto a = parts(0);
-  if constexpr (kBlocks == 1) return a;
+  typename Reader::V parts[kBlocks];
+  // Not unrolled, or the compiler would prepare everything before it loads anything.
+#pragma GCC unroll 1
+  for (size_t i = 0; i < kBlocks; ++i) {
+    prepare(i * kBlock, kBlock);
+    parts[i] = PartsOfGroups<kBlock, Reader>(i * kBlock, load);
+  }
+  if constexpr (kBlocks == 1) return parts[0];
   if constexpr (kBlocks == 2) {
-    const auto b = parts(1);
-    return Reader::Larger(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+    return Reader::Larger(hn::ConcatLowerLower(d, parts[1], parts[0]), hn::ConcatUpperUpper(d, parts[1], parts[0]));
   }
   if constexpr (kBlocks == 4) {
-    const auto b = parts(1);
-    const auto c = parts(2);
-    const auto e = parts(3);
+    const auto& [a, b, c, e] = parts;
     const auto ac = Reader::Larger(hn::ConcatLowerLower(d, c, a), hn::ConcatUpperUpper(d, c, a));  // blocks a a c c
     const auto be = Reader::Larger(hn::ConcatLowerLower(d, e, b), hn::ConcatUpperUpper(d, e, b));  // blocks b b e e
     return Reader::Larger(hn::OddEvenBlocks(be, ac),
                           hn::OddEvenBlocks(hn::SwapAdjacentBlocks(be), hn::SwapAdjacentBlocks(ac)));
   }
+}
+
+// So far ahead are cache lines asked for: left to itself the processor asks too late even for what lies in its L2,
+// because of the work between the loads.
+constexpr size_t kPrefetchBytes = 2048;
+
+// The same of consecutive groups, of which the first lies at `elements`.
+template <class Reader>
+HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
+  constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
+  return WholeGroups<Reader>(
+      [&](size_t first, size_t groups) HWY_ATTR {
+        const std::byte* const ahead = elements + first * kGroupBytes + kPrefetchBytes;
+        for (size_t line = 0; line < groups * kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
+      },
+      [&](size_t group) HWY_ATTR { return reader->LoadGroup(elements + group * kGroupBytes); });
 }
 
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
@@ -170,7 +195,7 @@ struct Reader32 {
   HWY_INLINE Reader32() {}
 
   HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
-    hn::StoreU(KeyOf(hn::BitCast(D32(), WholeGroups(elements, &floats))), D32(), keys);
+    hn::StoreU(KeyOf(hn::BitCast(D32(), ConsecutiveGroups(elements, &floats))), D32(), keys);
   }
   HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements); }
   bool FoundNan() const { return floats.FoundNan(); }
@@ -187,11 +212,11 @@ struct Reader16 {
   HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
     using D = Positive16::D;
     const D d;
-    auto maxima = WholeGroups(elements, &positive);
+    auto maxima = ConsecutiveGroups(elements, &positive);
     const auto negative = hn::Lt(maxima, hn::Zero(d));
     if (HWY_UNLIKELY(!hn::AllFalse(d, negative))) {
       Negative16 negatives;
-      maxima = hn::IfThenElse(negative, hn::BitCast(d, WholeGroups(elements, &negatives)), maxima);
+      maxima = hn::IfThenElse(negative, hn::BitCast(d, ConsecutiveGroups(elements, &negatives)), maxima);
     }
     alignas(64) int16_t halves[kStep];
     hn::Store(maxima, d, halves);
@@ -232,14 +257,42 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   }
   for (; group < groups; ++group) {
     reader.Look(ElementsOfGroup(row, group));
-    maxima[group] = LargestSentKey<kType>(row, group);
+    V32 max = hn::Zero(D32());
+    ForKeysOfGroup<kType>(row, group, [&](uint32_t, V32 keys) HWY_ATTR { max = hn::Max(max, keys); });
+    maxima[group] = hn::GetLane(hn::MaxOfLanes(D32(), max));
   }
   for (; group % 64 != 0; ++group) maxima[group] = 0;
   const uint32_t max_key = MaxOf(maxima, group);
   return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
 }
 
+// A group's tokens that show what was sent, any element type widened to f32.
+template <DType kType>
+HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
+  const std::byte* const elements = ElementsOfGroup(row, group);
+  const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
+  const VF32 masked = Floats(hn::Set(D32(), law::kMaskedBits));
+  VF32 max = masked;
+  for (uint32_t i = 0; i < law::kGroupSize; i += kLanes) {
+    const VF32 x = Floats(LoadBits<kType>(elements + i * ElementBytes(kType)));
+    max = hn::Max(max, hn::IfThenElse(hn::RebindMask(DF32(), MaskOf(uint32_t(sent >> i))), x, masked));
+  }
+  return max;
+}
+
 }  // namespace
+
+void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
+  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    for (uint32_t i = 0; i < count; i += kLanes) {
+      const VF32 maxima = WholeGroups<Floats32>(
+          [](size_t, size_t) HWY_ATTR {},
+          // Behind the list's end: its first, again.
+          [&](size_t lane) HWY_ATTR { return LoadSent<kType>(row, groups[i + lane < count ? i + lane : 0]); });
+      hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);
+    }
+  });
+}
 
 Reading ReadMaxima(const Row& row, uint32_t* maxima) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR { return ReadMaximaAs<kType>(row, maxima); });

@@ -67,8 +67,7 @@ uint32_t SelectAtLeast(const uint32_t* values, uint32_t count, uint32_t floor, u
   for (uint32_t i = 0; i < count; i += kLanes) {
     M32 mask = AtLeast(hn::LoadU(d, values + i), least);
     if (i + kLanes > count) mask = hn::And(mask, hn::FirstN(d, count - i));
-    hn::StoreU(hn::Compress(hn::Iota(d, i), mask), d, indices + selected);
-    selected += uint32_t(hn::CountTrue(d, mask));
+    selected += StoreWhere(mask, CountFrom(i), indices + selected);
   }
   return selected;
 }

@@ -5,6 +5,7 @@
 //
 #include "hwy/highway.h"
 //
+#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -68,6 +69,42 @@ uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Cand
     }
     return adder.Sum();
   });
+}
+
+uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t high,
+                      const RowScale& row_scale, uint64_t* above) {
+  const DF32 df;
+  const D32 d;
+  const D64 d64;
+  const ScaleLanes scale(row_scale, row_scale.first_weighted_key - 1);
+  const VF32 weightless = hn::BitCast(df, KeyBits(scale.least_key));
+  const VF32 first = hn::Set(df, SentFrom(HWY_MAX(floor, row_scale.first_weighted_key)));
+  const VF32 upper = hn::Set(df, SentFrom(high));
+  const Powers powers;
+  V64 sums[2] = {hn::Zero(d64), hn::Zero(d64)};
+  V64 upper_sums[2] = {hn::Zero(d64), hn::Zero(d64)};
+  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t group = groups[i];
+      const std::byte* const elements = ElementsOfGroup(row, group);
+      const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
+      for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+        const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
+        const auto shown = hn::RebindMask(df, MaskOf(uint32_t(sent >> offset)));
+        const VF32 counted = hn::IfThenElse(hn::And(shown, hn::Ge(x, first)), x, weightless);
+        V64 even_t, even, odd;
+        const V32 t = Distance(counted, scale, &even_t);
+        Weights(t, even_t, powers, &even, &odd);
+        sums[0] = hn::Add(sums[0], even);
+        sums[1] = hn::Add(sums[1], odd);
+        const V32 is_upper = hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(counted, upper)));
+        upper_sums[0] = hn::Add(upper_sums[0], hn::And(even, Wide(hn::DupEven(is_upper))));
+        upper_sums[1] = hn::Add(upper_sums[1], hn::And(odd, Wide(hn::DupOdd(is_upper))));
+      }
+    }
+  });
+  *above = hn::GetLane(hn::SumOfLanes(d64, hn::Add(upper_sums[0], upper_sums[1])));
+  return hn::GetLane(hn::SumOfLanes(d64, hn::Add(sums[0], sums[1])));
 }
 
 uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint64_t* weights) {

@@ -1,15 +1,20 @@
-// How long the CPU's kernel takes for a row, beside the best plain loop over the same row. One thread.
+// How long the CPU's kernel takes for a row, beside the best plain loop over the same row, on one thread; NAME/TARGET
+// is the same on another instruction set than the best. rows_2_threads: a row of a device's batch on two threads,
+// beside one; those rows come from wherever the machine keeps 33 MB.
 //
 //   bench_cpu [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/synchronization/notification.h"
+#include "devices/cpu/cpu_device.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
 #include "tests/bench/cpu/baselines.h"
@@ -33,12 +38,15 @@ using kernels::TokenPatch;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
+constexpr std::string_view kOnEveryTarget[] = {"token_f32",  "token_f32_penalties", "temperature_peaked",
+                                               "token_bf16", "logprobs_f32",        "greedy_f32"};
 constexpr size_t kRowsInMemory = 320;  // 164 MB: more than caches hold
 
 enum class Baseline { kMax, kMaxBf16, kExpSum };
 
 struct Case {
   std::string name;
+  const kernels::cpu::Target* target = &kernels::cpu::BestTarget();
   law::SamplingParameters options;
   Shape shape = Shape::kPeaked;
   DType dtype = DType::kF32;
@@ -50,7 +58,7 @@ struct Case {
 
 law::SamplingParameters Usual() { return {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}; }
 
-std::vector<Case> Cases() {
+std::vector<Case> CasesOfBestTarget() {
   law::SamplingParameters repeating = Usual();
   repeating.repetition_penalty = 1.1f;
   repeating.frequency_penalty = 0.2f;
@@ -73,6 +81,22 @@ std::vector<Case> Cases() {
       {.name = "greedy_f32", .options = {.temperature = 0}},
       {.name = "worst_row", .options = {.temperature = 0.8f}, .shape = Shape::kOneAGroup},
   };
+}
+
+// Of the other targets, but for the one without vectors, the cases that differ most in what they need.
+std::vector<Case> Cases() {
+  std::vector<Case> cases = CasesOfBestTarget();
+  const std::vector<Case> best = cases;
+  for (const kernels::cpu::Target* target : kernels::cpu::RunnableTargets()) {
+    if (target == &kernels::cpu::BestTarget() || target->name == "scalar") continue;
+    for (Case what : best) {
+      if (std::ranges::find(kOnEveryTarget, what.name) == std::end(kOnEveryTarget)) continue;
+      what.name.append("/").append(target->name);
+      what.target = target;
+      cases.push_back(std::move(what));
+    }
+  }
+  return cases;
 }
 
 // 512 distinct tokens as a text has them: half of them anywhere, the others among the row's likely ones.
@@ -100,7 +124,7 @@ std::vector<TokenPatch> Penalties(const Logits& logits, size_t row, const law::S
 class Sampling {
  public:
   explicit Sampling(const Case& what)
-      : logits_(what.shape, what.dtype, what.from_memory ? kRowsInMemory : kRows, kVocabulary) {
+      : target_(*what.target), logits_(what.shape, what.dtype, what.from_memory ? kRowsInMemory : kRows, kVocabulary) {
     law::Compile(what.options, &parameters_);
     parameters_.raw_logprob = what.raw_logprob;
     parameters_.raw_top = what.raw_logprob ? 5 : 0;
@@ -111,7 +135,7 @@ class Sampling {
 
   const Logits& logits() const { return logits_; }
 
-  void Sample(size_t row) {
+  RowRequest Request(size_t row) {
     RowRequest request;
     request.logits = logits_.row(row);
     request.dtype = logits_.dtype();
@@ -119,11 +143,16 @@ class Sampling {
     request.parameters = &parameters_;
     request.noise = {.seed = 1234, .position = position_++, .stream = 0};
     if (!patches_.empty()) request.patches = patches_[row];
-    kernels::cpu::SampleRow(request, &scratch_, &answer_);
+    return request;
+  }
+
+  void Sample(size_t row) {
+    kernels::cpu::SampleRow(target_, Request(row), &scratch_, &answer_);
     asm volatile("" ::"r"(answer_.token));
   }
 
  private:
+  const kernels::cpu::Target& target_;
   Logits logits_;
   RowParameters parameters_;
   std::vector<std::vector<TokenPatch>> patches_;  // by row; empty if the case has none
@@ -142,7 +171,6 @@ void RunBaseline(Baseline baseline, const Logits& logits, size_t row) {
 }
 
 void Measure(const Case& what, Report* report) {
-  std::cerr << what.name << "\n";
   Sampling sampling(what);
   const Logits& logits = sampling.logits();
   Schedule schedule;
@@ -159,7 +187,33 @@ void Measure(const Case& what, Report* report) {
   }
   const std::vector<double> medians = MeasureInterleaved(contenders, schedule);
   report->Add({what.name, medians[1], "us", medians[0]});
+  if (what.target != &kernels::cpu::BestTarget()) return;
   report->Add({what.name + "_baseline", double(logits.row_bytes()) / medians[0] / 1e3, "GB/s", std::nullopt});
+}
+
+// All rows as one batch.
+void RunBatch(Sampling* sampling, devices::CpuDevice* device) {
+  std::vector<devices::DeviceRow> rows(kRows);
+  for (size_t row = 0; row < kRows; ++row) {
+    rows[row].request = sampling->Request(row);
+    rows[row].segments.push_back({sampling->logits().row(row), sampling->logits().row_bytes()});
+  }
+  absl::Notification done;
+  device->Submit(std::move(rows), [&](const devices::BatchResult&) { done.Notify(); });
+  done.WaitForNotification();
+}
+
+void MeasureThreads(Report* report) {
+  Sampling sampling({.name = "rows", .options = Usual()});
+  devices::CpuDevice one({.threads = 1});
+  devices::CpuDevice two({.threads = 2});
+  Schedule schedule;
+  schedule.inputs = 1;
+  schedule.rounds = 10 * size_t{absl::GetFlag(FLAGS_rounds)};
+  const std::vector<double> medians = MeasureInterleaved({{"one thread", [&](size_t) { RunBatch(&sampling, &one); }},
+                                                          {"two threads", [&](size_t) { RunBatch(&sampling, &two); }}},
+                                                         schedule);
+  report->Add({"rows_2_threads", medians[1] / kRows, "us", medians[0] / kRows});
 }
 
 }  // namespace
@@ -169,8 +223,15 @@ int main(int argc, char** argv) {
   using namespace sortition::bench;
   absl::ParseCommandLine(argc, argv);
   Report report("cpu", MachineName());
+  const std::string only = absl::GetFlag(FLAGS_only);
+  std::vector<Case> cases;
   for (const Case& what : Cases()) {
-    if (what.name.starts_with(absl::GetFlag(FLAGS_only))) Measure(what, &report);
+    if (what.name.starts_with(only)) cases.push_back(what);
   }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    std::cerr << "[" << i + 1 << "/" << cases.size() << "] " << cases[i].name << "\n";
+    Measure(cases[i], &report);
+  }
+  if (std::string("rows_2_threads").starts_with(only)) MeasureThreads(&report);
   return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
 }

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Builds the image without a Docker engine, and tries it: size, user, labels, bill of materials, and a real sampling
+# stream from a container whose root is read-only. As root, because containers are made of mounts.
+#
+#   image.sh DEMO [--driver-packages "NAMES"] [--output TRANSPORT:DESTINATION]
+#
+# DEMO is a sortition_demo, the worker of the trial. --output copies the image, e.g. to oci-archive:sortition.tar or to
+# a registry (docker://...).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly most_bytes=300000000
+readonly suite=bookworm
+readonly base=localhost/sortition-base:$suite
+readonly start_seconds=20 stop_seconds=45
+
+say() { printf 'image: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+demo=${1:?the first argument is the path of sortition_demo}
+shift
+driver_packages='' output=''
+while (($# > 0)); do
+  case $1 in
+    --driver-packages) driver_packages=${2:?$1 takes package names} ;;
+    --output) output=${2:?$1 takes a destination} ;;
+    *) fail "no option $1" ;;
+  esac
+  shift 2
+done
+
+export BUILDAH_ISOLATION=chroot
+work=$(mktemp --directory)
+container='' server=''
+cleanup() {
+  if [[ -n $server ]]; then kill -KILL "$server" 2>/dev/null || true; fi
+  if [[ -n $container ]]; then buildah rm "$container" >/dev/null || true; fi
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+# What Debian's slim images are: the smallest system with apt, without manuals and translations.
+make_base() {
+  say "base: Debian $suite from its packages"
+  mmdebstrap --quiet --variant=minbase \
+    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+    "$suite" "$work/base.tar"
+  container=$(buildah from scratch)
+  buildah add --quiet "$container" "$work/base.tar" / >/dev/null
+  buildah commit --quiet "$container" "$base" >/dev/null
+  buildah rm "$container" >/dev/null
+  container=''
+}
+
+# Of the last commit; the tree may belong to another user than root.
+git_log() { TZ=UTC git -c safe.directory="$PWD" log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format="$1"; }
+
+build_image() {
+  version=$(sed -n 's/^project(Sortition VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  image=localhost/sortition:$version
+  say "building $image"
+  buildah build --layers --pull-never --ignorefile deploy/Dockerfile.dockerignore --file deploy/Dockerfile \
+    --build-arg BASE="$base" --build-arg JOBS="${JOBS:-2}" --build-arg DRIVER_PACKAGES="$driver_packages" \
+    --build-arg VERSION="$version" --build-arg REVISION="$(git_log %H)" \
+    --build-arg CREATED="$(git_log %cd)" \
+    --tag "$image" . >"$work/build.log" 2>&1 || {
+    tail -n 60 "$work/build.log" >&2
+    fail "the build failed"
+  }
+}
+
+inspected() { buildah inspect --type image --format "$1" "$image"; }
+
+check_contents() {
+  local root=$1 bytes user label materials
+  bytes=$(du --summarize --bytes --one-file-system "$root" | cut -f1)
+  say "size: $((bytes / 1000000)) MB"
+  if [[ -z $driver_packages ]] && ((bytes > most_bytes)); then fail "the image has more than $most_bytes bytes"; fi
+  user=$(inspected '{{.OCIv1.Config.User}}')
+  [[ $user =~ ^[1-9][0-9]*:[1-9][0-9]*$ ]] || fail "the user is \"$user\", not numbers other than root's"
+  for label in title description licenses version revision created; do
+    [[ -n $(inspected "{{index .OCIv1.Config.Labels \"org.opencontainers.image.$label\"}}") ]] || fail "no label $label"
+  done
+  materials=$root/usr/local/share/sortition/sbom.spdx.json
+  .venv/bin/pyspdxtools --infile "$materials" || fail "the bill of materials is not SPDX"
+  grep -q '"name": "libgrpc++1.51"' "$materials" || fail "the bill of materials lacks a library"
+}
+
+# Starts the image's entry point as its user, with its file system read-only and nothing else mounted but /proc.
+start_container() {
+  local root=$1 entry
+  shift
+  entry=$(inspected '{{index .OCIv1.Config.Entrypoint 0}}')
+  # shellcheck disable=SC2016 # the inner shell expands it
+  unshare --mount sh -c '
+    mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && mount -t proc proc "$1/proc" || exit 1
+    user=$2 root=$1
+    shift 2
+    exec chroot --userspec="$user" "$root" "$@"' \
+    sh "$root" "$(inspected '{{.OCIv1.Config.User}}')" "$entry" "$@" 2>"$work/server.log" &
+  server=$!
+}
+
+try_stream() {
+  local root=$1 address status=0
+  say "trial: a container with a read-only root"
+  : >"$work/server.log"
+  start_container "$root" --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0
+  for ((i = 0; i < 10 * start_seconds; ++i)); do
+    grep -q '"event":"serving"' "$work/server.log" && break
+    kill -0 "$server" 2>/dev/null || fail "it has ended: $(cat "$work/server.log")"
+    sleep 0.1
+  done
+  address=$(sed -n 's/.*"event":"serving".*"listen":"\([^"]*\)".*/\1/p' "$work/server.log")
+  [[ -n $address ]] || fail "it does not serve after $start_seconds s: $(cat "$work/server.log")"
+  # Every token is compared with the one drawn in the worker's own process.
+  "$demo" --connect="$address" --check | tail -n 4
+  kill -TERM "$server"
+  timeout "$stop_seconds" tail --pid="$server" --follow /dev/null || fail "it does not stop within $stop_seconds s"
+  wait "$server" || status=$?
+  server=''
+  ((status == 0)) || fail "it ended with status $status"
+}
+
+buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
+build_image
+container=$(buildah from --pull-never "$image")
+root=$(buildah mount "$container")
+check_contents "$root"
+try_stream "$root"
+if [[ -n $output ]]; then buildah push "$image" "$output"; fi
+say "$image is good"

@@ -1,0 +1,141 @@
+// Making of a logical device and its pipelines.
+#include "devices/vulkan/context.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace sortition::devices::vulkan {
+
+using kernels::vulkan::Shader;
+
+// A driver that computes on the CPU runs the threads of a workgroup by turns, and every barrier is a turn of each.
+constexpr uint32_t kChunkThreadsOfProcessor = 32;
+constexpr uint32_t kRowThreadsOfProcessor = 32;
+
+Workgroups Workgroups::For(const Hardware& hardware) {
+  const VkPhysicalDeviceLimits& limits = hardware.limits;
+  const uint32_t threads =
+      std::bit_floor(std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]));
+  const auto fitting = [&](Shader shader, uint32_t count) {
+    while (kernels::vulkan::SharedBytes(shader, count) > limits.maxComputeSharedMemorySize) count /= 2;
+    return count;
+  };
+  Workgroups workgroups;
+  workgroups.chunk = fitting(Shader::kRead, std::min(threads, hardware.is_processor ? kChunkThreadsOfProcessor : 256u));
+  workgroups.long_row = fitting(Shader::kSample, std::min(threads, 1024u));
+  workgroups.row = hardware.is_processor ? std::min(workgroups.long_row, kRowThreadsOfProcessor) : workgroups.long_row;
+  return workgroups;
+}
+
+uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
+  if (shader != Shader::kSample && shader != Shader::kDescribe) return chunk;
+  uint32_t threads = row;
+  while (threads < long_row && kernels::vulkan::MaxVocabulary(threads) < vocabulary) threads *= 4;
+  return std::min(threads, long_row);
+}
+
+absl::StatusOr<std::shared_ptr<Context>> Context::Create(std::shared_ptr<Instance> instance, const Hardware& hardware,
+                                                         Workgroups workgroups) {
+  std::shared_ptr<Context> context(new Context(std::move(instance), hardware, workgroups));
+  if (absl::Status status = context->Open(); !status.ok()) return status;
+  return context;
+}
+
+Context::~Context() {
+  if (device_ == VK_NULL_HANDLE) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, pipeline] : pipelines_) api().DestroyPipeline(device_, pipeline, nullptr);
+  }
+  api().DestroyPipelineCache(device_, cache_, nullptr);
+  api().DestroyPipelineLayout(device_, pipeline_layout_, nullptr);
+  api().DestroyDescriptorSetLayout(device_, set_layout_, nullptr);
+  api().DestroyDevice(device_, nullptr);
+}
+
+absl::Status Context::Open() {
+  const float priority = 1;
+  VkDeviceQueueCreateInfo queue = {VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+  queue.queueFamilyIndex = hardware_.queue_family;
+  queue.queueCount = 1;
+  queue.pQueuePriorities = &priority;
+  VkDeviceCreateInfo create = {VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
+  create.queueCreateInfoCount = 1;
+  create.pQueueCreateInfos = &queue;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateDevice(hardware_.handle, &create, nullptr, &device_));
+  {
+    absl::MutexLock lock(&mutex_);
+    api().GetDeviceQueue(device_, hardware_.queue_family, 0, &queue_);
+  }
+  if (absl::Status status = MakeLayouts(); !status.ok()) return status;
+  for (int shader = 0; shader < kernels::vulkan::kShaders; ++shader) {
+    const auto pipeline = Pipeline(Shader(shader), workgroups_.ThreadsOf(Shader(shader), 1));
+    if (!pipeline.ok()) return pipeline.status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Context::MakeLayouts() {
+  VkDescriptorSetLayoutBinding bindings[kernels::vulkan::kBindings] = {};
+  for (uint32_t binding = 0; binding < kernels::vulkan::kBindings; ++binding) {
+    bindings[binding].binding = binding;
+    bindings[binding].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    bindings[binding].descriptorCount = 1;
+    bindings[binding].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+  }
+  VkDescriptorSetLayoutCreateInfo set = {VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
+  set.bindingCount = kernels::vulkan::kBindings;
+  set.pBindings = bindings;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateDescriptorSetLayout(device_, &set, nullptr, &set_layout_));
+  VkPipelineLayoutCreateInfo layout = {VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+  layout.setLayoutCount = 1;
+  layout.pSetLayouts = &set_layout_;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreatePipelineLayout(device_, &layout, nullptr, &pipeline_layout_));
+  const VkPipelineCacheCreateInfo cache = {VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreatePipelineCache(device_, &cache, nullptr, &cache_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<VkPipeline> Context::Pipeline(Shader shader, uint32_t threads) {
+  absl::MutexLock lock(&mutex_);
+  VkPipeline& pipeline = pipelines_[{shader, threads}];
+  if (pipeline == VK_NULL_HANDLE) {
+    auto made = MakePipeline(shader, threads);
+    if (!made.ok()) return made.status();
+    pipeline = *made;
+  }
+  return pipeline;
+}
+
+absl::StatusOr<VkPipeline> Context::MakePipeline(Shader shader, uint32_t threads) {
+  const std::span<const uint32_t> words = kernels::vulkan::SpirV(shader);
+  VkShaderModuleCreateInfo code = {VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+  code.codeSize = words.size_bytes();
+  code.pCode = words.data();
+  VkShaderModule module;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateShaderModule(device_, &code, nullptr, &module));
+  const VkSpecializationMapEntry entry = {0, 0, sizeof(threads)};
+  const VkSpecializationInfo constants = {1, &entry, sizeof(threads), &threads};
+  VkComputePipelineCreateInfo create = {VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+  create.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO};
+  create.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+  create.stage.module = module;
+  create.stage.pName = "main";
+  create.stage.pSpecializationInfo = &constants;
+  create.layout = pipeline_layout_;
+  VkPipeline pipeline = VK_NULL_HANDLE;
+  const VkResult result = api().CreateComputePipelines(device_, cache_, 1, &create, nullptr, &pipeline);
+  api().DestroyShaderModule(device_, module, nullptr);
+  SORTITION_VULKAN_RETURN_IF_ERROR(result);
+  return pipeline;
+}
+
+absl::Status Context::Submit(VkCommandBuffer commands, VkFence fence) {
+  VkSubmitInfo submit = {VK_STRUCTURE_TYPE_SUBMIT_INFO};
+  submit.commandBufferCount = 1;
+  submit.pCommandBuffers = &commands;
+  absl::MutexLock lock(&mutex_);
+  return ToStatus(api().QueueSubmit(queue_, 1, &submit, fence), "vkQueueSubmit");
+}
+
+}  // namespace sortition::devices::vulkan

@@ -1,0 +1,76 @@
+// A logical device with everything that the batches in flight share: queue, pipelines, memory types.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "devices/vulkan/instance.h"
+#include "kernels/vulkan/shaders.h"
+
+namespace sortition::devices::vulkan {
+
+// Threads of workgroups; powers of two.
+struct Workgroups {
+  uint32_t chunk = 0;     // of shaders that share a row out
+  uint32_t row = 0;       // of shaders of which one workgroup does a row, ...
+  uint32_t long_row = 0;  // ... and the most of those, for rows too long for fewer (kernels::vulkan::MaxVocabulary)
+
+  // What suits the hardware.
+  static Workgroups For(const Hardware& hardware);
+  // Of a shader, where the longest row has so many tokens.
+  uint32_t ThreadsOf(kernels::vulkan::Shader shader, uint32_t vocabulary) const;
+};
+
+// Thread-safe. Destroyed when nothing made from it is left.
+class Context {
+ public:
+  // Blocks for as long as the driver takes to compile the shaders for rows of common length.
+  static absl::StatusOr<std::shared_ptr<Context>> Create(std::shared_ptr<Instance> instance, const Hardware& hardware,
+                                                         Workgroups workgroups);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Api& api() const { return instance_->api(); }
+  const Hardware& hardware() const { return hardware_; }
+  const Workgroups& workgroups() const { return workgroups_; }
+  VkDevice device() const { return device_; }
+  VkDescriptorSetLayout set_layout() const { return set_layout_; }
+  VkPipelineLayout pipeline_layout() const { return pipeline_layout_; }
+  // The shader with workgroups of so many threads. Blocks for as long as the driver takes to compile it, the first
+  // time.
+  absl::StatusOr<VkPipeline> Pipeline(kernels::vulkan::Shader shader, uint32_t threads) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status Submit(VkCommandBuffer commands, VkFence fence) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A lost device never comes back; a new context may.
+  void SetLost() { lost_.store(true); }
+  bool lost() const { return lost_.load(); }
+
+ private:
+  Context(std::shared_ptr<Instance> instance, const Hardware& hardware, Workgroups workgroups)
+      : instance_(std::move(instance)), hardware_(hardware), workgroups_(workgroups) {}
+  absl::Status Open();
+  absl::Status MakeLayouts();
+  absl::StatusOr<VkPipeline> MakePipeline(kernels::vulkan::Shader shader, uint32_t threads);
+
+  const std::shared_ptr<Instance> instance_;
+  const Hardware hardware_;
+  const Workgroups workgroups_;
+  VkDevice device_ = VK_NULL_HANDLE;
+  VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
+  VkPipelineLayout pipeline_layout_ = VK_NULL_HANDLE;
+  VkPipelineCache cache_ = VK_NULL_HANDLE;
+  std::atomic<bool> lost_ = false;
+  absl::Mutex mutex_;
+  std::map<std::pair<kernels::vulkan::Shader, uint32_t>, VkPipeline> pipelines_ ABSL_GUARDED_BY(mutex_);
+  VkQueue queue_ ABSL_GUARDED_BY(mutex_) = VK_NULL_HANDLE;
+};
+
+}  // namespace sortition::devices::vulkan

@@ -1,0 +1,59 @@
+// The Vulkan devices of a machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "devices/vulkan/api.h"
+
+namespace sortition::devices::vulkan {
+
+struct InstanceOptions {
+  // Tests: the functions to call instead of the loader's; and where validation layers complain, if set (any thread).
+  std::function<void(Api*)> replace_functions;
+  std::function<void(const std::string&)> validation;
+};
+
+// One physical device, as its driver describes it.
+struct Hardware {
+  VkPhysicalDevice handle = VK_NULL_HANDLE;
+  uint32_t index = 0;  // in the order of the loader
+  std::string name;
+  bool is_processor = false;  // a driver that computes on the CPU
+  uint32_t api_version = 0;
+  uint32_t queue_family = 0;  // the first that computes
+  bool has_timestamps = false;
+  VkPhysicalDeviceLimits limits = {};
+  VkPhysicalDeviceMemoryProperties memory = {};
+};
+
+// A connection to the loader and its drivers. Thread-safe.
+class Instance {
+ public:
+  // NOT_FOUND where this machine has no Vulkan loader, or no driver.
+  static absl::StatusOr<std::shared_ptr<Instance>> Create(InstanceOptions options = {});
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  const Api& api() const { return api_; }
+  // Devices of Vulkan 1.1 or later with a queue that computes.
+  const std::vector<Hardware>& hardware() const { return hardware_; }
+
+ private:
+  explicit Instance(InstanceOptions options) : options_(std::move(options)) {}
+  absl::Status Open();
+  absl::Status FindHardware();
+
+  const InstanceOptions options_;
+  Api api_;
+  VkInstance handle_ = VK_NULL_HANDLE;
+  VkDebugUtilsMessengerEXT messenger_ = VK_NULL_HANDLE;
+  std::vector<Hardware> hardware_;
+};
+
+}  // namespace sortition::devices::vulkan

@@ -1,0 +1,257 @@
+// A batch's way over the device: upload, kernels, download.
+#include "devices/vulkan/lane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace sortition::devices::vulkan {
+
+using kernels::vulkan::RowInput;
+using kernels::vulkan::RowOutput;
+using kernels::vulkan::Shader;
+using kernels::vulkan::Slice;
+
+namespace {
+
+// A driver that says nothing for so long is lost.
+constexpr uint64_t kMostNanoseconds = 60'000'000'000;
+
+void CopySegments(const DeviceRow& row, std::byte* to) {
+  size_t left = size_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
+  for (const ByteSegment& segment : row.segments) {
+    const size_t part = std::min(segment.size, left);
+    if (part != 0) std::memcpy(to, segment.data, part);
+    to += part;
+    left -= part;
+  }
+  SORTITION_CHECK(left == 0);
+}
+
+// Kernels and copies before it are done, and seen by the host and by those after it.
+void RecordBarrier(const Api& api, VkCommandBuffer commands) {
+  VkMemoryBarrier barrier = {VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+  barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+  barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                          VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT;
+  constexpr VkPipelineStageFlags kWork = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+  api.CmdPipelineBarrier(commands, kWork, kWork | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, nullptr, 0, nullptr);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, const LaneOptions& options) {
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), options));
+  if (absl::Status status = lane->Open(); !status.ok()) return status;
+  return lane;
+}
+
+Lane::~Lane() {
+  const Api& api = context_->api();
+  const VkDevice device = context_->device();
+  api.DestroyFence(device, fence_, nullptr);
+  api.DestroyQueryPool(device, timestamps_, nullptr);
+  api.DestroyCommandPool(device, command_pool_, nullptr);
+  api.DestroyDescriptorPool(device, descriptor_pool_, nullptr);
+}
+
+absl::Status Lane::Open() {
+  const Api& api = context_->api();
+  const VkDevice device = context_->device();
+  const VkDescriptorPoolSize size = {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, kernels::vulkan::kBindings};
+  VkDescriptorPoolCreateInfo pool = {VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
+  pool.maxSets = 1;
+  pool.poolSizeCount = 1;
+  pool.pPoolSizes = &size;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateDescriptorPool(device, &pool, nullptr, &descriptor_pool_));
+  const VkDescriptorSetLayout layout = context_->set_layout();
+  VkDescriptorSetAllocateInfo set = {VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
+  set.descriptorPool = descriptor_pool_;
+  set.descriptorSetCount = 1;
+  set.pSetLayouts = &layout;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.AllocateDescriptorSets(device, &set, &descriptors_));
+
+  VkCommandPoolCreateInfo commands = {VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+  commands.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+  commands.queueFamilyIndex = context_->hardware().queue_family;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateCommandPool(device, &commands, nullptr, &command_pool_));
+  VkCommandBufferAllocateInfo buffer = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+  buffer.commandPool = command_pool_;
+  buffer.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+  buffer.commandBufferCount = 1;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.AllocateCommandBuffers(device, &buffer, &commands_));
+
+  if (context_->hardware().has_timestamps) {
+    VkQueryPoolCreateInfo queries = {VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+    queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
+    queries.queryCount = 2;
+    SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateQueryPool(device, &queries, nullptr, &timestamps_));
+  }
+  const VkFenceCreateInfo fence = {VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateFence(device, &fence, nullptr, &fence_));
+  return absl::OkStatus();
+}
+
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers,
+                       uint64_t* nanoseconds) {
+  while (!rows.empty()) {
+    size_t taken = 0;
+    absl::Status status = RunSlice(rows, &taken, answers, nanoseconds);
+    if (absl::IsUnavailable(status)) context_->SetLost();
+    if (!status.ok()) return status;
+    rows = rows.subspan(taken);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowAnswer>* answers,
+                            uint64_t* nanoseconds) {
+  // Kernels read the device's copy; the request's own pointer only has to be one.
+  std::vector<kernels::RowRequest> requests;
+  requests.reserve(rows.size());
+  Slice slice;
+  for (const DeviceRow& row : rows) {
+    requests.push_back(row.request);
+    requests.back().logits = row.segments.front().data;
+    if (!slice.Add(requests.back(), options_.most_bytes)) break;
+  }
+  if (slice.rows() == 0) {
+    return absl::ResourceExhaustedError("a row is larger than any buffer of the Vulkan device");
+  }
+  *taken = slice.rows();
+  if (absl::Status status = Reserve(slice.sizes()); !status.ok()) return status;
+  Upload(rows.first(*taken), &slice);
+  if (absl::Status status = Record(slice); !status.ok()) return status;
+  if (absl::Status status = SubmitAndWait(nanoseconds); !status.ok()) return status;
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    answers->push_back(slice.AnswerOf(row, outputs_.on_host<RowOutput>(), tops_.on_host<uint32_t>()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Lane::Reserve(const Slice::Sizes& sizes) {
+  Context* const context = context_.get();
+  const struct {
+    SharedBuffer* buffer;
+    Memory memory;
+    uint64_t bytes;
+  } shared[] = {{&logits_, Memory::kHost, sizes.logits},
+                {&inputs_, Memory::kHost, sizes.inputs},
+                {&extras_, Memory::kHost, sizes.extras},
+                {&outputs_, Memory::kHostCached, sizes.outputs},
+                {&tops_, Memory::kHostCached, sizes.tops}};
+  for (const auto& [buffer, memory, bytes] : shared) {
+    absl::Status status = buffer->Reserve(context, memory, options_.copies, std::max<uint64_t>(bytes, 4));
+    if (!status.ok()) return status;
+  }
+  if (absl::Status status = scratch_.Reserve(context, Memory::kDevice, sizes.scratch); !status.ok()) return status;
+  Bind();
+  return absl::OkStatus();
+}
+
+void Lane::Bind() {
+  const struct {
+    VkBuffer buffer;
+    uint64_t bytes;
+  } bound[] = {{logits_.on_device(), logits_.bytes()},   {inputs_.on_device(), inputs_.bytes()},
+               {extras_.on_device(), extras_.bytes()},   {scratch_.handle(), scratch_.bytes()},
+               {outputs_.on_device(), outputs_.bytes()}, {tops_.on_device(), tops_.bytes()}};
+  VkDescriptorBufferInfo buffers[kernels::vulkan::kBindings];
+  VkWriteDescriptorSet writes[kernels::vulkan::kBindings];
+  for (uint32_t binding = 0; binding < kernels::vulkan::kBindings; ++binding) {
+    buffers[binding] = {bound[binding].buffer, 0, bound[binding].bytes};
+    writes[binding] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
+    writes[binding].dstSet = descriptors_;
+    writes[binding].dstBinding = binding;
+    writes[binding].descriptorCount = 1;
+    writes[binding].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    writes[binding].pBufferInfo = &buffers[binding];
+  }
+  context_->api().UpdateDescriptorSets(context_->device(), kernels::vulkan::kBindings, writes, 0, nullptr);
+}
+
+void Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
+  for (uint32_t row = 0; row < slice->rows(); ++row) {
+    CopySegments(rows[row], logits_.on_host<std::byte>() + size_t{16} * slice->inputs()[row].logits);
+  }
+  slice->WriteExtras(extras_.on_host<uint32_t>());
+  slice->WriteInputs(inputs_.on_host<RowInput>());
+}
+
+absl::Status Lane::Dispatch(const Slice& slice, Shader shader, uint32_t x, uint32_t y) {
+  const Api& api = context_->api();
+  const auto pipeline = context_->Pipeline(shader, context_->workgroups().ThreadsOf(shader, slice.max_vocabulary()));
+  if (!pipeline.ok()) return pipeline.status();
+  RecordBarrier(api, commands_);
+  api.CmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, *pipeline);
+  api.CmdDispatch(commands_, x, y, 1);
+  return absl::OkStatus();
+}
+
+absl::Status Lane::Record(const Slice& slice) {
+  const Api& api = context_->api();
+  const Slice::Sizes& sizes = slice.sizes();
+  VkCommandBufferBeginInfo begin = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+  begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.BeginCommandBuffer(commands_, &begin));
+  if (timestamps_ != VK_NULL_HANDLE) {
+    api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
+    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, timestamps_, 0);
+  }
+  logits_.RecordUpload(api, commands_, sizes.logits);
+  inputs_.RecordUpload(api, commands_, sizes.inputs);
+  extras_.RecordUpload(api, commands_, sizes.extras);
+  api.CmdFillBuffer(commands_, outputs_.on_device(), 0, sizes.outputs, kernels::vulkan::kNone);
+
+  const VkDescriptorSet set = descriptors_;
+  api.CmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, context_->pipeline_layout(), 0, 1, &set, 0,
+                            nullptr);
+  const uint32_t rows = slice.rows();
+  const uint32_t threads = context_->workgroups().chunk;
+  const struct {
+    Shader shader;
+    bool needed;
+    uint32_t x, y;
+  } steps[] = {{Shader::kRead, true, slice.chunks(), rows},
+               {Shader::kChange, slice.patches() != 0, (slice.patches() + threads - 1) / threads, rows},
+               {Shader::kWeigh, slice.weighs(), slice.chunks(), rows},
+               {Shader::kSample, true, rows, 1},
+               {Shader::kDescribe, slice.describes(), rows, 2}};
+  for (const auto& [shader, needed, x, y] : steps) {
+    if (!needed) continue;
+    if (absl::Status status = Dispatch(slice, shader, x, y); !status.ok()) return status;
+  }
+
+  RecordBarrier(api, commands_);
+  outputs_.RecordDownload(api, commands_, sizes.outputs);
+  tops_.RecordDownload(api, commands_, sizes.tops);
+  RecordBarrier(api, commands_);
+  if (timestamps_ != VK_NULL_HANDLE) {
+    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, timestamps_, 1);
+  }
+  return ToStatus(api.EndCommandBuffer(commands_), "vkEndCommandBuffer");
+}
+
+absl::Status Lane::SubmitAndWait(uint64_t* nanoseconds) {
+  const Api& api = context_->api();
+  const auto start = std::chrono::steady_clock::now();
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.ResetFences(context_->device(), 1, &fence_));
+  if (absl::Status status = context_->Submit(commands_, fence_); !status.ok()) return status;
+  const VkResult waited = api.WaitForFences(context_->device(), 1, &fence_, VK_TRUE, kMostNanoseconds);
+  if (waited == VK_TIMEOUT) return absl::UnavailableError("the Vulkan device does not answer");
+  if (absl::Status status = ToStatus(waited, "vkWaitForFences"); !status.ok()) return status;
+  if (timestamps_ == VK_NULL_HANDLE) {
+    *nanoseconds += uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    return absl::OkStatus();
+  }
+  uint64_t ticks[2] = {};
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.GetQueryPoolResults(context_->device(), timestamps_, 0, 2, sizeof(ticks), ticks,
+                                                           sizeof(ticks[0]),
+                                                           VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT));
+  *nanoseconds += uint64_t(double(ticks[1] - ticks[0]) * double(context_->hardware().limits.timestampPeriod));
+  return absl::OkStatus();
+}
+
+}  // namespace sortition::devices::vulkan

@@ -1,0 +1,66 @@
+// One batch in flight: its buffers, commands and fence.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "devices/device.h"
+#include "devices/vulkan/buffer.h"
+#include "devices/vulkan/context.h"
+#include "kernels/vulkan/slice.h"
+
+namespace sortition::devices::vulkan {
+
+struct LaneOptions {
+  uint64_t most_bytes = 0;  // of one buffer; a batch that needs more runs in slices
+  bool copies = false;      // through memory of the host's own even where the device's can be mapped
+};
+
+// Not thread-safe; several lanes of one context may run at once. Buffers grow to the largest batch that there was.
+class Lane {
+ public:
+  static absl::StatusOr<std::unique_ptr<Lane>> Create(std::shared_ptr<Context> context, const LaneOptions& options);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  const Context& context() const { return *context_; }
+
+  // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
+  // Blocks until they are there. An error leaves some of them out; if it is UNAVAILABLE, the context is lost.
+  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+
+ private:
+  Lane(std::shared_ptr<Context> context, const LaneOptions& options)
+      : context_(std::move(context)), options_(options) {}
+  absl::Status Open();
+  // Samples as many rows, from the first, as fit the buffers; `*taken` of them.
+  absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowAnswer>* answers,
+                        uint64_t* nanoseconds);
+  absl::Status Reserve(const kernels::vulkan::Slice::Sizes& sizes);
+  void Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);
+  void Bind();
+  absl::Status Record(const kernels::vulkan::Slice& slice);
+  absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, uint32_t x, uint32_t y);
+  absl::Status SubmitAndWait(uint64_t* nanoseconds);
+
+  const std::shared_ptr<Context> context_;
+  const LaneOptions options_;
+  SharedBuffer logits_;
+  SharedBuffer inputs_;
+  SharedBuffer extras_;
+  Buffer scratch_;
+  SharedBuffer outputs_;
+  SharedBuffer tops_;
+  VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
+  VkDescriptorSet descriptors_ = VK_NULL_HANDLE;
+  VkCommandPool command_pool_ = VK_NULL_HANDLE;
+  VkCommandBuffer commands_ = VK_NULL_HANDLE;
+  VkQueryPool timestamps_ = VK_NULL_HANDLE;
+  VkFence fence_ = VK_NULL_HANDLE;
+};
+
+}  // namespace sortition::devices::vulkan

@@ -1,0 +1,101 @@
+// Threads, and the way back from a lost device.
+#include "devices/vulkan/vulkan_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/row.h"
+#include "kernels/vulkan/shaders.h"
+
+namespace sortition::devices {
+
+using vulkan::Context;
+using vulkan::Lane;
+
+absl::StatusOr<std::unique_ptr<VulkanDevice>> VulkanDevice::Start(std::shared_ptr<vulkan::Instance> instance,
+                                                                  const vulkan::Hardware& hardware,
+                                                                  const VulkanDeviceOptions& options) {
+  std::unique_ptr<VulkanDevice> device(new VulkanDevice(std::move(instance), hardware, options));
+  std::unique_ptr<Lane> lane;
+  if (absl::Status status = device->OpenLane(&lane); !status.ok()) return status;
+  for (uint32_t i = 0; i < options.batches_in_flight; ++i) {
+    device->threads_.emplace_back([device = device.get()] { device->Run(); });
+  }
+  return device;
+}
+
+VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vulkan::Hardware& hardware,
+                           const VulkanDeviceOptions& options)
+    : instance_(std::move(instance)),
+      hardware_(hardware),
+      workgroups_(options.workgroups.value_or(vulkan::Workgroups::For(hardware))),
+      lane_options_{std::min<uint64_t>(options.max_buffer_bytes, hardware.limits.maxStorageBufferRange),
+                    options.copies} {
+  SORTITION_CHECK(options.batches_in_flight >= 1);
+  description_.name = options.name;
+  description_.kind = "vulkan";
+  description_.hardware = hardware.name;
+  description_.max_batch_rows = options.max_batch_rows;
+  description_.batches_in_flight = options.batches_in_flight;
+  description_.max_vocabulary = std::min(kernels::kMaxVocabulary, kernels::vulkan::MaxVocabulary(workgroups_.long_row));
+}
+
+VulkanDevice::~VulkanDevice() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void VulkanDevice::Submit(std::vector<DeviceRow> rows, Done done) {
+  SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(!stopping_);
+  queue_.push_back({std::move(rows), std::move(done)});
+}
+
+VulkanDevice::Batch VulkanDevice::TakeBatch() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &VulkanDevice::BatchOrStop));
+  if (queue_.empty()) return {};
+  Batch batch = std::move(queue_.front());
+  queue_.pop_front();
+  return batch;
+}
+
+absl::Status VulkanDevice::OpenLane(std::unique_ptr<Lane>* lane) {
+  lane->reset();
+  std::shared_ptr<Context> context;
+  {
+    absl::MutexLock lock(&context_mutex_);
+    if (context_ == nullptr || context_->lost()) {
+      context_.reset();
+      auto created = Context::Create(instance_, hardware_, workgroups_);
+      if (!created.ok()) return created.status();
+      context_ = *std::move(created);
+    }
+    context = context_;
+  }
+  auto created = Lane::Create(std::move(context), lane_options_);
+  if (!created.ok()) return created.status();
+  *lane = *std::move(created);
+  return absl::OkStatus();
+}
+
+void VulkanDevice::Run() {
+  std::unique_ptr<Lane> lane;
+  for (Batch batch = TakeBatch(); batch.done != nullptr; batch = TakeBatch()) {
+    BatchResult result;
+    if (lane == nullptr || lane->context().lost()) result.status = OpenLane(&lane);
+    if (result.status.ok()) result.status = lane->Run(batch.rows, &result.answers, &result.kernel_nanoseconds);
+    if (!result.status.ok()) {
+      result.answers.clear();
+      if (lane != nullptr && lane->context().lost()) lane.reset();
+    }
+    std::exchange(batch.done, nullptr)(std::move(result));
+  }
+}
+
+}  // namespace sortition::devices

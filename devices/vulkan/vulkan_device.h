@@ -1,0 +1,75 @@
+// A Vulkan device: one thread for each batch in flight.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "devices/device.h"
+#include "devices/vulkan/instance.h"
+#include "devices/vulkan/lane.h"
+
+namespace sortition::devices {
+
+struct VulkanDeviceOptions {
+  std::string name = "vulkan0";
+  uint32_t max_batch_rows = 1024;
+  uint32_t batches_in_flight = 2;
+  uint64_t max_buffer_bytes = 256 << 20;         // of one buffer; the driver may allow less
+  std::optional<vulkan::Workgroups> workgroups;  // instead of those that suit the hardware
+  bool copies = false;  // through memory of the host's own even where the device's can be mapped
+};
+
+// Thread-safe. A batch whose rows do not fit the buffers runs in slices, one after the other.
+//
+// A batch that ends with an error leaves no trace. UNAVAILABLE means that the driver has lost the device: so end all
+// batches in flight, and the next one after them starts the device anew, or ends with the reason why that failed.
+//
+// Destruction finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs
+// meanwhile must not submit. Not to be destroyed from within `done`.
+class VulkanDevice final : public Device {
+ public:
+  // Blocks for as long as the driver takes to compile the shaders. The error says what the driver failed at.
+  static absl::StatusOr<std::unique_ptr<VulkanDevice>> Start(std::shared_ptr<vulkan::Instance> instance,
+                                                             const vulkan::Hardware& hardware,
+                                                             const VulkanDeviceOptions& options);
+  ~VulkanDevice() override;
+
+  const DeviceDescription& description() const override { return description_; }
+  void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Batch {
+    std::vector<DeviceRow> rows;
+    Done done;
+  };
+
+  VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vulkan::Hardware& hardware,
+               const VulkanDeviceOptions& options);
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  Batch TakeBatch() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool BatchOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+  // A lane of a context that is not lost, as far as anyone knows.
+  absl::Status OpenLane(std::unique_ptr<vulkan::Lane>* lane) ABSL_LOCKS_EXCLUDED(context_mutex_);
+
+  const std::shared_ptr<vulkan::Instance> instance_;
+  const vulkan::Hardware hardware_;
+  const vulkan::Workgroups workgroups_;
+  const vulkan::LaneOptions lane_options_;
+  DeviceDescription description_;
+  absl::Mutex context_mutex_;
+  std::shared_ptr<vulkan::Context> context_ ABSL_GUARDED_BY(context_mutex_);
+  absl::Mutex mutex_;
+  std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sortition::devices

@@ -1,0 +1,79 @@
+// Sums, ranks and leading tokens of the distributions that rows ask for. A workgroup describes one: x counts rows, y is
+// 0 for the processed and 1 for the raw distribution.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/mass.glsl"
+
+u32 ChosenKey() { return g_raw ? Key(Canonical(SentBits(outputs[row].token))) : outputs[row].token_key; }
+
+// 1 + the number of tokens before `chosen`.
+u32 RankOf(Token chosen) {
+  u32 listed = ListGroups(chosen.key);
+  u32 count = 0u;
+  for (u32 i = thread; i < ScanLength(listed); i += kThreads) {
+    Token token = Scan(listed, i);
+    if (Before(token.key, token.id, chosen.key, chosen.id)) ++count;
+  }
+  return 1u + CountOfAll(count);
+}
+
+// Writes the first `count` kept tokens, in no particular order, and returns how many there are.
+u32 WriteTop(u32 kept, u32 count, u32 at) {
+  Token last = g_last;
+  if (count < kept) last = FindCut(kTokens, Make64(count, 0u));
+  u32 listed = ListGroups(last.key);
+  barrier();
+  if (thread == 0u) shared_count = 0u;
+  barrier();
+  for (u32 i = thread; i < ScanLength(listed); i += kThreads) {
+    Token token = Scan(listed, i);
+    if (token.key < last.key || (token.key == last.key && token.id > last.id) || token.key == 0u) continue;
+    u32 place = at + atomicAdd(shared_count, 1u);
+    tops[2u * place] = token.key;
+    tops[2u * place + 1u] = token.id;
+  }
+  barrier();
+  return shared_count;
+}
+
+// What the distribution's tokens weigh. Sets what `IsKept` goes by.
+Mass OpenDistribution(u32 max_key) {
+  KeepAll();
+  if (g_raw) return MassOfChunks(kPartialRaw);
+  ScaleFor(max_key);
+  g_last.key = outputs[row].last_key;
+  g_last.id = outputs[row].last_token;
+  if (g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
+  return MassOfKept();
+}
+
+void main() {
+  OpenRow(gl_WorkGroupID.x);
+  bool raw = gl_WorkGroupID.y == 1u;
+  if (HasFailed() || outputs[row].token == kNone || !Has(raw ? kFlagRaw : kFlagProcessed)) return;
+  LookAt(raw);
+  // The two distributions of a row are described at the same time.
+  g_list = Area(raw ? KERNEL_LIST(g_groups) : KERNEL_SURVIVORS(g_groups));
+  u32 max_key = LargestKey();
+  Mass mass = OpenDistribution(max_key);
+  Token chosen;
+  chosen.id = outputs[row].token;
+  chosen.key = ChosenKey();
+  DistributionOutput result;
+  result.max_key = max_key;
+  result.sum_low = Low(mass.sum);
+  result.sum_high = High(mass.sum);
+  result.chosen_key = chosen.key;
+  result.rank = RankOf(chosen);
+  result.top_count = 0u;
+  u32 top = raw ? g_row.raw_top : g_row.processed_top;
+  if (top != 0u) result.top_count = WriteTop(mass.count, top, raw ? g_row.raw_tops : g_row.processed_tops);
+  if (thread != 0u) return;
+  if (raw) {
+    outputs[row].raw = result;
+  } else {
+    outputs[row].kept = mass.count;
+    outputs[row].processed = result;
+  }
+}

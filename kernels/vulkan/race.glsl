@@ -1,0 +1,157 @@
+// The draw: the law's grouped race, run only where it can still be won.
+//
+// A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below. So
+// the groups that are expanded are those whose bound does not lose to the best token so far; the best is found early by
+// taking the smallest bounds first. This prunes; it decides nothing. Needs scan.glsl.
+
+const u32 kOctave = 1u;  // in the upper word of a race key
+
+shared u32 best_low[kThreads];
+shared u32 best_high[kThreads];
+shared u32 best_key[kThreads];
+shared u32 best_id[kThreads];
+shared u32 likely_group;
+
+struct Racer {
+  u64 race_key;
+  Token token;
+};
+Racer g_best;
+
+u64 Never() { return Make64(0xffffffffu, 0x7fffffffu); }
+
+bool Wins(u64 race_key, u32 id, Racer other) {
+  if (SignedLess64(race_key, other.race_key)) return true;
+  return !SignedLess64(other.race_key, race_key) && id < other.token.id;
+}
+
+DrawKey KeyOfDraw() {
+  DrawKey key;
+  key.seed_low = g_row.seed_low;
+  key.seed_high = g_row.seed_high;
+  key.position = g_row.position;
+  key.stream = g_row.stream;
+  return key;
+}
+
+u64 GroupWord(u32 group) { return WordOf(NoiseWords(group / 2u, kGroupTag, KeyOfDraw()), group); }
+
+void Run(Token token, u32 t) {
+  u64 word = GroupWord(token.id / kGroupSize);
+  u64 a = NegLog2(Uniform(word));
+  u64 log;
+  if (Owner(word) == token.id % kGroupSize) {
+    log = OwnerLog(a);
+  } else {
+    log = OtherLog(a, NegLog2(Uniform(WordOf(NoiseWords(token.id / 2u, kTokenTag, KeyOfDraw()), token.id))));
+  }
+  u64 race_key = RaceKey(t, log);
+  if (!Wins(race_key, token.id, g_best)) return;
+  g_best.race_key = race_key;
+  g_best.token = token;
+}
+
+// Makes the best of any thread that of all.
+void ShareBest() {
+  barrier();
+  best_low[thread] = Low(g_best.race_key);
+  best_high[thread] = High(g_best.race_key);
+  best_key[thread] = g_best.token.key;
+  best_id[thread] = g_best.token.id;
+  for (u32 step = kThreads / 2u; step > 0u; step /= 2u) {
+    barrier();
+    if (thread < step) {
+      u32 other = thread + step;
+      Racer mine;
+      mine.race_key = Make64(best_low[thread], best_high[thread]);
+      mine.token.id = best_id[thread];
+      if (Wins(Make64(best_low[other], best_high[other]), best_id[other], mine)) {
+        best_low[thread] = best_low[other];
+        best_high[thread] = best_high[other];
+        best_key[thread] = best_key[other];
+        best_id[thread] = best_id[other];
+      }
+    }
+  }
+  barrier();
+  g_best.race_key = Make64(best_low[0], best_high[0]);
+  g_best.token.key = best_key[0];
+  g_best.token.id = best_id[0];
+}
+
+u64 BoundAt(u32 index) {
+  return Make64(scratch[Area(KERNEL_BOUNDS_LOW(g_groups)) + index],
+                scratch[Area(KERNEL_BOUNDS_HIGH(g_groups)) + index]);
+}
+void SetBound(u32 index, u64 bound) {
+  scratch[Area(KERNEL_BOUNDS_LOW(g_groups)) + index] = Low(bound);
+  scratch[Area(KERNEL_BOUNDS_HIGH(g_groups)) + index] = High(bound);
+}
+
+// Bounds of the listed groups; the smallest of them is returned.
+u64 BoundGroups(u32 listed, u32 max_key) {
+  g_best.race_key = Never();
+  g_best.token.key = 0u;
+  g_best.token.id = kNone;
+  if (thread == 0u) likely_group = kNone;
+  barrier();
+  for (u32 i = thread; i < listed; i += kThreads) {
+    u32 group = scratch[g_list + i];
+    u32 key = scratch[g_maxima + group];
+    if (key == max_key) atomicMin(likely_group, i);
+    u32 t = DistanceOf(key);
+    u64 bound = t == kDead ? Never() : RaceKey(t, OwnerLog(NegLog2(Uniform(GroupWord(group)))));
+    SetBound(i, bound);
+    if (!SignedLess64(bound, g_best.race_key)) continue;
+    g_best.race_key = bound;
+  }
+  ShareBest();
+  u64 least = g_best.race_key;
+  g_best.race_key = Never();
+  return least;
+}
+
+// Lets the groups race whose bound is at most `most`, none twice; the first time also entry `likely_group` of the list,
+// and the patched tokens.
+void ExpandGroups(u32 listed, u64 most, bool is_first) {
+  u32 survivors = Area(KERNEL_SURVIVORS(g_groups));
+  barrier();
+  if (thread == 0u) shared_count = 0u;
+  barrier();
+  for (u32 i = thread; i < listed; i += kThreads) {
+    u64 bound = BoundAt(i);
+    if (!SignedLess64(bound, Never())) continue;
+    if (SignedLess64(most, bound) && !(is_first && i == likely_group)) continue;
+    SetBound(i, Never());
+    scratch[survivors + atomicAdd(shared_count, 1u)] = scratch[g_list + i];
+  }
+  memoryBarrierBuffer();
+  barrier();
+  u32 count = shared_count;
+  u32 list = g_list;
+  g_list = survivors;
+  u32 length = is_first ? ScanLength(count) : count * kGroupSize;
+  for (u32 i = thread; i < length; i += kThreads) {
+    Token token = Scan(count, i);
+    if (token.key == 0u || !IsKept(token)) continue;
+    u32 t = DistanceOf(token.key);
+    if (t != kDead) Run(token, t);
+  }
+  g_list = list;
+  ShareBest();
+}
+
+// The kept token of the smallest race key.
+Token Race(u32 max_key) {
+  u32 listed = ListGroups(g_last.key);
+  u64 least = BoundGroups(listed, max_key);
+  // Bounds from the smallest up, in steps of octaves, until the next cannot win.
+  for (u32 octaves = 0u; octaves < 512u; octaves = max(2u, 2u * octaves)) {
+    u64 reach = Add64(least, Make64(0u, octaves * kOctave));
+    bool all = octaves != 0u && SignedLess64(g_best.race_key, reach);
+    if (all) reach = g_best.race_key;
+    ExpandGroups(listed, reach, octaves == 0u);
+    if (all) break;
+  }
+  return g_best.token;
+}

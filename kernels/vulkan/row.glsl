@@ -1,0 +1,64 @@
+// A row as a kernel sees it: the sent logits, and over them a bitmap of what is visible and the patched tokens.
+//
+// One workgroup looks at one row. Logits are never rewritten: every token's key is made anew from what was sent, and
+// the largest keys of groups tell which groups need to be looked at.
+#include "kernels/law/law.glsl"
+
+#define KERNEL_CONSTANT const
+#include "kernels/vulkan/layout.inc"
+
+layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 0) const u32 kThreads = 256u;
+
+layout(std430, binding = 0) readonly buffer Logits { u32 logits[]; };
+layout(std430, binding = 0) readonly buffer LogitsQuads { uvec4 logits_quads[]; };
+layout(std430, binding = 1) readonly buffer Inputs { RowInput inputs[]; };
+layout(std430, binding = 2) readonly buffer Extras { u32 extras[]; };
+layout(std430, binding = 3) coherent buffer Scratch { u32 scratch[]; };
+layout(std430, binding = 4) buffer Outputs { RowOutput outputs[]; };
+layout(std430, binding = 5) buffer Tops { u32 tops[]; };
+
+u32 thread;  // of this workgroup
+u32 row;
+RowInput g_row;
+u32 g_groups;
+
+void OpenRow(u32 index) {
+  thread = gl_LocalInvocationIndex;
+  row = index;
+  g_row = inputs[index];
+  g_groups = (g_row.vocabulary + kGroupSize - 1u) / kGroupSize;
+}
+
+bool Has(u32 flag) { return (g_row.flags & flag) != 0u; }
+
+u32 Area(u32 offset) { return g_row.scratch + offset; }
+u32 Maxima() { return Area(KERNEL_MAXIMA(g_groups)); }
+u32 RawMaxima() { return Has(kFlagVisible) ? Area(KERNEL_RAW_MAXIMA(g_groups)) : Maxima(); }
+
+// The row failed when it was read or changed.
+bool HasFailed() { return outputs[row].sent_error != kNone || outputs[row].changed_error != kNone; }
+
+u32 SentBits(u32 id) {
+  if (g_row.dtype == kElementF32) return logits[4u * g_row.logits + id];
+  u32 pair = logits[4u * g_row.logits + (id >> 1)];
+  u32 element = (id & 1u) != 0u ? pair >> 16 : pair & 0xffffu;
+  return g_row.dtype == kElementF16 ? WidenF16(element) : WidenBf16(element);
+}
+
+bool IsVisible(u32 id) { return (extras[g_row.visible + (id >> 5)] >> (id & 31u) & 1u) != 0u; }
+
+u32 PatchedToken(u32 index) { return extras[g_row.patches + index * kPatchWords]; }
+u32 PatchedKey(u32 index) { return scratch[Area(KERNEL_PATCH_KEYS(g_groups)) + index]; }
+
+// The distribution a kernel looks at: as sent, or as changed.
+bool g_raw;
+
+// 0 where the token is not live, or is patched.
+u32 SentKey(u32 id) {
+  if (id >= g_row.vocabulary) return 0u;
+  if (!g_raw && Has(kFlagVisible) && !IsVisible(id)) return 0u;
+  return Key(Canonical(SentBits(id)));
+}
+
+u32 PatchCount() { return g_raw ? 0u : g_row.patch_count; }

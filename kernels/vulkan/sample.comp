@@ -1,0 +1,72 @@
+// Filters and draw. A workgroup samples a row; x counts rows.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/mass.glsl"
+#include "kernels/vulkan/race.glsl"
+
+// min-p, top-k, top-p. The k-th largest of the groups' largest keys bounds the k-th key from below, so top-k looks at
+// about k groups.
+void Filter(u32 max_key) {
+  KeepAll();
+  g_last.key = MinPFloor(max_key);
+  for (u32 search = kGroupMaxima; search <= kTokenWeights; ++search) {
+    if (search == kTokenWeights ? g_row.top_p == 0u : g_row.top_k == 0u) continue;
+    u64 target = Make64(g_row.top_k, 0u);
+    if (search == kGroupMaxima) {
+      if (g_row.top_k > CountOfGroups(g_last.key)) continue;
+    } else {
+      Mass mass;
+      if (g_row.top_k != 0u) {
+        mass = MassOfKept();
+      } else {
+        mass = MassOfChunks(kPartialProcessed);
+      }
+      if (search == kTokens && mass.count <= g_row.top_k) continue;
+      if (search == kTokenWeights) target = TopPThreshold(mass.sum, g_row.top_p);
+    }
+    Token cut = FindCut(search, target);
+    if (search == kGroupMaxima) {
+      g_last.key = max(g_last.key, cut.key);
+    } else {
+      g_last = cut;
+    }
+  }
+}
+
+// The first of the tokens that have the largest key.
+Token First(u32 max_key) {
+  u32 listed = ListGroups(max_key);
+  u32 first = kNone;
+  for (u32 i = thread; i < ScanLength(listed); i += kThreads) {
+    Token token = Scan(listed, i);
+    if (token.key == max_key) first = min(first, token.id);
+  }
+  Token result;
+  result.key = max_key;
+  result.id = ~MaxOfAll(~first);
+  return result;
+}
+
+void main() {
+  OpenRow(gl_WorkGroupID.x);
+  if (HasFailed()) return;
+  LookAt(false);
+  g_list = Area(KERNEL_LIST(g_groups));
+  u32 max_key = LargestKey();
+  if (max_key == 0u) return;
+  ScaleFor(max_key);
+  Token winner;
+  if (Has(kFlagGreedy)) {
+    winner = First(max_key);
+  } else {
+    Filter(max_key);
+    winner = Race(max_key);
+  }
+  if (thread != 0u) return;
+  outputs[row].token = winner.id;
+  outputs[row].token_key = winner.key;
+  outputs[row].max_key = max_key;
+  outputs[row].last_key = g_last.key;
+  outputs[row].last_token = g_last.id;
+}

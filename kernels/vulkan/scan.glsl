@@ -1,0 +1,142 @@
+// Scanning of a row's tokens: those of listed groups, and the patched ones.
+//
+// Every thread of the workgroup calls these functions, at the same place. What they share comes out the same whatever
+// order threads run in: maxima, sums of integers, and sets whose order nobody looks at.
+#include "kernels/vulkan/row.glsl"
+
+shared u32 shared_max;
+shared u32 shared_count;
+shared u32 shared_sum_low;
+shared u32 shared_sum_high;
+
+// The largest `value` of any thread.
+u32 MaxOfAll(u32 value) {
+  barrier();
+  if (thread == 0u) shared_max = 0u;
+  barrier();
+  atomicMax(shared_max, value);
+  barrier();
+  return shared_max;
+}
+
+u64 SumOfAll(u64 value) {
+  barrier();
+  if (thread == 0u) {
+    shared_sum_low = 0u;
+    shared_sum_high = 0u;
+  }
+  barrier();
+  u32 before = atomicAdd(shared_sum_low, Low(value));
+  u32 high = High(value) + (before + Low(value) < before ? 1u : 0u);
+  if (high != 0u) atomicAdd(shared_sum_high, high);
+  barrier();
+  return Make64(shared_sum_low, shared_sum_high);
+}
+
+u32 CountOfAll(u32 value) {
+  barrier();
+  if (thread == 0u) shared_count = 0u;
+  barrier();
+  if (value != 0u) atomicAdd(shared_count, value);
+  barrier();
+  return shared_count;
+}
+
+// Where the distribution's maxima lie, and its largest key.
+u32 g_maxima;
+u32 LargestKey() {
+  u32 largest = 0u;
+  for (u32 i = thread; i < g_groups; i += kThreads) largest = max(largest, scratch[g_maxima + i]);
+  for (u32 i = thread; i < PatchCount(); i += kThreads) largest = max(largest, PatchedKey(i));
+  return MaxOfAll(largest);
+}
+
+void LookAt(bool raw) {
+  g_raw = raw;
+  g_maxima = raw ? RawMaxima() : Maxima();
+}
+
+// Lists the groups that have a sent key >= `floor`, in no particular order, and returns their number.
+u32 g_list;
+u32 ListGroups(u32 floor) {
+  barrier();
+  if (thread == 0u) shared_count = 0u;
+  barrier();
+  for (u32 i = thread; i < g_groups; i += kThreads) {
+    if (scratch[g_maxima + i] >= floor) scratch[g_list + atomicAdd(shared_count, 1u)] = i;
+  }
+  memoryBarrierBuffer();
+  barrier();
+  return shared_count;
+}
+
+// The number of groups that have a sent key >= `floor`.
+u32 CountOfGroups(u32 floor) {
+  u32 count = 0u;
+  for (u32 i = thread; i < g_groups; i += kThreads) {
+    if (scratch[g_maxima + i] >= floor) ++count;
+  }
+  return CountOfAll(count);
+}
+
+struct Token {
+  u32 key;  // 0 = none
+  u32 id;
+};
+
+// Token `i` of the scan over `listed` groups; there are ScanLength of them.
+u32 ScanLength(u32 listed) { return listed * kGroupSize + PatchCount(); }
+Token Scan(u32 listed, u32 i) {
+  Token token;
+  u32 index = i - listed * kGroupSize;
+  if (i < listed * kGroupSize) {
+    token.id = scratch[g_list + i / kGroupSize] * kGroupSize + i % kGroupSize;
+    token.key = SentKey(token.id);
+  } else {
+    token.id = PatchedToken(index);
+    token.key = PatchedKey(index);
+  }
+  return token;
+}
+
+// The kept tokens are those that are not after this one.
+Token g_last;
+bool IsKept(Token token) {
+  return token.key > g_last.key || (token.key == g_last.key && token.id <= g_last.id);
+}
+void KeepAll() {
+  g_last.key = 1u;
+  g_last.id = kNone;
+}
+
+Scale g_scale;
+u32 DistanceOf(u32 key) { return Distance(KeyBits(key), g_scale); }
+u64 WeightOf(u32 key) { return Weight(DistanceOf(key)); }
+
+// The raw distribution's temperature is 1.
+void ScaleFor(u32 max_key) {
+  if (g_raw) {
+    g_scale = MakeScale(KeyBits(max_key), 0x5c551d95u, 0, 132u);
+  } else {
+    g_scale = MakeScale(KeyBits(max_key), g_row.multiplier, g_row.exponent, g_row.window);
+  }
+}
+
+// The smallest key of a distance <= `bound`, as min-p keeps it; some keys are no canonical logit's, and it may be such.
+u32 FirstKeyWithin(u32 bound, u32 max_key) {
+  u32 first = 1u;
+  u32 last = max_key;
+  while (first < last) {
+    u32 middle = first + (last - first) / 2u;
+    u32 t = DistanceOf(middle);
+    if (t != kDead && t <= bound) {
+      last = middle;
+    } else {
+      first = middle + 1u;
+    }
+  }
+  return first;
+}
+u32 MinPFloor(u32 max_key) {
+  return g_row.min_p_distance == kNone ? 1u : FirstKeyWithin(g_row.min_p_distance, max_key);
+}

@@ -1,0 +1,28 @@
+// The compute shaders, compiled at build time, and how they are run.
+//
+// All take the six buffers of Slice::Sizes as storage buffers at bindings 0 to 5, in its order, and the workgroup's
+// number of threads, a power of two, as specialisation constant 0. They run in the order of Shader, each after the one
+// before has written. Before the first the outputs are filled with kNone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace sortition::kernels::vulkan {
+
+enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe };
+inline constexpr int kShaders = 5;
+inline constexpr uint32_t kBindings = 6;
+
+// SPIR-V for Vulkan 1.1 without any capability but Shader.
+std::span<const uint32_t> SpirV(Shader shader);
+
+// Bytes of workgroup memory that a shader needs.
+uint32_t SharedBytes(Shader shader, uint32_t threads);
+
+// The most tokens of a row that workgroups of so many threads sample. Some drivers (Mesa's llvmpipe) end a loop without
+// a word after 65,535 iterations, all loops of an invocation together; a row this long stays below 60,000 whatever its
+// options.
+inline uint32_t MaxVocabulary(uint32_t threads) { return threads * 1024; }
+
+}  // namespace sortition::kernels::vulkan

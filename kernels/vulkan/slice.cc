@@ -1,0 +1,168 @@
+// Layout of rows, and answers from what kernels leave.
+#include "kernels/vulkan/slice.h"
+
+#include <algorithm>
+
+#include "kernels/check_row.h"
+#include "kernels/law/row_law.h"
+#include "kernels/vulkan/extras.h"
+
+namespace sortition::kernels::vulkan {
+namespace {
+
+constexpr uint64_t kQuadBytes = 16;
+
+uint32_t ElementOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kElementF32;
+    case DType::kF16:
+      return kElementF16;
+    case DType::kBF16:
+      return kElementBf16;
+  }
+  __builtin_unreachable();
+}
+
+RowInput InputOf(const RowRequest& request) {
+  const RowParameters& parameters = *request.parameters;
+  RowInput input = {};
+  input.dtype = ElementOf(request.dtype);
+  input.vocabulary = request.live_vocabulary;
+  if (parameters.mask_nan) input.flags |= kFlagMaskNan;
+  if (parameters.greedy) input.flags |= kFlagGreedy;
+  if (HasExtras(request)) input.flags |= kFlagVisible;
+  if (parameters.raw_logprob) input.flags |= kFlagRaw;
+  if (parameters.processed_logprob && !parameters.greedy) input.flags |= kFlagProcessed;
+  input.multiplier = parameters.multiplier;
+  input.exponent = parameters.exponent;
+  input.window = parameters.window;
+  input.min_p_distance = parameters.min_p_distance;
+  input.top_k = parameters.top_k < request.live_vocabulary ? parameters.top_k : 0;
+  input.top_p = parameters.top_p;
+  input.repetition = parameters.repetition;
+  input.inverse_repetition = parameters.inverse_repetition;
+  input.seed_low = uint32_t(request.noise.seed);
+  input.seed_high = uint32_t(request.noise.seed >> 32);
+  input.position = request.noise.position;
+  input.stream = request.noise.stream;
+  input.patch_count = uint32_t(request.patches.size());
+  input.processed_top = parameters.greedy ? 0 : std::min(parameters.processed_top, request.live_vocabulary);
+  input.raw_top = std::min(parameters.raw_top, request.live_vocabulary);
+  return input;
+}
+
+RowAnswer Failed(RowError error, uint32_t token) {
+  RowAnswer answer;
+  answer.error = error;
+  answer.error_token = token;
+  return answer;
+}
+
+// In the law's order: the kernels write them in none.
+std::vector<TokenBits> TopOf(const uint32_t* pairs, uint32_t count) {
+  std::vector<uint64_t> ranks(count);  // key : ~token
+  for (uint32_t i = 0; i < count; ++i) ranks[i] = uint64_t{pairs[2 * i]} << 32 | uint32_t(~pairs[2 * i + 1]);
+  std::sort(ranks.begin(), ranks.end(), std::greater<>());
+  std::vector<TokenBits> top;
+  top.reserve(count);
+  for (const uint64_t rank : ranks) top.push_back({~uint32_t(rank), law::KeyBits(uint32_t(rank >> 32))});
+  return top;
+}
+
+Distribution DistributionOf(const DistributionOutput& output, uint32_t token, const uint32_t* tops) {
+  Distribution distribution;
+  distribution.max_bits = law::KeyBits(output.max_key);
+  distribution.weight_sum = uint64_t{output.sum_high} << 32 | output.sum_low;
+  distribution.chosen = {token, law::KeyBits(output.chosen_key)};
+  distribution.rank = output.rank;
+  distribution.top = TopOf(tops, output.top_count);
+  return distribution;
+}
+
+// A greedy row's distribution is all on its token.
+Distribution PointMass(TokenBits chosen, uint32_t top) {
+  Distribution distribution;
+  distribution.max_bits = chosen.bits;
+  distribution.weight_sum = law::kUnitWeight;
+  distribution.chosen = chosen;
+  distribution.rank = 1;
+  if (top != 0) distribution.top.push_back(chosen);
+  return distribution;
+}
+
+}  // namespace
+
+uint64_t Slice::Sizes::Largest() const { return std::max({logits, inputs, extras, scratch, outputs, tops}); }
+
+bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
+  CheckRow(request);
+  RowInput input = InputOf(request);
+  const uint32_t groups = (request.live_vocabulary + law::kGroupSize - 1) / law::kGroupSize;
+  Sizes sizes = sizes_;
+  input.logits = uint32_t(sizes.logits / kQuadBytes);
+  sizes.logits +=
+      (uint64_t{request.live_vocabulary} * ElementBytes(request.dtype) + kQuadBytes - 1) / kQuadBytes * kQuadBytes;
+  input.visible = uint32_t(sizes.extras / 4);
+  if (HasExtras(request)) sizes.extras += 4 * VisibleWords(request);
+  input.patches = uint32_t(sizes.extras / 4);
+  sizes.extras += uint64_t{4} * kPatchWords * input.patch_count;
+  input.scratch = uint32_t(sizes.scratch / 4);
+  sizes.scratch += uint64_t{4} * KERNEL_SCRATCH_WORDS(groups, input.patch_count);
+  input.processed_tops = uint32_t(sizes.tops / 8);
+  sizes.tops += uint64_t{8} * input.processed_top;
+  input.raw_tops = uint32_t(sizes.tops / 8);
+  sizes.tops += uint64_t{8} * input.raw_top;
+  sizes.inputs += sizeof(RowInput);
+  sizes.outputs += sizeof(RowOutput);
+  if (sizes.Largest() > most_bytes) return false;
+
+  sizes_ = sizes;
+  max_vocabulary_ = std::max(max_vocabulary_, request.live_vocabulary);
+  chunks_ = std::max(chunks_, (groups + kChunkGroups - 1) / kChunkGroups);
+  patches_ = std::max(patches_, input.patch_count);
+  const bool processed = (input.flags & kFlagProcessed) != 0;
+  const bool raw = (input.flags & kFlagRaw) != 0;
+  const bool whole_top_p = !request.parameters->greedy && input.top_k == 0 && input.top_p != 0;
+  weighs_ = weighs_ || raw || whole_top_p || (processed && input.top_k == 0);
+  describes_ = describes_ || raw || processed;
+  requests_.push_back(&request);
+  inputs_.push_back(input);
+  return true;
+}
+
+void Slice::WriteInputs(RowInput* inputs) const { std::copy(inputs_.begin(), inputs_.end(), inputs); }
+
+void Slice::WriteExtras(uint32_t* extras) {
+  for (uint32_t row = 0; row < rows(); ++row) {
+    RowInput& input = inputs_[row];
+    if ((input.flags & kFlagVisible) == 0) continue;
+    input.patch_count = WriteRowExtras(*requests_[row], extras + input.visible, extras + input.patches);
+  }
+}
+
+RowAnswer Slice::AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {
+  const RowParameters& parameters = *requests_[row]->parameters;
+  const RowInput& input = inputs_[row];
+  const RowOutput& output = outputs[row];
+  if (output.sent_error != kNone) {
+    return Failed((output.sent_error & 1) == 0 ? RowError::kNaN : RowError::kLogitTooLarge, output.sent_error / 2);
+  }
+  if (output.changed_error != kNone) return Failed(RowError::kLogitTooLarge, output.changed_error);
+  if (output.token == kNone) return Failed(RowError::kNoLiveToken, 0);
+  RowAnswer answer;
+  answer.token = output.token;
+  if (parameters.processed_logprob && parameters.greedy) {
+    answer.kept = 1;
+    answer.processed = PointMass({output.token, law::KeyBits(output.token_key)}, parameters.processed_top);
+  } else if (parameters.processed_logprob) {
+    answer.kept = output.kept;
+    answer.processed = DistributionOf(output.processed, output.token, tops + 2 * size_t{input.processed_tops});
+  }
+  if (parameters.raw_logprob) {
+    answer.raw = DistributionOf(output.raw, output.token, tops + 2 * size_t{input.raw_tops});
+  }
+  return answer;
+}
+
+}  // namespace sortition::kernels::vulkan

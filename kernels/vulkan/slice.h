@@ -1,0 +1,59 @@
+// Rows laid out for the device: which words of which buffer belong to which row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/row.h"
+#include "kernels/vulkan/layout.h"
+
+namespace sortition::kernels::vulkan {
+
+// Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
+class Slice {
+ public:
+  struct Sizes {  // bytes
+    uint64_t logits = 0;
+    uint64_t inputs = 0;
+    uint64_t extras = 0;
+    uint64_t scratch = 0;
+    uint64_t outputs = 0;
+    uint64_t tops = 0;
+    uint64_t Largest() const;
+  };
+
+  // Lays out one more row, unless one of the buffers would grow beyond `most_bytes`: false then, and nothing changes.
+  // `request` and all it refers to stay alive and unchanged.
+  bool Add(const RowRequest& request, uint64_t most_bytes);
+
+  uint32_t rows() const { return uint32_t(requests_.size()); }
+  const Sizes& sizes() const { return sizes_; }
+  const std::vector<RowInput>& inputs() const { return inputs_; }
+
+  // Which kernels the rows need, and over how much.
+  uint32_t max_vocabulary() const { return max_vocabulary_; }
+  uint32_t chunks() const { return chunks_; }    // of the longest row
+  uint32_t patches() const { return patches_; }  // of the row that has most; 0: change.comp is not needed
+  bool weighs() const { return weighs_; }        // weigh.comp is needed
+  bool describes() const { return describes_; }  // describe.comp is needed
+
+  // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
+  void WriteInputs(RowInput* inputs) const;
+  void WriteExtras(uint32_t* extras);
+
+  // What the device's output says of a row.
+  RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const;
+
+ private:
+  std::vector<const RowRequest*> requests_;
+  std::vector<RowInput> inputs_;
+  Sizes sizes_;
+  uint32_t max_vocabulary_ = 0;
+  uint32_t chunks_ = 0;
+  uint32_t patches_ = 0;
+  bool weighs_ = false;
+  bool describes_ = false;
+};
+
+}  // namespace sortition::kernels::vulkan

@@ -1,0 +1,46 @@
+// Sums of weights over whole rows, for those that ask: of the raw distribution, and of what min-p leaves of the changed
+// one. A workgroup weighs a chunk of a row; x counts chunks, y rows.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "kernels/vulkan/scan.glsl"
+#include "kernels/vulkan/mass.glsl"
+
+// The processed distribution's sum is needed here: nothing but min-p comes before it is.
+bool WeighsProcessed() {
+  return !Has(kFlagGreedy) && g_row.top_k == 0u && (g_row.top_p != 0u || Has(kFlagProcessed));
+}
+
+// Leaves the mass of the chunk's tokens of a key >= `floor`.
+void Weigh(u32 chunk, u32 floor, u32 which) {
+  u32 first = chunk * kChunkGroups * kGroupSize;
+  u32 end = min(first + kChunkGroups * kGroupSize, g_row.vocabulary);
+  Mass mass = NoMass();
+  for (u32 id = first + thread; id < end; id += kThreads) {
+    u32 key = SentKey(id);
+    if (key >= floor) AddToMass(mass, key);
+  }
+  // The first chunk weighs the patched tokens, too.
+  for (u32 i = thread; chunk == 0u && i < PatchCount(); i += kThreads) {
+    if (PatchedKey(i) >= floor) AddToMass(mass, PatchedKey(i));
+  }
+  mass = MassOfAll(mass);
+  if (thread != 0u) return;
+  u32 at = PartialOfChunk(chunk) + which;
+  scratch[at] = Low(mass.sum);
+  scratch[at + 1u] = High(mass.sum);
+  scratch[at + 2u] = mass.count;
+}
+
+void main() {
+  OpenRow(gl_WorkGroupID.y);
+  u32 chunk = gl_WorkGroupID.x;
+  if (chunk * kChunkGroups >= g_groups || HasFailed()) return;
+  for (u32 raw = 0u; raw < 2u; ++raw) {
+    if (raw == 0u ? !WeighsProcessed() : !Has(kFlagRaw)) continue;
+    LookAt(raw != 0u);
+    u32 max_key = LargestKey();
+    if (max_key == 0u) return;
+    ScaleFor(max_key);
+    Weigh(chunk, g_raw ? 1u : MinPFloor(max_key), g_raw ? kPartialRaw : kPartialProcessed);
+  }
+}

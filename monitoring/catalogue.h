@@ -1,0 +1,74 @@
+// The name and meaning of every metric, in one place. Base units, bounded labels, never a request id.
+#pragma once
+
+namespace sortition::monitoring {
+
+struct MetricName {
+  const char* name;
+  const char* help;
+};
+
+// The stream: rate, errors, duration.
+inline constexpr MetricName kSteps = {"sortition_steps_total", "Step messages received."};
+inline constexpr MetricName kRows = {"sortition_rows_total", "Rows of the steps received."};
+inline constexpr MetricName kTokens = {"sortition_tokens_total", "Rows answered with a token."};
+inline constexpr MetricName kErrors = {"sortition_errors_total",
+                                       "Rows, sequences, messages and calls refused, by reason."};
+inline constexpr MetricName kStepLatency = {"sortition_step_latency_seconds",
+                                            "Time from a step's arrival to the answer of its last row."};
+
+// Transports.
+inline constexpr MetricName kStreams = {"sortition_streams", "Sampling streams that are open."};
+inline constexpr MetricName kStreamsOpened = {"sortition_streams_opened_total", "Sampling streams that were admitted."};
+inline constexpr MetricName kStreamsEnded = {"sortition_streams_ended_total", "Sampling streams that ended, by how."};
+inline constexpr MetricName kReceivedMessages = {"sortition_received_messages_total", "Messages of streams received."};
+inline constexpr MetricName kReceivedBytes = {"sortition_received_bytes_total",
+                                              "Bytes of the messages received, payloads included."};
+inline constexpr MetricName kSentMessages = {"sortition_sent_messages_total", "Messages of streams sent."};
+inline constexpr MetricName kSentBytes = {"sortition_sent_bytes_total", "Bytes of the messages sent."};
+inline constexpr MetricName kPayloadBytes = {"sortition_payload_bytes_total", "Bulk bytes received: logits and masks."};
+
+// The queue and the batches.
+inline constexpr MetricName kQueuedRows = {"sortition_queued_rows", "Rows that wait for a device."};
+inline constexpr MetricName kQueueWait = {"sortition_queue_wait_seconds",
+                                          "Time that a batch's oldest row had waited for a device."};
+inline constexpr MetricName kBatches = {"sortition_batches_total", "Batches that a device has finished."};
+inline constexpr MetricName kBatchRows = {"sortition_batch_rows", "Rows of the batches that a device has finished."};
+inline constexpr MetricName kKernelTime = {"sortition_kernel_seconds", "Time that a device spent on a batch."};
+
+// Devices: utilisation, saturation, errors.
+inline constexpr MetricName kDeviceInfo = {"sortition_device_info", "Always 1; the labels say what the device is."};
+inline constexpr MetricName kDeviceSlots = {"sortition_device_batch_slots",
+                                            "Batches that the device takes before more would have to wait."};
+inline constexpr MetricName kDeviceBatches = {"sortition_device_batches", "Batches that the device has been given."};
+inline constexpr MetricName kDeviceRows = {"sortition_device_rows", "Rows of the batches that the device has."};
+inline constexpr MetricName kDeviceFailures = {"sortition_device_failures_total",
+                                               "Batches that the device failed to answer."};
+
+// Sequences.
+inline constexpr MetricName kLiveSequences = {"sortition_live_sequences", "Sequences whose state is held."};
+inline constexpr MetricName kStateBytes = {"sortition_state_bytes", "Memory of sequence state."};
+inline constexpr MetricName kSequencesOpened = {"sortition_sequences_opened_total",
+                                                "Sequences opened, those opened again included."};
+inline constexpr MetricName kEvictions = {"sortition_evictions_total",
+                                          "Idle sequences forgotten, by the bound they were forgotten for."};
+inline constexpr MetricName kReplays = {"sortition_replays_total",
+                                        "Histories sent again because the server did not have them."};
+inline constexpr MetricName kReplayedTokens = {"sortition_replayed_tokens_total",
+                                               "Tokens of the histories sent again."};
+
+// The server.
+inline constexpr MetricName kLimit = {"sortition_limit",
+                                      "Every limit; those that can be set have a flag of this name."};
+inline constexpr MetricName kDraining = {"sortition_draining", "1 from the first stop signal on, 0 before."};
+inline constexpr MetricName kBuildInfo = {"sortition_build_info",
+                                          "Always 1; the labels are the versions of this build."};
+
+// The process, by the names that Prometheus's client libraries share.
+inline constexpr MetricName kProcessCpu = {"process_cpu_seconds_total", "Processor time, of user and system."};
+inline constexpr MetricName kProcessMemory = {"process_resident_memory_bytes", "Memory that is resident."};
+inline constexpr MetricName kProcessDescriptors = {"process_open_fds", "File descriptors that are open."};
+inline constexpr MetricName kProcessMaxDescriptors = {"process_max_fds", "File descriptors that may be open."};
+inline constexpr MetricName kProcessStart = {"process_start_time_seconds", "When the process began, since 1970."};
+
+}  // namespace sortition::monitoring

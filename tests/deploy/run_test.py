@@ -1,0 +1,170 @@
+"""Runs what the manifests say: the server with their arguments, environment, files, ports, probes and grace."""
+
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+import manifests
+from sortitiond_process import ENVIRONMENT, Sortitiond, binary
+
+CTL = os.environ["TEST_SORTITIONCTL"]
+DEMO = os.environ["TEST_DEMO"]
+
+
+def openssl(folder, *arguments):
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_certificates(folder, address):
+    """An authority, and a certificate by it that serves at the address and identifies a worker."""
+    openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt")
+    openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=sortition",
+            "-keyout", "tls.key", "-out", "tls.csr")
+    with open(os.path.join(folder, "names"), "w", encoding="utf-8") as file:
+        file.write(f"subjectAltName=DNS:sortition,IP:{address}\n")
+    openssl(folder, "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days",
+            "2", "-extfile", "names", "-out", "tls.crt")
+
+
+class Pod:
+    """The server container of a rendering, started as a process; a context manager.
+
+    Its address is one of the loopback's own, so that ports are the manifest's whatever else runs here, and each volume
+    is a folder; both stand where the manifest names 0.0.0.0 and the mount's path.
+    """
+
+    def __init__(self, objects, address):
+        self.address = address
+        _, self.pod = manifests.pod_of(objects)
+        self.server = manifests.server_of(self.pod)
+        self.flags = manifests.flags_of(objects)
+        self._root = tempfile.TemporaryDirectory()
+        self._folders = {mount["mountPath"]: os.path.join(self._root.name, mount["name"])
+                         for mount in self.server["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
+        for mount in self.server["volumeMounts"]:
+            self._fill(self._folders[mount["mountPath"]], volumes[mount["name"]], manifests.config_of(objects)["data"])
+        environment = {entry["name"]: entry["value"] for entry in self.server.get("env", [])}
+        self.process = Sortitiond(binary(), *map(self.here, self.server["args"]), environment=environment)
+
+    def _fill(self, folder, volume, config):
+        os.mkdir(folder)
+        if "configMap" in volume:
+            for name, text in config.items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(self.here(text))
+        elif "secret" in volume:
+            make_certificates(folder, self.address)
+
+    def here(self, text):
+        """The manifest's text with this machine's address and folders."""
+        for path, folder in self._folders.items():
+            text = text.replace(path, folder)
+        return text.replace("0.0.0.0", self.address)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.__exit__(*exception)
+        self._root.cleanup()
+
+    def target(self):
+        """Where workers connect, and the client's flags for it."""
+        address = self.here(self.flags["listen"])
+        if address.startswith("unix:"):
+            return address, []
+        secrets = self.here(os.path.dirname(self.flags["tls_certificate"]))
+        return address, ["--tls", f"--tls_ca={secrets}/ca.crt", f"--tls_certificate={secrets}/tls.crt",
+                         f"--tls_key={secrets}/tls.key"]
+
+    def probe(self, name):
+        """Whether the probe of this name succeeds, as the kubelet would do it: plain-text gRPC to the pod's address."""
+        probe = self.server[name]["grpc"]
+        ran = subprocess.run([CTL, "health", f"--server={self.address}:{probe['port']}", "--timeout=1s"],
+                             env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        statuses = dict(line.split() for line in ran.stdout.splitlines())
+        return statuses.get(probe.get("service", "server")) == "SERVING"
+
+    def start(self):
+        """Probes until the startup probe succeeds, as often as the manifest allows."""
+        probe = self.server["startupProbe"]
+        for _ in range(probe["failureThreshold"]):
+            if self.probe("startupProbe"):
+                return
+            time.sleep(probe["periodSeconds"])
+        raise TimeoutError("the startup probe never succeeded")
+
+
+class RunTest(unittest.TestCase):
+    def check_serving(self, pod):
+        pod.start()
+        self.assertTrue(pod.probe("readinessProbe"))
+        self.assertTrue(pod.probe("livenessProbe"))
+        self.assertEqual(pod.process.serving["metrics"], pod.here("0.0.0.0:9464"))
+        address, flags = pod.target()
+        with tempfile.NamedTemporaryFile(suffix=".f32") as row:
+            row.write(struct.pack("<8f", 0, 1, 9, 1, 0, 0, 0, 0))
+            row.flush()
+            sampled = subprocess.run(
+                [CTL, "sample", row.name, "--dtype=f32", "--temperature=0", f"--server={address}", *flags],
+                env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        self.assertEqual(sampled.returncode, 0, sampled.stderr)
+        self.assertIn("sortition_tokens_total 1\n", pod.process.metrics())
+
+    def check_end(self, pod):
+        """SIGTERM while a client holds a connection open must end the process within the manifest's grace."""
+        grace = pod.pod["terminationGracePeriodSeconds"]
+        start = time.monotonic()
+        pod.process.terminate()
+        self.assertEqual(pod.process.wait(grace), 0)
+        self.assertLess(time.monotonic() - start, grace)
+
+    def run_over_tcp(self, name, number):
+        with Pod(manifests.rendered()[name], f"127.77.{os.getpid() % 256}.{number}") as pod:
+            self.check_serving(pod)
+            host, port = pod.target()[0].rsplit(":", 1)
+            with socket.create_connection((host, int(port))):
+                self.check_end(pod)
+
+    def test_remote(self):
+        self.run_over_tcp("remote", 1)
+
+    def test_node(self):
+        self.run_over_tcp("node", 2)
+
+    def test_nvidia(self):
+        self.run_over_tcp("remote+nvidia", 3)
+
+    def test_sidecar(self):
+        with Pod(manifests.rendered()["sidecar"], f"127.77.{os.getpid() % 256}.4") as pod:
+            self.check_serving(pod)
+            # A worker with steps in flight all the time.
+            with subprocess.Popen([DEMO, f"--connect={pod.target()[0]}", "--tokens=100000"], env=ENVIRONMENT,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+                try:
+                    while 'sortition_streams{transport="unix"} 1\n' not in pod.process.metrics():
+                        time.sleep(0.05)
+                    self.check_end(pod)
+                finally:
+                    worker.terminate()
+
+    def test_every_server_is_run(self):
+        """What starts a server, its environment, arguments and flags, differs in none of the other renderings."""
+        renderings = manifests.rendered()
+
+        def what_starts(name):
+            server = manifests.server_of(manifests.pod_of(renderings[name])[1])
+            return repr((server.get("env"), server["args"], manifests.flags_of(renderings[name])))
+
+        run = {what_starts(name) for name in ("remote", "node", "remote+nvidia", "sidecar")}
+        self.assertEqual({what_starts(name) for name in renderings}, run)
+
+
+if __name__ == "__main__":
+    unittest.main()

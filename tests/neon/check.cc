@@ -1,0 +1,37 @@
+// The CPU kernels for AArch64 against the reference, as a program that needs neither a test library nor Highway's.
+#include <cstdio>
+
+#include "hwy/targets.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/known_rows.h"
+#include "kernels/law/reference.h"
+
+// In place of Highway's library, which there is none of for another processor: every AArch64 has NEON.
+namespace hwy {
+int64_t SupportedTargets() { return HWY_NEON; }
+}  // namespace hwy
+
+int main() {
+  using namespace sortition;
+  kernels::cpu::Scratch scratch;
+  const kernels::cpu::Target* const neon = kernels::cpu::FindTarget("neon");
+  if (neon == nullptr) {
+    std::puts("no target \"neon\"");
+    return 1;
+  }
+  uint32_t compared = 0;
+  for (const law::KnownRow& row : law::KnownRows()) {
+    const std::vector<std::byte> tensor = law::TensorOf(row);
+    kernels::RowRequest request = law::RequestOf(row, tensor);
+    for (uint32_t position = 0; position < 20; ++position, ++compared) {
+      request.noise.position += position;
+      kernels::RowAnswer answer;
+      kernels::cpu::SampleRow(*neon, request, &scratch, &answer);
+      if (answer == law::SampleRowReference(request)) continue;
+      std::printf("%s, position %u: not the reference's answer\n", row.name.c_str(), request.noise.position);
+      return 1;
+    }
+  }
+  std::printf("neon: %u answers equal the reference's\n", compared);
+  return compared == 0 ? 1 : 0;
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Compiles the law and the CPU kernels for AArch64 and runs check.cc in an emulator. Needs a cross compiler, QEMU's user
+# emulation and Highway's headers; says so where one is missing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly compiler=aarch64-linux-gnu-g++ emulator=qemu-aarch64 build=build/neon
+for tool in "$compiler" "$emulator"; do
+  command -v "$tool" >/dev/null || { echo "neon: there is no $tool; ./dev neon installs it" >&2; exit 1; }
+done
+mkdir -p "$build"
+
+# Of the machine's own headers only Highway's are looked at: they hold nothing of a processor.
+mkdir -p "$build/include"
+ln -sfn /usr/include/hwy "$build/include/hwy"
+readonly flags=(-std=c++20 -O1 -ffp-contract=off -fno-tree-vectorize -Wall -Wextra -Werror -I. "-I$build/include"
+  -DHWY_COMPILE_ALL_ATTAINABLE -DHWY_BROKEN_EMU128=0
+  "-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+
+sources=(tests/neon/check.cc kernels/cpu/*.cc kernels/cpu/simd/*.cc
+  kernels/law/{known_rows,logprob,parameters,reference}.cc)
+objects=()
+running=0
+for source in "${sources[@]}"; do
+  object=$build/${source//\//_}.o
+  objects+=("$object")
+  if ((running == $(nproc))); then
+    wait -n
+    running=$((running - 1))
+  fi
+  "$compiler" "${flags[@]}" -c "$source" -o "$object" &
+  running=$((running + 1))
+done
+for ((; running > 0; --running)); do wait -n; done
+"$compiler" -static -o "$build/check" "${objects[@]}"
+"$emulator" "$build/check"

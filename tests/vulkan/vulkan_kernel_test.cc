@@ -1,0 +1,159 @@
+// The Vulkan kernels equal the reference in every bit of every answer, on two drivers that have little in common.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "devices/vulkan/vulkan_device.h"
+#include "kernels/law/known_rows.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/support/scale.h"
+#include "tests/vulkan/drivers.h"
+
+namespace sortition::kernels {
+namespace {
+
+using devices::BatchResult;
+using devices::DeviceRow;
+using devices::VulkanDevice;
+using devices::VulkanDeviceOptions;
+
+std::unique_ptr<VulkanDevice> StartOn(const testing::Driver& driver, const VulkanDeviceOptions& options) {
+  auto instance = testing::OpenDriver(driver);
+  if (!instance.ok()) ADD_FAILURE() << instance.status();
+  if (!instance.ok()) return nullptr;
+  auto device = VulkanDevice::Start(*instance, (*instance)->hardware().front(), options);
+  if (!device.ok()) ADD_FAILURE() << device.status();
+  return device.ok() ? *std::move(device) : nullptr;
+}
+
+BatchResult RunBatch(VulkanDevice* device, std::vector<DeviceRow> rows) {
+  BatchResult result;
+  absl::Notification done;
+  device->Submit(std::move(rows), [&](BatchResult r) {
+    result = std::move(r);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+DeviceRow Whole(const RowRequest& request, const std::vector<std::byte>& tensor) {
+  DeviceRow row;
+  row.request = request;
+  row.segments.push_back({tensor.data(), tensor.size()});
+  return row;
+}
+
+// Compares rows with the reference, a batch at a time.
+class Comparison {
+ public:
+  explicit Comparison(VulkanDevice* device) : device_(device) {}
+  ~Comparison() { Flush(); }
+
+  void Add(std::unique_ptr<RandomRow> row) {
+    if (row->request().live_vocabulary > device_->description().max_vocabulary) return;
+    bytes_ += row->tensor().size();
+    rows_.push_back(std::move(row));
+    ++count_;
+    if (rows_.size() == 100 || bytes_ > 8u << 20) Flush();
+  }
+  int count() const { return count_; }
+
+  void Flush() {
+    if (rows_.empty()) return;
+    std::vector<DeviceRow> batch;
+    for (const auto& row : rows_) batch.push_back(Whole(row->request(), row->tensor()));
+    const BatchResult result = RunBatch(device_, std::move(batch));
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ASSERT_EQ(result.answers.size(), rows_.size());
+    EXPECT_GT(result.kernel_nanoseconds, 0u);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      ASSERT_EQ(result.answers[i], law::SampleRowReference(rows_[i]->request())) << rows_[i]->description();
+    }
+    rows_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  VulkanDevice* const device_;
+  std::vector<std::unique_ptr<RandomRow>> rows_;
+  size_t bytes_ = 0;
+  int count_ = 0;
+};
+
+class VulkanKernel : public ::testing::TestWithParam<testing::Driver> {
+ protected:
+  void SetUp() override {
+    if (testing::ManifestOf(GetParam()).empty()) {
+      GTEST_SKIP() << GetParam().name << " is not installed; Debian's package is " << GetParam().package;
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, VulkanKernel, ::testing::ValuesIn(testing::Drivers()),
+                         [](const auto& info) { return info.param.name; });
+
+// The shapes, options and vocabularies of the CPU kernel's test, fewer of each.
+TEST_P(VulkanKernel, EqualsReference) {
+  const auto device = StartOn(GetParam(), {});
+  ASSERT_NE(device, nullptr);
+  Comparison comparison(device.get());
+  for (uint64_t seed = testing::Scaled(2700); seed > 0; --seed) {
+    comparison.Add(std::make_unique<RandomRow>(seed, 1 + uint32_t(seed * 7919 % 400)));
+  }
+  for (uint64_t seed = testing::Scaled(200); seed > 0; --seed) {
+    comparison.Add(std::make_unique<RandomRow>(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000)));
+  }
+  for (const uint32_t vocabulary : {1, 2, 63, 64, 65, 127, 128, 1000, 32768, 50257, 128256, 151936, 262144}) {
+    for (uint64_t seed = 0; seed < testing::Scaled(vocabulary <= 1000 ? 20 : 3); ++seed) {
+      comparison.Add(std::make_unique<RandomRow>(2'000'000 + seed, vocabulary));
+    }
+  }
+  comparison.Flush();
+  EXPECT_GE(comparison.count(), int(testing::Scaled(3000)));
+}
+
+TEST_P(VulkanKernel, EqualsReferenceOnKnownRows) {
+  const auto device = StartOn(GetParam(), {});
+  ASSERT_NE(device, nullptr);
+  for (const law::KnownRow& row : law::KnownRows()) {
+    const std::vector<std::byte> tensor = law::TensorOf(row);
+    const RowRequest request = law::RequestOf(row, tensor);
+    const BatchResult result = RunBatch(device.get(), {Whole(request, tensor)});
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ASSERT_EQ(result.answers.at(0), law::SampleRowReference(request)) << row.name;
+  }
+}
+
+// Other workgroups, smaller buffers, and copies where the host could map: none of them can be told from the answer.
+TEST_P(VulkanKernel, WorkgroupsAndBuffersDoNotMatter) {
+  const VulkanDeviceOptions ways[] = {
+      {.workgroups = devices::vulkan::Workgroups{256, 64, 64}, .copies = true},
+      {.max_buffer_bytes = 300'000, .workgroups = devices::vulkan::Workgroups{64, 256, 256}}};
+  for (const VulkanDeviceOptions& options : ways) {
+    const auto device = StartOn(GetParam(), options);
+    ASSERT_NE(device, nullptr);
+    Comparison comparison(device.get());
+    for (uint64_t seed = testing::Scaled(150); seed > 0; --seed) {
+      comparison.Add(std::make_unique<RandomRow>(4'000'000 + seed, 1 + uint32_t(seed * 7919 % 3000)));
+    }
+  }
+}
+
+TEST_P(VulkanKernel, EqualsReferenceAtTheLargestVocabulary) {
+  const auto device = StartOn(GetParam(), {});
+  ASSERT_NE(device, nullptr);
+  const uint32_t vocabulary = device->description().max_vocabulary;
+  EXPECT_GE(vocabulary, 262'144u);
+  Comparison comparison(device.get());
+  for (uint64_t seed = 7; seed < 10; ++seed) comparison.Add(std::make_unique<RandomRow>(seed, vocabulary));
+}
+
+}  // namespace
+}  // namespace sortition::kernels
