@@ -1,6 +1,7 @@
 // The events of one stream.
 #include "service/server/sampling_call.h"
 
+#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -46,7 +47,7 @@ void SamplingCall::Run(Tag::Handler handler, bool ok) {
 }
 
 bool SamplingCall::IsOver() const {
-  return !requesting_ && !reading_ && !finishing_ && !done_pending_ && !outbox_->writing();
+  return !requesting_ && !reading_ && !resting_ && !finishing_ && !done_pending_ && !outbox_->writing();
 }
 
 void SamplingCall::OnRequested(bool ok) {
@@ -98,6 +99,11 @@ void SamplingCall::OnRead(bool ok) {
   Advance();
 }
 
+void SamplingCall::OnRested(bool) {
+  resting_ = false;
+  Advance();
+}
+
 void SamplingCall::TakeMessage() {
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
   observer().MessageReceived(transport_, message->bytes());
@@ -109,6 +115,11 @@ void SamplingCall::TakeMessage() {
   auto& frame = std::get<service::Frame>(decoded);
   if (frame.message.has_hello()) LogOpened(frame.message.hello());
   session_->OnFrame(std::move(frame));
+  // The queue would go on with what this stream has sent, as long as there is any, before it looks at other streams.
+  if (const absl::Duration rest = session_->rest(); rest > absl::ZeroDuration()) {
+    resting_ = true;
+    rest_.Set(queue_, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), &rested_);
+  }
 }
 
 void SamplingCall::LogOpened(const v1::Hello& hello) {
@@ -152,7 +163,8 @@ void SamplingCall::Advance() {
     Finish(half_closed_ ? grpc::Status::OK : RefusedStatus(Draining()));
     return;
   }
-  if (!reading_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() && surroundings_.budget->HasRoom()) {
+  if (!reading_ && !resting_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() &&
+      surroundings_.budget->HasRoom()) {
     reading_ = true;
     stream_.Read(&incoming_, &read_);
   }

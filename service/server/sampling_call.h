@@ -5,6 +5,7 @@
 // over. Over means that no event of the call is outstanding; only then may it be destroyed.
 #pragma once
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/server_context.h>
 
@@ -85,6 +86,7 @@ class SamplingCall {
   void Run(Tag::Handler handler, bool ok);
   void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRead(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnFinished(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDone(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,6 +106,7 @@ class SamplingCall {
   grpc::ServerCompletionQueue* const queue_;
   Tag requested_{this, &SamplingCall::OnRequested};
   Tag read_{this, &SamplingCall::OnRead};
+  Tag rested_{this, &SamplingCall::OnRested};
   Tag written_{this, &SamplingCall::OnWritten};
   Tag finished_{this, &SamplingCall::OnFinished};
   Tag done_{this, &SamplingCall::OnDone};
@@ -119,9 +122,11 @@ class SamplingCall {
   // Events that are still to come. The write's is the outbox's.
   bool requesting_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool resting_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_pending_ ABSL_GUARDED_BY(mutex_) = false;
 
+  grpc::Alarm rest_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<service::Session> session_ ABSL_GUARDED_BY(mutex_);
   absl::Time opened_ ABSL_GUARDED_BY(mutex_);

@@ -19,7 +19,9 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
   };
   if (piece.offset == 0) {
     Drop(id);
-    if (auto refusal = replays_.Admit(std::max<uint64_t>(piece.tokens.size(), piece.prompt_length))) return *refusal;
+    // How long it is going to be is not known yet; one that comes in pieces is long.
+    const uint64_t least = piece.continues ? ReplayBudget::kShortHistory + 1 : piece.tokens.size();
+    if (auto refusal = replays_.Admit(std::max<uint64_t>(least, piece.prompt_length))) return *refusal;
     if (!piece.continues) {  // is whole, so it is not kept here
       auto whole = std::make_unique<SequenceState::Builder>(piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);

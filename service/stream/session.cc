@@ -36,6 +36,7 @@ void Session::Impl::OnRejectedFrame(const Refusal& refusal) {
 
 void Session::Impl::OnFrame(Frame frame) {
   ++messages_;
+  rest_ = absl::ZeroDuration();
   const v1::StreamRequest& message = frame.message;
   std::optional<Refusal> refusal = CheckFrame(frame);
   if (refusal) return Refuse(message, *refusal);
@@ -177,6 +178,7 @@ void Session::OnFrame(Frame frame) { impl_->OnFrame(std::move(frame)); }
 void Session::OnRejectedFrame(const Refusal& refusal) { impl_->OnRejectedFrame(refusal); }
 void Session::OnSent(const SentRelease& release) { impl_->OnSent(release); }
 bool Session::WantsFrames() const { return impl_->WantsFrames(); }
+absl::Duration Session::rest() const { return impl_->rest(); }
 bool Session::Idle() const { return impl_->Idle(); }
 void Session::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) { impl_->Drain(cause, grace); }
 void Session::Close() { impl_->Close(); }

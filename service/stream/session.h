@@ -51,6 +51,10 @@ class Session {
   // made it true again. Thread-safe.
   bool WantsFrames() const;
 
+  // How long the shell should wait, for the sake of other streams, before it reads the next message: after a piece of a
+  // history, whose sender has more. Same rules as OnFrame.
+  absl::Duration rest() const;
+
   // No step of this stream waits for an answer and every answer has left. Thread-safe.
   bool Idle() const;
 

@@ -37,6 +37,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   void OnRejectedFrame(const Refusal& refusal);
   void OnSent(const SentRelease& release);
   bool WantsFrames() const;
+  absl::Duration rest() const { return rest_; }
   bool Idle() const;
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
   void Close();
@@ -76,6 +77,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   // that answers may read it.
   bool greeted_ = false;
   uint64_t messages_ = 0;
+  absl::Duration rest_ = absl::ZeroDuration();  // after the last message
   std::string worker_session_;
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
   PartialHistories partial_histories_;

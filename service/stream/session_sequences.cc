@@ -15,6 +15,9 @@ namespace {
 // Exported states leave in messages of at most so many bytes.
 constexpr size_t kSnapshotPieceBytes = 1 << 20;
 
+// Longer than a piece takes, so that histories of one stream take less than half of a thread.
+constexpr absl::Duration kRestAfterPiece = absl::Milliseconds(1);
+
 }  // namespace
 
 std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
@@ -25,6 +28,7 @@ std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
   OpenRequest& request = std::get<OpenRequest>(parsed);
   std::unique_ptr<SequenceState> state;
   if (request.history) {
+    if (piece.continues() || request.history->tokens.size() > ReplayBudget::kShortHistory) rest_ = kRestAfterPiece;
     auto added = partial_histories_.Add(&request, engine_.batcher().queued_rows() > 0);
     if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
     auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));

@@ -23,6 +23,7 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   limits.kept_history = draws.Between(1, 70);
   limits.sequence_ttl = draws.OneIn(3) ? absl::Milliseconds(draws.Between(2, 30)) : absl::Hours(1);
   limits.replay_guard = absl::Milliseconds(50);
+  if (draws.OneIn(3)) limits.replay_tokens_per_second = draws.Between(3000, 20000);
   limits.max_stream_age = draws.OneIn(3) ? absl::Milliseconds(draws.Between(5, 50)) : absl::ZeroDuration();
   limits.stream_unanswered_rows = draws.OneIn(3) ? draws.Between(1, 4) : 4096;
   limits.max_queued_rows = draws.OneIn(4) ? draws.Between(3, 6) : 16384;

@@ -1,7 +1,7 @@
 // A replay storm: a replica dies, and all its sequences come with their long histories to the one that is left, which
 // has clients of its own.
 //
-//   bench_storm [--json FILE] [--plot FILE] [--sequences N] [--tokens N] [--state_mib N]
+//   bench_storm [--json FILE] [--plot FILE] [--sequences N] [--tokens N] [--state_mib N] [--rate N] [--piece N]
 //
 // others_p50, others_p99: latency of the other clients' steps while the histories come in; the baseline is the same
 // before. resumed: until every sequence has its next token. replica_bytes: the most memory the replica has had; the
@@ -31,6 +31,7 @@
 #include "client/cpp/client.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
+#include "service/limits.h"
 #include "tests/bench/report.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
@@ -40,6 +41,10 @@ ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, sequences, 1000, "that lose their replica");
 ABSL_FLAG(uint32_t, tokens, 131072, "of history of each of them");
 ABSL_FLAG(uint64_t, state_mib, 256, "the replicas' --max_state_bytes, in MiB");
+ABSL_FLAG(uint64_t, rate, sortition::service::Limits().replay_tokens_per_second,
+          "the replicas' --replay_tokens_per_second");
+ABSL_FLAG(uint32_t, piece, sortition::client::ClientOptions().history_piece_tokens,
+          "the clients' history_piece_tokens");
 
 namespace sortition::bench {
 namespace {
@@ -148,6 +153,7 @@ class Victims {
     client::ClientOptions options;
     options.targets = std::move(targets);
     options.default_timeout = absl::Minutes(5);
+    options.history_piece_tokens = absl::GetFlag(FLAGS_piece);
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());
     client_ = *std::move(client);
@@ -188,7 +194,8 @@ int Run() {
   const uint32_t tokens = absl::GetFlag(FLAGS_tokens);
   const uint64_t state_bytes = absl::GetFlag(FLAGS_state_mib) << 20;
   const std::string binary = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string();
-  const std::vector<std::string> flags = {absl::StrCat("--max_state_bytes=", state_bytes)};
+  const std::vector<std::string> flags = {absl::StrCat("--max_state_bytes=", state_bytes),
+                                          absl::StrCat("--replay_tokens_per_second=", absl::GetFlag(FLAGS_rate))};
   auto lost = demo::ServerProcess::Start(binary, flags, "/dev/null");
   auto kept = demo::ServerProcess::Start(binary, flags, "/dev/null");
   SORTITION_CHECK(lost.ok() && kept.ok());
