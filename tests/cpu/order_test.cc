@@ -85,7 +85,7 @@ TEST_P(OrderTest, CopiesWhatLiesBetween) {
     const std::vector<Candidate> candidates = Candidates(uint32_t(random_() % 100));
     const auto count = uint32_t(candidates.size());
     const uint32_t keys[] = {count == 0 ? 1 : candidates[0].key(), uint32_t(1 + random_() % 0xfffffffe)};
-    const auto [floor, ceiling] = std::minmax(keys[0], n % 3 == 0 ? ~0u : keys[1]);
+    const auto [floor, ceiling] = std::minmax({keys[0], n % 3 == 0 ? ~0u : keys[1]});
     std::vector<Candidate> expected;
     for (const Candidate& c : candidates) {
       if (c.key() >= floor && c.key() < ceiling) expected.push_back(c);
