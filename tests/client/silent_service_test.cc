@@ -41,7 +41,7 @@ class SilentConnector final : public client::Connector {
       } else {
         return;
       }
-      tasks_.Post([this, response] { events_.OnResponse(stream_, response); });
+      tasks_.Post([stream = stream_, &events = events_, response] { events.OnResponse(stream, response); });
     }
     void Flush() override {}
     void Cancel() override {
