@@ -50,21 +50,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions optio
 
 absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& parent, SequenceOptions options,
                                                            std::optional<uint32_t> position) {
-  std::optional<History> history;
-  {
-    absl::MutexLock lock(&parent.record_->mutex);
-    if (absl::Status status = parent.CheckNoStep(); !status.ok()) return status;
-    const History& whole = parent.record_->history;
-    if (position.value_or(0) > whole.position()) {
-      return absl::OutOfRangeError(
-          absl::StrCat("Fork: position ", *position, " is beyond the end (<= ", whole.position(), ")"));
-    }
-    position = position.value_or(whole.position());
-    history = History::ForkOf(whole, *position);
-    if (!whole.keeps_tokens()) options.start_position = *position;
-  }
+  absl::StatusOr<History> history = parent.ForkHistory(position);
+  if (!history.ok()) return history.status();
+  const uint32_t start = history->position();
+  if (history->tokens().size() != start) options.start_position = start;  // the parent keeps none
   auto record = std::make_shared<SequenceRecord>(std::move(options));
-  record->origin = SequenceRecord::Origin{parent.record_, *position};
+  record->origin = SequenceRecord::Origin{parent.record_, start};
   {
     absl::MutexLock lock(&record->mutex);
     record->history = *std::move(history);

@@ -44,6 +44,17 @@ absl::Status Sequence::CheckNoStep() const {
   return absl::FailedPreconditionError(absl::StrCat("a step of ", request_id(), " is in flight"));
 }
 
+absl::StatusOr<History> Sequence::ForkHistory(std::optional<uint32_t> position) const {
+  absl::MutexLock lock(&record_->mutex);
+  if (absl::Status status = CheckNoStep(); !status.ok()) return status;
+  const uint32_t end = record_->history.position();
+  const uint32_t at = position.value_or(end);
+  if (at > end) {
+    return absl::OutOfRangeError(absl::StrCat("Fork: position ", at, " is beyond the end (<= ", end, ")"));
+  }
+  return History::ForkOf(record_->history, at);
+}
+
 absl::Status Sequence::ReplaceLast(uint32_t token) {
   if (absl::Status status = CheckToken(token); !status.ok()) return status;
   absl::MutexLock lock(&record_->mutex);

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/cpp/sequence_record.h"
 
 namespace sortition::client {
@@ -47,6 +49,8 @@ class Sequence {
  private:
   friend class ClientCore;
   absl::Status CheckToken(uint32_t token) const;
+  // What a fork starts from.
+  absl::StatusOr<History> ForkHistory(std::optional<uint32_t> position) const;
   absl::Status CheckNoStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_->mutex);
 
   const std::shared_ptr<ClientCore> core_;

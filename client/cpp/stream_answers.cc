@@ -85,11 +85,11 @@ v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& l
 // Whether the service has, on this stream, the tokens that the sequence starts from.
 bool StreamState::CanFork(const Link& link, SequenceRecord& record) const {
   if (!record.origin || record.standing.known || record.standing.forked) return false;
-  const SequenceRecord::Standing& parent = record.origin->parent->standing;
-  if (parent.stream != link.number || parent.unanswered || parent.needs_history || parent.closed) return false;
-  absl::MutexLock lock(&record.origin->parent->mutex);
-  const SequenceRecord& holder = *record.origin->parent;
-  return holder.stateful && !holder.in_flight && holder.history.shared() >= record.origin->position;
+  SequenceRecord& parent = *record.origin->parent;
+  const SequenceRecord::Standing& standing = parent.standing;
+  if (standing.stream != link.number || standing.unanswered || standing.needs_history || standing.closed) return false;
+  absl::MutexLock lock(&parent.mutex);
+  return parent.stateful && !parent.in_flight && parent.history.shared() >= record.origin->position;
 }
 
 void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record) {
