@@ -44,9 +44,9 @@ struct DeviceDescription {
   std::string kind;      // "cpu", "vulkan", "cuda"
   std::string hardware;  // as its driver names it
   uint32_t max_batch_rows = 0;
-  uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
   uint32_t max_vocabulary = kernels::kMaxVocabulary;  // live tokens of a row
   uint32_t memory = kHostMemory;                      // the memory it computes in; other devices may share it
+  uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
 };
 
 class Device {

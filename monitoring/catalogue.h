@@ -42,9 +42,9 @@ inline constexpr MetricName kDeviceSlots = {"sortition_device_batch_slots",
                                             "Batches that the device takes before more would have to wait."};
 inline constexpr MetricName kDeviceBatches = {"sortition_device_batches", "Batches that the device has been given."};
 inline constexpr MetricName kDeviceRows = {"sortition_device_rows", "Rows of the batches that the device has."};
-inline constexpr MetricName kDeviceFailures = {"sortition_device_failures_total",
-                                               "Batches that the device failed to answer."};
-
+inline constexpr MetricName kDeviceFailures = {
+    "sortition_device_failures_total",
+    "Batches of the device whose answers were not used: it failed, or gave a wrong one."};
 inline constexpr MetricName kDeviceState = {"sortition_device_state",
                                             "1 for the state that a device is in, 0 for the others."};
 inline constexpr MetricName kRoutedBatches = {"sortition_routed_batches_total",

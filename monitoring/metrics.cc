@@ -88,9 +88,9 @@ void PrometheusObserver::AddDevices(const std::vector<devices::DeviceDescription
   auto& failures = Counters(*registry_, kDeviceFailures);
   auto& rows = Histograms(*registry_, kBatchRows);
   auto& kernel_seconds = Histograms(*registry_, kKernelTime);
-  auto& routed = Counters(*registry_, kRoutedBatches);
   auto& rerun = Counters(*registry_, kRerunRows);
   auto& rechecked = Counters(*registry_, kRecheckedRows);
+  auto& routed = Counters(*registry_, kRoutedBatches);
   for (const devices::DeviceDescription& device : devices) {
     const prometheus::Labels label = {{"device", device.name}};
     info.Add({{"device", device.name}, {"kind", device.kind}, {"hardware", device.hardware}}).Set(1);
@@ -101,10 +101,10 @@ void PrometheusObserver::AddDevices(const std::vector<devices::DeviceDescription
                           given_rows.Add(label),
                           rows.Add(label, kRowsBounds),
                           kernel_seconds.Add(label, kSecondsBounds),
-                          {},
                           rerun.Add(label),
                           rechecked.Add({{"device", device.name}, {"result", "right"}}),
-                          rechecked.Add({{"device", device.name}, {"result", "wrong"}})};
+                          rechecked.Add({{"device", device.name}, {"result", "wrong"}}),
+                          {}};
     for (const service::RouteReason reason : service::kAllRouteReasons) {
       metrics.routed[reason] =
           &routed.Add({{"device", device.name}, {"reason", std::string(service::RouteReasonName(reason))}});
@@ -168,6 +168,10 @@ void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl:
   queue_wait_.Observe(absl::ToDoubleSeconds(queue_wait));
 }
 
+void PrometheusObserver::BatchFailed(std::string_view device) { Device(device).failures.Increment(); }
+
+void PrometheusObserver::SequenceOpened() { sequences_opened_.Increment(); }
+
 void PrometheusObserver::BatchRouted(std::string_view device, service::RouteReason reason) {
   Device(device).routed.at(reason)->Increment();
 }
@@ -180,10 +184,6 @@ void PrometheusObserver::RowsRechecked(std::string_view device, uint32_t right, 
   Device(device).right_rows.Increment(right);
   Device(device).wrong_rows.Increment(wrong);
 }
-
-void PrometheusObserver::BatchFailed(std::string_view device) { Device(device).failures.Increment(); }
-
-void PrometheusObserver::SequenceOpened() { sequences_opened_.Increment(); }
 
 void PrometheusObserver::SequencesEvicted(std::string_view cause, uint32_t count) {
   const auto it = evictions_.find(cause);

@@ -34,11 +34,11 @@ class PrometheusObserver final : public service::Observer {
   void BatchStarted(std::string_view device, uint32_t rows) override;
   void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                  absl::Duration kernel_time) override;
+  void BatchFailed(std::string_view device) override;
+  void SequenceOpened() override;
   void BatchRouted(std::string_view device, service::RouteReason reason) override;
   void RowsRerun(std::string_view device, uint32_t rows) override;
   void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) override;
-  void BatchFailed(std::string_view device) override;
-  void SequenceOpened() override;
   void SequencesEvicted(std::string_view cause, uint32_t count) override;
   void HistoryReplayed(uint32_t tokens) override;
   void StreamOpened(service::Transport transport) override;
@@ -55,10 +55,10 @@ class PrometheusObserver final : public service::Observer {
     prometheus::Gauge& given_rows;
     prometheus::Histogram& rows;
     prometheus::Histogram& kernel_seconds;
-    std::map<service::RouteReason, prometheus::Counter*> routed;
     prometheus::Counter& rerun_rows;
     prometheus::Counter& right_rows;
     prometheus::Counter& wrong_rows;
+    std::map<service::RouteReason, prometheus::Counter*> routed;
   };
   struct TransportMetrics {
     prometheus::Gauge& streams;
@@ -72,6 +72,7 @@ class PrometheusObserver final : public service::Observer {
 
   void AddDevices(const std::vector<devices::DeviceDescription>& devices);
   void AddTransports();
+  // Of a device that reports; another is a broken invariant.
   DeviceMetrics& Device(std::string_view name);
 
   const std::shared_ptr<prometheus::Registry> registry_;

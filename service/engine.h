@@ -13,6 +13,7 @@
 #include "service/limits.h"
 #include "service/observer.h"
 #include "service/route/check_threads.h"
+#include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
 
 namespace sortition::service {
@@ -25,8 +26,8 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
-    Entropy* entropy = nullptr;                             // the same; null: the operating system's
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
+    Entropy* entropy = nullptr;                             // the same; null: the operating system's
     RoutePolicy route = {};
     double recheck_share = 0;               // of live rows that are compared with the reference
     const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
@@ -41,6 +42,7 @@ class Engine {
   Entropy& entropy() { return entropy_; }
   EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
+  ReplayBudget& replays() { return replays_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
@@ -53,6 +55,7 @@ class Engine {
   EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
+  ReplayBudget replays_;
   std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };

@@ -23,6 +23,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_sequences", limits.max_sequences, "sequences", "with state; idle ones beyond are forgotten"},
       {"max_state_bytes", limits.max_state_bytes, "bytes", "of sequence state; idle sequences beyond are forgotten"},
       {"sequence_ttl", milliseconds(limits.sequence_ttl), "milliseconds", "an idle sequence is forgotten after this"},
+      {"replay_tokens_per_second", limits.replay_tokens_per_second, "tokens/second",
+       "of histories longer than a few thousand tokens, all streams together; a quarter while rows wait for a device"},
       {"replay_guard", milliseconds(limits.replay_guard), "milliseconds",
        "a history that was sent is not forgotten before its first step for so long"},
       {"max_history", limits.max_history, "tokens", "prompt and output of one sequence"},

@@ -25,9 +25,10 @@ struct Limits {
   uint32_t max_vocabulary = (1u << 20) - 1;
 
   // Sequences.
-  uint32_t max_sequences = 200000;               // sequences with state
-  uint64_t max_state_bytes = uint64_t{2} << 30;  // their memory
-  absl::Duration sequence_ttl = absl::Hours(1);  // an idle sequence is forgotten after this long
+  uint32_t max_sequences = 200000;                // sequences with state
+  uint64_t max_state_bytes = uint64_t{2} << 30;   // their memory
+  absl::Duration sequence_ttl = absl::Hours(1);   // an idle sequence is forgotten after this long
+  uint64_t replay_tokens_per_second = 16u << 20;  // of histories, all streams together; a quarter while rows wait
   // A history that was sent is not forgotten before its first step for this long.
   absl::Duration replay_guard = absl::Seconds(1);
   uint32_t max_history = (1u << 22);   // tokens of prompt and output

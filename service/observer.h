@@ -42,16 +42,16 @@ class Observer {
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
+  // A device failed a batch: none of its answers was used.
+  virtual void BatchFailed(std::string_view device) = 0;
+  // A sequence was opened, or opened again.
+  virtual void SequenceOpened() = 0;
   // A batch was given to a device.
   virtual void BatchRouted(std::string_view device, RouteReason reason) = 0;
   // Rows of a batch that failed on `device` go to another.
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
   // Live rows of `device` were compared with the reference.
   virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
-  // The batch that BatchDone has just told of answered none of its rows.
-  virtual void BatchFailed(std::string_view device) = 0;
-  // A sequence was opened, or opened again.
-  virtual void SequenceOpened() = 0;
   // `count` idle sequences were dropped to stay within `cause`'s bound ("count", "bytes" or "idle").
   virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
   // A sequence's history was sent again because the server did not have it.
@@ -76,11 +76,11 @@ class NullObserver : public Observer {
   void Refused(Reason, uint32_t) override {}
   void BatchStarted(std::string_view, uint32_t) override {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
+  void BatchFailed(std::string_view) override {}
+  void SequenceOpened() override {}
   void BatchRouted(std::string_view, RouteReason) override {}
   void RowsRerun(std::string_view, uint32_t) override {}
   void RowsRechecked(std::string_view, uint32_t, uint32_t) override {}
-  void BatchFailed(std::string_view) override {}
-  void SequenceOpened() override {}
   void SequencesEvicted(std::string_view, uint32_t) override {}
   void HistoryReplayed(uint32_t) override {}
   void StreamOpened(Transport) override {}

@@ -86,6 +86,14 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Open(SequenceOptions options) 
   return core_->Open(std::move(options));
 }
 
+absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, SequenceOptions options,
+                                                       std::optional<uint32_t> position) {
+  if (options.start_position || !options.prompt.empty()) {
+    return absl::InvalidArgumentError("a fork has the tokens of its parent, and no prompt of its own");
+  }
+  return core_->Fork(parent, std::move(options), position);
+}
+
 absl::StatusOr<std::vector<RowOutcome>> Client::Step(const Batch& batch, const StepOptions& options) {
   absl::Notification over;
   std::vector<RowOutcome> outcomes;

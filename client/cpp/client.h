@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,14 @@ class Client {
   // ALREADY_EXISTS if the client has a sequence of this request id; otherwise the service's own refusal, typed
   // (ErrorOf).
   absl::StatusOr<std::unique_ptr<Sequence>> Open(SequenceOptions options);
+
+  // Opens a sequence that goes on from the first `position` tokens of `parent` (absent: from all), which has no step in
+  // flight. `options` names everything but the prompt; the prompt is what `position` leaves of the parent's. The
+  // service shares the history where it has it, and gets it sent where not. Otherwise as Open; OUT_OF_RANGE if the
+  // parent has fewer tokens, FAILED_PRECONDITION if it has a step in flight, INVALID_ARGUMENT if an option of the child
+  // looks at a history that the parent does not keep.
+  absl::StatusOr<std::unique_ptr<Sequence>> Fork(const Sequence& parent, SequenceOptions options,
+                                                 std::optional<uint32_t> position = std::nullopt);
 
   // Draws one token for each row and advances the rows' sequences. Blocks until every row has a token or an error; a
   // row fails alone. Outcomes are in the rows' order. The rows' memory is the caller's again when the call returns, and

@@ -45,7 +45,34 @@ absl::Status ClientCore::WaitUntilUsable() {
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions options) {
+  return OpenRecord(std::make_shared<SequenceRecord>(std::move(options)));
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& parent, SequenceOptions options,
+                                                           std::optional<uint32_t> position) {
+  std::optional<History> history;
+  {
+    absl::MutexLock lock(&parent.record_->mutex);
+    if (absl::Status status = parent.CheckNoStep(); !status.ok()) return status;
+    const History& whole = parent.record_->history;
+    if (position.value_or(0) > whole.position()) {
+      return absl::OutOfRangeError(
+          absl::StrCat("Fork: position ", *position, " is beyond the end (<= ", whole.position(), ")"));
+    }
+    position = position.value_or(whole.position());
+    history = History::ForkOf(whole, *position);
+    if (!whole.keeps_tokens()) options.start_position = *position;
+  }
   auto record = std::make_shared<SequenceRecord>(std::move(options));
+  record->origin = SequenceRecord::Origin{parent.record_, *position};
+  {
+    absl::MutexLock lock(&record->mutex);
+    record->history = *std::move(history);
+  }
+  return OpenRecord(std::move(record));
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr<SequenceRecord> record) {
   {
     absl::MutexLock lock(&mutex_);
     if (!request_ids_.insert(record->options.request_id).second) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // As Client::Connect.
   absl::Status WaitUntilUsable();
   absl::StatusOr<std::unique_ptr<Sequence>> Open(SequenceOptions options);
+  absl::StatusOr<std::unique_ptr<Sequence>> Fork(const Sequence& parent, SequenceOptions options,
+                                                 std::optional<uint32_t> position);
   // Takes a batch that has been checked.
   absl::Status Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done);
   void Close(const std::shared_ptr<SequenceRecord>& record);
@@ -47,6 +50,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   void OnEnded(uint64_t stream, absl::Status status) override;
 
  private:
+  absl::StatusOr<std::unique_ptr<Sequence>> OpenRecord(std::shared_ptr<SequenceRecord> record);
   // Changes the state, sends what that gave to send, and hands out what ended: on this thread if it is the client's
   // own.
   enum class Thread { kOurs, kCallers };

@@ -6,27 +6,50 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/sequence/history_hash.h"
 
 namespace sortition::client {
+namespace {
+
+constexpr uint32_t kMarkSpacing = 64;
+
+}  // namespace
 
 History::History(std::vector<uint32_t> prompt)
     : tokens_(std::move(prompt)), position_(static_cast<uint32_t>(tokens_.size())), prompt_length_(position_) {}
 
+History History::ForkOf(const History& parent, uint32_t position) {
+  if (!parent.keeps_tokens_) return History(position);
+  History child(std::vector<uint32_t>(parent.tokens_.begin(), parent.tokens_.begin() + position));
+  child.prompt_length_ = std::min(parent.prompt_length_, position);
+  return child;
+}
+
 void History::KeepNothing() {
   keeps_tokens_ = false;
   tokens_ = {};
-  hashes_ = {};
-  hash_.reset();
+  marks_ = {};
+  digest_.reset();
 }
 
-void History::Anchor(uint64_t hash) {
+void History::Identify(uint64_t digest) {
   SORTITION_CHECK(keeps_tokens_);
-  first_hash_ = position_;
-  hashes_.clear();
-  hash_ = hash;
-  service_position_ = shared_ = position_;
+  digest_ = digest;
+  if (!marks_.empty()) return;
+  marks_.push_back(chain_);
+  ExtendChain(0);
 }
+
+// Over the tokens from position `from` on, which the chain does not have yet.
+void History::ExtendChain(uint32_t from) {
+  for (uint32_t at = from; at < position_; ++at) {
+    chain_ = service::ExtendChain(chain_, tokens_[at]);
+    if ((at + 1) % kMarkSpacing == 0) marks_.push_back(chain_);
+  }
+}
+
+void History::Anchor() { service_position_ = shared_ = position_; }
+
+uint64_t History::hash() const { return service::HistoryHash(chain_, prompt_length_, *digest_); }
 
 absl::Status History::ReplaceLast(uint32_t token) {
   if (position_ == 0) return absl::OutOfRangeError("ReplaceLast: the history is empty");
@@ -39,12 +62,9 @@ void History::Append(std::span<const uint32_t> tokens) {
   ++version_;
   position_ += static_cast<uint32_t>(tokens.size());
   if (!keeps_tokens_) return;
+  const uint32_t from = static_cast<uint32_t>(tokens_.size());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  if (!hash_) return;
-  for (uint32_t token : tokens) {
-    hashes_.push_back(*hash_);
-    hash_ = service::ExtendHistoryHash(*hash_, token);
-  }
+  if (digest_) ExtendChain(from);
 }
 
 absl::Status History::Truncate(uint32_t position) {
@@ -57,17 +77,15 @@ absl::Status History::Truncate(uint32_t position) {
   position_ = position;
   if (!keeps_tokens_) return absl::OkStatus();
   tokens_.resize(position);
-  // The service never cuts into a prompt, so that its scopes stay what they were; a replay makes what is left the
-  // prompt.
-  const bool cuts_prompt = position < prompt_length_;
+  // What is left of a prompt that is cut into is the prompt.
   prompt_length_ = std::min(prompt_length_, position);
   shared_ = std::min(shared_, position);
-  if (hash_ && position >= first_hash_ && !cuts_prompt) {
-    hash_ = hashes_[position - first_hash_];
-    hashes_.resize(position - first_hash_);
-  } else {
-    hash_.reset();
-    hashes_.clear();
+  if (digest_) {
+    marks_.resize(position / kMarkSpacing + 1);
+    chain_ = marks_.back();
+    for (uint32_t at = position / kMarkSpacing * kMarkSpacing; at < position; ++at) {
+      chain_ = service::ExtendChain(chain_, tokens_[at]);
+    }
   }
   return absl::OkStatus();
 }
@@ -83,7 +101,7 @@ void History::DescribeStep(v1::StepRow* row) const {
   row->clear_truncate_to();
   row->clear_append_tokens();
   if (!keeps_tokens_) return;
-  row->set_history_hash(*hash_);
+  row->set_history_hash(hash());
   if (shared_ < service_position_) row->set_truncate_to(shared_);
   row->mutable_append_tokens()->Add(tokens_.begin() + shared_, tokens_.end());
 }

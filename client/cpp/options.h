@@ -56,7 +56,9 @@ struct ClientOptions {
   uint64_t message_bytes = uint64_t{2} << 20;
   uint32_t message_rows = 256;
   // A longer history is replayed in pieces of this many tokens.
-  uint32_t history_piece_tokens = 65536;
+  uint32_t history_piece_tokens = 16384;
+  // Histories of so many tokens, or one, are under way at a time; the others wait their turn behind rows.
+  uint64_t history_window_tokens = 1u << 18;
 };
 
 }  // namespace sortition::client

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,11 +32,21 @@ struct SequenceOptions {
 };
 
 struct SequenceRecord {
+  // The sequence that this one was forked from, so that the service may share what they have in common.
+  struct Origin {
+    std::shared_ptr<SequenceRecord> parent;
+    uint32_t position = 0;
+  };
+
   explicit SequenceRecord(SequenceOptions sequence_options)
       : options(std::move(sequence_options)),
         history(options.start_position ? History(*options.start_position) : History(options.prompt)) {}
 
   const SequenceOptions options;
+  std::optional<Origin> origin;  // set before the record is used
+
+  // What the history hash starts from, under the seed in force.
+  uint64_t Digest(uint64_t seed_in_force) const;
 
   absl::Mutex mutex;
   History history ABSL_GUARDED_BY(mutex);
@@ -47,6 +58,7 @@ struct SequenceRecord {
   // Where the sequence stands with the service. Used by StreamState alone, under its owner's lock.
   struct Standing {
     bool known = false;       // the service has accepted it once: its seed is fixed
+    bool forked = false;      // a fork has been tried; from now on it is opened like any other
     uint64_t stream = 0;      // opened, or being opened, on this stream; 0 = on none
     uint64_t epoch = 0;       // of the last open
     bool unanswered = false;  // that open has no answer yet

@@ -35,29 +35,36 @@ RowError ServerMistake(std::string message) {
 // True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
 bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now) {
   SequenceRecord::Standing& standing = record->standing;
-  bool can_describe;
-  {
-    absl::MutexLock lock(&record->mutex);
-    can_describe = record->history.CanDescribe();
-  }
   const bool here = standing.stream == link->number;
   if (here && standing.unanswered) return false;
-  if (here && !standing.needs_history && can_describe) return true;
+  if (here && !standing.needs_history) return true;
   if (now < standing.not_before) return false;
-  const bool replay = standing.needs_history || (standing.known ? !can_describe : SendsHistoryAtOnce(record->options));
+  if (CanFork(*link, *record)) {
+    SendFork(link, record);
+    return false;
+  }
+  const bool replay = standing.needs_history || (!standing.known && SendsHistoryAtOnce(record->options));
+  if (replay && !HasRoomFor(*record)) return false;
   SendOpen(link, record, replay);
   return false;
 }
 
-void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history) {
+// Histories travel a few at a time, so that rows do not wait behind all of them.
+bool StreamState::HasRoomFor(SequenceRecord& record) const {
+  if (unanswered_history_tokens_ == 0) return true;
+  absl::MutexLock lock(&record.mutex);
+  return unanswered_history_tokens_ + record.history.tokens().size() <= options_.history_window_tokens;
+}
+
+// An open without its history, on `link`.
+v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& link) {
   const SequenceOptions& options = record->options;
   SequenceRecord::Standing& standing = record->standing;
-  standing.stream = link->number;
+  standing.stream = link.number;
   standing.epoch = next_epoch_++;
   standing.unanswered = true;
 
-  v1::StreamRequest request;
-  v1::OpenSequence& open = *request.mutable_open();
+  v1::OpenSequence open;
   open.set_request_id(options.request_id);
   open.set_epoch(standing.epoch);
   open.set_law_version(law::kLawVersion);
@@ -66,17 +73,58 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
   open.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);
   open.set_model(options.model);
-
-  SentOpen& sent = sent_opens_[standing.epoch];
   absl::MutexLock lock(&record->mutex);
-  sent = SentOpen{record, with_history, record->history.version(), link->messages + 1, 0};
   if (standing.known) {
     open.set_seed(record->seed);
   } else if (options.seed) {
     open.set_seed(*options.seed);
   }
+  return open;
+}
+
+// Whether the service has, on this stream, the tokens that the sequence starts from.
+bool StreamState::CanFork(const Link& link, SequenceRecord& record) const {
+  if (!record.origin || record.standing.known || record.standing.forked) return false;
+  const SequenceRecord::Standing& parent = record.origin->parent->standing;
+  if (parent.stream != link.number || parent.unanswered || parent.needs_history || parent.closed) return false;
+  absl::MutexLock lock(&record.origin->parent->mutex);
+  const SequenceRecord& holder = *record.origin->parent;
+  return holder.stateful && !holder.in_flight && holder.history.shared() >= record.origin->position;
+}
+
+void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record) {
+  record->standing.forked = true;
+  v1::StreamRequest request;
+  v1::ForkSequence& fork = *request.mutable_fork();
+  *fork.mutable_child() = DescribeOpen(record.get(), *link);
+  fork.set_parent_request_id(record->origin->parent->options.request_id);
+  fork.set_position(record->origin->position);
+  SentOpen& sent = sent_opens_[record->standing.epoch];
+  sent.record = record;
+  sent.fork = true;
+  {
+    absl::MutexLock lock(&record->mutex);
+    sent.history_version = record->history.version();
+  }
+  sent.first_message = sent.last_message = link->messages + 1;
+  links_.Send(link, EncodeMessage(request, {}, nullptr));
+}
+
+void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history) {
+  v1::StreamRequest request;
+  v1::OpenSequence& open = *request.mutable_open();
+  open = DescribeOpen(record.get(), *link);
+
+  SentOpen& sent = sent_opens_[record->standing.epoch];
+  sent.record = record;
+  sent.with_history = with_history;
+  sent.first_message = link->messages + 1;
+  absl::MutexLock lock(&record->mutex);
+  sent.history_version = record->history.version();
   if (with_history) {
     const std::vector<uint32_t>& tokens = record->history.tokens();
+    sent.history_tokens = tokens.size();
+    unanswered_history_tokens_ += sent.history_tokens;
     v1::History& history = *open.mutable_history();
     history.set_prompt_length(record->history.prompt_length());
     size_t offset = 0;
@@ -129,6 +177,7 @@ void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
   auto node = sent_opens_.extract(opened.epoch());
   if (node.empty()) return;  // of an open that was given up
   const SentOpen& sent = node.mapped();
+  unanswered_history_tokens_ -= sent.history_tokens;
   sent.record->standing.unanswered = false;
   if (sent.record->standing.closed) {
     if (Link* link = links_.usable()) SendClose(link, *sent.record);
@@ -139,9 +188,27 @@ void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
   }
 }
 
+void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
+  for (auto it = sent_opens_.begin(); it != sent_opens_.end(); ++it) {
+    const SentOpen& sent = it->second;
+    if (!sent.fork || sent.record->options.request_id != forked.request_id()) continue;
+    v1::SequenceOpened opened;
+    opened.set_epoch(it->first);
+    // What cannot be forked, for whatever reason, is opened with its history.
+    if (forked.has_state()) {
+      *opened.mutable_state() = forked.state();
+    } else {
+      *opened.mutable_error() = forked.error();
+      if (RemedyFor(FromWire(forked.error()).reason) != Remedy::kGoElsewhere) {
+        opened.mutable_error()->set_reason(v1::HISTORY_REQUIRED);
+      }
+    }
+    return OnOpened(opened, now);
+  }
+}
+
 void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state) {
   SequenceRecord& record = *sent.record;
-  bool can_describe;
   bool outdated = false;
   std::optional<RowError> mistake;
   {
@@ -151,17 +218,22 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     record.next_step_id = std::max(record.next_step_id, state.last_step_id() + 1);
     if (!state.stateful()) {
       record.history.KeepNothing();
-    } else if (sent.with_history) {
-      // The step that needed the history may have passed its deadline, and the caller may have edited since.
-      outdated = record.history.version() != sent.history_version;
-      if (!outdated && state.position() == record.history.position()) {
-        record.history.Anchor(state.history_hash());
-      } else if (!outdated) {
-        mistake = ServerMistake(absl::StrCat("the server took a history of ", record.history.position(),
-                                             " tokens for one of ", state.position()));
+    } else {
+      record.history.Identify(record.Digest(record.seed));
+      if (sent.fork) {
+        // Unless the parent is not what it was, this is the history.
+        outdated = state.history_hash() != record.history.hash();
+        if (!outdated) record.history.Anchor();
+      } else if (sent.with_history) {
+        // The step that needed the history may have passed its deadline, and the caller may have edited since.
+        outdated = record.history.version() != sent.history_version;
+        if (!outdated && state.history_hash() == record.history.hash()) {
+          record.history.Anchor();
+        } else if (!outdated) {
+          mistake = ServerMistake("the server took the history for another one: the hashes differ");
+        }
       }
     }
-    can_describe = record.history.CanDescribe();
   }
   record.standing.known = true;
   record.standing.attempts = 0;
@@ -169,7 +241,7 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
   if (mistake) {
     record.standing.stream = 0;
     FailSequence(&record, *mistake);
-  } else if (can_describe && !outdated) {
+  } else if (!outdated) {
     FinishOpens(&record, absl::OkStatus());
   }
 }
@@ -183,6 +255,7 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
       if (record.options.start_position) return FailSequence(&record, PromptNeeded());
       if (sent.with_history) return FailSequence(&record, error);  // it was sent, and that did not help
       standing.needs_history = true;
+      standing.not_before = now + error.retry_after;
       return;
     case Remedy::kGoElsewhere:
       links_.Retire(links_.current_number(), now);
@@ -251,6 +324,7 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
     case Remedy::kReplay:
       if (row->replays++ == kMaxReplays) return FinishRow(batch, row, error);
       standing.needs_history = true;
+      standing.not_before = now + error.retry_after;
       break;
     case Remedy::kReopen:
       standing.stream = 0;
@@ -284,6 +358,7 @@ void StreamState::OnRejected(uint64_t stream, const v1::Rejected& rejected, absl
     if (it->second.first_message > message || message > it->second.last_message) continue;
     const SentOpen sent = std::move(it->second);
     sent_opens_.erase(it);
+    unanswered_history_tokens_ -= sent.history_tokens;
     sent.record->standing.unanswered = false;
     return OnOpenRefused(sent, error, now);
   }

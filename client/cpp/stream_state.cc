@@ -77,6 +77,10 @@ void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response
       links_.OnAnswer(stream);
       OnOpened(response.opened(), now);
       break;
+    case v1::StreamResponse::kForked:
+      links_.OnAnswer(stream);
+      OnForked(response.forked(), now);
+      break;
     case v1::StreamResponse::kResults:
       links_.OnAnswer(stream);
       OnResults(stream, response.results(), now);
@@ -143,6 +147,7 @@ void StreamState::ForgetSent() {
   }
   sent_steps_.clear();
   sent_opens_.clear();
+  unanswered_history_tokens_ = 0;
 }
 
 void StreamState::Expire(absl::Time now) {

@@ -88,9 +88,11 @@ class StreamState {
   struct SentOpen {
     std::shared_ptr<SequenceRecord> record;
     bool with_history = false;
+    bool fork = false;
     uint64_t history_version = 0;  // of the history that was sent
     uint64_t first_message = 0;    // its pieces' numbers on the stream
     uint64_t last_message = 0;
+    uint64_t history_tokens = 0;  // in all of them
   };
 
   void Advance(absl::Time now);
@@ -98,12 +100,17 @@ class StreamState {
   void ForgetSent();
   void EndAll();
 
+  bool HasRoomFor(SequenceRecord& record) const;
   bool EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now);
+  bool CanFork(const Link& link, SequenceRecord& record) const;
+  void SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record);
   void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history);
+  v1::OpenSequence DescribeOpen(SequenceRecord* record, const Link& link);
   void SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now);
   void SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows, absl::Time now);
 
   void OnOpened(const v1::SequenceOpened& opened, absl::Time now);
+  void OnForked(const v1::SequenceForked& forked, absl::Time now);
   void OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state);
   void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
   void OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now);
@@ -130,6 +137,7 @@ class StreamState {
   // On the current stream.
   absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
+  uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
   Finished finished_;
 };
 

@@ -183,8 +183,8 @@ void Batcher::Start(std::unique_ptr<Batch> batch) {
   rows.reserve(batch->rows.size());
   for (const Waiting& waiting : batch->rows) rows.push_back(waiting.row.row);
   devices::Device* device = batch->device;
+  observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()));
   observer_.BatchRouted(device->description().name, batch->reason);
-  observer_.BatchStarted(device->description().name, batch->shape.rows);
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchResult result) mutable {
     Finish(std::move(batch), std::move(result));
   });
@@ -194,7 +194,6 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
   SORTITION_CHECK(!result.status.ok() || result.answers.size() == batch->rows.size());
   observer_.BatchDone(batch->device->description().name, batch->shape.rows, batch->queue_wait,
                       absl::Nanoseconds(result.kernel_nanoseconds));
-  if (!result.status.ok()) observer_.BatchFailed(batch->device->description().name);
   if (!result.status.ok() || batch->checked.empty()) {
     absl::Status status = result.status;
     return Settle(std::move(batch), std::move(result), std::move(status));
@@ -215,6 +214,7 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
 }
 
 void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, absl::Status verdict) {
+  if (!verdict.ok()) observer_.BatchFailed(batch->device->description().name);
   DeviceEvent event;
   {
     absl::MutexLock lock(&mutex_);

@@ -23,8 +23,8 @@ std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSp
     return Refusal{Reason::kOutOfRange, path + ".prompt_length", absl::StrCat("<= ", end),
                    "the prompt is longer than the history"};
   }
-  piece->history.tokens.assign(message.tokens().begin(), message.tokens().end());
-  piece->history.prompt_length = message.prompt_length();
+  piece->tokens.assign(message.tokens().begin(), message.tokens().end());
+  piece->prompt_length = message.prompt_length();
   piece->offset = message.offset();
   piece->continues = message.continues();
   return std::nullopt;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "service/entropy.h"
 #include "service/limits.h"
@@ -17,9 +18,10 @@
 namespace sortition::service {
 
 struct HistoryPiece {
-  SequenceHistory history;  // of this piece; prompt_length is the whole history's
-  uint32_t offset = 0;      // of the piece in the whole history
-  bool continues = false;   // more pieces follow
+  std::vector<uint32_t> tokens;  // of this piece
+  uint32_t prompt_length = 0;    // of the whole history
+  uint32_t offset = 0;           // of the piece in the whole history
+  bool continues = false;        // more pieces follow
 };
 
 struct OpenRequest {

@@ -46,6 +46,10 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
     response.mutable_opened()->set_request_id(message.open().request_id());
     response.mutable_opened()->set_epoch(message.open().epoch());
     error = response.mutable_opened()->mutable_error();
+  } else if (message.has_import_sequence() && is_name(message.import_sequence().open().request_id())) {
+    response.mutable_opened()->set_request_id(message.import_sequence().open().request_id());
+    response.mutable_opened()->set_epoch(message.import_sequence().open().epoch());
+    error = response.mutable_opened()->mutable_error();
   } else if (message.has_fork() && is_name(message.fork().child().request_id())) {
     response.mutable_forked()->set_request_id(message.fork().child().request_id());
     error = response.mutable_forked()->mutable_error();

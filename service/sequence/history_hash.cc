@@ -6,7 +6,6 @@
 namespace sortition::service {
 namespace {
 
-constexpr uint64_t kStart = 0x736f72746974696fu;  // "sortitio"
 constexpr uint64_t kIncrement = 0x9e3779b97f4a7c15u;
 
 // SplitMix64's output function: a bijection whose every output bit depends on every input bit.
@@ -20,22 +19,26 @@ constexpr uint64_t Absorb(uint64_t hash, uint64_t word) { return Mix((hash ^ wor
 
 }  // namespace
 
-uint64_t EmptyHistoryHash(const SequenceSpec& spec) {
+uint64_t ExtendChain(uint64_t chain, uint32_t token) { return Absorb(chain, token); }
+
+uint64_t HistoryDigest(const HistoryIdentity& identity) {
   const uint64_t words[] = {
-      spec.law_version,
-      spec.seed,
-      spec.choice_index,
-      spec.vocabulary,
-      spec.live_vocabulary,
-      std::bit_cast<uint32_t>(spec.repetition_penalty),
-      std::bit_cast<uint32_t>(spec.frequency_penalty),
-      std::bit_cast<uint32_t>(spec.presence_penalty),
+      identity.law_version,
+      identity.seed,
+      identity.choice_index,
+      identity.vocabulary,
+      identity.live_vocabulary,
+      std::bit_cast<uint32_t>(identity.repetition_penalty),
+      std::bit_cast<uint32_t>(identity.frequency_penalty),
+      std::bit_cast<uint32_t>(identity.presence_penalty),
   };
-  uint64_t hash = kStart;
-  for (uint64_t word : words) hash = Absorb(hash, word);
-  return hash;
+  uint64_t digest = kEmptyChain;
+  for (uint64_t word : words) digest = Absorb(digest, word);
+  return digest;
 }
 
-uint64_t ExtendHistoryHash(uint64_t hash, uint32_t token) { return Absorb(hash, token); }
+uint64_t HistoryHash(uint64_t chain, uint32_t prompt_length, uint64_t digest) {
+  return Absorb(Absorb(chain, prompt_length), digest);
+}
 
 }  // namespace sortition::service

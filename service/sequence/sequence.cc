@@ -32,8 +32,9 @@ Refusal Sequence::Superseded(std::string field) const {
 
 std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& owner,
                                                            std::shared_ptr<const SequenceSpec> spec,
-                                                           const SequenceHistory* history) {
+                                                           std::unique_ptr<SequenceState>* replayed) {
   absl::MutexLock lock(&mutex_);
+  if (retired_) return HistoryRequired("the server has forgotten this sequence");
   const bool raised = owner.epoch > owner_.epoch;
   if (!raised && owner != owner_) return Superseded("open.epoch");
   if (in_flight_ && !raised) {
@@ -41,16 +42,18 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   }
   owner_ = owner;
   if (in_flight_) {
-    // The former owner's step is abandoned: whatever its device answers, the state is what it was before.
-    if (state_) state_->Revert(in_flight_->undo);
+    // The former owner's step is abandoned: whatever its device answers, the state is what it was before. The device
+    // may go on reading what was lent to it.
+    state_->LeaveLoan();
+    state_->Revert(in_flight_->undo);
     in_flight_.reset();
   }
-  if (history != nullptr) {
-    state_ = std::make_unique<SequenceState>(spec, history->tokens, history->prompt_length, kept_history_);
+  if (replayed != nullptr) {
+    state_ = std::move(*replayed);
   } else if (state_ && !SameState(*spec, *spec_)) {
     state_.reset();
   }
-  if (history != nullptr || !state_ || *spec != *spec_) last_.reset();
+  if (replayed != nullptr || !state_ || *spec != *spec_) last_.reset();
   spec_ = std::move(spec);
   if (!state_) return HistoryRequired("the server does not have the history of this sequence");
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
@@ -87,13 +90,15 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
                                                        : "history_hash differs from the history the server has");
   }
   in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo)};
-  return StepGrant{in_flight_->ticket, state_->SharePatches()};
+  return StepGrant{in_flight_->ticket, state_->LendPatches()};
 }
 
 std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, kernels::RowAnswer answer) {
   absl::MutexLock lock(&mutex_);
+  if (retired_) return Refusal{Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr && answer.error == kernels::RowError::kNone);
+  state_->EndLoan();
   state_->Append(answer.token);
   last_ = LastStep{in_flight_->step_id, in_flight_->digest, StepAnswer{std::move(answer), state_->history_hash()}};
   in_flight_.reset();
@@ -103,8 +108,35 @@ std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, kernels::Row
 void Sequence::Abort(uint64_t ticket) {
   absl::MutexLock lock(&mutex_);
   if (!in_flight_ || in_flight_->ticket != ticket) return;
+  state_->EndLoan();
   state_->Revert(in_flight_->undo);
   in_flight_.reset();
+}
+
+std::optional<Refusal> Sequence::WhyNotReadable(const SequenceOwner& owner) const {
+  if (owner != owner_) return Superseded("");
+  if (in_flight_) return Refusal{Reason::kStepInFlight, "", "", "a step of this sequence has not been answered yet"};
+  if (!state_) return HistoryRequired("the server does not have the history of this sequence");
+  return std::nullopt;
+}
+
+std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const SequenceOwner& owner,
+                                                                     std::shared_ptr<const SequenceSpec> spec,
+                                                                     std::optional<uint32_t> position) {
+  absl::MutexLock lock(&mutex_);
+  if (auto refusal = WhyNotReadable(owner)) return *std::move(refusal);
+  const uint32_t at = position.value_or(state_->position());
+  if (at < state_->lowest_truncation() || at > state_->position()) {
+    return HistoryRequired(absl::StrCat("position lies outside the kept history, ", state_->lowest_truncation(), "..",
+                                        state_->position()));
+  }
+  return state_->Fork(std::move(spec), at);
+}
+
+std::variant<SequenceSnapshot, Refusal> Sequence::Export(const SequenceOwner& owner) const {
+  absl::MutexLock lock(&mutex_);
+  if (auto refusal = WhyNotReadable(owner)) return *std::move(refusal);
+  return state_->Snapshot();
 }
 
 void Sequence::Retire() {
@@ -138,7 +170,7 @@ bool Sequence::OwnedBy(const SequenceOwner& owner) const {
 
 uint64_t Sequence::bytes() const {
   absl::MutexLock lock(&mutex_);
-  uint64_t bytes = sizeof(*this);
+  uint64_t bytes = sizeof(*this) + spec_->bytes();
   if (state_) bytes += state_->bytes();
   if (last_) {
     const kernels::RowAnswer& row = last_->answer.row;

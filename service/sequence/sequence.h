@@ -25,12 +25,6 @@ struct SequenceOwner {
   bool operator==(const SequenceOwner&) const = default;
 };
 
-// The history a worker sends to have the state built.
-struct SequenceHistory {
-  std::vector<uint32_t> tokens;  // prompt, then output
-  uint32_t prompt_length = 0;    // <= tokens.size()
-};
-
 struct SequencePosition {
   uint32_t position = 0;  // tokens in the history
   uint64_t history_hash = 0;
@@ -64,21 +58,29 @@ class Sequence {
   Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history);
 
   // Ownership. TakeOver refuses as SequenceTable::Open describes; a step in flight for another owner is abandoned: its
-  // result will be refused. State is rebuilt from `history` if given, kept if it was built under an equal spec, dropped
-  // otherwise (HISTORY_REQUIRED).
+  // result will be refused. The state becomes `*replayed` if that is given, which is taken unless refused; it is kept
+  // if it was built under an equal spec, dropped otherwise (HISTORY_REQUIRED).
   std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
-                                                   const SequenceHistory* history);
+                                                   std::unique_ptr<SequenceState>* replayed);
 
   // Starts a step. Returns the grant, or the answer if this very step has been answered already, or why not; a refusal
   // changes nothing.
   std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent);
 
   // Ends the step of `ticket` with a drawn token: the state advances by the intent's edits and the token, exactly once.
-  // Refused with SUPERSEDED if the step was abandoned meanwhile.
+  // Refused with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
+  // Neither after Commit nor after Abort does anybody read the grant's patches.
   std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, kernels::RowAnswer answer);
 
   // Ends the step of `ticket` without a token; the state stays what it was before the step.
   void Abort(uint64_t ticket);
+
+  // The state that a sequence of `spec` goes on from, which has this one's history up to `position` (absent: all of
+  // it). Refuses where a step is in flight, and what is not kept any more with HISTORY_REQUIRED.
+  std::variant<std::unique_ptr<SequenceState>, Refusal> Fork(const SequenceOwner& owner,
+                                                             std::shared_ptr<const SequenceSpec> spec,
+                                                             std::optional<uint32_t> position);
+  std::variant<SequenceSnapshot, Refusal> Export(const SequenceOwner& owner) const;
 
   // The table forgets this object for good: drops the state, abandons a step in flight; later steps get
   // HISTORY_REQUIRED.
@@ -93,6 +95,7 @@ class Sequence {
  private:
   void RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal Superseded(std::string field) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Refusal> WhyNotReadable(const SequenceOwner& owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   struct InFlight {
     uint64_t ticket;

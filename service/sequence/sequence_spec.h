@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/row.h"
+#include "service/sequence/history_hash.h"
 
 namespace sortition::service {
 
@@ -28,6 +29,15 @@ struct SequenceSpec {
   std::vector<uint32_t> allowed_tokens;  // sorted, distinct
 
   bool operator==(const SequenceSpec&) const = default;
+
+  HistoryIdentity Identity() const {
+    return {law_version,     seed, choice_index, vocabulary, live_vocabulary, repetition_penalty, frequency_penalty,
+            presence_penalty};
+  }
+  uint64_t bytes() const {
+    return sizeof(*this) + listed_patches.capacity() * sizeof(kernels::TokenPatch) +
+           allowed_tokens.capacity() * sizeof(uint32_t);
+  }
 
   // Whether any option looks at the history. If not, the service keeps nothing for the sequence.
   bool stateful() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }

@@ -1,87 +1,122 @@
 // The history of one sequence and what penalties see of it, kept incrementally.
 //
-// Memory is O(distinct tokens + kept history), never O(vocabulary). Equal to a state rebuilt from the whole history
-// after every step, byte for byte.
+// Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history). Equal to a state rebuilt from the
+// whole history after every step, byte for byte.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "kernels/row.h"
+#include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
+#include "service/sequence/token_log.h"
 
 namespace sortition::service {
+
+// How often a token occurs.
+struct TokenCount {
+  uint32_t in_history = 0;  // prompt and output
+  uint32_t in_output = 0;
+  bool operator==(const TokenCount&) const = default;
+};
 
 // Not thread-safe. Token ids have been checked against the live vocabulary.
 class SequenceState {
  public:
-  // `kept_history`: how many tokens back the history can be truncated at least.
-  SequenceState(std::shared_ptr<const SequenceSpec> spec, std::span<const uint32_t> tokens, uint32_t prompt_length,
-                uint32_t kept_history);
+  // A history that comes in pieces. Its memory is that of the state it becomes. Not thread-safe.
+  class Builder {
+   public:
+    // `kept_history`: how many tokens back the history can be truncated at least.
+    Builder(uint32_t prompt_length, uint32_t kept_history)
+        : prompt_length_(prompt_length), kept_history_(kept_history) {}
+    void Add(std::span<const uint32_t> tokens);
+    uint32_t length() const { return log_.length(); }
+    uint32_t prompt_length() const { return prompt_length_; }
+    // Needs prompt_length() <= length(). Once.
+    std::unique_ptr<SequenceState> Finish(std::shared_ptr<const SequenceSpec> spec);
 
-  uint32_t position() const { return position_; }
-  uint64_t history_hash() const { return hash_; }
+   private:
+    const uint32_t prompt_length_;
+    const uint32_t kept_history_;
+    TokenLog log_;
+    absl::flat_hash_map<uint32_t, TokenCount> counts_;
+  };
+
+  static std::unique_ptr<SequenceState> Build(std::shared_ptr<const SequenceSpec> spec,
+                                              std::span<const uint32_t> tokens, uint32_t prompt_length,
+                                              uint32_t kept_history);
+
+  uint32_t position() const { return log_.length(); }
+  uint64_t history_hash() const { return HistoryHash(log_.chain(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Truncation below this position needs a replay.
-  uint32_t lowest_truncation() const { return kept_from_ > prompt_length_ ? kept_from_ : prompt_length_; }
+  uint32_t lowest_truncation() const { return log_.kept_from(); }
   uint64_t bytes() const;
+  const SequenceSpec& spec() const { return *spec_; }
 
-  // Patches the next row sees: listed bias and bans, and the penalties of the history. A later change of this state
-  // leaves what was handed out untouched.
-  std::shared_ptr<const std::vector<kernels::TokenPatch>> SharePatches() {
-    shared_ = true;
-    return patches_;
-  }
+  // Lends the patches that the next row sees: listed bias and bans, and the penalties of the history. They stay as they
+  // are until EndLoan, which the borrower's owner calls once nobody reads them any more. If it cannot tell when that
+  // is, it calls LeaveLoan instead: the patches are then left to the borrower, and this state goes on with a copy.
+  std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
+  void EndLoan() { lent_ = false; }
+  void LeaveLoan();
 
+  // A drawn token, which is there to stay.
   void Append(uint32_t token);
 
   // What Edit changed, to take it back.
   struct Undo {
     std::vector<uint32_t> removed;  // tokens cut off, in order
     uint32_t appended = 0;
+    uint32_t prompt_length = 0;  // before the cut
   };
-  // Truncates to `truncate_to` (lowest_truncation() <= it <= position()), then appends at most `kept_history` tokens.
-  // Returns how to undo it.
+  // Truncates to `truncate_to` (lowest_truncation() <= it <= position()), then appends. A cut into the prompt shortens
+  // the prompt. Returns how to undo it; until the next Append it can be.
   Undo Edit(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
   void Revert(const Undo& undo);
 
-  const SequenceSpec& spec() const { return *spec_; }
+  // The state of a sequence that goes on from `position` of this one under `spec`, whose vocabularies are the same.
+  // Shares what is equal. lowest_truncation() <= position <= position().
+  std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
+
+  // What another process needs to go on, and the state made of it; null if it contradicts itself or belongs to another
+  // spec.
+  SequenceSnapshot Snapshot() const;
+  static std::unique_ptr<SequenceState> FromSnapshot(std::shared_ptr<const SequenceSpec> spec,
+                                                     const SequenceSnapshot& snapshot, uint32_t kept_history);
 
  private:
-  struct Count {
-    uint32_t in_history = 0;  // prompt and output
-    uint32_t in_output = 0;
-    bool operator==(const Count&) const = default;
+  // In parallel, sorted by token.
+  struct Counted {
+    std::vector<kernels::TokenPatch> patches;
+    std::vector<TokenCount> counts;
   };
 
+  SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
+                const absl::flat_hash_map<uint32_t, TokenCount>& counts);
+
+  static std::shared_ptr<Counted> Count(const SequenceSpec& spec,
+                                        const absl::flat_hash_map<uint32_t, TokenCount>& counts);
+  Counted& Own();
+  void Push(uint32_t token);
   void Truncate(uint32_t position);
-  void CountAll(std::span<const uint32_t> tokens);
   void CountToken(uint32_t token, int32_t change, bool output);
-  kernels::TokenPatch PatchFor(kernels::TokenPatch listed, Count count) const;
-  void PushToken(uint32_t token);
-  uint64_t HashAt(uint32_t position) const;
-  void TrimKept();
 
   std::shared_ptr<const SequenceSpec> spec_;
   uint32_t kept_history_;
-  uint32_t prompt_length_ = 0;
-  uint32_t position_ = 0;
-  uint64_t hash_ = 0;
-
-  // tokens_[i] is the token at position kept_from_ + i; marks_[j] is the hash before position (first_mark_ + j) *
-  // kMarkSpacing.
-  uint32_t kept_from_ = 0;
-  std::vector<uint32_t> tokens_;
-  uint32_t first_mark_ = 0;
-  std::vector<uint64_t> marks_;
-
-  // patches_ and counts_ run in parallel, sorted by token.
-  std::shared_ptr<std::vector<kernels::TokenPatch>> patches_;
-  std::vector<Count> counts_;
-  bool shared_ = false;  // somebody else may read *patches_: copy before writing
+  uint64_t digest_;
+  uint32_t prompt_length_;
+  TokenLog log_;
+  std::shared_ptr<Counted> counted_;
+  // Somebody else reads *counted_, for the time of a loan or for longer: it is copied before it is written.
+  bool lent_ = false;
+  bool shared_ = false;
 };
 
 }  // namespace sortition::service

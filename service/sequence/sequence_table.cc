@@ -4,25 +4,30 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 
 namespace sortition::service {
+namespace {
+
+// What a sequence costs beside its own object: list and map nodes, the key, allocations' heads.
+constexpr uint64_t kEntryBytes = 160;
+
+}  // namespace
 
 SequenceTable::SequenceTable(const Limits& limits, const Clock* clock, Observer* observer)
     : limits_(limits), clock_(*clock), observer_(*observer) {}
 
 std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceKey& key, const SequenceOwner& owner,
                                                                  std::shared_ptr<const SequenceSpec> spec,
-                                                                 const SequenceHistory* history) {
+                                                                 std::unique_ptr<SequenceState> replayed) {
   for (;;) {
-    auto found = FindOrAdd(key, owner, spec, history != nullptr);
+    const bool replays = replayed != nullptr;
+    auto found = FindOrAdd(key, owner, spec, replays);
     if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
     auto& sequence = std::get<std::shared_ptr<Sequence>>(found);
-    // Building a state from a long history takes a while; the table is not held meanwhile.
-    auto taken = sequence->TakeOver(owner, spec, history);
+    auto taken = sequence->TakeOver(owner, spec, replays ? &replayed : nullptr);
     if (sequence->retired()) continue;  // forgotten by another thread in between
-    const absl::Time guarded_until = history != nullptr ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
-    if (!Account(key, sequence.get(), guarded_until) && history != nullptr) {
+    const absl::Time guarded_until = replays ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
+    if (!Account(key, sequence.get(), guarded_until) && replays) {
       // It is larger than what could be forgotten for it.
       Close(key, owner);
       return NoRoom();
@@ -35,18 +40,15 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
 std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
     const SequenceKey& key, const SequenceOwner& owner, const std::shared_ptr<const SequenceSpec>& spec, bool may_add) {
   absl::MutexLock lock(&mutex_);
-  const auto known = entries_.find(key);
-  if (known != entries_.end()) return known->second.sequence;
+  const auto known = by_key_.find(&key);
+  if (known != by_key_.end()) return known->second->sequence;
   if (!may_add) {
     return Refusal{Reason::kHistoryRequired, "open.history", "", "the server does not know this sequence"};
   }
   if (!MakeRoom(1)) return NoRoom();
-  recency_.push_front(key);
-  Entry& entry = entries_[key];
-  entry.sequence = std::make_shared<Sequence>(owner, spec, limits_.kept_history);
-  entry.used = clock_.Now();
-  entry.recency = recency_.begin();
-  return entry.sequence;
+  entries_.push_front({key, std::make_shared<Sequence>(owner, spec, limits_.kept_history), 0, clock_.Now()});
+  by_key_.emplace(&entries_.front().key, entries_.begin());
+  return entries_.front().sequence;
 }
 
 Refusal SequenceTable::NoRoom() const {
@@ -56,25 +58,25 @@ Refusal SequenceTable::NoRoom() const {
 }
 
 bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until) {
-  const uint64_t bytes = sequence->bytes();
+  const uint64_t bytes = sequence->bytes() + kEntryBytes;
   absl::MutexLock lock(&mutex_);
-  const auto it = entries_.find(key);
-  if (it == entries_.end() || it->second.sequence.get() != sequence) return true;
-  Entry& entry = it->second;
+  const auto it = by_key_.find(&key);
+  if (it == by_key_.end() || it->second->sequence.get() != sequence) return true;
+  Entry& entry = *it->second;
   bytes_ += bytes - entry.bytes;
   entry.bytes = bytes;
   entry.used = clock_.Now();
   entry.guarded_until = guarded_until;
-  recency_.splice(recency_.begin(), recency_, entry.recency);
+  entries_.splice(entries_.begin(), entries_, it->second);
   return MakeRoom(0);
 }
 
 void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
   absl::MutexLock lock(&mutex_);
-  const auto it = entries_.find(key);
-  if (it == entries_.end() || !it->second.sequence->OwnedBy(owner)) return;
-  it->second.sequence->Retire();
-  Forget(it);
+  const auto it = by_key_.find(&key);
+  if (it == by_key_.end() || !it->second->sequence->OwnedBy(owner)) return;
+  it->second->sequence->Retire();
+  Forget(it->second);
 }
 
 uint32_t SequenceTable::live_sequences() const {
@@ -87,33 +89,31 @@ uint64_t SequenceTable::state_bytes() const {
   return bytes_;
 }
 
-void SequenceTable::Forget(Map::iterator it) {
-  bytes_ -= it->second.bytes;
-  recency_.erase(it->second.recency);
-  entries_.erase(it);
+void SequenceTable::Forget(Entries::iterator entry) {
+  bytes_ -= entry->bytes;
+  by_key_.erase(&entry->key);
+  entries_.erase(entry);
 }
 
 bool SequenceTable::MakeRoom(uint32_t room) {
   const absl::Time now = clock_.Now();
   const absl::Time idle_since = now - limits_.sequence_ttl;
-  auto candidate = recency_.end();
-  while (candidate != recency_.begin()) {
+  auto candidate = entries_.end();
+  while (candidate != entries_.begin()) {
     --candidate;
-    const auto it = entries_.find(*candidate);
-    SORTITION_CHECK(it != entries_.end());
     const char* cause = nullptr;
     if (entries_.size() + room > limits_.max_sequences) {
       cause = "count";
     } else if (bytes_ > limits_.max_state_bytes) {
       cause = "bytes";
-    } else if (it->second.used < idle_since) {
+    } else if (candidate->used < idle_since) {
       cause = "idle";
     } else {
       return true;
     }
-    if (it->second.guarded_until > now || !it->second.sequence->RetireIfIdle()) continue;
-    ++candidate;
-    Forget(it);
+    // A sequence with a step in flight is in use, however long ago it was last touched.
+    if (candidate->guarded_until > now || !candidate->sequence->RetireIfIdle()) continue;
+    Forget(candidate++);
     observer_.SequencesEvicted(cause, 1);
   }
   return entries_.size() + room <= limits_.max_sequences && bytes_ <= limits_.max_state_bytes;

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/synchronization/mutex.h"
 #include "service/clock.h"
 #include "service/limits.h"
@@ -41,11 +42,11 @@ class SequenceTable {
   };
 
   // Makes `owner` with `epoch` the owner of the sequence and returns it. A lower epoch, or an equal one of another
-  // owner, is refused with SUPERSEDED and changes nothing. With `history` the sequence's state is built from it;
-  // without, the state the table holds is kept if it was built under the same spec, or else HISTORY_REQUIRED is
-  // returned. OVERLOADED if no room can be made.
+  // owner, is refused with SUPERSEDED and changes nothing. With `replayed`, which was built under `spec`, that is the
+  // sequence's state from now on; without, the state the table holds is kept if it was built under the same spec, or
+  // else HISTORY_REQUIRED is returned. OVERLOADED if no room can be made.
   std::variant<Opened, Refusal> Open(const SequenceKey& key, const SequenceOwner& owner,
-                                     std::shared_ptr<const SequenceSpec> spec, const SequenceHistory* history);
+                                     std::shared_ptr<const SequenceSpec> spec, std::unique_ptr<SequenceState> replayed);
 
   // Marks the sequence as used now and accounts for the memory it has grown by. Call after every step.
   void Touch(const SequenceKey& key, Sequence* sequence) { Account(key, sequence, absl::InfinitePast()); }
@@ -58,13 +59,20 @@ class SequenceTable {
 
  private:
   struct Entry {
+    SequenceKey key;
     std::shared_ptr<Sequence> sequence;
     uint64_t bytes = 0;  // as last accounted
     absl::Time used;
     absl::Time guarded_until = absl::InfinitePast();  // its history has come, its first step has not
-    std::list<SequenceKey>::iterator recency;
   };
-  using Map = absl::flat_hash_map<SequenceKey, Entry>;
+  using Entries = std::list<Entry>;
+  // Finds entries by their own keys, so that a key is kept once.
+  struct HashKey {
+    size_t operator()(const SequenceKey* key) const { return absl::HashOf(*key); }
+  };
+  struct EqualKey {
+    bool operator()(const SequenceKey* a, const SequenceKey* b) const { return *a == *b; }
+  };
 
   std::variant<std::shared_ptr<Sequence>, Refusal> FindOrAdd(const SequenceKey& key, const SequenceOwner& owner,
                                                              const std::shared_ptr<const SequenceSpec>& spec,
@@ -72,7 +80,7 @@ class SequenceTable {
   // False if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   Refusal NoRoom() const;
-  void Forget(Map::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
   // cannot. Spared are those with a step in flight, and those whose history was sent for a step that is on its way:
   // otherwise workers that replay would push out each other's histories, and none would ever get to its step.
@@ -82,8 +90,8 @@ class SequenceTable {
   const Clock& clock_;
   Observer& observer_;
   mutable absl::Mutex mutex_;
-  Map entries_ ABSL_GUARDED_BY(mutex_);
-  std::list<SequenceKey> recency_ ABSL_GUARDED_BY(mutex_);  // most recently used first
+  Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
+  absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -45,6 +45,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_sequences", limits.max_sequences, 1, 100000000},
       {"max_state_bytes", limits.max_state_bytes, 1 << 20, kTera},
       {"max_history", limits.max_history, 1, 1u << 30},
+      {"replay_tokens_per_second", limits.replay_tokens_per_second, 1000, kTera},
       {"kept_history", limits.kept_history, 1, 1u << 30},
       {"max_listed_tokens", limits.max_listed_tokens, 0, service::kMostListedTokens},
   };

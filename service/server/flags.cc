@@ -68,6 +68,8 @@ ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state
 ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
           "Bytes of sequence state; idle sequences beyond are forgotten");
 ABSL_FLAG(absl::Duration, sequence_ttl, Limits().sequence_ttl, "An idle sequence is forgotten after this");
+ABSL_FLAG(uint64_t, replay_tokens_per_second, Limits().replay_tokens_per_second,
+          "Tokens of long histories taken in a second, all streams together; a quarter while rows wait for a device");
 ABSL_FLAG(absl::Duration, replay_guard, Limits().replay_guard,
           "A history that was sent is not forgotten before its first step for so long");
 ABSL_FLAG(uint32_t, max_history, Limits().max_history, "Tokens of prompt and output of one sequence");
@@ -149,6 +151,7 @@ Config Fill() {
   limits.max_sequences = absl::GetFlag(FLAGS_max_sequences);
   limits.max_state_bytes = absl::GetFlag(FLAGS_max_state_bytes);
   limits.sequence_ttl = absl::GetFlag(FLAGS_sequence_ttl);
+  limits.replay_tokens_per_second = absl::GetFlag(FLAGS_replay_tokens_per_second);
   limits.replay_guard = absl::GetFlag(FLAGS_replay_guard);
   limits.max_history = absl::GetFlag(FLAGS_max_history);
   limits.kept_history = absl::GetFlag(FLAGS_kept_history);

@@ -1,15 +1,16 @@
 // Joining of history pieces.
 #include "service/stream/partial_histories.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
 
 namespace sortition::service {
 
-std::variant<std::unique_ptr<SequenceHistory>, Refusal> PartialHistories::Add(OpenRequest* request) {
+std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories::Add(OpenRequest* request,
+                                                                                     bool rows_wait) {
   HistoryPiece& piece = *request->history;
   const std::string& id = request->request_id;
   const auto refuse = [&](Refusal refusal) {
@@ -18,12 +19,20 @@ std::variant<std::unique_ptr<SequenceHistory>, Refusal> PartialHistories::Add(Op
   };
   if (piece.offset == 0) {
     Drop(id);
-    if (!piece.continues) return std::make_unique<SequenceHistory>(std::move(piece.history));
+    if (auto refusal = replays_.Admit(std::max<uint64_t>(piece.tokens.size(), piece.prompt_length))) return *refusal;
+    if (!piece.continues) {  // is whole, so it is not kept here
+      auto whole = std::make_unique<SequenceState::Builder>(piece.prompt_length, limits_.kept_history);
+      whole->Add(piece.tokens);
+      replays_.Spend(piece.tokens.size(), rows_wait);
+      replays_.Completed(piece.tokens.size());
+      return whole;
+    }
     if (auto refusal = CheckCount(partials_.size() + 1, limits_.stream_sequences, "open.history")) return *refusal;
-    partials_[id] = {request->epoch, request->spec->live_vocabulary, {{}, piece.history.prompt_length}};
+    partials_[id] = {request->epoch, request->spec->live_vocabulary,
+                     std::make_unique<SequenceState::Builder>(piece.prompt_length, limits_.kept_history)};
   }
   const auto it = partials_.find(id);
-  const size_t have = it == partials_.end() ? 0 : it->second.history.tokens.size();
+  const uint32_t have = it == partials_.end() ? 0 : it->second.builder->length();
   if (it == partials_.end() || piece.offset != have || it->second.epoch != request->epoch) {
     return refuse({Reason::kContradiction, "open.history.offset", absl::StrCat(have),
                    "the piece does not follow the one before; start again at offset 0"});
@@ -33,27 +42,43 @@ std::variant<std::unique_ptr<SequenceHistory>, Refusal> PartialHistories::Add(Op
     return refuse({Reason::kContradiction, "open.live_vocabulary_size", absl::StrCat(partial.live_vocabulary),
                    "differs from that of the first piece of the history"});
   }
-  if (auto refusal = CheckCount(tokens_ + piece.history.tokens.size(), limits_.max_history, "open.history.tokens")) {
+  if (auto refusal = CheckCount(tokens_ + piece.tokens.size(), limits_.max_history, "open.history.tokens")) {
     return refuse(*std::move(refusal));
   }
-  std::vector<uint32_t>& tokens = partial.history.tokens;
-  tokens.insert(tokens.end(), piece.history.tokens.begin(), piece.history.tokens.end());
-  tokens_ += piece.history.tokens.size();
-  if (piece.continues) return std::unique_ptr<SequenceHistory>();
-  if (partial.history.prompt_length > tokens.size()) {
-    return refuse({Reason::kOutOfRange, "open.history.prompt_length", absl::StrCat("<= ", tokens.size()),
+  partial.builder->Add(piece.tokens);
+  tokens_ += piece.tokens.size();
+  replays_.Spend(piece.tokens.size(), rows_wait);
+  if (piece.continues) return std::unique_ptr<SequenceState::Builder>();
+  const uint32_t length = partial.builder->length();
+  if (partial.builder->prompt_length() > length) {
+    return refuse({Reason::kOutOfRange, "open.history.prompt_length", absl::StrCat("<= ", length),
                    "the prompt is longer than the history"});
   }
-  tokens_ -= tokens.size();
-  auto whole = std::make_unique<SequenceHistory>(std::move(partial.history));
+  auto whole = std::move(partial.builder);
+  tokens_ -= length;
   partials_.erase(it);
+  replays_.Completed(length);
   return whole;
+}
+
+void PartialHistories::Skip(const std::string& request_id, uint64_t epoch) {
+  Drop(request_id);
+  if (request_id.size() > kMaxNameBytes) return;
+  if (skipped_.size() < limits_.stream_sequences) skipped_[request_id] = epoch;
+}
+
+bool PartialHistories::Skips(const std::string& request_id, uint64_t epoch, uint32_t offset, bool continues) {
+  const auto it = skipped_.find(request_id);
+  if (it == skipped_.end()) return false;
+  const bool skips = offset != 0 && it->second == epoch;
+  if (!skips || !continues) skipped_.erase(it);
+  return skips;
 }
 
 void PartialHistories::Drop(const std::string& request_id) {
   const auto it = partials_.find(request_id);
   if (it == partials_.end()) return;
-  tokens_ -= it->second.history.tokens.size();
+  tokens_ -= it->second.builder->length();
   partials_.erase(it);
 }
 

@@ -10,19 +10,27 @@
 #include "service/limits.h"
 #include "service/refusal.h"
 #include "service/request/open_request.h"
-#include "service/sequence/sequence.h"
+#include "service/sequence/replay_budget.h"
+#include "service/sequence/sequence_state.h"
 
 namespace sortition::service {
 
-// Those of one stream. At most `stream_sequences` of them at once, with `max_history` tokens all together. Not
-// thread-safe.
+// Those of one stream. At most `stream_sequences` of them at once, with `max_history` tokens all together; a history
+// is never held as a whole, each piece becomes part of the state at once. Not thread-safe.
 class PartialHistories {
  public:
-  explicit PartialHistories(const Limits& limits) : limits_(limits) {}
+  // `replays` is not owned and outlives this.
+  PartialHistories(const Limits& limits, ReplayBudget* replays) : limits_(limits), replays_(*replays) {}
 
   // Adds the history piece of an open, which has one. Returns the whole history once it is complete, null while more
-  // pieces are to come. A piece at offset 0 starts anew. A refusal drops what has come so far.
-  std::variant<std::unique_ptr<SequenceHistory>, Refusal> Add(OpenRequest* request);
+  // pieces are to come. A piece at offset 0 starts anew. A refusal drops what has come so far. `rows_wait`: for a
+  // device, anywhere in the service.
+  std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> Add(OpenRequest* request, bool rows_wait);
+
+  // The open was refused, and has one answer: the pieces of its history that follow are not looked at.
+  void Skip(const std::string& request_id, uint64_t epoch);
+  // Whether a piece is such a one.
+  bool Skips(const std::string& request_id, uint64_t epoch, uint32_t offset, bool continues);
 
   // Forgets what has come for `request_id`, if anything.
   void Drop(const std::string& request_id);
@@ -31,11 +39,13 @@ class PartialHistories {
   struct Partial {
     uint64_t epoch = 0;
     uint32_t live_vocabulary = 0;  // that the tokens have been checked against
-    SequenceHistory history;
+    std::unique_ptr<SequenceState::Builder> builder;
   };
 
   const Limits limits_;
+  ReplayBudget& replays_;
   absl::flat_hash_map<std::string, Partial> partials_;  // by request_id
+  absl::flat_hash_map<std::string, uint64_t> skipped_;  // epoch by request_id; at most stream_sequences
   uint64_t tokens_ = 0;                                 // of all partials together
 };
 

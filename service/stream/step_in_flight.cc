@@ -10,7 +10,6 @@
 #include "kernels/check.h"
 #include "service/request/payload_view.h"
 #include "service/result/encode.h"
-#include "service/sequence/history_hash.h"
 
 namespace sortition::service {
 
@@ -131,9 +130,7 @@ void StepInFlight::Encode(const Row& row, std::variant<kernels::RowAnswer, Refus
   kernels::RowAnswer& answer = std::get<kernels::RowAnswer>(result);
   const kernels::RowParameters& parameters = row.sequence.spec->parameters;
   if (!row.grant) {
-    std::optional<uint64_t> hash;
-    if (intent.history_hash) hash = ExtendHistoryHash(*intent.history_hash, answer.token);
-    EncodeDraw(answer, parameters, hash, out->mutable_draw());
+    EncodeDraw(answer, parameters, std::nullopt, out->mutable_draw());
     return;
   }
   auto committed = row.sequence.state->Commit(row.grant->ticket, std::move(answer));

@@ -13,9 +13,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-uint64_t Chain(uint64_t hash, const std::vector<uint32_t>& tokens) {
-  for (uint32_t token : tokens) hash = service::ExtendHistoryHash(hash, token);
-  return hash;
+constexpr uint64_t kDigest = 7;
+
+uint64_t HashOf(const std::vector<uint32_t>& tokens, uint32_t prompt_length = 3) {
+  uint64_t chain = service::kEmptyChain;
+  for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
+  return service::HistoryHash(chain, prompt_length, kDigest);
 }
 
 v1::StepRow Describe(const History& history) {
@@ -26,7 +29,8 @@ v1::StepRow Describe(const History& history) {
 
 History Anchored() {
   History history({1, 2, 3});
-  history.Anchor(Chain(7, {1, 2, 3}));
+  history.Identify(kDigest);
+  history.Anchor();
   return history;
 }
 
@@ -50,7 +54,7 @@ TEST(HistoryTest, NormalCourseNeedsNoEdits) {
   for (uint32_t token : {10, 11, 12}) history.Drawn(token);
   const v1::StepRow row = Describe(history);
   EXPECT_EQ(row.position(), 6);
-  EXPECT_EQ(row.history_hash(), Chain(7, {1, 2, 3, 10, 11, 12}));
+  EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3, 10, 11, 12}));
   EXPECT_FALSE(row.has_truncate_to());
   EXPECT_THAT(row.append_tokens(), IsEmpty());
 }
@@ -63,7 +67,7 @@ TEST(HistoryTest, ReplacedTokenIsCutAndAppended) {
   EXPECT_EQ(row.position(), 4);
   EXPECT_EQ(row.truncate_to(), 3);
   EXPECT_THAT(row.append_tokens(), ElementsAre(20));
-  EXPECT_EQ(row.history_hash(), Chain(7, {1, 2, 3, 20}));
+  EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3, 20}));
 }
 
 TEST(HistoryTest, EditsAddUpUntilAStepIsAnswered) {
@@ -79,7 +83,7 @@ TEST(HistoryTest, EditsAddUpUntilAStepIsAnswered) {
   EXPECT_EQ(row.position(), 5);
   EXPECT_EQ(row.truncate_to(), 4);
   EXPECT_THAT(row.append_tokens(), ElementsAre(20));
-  EXPECT_EQ(row.history_hash(), Chain(7, {1, 2, 3, 10, 20}));
+  EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3, 10, 20}));
 
   history.Drawn(13);
   row = Describe(history);
@@ -101,34 +105,52 @@ TEST(HistoryTest, ReplayMakesTheEditsPartOfTheHistory) {
   History history = Anchored();
   history.Drawn(10);
   ASSERT_TRUE(history.ReplaceLast(20).ok());
-  history.Anchor(99);
+  history.Anchor();
   const v1::StepRow row = Describe(history);
-  EXPECT_EQ(row.history_hash(), 99);
+  EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3, 20}));
   EXPECT_FALSE(row.has_truncate_to());
   EXPECT_THAT(row.append_tokens(), IsEmpty());
   EXPECT_THAT(history.tokens(), ElementsAre(1, 2, 3, 20));
 }
 
-TEST(HistoryTest, CutIntoThePromptNeedsAReplayAndShortensThePrompt) {
+TEST(HistoryTest, CutIntoThePromptShortensThePrompt) {
   History history = Anchored();
   history.Drawn(10);
   ASSERT_TRUE(history.Truncate(2).ok());
-  EXPECT_FALSE(history.CanDescribe());
   EXPECT_EQ(history.prompt_length(), 2);
-  history.Anchor(5);
-  EXPECT_TRUE(history.CanDescribe());
+  history.Append(std::vector<uint32_t>{3});
+  const v1::StepRow row = Describe(history);
+  EXPECT_EQ(row.truncate_to(), 2);
+  EXPECT_THAT(row.append_tokens(), ElementsAre(3));
+  // The third token is output now, so this is not the history that was prompt alone.
+  EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3}, 2));
+  EXPECT_NE(row.history_hash(), HashOf({1, 2, 3}, 3));
 }
 
-TEST(HistoryTest, CutBelowTheLastReplayNeedsAnother) {
+TEST(HistoryTest, CutsOfAnyDepthKeepTheHash) {
   History history = Anchored();
-  for (uint32_t token : {10, 11, 12}) history.Drawn(token);
-  history.Anchor(50);
-  history.Drawn(13);
-  ASSERT_TRUE(history.Truncate(6).ok());
-  EXPECT_TRUE(history.CanDescribe());
-  ASSERT_TRUE(history.Truncate(5).ok());
+  std::vector<uint32_t> tokens = {1, 2, 3};
+  for (uint32_t i = 0; i < 400; ++i) {
+    history.Drawn(i * 31 % 50);
+    tokens.push_back(i * 31 % 50);
+  }
+  for (const uint32_t position : {402u, 384u, 383u, 129u, 128u, 127u, 64u, 63u, 4u, 3u}) {
+    ASSERT_TRUE(history.Truncate(position).ok());
+    tokens.resize(position);
+    EXPECT_EQ(history.hash(), HashOf(tokens)) << position;
+    history.Append(std::vector<uint32_t>{9});
+    tokens.push_back(9);
+    EXPECT_EQ(history.hash(), HashOf(tokens)) << position;
+  }
+}
+
+TEST(HistoryTest, IsDescribedOnceItIsKnownWhatTheServiceLooksAt) {
+  History history({1, 2, 3});
   EXPECT_FALSE(history.CanDescribe());
-  EXPECT_EQ(history.prompt_length(), 3);
+  history.Append(std::vector<uint32_t>{4});
+  history.Identify(kDigest);
+  EXPECT_TRUE(history.CanDescribe());
+  EXPECT_EQ(history.hash(), HashOf({1, 2, 3, 4}));
 }
 
 TEST(HistoryTest, ImpossibleEditsAreRefusedAndChangeNothing) {

@@ -43,15 +43,21 @@ TEST_F(RowsTest, StatelessRowsCarryNoHistory) {
   EXPECT_EQ(StateHarness::Position(*record), 3);
 }
 
-TEST_F(RowsTest, StatefulRowsCarryTheChain) {
+uint64_t HashOf(const client::SequenceRecord& record, const std::vector<uint32_t>& tokens) {
+  uint64_t chain = service::kEmptyChain;
+  for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
+  return service::HistoryHash(chain, static_cast<uint32_t>(record.options.prompt.size()), record.Digest(77));
+}
+
+TEST_F(RowsTest, StatefulRowsCarryTheHash) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
-  uint64_t hash = 12;
+  std::vector<uint32_t> tokens = {1, 2};
   for (uint32_t token : {5, 6, 7}) {
     const auto outcome = harness.Submit({record});
     const v1::Step step = harness.TakeStep(harness.stream(0));
-    EXPECT_EQ(step.rows(0).history_hash(), hash);
+    EXPECT_EQ(step.rows(0).history_hash(), HashOf(*record, tokens));
     harness.AnswerRow(harness.stream(0), step, 0, token);
-    hash = service::ExtendHistoryHash(hash, token);
+    tokens.push_back(token);
   }
   EXPECT_EQ(StateHarness::Position(*record), 5);
 }
@@ -116,12 +122,12 @@ TEST_F(RowsTest, HistoryRequiredIsReplayedAndTheSameBytesGoOutAgain) {
   const v1::OpenSequence replay = harness.TakeOpen(harness.stream(0));
   EXPECT_THAT(replay.history().tokens(), ElementsAre(1, 2, 6));
   EXPECT_EQ(replay.history().prompt_length(), 2);
-  harness.AcceptOpen(harness.stream(0), replay, true, 3, 1234);
+  harness.AcceptOpen(harness.stream(0), replay, true);
 
   const SentMessage again = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
   const v1::StepRow& row = again.message.step().rows(0);
   EXPECT_EQ(row.step_id(), refused.rows(0).step_id());
-  EXPECT_EQ(row.history_hash(), 1234);
+  EXPECT_EQ(row.history_hash(), StateHarness::HashOf(replay, {1, 2, 6}));
   EXPECT_FALSE(row.has_truncate_to()) << "the replay holds the edit already";
   EXPECT_EQ(row.append_tokens_size(), 0);
   EXPECT_EQ(again.payloads[0].segments[0].data, reinterpret_cast<const std::byte*>(harness.logits));
@@ -141,11 +147,11 @@ TEST_F(RowsTest, EditDuringAReplayMakesItReplayAgain) {
     ASSERT_TRUE(record->history.ReplaceLast(7).ok());
   }
   const auto outcome = harness.Submit({record});
-  harness.AcceptOpen(harness.stream(0), outdated, true, 2, 12);
+  harness.AcceptOpen(harness.stream(0), outdated, true);
   const v1::OpenSequence replay = harness.TakeOpen(harness.stream(0));
   EXPECT_THAT(replay.history().tokens(), ElementsAre(1, 7));
-  harness.AcceptOpen(harness.stream(0), replay, true, 2, 17);
-  EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows(0).history_hash(), 17);
+  harness.AcceptOpen(harness.stream(0), replay, true);
+  EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows(0).history_hash(), StateHarness::HashOf(replay, {1, 7}));
 }
 
 TEST_F(RowsTest, AnswerKeptForTheSameStepInOtherWordsIsReplayed) {
@@ -154,7 +160,7 @@ TEST_F(RowsTest, AnswerKeptForTheSameStepInOtherWordsIsReplayed) {
   const v1::Step step = harness.TakeStep(harness.stream(0));
   harness.RefuseRow(harness.stream(0), step, 0,
                     StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, v1::STEP_CONFLICT));
-  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 2, 12);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true);
   const v1::Step again = harness.TakeStep(harness.stream(0));
   EXPECT_EQ(again.rows(0).step_id(), step.rows(0).step_id());
   harness.AnswerRow(harness.stream(0), again, 0, 5);
@@ -168,7 +174,7 @@ TEST_F(RowsTest, OpenThatNeedsTheHistoryGetsItOnANewStream) {
   harness.RefuseOpen(harness.stream(1), Reopened(*record), StateHarness::HistoryRequired());
   const v1::OpenSequence replay = harness.TakeOpen(harness.stream(1));
   EXPECT_THAT(replay.history().tokens(), ElementsAre(1, 2));
-  harness.AcceptOpen(harness.stream(1), replay, true, 2, 12);
+  harness.AcceptOpen(harness.stream(1), replay, true);
   harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 5);
   EXPECT_EQ(outcome->times, 1);
 }
@@ -182,7 +188,7 @@ TEST_F(RowsTest, NeighboursOfAReplayedRowDoNotWait) {
   harness.AnswerRow(harness.stream(0), step, 1, 5);
   EXPECT_EQ(StateHarness::Position(*two), 3);
   EXPECT_EQ(outcome->times, 0);
-  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 2, 12);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true);
   const v1::Step again = harness.TakeStep(harness.stream(0));
   ASSERT_EQ(again.rows_size(), 1);
   harness.AnswerRow(harness.stream(0), again, 0, 6);
@@ -200,7 +206,7 @@ TEST_F(RowsTest, ServerThatForgetsForeverIsGivenUp) {
     harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, StateHarness::HistoryRequired());
     if (outcome->times > 0) break;
     ++replays;
-    harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 2, 12);
+    harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true);
   }
   EXPECT_EQ(replays, 8);
   EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::HISTORY_REQUIRED);
@@ -465,7 +471,7 @@ TEST_F(SplitTest, LongHistoryIsReplayedInPieces) {
     EXPECT_EQ(piece.history().continues(), more);
     epochs.insert(piece.epoch());
     tokens.insert(tokens.end(), piece.history().tokens().begin(), piece.history().tokens().end());
-    if (!more) harness.AcceptOpen(harness.stream(0), piece, true, 10, 5);
+    if (!more) harness.AcceptOpen(harness.stream(0), piece, true, 10, StateHarness::HashOf(piece, tokens));
   }
   EXPECT_EQ(tokens, sequence.prompt);
   EXPECT_EQ(epochs.size(), 1);

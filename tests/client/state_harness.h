@@ -13,6 +13,7 @@
 #include "client/cpp/stream_state.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
+#include "service/sequence/history_hash.h"
 #include "tests/client/fake_transport.h"
 
 namespace sortition::testing {
@@ -106,13 +107,36 @@ class StateHarness {
     response.mutable_welcome()->add_law_versions(law::kLawVersion);
     Respond(stream, response);
   }
-  void AcceptOpen(FakeStream& stream, const v1::OpenSequence& open, bool stateful, uint32_t position = 0,
-                  uint64_t hash = 0) {
+  // The hash of a history of `tokens`, as the service counts it for `open`.
+  static uint64_t HashOf(const v1::OpenSequence& open, const std::vector<uint32_t>& tokens) {
+    service::HistoryIdentity identity;
+    identity.law_version = open.law_version();
+    identity.seed = SeedOf(open);
+    identity.choice_index = open.choice_index();
+    identity.vocabulary = open.vocabulary_size();
+    identity.live_vocabulary = open.has_live_vocabulary_size() ? open.live_vocabulary_size() : open.vocabulary_size();
+    if (open.parameters().has_repetition_penalty()) {
+      identity.repetition_penalty = open.parameters().repetition_penalty();
+    }
+    identity.frequency_penalty = open.parameters().frequency_penalty();
+    identity.presence_penalty = open.parameters().presence_penalty();
+    uint64_t chain = service::kEmptyChain;
+    for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
+    return service::HistoryHash(chain, open.history().prompt_length(), service::HistoryDigest(identity));
+  }
+  static uint64_t SeedOf(const v1::OpenSequence& open) { return open.has_seed() ? open.seed() : 77; }
+  // With the history that the open carries.
+  void AcceptOpen(FakeStream& stream, const v1::OpenSequence& open, bool stateful) {
+    const std::vector<uint32_t> tokens(open.history().tokens().begin(), open.history().tokens().end());
+    AcceptOpen(stream, open, stateful, static_cast<uint32_t>(stateful ? tokens.size() : 0),
+               stateful ? HashOf(open, tokens) : 0);
+  }
+  void AcceptOpen(FakeStream& stream, const v1::OpenSequence& open, bool stateful, uint32_t position, uint64_t hash) {
     v1::StreamResponse response;
     v1::SequenceOpened& opened = *response.mutable_opened();
     opened.set_request_id(open.request_id());
     opened.set_epoch(open.epoch());
-    opened.mutable_state()->set_seed(open.has_seed() ? open.seed() : 77);
+    opened.mutable_state()->set_seed(SeedOf(open));
     opened.mutable_state()->set_stateful(stateful);
     opened.mutable_state()->set_position(position);
     opened.mutable_state()->set_history_hash(hash);
@@ -169,7 +193,7 @@ class StateHarness {
   }
   void MoveBy(absl::Duration duration) { MoveTo(now + duration); }
 
-  // A sequence that is open on `stream`; the test's prompt for stateful ones is {1, 2}, of hash 12.
+  // A sequence that is open on `stream`; its prompt is {1, 2}.
   std::shared_ptr<client::SequenceRecord> OpenOn(FakeStream& stream, const std::string& id, bool stateful) {
     client::SequenceOptions sequence;
     sequence.request_id = id;
@@ -178,7 +202,7 @@ class StateHarness {
     Opened opened = Open(std::move(sequence));
     const v1::OpenSequence open = TakeOpen(stream);
     EXPECT_EQ(open.has_history(), stateful);
-    AcceptOpen(stream, open, stateful, stateful ? 2 : 0, stateful ? 12 : 0);
+    AcceptOpen(stream, open, stateful);
     EXPECT_TRUE(opened.status->ok()) << *opened.status;
     return opened.record;
   }

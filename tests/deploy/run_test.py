@@ -141,6 +141,9 @@ class RunTest(unittest.TestCase):
     def test_nvidia(self):
         self.run_over_tcp("remote+nvidia", 3)
 
+    def test_amd(self):
+        self.run_over_tcp("remote+amd", 5)
+
     def test_sidecar(self):
         with Pod(manifests.rendered()["sidecar"], f"127.77.{os.getpid() % 256}.4") as pod:
             self.check_serving(pod)
@@ -162,7 +165,7 @@ class RunTest(unittest.TestCase):
             server = manifests.server_of(manifests.pod_of(renderings[name])[1])
             return repr((server.get("env"), server["args"], manifests.flags_of(renderings[name])))
 
-        run = {what_starts(name) for name in ("remote", "node", "remote+nvidia", "sidecar")}
+        run = {what_starts(name) for name in ("remote", "node", "remote+nvidia", "remote+amd", "sidecar")}
         self.assertEqual({what_starts(name) for name in renderings}, run)
 
 

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "tests/client/reference_sequence.h"
+#include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
 #include "tests/e2e/texts.h"
 
@@ -30,6 +32,74 @@ TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
     ASSERT_NO_FATAL_FAILURE(texts.End());
   }
   EXPECT_EQ(texts.steps(), 25);
+}
+
+TEST(FailureTest, AThousandSequencesOutliveBothOfTheirServers) {
+  auto first = StartServer();
+  auto second = StartServer();
+  const int first_port = first->port();
+  const auto client = Connect(QuickOptions({first->address(), second->address()}));
+  Texts texts(client.get(), "text", 1000);
+  const auto kill = [&](std::unique_ptr<demo::ServerProcess>& server) {
+    texts.Begin();
+    server->process().Signal(SIGKILL);
+    ASSERT_TRUE(server->process().Wait(kPatience).ok());
+  };
+  ASSERT_NO_FATAL_FAILURE(texts.Step());
+  ASSERT_NO_FATAL_FAILURE(kill(first));
+  ASSERT_NO_FATAL_FAILURE(texts.End());  // on the second
+  ASSERT_NO_FATAL_FAILURE(texts.Step());
+  first = StartServer({}, first_port);
+  ASSERT_NO_FATAL_FAILURE(kill(second));
+  ASSERT_NO_FATAL_FAILURE(texts.End());  // on the first, which knows nothing
+  ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+TEST(FailureTest, ForksGoOnFromTheirParentsHistoryWhateverServesThem) {
+  auto server = StartServer();
+  const int port = server->port();
+  const auto client = Connect(QuickOptions({server->address()}));
+  client::SequenceOptions options;
+  options.request_id = std::string("parent");
+  options.vocabulary_size = Texts::kVocabulary;
+  options.seed = 3;
+  options.prompt = {1, 2, 3};
+  options.parameters.set_frequency_penalty(0.5f);
+  auto opened = client->Open(options);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ReferenceSequence parent(options.parameters, 3, 0, Texts::kVocabulary, Texts::kVocabulary, options.prompt);
+  uint64_t key = 0;
+  const auto step = [&](client::Sequence* sequence, ReferenceSequence* reference) {
+    const auto row = MakeRow(v1::DTYPE_BF16, Texts::kVocabulary, ++key);
+    const auto outcomes = client->Step({v1::DTYPE_BF16, Texts::kVocabulary, {{sequence, row.data()}}});
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    ASSERT_TRUE(std::holds_alternative<v1::DrawResult>(outcomes->at(0)));
+    EXPECT_EQ(Bits(std::get<v1::DrawResult>(outcomes->at(0))), Bits(reference->Step(v1::DTYPE_BF16, row.data())));
+  };
+  for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(step(opened->get(), &parent));
+
+  client::SequenceOptions child;
+  child.vocabulary_size = options.vocabulary_size;
+  child.seed = 4;
+  child.choice_index = 1;
+  child.parameters = options.parameters;
+  EXPECT_EQ(client->Fork(**opened, child, 7).status().code(), absl::StatusCode::kOutOfRange);
+  for (const uint32_t position : {6u, 5u, 2u}) {
+    child.request_id = absl::StrCat("child ", position);
+    auto forked = client->Fork(**opened, child, position);
+    ASSERT_TRUE(forked.ok()) << forked.status();
+    EXPECT_EQ((*forked)->position(), position);
+    std::vector<uint32_t> tokens = parent.tokens();
+    tokens.resize(position);
+    ReferenceSequence reference(child.parameters, 4, 1, Texts::kVocabulary, Texts::kVocabulary, {});
+    reference.SetTokens(tokens, std::min(position, 3u));
+    ASSERT_NO_FATAL_FAILURE(step(forked->get(), &reference));
+    server->process().Signal(SIGKILL);
+    ASSERT_TRUE(server->process().Wait(kPatience).ok());
+    server = StartServer({}, port);
+    ASSERT_NO_FATAL_FAILURE(step(forked->get(), &reference));
+    ASSERT_NO_FATAL_FAILURE(step(opened->get(), &parent));
+  }
 }
 
 TEST(FailureTest, DrainedServerHandsItsStreamToAnother) {

@@ -59,6 +59,18 @@ TEST_F(MetricsTest, DevicesAndTheirFailures) {
   EXPECT_THAT(text, HasSubstr("\nsortition_device_failures_total{device=\"cpu1\"} 0\n"));
 }
 
+TEST_F(MetricsTest, RoutesAndChecksGoToTheirDevice) {
+  observer_.BatchRouted("cpu1", service::RouteReason::kOnly);
+  observer_.RowsRerun("cpu0", 7);
+  observer_.RowsRechecked("cpu0", 5, 1);
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_routed_batches_total{device=\"cpu1\",reason=\"only\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_routed_batches_total{device=\"cpu0\",reason=\"only\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_rerun_rows_total{device=\"cpu0\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_rechecked_rows_total{device=\"cpu0\",result=\"right\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_rechecked_rows_total{device=\"cpu0\",result=\"wrong\"} 1\n"));
+}
+
 TEST_F(MetricsTest, StreamsAndMessagesGoToTheirTransport) {
   observer_.StreamOpened(service::Transport::kUnix);
   observer_.StreamOpened(service::Transport::kUnix);

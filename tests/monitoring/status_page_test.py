@@ -57,7 +57,7 @@ class StatusPageTest(unittest.TestCase):
     def test_devices_with_load_and_health(self):
         hardware = re.search(r'sortition_device_info\{.*hardware="([^"]*)"', self.metrics).group(1)
         devices = text_of(self.document, "devices")
-        self.assertIn("cpu0 healthy " + " ".join(hardware.split()) + " cpu 0.0 %", devices)
+        self.assertIn("cpu0 serving " + " ".join(hardware.split()) + " cpu 0.0 %", devices)
 
     def test_queue_sequences_and_their_bounds(self):
         bounds = text_of(self.document, "bounds")

@@ -36,7 +36,7 @@ TEST(HistoryHash, PublishedVectors) {
   ASSERT_GE(vectors.values_size(), 4);
   for (const auto& value : vectors.values()) {
     const Struct& vector = value.struct_value();
-    SequenceSpec spec;
+    HistoryIdentity spec;
     spec.law_version = Number(vector, "law_version");
     spec.seed = Hex(vector, "seed");
     spec.choice_index = Number(vector, "choice_index");
@@ -45,33 +45,43 @@ TEST(HistoryHash, PublishedVectors) {
     spec.repetition_penalty = std::bit_cast<float>(static_cast<uint32_t>(Hex(vector, "repetition_penalty_bits")));
     spec.frequency_penalty = std::bit_cast<float>(static_cast<uint32_t>(Hex(vector, "frequency_penalty_bits")));
     spec.presence_penalty = std::bit_cast<float>(static_cast<uint32_t>(Hex(vector, "presence_penalty_bits")));
-    uint64_t hash = EmptyHistoryHash(spec);
-    EXPECT_EQ(hash, Hex(vector, "empty_hash"));
+    const uint64_t digest = HistoryDigest(spec);
+    EXPECT_EQ(digest, Hex(vector, "digest"));
+    uint64_t chain = kEmptyChain;
     for (const auto& token : vector.fields().at("tokens").list_value().values()) {
-      hash = ExtendHistoryHash(hash, static_cast<uint32_t>(token.number_value()));
+      chain = ExtendChain(chain, static_cast<uint32_t>(token.number_value()));
     }
-    EXPECT_EQ(hash, Hex(vector, "hash"));
+    EXPECT_EQ(chain, Hex(vector, "chain"));
+    EXPECT_EQ(HistoryHash(chain, Number(vector, "prompt_length"), digest), Hex(vector, "hash"));
   }
 }
 
-TEST(HistoryHash, EveryWordOfTheSpecMatters) {
-  SequenceSpec spec;
+TEST(HistoryHash, EveryWordOfTheIdentityMatters) {
+  HistoryIdentity spec;
   spec.law_version = 1;
   spec.vocabulary = spec.live_vocabulary = 100;
-  std::set<uint64_t> hashes = {EmptyHistoryHash(spec)};
+  std::set<uint64_t> hashes = {HistoryDigest(spec)};
   const auto changed = [&](auto change) {
-    SequenceSpec other = spec;
+    HistoryIdentity other = spec;
     change(other);
-    EXPECT_TRUE(hashes.insert(EmptyHistoryHash(other)).second);
+    EXPECT_TRUE(hashes.insert(HistoryDigest(other)).second);
   };
-  changed([](SequenceSpec& s) { s.law_version = 2; });
-  changed([](SequenceSpec& s) { s.seed = 1; });
-  changed([](SequenceSpec& s) { s.choice_index = 1; });
-  changed([](SequenceSpec& s) { s.vocabulary = 101; });
-  changed([](SequenceSpec& s) { s.live_vocabulary = 99; });
-  changed([](SequenceSpec& s) { s.repetition_penalty = 2; });
-  changed([](SequenceSpec& s) { s.frequency_penalty = 2; });
-  changed([](SequenceSpec& s) { s.presence_penalty = 2; });
+  changed([](HistoryIdentity& s) { s.law_version = 2; });
+  changed([](HistoryIdentity& s) { s.seed = 1; });
+  changed([](HistoryIdentity& s) { s.choice_index = 1; });
+  changed([](HistoryIdentity& s) { s.vocabulary = 101; });
+  changed([](HistoryIdentity& s) { s.live_vocabulary = 99; });
+  changed([](HistoryIdentity& s) { s.repetition_penalty = 2; });
+  changed([](HistoryIdentity& s) { s.frequency_penalty = 2; });
+  changed([](HistoryIdentity& s) { s.presence_penalty = 2; });
+}
+
+// Penalties count prompt and output apart, so the same tokens with another prompt are another history.
+TEST(HistoryHash, ThePromptMatters) {
+  std::set<uint64_t> hashes;
+  for (uint32_t prompt_length = 0; prompt_length < 100; ++prompt_length) {
+    EXPECT_TRUE(hashes.insert(HistoryHash(kEmptyChain, prompt_length, 7)).second);
+  }
 }
 
 }  // namespace

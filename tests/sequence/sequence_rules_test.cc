@@ -24,10 +24,24 @@ kernels::RowAnswer Token(uint32_t token) {
 
 class SequenceRules : public testing::Test {
  protected:
+  static constexpr uint32_t kKept = 64;
+
   SequenceRules() {
-    const auto taken = sequence_.TakeOver(owner_, spec_, &prompt_);
+    auto prompt = Prompt();
+    const auto taken = sequence_.TakeOver(owner_, spec_, &prompt);
     EXPECT_TRUE(std::holds_alternative<SequencePosition>(taken));
     hash_ = std::get<SequencePosition>(taken).history_hash;
+  }
+
+  std::unique_ptr<SequenceState> Prompt() const {
+    return SequenceState::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept);
+  }
+  // Of the prompt with `tokens` after it.
+  uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
+    uint64_t chain = kEmptyChain;
+    for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
+    for (const uint32_t token : tokens) chain = ExtendChain(chain, token);
+    return HistoryHash(chain, 3, HistoryDigest(spec_->Identity()));
   }
 
   StepIntent Intent(uint64_t id, uint32_t position, uint64_t hash) {
@@ -54,16 +68,15 @@ class SequenceRules : public testing::Test {
   }
 
   const std::shared_ptr<SequenceSpec> spec_ = Spec();
-  const SequenceHistory prompt_{{1, 2, 3}, 3};
   const SequenceOwner owner_{10, 1};
-  Sequence sequence_{owner_, spec_, 64};
+  Sequence sequence_{owner_, spec_, kKept};
   uint64_t hash_ = 0;
 };
 
 TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   const StepIntent intent = Intent(1, 3, hash_);
   const StepAnswer first = Run(intent, 42);
-  EXPECT_EQ(first.history_hash, ExtendHistoryHash(hash_, 42));
+  EXPECT_EQ(first.history_hash, HashWith({42}));
   for (int i = 0; i < 3; ++i) {
     auto again = sequence_.Begin(owner_, intent);
     ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
@@ -96,8 +109,14 @@ TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
   EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
   StepIntent below = Intent(1, 2, hash_);
-  below.truncate_to = 2;  // into the prompt
+  below.truncate_to = 2;  // into the prompt, but with the hash of all of it
   EXPECT_EQ(WhyNot(owner_, below), Reason::kHistoryRequired);
+  StepIntent beyond = Intent(1, 4, hash_);
+  beyond.truncate_to = 4;
+  EXPECT_EQ(WhyNot(owner_, beyond), Reason::kHistoryRequired);
+  StepIntent long_append = Intent(1, 3 + kKept + 1, hash_);
+  long_append.append_tokens.resize(kKept + 1);
+  EXPECT_EQ(WhyNot(owner_, long_append), Reason::kHistoryRequired);
   StepIntent wrong = Intent(1, 4, hash_);
   wrong.append_tokens = {8};
   EXPECT_EQ(WhyNot(owner_, wrong), Reason::kHistoryRequired);
@@ -106,16 +125,72 @@ TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
 
 TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
   const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
-  StepIntent next = Intent(2, 5, ExtendHistoryHash(ExtendHistoryHash(hash_, 50), 51));
+  StepIntent next = Intent(2, 5, HashWith({50, 51}));
   next.truncate_to = 3;
   next.append_tokens = {50, 51};
-  EXPECT_EQ(Run(next, 60).history_hash, ExtendHistoryHash(*next.history_hash, 60));
+  EXPECT_EQ(Run(next, 60).history_hash, HashWith({50, 51, 60}));
   EXPECT_NE(drawn.history_hash, *next.history_hash);
+}
+
+// The tokens that are left of a prompt are the prompt; what comes after them is output.
+TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
+  StepIntent cut = Intent(1, 2, 0);
+  cut.truncate_to = 2;
+  const uint64_t chain = ExtendChain(ExtendChain(kEmptyChain, 1), 2);
+  const uint64_t digest = HistoryDigest(spec_->Identity());
+  cut.history_hash = HistoryHash(chain, 2, digest);
+  auto begun = sequence_.Begin(owner_, cut);
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+  sequence_.Abort(std::get<StepGrant>(begun).ticket);
+  // Taken back, the prompt is as long as it was.
+  begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+  sequence_.Abort(std::get<StepGrant>(begun).ticket);
+  EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendChain(chain, 3), 2, digest));
+}
+
+// A device that goes on with an abandoned step reads what it was lent, whatever the new owner does.
+TEST_F(SequenceRules, AnAbandonedStepsPatchesStayAsTheyWere) {
+  auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
+  const auto lent = std::get<StepGrant>(begun).patches;
+  const std::vector<kernels::TokenPatch> copy = *lent;
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, spec_, nullptr)));
+  begun = sequence_.Begin({11, 2}, Intent(1, 3, hash_));
+  ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+  ASSERT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(42))));
+  EXPECT_EQ(*lent, copy);
+}
+
+TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
+  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  auto spec = std::make_shared<SequenceSpec>(*spec_);
+  spec->choice_index = 1;
+  spec->seed = 10;
+  for (const uint32_t position : {4u, 3u, 1u, 0u}) {
+    auto forked = sequence_.Fork(owner_, spec, position);
+    ASSERT_TRUE(std::holds_alternative<std::unique_ptr<SequenceState>>(forked));
+    const auto& state = std::get<std::unique_ptr<SequenceState>>(forked);
+    const std::vector<uint32_t> tokens = {1, 2, 3, 42};
+    const auto built = SequenceState::Build(spec, std::span(tokens).first(position), std::min(position, 3u), kKept);
+    EXPECT_EQ(state->history_hash(), built->history_hash());
+    EXPECT_EQ(*state->LendPatches(), *built->LendPatches());
+  }
+  const auto why_not = [&](const SequenceOwner& owner, std::optional<uint32_t> position) {
+    auto forked = sequence_.Fork(owner, spec, position);
+    return std::holds_alternative<Refusal>(forked) ? std::get<Refusal>(forked).reason : Reason::kMalformedMessage;
+  };
+  EXPECT_EQ(why_not(owner_, 5), Reason::kHistoryRequired);
+  EXPECT_EQ(why_not({9, 1}, 3), Reason::kSuperseded);
+  auto begun = sequence_.Begin(owner_, Intent(2, 4, drawn.history_hash));
+  EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kStepInFlight);
+  sequence_.Abort(std::get<StepGrant>(begun).ticket);
+  sequence_.Retire();
+  EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
 TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsEdits) {
   const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
-  StepIntent edit = Intent(2, 4, ExtendHistoryHash(hash_, 50));
+  StepIntent edit = Intent(2, 4, HashWith({50}));
   edit.truncate_to = 3;
   edit.append_tokens = {50};
   auto begun = sequence_.Begin(owner_, edit);
@@ -135,7 +210,9 @@ TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
   EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 3, hash_)), Reason::kSuperseded);
   for (const SequenceOwner& loser : {owner_, SequenceOwner{11, 3}}) {
-    auto taken = sequence_.TakeOver(loser, spec_, &prompt_);
+    auto prompt = Prompt();
+    auto taken = sequence_.TakeOver(loser, spec_, &prompt);
+    EXPECT_NE(prompt, nullptr) << "taken although refused";
     ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
     EXPECT_EQ(std::get<Refusal>(taken).reason, Reason::kSuperseded);
     EXPECT_EQ(std::get<Refusal>(taken).limit, "> 11");
@@ -162,7 +239,8 @@ TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
        {+[](SequenceSpec& s) { s.seed = 1; }, +[](SequenceSpec& s) { s.repetition_penalty = 2; },
         +[](SequenceSpec& s) { s.listed_patches = {{.token = 1, .flags = kernels::TokenPatch::kBanned}}; }}) {
     Sequence sequence(owner_, spec_, 64);
-    ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt_)));
+    auto prompt = Prompt();
+    ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt)));
     auto other = Spec();
     change(*other);
     auto taken = sequence.TakeOver({11, 2}, other, nullptr);
@@ -186,7 +264,9 @@ TEST_F(SequenceRules, ARetiredSequenceAsksForAReplay) {
   const StepAnswer first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
   sequence_.Retire();
-  EXPECT_TRUE(std::holds_alternative<Refusal>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1))));
+  const auto late = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1));
+  ASSERT_TRUE(std::holds_alternative<Refusal>(late));
+  EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kStepCancelled);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 4, first.history_hash)), Reason::kHistoryRequired);
 }
 

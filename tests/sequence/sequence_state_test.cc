@@ -52,111 +52,244 @@ std::vector<TokenPatch> Expected(const SequenceSpec& spec, const std::vector<uin
   return sorted;
 }
 
-uint64_t ExpectedHash(const SequenceSpec& spec, const std::vector<uint32_t>& history) {
-  uint64_t hash = EmptyHistoryHash(spec);
-  for (uint32_t token : history) hash = ExtendHistoryHash(hash, token);
-  return hash;
+uint64_t ExpectedHash(const SequenceSpec& spec, const std::vector<uint32_t>& history, uint32_t prompt_length) {
+  uint64_t chain = kEmptyChain;
+  for (uint32_t token : history) chain = ExtendChain(chain, token);
+  return HistoryHash(chain, prompt_length, HistoryDigest(spec.Identity()));
 }
 
 // A history that repeats itself as text does.
 uint32_t NextToken(std::mt19937& random) { return random() % (random() % 3 == 0 ? kVocabulary : 40); }
 
+std::vector<uint32_t> Tokens(std::mt19937& random, size_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t& token : tokens) token = NextToken(random);
+  return tokens;
+}
+
+// The state, and the history that it should be of.
+struct Pair {
+  std::unique_ptr<SequenceState> state;
+  std::vector<uint32_t> history;
+  uint32_t prompt = 0;
+
+  void Check() const {
+    ASSERT_EQ(state->position(), history.size());
+    ASSERT_EQ(state->prompt_length(), prompt);
+    ASSERT_EQ(state->history_hash(), ExpectedHash(state->spec(), history, prompt));
+    ASSERT_EQ(*state->LendPatches(), Expected(state->spec(), history, prompt));
+    state->EndLoan();
+  }
+  void Append(uint32_t token) {
+    state->Append(token);
+    history.push_back(token);
+  }
+  // Cuts and appends, and takes it back half of the time.
+  void Edit(std::mt19937& random, uint32_t to, const std::vector<uint32_t>& append) {
+    const SequenceState::Undo undo = state->Edit(to, append);
+    if (random() % 2 == 0) {
+      state->Revert(undo);
+      return;
+    }
+    history.resize(to);
+    prompt = std::min(prompt, to);
+    history.insert(history.end(), append.begin(), append.end());
+  }
+};
+
 class SequenceStateTest : public testing::TestWithParam<std::array<float, 3>> {
  protected:
+  Pair Build(std::mt19937& random, size_t tokens, uint32_t prompt, uint32_t kept) {
+    const std::vector<uint32_t> history = Tokens(random, tokens);
+    return {SequenceState::Build(spec_, history, prompt, kept), history, prompt};
+  }
   std::shared_ptr<SequenceSpec> spec_ = Spec(GetParam()[0], GetParam()[1], GetParam()[2]);
 };
 
 TEST_P(SequenceStateTest, AThousandStepsWithTruncationsEqualARebuiltState) {
   std::mt19937 random(11);
-  std::vector<uint32_t> history;
-  for (int i = 0; i < 50; ++i) history.push_back(NextToken(random));
-  const uint32_t prompt = 50;
-  SequenceState state(spec_, history, prompt, 4096);
+  Pair pair = Build(random, 150, 100, 4096);
   for (int step = 0; step < 1000; ++step) {
     if (random() % 5 == 0) {
-      const uint32_t length = static_cast<uint32_t>(history.size());
-      const uint32_t to = length - random() % std::min(length - prompt + 1, 70u);
-      std::vector<uint32_t> append(random() % 4);
-      for (uint32_t& token : append) token = NextToken(random);
-      const SequenceState::Undo undo = state.Edit(to, append);
-      if (random() % 2 == 0) {
-        state.Revert(undo);
-      } else {
-        history.resize(to);
-        history.insert(history.end(), append.begin(), append.end());
-      }
+      const uint32_t length = static_cast<uint32_t>(pair.history.size());
+      pair.Edit(random, length - random() % std::min(length, 120u), Tokens(random, random() % 4));
     } else {
-      history.push_back(NextToken(random));
-      state.Append(history.back());
+      pair.Append(NextToken(random));
     }
-    ASSERT_EQ(state.position(), history.size());
-    ASSERT_EQ(state.history_hash(), ExpectedHash(*spec_, history)) << "step " << step;
-    ASSERT_EQ(*state.SharePatches(), Expected(*spec_, history, prompt)) << "step " << step;
-    SequenceState rebuilt(spec_, history, prompt, 4096);
-    ASSERT_EQ(*state.SharePatches(), *rebuilt.SharePatches());
-    ASSERT_EQ(state.history_hash(), rebuilt.history_hash());
+    ASSERT_NO_FATAL_FAILURE(pair.Check()) << "step " << step;
+  }
+  EXPECT_LT(pair.prompt, 100u) << "no cut went into the prompt";
+}
+
+TEST_P(SequenceStateTest, WhatWasLentIsNotTouchedByLaterChanges) {
+  std::mt19937 random(1);
+  Pair pair = Build(random, 3, 3, 100);
+  const auto before = pair.state->LendPatches();
+  const std::vector<TokenPatch> copy = *before;
+  pair.Append(1);
+  pair.Append(77);
+  pair.state->Edit(4, std::vector<uint32_t>{5, 6});
+  EXPECT_EQ(*before, copy);
+}
+
+TEST_P(SequenceStateTest, AWorkerThatIsDoneReadingCostsNoCopy) {
+  std::mt19937 random(1);
+  Pair pair = Build(random, 3, 3, 100);
+  const auto* lent = pair.state->LendPatches().get();
+  pair.state->EndLoan();
+  pair.Append(77);
+  EXPECT_EQ(pair.state->LendPatches().get(), lent);
+  pair.state->LeaveLoan();
+  pair.Append(78);
+  EXPECT_NE(pair.state->LendPatches().get(), lent);
+}
+
+// Parent, child and grandchild go their own ways, under other seeds, and one under other penalties.
+TEST_P(SequenceStateTest, ForksAreWhatTheirOwnHistoriesMakeThem) {
+  std::mt19937 random(5);
+  std::vector<Pair> family;
+  family.push_back(Build(random, 300, 100, 512));
+  for (int step = 0; step < 600; ++step) {
+    Pair& one = family[random() % family.size()];
+    if (step % 60 == 30) {
+      auto spec = std::make_shared<SequenceSpec>(*spec_);
+      spec->choice_index = static_cast<uint32_t>(step);
+      if (step % 120 == 30) spec->presence_penalty += 0.5f;
+      const uint32_t at =
+          static_cast<uint32_t>(one.history.size() - random() % std::min<size_t>(one.history.size(), 200));
+      if (at < one.state->lowest_truncation()) continue;
+      Pair child{one.state->Fork(spec, at), one.history, std::min(one.prompt, at)};
+      child.history.resize(at);
+      family.push_back(std::move(child));
+    } else if (step % 7 == 0) {
+      const auto length = static_cast<uint32_t>(one.history.size());
+      one.Edit(random, std::max<uint32_t>(length - random() % std::min(length, 20u), one.state->lowest_truncation()),
+               Tokens(random, random() % 4));
+    } else {
+      one.Append(NextToken(random));
+    }
+    for (const Pair& pair : family) ASSERT_NO_FATAL_FAILURE(pair.Check()) << "step " << step;
+  }
+  EXPECT_GE(family.size(), 8u);
+}
+
+TEST_P(SequenceStateTest, PiecesAddUpToTheWhole) {
+  std::mt19937 random(8);
+  const std::vector<uint32_t> history = Tokens(random, 1000);
+  for (const uint32_t prompt : {0u, 1u, 64u, 333u, 1000u}) {
+    SequenceState::Builder builder(prompt, 128);
+    std::span<const uint32_t> rest = history;
+    while (!rest.empty()) {
+      const size_t piece = std::min<size_t>(rest.size(), random() % 100);
+      builder.Add(rest.first(piece));
+      rest = rest.subspan(piece);
+    }
+    Pair pair{builder.Finish(spec_), history, prompt};
+    ASSERT_NO_FATAL_FAILURE(pair.Check());
+    for (int i = 0; i < 100; ++i) pair.Append(NextToken(random));
+    ASSERT_NO_FATAL_FAILURE(pair.Check());
   }
 }
 
-TEST_P(SequenceStateTest, WhatWasHandedOutIsNotTouchedByLaterChanges) {
-  SequenceState state(spec_, std::vector<uint32_t>{1, 2, 3}, 3, 100);
-  const auto before = state.SharePatches();
-  const std::vector<TokenPatch> copy = *before;
-  state.Append(1);
-  state.Append(77);
-  state.Edit(4, std::vector<uint32_t>{5, 6});
-  EXPECT_EQ(*before, copy);
+TEST_P(SequenceStateTest, ASnapshotGoesOnLikeItsOriginal) {
+  std::mt19937 random(9);
+  for (const size_t length : {0u, 5u, 64u, 700u}) {
+    Pair pair = Build(random, length, static_cast<uint32_t>(length / 2), 128);
+    pair.state = SequenceState::FromSnapshot(spec_, pair.state->Snapshot(), 64);
+    ASSERT_NE(pair.state, nullptr);
+    ASSERT_NO_FATAL_FAILURE(pair.Check());
+    for (int i = 0; i < 100; ++i) {
+      pair.Append(NextToken(random));
+      if (i % 10 == 0) pair.Edit(random, static_cast<uint32_t>(pair.history.size()) - random() % 30 % (i + 1), {});
+      ASSERT_NO_FATAL_FAILURE(pair.Check());
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Penalties, SequenceStateTest,
                          testing::Values(std::array{1.3f, 0.0f, 0.0f}, std::array{1.0f, 0.4f, 0.0f},
                                          std::array{1.0f, 0.0f, -0.7f}, std::array{0.8f, 0.1f, 0.2f}));
 
+TEST(SequenceState, ASnapshotThatContradictsItselfIsNone) {
+  const auto spec = Spec(1.2f, 0.1f, 0);
+  std::mt19937 random(4);
+  const SequenceSnapshot good = SequenceState::Build(spec, Tokens(random, 300), 100, 64)->Snapshot();
+  ASSERT_GT(good.kept_from, 0u);
+  const auto reads = [&](auto change) {
+    SequenceSnapshot snapshot = good;
+    change(snapshot);
+    return SequenceState::FromSnapshot(spec, snapshot, 64) != nullptr;
+  };
+  EXPECT_TRUE(reads([](auto&) {}));
+  EXPECT_FALSE(reads([](auto& s) { ++s.prompt_length; }));
+  EXPECT_FALSE(reads([](auto& s) { s.prompt_length = 1000; }));
+  EXPECT_FALSE(reads([](auto& s) { ++s.history_hash; }));
+  EXPECT_FALSE(reads([](auto& s) { ++s.chain_before; }));
+  EXPECT_FALSE(reads([](auto& s) { s.kept_from += 64; }));
+  EXPECT_FALSE(reads([](auto& s) { ++s.kept_from; }));
+  EXPECT_FALSE(reads([](auto& s) { s.kept.pop_back(); }));
+  EXPECT_FALSE(reads([](auto& s) { s.kept[0] ^= 1; }));
+  EXPECT_FALSE(reads([](auto& s) { s.tokens.pop_back(); }));
+  EXPECT_FALSE(reads([](auto& s) { s.tokens[0] = kVocabulary; }));
+  EXPECT_FALSE(reads([](auto& s) { s.tokens[0] = s.tokens[1]; }));
+  EXPECT_FALSE(reads([](auto& s) { ++s.in_history[0]; }));
+  EXPECT_FALSE(reads([](auto& s) { s.in_output[0] = s.in_history[0] + 1; }));
+  EXPECT_FALSE(reads([](auto& s) { s.in_output.clear(); }));
+  // Under another seed it is another sequence's.
+  auto other = std::make_shared<SequenceSpec>(*spec);
+  other->seed = 8;
+  EXPECT_EQ(SequenceState::FromSnapshot(other, good, 64), nullptr);
+}
+
+// Counts that a cut would take below zero are found although the sums are right.
+TEST(SequenceState, ASnapshotCountsAllThatItKeeps) {
+  const auto spec = Spec(1.2f, 0.1f, 0);
+  SequenceSnapshot snapshot = SequenceState::Build(spec, std::vector<uint32_t>{10, 11, 10, 11}, 2, 64)->Snapshot();
+  ASSERT_EQ(snapshot.tokens, (std::vector<uint32_t>{10, 11}));
+  snapshot.in_history = {1, 3};
+  snapshot.in_output = {1, 1};
+  EXPECT_EQ(SequenceState::FromSnapshot(spec, snapshot, 64), nullptr);
+}
+
 TEST(SequenceState, KeepsAtLeastThePromisedHistoryAndLittleMore) {
   const auto spec = Spec(1.2f, 0.1f, 0);
-  SequenceState state(spec, {}, 0, 256);
-  std::vector<uint32_t> history;
+  Pair pair{SequenceState::Build(spec, {}, 0, 256), {}, 0};
   std::mt19937 random(3);
   for (int i = 0; i < 20'000; ++i) {
-    history.push_back(NextToken(random));
-    state.Append(history.back());
-    ASSERT_LE(state.lowest_truncation(), std::max(0, i + 1 - 256));
-    ASSERT_GE(state.lowest_truncation() + 2 * 256 + 128, static_cast<uint32_t>(i + 1));
+    pair.Append(NextToken(random));
+    ASSERT_LE(pair.state->lowest_truncation(), std::max(0, i + 1 - 256));
+    ASSERT_GE(pair.state->lowest_truncation() + 256 + 128, static_cast<uint32_t>(i + 1));
   }
-  EXPECT_LT(state.bytes(), 64u << 10);
+  EXPECT_LT(pair.state->bytes(), 64u << 10);
   // Truncating as deep as promised still gives the right hash and counts.
-  state.Edit(20'000 - 256, {});
-  history.resize(20'000 - 256);
-  EXPECT_EQ(state.history_hash(), ExpectedHash(*spec, history));
-  EXPECT_EQ(*state.SharePatches(), Expected(*spec, history, 0));
+  pair.state->Edit(20'000 - 256, {});
+  pair.history.resize(20'000 - 256);
+  ASSERT_NO_FATAL_FAILURE(pair.Check());
 }
 
 TEST(SequenceState, AppendingAsMuchAsIsKeptCanBeReverted) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   const uint32_t kept = 128;
-  std::vector<uint32_t> history(500);
   std::mt19937 random(5);
-  for (uint32_t& token : history) token = NextToken(random);
-  SequenceState state(spec, history, 10, kept);
+  const std::vector<uint32_t> history = Tokens(random, 500);
+  Pair pair{SequenceState::Build(spec, history, 10, kept), history, 10};
   for (int round = 0; round < 50; ++round) {
-    const uint64_t hash = state.history_hash();
-    const std::vector<TokenPatch> patches = *state.SharePatches();
-    std::vector<uint32_t> append(kept);
-    for (uint32_t& token : append) token = NextToken(random);
-    const auto undo = state.Edit(state.position() - random() % kept, append);
-    state.Revert(undo);
-    ASSERT_EQ(state.history_hash(), hash);
-    ASSERT_EQ(*state.SharePatches(), patches);
-    state.Append(NextToken(random));
+    const auto undo = pair.state->Edit(pair.state->position() - random() % kept, Tokens(random, kept));
+    pair.state->Revert(undo);
+    ASSERT_NO_FATAL_FAILURE(pair.Check());
+    pair.Append(NextToken(random));
+    ASSERT_LE(pair.state->lowest_truncation(), pair.state->position() - kept);
   }
 }
 
 TEST(SequenceState, MemoryIsOfTheOrderOfDistinctTokensNotOfTheVocabulary) {
   auto spec = Spec(1.2f, 0, 0);
   spec->vocabulary = spec->live_vocabulary = 1'000'000;
-  std::vector<uint32_t> history(1000, 999'999);
-  SequenceState state(spec, history, 1000, 4096);
-  EXPECT_LT(state.bytes(), 16u << 10);
+  const std::vector<uint32_t> history(1000, 999'999);
+  EXPECT_LT(SequenceState::Build(spec, history, 1000, 4096)->bytes(), 16u << 10);
+  // And not of the history either, beyond what is kept.
+  const std::vector<uint32_t> long_history(200'000, 999'999);
+  EXPECT_LT(SequenceState::Build(spec, long_history, 1000, 4096)->bytes(), 32u << 10);
 }
 
 }  // namespace

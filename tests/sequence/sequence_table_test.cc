@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -39,9 +40,9 @@ class SequenceTableTest : public testing::Test {
   SequenceKey Key(int i) { return {"default", "worker", absl::StrCat("request-", i)}; }
 
   std::variant<SequenceTable::Opened, Refusal> Open(int i, uint32_t tokens = 10) {
-    SequenceHistory history{std::vector<uint32_t>(tokens), tokens};
-    for (uint32_t t = 0; t < tokens; ++t) history.tokens[t] = t;
-    return table().Open(Key(i), {1, 1}, Spec(), &history);
+    std::vector<uint32_t> history(tokens);
+    std::iota(history.begin(), history.end(), 0);
+    return table().Open(Key(i), {1, 1}, Spec(), SequenceState::Build(Spec(), history, tokens, limits_.kept_history));
   }
   bool Known(int i) {
     return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), {1, 1}, Spec(), nullptr));
@@ -164,11 +165,11 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
   for (uint64_t worker = 0; worker < 4; ++worker) {
     threads.emplace_back([this, worker] {
       std::mt19937 random(static_cast<uint32_t>(worker));
-      const SequenceHistory history{{1, 2, 3}, 3};
+      const std::vector<uint32_t> history = {1, 2, 3};
       for (int i = 0; i < 2000; ++i) {
         const SequenceKey key = Key(static_cast<int>(random() % 16));
         const SequenceOwner owner{static_cast<uint64_t>(i), worker};
-        auto opened = table().Open(key, owner, Spec(), &history);
+        auto opened = table().Open(key, owner, Spec(), SequenceState::Build(Spec(), history, 3, 4096));
         if (!std::holds_alternative<SequenceTable::Opened>(opened)) continue;
         Sequence& sequence = *std::get<SequenceTable::Opened>(opened).sequence;
         StepIntent intent;
@@ -190,8 +191,8 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
   EXPECT_LE(table().live_sequences(), 8u);
   for (int i = 0; i < 16; ++i) {
     const SequenceOwner last{1'000'000, 99};
-    const SequenceHistory history{{1}, 1};
-    ASSERT_TRUE(std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, Spec(), &history)));
+    auto state = SequenceState::Build(Spec(), std::vector<uint32_t>{1}, 1, 4096);
+    ASSERT_TRUE(std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, Spec(), std::move(state))));
     table().Close(Key(i), last);
   }
   EXPECT_EQ(table().live_sequences(), 0u);

@@ -47,8 +47,8 @@ TEST(OpenRequest, CarriesWhatWasSent) {
   EXPECT_EQ(request.spec->vocabulary, 100u);
   EXPECT_EQ(request.spec->live_vocabulary, 90u);
   ASSERT_TRUE(request.history.has_value());
-  EXPECT_EQ(request.history->history.tokens, std::vector<uint32_t>{89});
-  EXPECT_EQ(request.history->history.prompt_length, 1u);
+  EXPECT_EQ(request.history->tokens, std::vector<uint32_t>{89});
+  EXPECT_EQ(request.history->prompt_length, 1u);
   EXPECT_FALSE(request.history->continues);
 }
 

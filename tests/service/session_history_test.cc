@@ -76,12 +76,12 @@ TEST_F(SessionHistory, ThePromptIsThatOfTheFirstPiece) {
   v1::OpenSequence last = Piece(whole, 5, 10, false);
   last.mutable_history()->set_prompt_length(1);
   ExpectOpened(worker().MustOpen(last), whole);
-  // A truncation to the prompt's end is kept, one below is not.
+  // What a truncation leaves of the prompt is the prompt.
   PlainSequence plain(whole);
   plain.TruncateTo(7);
   testing::StepBuilder step(1, kStatefulVocabulary);
   AddPeak(&step, "a", 1, plain, 5).set_truncate_to(7);
-  ExpectError(worker().Run(step.Build()).at(0), Reason::kHistoryRequired, "");
+  EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), 5u);
 }
 
 TEST_F(SessionHistory, PiecesOfSeveralSequencesMayAlternate) {
@@ -97,6 +97,9 @@ TEST_F(SessionHistory, PiecesOfSeveralSequencesMayAlternate) {
 TEST_F(SessionHistory, PiecesMustFollowOneAnother) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   ExpectError(worker().Open(Piece(whole, 5, 10, true)).error(), Reason::kContradiction, "open.history.offset");
+  // The history has had its answer.
+  SendSilently(Piece(whole, 10, 20, true));
+  SendSilently(Piece(whole, 20, 50, false));
   ExpectError(worker().Open(Piece(whole, 5, 10, false)).error(), Reason::kContradiction, "open.history.offset");
   for (const auto& [from, limit] : {std::pair{21, "20"}, std::pair{19, "20"}, std::pair{45, "20"}}) {
     SendSilently(Piece(whole, 0, 20, true));
@@ -168,6 +171,48 @@ TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
   ExpectOpened(worker().MustOpen(Piece(a, 40, 60, false)), a);
 }
 
+TEST_F(SessionHistory, ABadPieceIsAnsweredOnceWhateverFollows) {
+  const v1::OpenSequence whole = Long("a", 1, 50);
+  const auto spoil = [](v1::OpenSequence piece) {
+    piece.mutable_history()->set_tokens(0, 1000);
+    return piece;
+  };
+  SendSilently(Piece(whole, 0, 10, true));
+  ExpectError(worker().Open(spoil(Piece(whole, 10, 20, true))).error(), Reason::kOutOfRange, "open.history.tokens[0]");
+  SendSilently(spoil(Piece(whole, 20, 30, true)));
+  SendSilently(Piece(whole, 30, 50, false));
+  // A new attempt is heard, whether it starts anew or names another epoch.
+  ExpectError(worker().Open(spoil(Piece(whole, 0, 10, true))).error(), Reason::kOutOfRange, "open.history.tokens[0]");
+  SendSilently(Piece(whole, 0, 10, true));
+  ExpectOpened(worker().MustOpen(Piece(whole, 10, 50, false)), whole);
+  ExpectError(worker().Open(spoil(Piece(whole, 0, 10, true))).error(), Reason::kOutOfRange, "open.history.tokens[0]");
+  v1::OpenSequence later = Piece(whole, 10, 20, false);
+  later.set_epoch(2);
+  ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
+}
+
+// Histories have a budget of their own, below that of steps; who has to wait is told how long.
+TEST_F(SessionHistory, LongOnesWaitForTheirBudget) {
+  limits_.replay_tokens_per_second = 100'000;
+  const v1::OpenSequence first = Long("first", 1, 20'000);
+  ExpectOpened(worker().MustOpen(first), first);
+  const v1::OpenSequence second = Long("second", 1, 20'000);
+  const v1::Error full = worker().Open(Piece(second, 0, 10'000, true)).error();
+  ExpectError(full, Reason::kOverloaded, "open.history");
+  EXPECT_GE(full.retry_after().seconds() * 1'000'000'000 + full.retry_after().nanos(), 200'000'000);
+  SendSilently(Piece(second, 10'000, 20'000, false));
+  // Short ones are taken, and steps are answered.
+  const v1::OpenSequence small = Long("small", 1, 100);
+  ExpectOpened(worker().MustOpen(small), small);
+  const PlainSequence plain(small);
+  EXPECT_EQ(worker().Run(PeakStep(1, "small", 1, plain, 9)).at(0).draw().token(), 9u);
+  // A worker without a history is told its time before it sends it.
+  const v1::Error unknown = worker().Open(Reopened(Long("third", 1, 0), 1)).error();
+  ExpectError(unknown, Reason::kHistoryRequired, "open.history");
+  engine_->clock().Advance(absl::Seconds(1));
+  ExpectOpened(worker().MustOpen(second), second);
+}
+
 // Empty pieces hold no tokens, but each is an entry.
 TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
   limits_.stream_sequences = 3;
@@ -199,22 +244,21 @@ TEST_F(SessionHistory, AnotherSpecNeedsTheHistoryAgain) {
   ExpectOpened(worker().MustOpen(changed), open);
 }
 
-// The hash of the empty history is a chain of bijections, so that a worker can find a seed under which a narrower
-// vocabulary has the hash of a wider one. The wider one's tokens must not reach the kernels all the same.
+// The digest of a sequence is a chain of bijections, so that a worker can find a seed under which a narrower vocabulary
+// has the hash of a wider one. The wider one's tokens must not reach the kernels all the same.
 class Inverse {
  public:
-  static uint64_t SeedFor(uint64_t wanted_hash, const SequenceSpec& spec) {
+  static uint64_t SeedFor(uint64_t wanted_hash, const HistoryIdentity& identity) {
     // From the last word absorbed back to the seed; the words after it are those of history_hash.cc.
-    const uint64_t words[] = {spec.choice_index,
-                              spec.vocabulary,
-                              spec.live_vocabulary,
-                              std::bit_cast<uint32_t>(spec.repetition_penalty),
-                              std::bit_cast<uint32_t>(spec.frequency_penalty),
-                              std::bit_cast<uint32_t>(spec.presence_penalty)};
+    const uint64_t words[] = {identity.choice_index,
+                              identity.vocabulary,
+                              identity.live_vocabulary,
+                              std::bit_cast<uint32_t>(identity.repetition_penalty),
+                              std::bit_cast<uint32_t>(identity.frequency_penalty),
+                              std::bit_cast<uint32_t>(identity.presence_penalty)};
     uint64_t hash = wanted_hash;
     for (size_t i = std::size(words); i-- > 0;) hash = Unabsorb(hash) ^ words[i];
-    const uint64_t start = 0x736f72746974696f;
-    return Unabsorb(hash) ^ Absorb(start, spec.law_version);
+    return Unabsorb(hash) ^ Absorb(kEmptyChain, identity.law_version);
   }
 
  private:
@@ -244,16 +288,16 @@ TEST_F(SessionHistory, ACollidingSpecIsAnotherSpec) {
   v1::OpenSequence narrow = Reopened(wide, 1);
   narrow.set_live_vocabulary_size(10);
 
-  SequenceSpec spec;
-  spec.law_version = wide.law_version();
-  spec.seed = wide.seed();
-  spec.vocabulary = spec.live_vocabulary = kStatefulVocabulary;
-  spec.presence_penalty = wide.parameters().presence_penalty();
-  const uint64_t hash = EmptyHistoryHash(spec);
-  spec.live_vocabulary = 10;
-  spec.seed = Inverse::SeedFor(hash, spec);
-  ASSERT_EQ(EmptyHistoryHash(spec), hash);
-  narrow.set_seed(spec.seed);
+  HistoryIdentity identity;
+  identity.law_version = wide.law_version();
+  identity.seed = wide.seed();
+  identity.vocabulary = identity.live_vocabulary = kStatefulVocabulary;
+  identity.presence_penalty = wide.parameters().presence_penalty();
+  const uint64_t hash = HistoryDigest(identity);
+  identity.live_vocabulary = 10;
+  identity.seed = Inverse::SeedFor(hash, identity);
+  ASSERT_EQ(HistoryDigest(identity), hash);
+  narrow.set_seed(identity.seed);
   ExpectError(worker().Open(narrow).error(), Reason::kHistoryRequired, "");
 }
 

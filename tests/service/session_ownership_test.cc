@@ -136,7 +136,7 @@ TEST_F(SessionOwnership, ACloseWhileAStepIsInFlight) {
   first_.Send(PeakStep(1, "a", 1, plain_, 20));
   first_.Send(testing::CloseOf("a", 5));
   engine_.fake().FinishAll();
-  ExpectError(first_.Results(1, 1).at(0), Reason::kSuperseded, "");
+  ExpectError(first_.Results(1, 1).at(0), Reason::kStepCancelled, "");
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
   EXPECT_EQ(engine_->sequences().state_bytes(), 0u);
   EXPECT_TRUE(first_.IsIdle());

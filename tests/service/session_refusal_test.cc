@@ -111,27 +111,11 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
 
 TEST_F(SessionRefusal, KindsThatAreNotBuilt) {
   v1::StreamRequest request;
-  request.mutable_fork()->mutable_child()->set_request_id("child");
-  worker_.Send(request);
-  auto response = worker_.Await([](const auto& message) { return message.has_forked(); });
-  EXPECT_EQ(response->forked().request_id(), "child");
-  ExpectError(response->forked().error(), Reason::kNotImplemented, "fork");
-
   request.mutable_upload_mask()->set_mask_id(4);
   worker_.Send(request);
-  response = worker_.Await([](const auto& message) { return message.has_mask_uploaded(); });
+  const auto response = worker_.Await([](const auto& message) { return message.has_mask_uploaded(); });
   EXPECT_EQ(response->mask_uploaded().mask_id(), 4u);
   ExpectError(response->mask_uploaded().error(), Reason::kNotImplemented, "upload_mask");
-
-  request.mutable_export_sequence()->set_request_id("a");
-  worker_.Send(request);
-  response = worker_.Await([](const auto& message) { return message.has_exported(); });
-  EXPECT_EQ(response->exported().request_id(), "a");
-  ExpectError(response->exported().error(), Reason::kNotImplemented, "export_sequence");
-
-  request.mutable_import_sequence();
-  worker_.Send(request);
-  ExpectError(worker_.Rejected().error(), Reason::kNotImplemented, "import_sequence");
   ExpectStreamGoesOn();
 }
 

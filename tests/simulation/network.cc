@@ -242,6 +242,7 @@ void Network::Arrive(Connection* connection, const v1::StreamResponse& response)
       }
     }
   }
+  if (response.forked().has_state()) ++tally_.forks;
   events->OnResponse(connection->number, response);
   if (timeline_.Now() < repeat_until_[connection->worker] && !connection->worker_gone) {
     ++tally_.repeated_answers;

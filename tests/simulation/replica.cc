@@ -65,7 +65,8 @@ class Replica::SimulatedDevice final : public devices::Device {
   }
 
   Replica& replica_;
-  const devices::DeviceDescription description_{"simulated", "cpu", "none", 4, 2};
+  const devices::DeviceDescription description_{
+      .name = "simulated", .kind = "cpu", .hardware = "none", .max_batch_rows = 4, .batches_in_flight = 2};
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
 };
 

@@ -67,9 +67,17 @@ uint32_t StepsOf(uint64_t seed, uint32_t sequence) {
   return Draws(seed, Choice::kSequence, {sequence, 1}).Between(6, 14);
 }
 
-Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed) {
+std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence) {
+  Draws draws(seed, Choice::kSequence, {sequence, 2});
+  if (!draws.OneIn(3)) return std::nullopt;
+  return ForkPlan{draws.Between(1, 5), draws.OneIn(2) ? 100 : draws.Between(0, 100)};
+}
+
+Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed,
+           const std::vector<uint32_t>& start, uint32_t prompt) {
   testing::ReferenceSequence reference(options.parameters, sampler_seed, options.choice_index, kVocabulary, kVocabulary,
                                        options.prompt);
+  reference.SetTokens(start, prompt);
   steps_.resize(StepsOf(seed, sequence));
   for (uint32_t i = 0; i < steps_.size(); ++i) {
     TextStep& step = steps_[i];

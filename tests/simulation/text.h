@@ -21,6 +21,12 @@ inline constexpr uint32_t kVocabulary = 24;
 client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence);
 // How many tokens are drawn.
 uint32_t StepsOf(uint64_t seed, uint32_t sequence);
+// Before which of its steps a sequence is forked, and at which share of its length, in percent; absent for most.
+struct ForkPlan {
+  uint32_t step = 0;
+  uint32_t percent = 0;
+};
+std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence);
 
 // One step as its caller asks for it, and the right answer.
 struct TextStep {
@@ -41,7 +47,11 @@ struct TextStep {
 // The run without faults, by the plain reference. `sampler_seed` is the seed in force.
 class Text {
  public:
-  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed);
+  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed)
+      : Text(seed, sequence, options, sampler_seed, options.prompt, static_cast<uint32_t>(options.prompt.size())) {}
+  // Of a sequence that starts as a fork with these tokens.
+  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed,
+       const std::vector<uint32_t>& tokens, uint32_t prompt_length);
 
   const TextStep& step(uint32_t index) const { return steps_[index]; }
   uint32_t steps() const { return static_cast<uint32_t>(steps_.size()); }

@@ -9,6 +9,12 @@
 #include "tests/simulation/draw.h"
 
 namespace sortition::simulation {
+namespace {
+
+// Numbers of forks, apart from those of all other sequences.
+constexpr uint32_t kFirstChild = 1000;
+
+}  // namespace
 
 // One life of the client: its state machine, its timer, and what has ended and waits to be told.
 class Worker::Process final : public client::StreamEvents, public std::enable_shared_from_this<Process> {
@@ -108,6 +114,7 @@ struct Worker::Job {
   bool busy = false;
   bool edited = false;  // the step's edits have been made
   bool done = false;
+  std::optional<ForkPlan> fork;  // still to be made
 };
 
 Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log,
@@ -124,6 +131,7 @@ Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* 
     job->number = index_ * world_.sequences + i;
     job->options = OptionsOf(world_.seed, job->number);
     job->record = std::make_shared<client::SequenceRecord>(job->options);
+    job->fork = ForkOf(world_.seed, job->number);
     jobs_.push_back(std::move(job));
   }
 }
@@ -284,7 +292,32 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
       return fail_(absl::StrCat(NameOf(*job), ": after step ", step, " the client's text is not the right one"));
     }
   }
+  if (job->fork && job->fork->step == job->step) Fork(job);
   if (job->step == job->text->steps()) FinishJob(job);
+}
+
+// A second completion of the same text goes on from some place in it.
+void Worker::Fork(Job* parent) {
+  const ForkPlan plan = *std::exchange(parent->fork, std::nullopt);
+  auto child = std::make_unique<Job>();
+  child->number = parent->number + kFirstChild;
+  child->options = parent->options;
+  child->options.request_id += " fork";
+  child->options.choice_index += 5;
+  const TextStep& now = parent->text->step(parent->step);
+  const uint32_t position = static_cast<uint32_t>(now.tokens.size() * plan.percent / 100);
+  const std::vector<uint32_t> tokens(now.tokens.begin(), now.tokens.begin() + position);
+  const uint32_t prompt_length = std::min(now.prompt_length, position);
+  child->text =
+      std::make_unique<Text>(world_.seed, child->number, child->options, *child->options.seed, tokens, prompt_length);
+  child->options.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
+  child->record = std::make_shared<client::SequenceRecord>(child->options);
+  child->record->origin = client::SequenceRecord::Origin{parent->record, position};
+  {
+    absl::MutexLock lock(&child->record->mutex);
+    child->record->history.Append(std::span(tokens).subspan(prompt_length));
+  }
+  jobs_.push_back(std::move(child));
 }
 
 void Worker::FinishJob(Job* job) {

@@ -41,6 +41,7 @@ class Worker {
   bool ApplyEdits(Job* job);
   void OnOpened(Job* job, uint64_t generation, const absl::Status& status);
   void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome);
+  void Fork(Job* parent);
   void FinishJob(Job* job);
   std::string NameOf(const Job& job) const;
 

@@ -48,18 +48,19 @@ Tally& Tally::operator+=(const Tally& other) {
   superseded += other.superseded;
   overloaded += other.overloaded;
   history_required += other.history_required;
+  forks += other.forks;
   zombie_tokens += other.zombie_tokens;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
 }
 
 std::string Tally::Describe() const {
-  std::string text = absl::StrCat(tokens, " tokens in ", batches, " batches, ", replayed_tokens, " tokens replayed, ",
-                                  evicted_sequences, " sequences evicted, ", history_required, " histories asked for, ",
-                                  superseded, " superseded, ", overloaded, " overloaded, ", missed_deadlines,
-                                  " missed deadlines, ", drained_streams, " drained streams, ", lost_messages,
-                                  " lost messages, ", late_requests, " late requests, ", repeated_answers,
-                                  " repeated answers, ", zombie_tokens, " tokens of zombies; faults:");
+  std::string text = absl::StrCat(
+      tokens, " tokens in ", batches, " batches, ", replayed_tokens, " tokens replayed, ", evicted_sequences,
+      " sequences evicted, ", history_required, " histories asked for, ", superseded, " superseded, ", overloaded,
+      " overloaded, ", missed_deadlines, " missed deadlines, ", drained_streams, " drained streams, ", lost_messages,
+      " lost messages, ", late_requests, " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ",
+      zombie_tokens, " tokens of zombies; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

@@ -61,18 +61,18 @@ PlainSequence::PlainSequence(const v1::OpenSequence& open)
 
 uint64_t PlainSequence::hash() const {
   const law::SamplingParameters law = LawParameters(open_.parameters());
-  service::SequenceSpec spec;
-  spec.law_version = open_.law_version();
-  spec.seed = open_.seed();
-  spec.choice_index = open_.choice_index();
-  spec.vocabulary = open_.vocabulary_size();
-  spec.live_vocabulary = LiveVocabulary(open_);
-  spec.repetition_penalty = law.repetition_penalty;
-  spec.frequency_penalty = law.frequency_penalty;
-  spec.presence_penalty = law.presence_penalty;
-  uint64_t hash = service::EmptyHistoryHash(spec);
-  for (const uint32_t token : tokens_) hash = service::ExtendHistoryHash(hash, token);
-  return hash;
+  service::HistoryIdentity identity;
+  identity.law_version = open_.law_version();
+  identity.seed = open_.seed();
+  identity.choice_index = open_.choice_index();
+  identity.vocabulary = open_.vocabulary_size();
+  identity.live_vocabulary = LiveVocabulary(open_);
+  identity.repetition_penalty = law.repetition_penalty;
+  identity.frequency_penalty = law.frequency_penalty;
+  identity.presence_penalty = law.presence_penalty;
+  uint64_t chain = service::kEmptyChain;
+  for (const uint32_t token : tokens_) chain = service::ExtendChain(chain, token);
+  return service::HistoryHash(chain, prompt_length_, service::HistoryDigest(identity));
 }
 
 std::vector<kernels::TokenPatch> PlainSequence::Patches() const {

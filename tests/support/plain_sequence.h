@@ -2,6 +2,7 @@
 // law's reference. What the service is compared with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -34,7 +35,10 @@ class PlainSequence {
   v1::DrawResult Draw(const Row& row) const { return Draw(row, position()); }
 
   void Append(uint32_t token) { tokens_.push_back(token); }
-  void TruncateTo(uint32_t position) { tokens_.resize(position); }
+  void TruncateTo(uint32_t position) {
+    tokens_.resize(position);
+    prompt_length_ = std::min(prompt_length_, position);
+  }
 
  private:
   std::vector<kernels::TokenPatch> Patches() const;

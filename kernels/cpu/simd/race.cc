@@ -24,13 +24,17 @@ struct Words {
   V32 low, high;
 };
 
+// So many vectors of words are made at once: as the target has registers for. A power of two.
+constexpr size_t kAtOnce = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+
 // The words of the indices first, first + 1, ..., where `first` is even.
-HWY_INLINE void ConsecutiveWords(const NoiseSource& source, uint32_t first, Words (&words)[2]) {
+HWY_INLINE void ConsecutiveWords(const NoiseSource& source, uint32_t first, Words (&words)[kAtOnce]) {
   const D64 d;
-  const V64 pairs = hn::Add(hn::Iota(d, 0), hn::Set(d, first / 2));
-  NoiseLanes noise[2];
-  source.Words({pairs, hn::Add(pairs, hn::Set(d, kLanes / 2))}, noise);
-  for (size_t i = 0; i < 2; ++i) words[i] = {Zip(noise[i].x, noise[i].z), Zip(noise[i].y, noise[i].w)};
+  V64 pairs[kAtOnce];
+  for (size_t i = 0; i < kAtOnce; ++i) pairs[i] = hn::Add(hn::Iota(d, 0), hn::Set(d, (first + i * kLanes) / 2));
+  NoiseLanes noise[kAtOnce];
+  source.Words(pairs, noise);
+  for (size_t i = 0; i < kAtOnce; ++i) words[i] = {Zip(noise[i].x, noise[i].z), Zip(noise[i].y, noise[i].w)};
 }
 
 // The word of each index.
@@ -64,10 +68,10 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
   const NoiseSource source(law::kGroupTag, key);
   const V32 least = hn::Set(d, HWY_MAX(floor, row_scale.first_live_key));
   const uint32_t groups = row.groups;
-  for (uint32_t group = 0; group < groups; group += 2 * kLanes) {
-    Words words[2];
+  for (uint32_t group = 0; group < groups; group += kAtOnce * kLanes) {
+    Words words[kAtOnce];
     ConsecutiveWords(source, group, words);
-    for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
       const uint32_t at = group + i * kLanes;
       const V32 keys = hn::LoadU(d, row.maxima + at);
       // A group's s has the unit 2^-24: seven octaves more than half of the upper word.

@@ -33,7 +33,7 @@ class Floats32 {
 
   static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
 
-  HWY_INLINE V LoadGroup(const std::byte* elements) { return Load<law::kGroupSize / kLanes, 0>(elements); }
+  HWY_INLINE V LoadGroup(const std::byte* elements, size_t) { return Load<law::kGroupSize / kLanes, 0>(elements); }
 
   bool FoundNan() const { return !hn::AllTrue(D(), hn::And(numbers_[0], numbers_[1])); }
 
@@ -81,11 +81,18 @@ class Positive16 {
   using V = hn::Vec<D>;
   static constexpr size_t kBytes = 2;
 
-  HWY_INLINE Positive16() : most_(hn::Zero(D16())) {}
+  // `minus_infinity` is that of the type.
+  HWY_INLINE explicit Positive16(uint16_t minus_infinity) : minus_infinity_(hn::Set(D16(), minus_infinity)) {
+#if HWY_TARGET == HWY_AVX3
+    for (__mmask32& numbers : numbers_) numbers = ~__mmask32{0};
+#else
+    most_ = hn::Zero(D16());
+#endif
+  }
 
   static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
 
-  HWY_INLINE V LoadGroup(const std::byte* elements) {
+  HWY_INLINE V LoadGroup(const std::byte* elements, [[maybe_unused]] size_t group) {
     const D d;
     V larger = hn::LoadU(d, reinterpret_cast<const int16_t*>(elements));
     V16 most = hn::BitCast(D16(), larger);
@@ -94,17 +101,34 @@ class Positive16 {
       larger = Larger(larger, v);
       most = hn::Max(most, hn::BitCast(D16(), v));
     }
+#if HWY_TARGET == HWY_AVX3
+    // The port that takes maxima of integers has enough to do; this goes to another.
+    __mmask32& numbers = numbers_[group % kWatches];
+    numbers = _mm512_mask_cmple_epu16_mask(numbers, most.raw, minus_infinity_.raw);
+#else
     most_ = hn::Max(most_, most);
+#endif
     return larger;
   }
 
   // Of the negative ones.
-  bool FoundNan(uint16_t minus_infinity) const {
-    return !hn::AllFalse(D16(), hn::Gt(most_, hn::Set(D16(), minus_infinity)));
+  bool FoundNan() const {
+#if HWY_TARGET == HWY_AVX3
+    return (numbers_[0] & numbers_[1] & numbers_[2] & numbers_[3]) != ~__mmask32{0};
+#else
+    return !hn::AllFalse(D16(), hn::Gt(most_, minus_infinity_));
+#endif
   }
 
  private:
+  V16 minus_infinity_;
+#if HWY_TARGET == HWY_AVX3
+  // Taken in turn, as above; a bit is clear where a NaN was met.
+  static constexpr size_t kWatches = 4;
+  __mmask32 numbers_[kWatches];
+#else
   V16 most_;
+#endif
 };
 
 // f16 and bf16 that are all negative: the smallest magnitude is the largest number.
@@ -116,7 +140,7 @@ class Negative16 {
 
   static HWY_INLINE V Larger(V a, V b) { return hn::Min(a, b); }
 
-  HWY_INLINE V LoadGroup(const std::byte* elements) {
+  HWY_INLINE V LoadGroup(const std::byte* elements, size_t) {
     const D d;
     V larger = hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements));
     for (size_t i = hn::MaxLanes(d); i < law::kGroupSize; i += hn::MaxLanes(d)) {
@@ -145,20 +169,15 @@ HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
   }
 }
 
-// Lane i stands for the whole of group i. Calls prepare(first, groups) before it loads these.
-template <class Reader, typename Prepare, typename Load>
-HWY_INLINE typename Reader::V WholeGroups(Prepare prepare, Load load) {
+// Lane i stands for the whole of group i.
+template <class Reader, typename Load>
+HWY_INLINE typename Reader::V WholeGroups(Load load) {
   const typename Reader::D d;
   constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
   typename Reader::V parts[kBlocks];
-  // Not unrolled, or the compiler would prepare everything before it loads anything.
-#pragma GCC unroll 1
-  for (size_t i = 0; i < kBlocks; ++i) {
-    prepare(i * kBlock, kBlock);
-    parts[i] = PartsOfGroups<kBlock, Reader>(i * kBlock, load);
-  }
+  for (size_t i = 0; i < kBlocks; ++i) parts[i] = PartsOfGroups<kBlock, Reader>(i * kBlock, load);
   if constexpr (kBlocks == 1) return parts[0];
   if constexpr (kBlocks == 2) {
     return Reader::Larger(hn::ConcatLowerLower(d, parts[1], parts[0]), hn::ConcatUpperUpper(d, parts[1], parts[0]));
@@ -173,19 +192,27 @@ HWY_INLINE typename Reader::V WholeGroups(Prepare prepare, Load load) {
 }
 
 // So far ahead are cache lines asked for: left to itself the processor asks too late even for what lies in its L2,
-// because of the work between the loads.
+// because of the work between the loads. May be past the row's end, since nothing is read.
 constexpr size_t kPrefetchBytes = 2048;
+
+HWY_INLINE void Prefetch(const std::byte* line) {
+#if HWY_ARCH_X86
+  // What asks in C++ is moved by the compiler, to where many lines are asked for at once and the gain is lost.
+  asm volatile("prefetcht0 %0" : : "m"(*line));
+#else
+  hwy::Prefetch(line);
+#endif
+}
 
 // The same of consecutive groups, of which the first lies at `elements`.
 template <class Reader>
 HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
   constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
-  return WholeGroups<Reader>(
-      [&](size_t first, size_t groups) HWY_ATTR {
-        const std::byte* const ahead = elements + first * kGroupBytes + kPrefetchBytes;
-        for (size_t line = 0; line < groups * kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
-      },
-      [&](size_t group) HWY_ATTR { return reader->LoadGroup(elements + group * kGroupBytes); });
+  return WholeGroups<Reader>([&](size_t group) HWY_ATTR {
+    const std::byte* const at = elements + group * kGroupBytes;
+    for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
+    return reader->LoadGroup(at, group);
+  });
 }
 
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
@@ -197,7 +224,7 @@ struct Reader32 {
   HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
     hn::StoreU(KeyOf(hn::BitCast(D32(), ConsecutiveGroups(elements, &floats))), D32(), keys);
   }
-  HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements); }
+  HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements, 0); }
   bool FoundNan() const { return floats.FoundNan(); }
 
   Floats32 floats;
@@ -207,7 +234,7 @@ template <DType kType>
 struct Reader16 {
   static constexpr uint32_t kStep = 2 * kLanes;
 
-  HWY_INLINE Reader16() {}
+  HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
   HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
     using D = Positive16::D;
@@ -224,8 +251,8 @@ struct Reader16 {
       hn::StoreU(KeyOf(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i))), D32(), keys + i);
     }
   }
-  HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements); }
-  bool FoundNan() const { return positive.FoundNan(kType == DType::kF16 ? 0xfc00 : 0xff80); }
+  HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements, 0); }
+  bool FoundNan() const { return positive.FoundNan(); }
 
   Positive16 positive;
 };
@@ -286,7 +313,6 @@ void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uin
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     for (uint32_t i = 0; i < count; i += kLanes) {
       const VF32 maxima = WholeGroups<Floats32>(
-          [](size_t, size_t) HWY_ATTR {},
           // Behind the list's end: its first, again.
           [&](size_t lane) HWY_ATTR { return LoadSent<kType>(row, groups[i + lane < count ? i + lane : 0]); });
       hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);

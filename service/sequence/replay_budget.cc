@@ -1,0 +1,61 @@
+// A leaky bucket in units of time, and places in the queue behind it.
+#include "service/sequence/replay_budget.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace sortition::service {
+namespace {
+
+// So much of the budget may be taken at once.
+constexpr absl::Duration kBurst = absl::Milliseconds(50);
+// Nobody is told to wait longer: whoever is refused again is given a better estimate.
+constexpr absl::Duration kLongestWait = absl::Seconds(30);
+constexpr double kCostWhileRowsWait = 4;
+
+}  // namespace
+
+ReplayBudget::ReplayBudget(const Limits& limits, const Clock* clock, Entropy* entropy)
+    : tokens_per_second_(static_cast<double>(limits.replay_tokens_per_second)), clock_(*clock), entropy_(*entropy) {}
+
+absl::Duration ReplayBudget::Cost(uint64_t tokens) const {
+  return absl::Seconds(static_cast<double>(tokens) / tokens_per_second_);
+}
+
+std::optional<Refusal> ReplayBudget::Admit(uint64_t tokens) {
+  if (tokens <= kShortHistory) return std::nullopt;
+  absl::MutexLock lock(&mutex_);
+  if (spent_until_ <= clock_.Now() + kBurst) return std::nullopt;
+  return Refusal{Reason::kOverloaded, "open.history",
+                 absl::StrCat("replay_tokens_per_second ", static_cast<uint64_t>(tokens_per_second_)),
+                 "other histories come first", Reserve(tokens)};
+}
+
+void ReplayBudget::Spend(uint64_t tokens, bool rows_wait) {
+  absl::MutexLock lock(&mutex_);
+  spent_until_ = std::max(spent_until_, clock_.Now()) + Cost(tokens) * (rows_wait ? kCostWhileRowsWait : 1);
+}
+
+void ReplayBudget::Completed(uint64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  usual_tokens_ += (static_cast<double>(tokens) - usual_tokens_) / 8;
+}
+
+absl::Duration ReplayBudget::Advice(uint64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  if (tokens == 0) tokens = static_cast<uint64_t>(usual_tokens_);
+  if (tokens <= kShortHistory) return absl::ZeroDuration();
+  return Reserve(tokens);
+}
+
+absl::Duration ReplayBudget::Reserve(uint64_t tokens) {
+  const absl::Time now = clock_.Now();
+  promised_until_ = std::max({promised_until_, spent_until_, now});
+  const absl::Duration wait = promised_until_ - now;
+  promised_until_ = std::min(promised_until_ + Cost(tokens), now + kLongestWait);
+  if (wait <= kBurst) return absl::ZeroDuration();
+  return wait * (1 + static_cast<double>(entropy_.Draw() >> 40) / (1 << 26));  // up to a quarter more
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,26 @@
+// A sequence's state as plain data, on its way to another process.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sortition::service {
+
+// The form in which it travels (proto/sortition/v1/sequence_snapshot.proto).
+inline constexpr uint32_t kSnapshotFormat = 1;
+
+// O(distinct tokens + kept history), as the state itself. The options are not part of it.
+struct SequenceSnapshot {
+  uint32_t prompt_length = 0;
+  uint64_t history_hash = 0;
+  // Tokens before `kept_from`, a multiple of TokenLog::kChunkTokens, are known by their chain and their counts alone.
+  uint32_t kept_from = 0;
+  uint64_t chain_before = 0;
+  std::vector<uint32_t> kept;  // tokens from kept_from on
+  // In parallel, by ascending token; of the whole history.
+  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> in_history;
+  std::vector<uint32_t> in_output;
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,53 @@
+// Chunks of tokens, each with the chain before it.
+#include "service/sequence/token_log.h"
+
+#include "kernels/check.h"
+
+namespace sortition::service {
+
+uint32_t TokenLog::at(uint32_t position) const {
+  const uint32_t chunk = (position - kept_from_) / kChunkTokens;
+  const Chunk& holder = chunk < full_.size() ? *full_[chunk] : open_;
+  return holder.tokens[position % kChunkTokens];
+}
+
+void TokenLog::Push(uint32_t token) {
+  open_.tokens[length_ % kChunkTokens] = token;
+  chain_ = ExtendChain(chain_, token);
+  ++length_;
+  if (length_ % kChunkTokens != 0) return;
+  full_.push_back(std::make_shared<const Chunk>(open_));
+  open_.chain_before = chain_;
+}
+
+void TokenLog::Truncate(uint32_t position) {
+  SORTITION_CHECK(position >= kept_from_ && position <= length_);
+  const uint32_t chunk = (position - kept_from_) / kChunkTokens;
+  if (chunk < full_.size()) {
+    open_ = *full_[chunk];
+    full_.resize(chunk);
+  }
+  length_ = position;
+  chain_ = open_.chain_before;
+  for (uint32_t i = 0; i < position % kChunkTokens; ++i) chain_ = ExtendChain(chain_, open_.tokens[i]);
+}
+
+void TokenLog::Trim(uint32_t kept) {
+  if (length_ - kept_from_ < uint64_t{kept} + kChunkTokens) return;
+  const uint32_t chunks = (length_ - kept_from_ - kept) / kChunkTokens;
+  full_.erase(full_.begin(), full_.begin() + chunks);
+  kept_from_ += chunks * kChunkTokens;
+}
+
+void TokenLog::StartAt(uint32_t kept_from, uint64_t chain) {
+  SORTITION_CHECK(length_ == 0 && kept_from % kChunkTokens == 0);
+  kept_from_ = length_ = kept_from;
+  chain_ = open_.chain_before = chain;
+}
+
+uint64_t TokenLog::bytes() const {
+  constexpr uint64_t kControlBlock = 16;
+  return full_.capacity() * sizeof(full_[0]) + full_.size() * (sizeof(Chunk) + kControlBlock);
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,92 @@
+// The state behind a session, shared with its rows in flight. session.cc is its life and its dispatch,
+// session_sequences.cc and session_steps.cc are what messages do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "service/request/open_request.h"
+#include "service/request/payload_view.h"
+#include "service/request/step_request.h"
+#include "service/stream/partial_histories.h"
+#include "service/stream/partial_snapshots.h"
+#include "service/stream/session.h"
+#include "service/stream/step_in_flight.h"
+#include "service/stream/stream_sequence.h"
+
+namespace sortition::service {
+
+class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Session::Impl> {
+ public:
+  // `stream_id` is unique in the process.
+  Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
+      : engine_(*engine),
+        name_space_(std::move(name_space)),
+        sink_(std::move(sink)),
+        stream_id_(stream_id),
+        partial_histories_(engine->limits(), &engine->replays()),
+        partial_snapshots_(engine->limits()) {}
+
+  void OnFrame(Frame frame);
+  void OnRejectedFrame(const Refusal& refusal);
+  void OnSent(const SentRelease& release);
+  bool WantsFrames() const;
+  bool Idle() const;
+  void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
+  void Close();
+
+  void Answer(v1::StepResults results, const StepInFlight& step, bool last) override;
+  bool Wanted() const override;
+
+ private:
+  // What any message must keep to before its kind is looked at.
+  std::optional<Refusal> CheckFrame(const Frame& frame) const;
+  std::optional<Refusal> OnHello(const v1::Hello& hello);
+  std::optional<Refusal> OnOpen(const v1::OpenSequence& open);
+  std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
+  std::optional<Refusal> OnExport(const v1::ExportSequence& message);
+  std::optional<Refusal> OnImport(const v1::ImportSequence& message);
+  void OnStep(Frame frame);
+  void OnCancel(const v1::CancelStep& cancel);
+  std::optional<Refusal> OnClose(const v1::CloseSequence& close);
+
+  std::variant<const StreamSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
+  std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  void AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state);
+  void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const PayloadView& logits,
+                  const std::optional<PayloadView>& masks, StepInFlight* step);
+
+  void Send(v1::StreamResponse response, SentRelease release = {});
+  void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
+  void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
+  std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
+
+  Engine& engine_;
+  const std::string name_space_;
+  const std::shared_ptr<SessionSink> sink_;
+  const uint64_t stream_id_;
+
+  // Touched by OnFrame's thread alone. The name of the worker session is set before the first step and then stays, so
+  // that answers may read it.
+  bool greeted_ = false;
+  uint64_t messages_ = 0;
+  std::string worker_session_;
+  absl::flat_hash_map<std::string, StreamSequence> sequences_;
+  PartialHistories partial_histories_;
+  PartialSnapshots partial_snapshots_;
+
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t unanswered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t unanswered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<uint64_t, std::weak_ptr<StepInFlight>> steps_ ABSL_GUARDED_BY(mutex_);  // by batch_id
+};
+
+}  // namespace sortition::service

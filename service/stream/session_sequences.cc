@@ -1,0 +1,205 @@
+// Sequences of a stream: opened, forked, exported, imported, closed.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
+#include "service/request/snapshot_request.h"
+#include "service/result/encode.h"
+#include "service/result/encode_snapshot.h"
+#include "service/sequence/history_hash.h"
+#include "service/stream/session_impl.h"
+
+namespace sortition::service {
+namespace {
+
+// Exported states leave in messages of at most so many bytes.
+constexpr size_t kSnapshotPieceBytes = 1 << 20;
+
+}  // namespace
+
+std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
+  const v1::History& piece = open.history();
+  if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
+  auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
+  OpenRequest& request = std::get<OpenRequest>(parsed);
+  std::unique_ptr<SequenceState> state;
+  if (request.history) {
+    auto added = partial_histories_.Add(&request, engine_.batcher().queued_rows() > 0);
+    if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
+    auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
+    if (history == nullptr) return std::nullopt;  // only the last piece is answered
+    if (history->length() > history->prompt_length()) engine_.observer().HistoryReplayed(history->length());
+    state = history->Finish(request.spec);
+  }
+  auto outcome = Open(request, std::move(state));
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) {
+    if (refusal->reason == Reason::kHistoryRequired) refusal->retry_after = engine_.replays().Advice(0);
+    return std::move(*refusal);
+  }
+  AnswerOpened(open, std::move(std::get<v1::OpenedState>(outcome)));
+  return std::nullopt;
+}
+
+void Session::Impl::AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state) {
+  v1::StreamResponse response;
+  response.mutable_opened()->set_request_id(open.request_id());
+  response.mutable_opened()->set_epoch(open.epoch());
+  *response.mutable_opened()->mutable_state() = std::move(state);
+  Send(std::move(response));
+}
+
+std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& request,
+                                                           std::unique_ptr<SequenceState> state) {
+  if (!sequences_.contains(request.request_id)) {
+    if (auto refusal = CheckCount(sequences_.size() + 1, engine_.limits().stream_sequences, "open")) {
+      refusal->message = "close sequences that are done with";
+      return *refusal;
+    }
+  }
+  StreamSequence sequence{request.spec, {request.epoch, stream_id_}, nullptr, nullptr};
+  v1::OpenedState opened;
+  opened.set_seed(request.spec->seed);
+  opened.set_stateful(request.spec->stateful());
+  opened.set_history_hash(HistoryHash(kEmptyChain, 0, HistoryDigest(request.spec->Identity())));
+  if (request.spec->stateful()) {
+    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{name_space_, worker_session_, request.request_id});
+    auto result = engine_.sequences().Open(*sequence.key, sequence.owner, request.spec, std::move(state));
+    if (auto* refusal = std::get_if<Refusal>(&result)) return std::move(*refusal);
+    SequenceTable::Opened& at = std::get<SequenceTable::Opened>(result);
+    sequence.state = std::move(at.sequence);
+    opened.set_position(at.at.position);
+    opened.set_history_hash(at.at.history_hash);
+    opened.set_last_step_id(at.at.last_step_id);
+  }
+  sequences_[request.request_id] = std::move(sequence);
+  engine_.observer().SequenceOpened();
+  engine_.event_log().SequenceOpened(
+      {worker_session_, request.model, request.spec->vocabulary, request.spec->stateful()});
+  return opened;
+}
+
+std::variant<const StreamSequence*, Refusal> Session::Impl::Find(const std::string& request_id,
+                                                                 absl::string_view field) const {
+  if (auto refusal = CheckName(request_id, field)) return *std::move(refusal);
+  const auto it = sequences_.find(request_id);
+  if (it == sequences_.end()) {
+    return Refusal{Reason::kUnknownSequence, std::string(field), "", "this stream has not opened the sequence"};
+  }
+  return &it->second;
+}
+
+std::optional<Refusal> Session::Impl::OnFork(const v1::ForkSequence& fork) {
+  const v1::OpenSequence& child = fork.child();
+  auto parsed = ParseOpen(child, engine_.limits(), "fork.child", &engine_.entropy());
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
+  const OpenRequest& request = std::get<OpenRequest>(parsed);
+  if (request.history) {
+    return Refusal{Reason::kContradiction, "fork.child.history", "", "the history is the parent's"};
+  }
+  auto found = Find(fork.parent_request_id(), "fork.parent_request_id");
+  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+  const StreamSequence& parent = *std::get<const StreamSequence*>(found);
+  if (child.request_id() == fork.parent_request_id()) {
+    return Refusal{Reason::kContradiction, "fork.child.request_id", "", "is the parent's"};
+  }
+  if (request.spec->vocabulary != parent.spec->vocabulary ||
+      request.spec->live_vocabulary != parent.spec->live_vocabulary) {
+    return Refusal{Reason::kVocabularyMismatch, "fork.child.vocabulary_size",
+                   absl::StrCat(parent.spec->vocabulary, ", ", parent.spec->live_vocabulary, " live"),
+                   "the vocabulary is the parent's"};
+  }
+  std::unique_ptr<SequenceState> state;
+  if (request.spec->stateful()) {
+    if (parent.state == nullptr) {
+      return Refusal{Reason::kHistoryRequired, "fork.parent_request_id", "", "the parent keeps no history"};
+    }
+    std::optional<uint32_t> position;
+    if (fork.has_position()) position = fork.position();
+    auto forked = parent.state->Fork(parent.owner, request.spec, position);
+    if (auto* refusal = std::get_if<Refusal>(&forked)) {
+      refusal->field = "fork";
+      return std::move(*refusal);
+    }
+    state = std::move(std::get<std::unique_ptr<SequenceState>>(forked));
+  }
+  auto outcome = Open(request, std::move(state));
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
+  v1::StreamResponse response;
+  response.mutable_forked()->set_request_id(child.request_id());
+  *response.mutable_forked()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
+  Send(std::move(response));
+  return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::OnExport(const v1::ExportSequence& message) {
+  auto found = Find(message.request_id(), "export_sequence.request_id");
+  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+  const StreamSequence& sequence = *std::get<const StreamSequence*>(found);
+  if (sequence.state == nullptr) {
+    return Refusal{Reason::kContradiction, "export_sequence.request_id", "", "the sequence keeps no state"};
+  }
+  auto exported = sequence.state->Export(sequence.owner);
+  if (auto* refusal = std::get_if<Refusal>(&exported)) {
+    refusal->field = "export_sequence";
+    return std::move(*refusal);
+  }
+  const std::string bytes = EncodeSnapshot(std::get<SequenceSnapshot>(exported));
+  for (size_t offset = 0; offset < bytes.size(); offset += kSnapshotPieceBytes) {
+    v1::StreamResponse response;
+    response.mutable_exported()->set_request_id(message.request_id());
+    response.mutable_exported()->set_state(bytes.substr(offset, kSnapshotPieceBytes));
+    response.mutable_exported()->set_continues(offset + kSnapshotPieceBytes < bytes.size());
+    Send(std::move(response));
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message) {
+  if (partial_snapshots_.Skips(message)) return std::nullopt;
+  auto parsed = ParseOpen(message.open(), engine_.limits(), "import_sequence.open", &engine_.entropy());
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
+  const OpenRequest& request = std::get<OpenRequest>(parsed);
+  if (request.history) {
+    return Refusal{Reason::kContradiction, "import_sequence.open.history", "", "the history is in the state"};
+  }
+  if (!message.open().has_seed()) return MissingField("import_sequence.open.seed");
+  if (!request.spec->stateful()) {
+    return Refusal{Reason::kContradiction, "import_sequence.open.parameters", "", "no option looks at the history"};
+  }
+  auto added = partial_snapshots_.Add(message);
+  if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
+  const auto& whole = std::get<std::optional<std::string>>(added);
+  if (!whole) return std::nullopt;  // only the last piece is answered
+  auto snapshot = ParseSnapshot(*whole, engine_.limits(), "import_sequence.state");
+  if (auto* refusal = std::get_if<Refusal>(&snapshot)) return std::move(*refusal);
+  auto state =
+      SequenceState::FromSnapshot(request.spec, std::get<SequenceSnapshot>(snapshot), engine_.limits().kept_history);
+  if (state == nullptr) {
+    return Refusal{Reason::kContradiction, "import_sequence.state", "",
+                   "is not the state of a sequence with these options"};
+  }
+  auto outcome = Open(request, std::move(state));
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
+  AnswerOpened(message.open(), std::move(std::get<v1::OpenedState>(outcome)));
+  return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
+  if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
+  partial_histories_.Drop(close.request_id());
+  partial_snapshots_.Drop(close.request_id());
+  const auto it = sequences_.find(close.request_id());
+  // Without state nobody owns it, and epochs mean nothing.
+  const bool ours = it != sequences_.end() && (!it->second.key || it->second.owner.epoch == close.epoch());
+  if (ours) {
+    if (it->second.key) engine_.sequences().Close(*it->second.key, it->second.owner);
+    sequences_.erase(it);
+  }
+  v1::StreamResponse response;
+  response.mutable_closed()->set_request_id(close.request_id());
+  Send(std::move(response));
+  return std::nullopt;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,160 @@
+// Steps: from the message to the batcher, and from their rows' outcomes to answers.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "service/result/encode.h"
+#include "service/stream/session_impl.h"
+
+namespace sortition::service {
+
+void Session::Impl::OnStep(Frame frame) {
+  const absl::Time now = engine_.clock().Now();
+  const uint64_t batch_id = frame.message.step().batch_id();
+  const uint32_t rows = static_cast<uint32_t>(frame.message.step().rows_size());
+  const uint64_t bytes = frame.bytes;
+  {
+    absl::MutexLock lock(&mutex_);
+    unanswered_rows_ += rows;
+    unanswered_bytes_ += bytes;
+  }
+  uint64_t payload_bytes = 0;
+  for (const Payload& payload : frame.payloads) payload_bytes += payload.size;
+  engine_.observer().StepReceived(rows, payload_bytes);
+
+  auto parsed = ParseStepShape(frame.message.step(), frame.payloads, engine_.limits());
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return RefuseStep(batch_id, *refusal, rows, bytes);
+  const StepShape& shape = std::get<StepShape>(parsed);
+
+  auto step =
+      std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), shared_from_this());
+  step->arrived = now;
+  step->deadline = now + shape.timeout;
+  step->priority = shape.priority;
+  step->traced = shape.traced;
+  if (auto refusal = RegisterStep(step)) return RefuseStep(batch_id, *refusal, rows, bytes);
+
+  const v1::Step& message = step->frame().message.step();
+  const PayloadView logits(step->frame().payloads[shape.logits_payload]);
+  std::optional<PayloadView> masks;
+  if (shape.mask_payload) masks.emplace(step->frame().payloads[*shape.mask_payload]);
+  absl::flat_hash_map<absl::string_view, int> uses;
+  for (const v1::StepRow& row : message.rows()) ++uses[row.request_id()];
+  for (int i = 0; i < message.rows_size(); ++i) {
+    const v1::StepRow& row = message.rows(i);
+    if (uses[row.request_id()] > 1) {
+      step->RefuseNow(i, row.step_id(),
+                      Refusal{Reason::kDuplicateRow, absl::StrCat("step.rows[", i, "].request_id"), "1 row",
+                              "the step has several rows for this sequence; none of them is served"});
+      continue;
+    }
+    AddStepRow(row, i, shape, logits, masks, step.get());
+  }
+  std::vector<QueuedRow> queued = step->TakeRows();
+  if (!queued.empty()) {
+    if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
+      step->AbortRows();
+      {
+        absl::MutexLock lock(&mutex_);
+        steps_.erase(batch_id);
+      }
+      return RefuseStep(batch_id, *refusal, rows, bytes);
+    }
+  }
+  step->SendImmediate();
+}
+
+std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInFlight>& step) {
+  absl::MutexLock lock(&mutex_);
+  if (draining_) {
+    return Refusal{Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
+  }
+  if (!steps_.try_emplace(step->batch_id(), step).second) {
+    return Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
+  }
+  return std::nullopt;
+}
+
+void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const PayloadView& logits,
+                               const std::optional<PayloadView>& masks, StepInFlight* step) {
+  const auto it = sequences_.find(row.request_id());
+  if (it == sequences_.end()) {
+    return step->RefuseNow(index, row.step_id(),
+                           Refusal{Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",
+                                   "this stream has not opened the sequence"});
+  }
+  const StreamSequence& sequence = it->second;
+  auto parsed = ParseStepRow(row, index, shape, *sequence.spec, engine_.limits());
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return step->RefuseNow(index, row.step_id(), *refusal);
+  StepRowRequest& request = std::get<StepRowRequest>(parsed);
+  std::vector<uint32_t> mask_words;
+  if (request.mask_row) {
+    mask_words.resize(shape.mask_stride / sizeof(uint32_t));
+    masks->Copy(*request.mask_row * shape.mask_stride, shape.mask_stride, mask_words.data());
+    request.intent.options_digest = absl::HashOf(request.intent.options_digest, mask_words);
+  }
+  std::optional<StepGrant> grant;
+  if (sequence.state) {
+    auto begun = sequence.state->Begin(sequence.owner, request.intent);
+    if (auto* refusal = std::get_if<Refusal>(&begun)) {
+      // A replica that takes over many sequences says to each worker when its turn is.
+      if (refusal->reason == Reason::kHistoryRequired) {
+        refusal->retry_after = engine_.replays().Advice(request.intent.position);
+      }
+      if (!refusal->field.empty()) refusal->field = absl::StrCat("step.rows[", index, "].", refusal->field);
+      return step->RefuseNow(index, row.step_id(), *refusal);
+    }
+    if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, row.step_id(), sequence, *answer);
+    grant = std::move(std::get<StepGrant>(begun));
+  }
+  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(mask_words), shape,
+               logits);
+}
+
+void Session::Impl::OnCancel(const v1::CancelStep& cancel) {
+  std::shared_ptr<StepInFlight> step;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = steps_.find(cancel.batch_id());
+    if (it != steps_.end()) step = it->second.lock();
+  }
+  if (step == nullptr) return;  // answered already: the answer and the cancel crossed
+  step->Cancel();
+  engine_.batcher().Sweep();
+}
+
+void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bool last) {
+  uint32_t tokens = 0;
+  for (const v1::RowResult& row : results.rows()) {
+    if (row.has_draw()) ++tokens;
+    if (row.has_error()) engine_.observer().Refused(static_cast<Reason>(row.error().reason()), 1);
+  }
+  if (tokens > 0) engine_.observer().TokensDrawn(tokens);
+  if (last) {
+    const absl::Duration latency = engine_.clock().Now() - step.arrived;
+    engine_.observer().StepAnswered(latency);
+    if (step.traced) {
+      const v1::TraceContext& trace = step.frame().message.step().trace();
+      engine_.event_log().StepTraced({worker_session_, trace.traceparent(), trace.tracestate(), step.batch_id(),
+                                      step.rows(), step.refused_rows(), latency});
+    }
+    absl::MutexLock lock(&mutex_);
+    steps_.erase(step.batch_id());
+  }
+  const SentRelease release{static_cast<uint32_t>(results.rows_size()), last ? step.frame_bytes() : 0};
+  v1::StreamResponse response;
+  *response.mutable_results() = std::move(results);
+  Send(std::move(response), release);
+}
+
+void Session::Impl::RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) {
+  engine_.observer().Refused(refusal.reason, std::max(rows, 1u));
+  v1::StreamResponse response;
+  response.mutable_results()->set_batch_id(batch_id);
+  EncodeError(refusal, response.mutable_results()->mutable_error());
+  Send(std::move(response), SentRelease{rows, bytes});
+}
+
+}  // namespace sortition::service

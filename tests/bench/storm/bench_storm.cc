@@ -1,0 +1,242 @@
+// A replay storm: a replica dies, and all its sequences come with their long histories to the one that is left, which
+// has clients of its own.
+//
+//   bench_storm [--json FILE] [--plot FILE] [--sequences N] [--tokens N] [--state_mib N]
+//
+// others_p50, others_p99: latency of the other clients' steps while the histories come in; the baseline is the same
+// before. resumed: until every sequence has its next token. replica_bytes: the most memory the replica has had; the
+// baseline is its bound on sequence state and what it had before. wrong_tokens: of those sequences that are compared
+// with the plain reference.
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "client/cpp/client.h"
+#include "client/demo/worker/server_process.h"
+#include "kernels/check.h"
+#include "tests/bench/report.h"
+#include "tests/client/reference_sequence.h"
+#include "tests/client/rows.h"
+
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
+ABSL_FLAG(uint32_t, sequences, 1000, "that lose their replica");
+ABSL_FLAG(uint32_t, tokens, 131072, "of history of each of them");
+ABSL_FLAG(uint64_t, state_mib, 256, "the replicas' --max_state_bytes, in MiB");
+
+namespace sortition::bench {
+namespace {
+
+constexpr uint32_t kVocabulary = 4096;
+constexpr uint32_t kDistinct = 512;
+constexpr size_t kCompared = 40;
+
+using Clock = std::chrono::steady_clock;
+
+double MicrosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+double Percentile(std::vector<double> values, size_t percent) {
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, values.size() * percent / 100)];
+}
+
+client::SequenceOptions OptionsOf(const std::string& id, uint64_t seed, uint32_t tokens) {
+  client::SequenceOptions options;
+  options.request_id = id;
+  options.vocabulary_size = kVocabulary;
+  options.seed = seed;
+  options.parameters.set_repetition_penalty(1.2f);
+  options.parameters.set_frequency_penalty(0.1f);
+  std::mt19937_64 random(seed);
+  options.prompt.resize(tokens);
+  for (uint32_t& token : options.prompt) token = static_cast<uint32_t>(random() % kDistinct);
+  return options;
+}
+
+uint64_t PeakBytes(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    uint64_t kib = 0;
+    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar("\t "), absl::SkipEmpty());
+    if (words.size() > 1 && words[0] == "VmHWM:" && absl::SimpleAtoi(words[1], &kib)) return kib << 10;
+  }
+  return 0;
+}
+
+// Clients that have nothing to do with the storm: steps one after the other, each timed.
+class Others {
+ public:
+  explicit Others(const std::string& target) {
+    client::ClientOptions options;
+    options.targets = {target};
+    auto client = client::Client::Connect(std::move(options));
+    SORTITION_CHECK(client.ok());
+    client_ = *std::move(client);
+    batch_ = {v1::DTYPE_BF16, kVocabulary, {}};
+    for (size_t i = 0; i < kRows; ++i) {
+      rows_.push_back(testing::MakeRow(v1::DTYPE_BF16, kVocabulary, i));
+      auto sequence = client_->Open(OptionsOf(absl::StrCat("other ", i), i, 100));
+      SORTITION_CHECK(sequence.ok());
+      sequences_.push_back(*std::move(sequence));
+      batch_.rows.push_back({sequences_[i].get(), rows_[i].data()});
+    }
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Others() {
+    stop_ = true;
+    thread_.join();
+  }
+  // Latencies since the last call.
+  std::vector<double> Take() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(latencies_, {});
+  }
+
+ private:
+  static constexpr size_t kRows = 8;
+
+  void Run() {
+    while (!stop_) {
+      const Clock::time_point start = Clock::now();
+      const auto outcomes = client_->Step(batch_);
+      const double latency = MicrosecondsSince(start);
+      SORTITION_CHECK(outcomes.ok());
+      for (const client::RowOutcome& outcome : *outcomes) {
+        SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+      }
+      {
+        absl::MutexLock lock(&mutex_);
+        latencies_.push_back(latency);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  std::unique_ptr<client::Client> client_;
+  std::vector<std::vector<std::byte>> rows_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+  client::Batch batch_;
+  std::atomic<bool> stop_ = false;
+  absl::Mutex mutex_;
+  std::vector<double> latencies_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+// The client whose replica dies.
+class Victims {
+ public:
+  Victims(std::vector<std::string> targets, uint32_t count, uint32_t tokens) {
+    client::ClientOptions options;
+    options.targets = std::move(targets);
+    options.default_timeout = absl::Minutes(5);
+    auto client = client::Client::Connect(std::move(options));
+    SORTITION_CHECK(client.ok());
+    client_ = *std::move(client);
+    for (uint32_t i = 0; i < count; ++i) {
+      auto sequence = client_->Open(OptionsOf(absl::StrCat("victim ", i), 1000 + i, tokens));
+      SORTITION_CHECK(sequence.ok());
+      sequences_.push_back(*std::move(sequence));
+    }
+  }
+  // One token for each; tokens in the sequences' order.
+  std::vector<uint32_t> Step(uint64_t step) {
+    std::vector<std::vector<std::byte>> rows;
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      rows.push_back(testing::MakeRow(v1::DTYPE_BF16, kVocabulary, RowKey(i, step)));
+      batch.rows.push_back({sequences_[i].get(), rows.back().data()});
+    }
+    const auto outcomes = client_->Step(batch);
+    SORTITION_CHECK(outcomes.ok());
+    std::vector<uint32_t> tokens;
+    for (const client::RowOutcome& outcome : *outcomes) {
+      const auto* error = std::get_if<client::RowError>(&outcome);
+      if (error != nullptr) std::cerr << client::Describe(*error) << "\n";
+      SORTITION_CHECK(error == nullptr);
+      tokens.push_back(std::get<v1::DrawResult>(outcome).token());
+    }
+    return tokens;
+  }
+  static uint64_t RowKey(size_t sequence, uint64_t step) { return sequence << 8 | step; }
+
+ private:
+  std::unique_ptr<client::Client> client_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+};
+
+int Run() {
+  const uint32_t count = absl::GetFlag(FLAGS_sequences);
+  const uint32_t tokens = absl::GetFlag(FLAGS_tokens);
+  const uint64_t state_bytes = absl::GetFlag(FLAGS_state_mib) << 20;
+  const std::string binary = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string();
+  const std::vector<std::string> flags = {absl::StrCat("--max_state_bytes=", state_bytes)};
+  auto lost = demo::ServerProcess::Start(binary, flags, "/dev/null");
+  auto kept = demo::ServerProcess::Start(binary, flags, "/dev/null");
+  SORTITION_CHECK(lost.ok() && kept.ok());
+
+  std::cerr << "opening " << count << " sequences of " << tokens << " tokens\n";
+  Victims victims({(*lost)->address(), (*kept)->address()}, count, tokens);
+  std::vector<std::vector<uint32_t>> drawn = {victims.Step(0)};
+
+  Others others((*kept)->address());
+  std::cerr << "the others alone\n";
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  const std::vector<double> quiet = others.Take();
+  const uint64_t before = PeakBytes((*kept)->process().pid());
+
+  std::cerr << "the storm\n";
+  (*lost)->process().Signal(SIGKILL);
+  const Clock::time_point start = Clock::now();
+  others.Take();
+  drawn.push_back(victims.Step(1));
+  const double resumed = MicrosecondsSince(start) / 1e6;
+  const std::vector<double> storm = others.Take();
+  const uint64_t peak = PeakBytes((*kept)->process().pid());
+
+  std::cerr << "comparing\n";
+  uint32_t wrong = 0;
+  for (size_t i = 0; i < count; i += std::max<size_t>(count / kCompared, 1)) {
+    const client::SequenceOptions options = OptionsOf("", 1000 + i, tokens);
+    testing::ReferenceSequence reference(options.parameters, *options.seed, 0, kVocabulary, kVocabulary,
+                                         options.prompt);
+    for (uint64_t step = 0; step < drawn.size(); ++step) {
+      const auto row = testing::MakeRow(v1::DTYPE_BF16, kVocabulary, Victims::RowKey(i, step));
+      if (reference.Step(v1::DTYPE_BF16, row.data()).token() != drawn[step][i]) ++wrong;
+    }
+  }
+
+  Report report("storm", MachineName());
+  report.Add({"others_p50", Percentile(storm, 50), "us", Percentile(quiet, 50)});
+  report.Add({"others_p99", Percentile(storm, 99), "us", Percentile(quiet, 99)});
+  report.Add({"resumed", resumed, "s", std::nullopt});
+  report.Add({"replica_bytes", static_cast<double>(peak), "bytes", static_cast<double>(before + state_bytes)});
+  report.Add({"wrong_tokens", static_cast<double>(wrong), "tokens", std::nullopt});
+  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+}
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return sortition::bench::Run();
+}
