@@ -130,6 +130,7 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
 void Batcher::RefuseUnservable(Rejects* rejects) {
   for (auto& [priority, queue] : queue_) {
     std::erase_if(queue, [&](Waiting& waiting) {
+      mutex_.AssertHeld();
       if (router_.CanServe(waiting.row.row.request.live_vocabulary)) return false;
       rejects->push_back({std::move(waiting.step), waiting.row.index,
                           Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
