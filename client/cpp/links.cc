@@ -14,7 +14,7 @@ Links::Links(const ClientOptions& options, std::string worker_session, Connector
     : options_(options),
       worker_session_(std::move(worker_session)),
       connector_(*connector),
-      events_(*events),
+      events_(events),
       choice_(options.targets.size(), options.fallback == Fallback::kInProcess, options.backoff, jitter_seed) {}
 
 bool Links::NeedsSuccessor() const {
@@ -55,7 +55,7 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   link.number = ++last_number_;
   link.target = *target;
   link.welcome_by = now + options_.connect_timeout;
-  link.transport = connector_.Start(*target, link.number, &events_);
+  link.transport = connector_.Start(*target, link.number, events_);
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(worker_session_);
   request.mutable_hello()->set_client(options_.name);

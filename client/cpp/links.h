@@ -88,7 +88,7 @@ class Links {
   const ClientOptions& options_;
   const std::string worker_session_;
   Connector& connector_;
-  StreamEvents& events_;
+  StreamEvents* const events_;
   TargetChoice choice_;
   uint64_t last_number_ = 0;
   uint64_t advanced_ = 0;  // number of the current stream when Advance last returned; 0 = none

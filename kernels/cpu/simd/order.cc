@@ -65,7 +65,7 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, u
       sum = hn::Add(sum, hn::IfThenZeroElse(after, shares));
       before += kRanks - uint32_t(hn::CountTrue(d, after));
     });
-    const uint64_t reached = hn::GetLane(hn::SumOfLanes(d, sum));
+    const uint64_t reached = SumOf(sum);
     if (reached >= threshold) {
       low = middle;
       number_low = before;

@@ -38,7 +38,7 @@ class Adder {
 
   HWY_INLINE void AddKeys(V32 keys) { AddFloats(Floats(KeyBits(hn::Max(keys, scale_.least_key)))); }
 
-  HWY_INLINE uint64_t Sum() const { return hn::GetLane(hn::SumOfLanes(D64(), hn::Add(even_, odd_))); }
+  HWY_INLINE uint64_t Sum() const { return SumOf(hn::Add(even_, odd_)); }
 
  private:
   ScaleLanes scale_;
@@ -103,8 +103,8 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
       }
     }
   });
-  *above = hn::GetLane(hn::SumOfLanes(d64, hn::Add(upper_sums[0], upper_sums[1])));
-  return hn::GetLane(hn::SumOfLanes(d64, hn::Add(sums[0], sums[1])));
+  *above = SumOf(hn::Add(upper_sums[0], upper_sums[1]));
+  return SumOf(hn::Add(sums[0], sums[1]));
 }
 
 uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint64_t* weights) {
@@ -115,7 +115,8 @@ uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowS
   uint64_t sum = 0;
   for (uint32_t i = 0; i < count; i += kLanes) {
     const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
-    const V32 keys = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
+    const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
+    const V32 keys = hn::IfThenElseZero(hn::FirstN(d, count - i), loaded);  // what lies behind the list is no key
     V64 even_t, even, odd;
     const V32 t = Distance(Floats(KeyBits(hn::Max(keys, scale.least_key))), scale, &even_t);
     Weights(t, even_t, powers, &even, &odd);
