@@ -151,10 +151,11 @@ void PrometheusObserver::TokensDrawn(uint32_t count) { tokens_.Increment(count);
 
 void PrometheusObserver::Refused(service::Reason reason, uint32_t count) { errors_.at(reason)->Increment(count); }
 
-void PrometheusObserver::BatchStarted(std::string_view device, uint32_t rows) {
+void PrometheusObserver::BatchStarted(std::string_view device, uint32_t rows, service::RouteReason reason) {
   DeviceMetrics& metrics = Device(device);
   metrics.given_batches.Increment();
   metrics.given_rows.Increment(rows);
+  metrics.routed.at(reason)->Increment();
 }
 
 void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
@@ -171,10 +172,6 @@ void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl:
 void PrometheusObserver::BatchFailed(std::string_view device) { Device(device).failures.Increment(); }
 
 void PrometheusObserver::SequenceOpened() { sequences_opened_.Increment(); }
-
-void PrometheusObserver::BatchRouted(std::string_view device, service::RouteReason reason) {
-  Device(device).routed.at(reason)->Increment();
-}
 
 void PrometheusObserver::RowsRerun(std::string_view device, uint32_t rows) {
   Device(device).rerun_rows.Increment(rows);

@@ -31,12 +31,11 @@ class PrometheusObserver final : public service::Observer {
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
-  void BatchStarted(std::string_view device, uint32_t rows) override;
+  void BatchStarted(std::string_view device, uint32_t rows, service::RouteReason reason) override;
   void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                  absl::Duration kernel_time) override;
   void BatchFailed(std::string_view device) override;
   void SequenceOpened() override;
-  void BatchRouted(std::string_view device, service::RouteReason reason) override;
   void RowsRerun(std::string_view device, uint32_t rows) override;
   void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) override;
   void SequencesEvicted(std::string_view cause, uint32_t count) override;

@@ -37,8 +37,8 @@ class Observer {
   virtual void TokensDrawn(uint32_t count) = 0;
   // A row, sequence or message was refused.
   virtual void Refused(Reason reason, uint32_t count) = 0;
-  // A device is given a batch; BatchDone says when it has finished.
-  virtual void BatchStarted(std::string_view device, uint32_t rows) = 0;
+  // A device is given a batch, and why this one; BatchDone says when it has finished.
+  virtual void BatchStarted(std::string_view device, uint32_t rows, RouteReason reason) = 0;
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
@@ -46,8 +46,6 @@ class Observer {
   virtual void BatchFailed(std::string_view device) = 0;
   // A sequence was opened, or opened again.
   virtual void SequenceOpened() = 0;
-  // A batch was given to a device.
-  virtual void BatchRouted(std::string_view device, RouteReason reason) = 0;
   // Rows of a batch that failed on `device` go to another.
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
   // Live rows of `device` were compared with the reference.
@@ -74,11 +72,10 @@ class NullObserver : public Observer {
   void StepAnswered(absl::Duration) override {}
   void TokensDrawn(uint32_t) override {}
   void Refused(Reason, uint32_t) override {}
-  void BatchStarted(std::string_view, uint32_t) override {}
+  void BatchStarted(std::string_view, uint32_t, RouteReason) override {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
   void BatchFailed(std::string_view) override {}
   void SequenceOpened() override {}
-  void BatchRouted(std::string_view, RouteReason) override {}
   void RowsRerun(std::string_view, uint32_t) override {}
   void RowsRechecked(std::string_view, uint32_t, uint32_t) override {}
   void SequencesEvicted(std::string_view, uint32_t) override {}

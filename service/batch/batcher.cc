@@ -180,8 +180,7 @@ void Batcher::Start(std::unique_ptr<Batch> batch) {
   rows.reserve(batch->rows.size());
   for (const Waiting& waiting : batch->rows) rows.push_back(waiting.row.row);
   devices::Device* device = batch->device;
-  observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()));
-  observer_.BatchRouted(device->description().name, batch->reason);
+  observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()), batch->reason);
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchResult result) mutable {
     Finish(std::move(batch), std::move(result));
   });

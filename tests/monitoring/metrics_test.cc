@@ -35,8 +35,8 @@ TEST_F(MetricsTest, StepsRowsAndTokens) {
 }
 
 TEST_F(MetricsTest, BatchesGoToTheirDevice) {
-  observer_.BatchStarted("cpu1", 5);
-  observer_.BatchStarted("cpu1", 3);
+  observer_.BatchStarted("cpu1", 5, service::RouteReason::kOnly);
+  observer_.BatchStarted("cpu1", 3, service::RouteReason::kOnly);
   EXPECT_THAT(Text(), HasSubstr("\nsortition_device_rows{device=\"cpu1\"} 8\n"));
   observer_.BatchDone("cpu1", 5, absl::Milliseconds(500), absl::Milliseconds(125));
   const std::string text = Text();
@@ -60,7 +60,7 @@ TEST_F(MetricsTest, DevicesAndTheirFailures) {
 }
 
 TEST_F(MetricsTest, RoutesAndChecksGoToTheirDevice) {
-  observer_.BatchRouted("cpu1", service::RouteReason::kOnly);
+  observer_.BatchStarted("cpu1", 1, service::RouteReason::kOnly);
   observer_.RowsRerun("cpu0", 7);
   observer_.RowsRechecked("cpu0", 5, 1);
   const std::string text = Text();
@@ -108,7 +108,7 @@ TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
   observer_.Refused(service::Reason::kLogitNan, 2);
   observer_.Refused(service::Reason::kOverloaded, 1);
   for (const char* device : {"cpu0", "cpu1"}) {
-    observer_.BatchStarted(device, 1);
+    observer_.BatchStarted(device, 1, service::RouteReason::kOnly);
     observer_.BatchDone(device, 1, {}, {});
   }
   const service::Observer::Totals totals = observer_.totals();

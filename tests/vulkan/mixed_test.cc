@@ -36,7 +36,7 @@ class KeptStep : public PendingStep {
 };
 
 struct CountByDevice : NullObserver {
-  void BatchRouted(std::string_view device, RouteReason reason) override {
+  void BatchStarted(std::string_view device, uint32_t, RouteReason reason) override {
     absl::MutexLock lock(&mutex);
     ++batches[std::string(device)];
     EXPECT_TRUE(reason == RouteReason::kRandom);

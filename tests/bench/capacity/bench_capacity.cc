@@ -123,7 +123,7 @@ double ObserveStep() {
     const absl::Duration varied = absl::Microseconds(20 + i % 1000);
     observer.MessageReceived(service::Transport::kTcp, 256000);
     observer.StepReceived(1, 256000);
-    observer.BatchStarted("cpu0", 1);
+    observer.BatchStarted("cpu0", 1, service::RouteReason::kOnly);
     observer.BatchDone("cpu0", 1, varied, varied);
     observer.TokensDrawn(1);
     observer.StepAnswered(varied);
