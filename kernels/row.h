@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/chain.h"
+
 namespace sortition::kernels {
 
 // Element type of a logits tensor, little-endian.
@@ -50,6 +52,10 @@ struct RowParameters {
   uint32_t repetition = 0;             // f32 bits of r; 0 = off
   uint32_t inverse_repetition = 0;     // f32 bits of f32(1/r)
 
+  // At most kMaxStages stages; each kind once. Empty: the temperature, min_p_distance, top_k and top_p above, in this
+  // order, as today. Otherwise these alone decide, and the fields above have their defaults, but for `greedy`.
+  std::vector<Stage> chain;
+
   bool mask_nan = false;  // NaN counts as masked instead of failing the row
 
   // Logprobs asked for. Off costs nothing.
@@ -79,6 +85,9 @@ struct RowRequest {
   bool has_allowed_tokens = false;
   std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary
   const uint32_t* allowed_bits = nullptr;  // ceil(live_vocabulary / 32) words, least significant bit first, 1 = allowed
+  // Of a chain that ends in mirostat or adaptive-p: what the answer to the step before said, and
+  // InitialSamplerState at first. Otherwise 0.
+  uint64_t sampler_state = 0;
 };
 
 enum class RowError : uint8_t {
@@ -112,6 +121,8 @@ struct RowAnswer {
   uint32_t kept = 0;       // tokens that passed every filter; 0 when it was not needed (no processed logprob asked for)
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
   Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob
+  uint64_t sampler_state = 0;  // for the next step, where the chain keeps one; otherwise 0
+  uint32_t temperature = 0;    // Q8.24, that dynamic temperature chose; 0 without it
   bool operator==(const RowAnswer&) const = default;
 };
 

@@ -38,6 +38,7 @@ VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vul
   description_.hardware = hardware.name;
   description_.max_batch_rows = options.max_batch_rows;
   description_.batches_in_flight = options.batches_in_flight;
+  description_.features = kernels::vulkan::kFeatures;
   description_.max_vocabulary = std::min(kernels::kMaxVocabulary, kernels::vulkan::MaxVocabulary(workgroups_.long_row));
 }
 

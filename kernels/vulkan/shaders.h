@@ -8,11 +8,16 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/features.h"
+
 namespace sortition::kernels::vulkan {
 
 enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe };
 inline constexpr int kShaders = 5;
 inline constexpr uint32_t kBindings = 6;
+
+// What the shaders have of features.h.
+inline constexpr Features kFeatures = kNoFeatures;
 
 // SPIR-V for Vulkan 1.1 without any capability but Shader.
 std::span<const uint32_t> SpirV(Shader shader);
