@@ -24,10 +24,14 @@ struct ByteSegment {
   size_t size = 0;
 };
 
+// Of memories: what the processor addresses.
+inline constexpr uint32_t kHostMemory = 0;
+
 struct DeviceRow {
   // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one).
   kernels::RowRequest request;
   absl::InlinedVector<ByteSegment, 2> segments;
+  uint32_t memory = kHostMemory;  // where the segments lie
 };
 
 struct BatchResult {
@@ -36,9 +40,6 @@ struct BatchResult {
   std::vector<kernels::RowAnswer> answers;
   uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
 };
-
-// Of DeviceDescription::memory: what the processor addresses.
-inline constexpr uint32_t kHostMemory = 0;
 
 struct DeviceDescription {
   std::string name;      // "cpu0"

@@ -1,9 +1,10 @@
 // What operators write: addresses, routes and device lists, which come out as they went in or are refused.
+#include "service/server/config.h"
+
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "service/route/policy.h"
-#include "service/server/config.h"
 #include "service/server/listen_address.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -18,10 +19,10 @@ void CheckAddress(const std::string& text) {
   }
   std::string written = address->ToString();
   // As an address that is written with another port.
-  if (planted && address->port() == 80) written.back() = '1';
+  if (planted && !address->is_unix() && address->port() == 80) written.back() = '1';
   const auto again = server::ListenAddress::Parse(written);
   if (!again.ok() || again->ToString() != address->ToString()) Fail(absl::StrCat(text, " comes back as ", written));
-  if (address->is_unix() && (address->port() != 0 || address->unix_path().empty())) Fail("a path with a port: " + text);
+  if (address->is_unix() && address->unix_path().empty()) Fail("no path: " + text);
 }
 
 void CheckRoute(const std::string& text) {

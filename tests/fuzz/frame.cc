@@ -1,12 +1,14 @@
 // Messages: bytes in pieces, taken apart, against what protobuf makes of them; then a stream that gets them.
+#include "service/stream/frame.h"
+
 #include <algorithm>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "service/stream/frame.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/messages.h"
 #include "tests/support/recording_sink.h"
 #include "tests/support/test_engine.h"
 
@@ -52,10 +54,12 @@ void Compare(const std::variant<Frame, Refusal>& decoded, const std::string& byt
   }
   // The service is stricter than protobuf with what no encoder writes, but takes whatever one does.
   if (!is_message || parsed.payloads_size() > int(service::kMaxPayloads)) return;
+  parsed.DiscardUnknownFields();
   const testing::Delivery written = testing::Deliver(parsed.SerializeAsString());
   const auto again = service::DecodeFrame(written.segments, written.bytes);
   if (const auto* refusal = std::get_if<Refusal>(&again)) {
-    if (refusal->reason == service::Reason::kMalformedMessage) Fail("refused what protobuf writes: " + refusal->message);
+    if (refusal->reason == service::Reason::kMalformedMessage)
+      Fail("refused what protobuf writes: " + refusal->message);
     return;
   }
   ExpectEqual(std::get<Frame>(again), std::move(parsed));

@@ -50,7 +50,7 @@ class Service {
     if (!absl::SimpleAtoi(target.substr(target.rfind(':') + 1), &port_)) Fail("no port in " + target);
   }
   uint32_t port() const { return port_; }
-  void Stop() { server_.server().Shutdown(); }
+  void Stop() { server_.server().Stop(); }
 
  private:
   server::TestServer server_;

@@ -30,7 +30,8 @@ void Run(Bytes bytes) {
     kernels::cpu::SampleRow(*target, row.request(), &scratch, &answer);
     if (planted) Plant(row.request(), &answer);
     if (answer != expected) {
-      Fail(absl::StrCat(target->name, " answers token ", answer.token, ", the reference ", expected.token));
+      Fail(
+          absl::StrCat(std::string(target->name), " answers token ", answer.token, ", the reference ", expected.token));
     }
   }
 }

@@ -59,7 +59,8 @@ class Mutation {
   void Splice() {
     const size_t from = Below(other_.size());
     const auto begin = other_.begin() + std::ptrdiff_t(from);
-    input_.insert(At(Below(input_.size() + 1)), begin, begin + std::ptrdiff_t(std::min(Length(), other_.size() - from)));
+    input_.insert(At(Below(input_.size() + 1)), begin,
+                  begin + std::ptrdiff_t(std::min(Length(), other_.size() - from)));
   }
   void Overwrite() {
     if (other_.empty() || input_.empty()) return;

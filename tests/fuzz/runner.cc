@@ -89,8 +89,8 @@ int Main() {
     Mutate(&input, corpus[random() % corpus.size()], absl::GetFlag(FLAGS_max_bytes), &random);
     RunOn(std::move(input));
   }
-  std::cout << "fuzz: " << replayed << " inputs replayed, " << runs << " mutations in " << budget.count()
-            << " s, seed " << absl::GetFlag(FLAGS_seed) << ", 0 findings\n";
+  std::cout << "fuzz: " << replayed << " inputs replayed, " << runs << " mutations in " << budget.count() << " s, seed "
+            << absl::GetFlag(FLAGS_seed) << ", 0 findings\n";
   return 0;
 }
 

@@ -135,7 +135,8 @@ class World {
 
   v1::StreamRequest NextStep(const Sequence& sequence, const std::string& logits, uint32_t salt) {
     StepBuilder step(++batch_id_, kVocabulary);
-    v1::StepRow& row = step.AddRow(sequence.open.request_id(), sequence.step_id + 1, sequence.plain->position(), logits);
+    v1::StepRow& row =
+        step.AddRow(sequence.open.request_id(), sequence.step_id + 1, sequence.plain->position(), logits);
     row.set_history_hash(sequence.plain->hash());
     if (salt != 0) row.set_draw_salt(salt);
     return step.Build();
@@ -228,6 +229,7 @@ class World {
   void Fork(const Sequence& parent) {
     Sequence& child = sequences_[input_.Below(kSequences)];
     if (&child == &parent || !parent.is_stateful) return;
+    const std::string before = child.plain ? child.open.request_id() : "";
     v1::StreamRequest message;
     v1::ForkSequence& fork = *message.mutable_fork();
     fork.set_parent_request_id(parent.open.request_id());
@@ -241,8 +243,9 @@ class World {
     const std::vector<uint32_t>& tokens = parent.plain->tokens();
     open.mutable_history()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
     open.mutable_history()->set_prompt_length(parent.plain->prompt_length());
-    if (child.plain) Ask(testing::CloseOf(child.open.request_id(), epoch_));
-    child = Sequence();
+    if (!before.empty()) Ask(testing::CloseOf(before, epoch_));
+    child.step_id = 0;
+    child.last_answer.clear();
     child.open = fork.child();
     child.is_stateful = true;
     child.plain.emplace(open);
