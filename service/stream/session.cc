@@ -67,6 +67,9 @@ void Session::Impl::OnFrame(Frame frame) {
     case v1::StreamRequest::kImportSequence:
       refusal = OnImport(message.import_sequence());
       break;
+    case v1::StreamRequest::kAttachMemory:
+      refusal = NotImplemented("attach_memory");
+      break;
     case v1::StreamRequest::KIND_NOT_SET:
       refusal = MissingField("kind");
       break;
