@@ -107,8 +107,9 @@ class Batcher {
   struct Waiting {
     std::shared_ptr<PendingStep> step;
     QueuedRow row;
-    uint64_t number = 0;    // in the order of arrival
-    uint32_t attempts = 0;  // that failed
+    uint64_t number = 0;                         // in the order of arrival
+    uint32_t attempts = 0;                       // that failed
+    std::shared_ptr<const void> copy = nullptr;  // of the row's bytes, if it refers to one
   };
   struct Batch;
   struct Reject {
@@ -126,6 +127,8 @@ class Batcher {
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Router::Batch NextBatch() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch);
+  // What the device and the reference read must be the same bytes.
+  static void TakeCopy(Waiting* waiting);
   // The device is done with the batch; now its rows may have to be checked, ...
   void Finish(std::unique_ptr<Batch> batch, devices::BatchResult result);
   // ... and then they are answered, or run again.
