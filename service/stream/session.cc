@@ -116,7 +116,8 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
 std::optional<Refusal> Session::Impl::OnAttachMemory(const v1::AttachMemory& attach) {
   memory_ = engine_.regions().Find(attach.token());
   if (memory_ != nullptr) return std::nullopt;
-  return Refusal{Reason::kUnknownRegion, "attach_memory.token", "", "no connection to the memory socket has this token"};
+  return Refusal{Reason::kUnknownRegion, "attach_memory.token", "",
+                 "no connection to the memory socket has this token"};
 }
 
 void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {

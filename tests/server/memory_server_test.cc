@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -32,7 +33,7 @@ template <typename Wanted>
 bool Becomes(Wanted wanted) {
   for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
     if (wanted()) return true;
-    absl::SleepFor(absl::Milliseconds(1));
+    std::this_thread::yield();
   }
   return false;
 }
