@@ -149,7 +149,20 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
 }
 
+void Batcher::TakeCopy(WaitingRow* waiting) {
+  auto copy = std::make_shared<std::vector<std::byte>>();
+  for (const devices::ByteSegment& segment : waiting->row.row.segments) {
+    copy->insert(copy->end(), segment.data, segment.data + segment.size);
+  }
+  waiting->row.row.segments = {{copy->data(), copy->size()}};
+  waiting->row.row.may_change = false;
+  waiting->copy = std::move(copy);
+}
+
 void Batcher::Start(std::unique_ptr<Batch> batch) {
+  for (const uint32_t checked : batch->checked) {
+    if (batch->rows[checked].row.row.may_change) TakeCopy(&batch->rows[checked]);
+  }
   // The batch keeps its rows: they may have to be checked, or run again.
   std::vector<devices::DeviceRow> rows;
   rows.reserve(batch->rows.size());

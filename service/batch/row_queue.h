@@ -30,8 +30,9 @@ struct WaitingRow {
   std::shared_ptr<PendingStep> step;
   QueuedRow row;
   int32_t priority = 0;
-  uint64_t number = 0;    // in the order of arrival
-  uint32_t attempts = 0;  // that failed
+  uint64_t number = 0;                         // in the order of arrival
+  uint32_t attempts = 0;                       // that failed
+  std::shared_ptr<const void> copy = nullptr;  // of the row's bytes, if it refers to one
 };
 
 uint64_t BytesOf(const devices::DeviceRow& row);
