@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "kernels/features.h"
 #include "kernels/row.h"
 
 namespace sortition::devices {
@@ -47,6 +48,7 @@ struct DeviceDescription {
   uint32_t max_vocabulary = kernels::kMaxVocabulary;  // live tokens of a row
   uint32_t memory = kHostMemory;                      // the memory it computes in; other devices may share it
   uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
+  kernels::Features features = kernels::kNoFeatures;  // what its kernels have; it is given no row that asks for more
 };
 
 class Device {

@@ -23,6 +23,10 @@ inline void CheckRow(const RowRequest& request) {
   SORTITION_CHECK(parameters.multiplier >= 1u << 30 && parameters.multiplier < 1u << 31);
   SORTITION_CHECK(parameters.raw_top == 0 || parameters.raw_logprob);
   SORTITION_CHECK(parameters.processed_top == 0 || parameters.processed_logprob);
+  SORTITION_CHECK(parameters.chain.size() <= kMaxStages);
+  const bool plain = parameters.min_p_distance == RowParameters::kMinPOff && parameters.top_k == 0 &&
+                     parameters.top_p == 0 && parameters.temperature == 1;
+  SORTITION_CHECK(parameters.chain.empty() || plain);
   SORTITION_CHECK(parameters.raw_top <= kMaxTopLogprobs && parameters.processed_top <= kMaxTopLogprobs);
 }
 

@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/chain.h"
+
 namespace sortition::kernels {
 
 // Element type of a logits tensor, little-endian.
@@ -49,6 +51,10 @@ struct RowParameters {
   uint32_t top_p = 0;                  // round(p * 2^32); 0 = off
   uint32_t repetition = 0;             // f32 bits of r; 0 = off
   uint32_t inverse_repetition = 0;     // f32 bits of f32(1/r)
+
+  // At most kMaxStages stages; each kind once. Empty: the temperature, min_p_distance, top_k and top_p above, in this
+  // order, as today. Otherwise these alone decide, and the fields above have their defaults, but for `greedy`.
+  std::vector<Stage> chain;
 
   bool mask_nan = false;  // NaN counts as masked instead of failing the row
 
@@ -109,6 +115,9 @@ struct RowRequest {
   // A token that the caller expects to be drawn: a kernel may begin with it. It changes no bit of the answer.
   static constexpr uint32_t kNoToken = 0xffffffffu;
   uint32_t likely = kNoToken;
+  // Of a chain that ends in mirostat or adaptive-p: what the answer to the step before said, and
+  // InitialSamplerState at first. Otherwise 0.
+  uint64_t sampler_state = 0;
 };
 
 enum class RowError : uint8_t {
@@ -163,6 +172,8 @@ struct RowAnswer {
   Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob
   EntropySums entropy;     // of the processed distribution; filled when entropy
   std::vector<TokenBits> kept_tokens;  // ids ascending; filled when kept_tokens
+  uint64_t sampler_state = 0;          // for the next step, where the chain keeps one; otherwise 0
+  uint32_t temperature = 0;            // Q8.24, that dynamic temperature chose; 0 without it
   bool operator==(const RowAnswer&) const = default;
 };
 

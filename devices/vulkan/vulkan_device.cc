@@ -42,6 +42,7 @@ VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vul
   description_.batches_in_flight = options.batches_in_flight;
   description_.max_vocabulary =
       std::min(kernels::kMaxVocabulary, kernels::vulkan::MaxVocabulary(context_options_.workgroups.long_row));
+  description_.features = kernels::vulkan::kFeatures;
 }
 
 VulkanDevice::~VulkanDevice() {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/features.h"
+
 namespace sortition::kernels::vulkan {
 
 enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe };
@@ -26,6 +28,8 @@ const char* VariantName(Variant variant);
 
 // SPIR-V for Vulkan 1.1; the plain variant has no capability but Shader.
 std::span<const uint32_t> SpirV(Shader shader, Variant variant);
+// What the shaders have of features.h.
+inline constexpr Features kFeatures = kNoFeatures;
 
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);

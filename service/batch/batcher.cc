@@ -49,6 +49,10 @@ uint64_t BytesOf(const devices::DeviceRow& row) {
   return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
 }
 
+Router::Needs NeedsOf(const devices::DeviceRow& row) {
+  return {row.request.live_vocabulary, kernels::FeaturesOf(row.request)};
+}
+
 Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer,
                  BatcherOptions options)
     : limits_(limits),
@@ -105,12 +109,13 @@ std::optional<Refusal> Batcher::WhyNot(const PendingStep& step, absl::Time now) 
 // What the front of the queue would be as a batch: as many rows like the first as wait.
 Router::Batch Batcher::NextBatch() const {
   const devices::DeviceRow& front = queue_.begin()->second.front().row.row;
-  return {queued_rows_, queued_rows_ * BytesOf(front), front.request.live_vocabulary, devices::kHostMemory};
+  return {queued_rows_, queued_rows_ * BytesOf(front), front.request.live_vocabulary, devices::kHostMemory,
+          kernels::FeaturesOf(front.request)};
 }
 
 std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects) {
   while (!queue_.empty()) {
-    if (!router_.CanServe(NextBatch().vocabulary)) {
+    if (!router_.CanServe(NextBatch().needs())) {
       RefuseUnservable(rejects);
       continue;
     }
@@ -131,7 +136,7 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
   for (auto& [priority, queue] : queue_) {
     std::erase_if(queue, [&](Waiting& waiting) {
       mutex_.AssertHeld();
-      if (router_.CanServe(waiting.row.row.request.live_vocabulary)) return false;
+      if (router_.CanServe(NeedsOf(waiting.row.row))) return false;
       rejects->push_back({std::move(waiting.step), waiting.row.index,
                           Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
                                   absl::Milliseconds(100)}});
@@ -155,13 +160,14 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
         --queued_rows_;
         continue;
       }
-      const uint32_t vocabulary = waiting.row.row.request.live_vocabulary;
-      if (vocabulary > description.max_vocabulary) {
+      const Router::Needs needs = NeedsOf(waiting.row.row);
+      if (!Router::CanTake(description, needs)) {
         skipped.push_back(std::move(waiting));
         continue;
       }
       --queued_rows_;
-      batch->shape.vocabulary = std::max(batch->shape.vocabulary, vocabulary);
+      batch->shape.vocabulary = std::max(batch->shape.vocabulary, needs.vocabulary);
+      batch->shape.features |= needs.features;
       batch->shape.bytes += BytesOf(waiting.row.row);
       batch->queue_wait = std::max(batch->queue_wait, now - waiting.step->arrived);
       if (lottery_.Draw()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
@@ -247,8 +253,7 @@ void Batcher::RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
     for (auto waiting = batch->rows.rbegin(); waiting != batch->rows.rend(); ++waiting) {
-      if (++waiting->attempts >= kMostAttempts ||
-          !router_.OtherCanServe(batch->device, waiting->row.row.request.live_vocabulary)) {
+      if (++waiting->attempts >= kMostAttempts || !router_.OtherCanServe(batch->device, NeedsOf(waiting->row.row))) {
         rejects.push_back(
             {std::move(waiting->step), waiting->row.index,
              Refusal{Reason::kDeviceFailed, "", "", std::string(why.message()), absl::Milliseconds(100)}});

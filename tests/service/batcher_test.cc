@@ -279,6 +279,23 @@ TEST_F(BatcherTest, RowsGoToDevicesThatAreAble) {
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
+TEST_F(BatcherTest, RowsGoToDevicesWhoseKernelsHaveWhatTheyAsk) {
+  FakeDevice& plain = AddDevice({.name = "plain", .features = kernels::kNoFeatures});
+  FakeDevice& full = AddDevice({.name = "full"});
+  kernels::RowParameters chained;
+  chained.chain = {{kernels::StageKind::kPLess}};
+  std::vector<QueuedRow> rows = RowsAt(0, 4);
+  for (uint32_t i = 1; i < 4; i += 2) rows[i].row.request.parameters = &chained;
+  const auto first = Submit(10, 1);
+  const auto second = Submit(11, 1);
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, std::move(rows)).has_value());
+  plain.Finish();
+  EXPECT_EQ(plain.Positions(0), (Positions{0, 2}));
+  full.Finish();
+  EXPECT_EQ(full.Positions(0), (Positions{1, 3}));
+}
+
 TEST_F(BatcherTest, ARowThatNoDeviceIsAbleToTakeIsRefused) {
   AddDevice({.max_vocabulary = 100});
   std::vector<QueuedRow> rows = RowsAt(0, 1);

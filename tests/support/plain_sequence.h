@@ -41,8 +41,6 @@ class PlainSequence {
   }
 
  private:
-  std::vector<kernels::TokenPatch> Patches() const;
-
   const v1::OpenSequence open_;
   uint32_t prompt_length_ = 0;
   std::vector<uint32_t> tokens_;
