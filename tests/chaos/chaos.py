@@ -81,8 +81,8 @@ def main():
         print(f"chaos: pass {number} of {passes}, {time.monotonic() - start:.0f} s, {tokens} tokens", file=sys.stderr)
     resumed_ms.sort()
     p99 = resumed_ms[min(len(resumed_ms) - 1, len(resumed_ms) * 99 // 100)] if resumed_ms else 0
-    print(f"chaos: {passes} passes of {len(names)} faults, seed {options.seed}: {tokens} tokens, 0 differ, 0 steps failed, "
-          f"resumed within {p99:.0f} ms (p99)")
+    print(f"chaos: {passes} passes of {len(names)} faults, seed {options.seed}: {tokens} tokens, 0 differ, "
+          f"0 steps failed, resumed within {p99:.0f} ms (p99)")
     if not options.fast and p99 > MOST_RESUME_MS:
         sys.exit(f"chaos: resuming took more than {MOST_RESUME_MS} ms")
 

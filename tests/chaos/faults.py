@@ -31,8 +31,8 @@ class World:
         self.replicas.__exit__(*exception)
 
     def workers(self, targets=None, *flags):
-        return Workers(targets or self.replicas.addresses, f"--workers={WORKERS}", f"--sequences={SEQUENCES}", "--check",
-                       *flags)
+        return Workers(targets or self.replicas.addresses, f"--workers={WORKERS}", f"--sequences={SEQUENCES}",
+                       "--check", *flags)
 
     def await_streams(self, count=WORKERS):
         await_true(f"{count} streams", lambda: sum(self.replicas.all_streams()) == count)
@@ -144,7 +144,7 @@ def reset(_):
 
 
 def half_open(_):
-    """Connections carry nothing any more and do not end: steps fail at their deadline, by name, and are stepped again."""
+    """Connections carry nothing any more and do not end: steps fail at their deadline, and are stepped again."""
     with World(1) as world, TcpProxy(world.replicas.addresses[0]) as proxy, \
             world.workers([proxy.address], "--timeout=1s", "--patient") as workers:
         world.await_streams()

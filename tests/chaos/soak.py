@@ -20,7 +20,7 @@ MOST_LATENCY_DRIFT = 0.10
 
 
 def growth(values):
-    """By how much the straight line through the values rises from the first to the last, and the residuals' deviation."""
+    """How far the straight line through the values rises from first to last, and the deviation around it."""
     count = len(values)
     mean = statistics.fmean(values)
     middle = (count - 1) / 2
@@ -65,8 +65,8 @@ def main():
         wrong.append(f"p99 grows by {drift:.2f} ms from {usual:.2f} ms")
     if wrong:
         sys.exit("soak: " + "; ".join(wrong))
-    print(f"soak: {options.seconds:.0f} s, {tokens} tokens, 0 differ, 0 steps failed; memory {grown:+.1f} MB, descriptors "
-          f"{descriptors[-1] - descriptors[WARM_UP]:+d}, p99 {drift / usual:+.0%}")
+    print(f"soak: {options.seconds:.0f} s, {tokens} tokens, 0 differ, 0 steps failed; memory {grown:+.1f} MB, "
+          f"descriptors {descriptors[-1] - descriptors[WARM_UP]:+d}, p99 {drift / usual:+.0%}")
 
 
 if __name__ == "__main__":
