@@ -1,6 +1,7 @@
 // Integers to logprobs, reasons to errors.
 #include "service/result/encode.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -75,6 +76,12 @@ void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& 
   if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->mutable_raw());
   if (parameters.processed_logprob)
     EncodeLogprobs(answer.processed, parameters.temperature, result->mutable_processed());
+}
+
+void EncodeFinish(std::span<const uint32_t> stop_tokens, v1::DrawResult* result) {
+  if (std::ranges::binary_search(stop_tokens, result->token())) {
+    result->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  }
 }
 
 Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row) {

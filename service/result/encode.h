@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "kernels/row.h"
 #include "service/refusal.h"
@@ -20,6 +21,9 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
 // The logprobs are computed here, on the host, from the device's integers. `answer.error` is kNone.
 void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
+
+// Sets the finish reason if the drawn token is among `stop_tokens`, which are sorted.
+void EncodeFinish(std::span<const uint32_t> stop_tokens, v1::DrawResult* result);
 
 // Why a row that a device judged unusable is refused. `answer.error` is not kNone.
 Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row);

@@ -90,7 +90,7 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
                                                        : "history_hash differs from the history the server has");
   }
   in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo)};
-  return StepGrant{in_flight_->ticket, state_->LendPatches()};
+  return StepGrant{in_flight_->ticket, state_->LendPatches(), state_->forced_token()};
 }
 
 std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, kernels::RowAnswer answer) {

@@ -50,6 +50,7 @@ struct StepAnswer {
 struct StepGrant {
   uint64_t ticket = 0;
   std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
+  std::optional<uint32_t> forced;  // the token that comes whatever the row says; the patches do not matter then
 };
 
 // Thread-safe.

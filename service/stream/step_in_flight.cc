@@ -54,6 +54,14 @@ void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSe
     kernel.allowed_tokens = spec.has_allowed_tokens ? spec.allowed_tokens : row->request.allowed_tokens;
   }
   kernel.allowed_bits = row->mask_words.empty() ? nullptr : row->mask_words.data();
+  if (row->grant && row->grant->forced) {
+    // Whatever other options say: nothing but this token can come.
+    kernel.patches = {};
+    kernel.has_allowed_tokens = true;
+    row->allowed.assign(1, *row->grant->forced);
+    kernel.allowed_tokens = row->allowed;
+    kernel.allowed_bits = nullptr;
+  }
 
   running_of_index_[index] = static_cast<int32_t>(running_.size());
   running_.push_back(std::move(row));
@@ -65,6 +73,7 @@ void StepInFlight::AnswerNow(uint32_t index, uint64_t step_id, const StreamSeque
   result->set_row(index);
   result->set_step_id(step_id);
   EncodeDraw(answer.row, sequence.spec->parameters, answer.history_hash, result->mutable_draw());
+  EncodeFinish(sequence.spec->stop_tokens, result->mutable_draw());
 }
 
 void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal) {
@@ -131,6 +140,7 @@ void StepInFlight::Encode(const Row& row, std::variant<kernels::RowAnswer, Refus
   const kernels::RowParameters& parameters = row.sequence.spec->parameters;
   if (!row.grant) {
     EncodeDraw(answer, parameters, std::nullopt, out->mutable_draw());
+    EncodeFinish(row.sequence.spec->stop_tokens, out->mutable_draw());
     return;
   }
   auto committed = row.sequence.state->Commit(row.grant->ticket, std::move(answer));
@@ -140,6 +150,7 @@ void StepInFlight::Encode(const Row& row, std::variant<kernels::RowAnswer, Refus
   }
   const StepAnswer& kept = std::get<StepAnswer>(committed);
   EncodeDraw(kept.row, parameters, kept.history_hash, out->mutable_draw());
+  EncodeFinish(row.sequence.spec->stop_tokens, out->mutable_draw());
 }
 
 void StepInFlight::Send(v1::StepResults results) {

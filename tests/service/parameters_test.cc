@@ -379,15 +379,6 @@ std::vector<NotBuiltCase> NotBuiltCases() {
       {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
       {"quadratic_smoothing", [](auto* p) { p->mutable_quadratic_smoothing()->set_factor(0.2f); },
        [](auto* p) { p->mutable_quadratic_smoothing()->set_curve(1); }},
-      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); },
-       [](auto* p) { p->mutable_dry()->set_allowed_length(2); }},
-      {"no_repeat_ngram_size", [](auto* p) { p->set_no_repeat_ngram_size(3); },
-       [](auto* p) { p->set_no_repeat_ngram_size(0); }},
-      {"min_tokens", [](auto* p) { p->set_min_tokens(1); }, [](auto* p) { p->set_min_tokens(0); }},
-      {"stop_token_ids", [](auto* p) { p->add_stop_token_ids(2); }, [](auto*) {}},
-      {"bad_words", [](auto* p) { p->add_bad_words()->add_tokens(2); }, [](auto*) {}},
-      {"forced_tokens", [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
-       [](auto* p) { p->mutable_forced_tokens()->set_start(5); }},
       {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
   };
 }

@@ -91,6 +91,8 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
     const bool in_step = !row.allowed || std::find(row.allowed->begin(), row.allowed->end(), id) != row.allowed->end();
     if (listed && in_mask && in_step) allowed.insert(id);
   }
+  const std::optional<uint32_t> forced = PlainForcedToken(p, tokens_.size() - prompt_length_);
+  if (forced) allowed = {*forced};
   const std::vector<uint32_t> allowed_tokens(allowed.begin(), allowed.end());
 
   kernels::RowRequest request;
@@ -99,7 +101,7 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
   request.live_vocabulary = live;
   request.parameters = &parameters;
   request.noise = {open_.seed(), position, open_.choice_index() | row.draw_salt << 16};
-  request.patches = patches;
+  if (!forced) request.patches = patches;
   request.has_allowed_tokens = true;
   request.allowed_tokens = allowed_tokens;
   const kernels::RowAnswer answer = law::SampleRowReference(request);
@@ -107,6 +109,10 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
 
   v1::DrawResult result;
   result.set_token(answer.token);
+  const auto& stops = p.stop_token_ids();
+  if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
+    result.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  }
   if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
   if (parameters.processed_logprob) {
     *result.mutable_processed() = ToLogprobs(answer.processed, parameters.temperature);
