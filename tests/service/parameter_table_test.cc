@@ -86,6 +86,8 @@ TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
     } else {
       TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     }
+    // Names tokens for logprobs that something else asks for.
+    if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     SystemEntropy entropy;
     const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);

@@ -35,6 +35,9 @@ kernels::RowParameters Compiled(const v1::SamplingParameters& p) {
   compiled.raw_top = p.raw_logprobs().top();
   compiled.processed_logprob = p.has_processed_logprobs();
   compiled.processed_top = p.processed_logprobs().top();
+  compiled.entropy = p.entropy();
+  compiled.kept_count = p.kept_set().count();
+  compiled.kept_tokens = p.kept_set().tokens();
   return compiled;
 }
 
@@ -49,6 +52,10 @@ v1::Logprobs ToLogprobs(const kernels::Distribution& distribution, double temper
   for (const kernels::TokenBits& top : distribution.top) {
     logprobs.add_top_tokens(top.token);
     logprobs.add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
+  }
+  for (const kernels::Place& place : distribution.requested) {
+    logprobs.add_requested_logprobs(law::Logprob(distribution, place.bits, temperature));
+    logprobs.add_requested_ranks(place.rank);
   }
   return logprobs;
 }
@@ -77,7 +84,7 @@ uint64_t PlainSequence::hash() const {
   return service::HistoryHash(chain, prompt_length_, service::HistoryDigest(identity));
 }
 
-v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
+kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) const {
   const v1::SamplingParameters& p = open_.parameters();
   const kernels::RowParameters parameters = Compiled(p);
   const std::vector<kernels::TokenPatch> patches = PlainPatches(p, tokens_, prompt_length_);
@@ -102,15 +109,28 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
   request.patches = patches;
   request.has_allowed_tokens = true;
   request.allowed_tokens = allowed_tokens;
-  const kernels::RowAnswer answer = law::SampleRowReference(request);
-  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
+  request.requested = requested;
+  request.task = row.task;
+  request.given = row.given;
+  request.draft = row.draft;
+  return law::SampleRowReference(request);
+}
 
+v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const { return Encode(Answer(row, position)); }
+
+v1::DrawResult PlainSequence::Encode(const kernels::RowAnswer& answer) const {
+  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  const kernels::RowParameters parameters = Compiled(open_.parameters());
   v1::DrawResult result;
   result.set_token(answer.token);
   if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
   if (parameters.processed_logprob) {
     *result.mutable_processed() = ToLogprobs(answer.processed, parameters.temperature);
   }
+  if (parameters.entropy) result.set_entropy(law::Entropy(answer.entropy));
+  if (parameters.kept_count) result.set_kept_count(answer.kept);
+  for (const kernels::TokenBits& token : answer.kept_tokens) result.add_kept_tokens(token.token);
   return result;
 }
 
