@@ -40,6 +40,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_string_tokens", kMaxStringTokens, "tokens", "one bad word, sequence breaker or n-gram"},
       {"max_choice_index", kMaxChoiceIndex, "", "parallel completions of one prompt"},
       {"max_draw_salt", kMaxDrawSalt, "", "redraws at one position"},
+      {"max_draft_tokens", kMaxDraftTokens, "tokens", "of one chain or tree"},
+      {"max_score_tokens", kMaxScoreTokens, "tokens", "that one row scores"},
       {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},
       {"max_message_parts", kMaxMessageParts, "", "messages and strings within one message"},
       {"max_payloads", kMaxPayloads, "", "of one message"},

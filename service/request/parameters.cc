@@ -29,9 +29,6 @@ struct NotBuilt {
   bool (*on)(const v1::SamplingParameters&);
 };
 constexpr NotBuilt kNotBuilt[] = {
-    {"logprob_token_ids", [](const v1::SamplingParameters& p) { return p.logprob_token_ids_size() > 0; }},
-    {"entropy", [](const v1::SamplingParameters& p) { return p.entropy(); }},
-    {"kept_set", [](const v1::SamplingParameters& p) { return p.kept_set().count() || p.kept_set().tokens(); }},
     {"typical_p", [](const v1::SamplingParameters& p) { return p.has_typical_p() && p.typical_p() != 1; }},
     {"top_n_sigma", [](const v1::SamplingParameters& p) { return p.top_n_sigma() != 0; }},
     {"epsilon_cutoff", [](const v1::SamplingParameters& p) { return p.epsilon_cutoff() != 0; }},
@@ -135,6 +132,25 @@ class Compiler {
       spec_.parameters.processed_logprob = true;
       spec_.parameters.processed_top = p.processed_logprobs().top();
     }
+    spec_.parameters.entropy = p.entropy();
+    spec_.parameters.kept_count = p.kept_set().count();
+    spec_.parameters.kept_tokens = p.kept_set().tokens();
+    return LogprobTokens();
+  }
+
+  // In the order asked for, in which they are answered.
+  std::optional<Refusal> LogprobTokens() {
+    const auto& tokens = parameters_.logprob_token_ids();
+    if (tokens.empty()) return std::nullopt;
+    const std::string field = Field("logprob_token_ids");
+    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), kernels::kMaxTopLogprobs, field))
+      return refusal;
+    std::vector<uint32_t> sorted;
+    if (auto refusal = TokenSet(tokens, "logprob_token_ids", &sorted)) return refusal;
+    if (!spec_.parameters.raw_logprob && !spec_.parameters.processed_logprob) {
+      return Refusal{Reason::kContradiction, field, "", "neither raw_logprobs nor processed_logprobs are asked for"};
+    }
+    spec_.logprob_token_ids.assign(tokens.begin(), tokens.end());
     return std::nullopt;
   }
 

@@ -88,6 +88,8 @@ TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
       // What it is for; without it there is a contradiction.
       if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
     }
+    // Names tokens for logprobs that something else asks for.
+    if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     SystemEntropy entropy;
     const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);
