@@ -37,6 +37,7 @@ void SetDraftDistribution(const PositionPlan& plan, uint32_t index, const StepSh
     draft->dtype = shape.draft_dtype;
     const uint64_t begin = (*plan.draft_row + index) * shape.draft_stride;
     const auto segments = drafts->Slice(begin, shape.draft_stride);
+    SORTITION_CHECK(!drafts->may_change());
     if (segments.size() == 1) {
       draft->dense = segments[0].data;
     } else {
@@ -89,6 +90,7 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
   position.queued.row.segments =
       tensors.logits.Slice((row->request.tensor_row + index) * shape.row_stride,
                            uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
+  position.queued.row.may_change = tensors.logits.may_change();
   kernels::RowRequest& kernel = position.queued.row.request;
   kernel.dtype = shape.dtype;
   kernel.live_vocabulary = spec.live_vocabulary;
