@@ -38,6 +38,10 @@ ABSL_FLAG(double, recheck_share, Config().recheck_share,
 ABSL_FLAG(uint32_t, cpu_threads, Config().cpu_threads, "Threads of the cpu device; 0 = one for each processor");
 ABSL_FLAG(std::string, cpu_target, Config().cpu_target,
           "Instruction set of the cpu device: auto, avx512, avx2, sse4, neon or scalar; all give the same answers");
+ABSL_FLAG(
+    std::string, vulkan_cache, Config().vulkan_cache,
+    "Folder in which shaders that Vulkan drivers have compiled are kept, so that the next start is quick; empty = "
+    "what the driver keeps by itself");
 ABSL_FLAG(bool, insecure, false, "Serve beyond this machine without TLS");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file of the server's certificate chain; followed when replaced");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of the server's private key");
@@ -138,6 +142,7 @@ Config Fill() {
   config.recheck_share = absl::GetFlag(FLAGS_recheck_share);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.cpu_target = absl::GetFlag(FLAGS_cpu_target);
+  config.vulkan_cache = absl::GetFlag(FLAGS_vulkan_cache);
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
