@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "kernels/features.h"
 #include "kernels/row.h"
 
 namespace sortition::devices {
@@ -23,10 +24,18 @@ struct ByteSegment {
   size_t size = 0;
 };
 
+// Of memories: what the processor addresses.
+inline constexpr uint32_t kHostMemory = 0;
+
 struct DeviceRow {
-  // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one).
+  // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one that cannot
+  // change).
   kernels::RowRequest request;
   absl::InlinedVector<ByteSegment, 2> segments;
+  uint32_t memory = kHostMemory;  // where the segments lie
+  // Another process may write to the segments meanwhile: the device reads each byte of them once, and computes with
+  // what it has read. Of a row that is changed while it is read any answer is right that some mixture has.
+  bool may_change = false;
 };
 
 struct BatchResult {
@@ -36,9 +45,6 @@ struct BatchResult {
   uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
 };
 
-// Of DeviceDescription::memory: what the processor addresses.
-inline constexpr uint32_t kHostMemory = 0;
-
 struct DeviceDescription {
   std::string name;      // "cpu0"
   std::string kind;      // "cpu", "vulkan", "cuda"
@@ -47,6 +53,7 @@ struct DeviceDescription {
   uint32_t max_vocabulary = kernels::kMaxVocabulary;  // live tokens of a row
   uint32_t memory = kHostMemory;                      // the memory it computes in; other devices may share it
   uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
+  kernels::Features features = kernels::kNoFeatures;  // what its kernels have; it is given no row that asks for more
 };
 
 class Device {

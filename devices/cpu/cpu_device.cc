@@ -50,6 +50,7 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options) : target_(Named(options.ta
   description_.kind = "cpu";
   description_.hardware = ProcessorName().append(", ").append(target_.name);
   description_.max_batch_rows = options.max_batch_rows;
+  description_.features = kernels::kAllFeatures;
   description_.batches_in_flight = threads;  // batches of one row keep that many threads busy
   threads_.reserve(threads);
   for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });

@@ -43,7 +43,9 @@ class Proof::Attempt {
  public:
   Attempt(const Proof* proof, Device* device, Done done) : proof_(*proof), device_(*device), done_(std::move(done)) {
     for (const auto& known : proof_.cases_) {
-      if (known->request.live_vocabulary <= device_.description().max_vocabulary) able_.push_back(known.get());
+      const DeviceDescription& device = device_.description();
+      if (known->request.live_vocabulary > device.max_vocabulary) continue;
+      if ((kernels::FeaturesOf(known->request) & ~device.features) == 0) able_.push_back(known.get());
     }
   }
 

@@ -53,7 +53,7 @@ __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner
 
 // The processed distribution of the candidates from `last`, whose mass is known.
 __device__ __noinline__ void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
-                                      u64 winner, u32 max_key) {
+                                            u64 winner, u32 max_key) {
   const RowInput& input = row.shared.input;
   const Summary summary = {max_key, mass.sum, KeyOfRank(winner), rank, input.temperature};
   const u32 top = ListTop(row, view, input.processed_top_count, last);

@@ -261,9 +261,8 @@ __device__ inline void ReadChunk(const Row& row, u32 first_group, u32 end_group)
     LayChanges(row, first_group, end_group);
     visible = row.shared.visible;
   }
-  WithElements(row.shared.input.dtype, [&](auto elements) {
-    ReadTiles<decltype(elements)::kDType>(row, first_group, end_group, visible);
-  });
+  WithElements(row.shared.input.dtype,
+               [&](auto elements) { ReadTiles<decltype(elements)::kDType>(row, first_group, end_group, visible); });
   if (row.Has(kFlagOpenRace)) MakeNoise(row, first_group, end_group);
 }
 

@@ -47,6 +47,8 @@ std::string_view RouteReasonName(RouteReason reason) {
       return "fastest";
     case RouteReason::kOnly:
       return "only";
+    case RouteReason::kFeatures:
+      return "features";
     case RouteReason::kPinned:
       return "pinned";
     case RouteReason::kTurn:

@@ -30,14 +30,15 @@ std::string AbslUnparseFlag(const RoutePolicy& policy);
 
 // Why a batch went where it went; the label of a metric.
 enum class RouteReason : uint8_t {
-  kFastest,  // expected to be done first there
-  kOnly,     // no other device serves that is able to
+  kFastest,   // expected to be done first there
+  kOnly,      // no other device serves that is able to
+  kFeatures,  // likewise, and another that serves has not the kernels for what the rows ask
   kPinned,
   kTurn,
   kRandom,
 };
-inline constexpr RouteReason kAllRouteReasons[] = {RouteReason::kFastest, RouteReason::kOnly, RouteReason::kPinned,
-                                                   RouteReason::kTurn, RouteReason::kRandom};
+inline constexpr RouteReason kAllRouteReasons[] = {RouteReason::kFastest, RouteReason::kOnly, RouteReason::kFeatures,
+                                                   RouteReason::kPinned,  RouteReason::kTurn, RouteReason::kRandom};
 std::string_view RouteReasonName(RouteReason reason);
 
 }  // namespace sortition::service

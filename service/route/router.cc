@@ -21,15 +21,25 @@ Router::Router(std::vector<devices::Device*> devices, const RoutePolicy& policy,
                               [&](const Book& book) { return book.device->description().name == policy_.device; }));
 }
 
-bool Router::IsAble(const Book& book, uint32_t vocabulary) const {
+bool Router::CanTake(const devices::DeviceDescription& device, const Needs& needs) {
+  return needs.vocabulary <= device.max_vocabulary && (needs.features & ~device.features) == 0;
+}
+
+bool Router::IsAble(const Book& book, const Needs& needs) const {
   const devices::DeviceDescription& description = book.device->description();
-  return book.health.serves() && vocabulary <= description.max_vocabulary &&
+  return book.health.serves() && CanTake(description, needs) &&
          (policy_.kind != RoutePolicy::Kind::kPinned || description.name == policy_.device);
 }
 
-bool Router::OtherCanServe(const devices::Device* device, uint32_t vocabulary) const {
+bool Router::OtherCanServe(const devices::Device* device, const Needs& needs) const {
   return std::any_of(books_.begin(), books_.end(),
-                     [&](const Book& book) { return book.device != device && IsAble(book, vocabulary); });
+                     [&](const Book& book) { return book.device != device && IsAble(book, needs); });
+}
+
+bool Router::AllHave(kernels::Features features) const {
+  return std::all_of(books_.begin(), books_.end(), [&](const Book& book) {
+    return !book.health.serves() || (features & ~book.device->description().features) == 0;
+  });
 }
 
 Work Router::WorkOf(const Book& book, const Batch& batch) {
@@ -61,7 +71,7 @@ Router::Choice Router::ChooseFastest(const std::vector<Book*>& able, const Batch
 Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
   able_.clear();
   for (Book& book : books_) {
-    if (IsAble(book, batch.vocabulary)) able_.push_back(&book);
+    if (IsAble(book, batch.needs())) able_.push_back(&book);
   }
   if (able_.empty()) return {};
   if (policy_.kind == RoutePolicy::Kind::kAuto && able_.size() > 1) return ChooseFastest(able_, batch, now);
@@ -69,7 +79,7 @@ Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
   if (able_.empty()) return {};
   switch (policy_.kind) {
     case RoutePolicy::Kind::kAuto:
-      return {able_.front()->device, RouteReason::kOnly};
+      return {able_.front()->device, AllHave(batch.features) ? RouteReason::kOnly : RouteReason::kFeatures};
     case RoutePolicy::Kind::kPinned:
       return {able_.front()->device, RouteReason::kPinned};
     case RoutePolicy::Kind::kRandom:

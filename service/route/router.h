@@ -30,12 +30,19 @@ struct DeviceStatus {
 // Not thread-safe; the batcher guards it.
 class Router {
  public:
+  // What a row, or all rows of a batch, ask of a device.
+  struct Needs {
+    uint32_t vocabulary = 0;
+    kernels::Features features = kernels::kNoFeatures;
+  };
   // Of a batch that may be chosen for: what it asks of a device, and of its longest row.
   struct Batch {
     uint32_t rows = 0;
     uint64_t bytes = 0;
     uint32_t vocabulary = 0;
     uint32_t memory = devices::kHostMemory;  // where its logits lie
+    kernels::Features features = kernels::kNoFeatures;
+    Needs needs() const { return {vocabulary, features}; }
   };
   struct Choice {
     devices::Device* device = nullptr;
@@ -46,12 +53,14 @@ class Router {
   // is a broken invariant.
   explicit Router(std::vector<devices::Device*> devices, const RoutePolicy& policy = {}, uint64_t random_seed = 0);
 
+  static bool CanTake(const devices::DeviceDescription& device, const Needs& needs);
+
   // Null where the batch has to wait.
   Choice Choose(const Batch& batch, absl::Time now);
   // Whether any device that serves is able to take the batch, now or later.
-  bool CanServe(uint32_t vocabulary) const { return OtherCanServe(nullptr, vocabulary); }
+  bool CanServe(const Needs& needs) const { return OtherCanServe(nullptr, needs); }
   // The same of the devices but `device`.
-  bool OtherCanServe(const devices::Device* device, uint32_t vocabulary) const;
+  bool OtherCanServe(const devices::Device* device, const Needs& needs) const;
 
   // A batch starts; `Finished` ends it. `is_measured`: it was done in whole, so its time teaches something.
   void Started(const devices::Device* device, const Batch& batch, absl::Time now);
@@ -77,7 +86,9 @@ class Router {
   };
 
   Book& Find(const devices::Device* device);
-  bool IsAble(const Book& book, uint32_t vocabulary) const;
+  bool IsAble(const Book& book, const Needs& needs) const;
+  // Whether every device that serves has what the batch's rows ask of its kernels.
+  bool AllHave(kernels::Features features) const;
   static bool HasRoom(const Book& book) { return book.in_flight.size() < book.device->description().batches_in_flight; }
   static Work WorkOf(const Book& book, const Batch& batch);
   // From now until the batch would be done.

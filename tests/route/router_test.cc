@@ -105,12 +105,26 @@ TEST(Router, OnlyDevicesThatAreAble) {
   EXPECT_EQ(choice.device, &large);
   EXPECT_EQ(choice.reason, RouteReason::kOnly);
   EXPECT_EQ(router.Choose(Rows(1, 100), kStart).device, &small);
-  EXPECT_TRUE(router.CanServe(101));
-  EXPECT_FALSE(router.OtherCanServe(&large, 101));
+  EXPECT_TRUE(router.CanServe({101}));
+  EXPECT_FALSE(router.OtherCanServe(&large, {101}));
   router.health(&large).Quarantine("broken", kStart);
-  EXPECT_FALSE(router.CanServe(101));
-  EXPECT_TRUE(router.CanServe(100));
+  EXPECT_FALSE(router.CanServe({101}));
+  EXPECT_TRUE(router.CanServe({100}));
   EXPECT_EQ(router.Choose(Rows(1, 101), kStart).device, nullptr);
+}
+
+TEST(Router, OnlyDevicesWhoseKernelsHaveWhatRowsAsk) {
+  FakeDevice plain({.name = "plain", .features = kernels::FeatureOf(kernels::StageKind::kTopK)});
+  FakeDevice full({.name = "full"});
+  Router router({&plain, &full});
+  Router::Batch batch = Rows(1);
+  batch.features = kernels::FeatureOf(kernels::StageKind::kTopK) | kernels::FeatureOf(kernels::StageKind::kXtc);
+  const Router::Choice choice = router.Choose(batch, kStart);
+  EXPECT_EQ(choice.device, &full);
+  EXPECT_EQ(choice.reason, RouteReason::kFeatures);
+  EXPECT_FALSE(router.OtherCanServe(&full, batch.needs()));
+  batch.features = kernels::FeatureOf(kernels::StageKind::kTopK);
+  EXPECT_TRUE(router.OtherCanServe(&full, batch.needs()));
 }
 
 TEST(Router, OnlyDevicesWithRoomByTurns) {
@@ -145,7 +159,7 @@ TEST(Router, PinnedMeansThatDevice) {
   Router router({&a, &b}, {Kind::kPinned, "b"});
   EXPECT_EQ(router.Choose(Rows(1), kStart).device, &b);
   EXPECT_EQ(router.Choose(Rows(1), kStart).reason, RouteReason::kPinned);
-  EXPECT_FALSE(router.OtherCanServe(&b, 1));
+  EXPECT_FALSE(router.OtherCanServe(&b, {1}));
 }
 
 TEST(RoutePolicy, ByName) {

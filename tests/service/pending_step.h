@@ -69,9 +69,11 @@ class RecordingStep : public PendingStep {
 // `count` rows with the indexes 0, 1, ... that a fake device can tell apart by their positions `first`, `first` + 1,
 // ...
 inline std::vector<QueuedRow> RowsAt(uint32_t first, uint32_t count) {
+  static const kernels::RowParameters kPlain;
   std::vector<QueuedRow> rows(count);
   for (uint32_t i = 0; i < count; ++i) {
     rows[i].index = i;
+    rows[i].row.request.parameters = &kPlain;
     rows[i].row.request.noise.position = first + i;
   }
   return rows;

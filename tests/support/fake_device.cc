@@ -27,6 +27,7 @@ FakeDevice::FakeDevice(Options options) : options_(std::move(options)) {
   description_.max_vocabulary = options_.max_vocabulary;
   description_.memory = options_.memory;
   description_.batches_in_flight = options_.batches_in_flight;
+  description_.features = options_.features;
 }
 
 FakeDevice::~FakeDevice() { SORTITION_CHECK(held() == 0); }

@@ -26,6 +26,7 @@ class FakeDevice : public devices::Device {
     uint32_t max_vocabulary = kernels::kMaxVocabulary;
     uint32_t memory = devices::kHostMemory;
     uint32_t batches_in_flight = 1;
+    kernels::Features features = kernels::kAllFeatures;
     bool synchronous = false;
     std::function<kernels::RowAnswer(const devices::DeviceRow&)> sample = SampleByReference;
   };
