@@ -17,8 +17,13 @@ constexpr uint32_t kMostGroupsAtOnce = 64;
 
 class Race {
  public:
-  Race(const Kernels& kernels, const law::DrawKey& key, Scratch* scratch)
-      : kernels_(kernels), key_(key), entrants_(scratch->token_entrants), survivors_(scratch->survivors) {}
+  // `reweigh`: null in a race of the weights as they are.
+  Race(const Kernels& kernels, const law::DrawKey& key, const Reweigh* reweigh, Scratch* scratch)
+      : kernels_(kernels),
+        key_(key),
+        reweigh_(reweigh),
+        entrants_(scratch->token_entrants),
+        survivors_(scratch->survivors) {}
 
   // No promise below it can change the outcome.
   uint32_t PromiseNeeded() const { return cpu::PromiseNeeded(best_); }
@@ -49,7 +54,17 @@ class Race {
     const uint64_t log = law::Owner(group_word) == token % law::kGroupSize
                              ? law::OwnerLog(a)
                              : law::OtherLog(a, law::NegLog2(law::Uniform(entrants_.Word(i))));
-    const int64_t race_key = law::SignedRaceKey(entrants_.t.data()[i], log);
+    const uint32_t t = entrants_.t.data()[i];
+    int64_t race_key;
+    if (reweigh_ == nullptr) {
+      race_key = law::SignedRaceKey(t, log);
+    } else {
+      // What is left weighs no more than before, so what the token promised still bounds it.
+      const uint64_t weight = law::Weight(t);
+      const uint64_t left = weight == 0 ? 0 : (*reweigh_)(token, weight);
+      if (left == 0) return;
+      race_key = int64_t(law::ResidualRaceKey(left, log));
+    }
     if (race_key > best_ || (race_key == best_ && token >= winner_)) return;
     best_ = race_key;
     winner_ = token;
@@ -57,17 +72,18 @@ class Race {
 
   const Kernels& kernels_;
   const law::DrawKey& key_;
+  const Reweigh* const reweigh_;
   TokenEntrants& entrants_;
   Array<uint32_t>& survivors_;
   int64_t best_ = std::numeric_limits<int64_t>::max();
-  uint32_t winner_ = ~0u;
+  uint32_t winner_ = RowRequest::kNoToken;
 };
 
 // The race among all the tokens that are not after `last`.
 class RowRace {
  public:
   RowRace(const Kernels& kernels, const Row& row, const RowScale& scale, Candidate last, const law::DrawKey& key,
-          Scratch* scratch)
+          const Reweigh* reweigh, Scratch* scratch)
       : kernels_(kernels),
         row_(row),
         scale_(scale),
@@ -76,20 +92,18 @@ class RowRace {
         groups_(scratch->group_entrants),
         survivors_(scratch->groups),
         able_(scratch->leading),
-        race_(kernels, key, scratch) {}
+        race_(kernels, key, reweigh, scratch) {}
 
-  uint32_t Run() {
+  uint32_t Run(std::optional<Candidate> likely) {
     kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
     race_.entrants().count = 0;
     race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
-    // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
-    // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
-    const uint32_t promising = MostPromising();
-    const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
-    SORTITION_CHECK(promise(promising) != 0);
-    Enter(&promising, 1, Lower(promise(promising), 4 * kOctave));
-    if (likely != promising) Enter(&likely, 1, Lower(promise(likely), 4 * kOctave));
-    race_.Run();
+    if (likely) {
+      kernels_.EnterCandidates(&*likely, 1, scale_, key_, &race_.entrants());
+      race_.Run();
+    } else {
+      RunLikelyGroups();
+    }
     RunPatched();
     RunGroups();
     return race_.winner();
@@ -100,6 +114,17 @@ class RowRace {
 
   uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
   uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
+
+  void RunLikelyGroups() {
+    // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
+    // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
+    const uint32_t promising = MostPromising();
+    const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
+    SORTITION_CHECK(promise(promising) != 0);
+    Enter(&promising, 1, Lower(promise(promising), 4 * kOctave));
+    if (likely != promising) Enter(&likely, 1, Lower(promise(likely), 4 * kOctave));
+    race_.Run();
+  }
 
   // Adds the groups' tokens that show what was sent.
   void Enter(const uint32_t* groups, uint32_t count, uint32_t needed) {
@@ -156,18 +181,28 @@ class RowRace {
   Race race_;
 };
 
-}  // namespace
-
-uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
-              Scratch* scratch) {
-  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, scratch).Run();
-  if (kept.listed.size() == 1) return kept.listed[0].token();
-  Race race(kernels, key, scratch);
+uint32_t RaceOf(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+                const law::DrawKey& key, const Reweigh* reweigh, std::optional<Candidate> likely, Scratch* scratch) {
+  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, reweigh, scratch).Run(likely);
+  Race race(kernels, key, reweigh, scratch);
   race.entrants().count = 0;
   race.entrants().Reserve(uint32_t(kept.listed.size()));
   kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.entrants());
   race.Run();
   return race.winner();
+}
+
+}  // namespace
+
+uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
+              std::optional<Candidate> likely, Scratch* scratch) {
+  if (kept.listed.size() == 1) return kept.listed[0].token();
+  return RaceOf(kernels, row, scale, kept, key, nullptr, likely, scratch);
+}
+
+uint32_t DrawReweighed(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+                       const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch) {
+  return RaceOf(kernels, row, scale, kept, key, &reweigh, std::nullopt, scratch);
 }
 
 }  // namespace sortition::kernels::cpu

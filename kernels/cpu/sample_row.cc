@@ -2,6 +2,7 @@
 #include "kernels/cpu/sample_row.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/check_row.h"
 #include "kernels/cpu/change_row.h"
@@ -10,7 +11,7 @@
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/read_row.h"
 #include "kernels/cpu/select.h"
-#include "kernels/cpu/sums.h"
+#include "kernels/cpu/verify.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -21,18 +22,60 @@ Candidate Sent(const RowRequest& request, uint32_t token) {
   return Candidate::Of(law::Key(law::Canonical(SentBits(request, token))), token);
 }
 
-// The token as the changes left it.
+// The token as the changes left it; its key is 0 where they mask it.
 Candidate Changed(const RowRequest& request, const Row& row, uint32_t token) {
   const auto patched = std::ranges::lower_bound(row.patched, token, {}, &Candidate::token);
-  return patched != row.patched.end() && patched->token() == token ? *patched : Sent(request, token);
+  if (patched != row.patched.end() && patched->token() == token) return *patched;
+  const bool shown = row.sent_words == nullptr || (row.sent_words[token / 64] >> (token % 64) & 1) != 0;
+  return shown ? Sent(request, token) : Candidate::Of(0, token);
 }
 
-void SampleGreedy(const Kernels& kernels, const RowParameters& parameters, const Row& row, RowAnswer* answer) {
-  const Candidate chosen = First(kernels, row);
-  answer->token = chosen.token();
-  if (!parameters.processed_logprob) return;
-  answer->kept = 1;
-  DescribePointMass(chosen, parameters.processed_top, &answer->processed);
+// The requested tokens as `place` gives them.
+template <typename Place>
+std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch, Place place) {
+  Candidate* const requested = scratch->requested.Reserve(request.requested.size());
+  for (size_t i = 0; i < request.requested.size(); ++i) requested[i] = place(request.requested[i]);
+  return {requested, request.requested.size()};
+}
+
+// All that is asked of the processed distribution.
+void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                       const Kept& kept, Scratch* scratch, RowAnswer* answer) {
+  const RowParameters& parameters = *request.parameters;
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) {
+    answer->kept = CountKept(kernels, row, kept, scratch);
+  }
+  if (parameters.processed_logprob) {
+    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    Describe(kernels, row, scale, kept, changed(answer->token), parameters.processed_top,
+             Requested(request, scratch, changed), scratch, &answer->processed);
+  }
+  if (parameters.entropy) answer->entropy = SumEntropy(kernels, row, scale, kept, scratch);
+  if (parameters.kept_tokens) ListKept(kernels, row, kept, scratch, &answer->kept_tokens);
+}
+
+void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+                  RowAnswer* answer) {
+  const RowParameters& parameters = *request.parameters;
+  const Candidate first = First(kernels, row);
+  answer->token = request.task == RowTask::kScore ? request.given : first.token();
+  answer->accepted = request.task == RowTask::kVerify && request.given == first.token();
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = 1;
+  if (parameters.processed_logprob) {
+    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    DescribePointMass(first, changed(answer->token), parameters.processed_top, Requested(request, scratch, changed),
+                      &answer->processed);
+  }
+  if (parameters.entropy) answer->entropy = {law::kUnitWeight, 0};
+  if (parameters.kept_tokens) answer->kept_tokens = {{first.token(), law::KeyBits(first.key())}};
+}
+
+// The token that the caller expects, if the race can begin with it.
+std::optional<Candidate> Likely(const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept) {
+  if (request.likely == RowRequest::kNoToken) return std::nullopt;
+  const Candidate likely = Changed(request, row, request.likely);
+  if (likely.key() < scale.first_live_key || !kept.Has(likely)) return std::nullopt;
+  return likely;
 }
 
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
@@ -40,11 +83,19 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& r
   const RowParameters& parameters = *request.parameters;
   const RowScale scale = ScaleOf(parameters, row.max_key);
   const Kept kept = Filter(kernels, request, row, scale, scratch);
-  answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise), scratch);
-  if (!parameters.processed_logprob) return;
-  answer->kept = kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
-  Describe(kernels, row, scale, kept, Changed(request, row, answer->token), parameters.processed_top, scratch,
-           &answer->processed);
+  switch (request.task) {
+    case RowTask::kDraw:
+      answer->token =
+          Draw(kernels, row, scale, kept, law::KeyOf(request.noise), Likely(request, row, scale, kept), scratch);
+      break;
+    case RowTask::kScore:
+      answer->token = request.given;
+      break;
+    case RowTask::kVerify:
+      Verify(kernels, request, row, scale, kept, Changed(request, row, request.given), scratch, answer);
+      break;
+  }
+  DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }
 
 }  // namespace
@@ -63,14 +114,17 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
     answer->error = RowError::kNoLiveToken;
     return;
   }
+  if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
   if (parameters.greedy) {
-    SampleGreedy(kernels, parameters, row, answer);
+    SampleGreedy(kernels, request, row, scratch, answer);
   } else {
     SampleDrawn(kernels, request, row, scratch, answer);
   }
   if (parameters.raw_logprob) {
     const RowScale scale = ScaleOf(RowParameters(), raw.max_key);
-    Describe(kernels, raw, scale, Kept(), Sent(request, answer->token), parameters.raw_top, scratch, &answer->raw);
+    const auto sent = [&](uint32_t token) { return Sent(request, token); };
+    Describe(kernels, raw, scale, Kept(), sent(answer->token), parameters.raw_top, Requested(request, scratch, sent),
+             scratch, &answer->raw);
   }
 }
 

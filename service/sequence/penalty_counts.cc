@@ -14,15 +14,14 @@ bool Listed(const TokenPatch& patch) { return patch.bias != 0 || (patch.flags & 
 
 }  // namespace
 
-TokenPatch PatchOf(const SequenceSpec& spec, const TokenPatch& listed, TokenCount count) {
+TokenPatch PatchOf(const SequenceSpec& spec, const TokenPatch& listed, TokenCount count, double dry) {
   const PenaltyScope& scope = spec.history.scope;
   const uint32_t repeated = count.in_output + (scope.repetition_counts_prompt ? count.in_prompt : 0);
   const uint32_t frequent = count.in_output + (scope.frequency_counts_prompt ? count.in_prompt : 0);
   TokenPatch patch = listed;
   patch.flags = listed.flags & TokenPatch::kBanned;
   if (spec.repetition_penalty != 1 && repeated > 0) patch.flags |= TokenPatch::kRepeated;
-  const bool penalised = (spec.frequency_penalty != 0 || spec.presence_penalty != 0) && frequent > 0;
-  patch.penalty = penalised ? law::PenaltyBits(spec.frequency_penalty, spec.presence_penalty, frequent) : 0;
+  patch.penalty = law::PenaltyBits(spec.frequency_penalty, spec.presence_penalty, frequent, dry);
   return patch;
 }
 

@@ -18,8 +18,10 @@ struct TokenCount {
   bool operator==(const TokenCount&) const = default;
 };
 
-// The patch of a token with these bias and ban (`listed`; its other fields are not looked at) and this count.
-kernels::TokenPatch PatchOf(const SequenceSpec& spec, const kernels::TokenPatch& listed, TokenCount count);
+// The patch of a token with these bias and ban (`listed`; its other fields are not looked at), this count, and this
+// term of DRY.
+kernels::TokenPatch PatchOf(const SequenceSpec& spec, const kernels::TokenPatch& listed, TokenCount count,
+                            double dry = 0);
 
 // Not thread-safe. O(tokens that are listed or counted). `spec` is the same in every call.
 class PenaltyCounts {

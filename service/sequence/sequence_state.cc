@@ -30,13 +30,26 @@ bool SamePatches(const SequenceSpec& a, const SequenceSpec& b) {
          a.history.scope == b.history.scope;
 }
 
+// Of the history that `log` ends, of which it keeps what the options look at; null if they need none.
+std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
+  if (!HistoryIndex::Needed(spec.history)) return nullptr;
+  return std::make_shared<HistoryIndex>(spec.history, log);
+}
+
 }  // namespace
+
+SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
+    : spec_(std::move(spec)),
+      prompt_length_(prompt_length),
+      kept_history_(kept_history),
+      index_(IndexOf(*spec_, log_)) {}
 
 void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
   const uint32_t kept = KeptTokens(*spec_, kept_history_);
   for (uint32_t token : tokens) {
     if (CountsWholeHistory(*spec_)) CountToken(*spec_, prompt_length_, log_.length(), token, &counts_);
     log_.Push(token);
+    if (index_) index_->Pushed(log_);
     if (log_.length() % TokenLog::kChunkTokens == 0) log_.Trim(kept);
   }
 }
@@ -45,7 +58,7 @@ std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<co
   SORTITION_CHECK(prompt_length_ <= log_.length());
   if (!CountsWholeHistory(*spec_)) counts_ = CountScope(*spec_, prompt_length_, log_);
   return std::unique_ptr<SequenceState>(
-      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_));
+      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_, std::move(index_)));
 }
 
 std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
@@ -57,30 +70,41 @@ std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const Sequen
 }
 
 SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
-                             uint32_t kept_history, const PenaltyCounts::Counts& counts)
+                             uint32_t kept_history, const PenaltyCounts::Counts& counts,
+                             std::shared_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       kept_history_(kept_history),
       digest_(HistoryDigest(spec_->Identity())),
       prompt_length_(prompt_length),
       log_(std::move(log)),
-      counts_(std::make_shared<PenaltyCounts>(*spec_, counts)) {}
+      counts_(std::make_shared<PenaltyCounts>(*spec_, counts)),
+      index_(std::move(index)) {}
 
-uint64_t SequenceState::bytes() const { return sizeof(*this) + log_.bytes() + counts_->bytes(); }
+uint64_t SequenceState::bytes() const {
+  return sizeof(*this) + log_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
+         (merged_ ? merged_->capacity() * sizeof(TokenPatch) : 0);
+}
 
-uint32_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
-  if (log_.kept_from() == 0) return 0;
-  const uint64_t lowest = uint64_t{log_.kept_from()} + spec.history.lookback();
-  return static_cast<uint32_t>(std::min<uint64_t>(lowest, position()));
+uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
+  return log_.kept_from() == 0 ? 0 : uint64_t{log_.kept_from()} + spec.history.lookback();
 }
 
 std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
-  lent_ = true;
-  return {counts_, &counts_->patches()};
+  const std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
+  if (changes.empty()) {
+    lent_ = true;
+    return {counts_, &counts_->patches()};
+  }
+  if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<TokenPatch>>();
+  MergeChanges(*spec_, *counts_, changes, merged_.get());
+  merged_lent_ = true;
+  return merged_;
 }
 
 void SequenceState::LeaveLoan() {
   shared_ |= lent_;
   lent_ = false;
+  if (std::exchange(merged_lent_, false)) merged_ = nullptr;
 }
 
 PenaltyCounts& SequenceState::OwnCounts() {
@@ -89,6 +113,11 @@ PenaltyCounts& SequenceState::OwnCounts() {
     lent_ = shared_ = false;
   }
   return *counts_;
+}
+
+HistoryIndex& SequenceState::OwnIndex() {
+  if (std::exchange(index_shared_, false)) index_ = std::make_shared<HistoryIndex>(*index_);
+  return *index_;
 }
 
 void SequenceState::Append(uint32_t token) {
@@ -104,6 +133,7 @@ void SequenceState::Count(uint32_t position, int32_t change) {
 
 void SequenceState::Push(uint32_t token) {
   log_.Push(token);
+  if (index_) OwnIndex().Pushed(log_);
   if (!spec_->penalises()) return;
   const uint32_t window = spec_->history.scope.window;
   const uint32_t length = position();
@@ -132,7 +162,9 @@ void SequenceState::Revert(const Undo& undo) {
 void SequenceState::Truncate(uint32_t to) {
   SORTITION_CHECK(to >= lowest_truncation() && to <= position());
   const uint32_t window = spec_->history.scope.window;
-  for (uint32_t length = position(); spec_->penalises() && length > to; --length) {
+  for (uint32_t length = position(); length > to; --length) {
+    if (index_) OwnIndex().Popping(log_, length);
+    if (!spec_->penalises()) continue;
     Count(length - 1, -1);
     if (window != 0 && length > window) Count(length - 1 - window, +1);
   }
@@ -153,6 +185,14 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
     child->counts_ = std::make_shared<PenaltyCounts>(
         *spec, same_counts ? counts_->ByToken() : CountScope(*spec, prompt_length_, log_));
     child->lent_ = child->shared_ = false;
+  }
+  child->merged_ = nullptr;
+  child->merged_lent_ = false;
+  if (HistoryIndex::Same(spec->history, spec_->history)) {
+    index_shared_ = child->index_shared_ = index_ != nullptr;
+  } else {
+    child->index_ = IndexOf(*spec, log_);
+    child->index_shared_ = false;
   }
   child->spec_ = std::move(spec);
   child->Truncate(position);
@@ -193,8 +233,9 @@ std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const
   const std::optional<PenaltyCounts::Counts> counts = CountsOf(snapshot, *spec, log);
   if (!counts) return nullptr;
   log.Trim(KeptTokens(*spec, kept_history));
-  std::unique_ptr<SequenceState> state(
-      new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length, kept_history, *counts));
+  std::shared_ptr<HistoryIndex> index = IndexOf(*spec, log);
+  std::unique_ptr<SequenceState> state(new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length,
+                                                         kept_history, *counts, std::move(index)));
   if (state->history_hash() != snapshot.history_hash) return nullptr;
   return state;
 }

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "kernels/row.h"
+#include "service/sequence/history_index.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
+#include "service/sequence/step_changes.h"
 #include "service/sequence/token_log.h"
 
 namespace sortition::service {
@@ -26,8 +28,7 @@ class SequenceState {
   class Builder {
    public:
     // `kept_history`: how many tokens back the history can be truncated at least.
-    Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
-        : spec_(std::move(spec)), prompt_length_(prompt_length), kept_history_(kept_history) {}
+    Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history);
     void Add(std::span<const uint32_t> tokens);
     uint32_t length() const { return log_.length(); }
     uint32_t prompt_length() const { return prompt_length_; }
@@ -41,6 +42,7 @@ class SequenceState {
     const uint32_t kept_history_;
     TokenLog log_;
     PenaltyCounts::Counts counts_;
+    std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
   };
 
   static std::unique_ptr<SequenceState> Build(std::shared_ptr<const SequenceSpec> spec,
@@ -51,16 +53,18 @@ class SequenceState {
   uint64_t history_hash() const { return HistoryHash(log_.chain(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Truncation below this position needs a replay.
-  uint32_t lowest_truncation() const { return LowestTruncation(*spec_); }
+  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
 
-  // Lends the patches that the next row sees: listed bias and bans, and the penalties of the history. They stay as they
+  // Lends the patches that the next row sees: listed bias and bans, and what the history adds. They stay as they
   // are until EndLoan, which the borrower's owner calls once nobody reads them any more. If it cannot tell when that
   // is, it calls LeaveLoan instead: the patches are then left to the borrower, and this state goes on with a copy.
   std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
-  void EndLoan() { lent_ = false; }
+  void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
+  // The token that comes next whatever the row says, if there is one.
+  std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
 
   // A drawn token, which is there to stay.
   void Append(uint32_t token);
@@ -89,10 +93,12 @@ class SequenceState {
 
  private:
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
-                const PenaltyCounts::Counts& counts);
+                const PenaltyCounts::Counts& counts, std::shared_ptr<HistoryIndex> index);
 
-  uint32_t LowestTruncation(const SequenceSpec& spec) const;
+  // For a state of these options with this log.
+  uint64_t LowestTruncation(const SequenceSpec& spec) const;
   PenaltyCounts& OwnCounts();
+  HistoryIndex& OwnIndex();
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
   void Truncate(uint32_t position);
@@ -106,6 +112,11 @@ class SequenceState {
   // Somebody else reads *counts_, for the time of a loan or for longer: it is copied before it is written.
   bool lent_ = false;
   bool shared_ = false;
+  std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
+  bool index_shared_ = false;            // with forks: it is copied before it is written
+  // The patches of the last step that changed something beside the counts.
+  std::shared_ptr<std::vector<kernels::TokenPatch>> merged_;
+  bool merged_lent_ = false;
 };
 
 }  // namespace sortition::service

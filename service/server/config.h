@@ -20,6 +20,8 @@ struct Config {
   std::string metrics_listen = "127.0.0.1:9464";
   // Where health alone is served, in plain text, for probes that cannot do TLS; empty = nowhere.
   std::string health_listen;
+  // Where workers on this machine get shared memory: "unix:PATH"; empty = nowhere.
+  std::string memory_listen;
   // If set, the port of the first TCP listener is written there once the server serves.
   std::string port_file;
 

@@ -184,7 +184,7 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   Masks masks = ReadMasks(allowed, nb::len(sequences), rows.width);
   const client::Batch batch = MakeBatch(sequences, rows, masks, draw_salts);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
-  auto memory = std::make_unique<StepMemory>(std::move(rows), std::move(masks), sequences, std::move(callback));
+  std::unique_ptr<StepMemory> memory(new StepMemory{std::move(rows), std::move(masks), sequences, std::move(callback)});
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
   absl::Status status;

@@ -1,6 +1,7 @@
 // The vector kernels, as tables: one per target (target.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -27,6 +28,9 @@ struct Patched {
   uint32_t* groups;
   uint32_t group_count;
 };
+
+// Probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
+inline constexpr uint32_t kDraftStep = 64;
 
 struct Kernels {
 #define SORTITION_KERNEL(result, name, parameters) result(*name) parameters;
