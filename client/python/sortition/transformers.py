@@ -8,6 +8,7 @@ parameter that means the same, or refused by name. None of them runs.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import numpy
@@ -137,6 +138,14 @@ class SortitionSampler:
         self._on_step = on_step
         self._timeout = timeout
         self._sampling = sampling
+
+    def generate(self, model: Any, *inputs: Any, streamer: Any = None, **options: Any) -> Any:
+        """`model.generate(*inputs, **options)` with these tokens, streamed if there is a streamer.
+
+        The way to stream: Transformers 5 hands a streamer to its own decoding methods alone, not to `custom_generate`.
+        """
+        return model.generate(*inputs, streamer=streamer, custom_generate=functools.partial(self, streamer=streamer),
+                              **options)
 
     @torch.no_grad()
     def __call__(self, model: Any, input_ids: torch.Tensor, logits_processor: Sequence[Any] = (),
