@@ -2,6 +2,7 @@
 #include "kernels/cpu/draw.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "kernels/check.h"
@@ -17,8 +18,12 @@ constexpr uint32_t kMostGroupsAtOnce = 64;
 
 class Race {
  public:
-  Race(const Kernels& kernels, const law::DrawKey& key, Scratch* scratch)
-      : kernels_(kernels), key_(key), entrants_(scratch->token_entrants), survivors_(scratch->survivors) {}
+  Race(const Kernels& kernels, const law::DrawKey& key, const law::Shape* adapted, Scratch* scratch)
+      : kernels_(kernels),
+        key_(key),
+        adapted_(adapted),
+        entrants_(scratch->token_entrants),
+        survivors_(scratch->survivors) {}
 
   // No promise below it can change the outcome.
   uint32_t PromiseNeeded() const { return cpu::PromiseNeeded(best_); }
@@ -29,6 +34,9 @@ class Race {
   void Run() {
     const uint32_t count = entrants_.count;
     if (count == 0) return;
+    for (uint32_t i = 0; adapted_ != nullptr && i < count; ++i) {
+      entrants_.t.data()[i] = AdaptedDistance(entrants_.t.data()[i], *adapted_);
+    }
     kernels_.PromiseTokens(key_, &entrants_);
     const uint32_t* const promises = entrants_.promise.data();
     const uint32_t most = kernels_.FindMax(promises, count);
@@ -57,6 +65,7 @@ class Race {
 
   const Kernels& kernels_;
   const law::DrawKey& key_;
+  const law::Shape* const adapted_;
   TokenEntrants& entrants_;
   Array<uint32_t>& survivors_;
   int64_t best_ = std::numeric_limits<int64_t>::max();
@@ -67,19 +76,24 @@ class Race {
 class RowRace {
  public:
   RowRace(const Kernels& kernels, const Row& row, const RowScale& scale, Candidate last, const law::DrawKey& key,
-          Scratch* scratch)
+          const law::Shape* adapted, Scratch* scratch)
       : kernels_(kernels),
         row_(row),
         scale_(scale),
         last_(last),
         key_(key),
+        adapted_(adapted),
         groups_(scratch->group_entrants),
         survivors_(scratch->groups),
         able_(scratch->leading),
-        race_(kernels, key, scratch) {}
+        race_(kernels, key, adapted, scratch) {
+    // No way leads back from a distance to a logit.
+    if (adapted_ != nullptr) scale_.logits_per_unit = std::numeric_limits<float>::infinity();
+  }
 
   uint32_t Run() {
     kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
+    if (adapted_ != nullptr) AdaptPromises();
     race_.entrants().count = 0;
     race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
     // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
@@ -100,6 +114,23 @@ class RowRace {
 
   uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
   uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
+
+  // Promises that hold for the adapted distances: nearer to the target than the group's largest probability, or than
+  // the next power of two, none of its tokens is, where that lies below the target; otherwise one may be there.
+  void AdaptPromises() {
+    uint32_t nearest[33];
+    for (uint32_t zeros = 0; zeros <= 32; ++zeros) {
+      const uint32_t most = zeros == 32 ? 0 : ~0u >> zeros;
+      nearest[zeros] = most >= adapted_->target ? 0 : law::AdaptedDistance(most, adapted_->target);
+    }
+    for (uint32_t group = 0; group < row_.groups; ++group) {
+      uint32_t& promise = groups_.promise.data()[group];
+      if (promise == 0) continue;
+      const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(row_.maxima[group]), *adapted_), adapted_->scale);
+      const uint32_t p = law::Probability(law::Weight(t), adapted_->share);
+      promise += (t >> 3) - (nearest[std::countl_zero(p)] >> 3);
+    }
+  }
 
   // Adds the groups' tokens that show what was sent.
   void Enter(const uint32_t* groups, uint32_t count, uint32_t needed) {
@@ -147,9 +178,10 @@ class RowRace {
 
   const Kernels& kernels_;
   const Row& row_;
-  const RowScale& scale_;
+  RowScale scale_;
   const Candidate last_;
   const law::DrawKey& key_;
+  const law::Shape* const adapted_;
   GroupEntrants& groups_;
   Array<uint32_t>& survivors_;
   Array<Candidate>& able_;
@@ -159,10 +191,10 @@ class RowRace {
 }  // namespace
 
 uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
-              Scratch* scratch) {
-  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, scratch).Run();
+              const law::Shape* adapted, Scratch* scratch) {
+  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, adapted, scratch).Run();
   if (kept.listed.size() == 1) return kept.listed[0].token();
-  Race race(kernels, key, scratch);
+  Race race(kernels, key, adapted, scratch);
   race.entrants().count = 0;
   race.entrants().Reserve(uint32_t(kept.listed.size()));
   kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.entrants());

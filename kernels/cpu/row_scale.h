@@ -8,6 +8,19 @@
 
 namespace sortition::kernels::cpu {
 
+// Smoothing as floating-point operations, each of which is the law's; square and cube are 0 where there is none.
+struct CurveFloats {
+  bool is_on = false;
+  law::Curve bits = {};  // what the following are the numbers of
+  float max = 0;
+  float inverse = 1;
+  float square = 0;
+  float cube = 0;
+  // Smoothed logits that are just dead, and just weightless: smaller ones are taken for these.
+  float just_dead = 0;
+  float just_weightless = 0;
+};
+
 struct RowScale {
   law::Scale scale;
   float to_fixed_point;         // law::FixedPoint(x) = truncate(x * to_fixed_point); a power of two
@@ -15,10 +28,37 @@ struct RowScale {
   uint32_t first_weighted_key;  // keys below it have weight 0
   float logits_per_unit;        // of distance, rounded up
   float slack;                  // logits: more than all roundings on the way from distances to logits add up to
+  CurveFloats curve = {};       // then `scale` is of what it gives, and keys are still of what was sent or patched
 };
 
 // `max_key`: the row's largest key, not 0.
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
+
+// Of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is left out of account.
+RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
+
+// Of a live key that is not above the largest.
+inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
+  const uint32_t bits = law::KeyBits(key);
+  return law::Distance(row.curve.is_on ? law::Curved(bits, row.curve.bits) : bits, row.scale);
+}
+
+// The smallest key that `is_within` holds for, if it holds for `max_key` and for every key above one for which it
+// holds. It is asked about canonical bits.
+template <typename IsWithin>
+uint32_t FirstKeyWhere(uint32_t max_key, IsWithin is_within) {
+  uint32_t low = law::Key(0xc77fdfffu);  // the smallest live logit's
+  uint32_t high = max_key;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (is_within(law::Flush(law::KeyBits(middle)))) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high;
+}
 
 // `logit` less `distance`, or a little less than that: a token with a smaller logit, as it was sent, is further than
 // `distance` from a token whose logit is `logit`. To leave out what cannot matter, never to decide.

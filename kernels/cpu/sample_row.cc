@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/check_row.h"
+#include "kernels/cpu/chain.h"
 #include "kernels/cpu/change_row.h"
 #include "kernels/cpu/describe.h"
 #include "kernels/cpu/draw.h"
@@ -11,6 +12,7 @@
 #include "kernels/cpu/read_row.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/sums.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -40,11 +42,40 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& r
   const RowParameters& parameters = *request.parameters;
   const RowScale scale = ScaleOf(parameters, row.max_key);
   const Kept kept = Filter(kernels, request, row, scale, scratch);
-  answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise), scratch);
+  answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise), nullptr, scratch);
   if (!parameters.processed_logprob) return;
   answer->kept = kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
   Describe(kernels, row, scale, kept, Changed(request, row, answer->token), parameters.processed_top, scratch,
            &answer->processed);
+}
+
+// What the kept tokens weigh at the distances of adaptive-p.
+uint64_t AdaptedSum(const Kernels& kernels, const Chain& chain, const Kept& kept, Scratch* scratch) {
+  std::span<const Candidate> tokens = kept.listed;
+  if (tokens.empty()) tokens = CollectNotAfter(kernels, chain.row(), kept.last, scratch, &scratch->leading);
+  uint64_t sum = 0;
+  for (const Candidate& token : tokens) {
+    sum += law::Weight(law::ShapedDistance(law::KeyBits(token.key()), chain.shape()));
+  }
+  return sum;
+}
+
+void SampleChained(const Kernels& kernels, const RowRequest& request, const Row& changed, Scratch* scratch,
+                   RowAnswer* answer) {
+  Chain chain(kernels, request, changed, scratch);
+  chain.Run();
+  const Row& row = chain.row();
+  const Kept kept = chain.kept();
+  const law::Shape* const adapted = chain.shape().is_adapted ? &chain.shape() : nullptr;
+  answer->token = Draw(kernels, row, chain.scale(), kept, law::KeyOf(request.noise), adapted, scratch);
+  answer->temperature = chain.temperature();
+  const Candidate chosen = Changed(request, row, answer->token);
+  answer->sampler_state = chain.NextState(chosen.key());
+  if (!request.parameters->processed_logprob) return;
+  answer->kept = kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
+  Describe(kernels, row, chain.scale(), kept, chosen, request.parameters->processed_top, scratch, &answer->processed);
+  if (adapted != nullptr) answer->processed.weight_sum = AdaptedSum(kernels, chain, kept, scratch);
+  law::ShowProcessed(chain.shape(), &answer->processed);
 }
 
 }  // namespace
@@ -65,6 +96,8 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
   }
   if (parameters.greedy) {
     SampleGreedy(kernels, parameters, row, answer);
+  } else if (!parameters.chain.empty()) {
+    SampleChained(kernels, request, row, scratch, answer);
   } else {
     SampleDrawn(kernels, request, row, scratch, answer);
   }

@@ -28,6 +28,8 @@ struct Scratch {
   Array<Candidate> kept;     // the kept tokens, if they are listed
   Array<Candidate> leading;  // the first tokens of a distribution
   Array<uint64_t> weights;
+  Array<uint32_t> distances;
+  Array<Candidate> nearest;
   GroupEntrants group_entrants;
   TokenEntrants token_entrants;
   Array<uint32_t> survivors;

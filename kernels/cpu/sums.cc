@@ -10,7 +10,7 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
   uint64_t sum = kernels.SumWeights(row, groups, count, last, scale);
   for (const Candidate& candidate : row.patched) {
-    if (candidate >= last) sum += law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+    if (candidate >= last) sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
 }
@@ -23,7 +23,7 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floo
   sum.all = kernels.SplitWeights(row, groups, count, floor, high, scale, &sum.above);
   for (const Candidate& candidate : row.patched) {
     if (candidate.key() < floor) continue;
-    const uint64_t weight = law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+    const uint64_t weight = law::Weight(DistanceOfKey(candidate.key(), scale));
     sum.all += weight;
     if (candidate.key() >= high) sum.above += weight;
   }

@@ -22,7 +22,7 @@ int64_t Log2Clamped(uint64_t x) {
 }  // namespace
 
 float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature) {
-  SORTITION_CHECK(distribution.weight_sum >= kUnitWeight);
+  SORTITION_CHECK(distribution.weight_sum != 0);
   const double x = std::bit_cast<float>(token_bits);
   const double max = std::bit_cast<float>(distribution.max_bits);
   const double log_sum = double(Log2Clamped(distribution.weight_sum) - (int64_t{44} << 32)) * kLn2PerUnit;

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "kernels/check.h"
 #include "kernels/check_row.h"
+#include "kernels/law/chain.h"
+#include "kernels/law/reference_chain.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::law {
@@ -73,26 +76,33 @@ std::vector<TokenBits> LiveInOrder(std::vector<TokenBits> tokens) {
   return tokens;
 }
 
-u64 SumOfWeights(const std::vector<TokenBits>& tokens, const Scale& scale) {
+// The distance of a token of these bits, at the scale and in the shape that a distribution has.
+using DistanceOf = std::function<u32(u32 bits)>;
+
+u64 SumOfWeights(const std::vector<TokenBits>& tokens, const DistanceOf& distance) {
   u64 sum = 0;
-  for (const TokenBits& token : tokens) sum += Weight(Distance(token.bits, scale));
+  for (const TokenBits& token : tokens) sum += Weight(distance(token.bits));
   return sum;
 }
 
+DistanceOf DistanceAt(const Scale& scale) {
+  return [scale](u32 bits) { return Distance(bits, scale); };
+}
+
 // Drops from the tokens, which stand in order, those that a filter does not keep.
-void Filter(const RowParameters& parameters, const Scale& scale, std::vector<TokenBits>* tokens) {
+void Filter(const RowParameters& parameters, const DistanceOf& distance, std::vector<TokenBits>* tokens) {
   if (parameters.min_p_distance != RowParameters::kMinPOff) {
     std::erase_if(*tokens, [&](const TokenBits& token) {
-      const u32 t = Distance(token.bits, scale);
+      const u32 t = distance(token.bits);
       return t == kDead || t > parameters.min_p_distance;
     });
   }
   if (parameters.top_k != 0 && parameters.top_k < tokens->size()) tokens->resize(parameters.top_k);
   if (parameters.top_p != 0) {
-    const u64 threshold = TopPThreshold(SumOfWeights(*tokens, scale), parameters.top_p);
+    const u64 threshold = TopPThreshold(SumOfWeights(*tokens, distance), parameters.top_p);
     u64 sum = 0;
     size_t kept = 0;
-    while (sum < threshold) sum += Weight(Distance((*tokens)[kept++].bits, scale));
+    while (sum < threshold) sum += Weight(distance((*tokens)[kept++].bits));
     tokens->resize(kept);
   }
 }
@@ -106,11 +116,11 @@ u64 NoiseLog(const DrawKey& key, u32 id) {
   return OtherLog(a, NegLog2(Uniform(WordOf(NoiseWords(id / 2, kTokenTag, key), id))));
 }
 
-TokenBits Race(const std::vector<TokenBits>& kept, const Scale& scale, const DrawKey& key) {
+TokenBits Race(const std::vector<TokenBits>& kept, const DistanceOf& distance, const DrawKey& key) {
   std::optional<TokenBits> winner;
   int64_t best = 0;
   for (const TokenBits& token : kept) {
-    const u32 t = Distance(token.bits, scale);
+    const u32 t = distance(token.bits);
     if (t == kDead) continue;
     const int64_t race = SignedRaceKey(t, NoiseLog(key, token.token));
     if (!winner || race < best || (race == best && token.token < winner->token)) {
@@ -123,10 +133,10 @@ TokenBits Race(const std::vector<TokenBits>& kept, const Scale& scale, const Dra
 }
 
 // `tokens` stand in order and `token` is one of them.
-Distribution Describe(const std::vector<TokenBits>& tokens, const Scale& scale, u32 token, u32 top) {
+Distribution Describe(const std::vector<TokenBits>& tokens, const DistanceOf& distance, u32 token, u32 top) {
   Distribution distribution;
   distribution.max_bits = tokens[0].bits;
-  distribution.weight_sum = SumOfWeights(tokens, scale);
+  distribution.weight_sum = SumOfWeights(tokens, distance);
   const auto chosen = std::find_if(tokens.begin(), tokens.end(), [&](const TokenBits& t) { return t.token == token; });
   SORTITION_CHECK(chosen != tokens.end());
   distribution.chosen = *chosen;
@@ -159,23 +169,31 @@ RowAnswer SampleRowReference(const RowRequest& request) {
   std::vector<TokenBits> kept = LiveInOrder(changed);
   if (kept.empty()) return Failed(RowError::kNoLiveToken, 0);
 
-  const Scale scale = ScaleAt(parameters, kept[0].bits);
+  RowAnswer answer;
+  DistanceOf distance = DistanceAt(ScaleAt(parameters, kept[0].bits));
+  ReferenceChain chain(request, kept);
   if (parameters.greedy) {
     kept.resize(1);
+  } else if (parameters.chain.empty()) {
+    Filter(parameters, distance, &kept);
   } else {
-    Filter(parameters, scale, &kept);
+    chain.Run();
+    kept = chain.kept();
+    distance = [shape = chain.shape()](u32 bits) { return ShapedDistance(bits, shape); };
+    answer.temperature = chain.temperature();
   }
-  const TokenBits winner = parameters.greedy ? kept[0] : Race(kept, scale, KeyOf(request.noise));
+  const TokenBits winner = parameters.greedy ? kept[0] : Race(kept, distance, KeyOf(request.noise));
 
-  RowAnswer answer;
   answer.token = winner.token;
+  if (!parameters.greedy) answer.sampler_state = chain.NextState(winner.bits);
   if (parameters.processed_logprob) {
     answer.kept = u32(kept.size());
-    answer.processed = Describe(kept, scale, winner.token, parameters.processed_top);
+    answer.processed = Describe(kept, distance, winner.token, parameters.processed_top);
+    if (!parameters.chain.empty()) ShowProcessed(chain.shape(), &answer.processed);
   }
   if (parameters.raw_logprob) {
     const std::vector<TokenBits> live = LiveInOrder(raw);
-    answer.raw = Describe(live, UnitScale(live[0].bits), winner.token, parameters.raw_top);
+    answer.raw = Describe(live, DistanceAt(UnitScale(live[0].bits)), winner.token, parameters.raw_top);
   }
   return answer;
 }

@@ -39,7 +39,7 @@ class PreparedRow {
   PreparedRow& operator=(const PreparedRow&) = delete;
 
   uint32_t Draw(const NoiseKey& noise) {
-    return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), &scratch_);
+    return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), nullptr, &scratch_);
   }
 
   const RowRequest& request() const { return request_; }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/check.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
@@ -132,7 +133,7 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
   result.set_token(answer.token);
   if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
   if (parameters.processed_logprob) {
-    *result.mutable_processed() = ToLogprobs(answer.processed, parameters.temperature);
+    *result.mutable_processed() = ToLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer));
   }
   return result;
 }

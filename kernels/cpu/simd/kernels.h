@@ -28,6 +28,20 @@ struct Patched {
   uint32_t group_count;
 };
 
+// Of kept tokens, as the law's moments.inc and sigma.inc have them.
+struct Moments {
+  uint64_t sum = 0;
+  uint64_t moment = 0;
+  uint64_t square = 0;
+};
+enum class MomentsWanted { kSum, kMoment, kSquare };  // the sum, and it with one of the others
+
+struct Levels {
+  uint32_t count = 0;
+  int64_t sum = 0;
+  uint64_t squares = 0;
+};
+
 struct Kernels {
 #define SORTITION_KERNEL(result, name, parameters) result(*name) parameters;
 #include "kernels/cpu/simd/kernels.inc"
