@@ -24,10 +24,18 @@ struct ByteSegment {
   size_t size = 0;
 };
 
+// Of memories: what the processor addresses.
+inline constexpr uint32_t kHostMemory = 0;
+
 struct DeviceRow {
-  // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one).
+  // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one that cannot
+  // change).
   kernels::RowRequest request;
   absl::InlinedVector<ByteSegment, 2> segments;
+  uint32_t memory = kHostMemory;  // where the segments lie
+  // Another process may write to the segments meanwhile: the device reads each byte of them once, and computes with
+  // what it has read. Of a row that is changed while it is read any answer is right that some mixture has.
+  bool may_change = false;
 };
 
 struct BatchResult {
@@ -36,9 +44,6 @@ struct BatchResult {
   std::vector<kernels::RowAnswer> answers;
   uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
 };
-
-// Of DeviceDescription::memory: what the processor addresses.
-inline constexpr uint32_t kHostMemory = 0;
 
 struct DeviceDescription {
   std::string name;      // "cpu0"

@@ -6,7 +6,18 @@
 
 namespace sortition::kernels {
 
-// O(patches + allowed tokens).
+inline void CheckDraftOf(const RowRequest& request) {
+  const DraftDistribution& draft = request.draft;
+  SORTITION_CHECK(draft.form != DraftDistribution::Form::kDense || draft.dense != nullptr);
+  SORTITION_CHECK(draft.sparse_tokens.size() == draft.sparse_bits.size());
+  for (size_t i = 0; i < draft.sparse_tokens.size(); ++i) {
+    SORTITION_CHECK(draft.sparse_tokens[i] < request.live_vocabulary);
+    SORTITION_CHECK(i == 0 || draft.sparse_tokens[i - 1] < draft.sparse_tokens[i]);
+    SORTITION_CHECK(draft.sparse_bits[i] <= 0x3f800000u);
+  }
+}
+
+// O(patches + allowed tokens + sparse draft probabilities).
 inline void CheckRow(const RowRequest& request) {
   SORTITION_CHECK(request.logits != nullptr);
   SORTITION_CHECK(request.parameters != nullptr);
@@ -28,6 +39,10 @@ inline void CheckRow(const RowRequest& request) {
                      parameters.top_p == 0 && parameters.temperature == 1;
   SORTITION_CHECK(parameters.chain.empty() || plain);
   SORTITION_CHECK(parameters.raw_top <= kMaxTopLogprobs && parameters.processed_top <= kMaxTopLogprobs);
+  SORTITION_CHECK(request.requested.size() <= kMaxTopLogprobs);
+  for (const uint32_t token : request.requested) SORTITION_CHECK(token < request.live_vocabulary);
+  if (request.task != RowTask::kDraw) SORTITION_CHECK(request.given < request.live_vocabulary);
+  if (request.task == RowTask::kVerify) CheckDraftOf(request);
 }
 
 }  // namespace sortition::kernels

@@ -8,18 +8,29 @@
 
 namespace sortition::kernels {
 
-// A bit for each; bit i of the first ones is StageKind i of a chain.
+// A bit for each: bit i of the first 32 is StageKind i of a chain.
 using Features = uint64_t;
 inline constexpr Features kNoFeatures = 0;
 inline constexpr Features kAllFeatures = ~Features{0};
 
 constexpr Features FeatureOf(StageKind kind) { return Features{1} << uint32_t(kind); }
 static_assert(kStageKinds <= 32);
+inline constexpr Features kFeatureScore = Features{1} << 32;
+inline constexpr Features kFeatureVerify = Features{1} << 33;
+inline constexpr Features kFeatureRequested = Features{1} << 34;  // logprobs of tokens by name
+inline constexpr Features kFeatureEntropy = Features{1} << 35;
+inline constexpr Features kFeatureKeptTokens = Features{1} << 36;
 
 // O(stages).
 inline Features FeaturesOf(const RowRequest& request) {
   Features features = kNoFeatures;
-  for (const Stage& stage : request.parameters->chain) features |= FeatureOf(stage.kind);
+  const RowParameters& parameters = *request.parameters;
+  for (const Stage& stage : parameters.chain) features |= FeatureOf(stage.kind);
+  if (request.task == RowTask::kScore) features |= kFeatureScore;
+  if (request.task == RowTask::kVerify) features |= kFeatureVerify;
+  if (!request.requested.empty()) features |= kFeatureRequested;
+  if (parameters.entropy) features |= kFeatureEntropy;
+  if (parameters.kept_tokens) features |= kFeatureKeptTokens;
   return features;
 }
 

@@ -63,6 +63,9 @@ struct RowParameters {
   bool processed_logprob = false;
   uint32_t raw_top = 0;        // number of alternatives, <= kMaxTopLogprobs; needs raw_logprob
   uint32_t processed_top = 0;  // needs processed_logprob
+  bool entropy = false;        // of the processed distribution
+  bool kept_count = false;
+  bool kept_tokens = false;
 
   bool operator==(const RowParameters&) const = default;
 };
@@ -72,6 +75,23 @@ struct NoiseKey {
   uint64_t seed = 0;
   uint32_t position = 0;  // absolute: prompt + output tokens before this one
   uint32_t stream = 0;    // choice index | draw salt << 16
+};
+
+// What is asked of a row.
+enum class RowTask : uint8_t {
+  kDraw,    // a token, by the race
+  kScore,   // nothing is drawn: the answer's token is `given`
+  kVerify,  // `given`, which a drafter proposed, if it passes the law's test; else a token drawn in its place
+};
+
+// From what a drafter drew the token that it proposed (law: "Rejection").
+struct DraftDistribution {
+  enum class Form : uint8_t { kCertain, kDense, kSparse };
+  Form form = Form::kCertain;
+  DType dtype = DType::kF32;
+  const void* dense = nullptr;              // `live_vocabulary` probabilities of `dtype`; any alignment, any values
+  std::span<const uint32_t> sparse_tokens;  // sorted, distinct, < live_vocabulary; `given` is one of them
+  std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of `given` not 0; one a token
 };
 
 struct RowRequest {
@@ -85,6 +105,16 @@ struct RowRequest {
   bool has_allowed_tokens = false;
   std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary
   const uint32_t* allowed_bits = nullptr;  // ceil(live_vocabulary / 32) words, least significant bit first, 1 = allowed
+
+  RowTask task = RowTask::kDraw;
+  uint32_t given = 0;       // kScore and kVerify: < live_vocabulary
+  DraftDistribution draft;  // kVerify
+  // Tokens whose logprobs are wanted by name, in every distribution asked for; < live_vocabulary, at most
+  // kMaxTopLogprobs.
+  std::span<const uint32_t> requested;
+  // A token that the caller expects to be drawn: a kernel may begin with it. It changes no bit of the answer.
+  static constexpr uint32_t kNoToken = 0xffffffffu;
+  uint32_t likely = kNoToken;
   // Of a chain that ends in mirostat or adaptive-p: what the answer to the step before said, and
   // InitialSamplerState at first. Otherwise 0.
   uint64_t sampler_state = 0;
@@ -92,9 +122,12 @@ struct RowRequest {
 
 enum class RowError : uint8_t {
   kNone,
-  kNaN,            // a live id's logit is NaN
-  kLogitTooLarge,  // a logit, or a logit after bias or penalties, is >= 65504
-  kNoLiveToken,    // every token is masked
+  kNaN,                 // a live id's logit is NaN
+  kLogitTooLarge,       // a logit, or a logit after bias or penalties, is >= 65504
+  kNoLiveToken,         // every token is masked
+  kDraftNoProbability,  // a live id's probability in a dense draft distribution is not in [0, 1]
+  kDraftSum,            // those probabilities do not sum to 1
+  kDraftImpossible,     // that of the draft itself is 0
 };
 
 // One token of a distribution: its logit (after changes in the processed distribution) as canonical f32 bits.
@@ -104,25 +137,43 @@ struct TokenBits {
   bool operator==(const TokenBits&) const = default;
 };
 
+// A token's place in a distribution; of one that is not in it, the bits of -Inf and 0.
+struct Place {
+  uint32_t bits = 0;
+  uint32_t rank = 0;  // 1 + tokens of the distribution before it in order
+  bool operator==(const Place&) const = default;
+};
+
 // The integers from which the host computes logprobs (law/logprob.h).
 struct Distribution {
   uint32_t max_bits = 0;    // canonical bits of the largest logit M
   uint64_t weight_sum = 0;  // S, scale 2^44, over the distribution's tokens
-  TokenBits chosen;
-  uint32_t rank = 0;           // 1 + tokens of the distribution before the chosen one in order
-  std::vector<TokenBits> top;  // first N in order; fewer if the distribution has fewer
+  TokenBits chosen;         // the answer's token, with its bits and rank as in Place
+  uint32_t rank = 0;
+  std::vector<TokenBits> top;    // first N in order; fewer if the distribution has fewer
+  std::vector<Place> requested;  // of RowRequest::requested, in that order
   bool operator==(const Distribution&) const = default;
+};
+
+// The integers from which the host computes an entropy.
+struct EntropySums {
+  uint64_t weights = 0;  // S
+  uint64_t surplus = 0;  // of weight times distance, scale 2^44
+  bool operator==(const EntropySums&) const = default;
 };
 
 struct RowAnswer {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
-  uint32_t kept = 0;       // tokens that passed every filter; 0 when it was not needed (no processed logprob asked for)
+  bool accepted = false;   // kVerify: `token` is the draft
+  uint32_t kept = 0;       // tokens that passed every filter; filled when processed_logprob, kept_count or kept_tokens
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
   Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob
-  uint64_t sampler_state = 0;  // for the next step, where the chain keeps one; otherwise 0
-  uint32_t temperature = 0;    // Q8.24, that dynamic temperature chose; 0 without it
+  EntropySums entropy;     // of the processed distribution; filled when entropy
+  std::vector<TokenBits> kept_tokens;  // ids ascending; filled when kept_tokens
+  uint64_t sampler_state = 0;          // for the next step, where the chain keeps one; otherwise 0
+  uint32_t temperature = 0;            // Q8.24, that dynamic temperature chose; 0 without it
   bool operator==(const RowAnswer&) const = default;
 };
 

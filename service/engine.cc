@@ -46,6 +46,7 @@ Engine::Engine(Options options)
       devices_(std::move(options.devices)),
       sequences_(limits_, options.clock, options.observer),
       replays_(limits_, options.clock, &entropy_),
+      regions_(limits_, &entropy_),
       check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
                OptionsOf(options, &event_log_, check_threads_.get())) {}

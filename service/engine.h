@@ -11,6 +11,7 @@
 #include "service/entropy.h"
 #include "service/event_log.h"
 #include "service/limits.h"
+#include "service/memory/region_table.h"
 #include "service/observer.h"
 #include "service/route/check_threads.h"
 #include "service/sequence/replay_budget.h"
@@ -43,6 +44,7 @@ class Engine {
   EventLog& event_log() { return event_log_; }
   SequenceTable& sequences() { return sequences_; }
   ReplayBudget& replays() { return replays_; }
+  RegionTable& regions() { return regions_; }
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
@@ -56,6 +58,7 @@ class Engine {
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   SequenceTable sequences_;
   ReplayBudget replays_;
+  RegionTable regions_;
   std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };

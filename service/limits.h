@@ -24,6 +24,12 @@ struct Limits {
   uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
 
+  // Shared memory.
+  uint32_t max_memory_connections = 64;                  // to the memory socket
+  uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together
+  uint64_t connection_memory_bytes = uint64_t{1} << 28;  // of the regions of one connection
+  uint32_t connection_regions = 64;                      // regions of one connection
+
   // Sequences.
   uint32_t max_sequences = 200000;                // sequences with state
   uint64_t max_state_bytes = uint64_t{2} << 30;   // their memory

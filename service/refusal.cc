@@ -33,6 +33,8 @@ std::string_view ReasonName(Reason reason) {
       return "UNSUPPORTED_LAW_VERSION";
     case Reason::kProtocolViolation:
       return "PROTOCOL_VIOLATION";
+    case Reason::kUnknownRegion:
+      return "UNKNOWN_REGION";
     case Reason::kLogitNan:
       return "LOGIT_NAN";
     case Reason::kLogitTooLarge:
@@ -82,6 +84,7 @@ absl::StatusCode CodeOf(Reason reason) {
     case Reason::kSuperseded:
       return absl::StatusCode::kAborted;
     case Reason::kUnknownSequence:
+    case Reason::kUnknownRegion:
       return absl::StatusCode::kNotFound;
     case Reason::kOverloaded:
       return absl::StatusCode::kResourceExhausted;

@@ -27,6 +27,7 @@ enum class Reason : uint8_t {
   kDuplicateRow = 11,
   kUnsupportedLawVersion = 12,
   kProtocolViolation = 13,
+  kUnknownRegion = 14,
   kLogitNan = 20,
   kLogitTooLarge = 21,
   kNoLiveToken = 22,
@@ -53,6 +54,7 @@ inline constexpr Reason kAllReasons[] = {
     Reason::kSuperseded,         Reason::kStepInFlight,    Reason::kUnknownSequence,
     Reason::kStepConflict,       Reason::kOverloaded,      Reason::kDeadlinePassed,
     Reason::kStepCancelled,      Reason::kDraining,        Reason::kDeviceFailed,
+    Reason::kUnknownRegion,
 };
 
 // The wire's name, e.g. "HISTORY_REQUIRED". A static string.

@@ -1,17 +1,22 @@
 // The client's public calls: checks of their arguments, blocking forms of asynchronous ones.
 #include "client/cpp/client.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client_core.h"
 #include "client/cpp/connector.h"
+#include "client/cpp/shared_memory.h"
+#include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
 #include "service/limits.h"
 
 namespace sortition::client {
 namespace {
+
+constexpr size_t kPageBytes = 4096;
 
 absl::Status CheckOptions(const ClientOptions& options) {
   const auto refuse = [](absl::string_view field, absl::string_view limit) {
@@ -21,6 +26,10 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return refuse("targets", "given, or the fallback in process");
   for (const std::string& target : options.targets) {
     if (target.empty()) return refuse("targets", "addresses that are not empty");
+    if (options.transport == TransportKind::kInlineTcp && IsUnixTarget(target))
+      return refuse("targets", "\"host:port\" with TransportKind::kInlineTcp");
+    if (options.transport == TransportKind::kInlineUds && !IsUnixTarget(target))
+      return refuse("targets", "\"unix:path\" with TransportKind::kInlineUds");
   }
   if (options.worker_session.size() > service::kMaxNameBytes) return refuse("worker_session", "at most 128 bytes");
   if (options.name.size() > service::kMaxNameBytes) return refuse("name", "at most 128 bytes");
@@ -31,6 +40,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
   if (options.default_timeout <= absl::ZeroDuration()) return refuse("default_timeout", "above 0");
   if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
   if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");
+  if (options.shared_memory_bytes == 0) return refuse("shared_memory_bytes", "at least 1");
   if (options.message_rows == 0) return refuse("message_rows", "at least 1");
   if (options.history_piece_tokens == 0) return refuse("history_piece_tokens", "at least 1");
   return absl::OkStatus();
@@ -110,6 +120,22 @@ absl::Status Client::StepAsync(const Batch& batch, const StepOptions& options, S
   if (absl::Status status = CheckBatch(batch, options); !status.ok()) return status;
   return core_->Submit(batch, options, std::move(done));
 }
+
+absl::StatusOr<Client::RowMemory> Client::AllocateRows(uint64_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("bytes must be at least 1");
+  if (const std::shared_ptr<SharedMemory> memory = core_->memory()) {
+    auto region = memory->Allocate(bytes);
+    if (!region.ok()) return region.status();
+    std::byte* const data = (*region)->bytes().data();
+    return RowMemory{std::shared_ptr<std::byte>(*std::move(region), data), bytes, true};
+  }
+  const size_t size = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  auto* const data = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, size));
+  if (data == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
+  return RowMemory{std::shared_ptr<std::byte>(data, [](std::byte* last) { std::free(last); }), bytes, false};
+}
+
+TransportInUse Client::transport_in_use() const { return core_->transport_in_use(); }
 
 const std::string& Client::worker_session() const { return core_->options().worker_session; }
 

@@ -138,6 +138,18 @@ bool ClientCore::in_process() const {
   return state_.links().in_process();
 }
 
+std::shared_ptr<SharedMemory> ClientCore::memory() const {
+  absl::MutexLock lock(&mutex_);
+  const std::shared_ptr<Transport> transport = state_.links().current_transport();
+  return transport == nullptr ? nullptr : transport->memory();
+}
+
+TransportInUse ClientCore::transport_in_use() const {
+  absl::MutexLock lock(&mutex_);
+  const std::shared_ptr<Transport> transport = state_.links().current_transport();
+  return transport == nullptr ? TransportInUse{TransportKind::kInlineTcp, false, "no stream"} : transport->in_use();
+}
+
 void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
   Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
 }

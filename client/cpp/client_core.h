@@ -45,6 +45,9 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
 
   const ClientOptions& options() const { return options_; }
   bool in_process() const;
+  // Of the stream in use; null and nothing where there is none.
+  std::shared_ptr<SharedMemory> memory() const;
+  TransportInUse transport_in_use() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;
   void OnEnded(uint64_t stream, absl::Status status) override;

@@ -82,6 +82,8 @@ Remedy RemedyFor(v1::ErrorReason reason) {
       return Remedy::kRetryLater;
     case v1::DRAINING:
     case v1::DEVICE_FAILED:
+    // The connection that the regions belonged to has ended; a new stream has one of its own.
+    case v1::UNKNOWN_REGION:
       return Remedy::kGoElsewhere;
     default:
       return Remedy::kSurface;

@@ -1,16 +1,22 @@
 // A gRPC stream as a Transport: one write at a time, one read at a time, slices that refer to the caller's memory.
 #include "client/cpp/grpc_transport.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <atomic>
 #include <deque>
 #include <optional>
 #include <utility>
 
+#include "client/cpp/shared_memory.h"
+#include "client/cpp/unix_socket.h"
 #include "grpc/grpc.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -20,6 +26,7 @@ namespace sortition::client {
 namespace {
 
 constexpr int kKeepaliveTimeoutMs = 10'000;
+constexpr int kUnixSendBufferBytes = 1 << 20;
 constexpr char kMethod[] = "/sortition.v1.SamplingService/Stream";
 
 // A message's hold for as long as gRPC keeps one of its slices; it lets go of them one by one. Stored with release and
@@ -65,8 +72,14 @@ absl::Status FromGrpc(const grpc::Status& status) {
 // Lives until its last operation has come back from the queue, however early its Transport is let go.
 class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
  public:
-  GrpcStream(GrpcConnector* connector, uint64_t number, StreamEvents* events, std::shared_ptr<grpc::Channel> channel)
-      : connector_(*connector), number_(number), events_(*events), channel_(std::move(channel)), stub_(channel_) {}
+  GrpcStream(GrpcConnector* connector, uint64_t number, StreamEvents* events, const std::string& target)
+      : connector_(*connector),
+        number_(number),
+        events_(*events),
+        channel_(connector->MakeChannel(target)),
+        stub_(channel_) {
+    in_use_.kind = IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp;
+  }
 
   void Start() {
     absl::MutexLock lock(&mutex_);
@@ -97,6 +110,15 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
   void Cancel() { context_.TryCancel(); }
 
+  std::shared_ptr<SharedMemory> memory() {
+    absl::MutexLock lock(&mutex_);
+    return memory_;
+  }
+  TransportInUse in_use() {
+    absl::MutexLock lock(&mutex_);
+    return in_use_;
+  }
+
  private:
   friend class GrpcConnector;
   enum class Operation { kStart, kRead, kWrite, kFinish };
@@ -108,6 +130,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // On the connector's thread.
   void OnOperation(Operation operation, bool ok);
   void OnRead(bool ok);
+  // Takes up what the welcome offers. False if that is not what the client asked for.
+  bool ShareMemory(const std::string& address);
 
   GrpcConnector& connector_;
   const uint64_t number_;
@@ -118,6 +142,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer received_;  // of the connector's thread
   grpc::Status status_;        // of the connector's thread
+  absl::Status unshared_;      // of the connector's thread; why there is no shared memory where there must be
   Tag start_{this, Operation::kStart};
   Tag read_{this, Operation::kRead};
   Tag write_{this, Operation::kWrite};
@@ -129,7 +154,9 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t pending_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that have not come back
-  std::shared_ptr<GrpcStream> self_;              // while pending_ > 0
+  std::shared_ptr<SharedMemory> memory_ ABSL_GUARDED_BY(mutex_);
+  TransportInUse in_use_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrpcStream> self_;  // while pending_ > 0
 };
 
 namespace {
@@ -142,6 +169,8 @@ class GrpcTransport final : public Transport {
   void Send(OutgoingMessage message) override { stream_->Send(std::move(message)); }
   void Flush() override { stream_->Flush(); }
   void Cancel() override { stream_->Cancel(); }
+  std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
+  TransportInUse in_use() override { return stream_->in_use(); }
 
  private:
   const std::shared_ptr<GrpcStream> stream_;
@@ -184,7 +213,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         ended_ = true;
         unsent.swap(messages_);
       }
-      events_.OnEnded(number_, FromGrpc(status_));
+      events_.OnEnded(number_, unshared_.ok() ? FromGrpc(status_) : unshared_);
       break;
     }
   }
@@ -204,12 +233,36 @@ void GrpcStream::OnRead(bool ok) {
   if (!ok) return call_->Finish(&status_, &finish_);
   v1::StreamResponse response;
   if (grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
-    events_.OnResponse(number_, std::move(response));
+    if (response.has_welcome() && !ShareMemory(response.welcome().memory_address())) {
+      context_.TryCancel();
+    } else {
+      events_.OnResponse(number_, std::move(response));
+    }
   } else {
     context_.TryCancel();  // no message of the contract: the next read fails
   }
   received_.Clear();
   call_->Read(&received_, &read_);
+}
+
+bool GrpcStream::ShareMemory(const std::string& address) {
+  const bool required = connector_.kind_ == TransportKind::kSharedMemory;
+  if (!required && connector_.kind_ != TransportKind::kAuto) return true;
+  absl::StatusOr<std::shared_ptr<SharedMemory>> memory =
+      address.empty() ? absl::FailedPreconditionError("the server offers no shared memory")
+                      : SharedMemory::Connect(address, connector_.shared_memory_bytes_);
+  if (!memory.ok() && required) {
+    unshared_ = memory.status();
+    return false;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (memory.ok()) {
+    memory_ = *std::move(memory);
+    in_use_.kind = TransportKind::kSharedMemory;
+  } else {
+    in_use_.note = std::string(memory.status().message());
+  }
+  return true;
 }
 
 void KeepGrpcRunning() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
@@ -225,9 +278,12 @@ std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<Tl
 
 GrpcConnector::GrpcConnector(const ClientOptions& options)
     : targets_(options.targets),
+      kind_(options.transport),
+      shared_memory_bytes_(options.shared_memory_bytes),
       server_name_(options.tls ? options.tls->server_name : ""),
       keepalive_(options.keepalive),
       credentials_(MakeCredentials(options.tls)),
+      secure_(options.tls.has_value()),
       thread_([this] { Run(); }) {
   KeepGrpcRunning();
 }
@@ -242,8 +298,7 @@ GrpcConnector::~GrpcConnector() {
   thread_.join();
 }
 
-std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
-  SORTITION_CHECK(target < targets_.size());
+std::shared_ptr<grpc::Channel> GrpcConnector::MakeChannel(const std::string& target) const {
   grpc::ChannelArguments arguments;
   // A subchannel of another stream would bring its connection, and its patience after failures, along.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -252,12 +307,26 @@ std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, 
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // any number: a stream may wait for its model for long
   if (!server_name_.empty()) arguments.SetSslTargetNameOverride(server_name_);
+  if (IsUnixTarget(target) && !secure_) {
+    // gRPC would leave the socket's buffer at its default, which a message of a megabyte fills several times over.
+    absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM);
+    if (socket.ok()) {
+      setsockopt(socket->get(), SOL_SOCKET, SO_SNDBUF, &kUnixSendBufferBytes, sizeof(kUnixSendBufferBytes));
+      SORTITION_CHECK(fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0);
+      return grpc::CreateCustomInsecureChannelFromFd("localhost", socket->Release(), arguments);
+    }
+  }
+  // What cannot be connected to is reported by gRPC, when it has tried too.
+  return grpc::CreateCustomChannel(target, credentials_, arguments);
+}
+
+std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
+  SORTITION_CHECK(target < targets_.size());
   {
     absl::MutexLock lock(&mutex_);
     ++live_streams_;
   }
-  auto call = std::make_shared<GrpcStream>(this, stream, events,
-                                           grpc::CreateCustomChannel(targets_[target], credentials_, arguments));
+  auto call = std::make_shared<GrpcStream>(this, stream, events, targets_[target]);
   call->Start();
   return std::make_shared<GrpcTransport>(std::move(call));
 }

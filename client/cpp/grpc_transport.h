@@ -17,7 +17,8 @@
 
 namespace sortition::client {
 
-// One thread and one completion queue for all its streams; each stream has a channel of its own, so that giving up a
+// One thread and one completion queue for all its streams, which also gets the memory that a stream shares with its
+// server, before it passes the welcome on; each stream has a channel of its own, so that giving up a
 // stream gives up its connection, and with it every byte that waits to be written.
 class GrpcConnector {
  public:
@@ -32,10 +33,15 @@ class GrpcConnector {
   void Run();
   void OnStreamOver();
 
+  std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) const;
+
   const std::vector<std::string> targets_;
+  const TransportKind kind_;
+  const uint64_t shared_memory_bytes_;
   const std::string server_name_;
   const absl::Duration keepalive_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const bool secure_;
   grpc::CompletionQueue queue_;
   absl::Mutex mutex_;
   uint32_t live_streams_ ABSL_GUARDED_BY(mutex_) = 0;

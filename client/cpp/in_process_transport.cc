@@ -147,6 +147,7 @@ class InProcessTransport final : public Transport {
   void Send(OutgoingMessage message) override { stream_->Queue(std::move(message)); }
   void Flush() override { stream_->Flush(); }
   void Cancel() override { stream_->Cancel(); }
+  TransportInUse in_use() override { return {TransportKind::kInlineTcp, true, ""}; }
 
  private:
   const std::shared_ptr<InProcessStream> stream_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/message.h"
+#include "client/cpp/shared_memory.h"
 
 namespace sortition::client {
 
@@ -86,7 +87,14 @@ bool Links::IsWelcomed(uint64_t stream) const {
 }
 
 void Links::OnWelcome(uint64_t stream, absl::Time now) {
-  if (Link* link = Find(stream)) link->welcomed = now;
+  Link* link = Find(stream);
+  if (link == nullptr) return;
+  link->welcomed = now;
+  if (const std::shared_ptr<SharedMemory> memory = link->transport->memory()) {
+    v1::StreamRequest request;
+    request.mutable_attach_memory()->set_token(memory->token());
+    Send(link, EncodeMessage(request, {}, nullptr));
+  }
 }
 
 void Links::OnAnswer(uint64_t stream) {

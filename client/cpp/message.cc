@@ -1,8 +1,11 @@
 // The hand-made tail of a message: the payloads field's key and length, then bytes that stay where they are.
 #include "client/cpp/message.h"
 
+#include <cstring>
+#include <optional>
 #include <utility>
 
+#include "client/cpp/shared_memory.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/io/coded_stream.h"
 
@@ -36,6 +39,52 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* wire) {
   wire->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
 }
 
+uint64_t BytesOf(const PayloadRuns& runs) {
+  uint64_t bytes = 0;
+  for (const auto& run : runs) bytes += run.size();
+  return bytes;
+}
+
+// Where one tensor of a message goes: the memory shared with the server, or the message's payloads.
+class TensorPlacer {
+ public:
+  TensorPlacer(SharedMemory* memory, std::vector<std::shared_ptr<void>>* leases) : memory_(memory), leases_(leases) {}
+
+  void Put(PayloadRuns runs, size_t alignment, v1::TensorSource* source) {
+    const uint64_t bytes = BytesOf(runs);
+    if (const std::optional<Place> place = Share(runs, bytes, alignment)) {
+      source->mutable_region()->set_region_id(place->region_id);
+      source->mutable_region()->set_offset(place->offset);
+      source->mutable_region()->set_length(bytes);
+      return;
+    }
+    source->mutable_inline_()->set_payload(static_cast<uint32_t>(payloads_.size()));
+    payloads_.push_back(std::move(runs));
+  }
+  const std::vector<PayloadRuns>& payloads() const { return payloads_; }
+
+ private:
+  std::optional<Place> Share(const PayloadRuns& runs, uint64_t bytes, size_t alignment) {
+    if (memory_ == nullptr) return std::nullopt;
+    if (runs.size() == 1) {
+      if (const std::optional<Place> place = memory_->Find(runs[0], alignment)) return place;
+    }
+    std::optional<SharedMemory::Room> room = memory_->Take(bytes);
+    if (!room) return std::nullopt;
+    std::byte* to = room->place.data;
+    for (const auto& run : runs) {
+      std::memcpy(to, run.data(), run.size());
+      to += run.size();
+    }
+    leases_->push_back(std::move(room->lease));
+    return room->place;
+  }
+
+  SharedMemory* const memory_;
+  std::vector<std::shared_ptr<void>>* const leases_;
+  std::vector<PayloadRuns> payloads_;
+};
+
 }  // namespace
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
@@ -44,9 +93,7 @@ OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const P
   message.hold = std::move(hold);
   std::string own = header.SerializeAsString();
   for (const PayloadRuns& runs : payloads) {
-    uint64_t bytes = 0;
-    for (const auto& run : runs) bytes += run.size();
-    own += PayloadPrefix(bytes);
+    own += PayloadPrefix(BytesOf(runs));
     message.segments.push_back(Segment{std::exchange(own, {}), {}});
     for (const auto& run : runs) message.segments.push_back(Segment{{}, run});
   }
@@ -55,13 +102,13 @@ OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const P
 }
 
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
-                           absl::Duration timeout, std::shared_ptr<void> hold) {
+                           absl::Duration timeout, std::shared_ptr<void> hold, SharedMemory* memory,
+                           std::vector<std::shared_ptr<void>>* leases) {
   v1::StreamRequest header;
   v1::Step& step = *header.mutable_step();
   step.set_batch_id(batch_id);
   step.mutable_logits()->set_dtype(batch.dtype);
   step.mutable_logits()->set_vocabulary_size(batch.vocabulary_size);
-  step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(0);
   if (timeout < absl::InfiniteDuration()) SetDuration(timeout, step.mutable_timeout());
   if (batch.priority != 0) step.set_priority(batch.priority);
   if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
@@ -86,14 +133,13 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
       AddRun(pending.row.allowed_bits, mask_bytes, &masks);
     }
   }
-  std::vector<PayloadRuns> payloads;
-  payloads.push_back(std::move(logits));
+  TensorPlacer placer(memory, leases);
+  placer.Put(std::move(logits), ElementBytes(batch.dtype), step.mutable_logits()->mutable_source());
   if (mask_rows > 0) {
-    step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
+    placer.Put(std::move(masks), sizeof(uint32_t), step.mutable_masks()->mutable_source());
     step.mutable_masks()->set_rows(mask_rows);
-    payloads.push_back(std::move(masks));
   }
-  return EncodeMessage(header, payloads, std::move(hold));
+  return EncodeMessage(header, placer.payloads(), std::move(hold));
 }
 
 }  // namespace sortition::client

@@ -22,8 +22,10 @@ OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const P
                               std::shared_ptr<void> hold);
 
 // A Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. `timeout` as on the
-// wire.
+// wire. Tensors that lie in `memory`, if there is one, are named; others are copied into it if there is room, and then
+// lie there until `*leases` goes; what is left travels within the message.
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
-                           absl::Duration timeout, std::shared_ptr<void> hold);
+                           absl::Duration timeout, std::shared_ptr<void> hold, SharedMemory* memory = nullptr,
+                           std::vector<std::shared_ptr<void>>* leases = nullptr);
 
 }  // namespace sortition::client

@@ -30,10 +30,22 @@ enum class Fallback {
   kInProcess,  // without a reachable target rows are sampled in this process, with the same tokens, until one is back
 };
 
+// How bytes travel to a target. Tokens do not depend on it.
+enum class TransportKind {
+  kAuto,          // the best that works: shared memory where the server offers it to this machine, else the stream
+  kInlineTcp,     // within the stream, over TCP; every target must be "host:port"
+  kInlineUds,     // within the stream, over a Unix socket; every target must be "unix:path"
+  kSharedMemory,  // in memory shared with the server; one that offers none counts as a target that cannot be reached
+};
+
 struct ClientOptions {
   // "host:port" or "unix:path", tried in turn. May be empty with Fallback::kInProcess: everything is then sampled in
   // this process.
   std::vector<std::string> targets;
+  TransportKind transport = TransportKind::kAuto;
+  // Of the memory shared with a server for rows that the caller has elsewhere (Client::AllocateRows has the others). As
+  // much as the server gives if that is less. Rows that find no room travel within the stream.
+  uint64_t shared_memory_bytes = uint64_t{64} << 20;
   // Tells apart engines that number their requests alike. 1 to 128 bytes; random if empty. Keep it across restarts only
   // if request ids are never used twice.
   std::string worker_session;

@@ -2,6 +2,7 @@
 #include "client/cpp/sequence_record.h"
 
 #include "kernels/law/version.h"
+#include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
 
 namespace sortition::client {
@@ -18,6 +19,7 @@ uint64_t SequenceRecord::Digest(uint64_t seed_in_force) const {
   // Adding 0 makes -0 the 0 that it means.
   identity.frequency_penalty = parameters.frequency_penalty() + 0.0f;
   identity.presence_penalty = parameters.presence_penalty() + 0.0f;
+  identity.options = service::CompileHistoryOptions(parameters).Words();
   return service::HistoryDigest(identity);
 }
 

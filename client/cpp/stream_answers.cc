@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/message.h"
+#include "client/cpp/shared_memory.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
 
@@ -168,9 +169,12 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   const uint64_t batch_id = next_batch_id_++;
   const uint32_t count = static_cast<uint32_t>(rows.size());
   std::weak_ptr<void> watch = hold;
-  OutgoingMessage message = EncodeStep(batch_id, *batch, rows, batch->deadline - now, std::move(hold));
+  const std::shared_ptr<SharedMemory> memory = link->transport->memory();
+  std::vector<std::shared_ptr<void>> leases;
+  OutgoingMessage message =
+      EncodeStep(batch_id, *batch, rows, batch->deadline - now, std::move(hold), memory.get(), &leases);
   links_.Send(link, std::move(message));
-  sent_steps_[batch_id] = SentStep{batch, std::move(rows), count, link->messages, std::move(watch)};
+  sent_steps_[batch_id] = SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases)};
 }
 
 void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {

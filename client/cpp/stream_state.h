@@ -81,8 +81,9 @@ class StreamState {
     std::shared_ptr<PendingBatch> batch;
     std::vector<uint32_t> rows;  // of the batch, by the message's row index; kAnswered once its answer has come
     uint32_t unanswered = 0;
-    uint64_t message = 0;      // its number on the stream
-    std::weak_ptr<void> hold;  // expired once the transport has let go of the rows' bytes
+    uint64_t message = 0;                       // its number on the stream
+    std::weak_ptr<void> hold;                   // expired once the transport has let go of the rows' bytes
+    std::vector<std::shared_ptr<void>> leases;  // of copies in the memory shared with the server
   };
   // An OpenSequence that has not been answered.
   struct SentOpen {

@@ -9,9 +9,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cpp/options.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {
+
+class SharedMemory;
+
+// What a stream has turned out to travel by.
+struct TransportInUse {
+  TransportKind kind = TransportKind::kInlineTcp;
+  bool in_process = false;
+  std::string note;  // why it is nothing better; empty where that is what was asked for
+};
 
 // Part of an encoded StreamRequest: bytes of its own, or bytes of the caller's.
 struct Segment {
@@ -47,6 +57,10 @@ class Transport {
   virtual void Flush() = 0;
   // Ends the stream; OnEnded follows, and every `hold` is let go soon.
   virtual void Cancel() = 0;
+  // The memory shared with the server, null if there is none. Constant from the server's welcome on.
+  virtual std::shared_ptr<SharedMemory> memory() { return nullptr; }
+  // How bytes travel, with the reason where a better way was tried in vain. Constant from the server's welcome on.
+  virtual TransportInUse in_use() { return {}; }
 };
 
 // Starts streams. Thread-safe. Destruction is allowed once every stream has ended.

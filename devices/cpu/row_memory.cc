@@ -9,7 +9,7 @@
 namespace sortition::devices {
 
 const std::byte* RowMemory::Gather(const DeviceRow& row, size_t bytes) {
-  if (row.segments.size() == 1) {
+  if (row.segments.size() == 1 && !row.may_change) {
     SORTITION_CHECK(row.segments[0].size >= bytes);
     return row.segments[0].data;
   }

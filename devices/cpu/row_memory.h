@@ -11,8 +11,8 @@ namespace sortition::devices {
 // Grows to the largest row it has gathered. Not thread-safe.
 class RowMemory {
  public:
-  // The row's first `bytes` bytes in one piece: its only segment where it has one, otherwise a copy that starts at a
-  // cache line and is valid until the next call. Asserts that the segments hold that many.
+  // The row's first `bytes` bytes in one piece: its only segment where it has one that cannot change, otherwise a copy
+  // that starts at a cache line and is valid until the next call. Asserts that the segments hold that many.
   const std::byte* Gather(const DeviceRow& row, size_t bytes);
 
  private:

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
+
+#include "devices/vulkan/pipeline_cache_file.h"
 
 namespace sortition::devices::vulkan {
 
@@ -35,8 +38,8 @@ uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
 }
 
 absl::StatusOr<std::shared_ptr<Context>> Context::Create(std::shared_ptr<Instance> instance, const Hardware& hardware,
-                                                         Workgroups workgroups) {
-  std::shared_ptr<Context> context(new Context(std::move(instance), hardware, workgroups));
+                                                         ContextOptions options) {
+  std::shared_ptr<Context> context(new Context(std::move(instance), hardware, std::move(options)));
   if (absl::Status status = context->Open(); !status.ok()) return status;
   return context;
 }
@@ -59,7 +62,10 @@ absl::Status Context::Open() {
   queue.queueFamilyIndex = hardware_.queue_family;
   queue.queueCount = 1;
   queue.pQueuePriorities = &priority;
+  VkPhysicalDeviceFeatures features = {};
+  features.shaderInt64 = options_.variant.int64 ? VK_TRUE : VK_FALSE;
   VkDeviceCreateInfo create = {VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
+  create.pEnabledFeatures = &features;
   create.queueCreateInfoCount = 1;
   create.pQueueCreateInfos = &queue;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateDevice(hardware_.handle, &create, nullptr, &device_));
@@ -68,11 +74,38 @@ absl::Status Context::Open() {
     api().GetDeviceQueue(device_, hardware_.queue_family, 0, &queue_);
   }
   if (absl::Status status = MakeLayouts(); !status.ok()) return status;
+  if (absl::Status status = OpenCache(); !status.ok()) return status;
   for (int shader = 0; shader < kernels::vulkan::kShaders; ++shader) {
-    const auto pipeline = Pipeline(Shader(shader), workgroups_.ThreadsOf(Shader(shader), 1));
+    const auto pipeline = Pipeline(Shader(shader), workgroups().ThreadsOf(Shader(shader), 1));
     if (!pipeline.ok()) return pipeline.status();
   }
+  cache_status_ = SaveCache();
   return absl::OkStatus();
+}
+
+absl::Status Context::OpenCache() {
+  std::vector<std::byte> data;
+  if (!options_.pipeline_cache_folder.empty()) {
+    data = LoadPipelineCache(PipelineCachePath(options_.pipeline_cache_folder, hardware_), hardware_);
+  }
+  cached_bytes_ = data.size();
+  VkPipelineCacheCreateInfo cache = {VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+  cache.initialDataSize = data.size();
+  cache.pInitialData = data.data();
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreatePipelineCache(device_, &cache, nullptr, &cache_));
+  return absl::OkStatus();
+}
+
+absl::Status Context::SaveCache() const {
+  if (options_.pipeline_cache_folder.empty()) return absl::OkStatus();
+  size_t bytes = 0;
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, nullptr));
+  // Caches only grow: of the same size it is what was read.
+  if (bytes == cached_bytes_) return absl::OkStatus();
+  std::vector<std::byte> data(bytes);
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, data.data()));
+  data.resize(bytes);
+  return SavePipelineCache(PipelineCachePath(options_.pipeline_cache_folder, hardware_), data);
 }
 
 absl::Status Context::MakeLayouts() {
@@ -91,8 +124,6 @@ absl::Status Context::MakeLayouts() {
   layout.setLayoutCount = 1;
   layout.pSetLayouts = &set_layout_;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().CreatePipelineLayout(device_, &layout, nullptr, &pipeline_layout_));
-  const VkPipelineCacheCreateInfo cache = {VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
-  SORTITION_VULKAN_RETURN_IF_ERROR(api().CreatePipelineCache(device_, &cache, nullptr, &cache_));
   return absl::OkStatus();
 }
 
@@ -108,7 +139,7 @@ absl::StatusOr<VkPipeline> Context::Pipeline(Shader shader, uint32_t threads) {
 }
 
 absl::StatusOr<VkPipeline> Context::MakePipeline(Shader shader, uint32_t threads) {
-  const std::span<const uint32_t> words = kernels::vulkan::SpirV(shader);
+  const std::span<const uint32_t> words = kernels::vulkan::SpirV(shader, options_.variant);
   VkShaderModuleCreateInfo code = {VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = words.size_bytes();
   code.pCode = words.data();

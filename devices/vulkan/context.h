@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -27,19 +28,25 @@ struct Workgroups {
   uint32_t ThreadsOf(kernels::vulkan::Shader shader, uint32_t vocabulary) const;
 };
 
+struct ContextOptions {
+  Workgroups workgroups;
+  kernels::vulkan::Variant variant;   // no more than the hardware offers
+  std::string pipeline_cache_folder;  // where compiled shaders are kept over restarts; empty: nowhere
+};
+
 // Thread-safe. Destroyed when nothing made from it is left.
 class Context {
  public:
   // Blocks for as long as the driver takes to compile the shaders for rows of common length.
   static absl::StatusOr<std::shared_ptr<Context>> Create(std::shared_ptr<Instance> instance, const Hardware& hardware,
-                                                         Workgroups workgroups);
+                                                         ContextOptions options);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   const Api& api() const { return instance_->api(); }
   const Hardware& hardware() const { return hardware_; }
-  const Workgroups& workgroups() const { return workgroups_; }
+  const Workgroups& workgroups() const { return options_.workgroups; }
   VkDevice device() const { return device_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   VkPipelineLayout pipeline_layout() const { return pipeline_layout_; }
@@ -49,24 +56,31 @@ class Context {
 
   absl::Status Submit(VkCommandBuffer commands, VkFence fence) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Why the shaders that were compiled are not on disk; OK if they are, or are not to be.
+  const absl::Status& cache_status() const { return cache_status_; }
+
   // A lost device never comes back; a new context may.
   void SetLost() { lost_.store(true); }
   bool lost() const { return lost_.load(); }
 
  private:
-  Context(std::shared_ptr<Instance> instance, const Hardware& hardware, Workgroups workgroups)
-      : instance_(std::move(instance)), hardware_(hardware), workgroups_(workgroups) {}
+  Context(std::shared_ptr<Instance> instance, const Hardware& hardware, ContextOptions options)
+      : instance_(std::move(instance)), hardware_(hardware), options_(std::move(options)) {}
   absl::Status Open();
   absl::Status MakeLayouts();
+  absl::Status OpenCache();
+  absl::Status SaveCache() const;
   absl::StatusOr<VkPipeline> MakePipeline(kernels::vulkan::Shader shader, uint32_t threads);
 
   const std::shared_ptr<Instance> instance_;
   const Hardware hardware_;
-  const Workgroups workgroups_;
+  const ContextOptions options_;
   VkDevice device_ = VK_NULL_HANDLE;
   VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
   VkPipelineLayout pipeline_layout_ = VK_NULL_HANDLE;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
+  size_t cached_bytes_ = 0;  // on disk
+  absl::Status cache_status_;
   std::atomic<bool> lost_ = false;
   absl::Mutex mutex_;
   std::map<std::pair<kernels::vulkan::Shader, uint32_t>, VkPipeline> pipelines_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 // Instance and enumeration.
 #include "devices/vulkan/instance.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,20 @@ VkBool32 Complain(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTyp
                   const VkDebugUtilsMessengerCallbackDataEXT* data, void* complaint) {
   (*static_cast<const std::function<void(const std::string&)>*>(complaint))(data->pMessage);
   return VK_FALSE;
+}
+
+kernels::vulkan::Variant OfferOf(const Api& api, VkPhysicalDevice handle) {
+  VkPhysicalDeviceFeatures features;
+  api.GetPhysicalDeviceFeatures(handle, &features);
+  VkPhysicalDeviceSubgroupProperties subgroups = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
+  VkPhysicalDeviceProperties2 properties = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+  properties.pNext = &subgroups;
+  api.GetPhysicalDeviceProperties2(handle, &properties);
+  constexpr VkSubgroupFeatureFlags kOperations =
+      VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
+  const bool has_subgroups = (subgroups.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
+                             (subgroups.supportedOperations & kOperations) == kOperations;
+  return {.int64 = features.shaderInt64 == VK_TRUE, .subgroups = has_subgroups};
 }
 
 std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32_t index) {
@@ -31,9 +46,14 @@ std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32
     hardware.name = properties.deviceName;
     hardware.is_processor = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     hardware.api_version = properties.apiVersion;
+    hardware.vendor_id = properties.vendorID;
+    hardware.device_id = properties.deviceID;
+    hardware.driver_version = properties.driverVersion;
+    std::copy_n(properties.pipelineCacheUUID, VK_UUID_SIZE, hardware.cache_uuid);
     hardware.queue_family = family;
     hardware.has_timestamps = families[family].timestampValidBits == 64;
     hardware.limits = properties.limits;
+    hardware.offers = OfferOf(api, handle);
     api.GetPhysicalDeviceMemoryProperties(handle, &hardware.memory);
     return hardware;
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "devices/vulkan/api.h"
+#include "kernels/vulkan/shaders.h"
 
 namespace sortition::devices::vulkan {
 
@@ -25,8 +26,13 @@ struct Hardware {
   std::string name;
   bool is_processor = false;  // a driver that computes on the CPU
   uint32_t api_version = 0;
-  uint32_t queue_family = 0;  // the first that computes
+  uint32_t vendor_id = 0;
+  uint32_t device_id = 0;
+  uint32_t driver_version = 0;
+  uint8_t cache_uuid[VK_UUID_SIZE] = {};  // of the form in which its driver keeps pipelines
+  uint32_t queue_family = 0;              // the first that computes
   bool has_timestamps = false;
+  kernels::vulkan::Variant offers;  // what its shaders may make use of
   VkPhysicalDeviceLimits limits = {};
   VkPhysicalDeviceMemoryProperties memory = {};
 };

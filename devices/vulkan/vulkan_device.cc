@@ -29,17 +29,20 @@ VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vul
                            const VulkanDeviceOptions& options)
     : instance_(std::move(instance)),
       hardware_(hardware),
-      workgroups_(options.workgroups.value_or(vulkan::Workgroups::For(hardware))),
+      context_options_{options.workgroups.value_or(vulkan::Workgroups::For(hardware)),
+                       options.variant.value_or(hardware.offers), options.pipeline_cache_folder},
       lane_options_{std::min<uint64_t>(options.max_buffer_bytes, hardware.limits.maxStorageBufferRange),
                     options.copies} {
   SORTITION_CHECK(options.batches_in_flight >= 1);
+  SORTITION_CHECK((!variant().int64 || hardware.offers.int64) && (!variant().subgroups || hardware.offers.subgroups));
   description_.name = options.name;
   description_.kind = "vulkan";
   description_.hardware = hardware.name;
   description_.max_batch_rows = options.max_batch_rows;
   description_.batches_in_flight = options.batches_in_flight;
+  description_.max_vocabulary =
+      std::min(kernels::kMaxVocabulary, kernels::vulkan::MaxVocabulary(context_options_.workgroups.long_row));
   description_.features = kernels::vulkan::kFeatures;
-  description_.max_vocabulary = std::min(kernels::kMaxVocabulary, kernels::vulkan::MaxVocabulary(workgroups_.long_row));
 }
 
 VulkanDevice::~VulkanDevice() {
@@ -48,6 +51,11 @@ VulkanDevice::~VulkanDevice() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status VulkanDevice::cache_status() const {
+  absl::MutexLock lock(&context_mutex_);
+  return context_ == nullptr ? absl::OkStatus() : context_->cache_status();
 }
 
 void VulkanDevice::Submit(std::vector<DeviceRow> rows, Done done) {
@@ -73,7 +81,7 @@ absl::Status VulkanDevice::OpenLane(std::unique_ptr<Lane>* lane) {
     absl::MutexLock lock(&context_mutex_);
     if (context_ == nullptr || context_->lost()) {
       context_.reset();
-      auto created = Context::Create(instance_, hardware_, workgroups_);
+      auto created = Context::Create(instance_, hardware_, context_options_);
       if (!created.ok()) return created.status();
       context_ = *std::move(created);
     }

@@ -24,7 +24,10 @@ struct VulkanDeviceOptions {
   uint32_t batches_in_flight = 2;
   uint64_t max_buffer_bytes = 256 << 20;         // of one buffer; the driver may allow less
   std::optional<vulkan::Workgroups> workgroups;  // instead of those that suit the hardware
-  bool copies = false;  // through memory of the host's own even where the device's can be mapped
+  std::optional<kernels::vulkan::Variant>
+      variant;                        // of the shaders, instead of what suits the hardware, which offers it
+  std::string pipeline_cache_folder;  // where compiled shaders are kept over restarts; empty: nowhere
+  bool copies = false;                // through memory of the host's own even where the device's can be mapped
 };
 
 // Thread-safe. A batch whose rows do not fit the buffers runs in slices, one after the other.
@@ -42,6 +45,9 @@ class VulkanDevice final : public Device {
                                                              const VulkanDeviceOptions& options);
   ~VulkanDevice() override;
 
+  kernels::vulkan::Variant variant() const { return context_options_.variant; }
+  // Why compiled shaders are not kept, if they were to be.
+  absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(context_mutex_);
   const DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -61,10 +67,10 @@ class VulkanDevice final : public Device {
 
   const std::shared_ptr<vulkan::Instance> instance_;
   const vulkan::Hardware hardware_;
-  const vulkan::Workgroups workgroups_;
+  const vulkan::ContextOptions context_options_;
   const vulkan::LaneOptions lane_options_;
   DeviceDescription description_;
-  absl::Mutex context_mutex_;
+  mutable absl::Mutex context_mutex_;
   std::shared_ptr<vulkan::Context> context_ ABSL_GUARDED_BY(context_mutex_);
   absl::Mutex mutex_;
   std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);

@@ -26,6 +26,7 @@ Chain::Chain(const Kernels& kernels, const RowRequest& request, const Row& row, 
 
 void Chain::Run() {
   for (const Stage& stage : request_.parameters->chain) Apply(stage);
+  if (KeepsSamplerState(request_.parameters->chain) && !shape_.is_adapted) sum_ = SumOfKept();
 }
 
 Kept Chain::kept() const {
@@ -82,6 +83,7 @@ void Chain::Apply(const Stage& stage) {
       shape_.share = law::ShareOf(SumOfKept());
       shape_.target = law::AdaptedTarget(a, uint32_t(request_.sampler_state));
       shape_.is_adapted = true;
+      scale_.adapted = &shape_;
       return;
   }
   __builtin_unreachable();
@@ -240,12 +242,7 @@ void Chain::DropBefore(Candidate first) {
     list_ = list_.first(
         size_t(std::ranges::partition(list_, [&](Candidate c) { return c <= first; }).begin() - list_.begin()));
   }
-  // A short list is drawn from without a look at the row.
-  if (is_listed_ && list_.size() <= Kept::kMostListed) {
-    row_.max_key = first.key();
-  } else {
-    MaskHead(kernels_, first, scratch_, &row_);
-  }
+  MaskHead(kernels_, first, scratch_, &row_);
   Rescale();
 }
 
@@ -330,13 +327,13 @@ void Chain::KeepMirostat1(uint32_t m) {
   KeepFirst(law::MirostatTokens(law::FallOff(terms, squares), request_.sampler_state, request_.live_vocabulary));
 }
 
-uint64_t Chain::NextState(uint32_t key) const {
+uint64_t Chain::NextState(Candidate token) const {
   if (!KeepsSamplerState(request_.parameters->chain)) return 0;
   const Stage& stage = request_.parameters->chain.back();
   const auto [a, b, c, d] = stage.operands;
-  const uint32_t t = DistanceOfKey(key, scale_);
-  if (stage.kind != StageKind::kAdaptiveP) return law::NextMu(request_.sampler_state, SumOfKept(), t, a, b);
-  return law::NextAverage(uint32_t(request_.sampler_state), law::Probability(law::Weight(t), shape_.share), b);
+  const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(token.key()), shape_), shape_.scale);
+  if (stage.kind != StageKind::kAdaptiveP) return law::NextMu(request_.sampler_state, sum_, t, a, b);
+  return law::NextAverage(uint32_t(request_.sampler_state), law::ProbabilityOf(law::Weight(t), shape_.share), b);
 }
 
 }  // namespace sortition::kernels::cpu

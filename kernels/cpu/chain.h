@@ -21,16 +21,19 @@ class Chain {
   // `row` is the request's after its changes. Lists lie in `scratch`.
   Chain(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch);
 
+  Chain(const Chain&) = delete;  // scale() refers to shape()
+  Chain& operator=(const Chain&) = delete;
+
   void Run();
 
   const Row& row() const { return row_; }
   const law::Shape& shape() const { return shape_; }
-  const RowScale& scale() const { return scale_; }       // without adaptive-p
+  const RowScale& scale() const { return scale_; }
   uint32_t temperature() const { return temperature_; }  // RowAnswer's
   Kept kept() const;
 
-  // RowAnswer::sampler_state where a token of this key was drawn.
-  uint64_t NextState(uint32_t key) const;
+  // RowAnswer::sampler_state after a kept token; 0 where the chain keeps none.
+  uint64_t NextState(Candidate token) const;
 
  private:
   void Apply(const Stage& stage);
@@ -68,6 +71,7 @@ class Chain {
   law::Shape shape_;
   RowScale scale_;
   uint32_t temperature_ = 0;
+  uint64_t sum_ = 0;  // of what is kept at last, where mirostat needs it
   bool is_listed_ = false;
   std::span<Candidate> list_;   // if it is
   Candidate last_ = kLastLive;  // otherwise

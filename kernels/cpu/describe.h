@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/cpu/kept.h"
 #include "kernels/cpu/row_scale.h"
@@ -12,12 +14,23 @@
 
 namespace sortition::kernels::cpu {
 
-// Fills `*distribution` with the distribution over the kept tokens, with its first `top` tokens; `chosen` is one of
-// them.
+// Fills `*distribution` with the distribution over the kept tokens, with its first `top` tokens and the places of the
+// requested ones. `chosen` and `requested` are any tokens with their keys in the row, 0 where masked.
 void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Candidate chosen,
-              uint32_t top, Scratch* scratch, Distribution* distribution);
+              uint32_t top, std::span<const Candidate> requested, Scratch* scratch, Distribution* distribution);
 
-// The distribution of a greedy row: all on one token.
-void DescribePointMass(Candidate chosen, uint32_t top, Distribution* distribution);
+// The distribution of a greedy row: all on `first`.
+void DescribePointMass(Candidate first, Candidate chosen, uint32_t top, std::span<const Candidate> requested,
+                       Distribution* distribution);
+
+// How many tokens are kept.
+uint32_t CountKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch);
+
+// The kept tokens, by ascending id. O(kept log kept).
+void ListKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch,
+              std::vector<TokenBits>* tokens);
+
+EntropySums SumEntropy(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+                       Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -18,10 +18,13 @@ constexpr uint32_t kMostGroupsAtOnce = 64;
 
 class Race {
  public:
-  Race(const Kernels& kernels, const law::DrawKey& key, const law::Shape* adapted, Scratch* scratch)
+  // `adapted` is RowScale's; `reweigh`: null in a race of the weights as they are.
+  Race(const Kernels& kernels, const law::DrawKey& key, const law::Shape* adapted, const Reweigh* reweigh,
+       Scratch* scratch)
       : kernels_(kernels),
         key_(key),
         adapted_(adapted),
+        reweigh_(reweigh),
         entrants_(scratch->token_entrants),
         survivors_(scratch->survivors) {}
 
@@ -34,9 +37,7 @@ class Race {
   void Run() {
     const uint32_t count = entrants_.count;
     if (count == 0) return;
-    for (uint32_t i = 0; adapted_ != nullptr && i < count; ++i) {
-      entrants_.t.data()[i] = AdaptedDistance(entrants_.t.data()[i], *adapted_);
-    }
+    if (adapted_ != nullptr) AdaptEntrants();
     kernels_.PromiseTokens(key_, &entrants_);
     const uint32_t* const promises = entrants_.promise.data();
     const uint32_t most = kernels_.FindMax(promises, count);
@@ -50,6 +51,14 @@ class Race {
   }
 
  private:
+  void AdaptEntrants() {
+    for (uint32_t i = 0; i < entrants_.count; ++i) {
+      uint32_t& t = entrants_.t.data()[i];
+      if (t == law::kDead) continue;
+      t = law::AdaptedDistance(law::ProbabilityOf(law::Weight(t), adapted_->share), adapted_->target);
+    }
+  }
+
   void RunOne(uint32_t i) {
     const uint64_t group_word = entrants_.GroupWord(i);
     const uint32_t token = entrants_.token.data()[i];
@@ -57,7 +66,17 @@ class Race {
     const uint64_t log = law::Owner(group_word) == token % law::kGroupSize
                              ? law::OwnerLog(a)
                              : law::OtherLog(a, law::NegLog2(law::Uniform(entrants_.Word(i))));
-    const int64_t race_key = law::SignedRaceKey(entrants_.t.data()[i], log);
+    const uint32_t t = entrants_.t.data()[i];
+    int64_t race_key;
+    if (reweigh_ == nullptr) {
+      race_key = law::SignedRaceKey(t, log);
+    } else {
+      // What is left weighs no more than before, so what the token promised still bounds it.
+      const uint64_t weight = law::Weight(t);
+      const uint64_t left = weight == 0 ? 0 : (*reweigh_)(token, weight);
+      if (left == 0) return;
+      race_key = int64_t(law::ResidualRaceKey(left, log));
+    }
     if (race_key > best_ || (race_key == best_ && token >= winner_)) return;
     best_ = race_key;
     winner_ = token;
@@ -66,44 +85,42 @@ class Race {
   const Kernels& kernels_;
   const law::DrawKey& key_;
   const law::Shape* const adapted_;
+  const Reweigh* const reweigh_;
   TokenEntrants& entrants_;
   Array<uint32_t>& survivors_;
   int64_t best_ = std::numeric_limits<int64_t>::max();
-  uint32_t winner_ = ~0u;
+  uint32_t winner_ = RowRequest::kNoToken;
 };
 
 // The race among all the tokens that are not after `last`.
 class RowRace {
  public:
   RowRace(const Kernels& kernels, const Row& row, const RowScale& scale, Candidate last, const law::DrawKey& key,
-          const law::Shape* adapted, Scratch* scratch)
+          const Reweigh* reweigh, Scratch* scratch)
       : kernels_(kernels),
         row_(row),
         scale_(scale),
         last_(last),
         key_(key),
-        adapted_(adapted),
         groups_(scratch->group_entrants),
         survivors_(scratch->groups),
         able_(scratch->leading),
-        race_(kernels, key, adapted, scratch) {
-    // No way leads back from a distance to a logit.
-    if (adapted_ != nullptr) scale_.logits_per_unit = std::numeric_limits<float>::infinity();
+        race_(kernels, key, scale.adapted, reweigh, scratch) {
+    // From an adapted distance no way leads back to a logit.
+    if (scale_.adapted != nullptr) scale_.logits_per_unit = std::numeric_limits<float>::infinity();
   }
 
-  uint32_t Run() {
+  uint32_t Run(std::optional<Candidate> likely) {
     kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
-    if (adapted_ != nullptr) AdaptPromises();
+    if (scale_.adapted != nullptr) AdaptPromises(*scale_.adapted);
     race_.entrants().count = 0;
     race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
-    // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
-    // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
-    const uint32_t promising = MostPromising();
-    const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
-    SORTITION_CHECK(promise(promising) != 0);
-    Enter(&promising, 1, Lower(promise(promising), 4 * kOctave));
-    if (likely != promising) Enter(&likely, 1, Lower(promise(likely), 4 * kOctave));
-    race_.Run();
+    if (likely) {
+      kernels_.EnterCandidates(&*likely, 1, scale_, key_, &race_.entrants());
+      race_.Run();
+    } else {
+      RunLikelyGroups();
+    }
     RunPatched();
     RunGroups();
     return race_.winner();
@@ -115,21 +132,32 @@ class RowRace {
   uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
   uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
 
-  // Promises that hold for the adapted distances: nearer to the target than the group's largest probability, or than
-  // the next power of two, none of its tokens is, where that lies below the target; otherwise one may be there.
-  void AdaptPromises() {
+  // Promises that hold for adapted distances: nearer to the target than the group's largest probability, or than the
+  // next power of two, none of its tokens is, where that lies below the target; otherwise one may be there.
+  void AdaptPromises(const law::Shape& shape) {
     uint32_t nearest[33];
     for (uint32_t zeros = 0; zeros <= 32; ++zeros) {
       const uint32_t most = zeros == 32 ? 0 : ~0u >> zeros;
-      nearest[zeros] = most >= adapted_->target ? 0 : law::AdaptedDistance(most, adapted_->target);
+      nearest[zeros] = most >= shape.target ? 0 : law::AdaptedDistance(most, shape.target);
     }
     for (uint32_t group = 0; group < row_.groups; ++group) {
       uint32_t& promise = groups_.promise.data()[group];
       if (promise == 0) continue;
-      const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(row_.maxima[group]), *adapted_), adapted_->scale);
-      const uint32_t p = law::Probability(law::Weight(t), adapted_->share);
+      const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(row_.maxima[group]), shape), shape.scale);
+      const uint32_t p = law::ProbabilityOf(law::Weight(t), shape.share);
       promise += (t >> 3) - (nearest[std::countl_zero(p)] >> 3);
     }
+  }
+
+  void RunLikelyGroups() {
+    // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
+    // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
+    const uint32_t promising = MostPromising();
+    const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
+    SORTITION_CHECK(promise(promising) != 0);
+    Enter(&promising, 1, Lower(promise(promising), 4 * kOctave));
+    if (likely != promising) Enter(&likely, 1, Lower(promise(likely), 4 * kOctave));
+    race_.Run();
   }
 
   // Adds the groups' tokens that show what was sent.
@@ -181,25 +209,34 @@ class RowRace {
   RowScale scale_;
   const Candidate last_;
   const law::DrawKey& key_;
-  const law::Shape* const adapted_;
   GroupEntrants& groups_;
   Array<uint32_t>& survivors_;
   Array<Candidate>& able_;
   Race race_;
 };
 
-}  // namespace
-
-uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
-              const law::Shape* adapted, Scratch* scratch) {
-  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, adapted, scratch).Run();
-  if (kept.listed.size() == 1) return kept.listed[0].token();
-  Race race(kernels, key, adapted, scratch);
+uint32_t RaceOf(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+                const law::DrawKey& key, const Reweigh* reweigh, std::optional<Candidate> likely, Scratch* scratch) {
+  if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, reweigh, scratch).Run(likely);
+  Race race(kernels, key, scale.adapted, reweigh, scratch);
   race.entrants().count = 0;
   race.entrants().Reserve(uint32_t(kept.listed.size()));
   kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.entrants());
   race.Run();
   return race.winner();
+}
+
+}  // namespace
+
+uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
+              std::optional<Candidate> likely, Scratch* scratch) {
+  if (kept.listed.size() == 1) return kept.listed[0].token();
+  return RaceOf(kernels, row, scale, kept, key, nullptr, likely, scratch);
+}
+
+uint32_t DrawReweighed(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+                       const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch) {
+  return RaceOf(kernels, row, scale, kept, key, &reweigh, std::nullopt, scratch);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -1,25 +1,35 @@
 // The draw: the law's grouped race, run only where it can still be won.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "kernels/cpu/kept.h"
 #include "kernels/cpu/row_scale.h"
 #include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/law/law.h"
+#include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
-// The kept token of the smallest race key. `adapted` changes the distances that `scale` gives as adaptive-p does; null
-// where they stay. `row` has a live token. Two random words per token of a list; otherwise one
-// per group, and a few groups read, whatever the row's shape.
+// The kept token of the smallest race key. `row` has a live token. Two random words per token of a list; otherwise one
+// per group, and a few groups read, whatever the row's shape. `likely` is empty, or a token that is live and kept: the
+// race begins with it.
 uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
-              const law::Shape* adapted, Scratch* scratch);
+              std::optional<Candidate> likely, Scratch* scratch);
 
-// law::ShapedDistance from the distance that the shape's scale gives.
-inline uint32_t AdaptedDistance(uint32_t t, const law::Shape& shape) {
-  if (t == law::kDead) return t;
-  return law::AdaptedDistance(law::Probability(law::Weight(t), shape.share), shape.target);
-}
+// Says what is left of a token's weight; never more than the weight.
+class Reweigh {
+ public:
+  virtual ~Reweigh() = default;
+  virtual uint64_t operator()(uint32_t token, uint64_t weight) const = 0;
+};
+
+// The same among the kept tokens' weights that `reweigh` leaves, by law::ResidualRaceKey; kNoToken where it leaves
+// none.
+uint32_t DrawReweighed(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+                       const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -18,6 +18,9 @@ struct Kept {
   // Up to so many tokens race faster one by one than group by group.
   static constexpr size_t kMostListed = 1024;
 
+  // Of a live token.
+  bool Has(Candidate candidate) const { return candidate >= last; }
+
   // `candidates`, of which there is one at least, are the prefix.
   static Kept Of(std::span<Candidate> candidates) {
     Kept kept;

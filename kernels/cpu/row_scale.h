@@ -23,12 +23,13 @@ struct CurveFloats {
 
 struct RowScale {
   law::Scale scale;
-  float to_fixed_point;         // law::FixedPoint(x) = truncate(x * to_fixed_point); a power of two
-  uint32_t first_live_key;      // keys below it are dead
-  uint32_t first_weighted_key;  // keys below it have weight 0
-  float logits_per_unit;        // of distance, rounded up
-  float slack;                  // logits: more than all roundings on the way from distances to logits add up to
-  CurveFloats curve = {};       // then `scale` is of what it gives, and keys are still of what was sent or patched
+  float to_fixed_point;                 // law::FixedPoint(x) = truncate(x * to_fixed_point); a power of two
+  uint32_t first_live_key;              // keys below it are dead
+  uint32_t first_weighted_key;          // keys below it have weight 0
+  float logits_per_unit;                // of distance, rounded up
+  float slack;                          // logits: more than all roundings on the way from distances to logits add up to
+  const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
+  CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or patched
 };
 
 // `max_key`: the row's largest key, not 0.
@@ -40,6 +41,7 @@ RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
 // Of a live key that is not above the largest.
 inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
   const uint32_t bits = law::KeyBits(key);
+  if (row.adapted != nullptr) return law::ShapedDistance(bits, *row.adapted);
   return law::Distance(row.curve.is_on ? law::Curved(bits, row.curve.bits) : bits, row.scale);
 }
 

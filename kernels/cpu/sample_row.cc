@@ -2,6 +2,7 @@
 #include "kernels/cpu/sample_row.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/check_row.h"
 #include "kernels/cpu/chain.h"
@@ -11,7 +12,7 @@
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/read_row.h"
 #include "kernels/cpu/select.h"
-#include "kernels/cpu/sums.h"
+#include "kernels/cpu/verify.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/row_law.h"
 
@@ -23,59 +24,97 @@ Candidate Sent(const RowRequest& request, uint32_t token) {
   return Candidate::Of(law::Key(law::Canonical(SentBits(request, token))), token);
 }
 
-// The token as the changes left it.
+// The token as the changes left it; its key is 0 where they mask it.
 Candidate Changed(const RowRequest& request, const Row& row, uint32_t token) {
   const auto patched = std::ranges::lower_bound(row.patched, token, {}, &Candidate::token);
-  return patched != row.patched.end() && patched->token() == token ? *patched : Sent(request, token);
+  if (patched != row.patched.end() && patched->token() == token) return *patched;
+  const bool shown = row.sent_words == nullptr || (row.sent_words[token / 64] >> (token % 64) & 1) != 0;
+  return shown ? Sent(request, token) : Candidate::Of(0, token);
 }
 
-void SampleGreedy(const Kernels& kernels, const RowParameters& parameters, const Row& row, RowAnswer* answer) {
-  const Candidate chosen = First(kernels, row);
-  answer->token = chosen.token();
-  if (!parameters.processed_logprob) return;
-  answer->kept = 1;
-  DescribePointMass(chosen, parameters.processed_top, &answer->processed);
+// The requested tokens as `place` gives them.
+template <typename Place>
+std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch, Place place) {
+  Candidate* const requested = scratch->requested.Reserve(request.requested.size());
+  for (size_t i = 0; i < request.requested.size(); ++i) requested[i] = place(request.requested[i]);
+  return {requested, request.requested.size()};
+}
+
+// All that is asked of the processed distribution.
+void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                       const Kept& kept, Scratch* scratch, RowAnswer* answer) {
+  const RowParameters& parameters = *request.parameters;
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) {
+    answer->kept = CountKept(kernels, row, kept, scratch);
+  }
+  if (parameters.processed_logprob) {
+    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    Describe(kernels, row, scale, kept, changed(answer->token), parameters.processed_top,
+             Requested(request, scratch, changed), scratch, &answer->processed);
+  }
+  if (parameters.entropy) answer->entropy = SumEntropy(kernels, row, scale, kept, scratch);
+  if (parameters.kept_tokens) ListKept(kernels, row, kept, scratch, &answer->kept_tokens);
+}
+
+void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+                  RowAnswer* answer) {
+  const RowParameters& parameters = *request.parameters;
+  const Candidate first = First(kernels, row);
+  answer->token = request.task == RowTask::kScore ? request.given : first.token();
+  answer->accepted = request.task == RowTask::kVerify && request.given == first.token();
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = 1;
+  if (parameters.processed_logprob) {
+    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    DescribePointMass(first, changed(answer->token), parameters.processed_top, Requested(request, scratch, changed),
+                      &answer->processed);
+  }
+  if (parameters.entropy) answer->entropy = {law::kUnitWeight, 0};
+  if (parameters.kept_tokens) answer->kept_tokens = {{first.token(), law::KeyBits(first.key())}};
+}
+
+// The token that the caller expects, if the race can begin with it.
+std::optional<Candidate> Likely(const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept) {
+  if (request.likely == RowRequest::kNoToken) return std::nullopt;
+  const Candidate likely = Changed(request, row, request.likely);
+  if (likely.key() < scale.first_live_key || !kept.Has(likely)) return std::nullopt;
+  return likely;
+}
+
+// The token, and what is asked of the distribution that it comes from.
+void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                const Kept& kept, Scratch* scratch, RowAnswer* answer) {
+  switch (request.task) {
+    case RowTask::kDraw:
+      answer->token =
+          Draw(kernels, row, scale, kept, law::KeyOf(request.noise), Likely(request, row, scale, kept), scratch);
+      break;
+    case RowTask::kScore:
+      answer->token = request.given;
+      break;
+    case RowTask::kVerify:
+      Verify(kernels, request, row, scale, kept, Changed(request, row, request.given), scratch, answer);
+      break;
+  }
+  DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }
 
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
                  RowAnswer* answer) {
-  const RowParameters& parameters = *request.parameters;
-  const RowScale scale = ScaleOf(parameters, row.max_key);
-  const Kept kept = Filter(kernels, request, row, scale, scratch);
-  answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise), nullptr, scratch);
-  if (!parameters.processed_logprob) return;
-  answer->kept = kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
-  Describe(kernels, row, scale, kept, Changed(request, row, answer->token), parameters.processed_top, scratch,
-           &answer->processed);
-}
-
-// What the kept tokens weigh at the distances of adaptive-p.
-uint64_t AdaptedSum(const Kernels& kernels, const Chain& chain, const Kept& kept, Scratch* scratch) {
-  std::span<const Candidate> tokens = kept.listed;
-  if (tokens.empty()) tokens = CollectNotAfter(kernels, chain.row(), kept.last, scratch, &scratch->leading);
-  uint64_t sum = 0;
-  for (const Candidate& token : tokens) {
-    sum += law::Weight(law::ShapedDistance(law::KeyBits(token.key()), chain.shape()));
-  }
-  return sum;
+  const RowScale scale = ScaleOf(*request.parameters, row.max_key);
+  SampleKept(kernels, request, row, scale, Filter(kernels, request, row, scale, scratch), scratch, answer);
 }
 
 void SampleChained(const Kernels& kernels, const RowRequest& request, const Row& changed, Scratch* scratch,
                    RowAnswer* answer) {
   Chain chain(kernels, request, changed, scratch);
   chain.Run();
-  const Row& row = chain.row();
   const Kept kept = chain.kept();
-  const law::Shape* const adapted = chain.shape().is_adapted ? &chain.shape() : nullptr;
-  answer->token = Draw(kernels, row, chain.scale(), kept, law::KeyOf(request.noise), adapted, scratch);
+  SampleKept(kernels, request, chain.row(), chain.scale(), kept, scratch, answer);
   answer->temperature = chain.temperature();
-  const Candidate chosen = Changed(request, row, answer->token);
-  answer->sampler_state = chain.NextState(chosen.key());
-  if (!request.parameters->processed_logprob) return;
-  answer->kept = kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
-  Describe(kernels, row, chain.scale(), kept, chosen, request.parameters->processed_top, scratch, &answer->processed);
-  if (adapted != nullptr) answer->processed.weight_sum = AdaptedSum(kernels, chain, kept, scratch);
-  law::ShowProcessed(chain.shape(), &answer->processed);
+  const Candidate chosen = Changed(request, chain.row(), answer->token);
+  const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
+  answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;
+  law::ShowProcessed(chain.shape(), answer);
 }
 
 }  // namespace
@@ -94,8 +133,9 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
     answer->error = RowError::kNoLiveToken;
     return;
   }
+  if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
   if (parameters.greedy) {
-    SampleGreedy(kernels, parameters, row, answer);
+    SampleGreedy(kernels, request, row, scratch, answer);
   } else if (!parameters.chain.empty()) {
     SampleChained(kernels, request, row, scratch, answer);
   } else {
@@ -103,7 +143,9 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
   }
   if (parameters.raw_logprob) {
     const RowScale scale = ScaleOf(RowParameters(), raw.max_key);
-    Describe(kernels, raw, scale, Kept(), Sent(request, answer->token), parameters.raw_top, scratch, &answer->raw);
+    const auto sent = [&](uint32_t token) { return Sent(request, token); };
+    Describe(kernels, raw, scale, Kept(), sent(answer->token), parameters.raw_top, Requested(request, scratch, sent),
+             scratch, &answer->raw);
   }
 }
 

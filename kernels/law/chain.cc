@@ -238,10 +238,19 @@ double ProcessedTemperature(const kernels::RowParameters& parameters, const kern
   return temperature;
 }
 
-void ShowProcessed(const Shape& shape, kernels::Distribution* distribution) {
-  distribution->max_bits = shape.is_adapted ? 0 : ProcessedBits(distribution->max_bits, shape);
-  distribution->chosen.bits = ProcessedBits(distribution->chosen.bits, shape);
-  for (kernels::TokenBits& token : distribution->top) token.bits = ProcessedBits(token.bits, shape);
+void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer) {
+  const auto show = [&](uint32_t* bits) {
+    if (*bits != kMaskedBits) *bits = ProcessedBits(*bits, shape);
+  };
+  kernels::Distribution& processed = answer->processed;
+  if (processed.weight_sum != 0) {
+    show(&processed.max_bits);
+    show(&processed.chosen.bits);
+    if (shape.is_adapted) processed.max_bits = 0;  // as likely as a token can be
+  }
+  for (kernels::TokenBits& token : processed.top) show(&token.bits);
+  for (kernels::Place& place : processed.requested) show(&place.bits);
+  for (kernels::TokenBits& token : answer->kept_tokens) show(&token.bits);
 }
 
 uint32_t ProcessedBits(uint32_t bits, const Shape& shape) {

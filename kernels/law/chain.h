@@ -34,7 +34,8 @@ double ProcessedTemperature(const kernels::RowParameters& parameters, const kern
 // left it, before the temperature; of adaptive-p, by how much its new logit falls short of the best there can be.
 uint32_t ProcessedBits(uint32_t bits, const Shape& shape);
 
-// Turns the bits of a distribution's tokens, which are those before the chain, into those that answers show.
-void ShowProcessed(const Shape& shape, kernels::Distribution* distribution);
+// Turns the bits of the processed distribution's tokens, which are those before the chain, into those that answers
+// show. Tokens that are not in it stay so.
+void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer);
 
 }  // namespace sortition::law

@@ -234,6 +234,12 @@ std::string NameOf(RowError error) {
       return "logit_too_large";
     case RowError::kNoLiveToken:
       return "no_live_token";
+    case RowError::kDraftNoProbability:
+      return "draft_no_probability";
+    case RowError::kDraftSum:
+      return "draft_sum";
+    case RowError::kDraftImpossible:
+      return "draft_impossible";
   }
   __builtin_unreachable();
 }

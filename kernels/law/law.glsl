@@ -1,5 +1,11 @@
 // The sampling law for GLSL 4.50 shaders: the text of kernels/law/text over pairs of 32-bit integers. No 64-bit
 // integers, no floating point, no extension but GL_GOOGLE_include_directive, which the including shader requires.
+// With LAW_INT64 defined, over the 64-bit integers of a device that has them.
+#ifdef LAW_INT64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#define u64 uint64_t
+#define i64 int64_t
+#endif
 #define u32 uint
 #define i32 int
 
@@ -23,5 +29,9 @@ u32 LeadingZeros(u32 x) { return u32(31 - findMSB(x)); }
 #define LAW_END_TABLE );
 #define LAW_LOOK_UP(name, index) name[index]
 
+#ifdef LAW_INT64
+#include "kernels/law/text/u64_native.inc"
+#else
 #include "kernels/law/text/u64_pair.inc"
+#endif
 #include "kernels/law/text/law.inc"

@@ -80,11 +80,12 @@ uint32_t TopPUnits(float p) {
 
 uint32_t CanonicalBits(float value) { return Flush(std::bit_cast<uint32_t>(value)); }
 
-uint32_t PenaltyBits(float frequency, float presence, uint32_t count) {
+uint32_t PenaltyBits(float frequency, float presence, uint32_t count, double dry) {
   SORTITION_CHECK(frequency >= -kMaxAbsFrequencyPenalty && frequency <= kMaxAbsFrequencyPenalty);
   SORTITION_CHECK(presence >= -kMaxAbsPresencePenalty && presence <= kMaxAbsPresencePenalty);
-  SORTITION_CHECK(count >= 1);
-  return CanonicalBits(float(-(double(frequency) * double(count) + double(presence))));
+  SORTITION_CHECK(dry >= 0);
+  const double counted = count == 0 ? 0.0 : double(frequency) * double(count) + double(presence);
+  return CanonicalBits(float(-(counted + dry)));
 }
 
 uint32_t MinPDistance(float min_p) {

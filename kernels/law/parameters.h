@@ -132,9 +132,10 @@ void Compile(const SamplingParameters& parameters, kernels::RowParameters* compi
 // become +0, so that 0 means "adds nothing". This is the form of TokenPatch::bias.
 uint32_t CanonicalBits(float value);
 
-// TokenPatch::penalty of a token that occurred `count` times (count >= 1): -(frequency * count + presence), each
-// operation in double, rounded once to f32, canonical. Frequency and presence must be in range. Logit units.
-uint32_t PenaltyBits(float frequency, float presence, uint32_t count);
+// TokenPatch::penalty of a token that occurred `count` times and has the term `dry` of DRY (dry.h; 0 = none):
+// -(frequency * count + presence + dry), each operation in double, rounded once to f32, canonical; without the first
+// two terms if the token did not occur. Frequency and presence must be in range. Logit units.
+uint32_t PenaltyBits(float frequency, float presence, uint32_t count, double dry = 0);
 
 // The largest distance that min-p keeps: floor(-log2(min_p) * 2^26) exactly, in Q6.26 octaves; RowParameters::kMinPOff
 // for min_p = 0, and where the bound reaches past the largest distance there is, so that it could not drop anything.

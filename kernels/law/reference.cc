@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -12,7 +11,9 @@
 #include "kernels/check_row.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/reference_chain.h"
+#include "kernels/law/reference_verify.h"
 #include "kernels/law/row_law.h"
+#include "kernels/law/token_noise.h"
 
 namespace sortition::law {
 namespace {
@@ -22,6 +23,7 @@ using kernels::RowAnswer;
 using kernels::RowError;
 using kernels::RowParameters;
 using kernels::RowRequest;
+using kernels::RowTask;
 using kernels::TokenBits;
 using kernels::TokenPatch;
 
@@ -76,9 +78,6 @@ std::vector<TokenBits> LiveInOrder(std::vector<TokenBits> tokens) {
   return tokens;
 }
 
-// The distance of a token of these bits, at the scale and in the shape that a distribution has.
-using DistanceOf = std::function<u32(u32 bits)>;
-
 u64 SumOfWeights(const std::vector<TokenBits>& tokens, const DistanceOf& distance) {
   u64 sum = 0;
   for (const TokenBits& token : tokens) sum += Weight(distance(token.bits));
@@ -107,22 +106,13 @@ void Filter(const RowParameters& parameters, const DistanceOf& distance, std::ve
   }
 }
 
-// L of one token, from nothing but the draw's key and its id.
-u64 NoiseLog(const DrawKey& key, u32 id) {
-  const u32 group = id / kGroupSize;
-  const u64 group_word = WordOf(NoiseWords(group / 2, kGroupTag, key), group);
-  const u64 a = NegLog2(Uniform(group_word));
-  if (Owner(group_word) == id % kGroupSize) return OwnerLog(a);
-  return OtherLog(a, NegLog2(Uniform(WordOf(NoiseWords(id / 2, kTokenTag, key), id))));
-}
-
 TokenBits Race(const std::vector<TokenBits>& kept, const DistanceOf& distance, const DrawKey& key) {
   std::optional<TokenBits> winner;
   int64_t best = 0;
   for (const TokenBits& token : kept) {
     const u32 t = distance(token.bits);
     if (t == kDead) continue;
-    const int64_t race = SignedRaceKey(t, NoiseLog(key, token.token));
+    const int64_t race = SignedRaceKey(t, TokenNoise(key, token.token));
     if (!winner || race < best || (race == best && token.token < winner->token)) {
       winner = token;
       best = race;
@@ -132,17 +122,55 @@ TokenBits Race(const std::vector<TokenBits>& kept, const DistanceOf& distance, c
   return *winner;
 }
 
-// `tokens` stand in order and `token` is one of them.
-Distribution Describe(const std::vector<TokenBits>& tokens, const DistanceOf& distance, u32 token, u32 top) {
+// Where a token stands among `tokens`, which stand in order.
+kernels::Place PlaceOf(const std::vector<TokenBits>& tokens, u32 token) {
+  const auto at = std::find_if(tokens.begin(), tokens.end(), [&](const TokenBits& t) { return t.token == token; });
+  if (at == tokens.end()) return {kMaskedBits, 0};
+  return {at->bits, 1 + u32(at - tokens.begin())};
+}
+
+// `tokens` stand in order.
+Distribution Describe(const std::vector<TokenBits>& tokens, const DistanceOf& distance, u32 token, u32 top,
+                      std::span<const u32> requested) {
   Distribution distribution;
   distribution.max_bits = tokens[0].bits;
   distribution.weight_sum = SumOfWeights(tokens, distance);
-  const auto chosen = std::find_if(tokens.begin(), tokens.end(), [&](const TokenBits& t) { return t.token == token; });
-  SORTITION_CHECK(chosen != tokens.end());
-  distribution.chosen = *chosen;
-  distribution.rank = 1 + u32(chosen - tokens.begin());
+  const kernels::Place chosen = PlaceOf(tokens, token);
+  distribution.chosen = {token, chosen.bits};
+  distribution.rank = chosen.rank;
   distribution.top.assign(tokens.begin(), tokens.begin() + std::min<size_t>(top, tokens.size()));
+  for (const u32 id : requested) distribution.requested.push_back(PlaceOf(tokens, id));
   return distribution;
+}
+
+kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const DistanceOf& distance) {
+  kernels::EntropySums sums;
+  for (const TokenBits& token : tokens) {
+    const u32 t = distance(token.bits);
+    sums.weights += Weight(t);
+    sums.surplus += Surplus(Weight(t), t);
+  }
+  return sums;
+}
+
+// What a row answers beside its token.
+void Describe(const RowRequest& request, const std::vector<TokenBits>& raw, const std::vector<TokenBits>& kept,
+              const DistanceOf& distance, RowAnswer* answer) {
+  const RowParameters& parameters = *request.parameters;
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = u32(kept.size());
+  if (parameters.processed_logprob) {
+    answer->processed = Describe(kept, distance, answer->token, parameters.processed_top, request.requested);
+  }
+  if (parameters.entropy) answer->entropy = SumEntropy(kept, distance);
+  if (parameters.kept_tokens) {
+    answer->kept_tokens = kept;
+    std::ranges::sort(answer->kept_tokens, {}, &TokenBits::token);
+  }
+  if (parameters.raw_logprob) {
+    const std::vector<TokenBits> live = LiveInOrder(raw);
+    answer->raw =
+        Describe(live, DistanceAt(UnitScale(live[0].bits)), answer->token, parameters.raw_top, request.requested);
+  }
 }
 
 }  // namespace
@@ -182,18 +210,28 @@ RowAnswer SampleRowReference(const RowRequest& request) {
     distance = [shape = chain.shape()](u32 bits) { return ShapedDistance(bits, shape); };
     answer.temperature = chain.temperature();
   }
-  const TokenBits winner = parameters.greedy ? kept[0] : Race(kept, distance, KeyOf(request.noise));
 
-  answer.token = winner.token;
-  if (!parameters.greedy) answer.sampler_state = chain.NextState(winner.bits);
-  if (parameters.processed_logprob) {
-    answer.kept = u32(kept.size());
-    answer.processed = Describe(kept, distance, winner.token, parameters.processed_top);
-    if (!parameters.chain.empty()) ShowProcessed(chain.shape(), &answer.processed);
+  switch (request.task) {
+    case RowTask::kScore:
+      answer.token = request.given;
+      break;
+    case RowTask::kVerify: {
+      if (const DraftError error = CheckDraft(request); error.error != RowError::kNone) {
+        return Failed(error.error, error.token);
+      }
+      const Verdict verdict = VerifyReference(request, kept, distance);
+      answer.token = verdict.token.token;
+      answer.accepted = verdict.accepted;
+      break;
+    }
+    case RowTask::kDraw:
+      answer.token = parameters.greedy ? kept[0].token : Race(kept, distance, KeyOf(request.noise)).token;
+      break;
   }
-  if (parameters.raw_logprob) {
-    const std::vector<TokenBits> live = LiveInOrder(raw);
-    answer.raw = Describe(live, DistanceAt(UnitScale(live[0].bits)), winner.token, parameters.raw_top);
+  Describe(request, raw, kept, distance, &answer);
+  if (!parameters.greedy && !parameters.chain.empty()) {
+    answer.sampler_state = chain.NextState(answer.token);
+    ShowProcessed(chain.shape(), &answer);
   }
   return answer;
 }

@@ -166,13 +166,15 @@ void ReferenceChain::KeepMirostat1(u32 m) {
   KeepFirst(MirostatTokens(FallOff(terms, squares), request_.sampler_state, request_.live_vocabulary));
 }
 
-u64 ReferenceChain::NextState(u32 bits) const {
+u64 ReferenceChain::NextState(u32 token) const {
   const std::vector<Stage>& chain = request_.parameters->chain;
   if (!kernels::KeepsSamplerState(chain)) return 0;
   const auto [a, b, c, d] = chain.back().operands;
-  const u32 t = DistanceOf({0, bits});
+  const auto chosen = std::ranges::find(kept_, token, &TokenBits::token);
+  if (chosen == kept_.end()) return request_.sampler_state;
+  const u32 t = DistanceOf(*chosen);
   if (chain.back().kind != StageKind::kAdaptiveP) return NextMu(request_.sampler_state, MomentsOfKept().sum, t, a, b);
-  return NextAverage(u32(request_.sampler_state), Probability(Weight(t), shape_.share), b);
+  return NextAverage(u32(request_.sampler_state), ProbabilityOf(Weight(t), shape_.share), b);
 }
 
 }  // namespace sortition::law

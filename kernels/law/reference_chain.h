@@ -20,8 +20,8 @@ class ReferenceChain {
   const Shape& shape() const { return shape_; }
   u32 temperature() const { return temperature_; }  // RowAnswer's
 
-  // RowAnswer::sampler_state where a token of these bits was drawn.
-  u64 NextState(u32 bits) const;
+  // RowAnswer::sampler_state after the token; as it was where the token is not kept.
+  u64 NextState(u32 token) const;
 
  private:
   struct Moments {

@@ -2,6 +2,10 @@
 //
 // One workgroup looks at one row. Logits are never rewritten: every token's key is made anew from what was sent, and
 // the largest keys of groups tell which groups need to be looked at.
+#ifdef KERNEL_SUBGROUPS
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#endif
 #include "kernels/law/law.glsl"
 
 #define KERNEL_CONSTANT const

@@ -4,43 +4,13 @@
 // order threads run in: maxima, sums of integers, and sets whose order nobody looks at.
 #include "kernels/vulkan/row.glsl"
 
-shared u32 shared_max;
 shared u32 shared_count;
-shared u32 shared_sum_low;
-shared u32 shared_sum_high;
 
-// The largest `value` of any thread.
-u32 MaxOfAll(u32 value) {
-  barrier();
-  if (thread == 0u) shared_max = 0u;
-  barrier();
-  atomicMax(shared_max, value);
-  barrier();
-  return shared_max;
-}
-
-u64 SumOfAll(u64 value) {
-  barrier();
-  if (thread == 0u) {
-    shared_sum_low = 0u;
-    shared_sum_high = 0u;
-  }
-  barrier();
-  u32 before = atomicAdd(shared_sum_low, Low(value));
-  u32 high = High(value) + (before + Low(value) < before ? 1u : 0u);
-  if (high != 0u) atomicAdd(shared_sum_high, high);
-  barrier();
-  return Make64(shared_sum_low, shared_sum_high);
-}
-
-u32 CountOfAll(u32 value) {
-  barrier();
-  if (thread == 0u) shared_count = 0u;
-  barrier();
-  if (value != 0u) atomicAdd(shared_count, value);
-  barrier();
-  return shared_count;
-}
+#ifdef KERNEL_SUBGROUPS
+#include "kernels/vulkan/subgroup.glsl"
+#else
+#include "kernels/vulkan/workgroup.glsl"
+#endif
 
 // Where the distribution's maxima lie, and its largest key.
 u32 g_maxima;
@@ -62,8 +32,12 @@ u32 ListGroups(u32 floor) {
   barrier();
   if (thread == 0u) shared_count = 0u;
   barrier();
-  for (u32 i = thread; i < g_groups; i += kThreads) {
-    if (scratch[g_maxima + i] >= floor) scratch[g_list + atomicAdd(shared_count, 1u)] = i;
+  // Every thread makes the same number of rounds.
+  for (u32 first = 0u; first < g_groups; first += kThreads) {
+    u32 i = first + thread;
+    bool is_listed = i < g_groups && scratch[g_maxima + min(i, g_groups - 1u)] >= floor;
+    u32 place = PlaceInList(is_listed);
+    if (is_listed) scratch[g_list + place] = i;
   }
   memoryBarrierBuffer();
   barrier();

@@ -4,38 +4,33 @@
 namespace sortition::kernels::vulkan {
 namespace {
 
-constexpr uint32_t kRead[] = {
-#include "read.spv.inc"
-};
-constexpr uint32_t kChange[] = {
-#include "change.spv.inc"
-};
-constexpr uint32_t kWeigh[] = {
-#include "weigh.spv.inc"
-};
-constexpr uint32_t kSample[] = {
-#include "sample.spv.inc"
-};
-constexpr uint32_t kDescribe[] = {
-#include "describe.spv.inc"
-};
+#define SORTITION_QUOTE(text) #text
+#define SORTITION_FILE(variant, shader) SORTITION_QUOTE(variant##_##shader.spv.inc)
+#define SORTITION_SPIRV_OF(variant, shader) SORTITION_FILE(variant, shader)
+#define SORTITION_SPIRV(shader) SORTITION_SPIRV_OF(SORTITION_VARIANT, shader)
+#define SORTITION_VARIANT plain
+#include "kernels/vulkan/spirv.inc"
+#undef SORTITION_VARIANT
+#define SORTITION_VARIANT int64
+#include "kernels/vulkan/spirv.inc"
+#undef SORTITION_VARIANT
+#define SORTITION_VARIANT subgroups
+#include "kernels/vulkan/spirv.inc"
+#undef SORTITION_VARIANT
+#define SORTITION_VARIANT int64_subgroups
+#include "kernels/vulkan/spirv.inc"
+#undef SORTITION_VARIANT
 
 }  // namespace
 
-std::span<const uint32_t> SpirV(Shader shader) {
-  switch (shader) {
-    case Shader::kRead:
-      return kRead;
-    case Shader::kChange:
-      return kChange;
-    case Shader::kWeigh:
-      return kWeigh;
-    case Shader::kSample:
-      return kSample;
-    case Shader::kDescribe:
-      return kDescribe;
-  }
-  __builtin_unreachable();
+const char* VariantName(Variant variant) {
+  if (variant.int64) return variant.subgroups ? "int64_subgroups" : "int64";
+  return variant.subgroups ? "subgroups" : "plain";
+}
+
+std::span<const uint32_t> SpirV(Shader shader, Variant variant) {
+  if (variant.int64) return (variant.subgroups ? int64_subgroups::kShaders : int64::kShaders)[int(shader)];
+  return (variant.subgroups ? subgroups::kShaders : plain::kShaders)[int(shader)];
 }
 
 uint32_t SharedBytes(Shader shader, uint32_t threads) {

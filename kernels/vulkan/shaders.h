@@ -16,11 +16,20 @@ enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe };
 inline constexpr int kShaders = 5;
 inline constexpr uint32_t kBindings = 6;
 
+// What a shader makes use of beyond Vulkan 1.1's core. The answers are the same.
+struct Variant {
+  bool int64 = false;      // integers of 64 bits (shaderInt64)
+  bool subgroups = false;  // subgroup operations in compute shaders: basic, ballot, arithmetic
+  bool operator==(const Variant&) const = default;
+};
+inline constexpr Variant kVariants[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+// "plain", "int64", "subgroups" or "int64_subgroups".
+const char* VariantName(Variant variant);
+
+// SPIR-V for Vulkan 1.1; the plain variant has no capability but Shader.
+std::span<const uint32_t> SpirV(Shader shader, Variant variant);
 // What the shaders have of features.h.
 inline constexpr Features kFeatures = kNoFeatures;
-
-// SPIR-V for Vulkan 1.1 without any capability but Shader.
-std::span<const uint32_t> SpirV(Shader shader);
 
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);

@@ -15,7 +15,7 @@ struct Batcher::Batch {
   devices::Device* device = nullptr;
   RouteReason reason = RouteReason::kFastest;
   Router::Batch shape;
-  std::vector<Waiting> rows;
+  std::vector<WaitingRow> rows;
   std::vector<uint32_t> checked;                     // rows that are compared with the reference
   absl::Duration queue_wait = absl::ZeroDuration();  // of its oldest row
 };
@@ -45,21 +45,14 @@ class Deliveries {
 
 }  // namespace
 
-uint64_t BytesOf(const devices::DeviceRow& row) {
-  return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
-}
-
-Router::Needs NeedsOf(const devices::DeviceRow& row) {
-  return {row.request.live_vocabulary, kernels::FeaturesOf(row.request)};
-}
-
 Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer,
                  BatcherOptions options)
     : limits_(limits),
       options_(std::move(options)),
       clock_(*clock),
       observer_(*observer),
-      router_(std::move(devices), options_.policy, options_.seed),
+      router_(devices, options_.policy, options_.seed),
+      queue_({devices.begin(), devices.end()}),
       lottery_(options_.recheck_share, options_.seed) {}
 
 Batcher::~Batcher() {
@@ -71,14 +64,12 @@ Batcher::~Batcher() {
 std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
   {
     absl::MutexLock lock(&mutex_);
-    if (queued_rows_ + rows.size() > limits_.max_queued_rows) {
+    if (queue_.rows() + rows.size() > limits_.max_queued_rows) {
       return Refusal{Reason::kOverloaded, "step", absl::StrCat("max_queued_rows ", limits_.max_queued_rows),
-                     absl::StrCat(queued_rows_, " rows are waiting for a device"), absl::Milliseconds(20)};
+                     absl::StrCat(queue_.rows(), " rows are waiting for a device"), absl::Milliseconds(20)};
     }
-    auto& queue = queue_[step->priority];
-    queued_rows_ += static_cast<uint32_t>(rows.size());
     undelivered_rows_ += static_cast<uint32_t>(rows.size());
-    for (QueuedRow& row : rows) queue.push_back({step, std::move(row), next_number_++, 0});
+    for (QueuedRow& row : rows) queue_.Add({step, std::move(row), step->priority, next_number_++, 0});
   }
   Dispatch();
   return std::nullopt;
@@ -106,26 +97,18 @@ std::optional<Refusal> Batcher::WhyNot(const PendingStep& step, absl::Time now) 
   return std::nullopt;
 }
 
-// What the front of the queue would be as a batch: as many rows like the first as wait.
-Router::Batch Batcher::NextBatch() const {
-  const devices::DeviceRow& front = queue_.begin()->second.front().row.row;
-  return {queued_rows_, queued_rows_ * BytesOf(front), front.request.live_vocabulary, devices::kHostMemory,
-          kernels::FeaturesOf(front.request)};
-}
-
 std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects) {
-  while (!queue_.empty()) {
-    if (!router_.CanServe(NextBatch().needs())) {
-      RefuseUnservable(rejects);
-      continue;
-    }
-    const Router::Choice choice = router_.Choose(NextBatch(), now);
-    if (choice.device == nullptr) return nullptr;
+  RefuseUnservable(rejects);
+  // A batch that is to wait for its device holds up none that another device may have.
+  for (const Router::Batch& open : queue_.OpenBatches()) {
+    const Router::Choice choice = router_.Choose(open, now);
+    if (choice.device == nullptr) continue;
     auto batch = std::make_unique<Batch>();
     batch->device = choice.device;
     batch->reason = choice.reason;
+    batch->shape.memory = open.memory;
     FillBatch(batch.get(), now, rejects);
-    if (batch->rows.empty()) continue;
+    if (batch->rows.empty()) return Close(now, rejects);
     router_.Started(batch->device, batch->shape, now);
     return batch;
   }
@@ -133,58 +116,57 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
 }
 
 void Batcher::RefuseUnservable(Rejects* rejects) {
-  for (auto& [priority, queue] : queue_) {
-    std::erase_if(queue, [&](Waiting& waiting) {
+  for (const Router::Batch& open : queue_.OpenBatches()) {
+    if (router_.CanServe(open.needs())) continue;
+    queue_.EraseIf([&](WaitingRow& waiting) {
       mutex_.AssertHeld();
       if (router_.CanServe(NeedsOf(waiting.row.row))) return false;
       rejects->push_back({std::move(waiting.step), waiting.row.index,
                           Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
                                   absl::Milliseconds(100)}});
-      --queued_rows_;
       return true;
     });
   }
-  std::erase_if(queue_, [](const auto& entry) { return entry.second.empty(); });
 }
 
 void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   const devices::DeviceDescription& description = batch->device->description();
-  for (auto entry = queue_.begin(); entry != queue_.end();) {
-    auto& queue = entry->second;
-    std::deque<Waiting> skipped;  // rows that the device is not able to take
-    while (!queue.empty() && batch->rows.size() < description.max_batch_rows) {
-      Waiting waiting = std::move(queue.front());
-      queue.pop_front();
-      if (std::optional<Refusal> refusal = WhyNot(*waiting.step, now)) {
-        rejects->push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
-        --queued_rows_;
-        continue;
-      }
-      const Router::Needs needs = NeedsOf(waiting.row.row);
-      if (!Router::CanTake(description, needs)) {
-        skipped.push_back(std::move(waiting));
-        continue;
-      }
-      --queued_rows_;
-      batch->shape.vocabulary = std::max(batch->shape.vocabulary, needs.vocabulary);
-      batch->shape.features |= needs.features;
-      batch->shape.bytes += BytesOf(waiting.row.row);
-      batch->queue_wait = std::max(batch->queue_wait, now - waiting.step->arrived);
-      if (lottery_.Draw()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
-      batch->rows.push_back(std::move(waiting));
+  while (batch->rows.size() < description.max_batch_rows) {
+    std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
+    if (!waiting) break;
+    if (std::optional<Refusal> refusal = WhyNot(*waiting->step, now)) {
+      rejects->push_back({std::move(waiting->step), waiting->row.index, std::move(*refusal)});
+      continue;
     }
-    queue.insert(queue.begin(), std::make_move_iterator(skipped.begin()), std::make_move_iterator(skipped.end()));
-    entry = queue.empty() ? queue_.erase(entry) : std::next(entry);
-    if (batch->rows.size() == description.max_batch_rows) break;
+    const Router::Needs needs = NeedsOf(waiting->row.row);
+    batch->shape.vocabulary = std::max(batch->shape.vocabulary, needs.vocabulary);
+    batch->shape.features |= needs.features;
+    batch->shape.bytes += BytesOf(waiting->row.row);
+    batch->queue_wait = std::max(batch->queue_wait, now - waiting->step->arrived);
+    if (lottery_.Draw()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
+    batch->rows.push_back(*std::move(waiting));
   }
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
 }
 
+void Batcher::TakeCopy(WaitingRow* waiting) {
+  auto copy = std::make_shared<std::vector<std::byte>>();
+  for (const devices::ByteSegment& segment : waiting->row.row.segments) {
+    copy->insert(copy->end(), segment.data, segment.data + segment.size);
+  }
+  waiting->row.row.segments = {{copy->data(), copy->size()}};
+  waiting->row.row.may_change = false;
+  waiting->copy = std::move(copy);
+}
+
 void Batcher::Start(std::unique_ptr<Batch> batch) {
+  for (const uint32_t checked : batch->checked) {
+    if (batch->rows[checked].row.row.may_change) TakeCopy(&batch->rows[checked]);
+  }
   // The batch keeps its rows: they may have to be checked, or run again.
   std::vector<devices::DeviceRow> rows;
   rows.reserve(batch->rows.size());
-  for (const Waiting& waiting : batch->rows) rows.push_back(waiting.row.row);
+  for (const WaitingRow& waiting : batch->rows) rows.push_back(waiting.row.row);
   devices::Device* device = batch->device;
   observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()), batch->reason);
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchResult result) mutable {
@@ -259,11 +241,7 @@ void Batcher::RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why) {
              Refusal{Reason::kDeviceFailed, "", "", std::string(why.message()), absl::Milliseconds(100)}});
         continue;
       }
-      auto& queue = queue_[waiting->step->priority];
-      const auto place = std::upper_bound(queue.begin(), queue.end(), waiting->number,
-                                          [](uint64_t number, const Waiting& other) { return number < other.number; });
-      queue.insert(place, std::move(*waiting));
-      ++queued_rows_;
+      queue_.Add(std::move(*waiting));
       ++again;
     }
   }
@@ -275,7 +253,7 @@ void Batcher::RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why) {
 void Batcher::NoteTouched(const Batch& batch) {
   Touched& touched = touched_[batch.device];
   touched.rows += batch.rows.size() - batch.checked.size();
-  for (const Waiting& waiting : batch.rows) {
+  for (const WaitingRow& waiting : batch.rows) {
     if (touched.sequences.size() == DeviceEvent::kMostTouched) return;
     touched.sequences.insert(waiting.row.sequence);
   }
@@ -307,16 +285,12 @@ void Batcher::Sweep() {
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
-    for (auto& [priority, queue] : queue_) {
-      std::erase_if(queue, [&](Waiting& waiting) {
-        std::optional<Refusal> refusal = WhyNot(*waiting.step, now);
-        if (!refusal) return false;
-        rejects.push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
-        return true;
-      });
-    }
-    queued_rows_ -= static_cast<uint32_t>(rejects.size());
-    std::erase_if(queue_, [](const auto& entry) { return entry.second.empty(); });
+    queue_.EraseIf([&](WaitingRow& waiting) {
+      std::optional<Refusal> refusal = WhyNot(*waiting.step, now);
+      if (!refusal) return false;
+      rejects.push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
+      return true;
+    });
   }
   Deliver(std::move(rejects));
   StartProofs();
@@ -384,7 +358,7 @@ std::vector<DeviceStatus> Batcher::device_statuses() const {
 
 uint32_t Batcher::queued_rows() const {
   absl::MutexLock lock(&mutex_);
-  return queued_rows_;
+  return queue_.rows();
 }
 
 }  // namespace sortition::service

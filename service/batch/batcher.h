@@ -1,15 +1,14 @@
 // Gathers rows of all streams into batches for the devices, work-conserving: a device that the router chooses never
 // waits for a fuller batch.
 //
-// A batch is open while no device is to have it: rows that arrive join it. When the router chooses one the batch
-// closes, highest priority first and oldest first within a priority. Where its device fails, or gives a wrong answer,
-// the device leaves the pool until it has proved itself again, and the batch's rows take their old places in the
-// queue, for another device.
+// Batches are open while no device is to have them: rows that arrive join them (row_queue.h). When the router chooses a
+// device for one it closes, highest priority first and oldest first within a priority. Where its device fails, or gives
+// a wrong answer, the device leaves the pool until it has proved itself again, and the batch's rows take their old
+// places in the queue, for another device.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "devices/device.h"
 #include "devices/proof/proof.h"
+#include "service/batch/row_queue.h"
 #include "service/clock.h"
 #include "service/event_log.h"
 #include "service/limits.h"
@@ -57,12 +57,6 @@ class PendingStep {
 
  private:
   std::atomic<bool> cancelled_ = false;
-};
-
-struct QueuedRow {
-  uint32_t index = 0;
-  std::string sequence;    // its request id
-  devices::DeviceRow row;  // all it refers to stays alive as long as its step does
 };
 
 struct BatcherOptions {
@@ -104,12 +98,6 @@ class Batcher {
   std::vector<DeviceStatus> device_statuses() const;
 
  private:
-  struct Waiting {
-    std::shared_ptr<PendingStep> step;
-    QueuedRow row;
-    uint64_t number = 0;    // in the order of arrival
-    uint32_t attempts = 0;  // that failed
-  };
   struct Batch;
   struct Reject {
     std::shared_ptr<PendingStep> step;
@@ -122,10 +110,11 @@ class Batcher {
   std::unique_ptr<Batch> Close(absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> WhyNot(const PendingStep& step, absl::Time now) const;
   void FillBatch(Batch* batch, absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Refuses the queued rows that no device will ever take.
+  // Refuses the queued rows that no device will take.
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Router::Batch NextBatch() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch);
+  // What the device and the reference read must be the same bytes.
+  static void TakeCopy(WaitingRow* waiting);
   // The device is done with the batch; now its rows may have to be checked, ...
   void Finish(std::unique_ptr<Batch> batch, devices::BatchResult result);
   // ... and then they are answered, or run again.
@@ -154,8 +143,7 @@ class Batcher {
   Observer& observer_;
   mutable absl::Mutex mutex_;
   Router router_ ABSL_GUARDED_BY(mutex_);
-  std::map<int32_t, std::deque<Waiting>, std::greater<>> queue_ ABSL_GUARDED_BY(mutex_);  // by priority, highest first
-  uint32_t queued_rows_ ABSL_GUARDED_BY(mutex_) = 0;
+  RowQueue queue_ ABSL_GUARDED_BY(mutex_);
   uint32_t undelivered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t proofs_ ABSL_GUARDED_BY(mutex_) = 0;  // that run

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/parameters.h"
 #include "service/request/checks.h"
+#include "service/request/history_options.h"
 
 namespace sortition::service {
 namespace {
@@ -27,12 +28,6 @@ struct NotBuilt {
   bool (*on)(const v1::SamplingParameters&);
 };
 constexpr NotBuilt kNotBuilt[] = {
-    {"penalty_scope",
-     [](const v1::SamplingParameters& p) {
-       const v1::PenaltyScope& scope = p.penalty_scope();
-       return scope.window() != 0 || (scope.has_repetition_counts_prompt() && !scope.repetition_counts_prompt()) ||
-              scope.frequency_counts_prompt() || scope.ignored_prefix() != 0;
-     }},
     {"logprob_token_ids", [](const v1::SamplingParameters& p) { return p.logprob_token_ids_size() > 0; }},
     {"entropy", [](const v1::SamplingParameters& p) { return p.entropy(); }},
     {"kept_set", [](const v1::SamplingParameters& p) { return p.kept_set().count() || p.kept_set().tokens(); }},
@@ -63,7 +58,8 @@ class Compiler {
       : parameters_(parameters), limits_(limits), path_(path), spec_(*spec) {}
 
   std::optional<Refusal> Run() {
-    for (auto step : {&Compiler::RefuseNotBuilt, &Compiler::Scalars, &Compiler::Logprobs, &Compiler::Lists}) {
+    for (auto step :
+         {&Compiler::RefuseNotBuilt, &Compiler::Scalars, &Compiler::History, &Compiler::Logprobs, &Compiler::Lists}) {
       if (std::optional<Refusal> refusal = (this->*step)()) return refusal;
     }
     return std::nullopt;
@@ -122,6 +118,12 @@ class Compiler {
     spec_.frequency_penalty = law.frequency_penalty;
     spec_.presence_penalty = law.presence_penalty;
     spec_.parameters.mask_nan = p.nan_policy() == v1::NAN_POLICY_MASK;
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> History() {
+    if (auto refusal = CheckHistoryOptions(parameters_, limits_, path_, spec_.live_vocabulary)) return refusal;
+    spec_.history = CompileHistoryOptions(parameters_);
     return std::nullopt;
   }
 

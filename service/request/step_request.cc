@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/region_payloads.h"
 #include "service/request/trace.h"
 
 namespace sortition::service {
@@ -27,23 +28,30 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
   }
 }
 
-// Finds the payload of an inline source.
+// Finds the payload of a source.
 std::variant<size_t, Refusal> ParseSource(const v1::TensorSource& source, std::span<const Payload> payloads,
                                           const std::string& field) {
   switch (source.kind_case()) {
     case v1::TensorSource::kInline:
       break;
     case v1::TensorSource::kRegion:
-      return NotImplemented(field + ".region");
+      return FindRegionPayload(source.region(), field + ".region", payloads);
     case v1::TensorSource::kDevice:
       return NotImplemented(field + ".device");
     case v1::TensorSource::KIND_NOT_SET:
       return MissingField(field + ".kind");
   }
   const uint32_t payload = source.inline_().payload();
-  if (payload < payloads.size()) return size_t{payload};
-  return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", payloads.size()),
-                 absl::StrCat("the message has ", payloads.size(), " payloads")};
+  const auto own = std::ranges::count_if(payloads, [](const Payload& payload) { return !payload.range; });
+  if (payload < own) return size_t{payload};
+  return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", own),
+                 absl::StrCat("the message has ", own, " payloads")};
+}
+
+// What to blame for a payload of a wrong size.
+std::string NameOf(std::span<const Payload> payloads, size_t payload, absl::string_view tensor) {
+  if (payloads[payload].range) return absl::StrCat(tensor, ".source.region.length");
+  return absl::StrCat("payloads[", payload, "]");
 }
 
 Refusal SizeMismatch(std::string field, uint64_t want, uint64_t have, absl::string_view why) {
@@ -81,7 +89,7 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
   const uint64_t want = shape->row_stride * shape->tensor_rows;
   const uint64_t have = payloads[shape->logits_payload].size;
   if (have != want) {
-    return SizeMismatch(absl::StrCat("payloads[", shape->logits_payload, "]"), want, have, "rows, stride and dtype");
+    return SizeMismatch(NameOf(payloads, shape->logits_payload, "step.logits"), want, have, "rows, stride and dtype");
   }
   return std::nullopt;
 }
@@ -98,7 +106,7 @@ std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Paylo
   const uint64_t want = shape->mask_stride * shape->mask_rows;
   const uint64_t have = payloads[*shape->mask_payload].size;
   if (have != want) {
-    return SizeMismatch(absl::StrCat("payloads[", *shape->mask_payload, "]"), want, have,
+    return SizeMismatch(NameOf(payloads, *shape->mask_payload, "step.masks"), want, have,
                         "mask rows of this vocabulary");
   }
   return std::nullopt;
@@ -106,7 +114,9 @@ std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Paylo
 
 std::optional<Refusal> CheckPayloadsUsed(std::span<const Payload> payloads, const StepShape& shape) {
   if (shape.mask_payload == shape.logits_payload) {
-    return Refusal{Reason::kContradiction, "step.masks.source.inline.payload", "", "is the payload of the logits"};
+    const bool in_region = payloads[*shape.mask_payload].range.has_value();
+    return Refusal{Reason::kContradiction, in_region ? "step.masks.source.region" : "step.masks.source.inline.payload",
+                   "", "is the payload of the logits"};
   }
   for (size_t i = 0; i < payloads.size(); ++i) {
     if (i == shape.logits_payload || i == shape.mask_payload) continue;

@@ -88,6 +88,15 @@ Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row) {
               absl::StrCat("the logit of token id ", answer.error_token, " is too large")};
     case kernels::RowError::kNoLiveToken:
       return {Reason::kNoLiveToken, field, "", "every token is masked"};
+    case kernels::RowError::kDraftNoProbability:
+      return {Reason::kOutOfRange, field, "draft probabilities in 0..1",
+              absl::StrCat("the draft probability of token id ", answer.error_token, " is none")};
+    case kernels::RowError::kDraftSum:
+      return {Reason::kOutOfRange, field, "draft probabilities that sum to 1 within 0.01",
+              "the draft probabilities do not sum to 1"};
+    case kernels::RowError::kDraftImpossible:
+      return {Reason::kContradiction, field, "",
+              absl::StrCat("token id ", answer.error_token, " was drafted with probability 0")};
     case kernels::RowError::kNone:
       break;
   }

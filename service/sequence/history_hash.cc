@@ -34,6 +34,7 @@ uint64_t HistoryDigest(const HistoryIdentity& identity) {
   };
   uint64_t digest = kEmptyChain;
   for (uint64_t word : words) digest = Absorb(digest, word);
+  for (uint64_t word : identity.options) digest = Absorb(digest, word);
   return digest;
 }
 

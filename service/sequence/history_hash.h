@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace sortition::service {
 
@@ -16,6 +17,7 @@ struct HistoryIdentity {
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
+  std::vector<uint64_t> options;  // HistoryOptions::Words
 };
 
 // The chain over the tokens alone, so that sequences that share tokens share it: forks go on from their parent's.

@@ -17,7 +17,7 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
   return a.law_version == b.law_version && a.seed == b.seed && a.choice_index == b.choice_index &&
          a.vocabulary == b.vocabulary && a.live_vocabulary == b.live_vocabulary &&
          a.repetition_penalty == b.repetition_penalty && a.frequency_penalty == b.frequency_penalty &&
-         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches;
+         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches && a.history == b.history;
 }
 
 }  // namespace
@@ -130,7 +130,9 @@ std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const Seque
     return HistoryRequired(absl::StrCat("position lies outside the kept history, ", state_->lowest_truncation(), "..",
                                         state_->position()));
   }
-  return state_->Fork(std::move(spec), at);
+  std::unique_ptr<SequenceState> child = state_->Fork(std::move(spec), at);
+  if (child == nullptr) return HistoryRequired("the options look at more of the history than is kept");
+  return child;
 }
 
 std::variant<SequenceSnapshot, Refusal> Sequence::Export(const SequenceOwner& owner) const {

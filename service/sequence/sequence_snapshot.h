@@ -17,7 +17,7 @@ struct SequenceSnapshot {
   uint32_t kept_from = 0;
   uint64_t chain_before = 0;
   std::vector<uint32_t> kept;  // tokens from kept_from on
-  // In parallel, by ascending token; of the whole history.
+  // In parallel, by ascending token; of all that penalties count. Empty where `kept` tells the counts.
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> in_history;
   std::vector<uint32_t> in_output;

@@ -7,6 +7,7 @@
 
 #include "kernels/row.h"
 #include "service/sequence/history_hash.h"
+#include "service/sequence/history_options.h"
 
 namespace sortition::service {
 
@@ -23,6 +24,7 @@ struct SequenceSpec {
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
+  HistoryOptions history;
   // Bias and bans, sorted by token.
   std::vector<kernels::TokenPatch> listed_patches;
   bool has_allowed_tokens = false;
@@ -31,16 +33,21 @@ struct SequenceSpec {
   bool operator==(const SequenceSpec&) const = default;
 
   HistoryIdentity Identity() const {
-    return {law_version,     seed, choice_index, vocabulary, live_vocabulary, repetition_penalty, frequency_penalty,
-            presence_penalty};
+    return {law_version,       seed,
+            choice_index,      vocabulary,
+            live_vocabulary,   repetition_penalty,
+            frequency_penalty, presence_penalty,
+            history.Words()};
   }
   uint64_t bytes() const {
     return sizeof(*this) + listed_patches.capacity() * sizeof(kernels::TokenPatch) +
-           allowed_tokens.capacity() * sizeof(uint32_t);
+           allowed_tokens.capacity() * sizeof(uint32_t) + history.bytes();
   }
 
   // Whether any option looks at the history. If not, the service keeps nothing for the sequence.
-  bool stateful() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
+  bool stateful() const { return penalises() || history.on(); }
+  // Whether occurrences of tokens are counted.
+  bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
 };
 
 }  // namespace sortition::service

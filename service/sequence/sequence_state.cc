@@ -1,121 +1,144 @@
-// Incremental history, counts and penalty patches of one sequence.
+// Incremental history and counts of one sequence.
 #include "service/sequence/sequence_state.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kernels/check.h"
-#include "kernels/law/parameters.h"
+#include "service/sequence/scope_counts.h"
 
 namespace sortition::service {
 namespace {
 
 using kernels::TokenPatch;
 
-TokenPatch PatchFor(const SequenceSpec& spec, TokenPatch listed, TokenCount count) {
-  TokenPatch patch = listed;
-  patch.flags = listed.flags & TokenPatch::kBanned;
-  if (spec.repetition_penalty != 1 && count.in_history > 0) patch.flags |= TokenPatch::kRepeated;
-  const bool penalised = (spec.frequency_penalty != 0 || spec.presence_penalty != 0) && count.in_output > 0;
-  patch.penalty = penalised ? law::PenaltyBits(spec.frequency_penalty, spec.presence_penalty, count.in_output) : 0;
-  return patch;
+// How many tokens the log keeps, so that `kept_history` of them can be cut off.
+uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
+  const uint64_t tokens = uint64_t{spec.history.lookback()} + kept_history;
+  return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
 }
 
-bool Listed(const TokenPatch& patch) { return patch.bias != 0 || (patch.flags & TokenPatch::kBanned) != 0; }
-
-// Whether equal counts give equal patches.
+// Whether equal histories give equal counts, and equal counts equal patches.
+bool SameCounts(const SequenceSpec& a, const SequenceSpec& b) {
+  return a.penalises() && b.penalises() && a.history.scope.window == b.history.scope.window &&
+         a.history.scope.ignored_prefix == b.history.scope.ignored_prefix;
+}
 bool SamePatches(const SequenceSpec& a, const SequenceSpec& b) {
   return a.repetition_penalty == b.repetition_penalty && a.frequency_penalty == b.frequency_penalty &&
-         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches;
+         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches &&
+         a.history.scope == b.history.scope;
+}
+
+// Of the history that `log` ends, of which it keeps what the options look at; null if they need none.
+std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
+  if (!HistoryIndex::Needed(spec.history)) return nullptr;
+  return std::make_shared<HistoryIndex>(spec.history, log);
 }
 
 }  // namespace
 
+SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
+    : spec_(std::move(spec)),
+      prompt_length_(prompt_length),
+      kept_history_(kept_history),
+      index_(IndexOf(*spec_, log_)) {}
+
 void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
+  const uint32_t kept = KeptTokens(*spec_, kept_history_);
   for (uint32_t token : tokens) {
-    TokenCount& count = counts_[token];
-    ++count.in_history;
-    if (log_.length() >= prompt_length_) ++count.in_output;
+    if (CountsWholeHistory(*spec_)) CountToken(*spec_, prompt_length_, log_.length(), token, &counts_);
     log_.Push(token);
-    if (log_.length() % TokenLog::kChunkTokens == 0) log_.Trim(kept_history_);
+    if (index_) index_->Pushed(log_);
+    if (log_.length() % TokenLog::kChunkTokens == 0) log_.Trim(kept);
   }
 }
 
 std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
+  if (!CountsWholeHistory(*spec_)) counts_ = CountScope(*spec_, prompt_length_, log_);
   return std::unique_ptr<SequenceState>(
-      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_));
+      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_, std::move(index_)));
 }
 
 std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
                                                     std::span<const uint32_t> tokens, uint32_t prompt_length,
                                                     uint32_t kept_history) {
-  Builder builder(prompt_length, kept_history);
+  Builder builder(spec, prompt_length, kept_history);
   builder.Add(tokens);
   return builder.Finish(std::move(spec));
 }
 
 SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
-                             uint32_t kept_history, const absl::flat_hash_map<uint32_t, TokenCount>& counts)
+                             uint32_t kept_history, const PenaltyCounts::Counts& counts,
+                             std::shared_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       kept_history_(kept_history),
       digest_(HistoryDigest(spec_->Identity())),
       prompt_length_(prompt_length),
       log_(std::move(log)),
-      counted_(Count(*spec_, counts)) {}
-
-std::shared_ptr<SequenceState::Counted> SequenceState::Count(const SequenceSpec& spec,
-                                                             const absl::flat_hash_map<uint32_t, TokenCount>& counts) {
-  std::vector<TokenPatch> listed = spec.listed_patches;
-  for (const auto& [token, count] : counts) {
-    if (!std::ranges::binary_search(spec.listed_patches, token, {}, &TokenPatch::token)) {
-      listed.push_back(TokenPatch{.token = token});
-    }
-  }
-  std::ranges::sort(listed, {}, &TokenPatch::token);
-  auto counted = std::make_shared<Counted>();
-  counted->patches.reserve(listed.size());
-  counted->counts.reserve(listed.size());
-  for (const TokenPatch& patch : listed) {
-    const auto it = counts.find(patch.token);
-    const TokenCount count = it == counts.end() ? TokenCount{} : it->second;
-    counted->patches.push_back(PatchFor(spec, patch, count));
-    counted->counts.push_back(count);
-  }
-  return counted;
-}
+      counts_(std::make_shared<PenaltyCounts>(*spec_, counts)),
+      index_(std::move(index)) {}
 
 uint64_t SequenceState::bytes() const {
-  return sizeof(*this) + log_.bytes() + sizeof(Counted) + counted_->patches.capacity() * sizeof(TokenPatch) +
-         counted_->counts.capacity() * sizeof(TokenCount);
+  return sizeof(*this) + log_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
+         (merged_ ? merged_->capacity() * sizeof(TokenPatch) : 0);
+}
+
+uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
+  return log_.kept_from() == 0 ? 0 : uint64_t{log_.kept_from()} + spec.history.lookback();
 }
 
 std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
-  lent_ = true;
-  return {counted_, &counted_->patches};
+  const std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
+  if (changes.empty()) {
+    lent_ = true;
+    return {counts_, &counts_->patches()};
+  }
+  if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<TokenPatch>>();
+  MergeChanges(*spec_, *counts_, changes, merged_.get());
+  merged_lent_ = true;
+  return merged_;
 }
 
 void SequenceState::LeaveLoan() {
   shared_ |= lent_;
   lent_ = false;
+  if (std::exchange(merged_lent_, false)) merged_ = nullptr;
 }
 
-SequenceState::Counted& SequenceState::Own() {
+PenaltyCounts& SequenceState::OwnCounts() {
   if (lent_ || shared_) {
-    counted_ = std::make_shared<Counted>(*counted_);
+    counts_ = std::make_shared<PenaltyCounts>(*counts_);
     lent_ = shared_ = false;
   }
-  return *counted_;
+  return *counts_;
+}
+
+HistoryIndex& SequenceState::OwnIndex() {
+  if (std::exchange(index_shared_, false)) index_ = std::make_shared<HistoryIndex>(*index_);
+  return *index_;
 }
 
 void SequenceState::Append(uint32_t token) {
   Push(token);
-  log_.Trim(kept_history_);
+  log_.Trim(KeptTokens(*spec_, kept_history_));
+}
+
+// The token at `position` comes into the scope of penalties, or leaves it.
+void SequenceState::Count(uint32_t position, int32_t change) {
+  if (!InScope(*spec_, prompt_length_, position)) return;
+  OwnCounts().Add(*spec_, log_.at(position), position >= prompt_length_, change);
 }
 
 void SequenceState::Push(uint32_t token) {
-  CountToken(token, +1, position() >= prompt_length_);
   log_.Push(token);
+  if (index_) OwnIndex().Pushed(log_);
+  if (!spec_->penalises()) return;
+  const uint32_t window = spec_->history.scope.window;
+  const uint32_t length = position();
+  Count(length - 1, +1);
+  if (window != 0 && length > window) Count(length - 1 - window, -1);
 }
 
 SequenceState::Undo SequenceState::Edit(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append) {
@@ -138,46 +161,38 @@ void SequenceState::Revert(const Undo& undo) {
 
 void SequenceState::Truncate(uint32_t to) {
   SORTITION_CHECK(to >= lowest_truncation() && to <= position());
-  for (uint32_t at = to; at < position(); ++at) CountToken(log_.at(at), -1, at >= prompt_length_);
+  const uint32_t window = spec_->history.scope.window;
+  for (uint32_t length = position(); length > to; --length) {
+    if (index_) OwnIndex().Popping(log_, length);
+    if (!spec_->penalises()) continue;
+    Count(length - 1, -1);
+    if (window != 0 && length > window) Count(length - 1 - window, +1);
+  }
   log_.Truncate(to);
   prompt_length_ = std::min(prompt_length_, to);
 }
 
-void SequenceState::CountToken(uint32_t token, int32_t change, bool output) {
-  const auto at = std::ranges::lower_bound(counted_->patches, token, {}, &TokenPatch::token);
-  const ptrdiff_t index = at - counted_->patches.begin();
-  const bool known = at != counted_->patches.end() && at->token == token;
-  TokenCount count = known ? counted_->counts[index] : TokenCount{};
-  count.in_history += change;
-  if (output) count.in_output += change;
-  const TokenPatch patch = PatchFor(*spec_, known ? *at : TokenPatch{.token = token}, count);
-
-  Counted& counted = Own();
-  if (count.in_history == 0 && !Listed(patch)) {
-    counted.patches.erase(counted.patches.begin() + index);
-    counted.counts.erase(counted.counts.begin() + index);
-  } else if (known) {
-    counted.patches[index] = patch;
-    counted.counts[index] = count;
-  } else {
-    counted.patches.insert(counted.patches.begin() + index, patch);
-    counted.counts.insert(counted.counts.begin() + index, count);
-  }
-}
-
 std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
+  const bool counts_known = !CountsWholeHistory(*spec) || SameCounts(*spec, *spec_) || log_.kept_from() == 0;
+  if (position < LowestTruncation(*spec) || !counts_known) return nullptr;
   std::unique_ptr<SequenceState> child(new SequenceState(*this));
   child->digest_ = HistoryDigest(spec->Identity());
   if (SamePatches(*spec, *spec_)) {
     shared_ = child->shared_ = true;
     child->lent_ = false;
   } else {
-    absl::flat_hash_map<uint32_t, TokenCount> counts;
-    for (size_t i = 0; i < counted_->counts.size(); ++i) {
-      if (counted_->counts[i].in_history > 0) counts[counted_->patches[i].token] = counted_->counts[i];
-    }
-    child->counted_ = Count(*spec, counts);
+    const bool same_counts = SameCounts(*spec, *spec_);
+    child->counts_ = std::make_shared<PenaltyCounts>(
+        *spec, same_counts ? counts_->ByToken() : CountScope(*spec, prompt_length_, log_));
     child->lent_ = child->shared_ = false;
+  }
+  child->merged_ = nullptr;
+  child->merged_lent_ = false;
+  if (HistoryIndex::Same(spec->history, spec_->history)) {
+    index_shared_ = child->index_shared_ = index_ != nullptr;
+  } else {
+    child->index_ = IndexOf(*spec, log_);
+    child->index_shared_ = false;
   }
   child->spec_ = std::move(spec);
   child->Truncate(position);
@@ -193,56 +208,34 @@ SequenceSnapshot SequenceState::Snapshot() const {
   start.Truncate(log_.kept_from());
   snapshot.chain_before = start.chain();
   for (uint32_t at = log_.kept_from(); at < position(); ++at) snapshot.kept.push_back(log_.at(at));
-  for (size_t i = 0; i < counted_->counts.size(); ++i) {
-    if (counted_->counts[i].in_history == 0) continue;  // listed only
-    snapshot.tokens.push_back(counted_->patches[i].token);
-    snapshot.in_history.push_back(counted_->counts[i].in_history);
-    snapshot.in_output.push_back(counted_->counts[i].in_output);
+  if (!CountsWholeHistory(*spec_)) return snapshot;
+  for (size_t i = 0; i < counts_->counts().size(); ++i) {
+    const TokenCount& count = counts_->counts()[i];
+    if (count.all() == 0) continue;  // listed only
+    snapshot.tokens.push_back(counts_->patches()[i].token);
+    snapshot.in_history.push_back(count.all());
+    snapshot.in_output.push_back(count.in_output);
   }
   return snapshot;
 }
 
 std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const SequenceSpec> spec,
                                                            const SequenceSnapshot& snapshot, uint32_t kept_history) {
-  const size_t distinct = snapshot.tokens.size();
   const uint64_t length = uint64_t{snapshot.kept_from} + snapshot.kept.size();
-  if (snapshot.in_history.size() != distinct || snapshot.in_output.size() != distinct ||
-      snapshot.kept_from % TokenLog::kChunkTokens != 0 || snapshot.prompt_length > length) {
-    return nullptr;
-  }
-  absl::flat_hash_map<uint32_t, TokenCount> counts;
-  uint64_t in_history = 0;
-  uint64_t in_output = 0;
-  for (size_t i = 0; i < distinct; ++i) {
-    const TokenCount count{snapshot.in_history[i], snapshot.in_output[i]};
-    if (count.in_history == 0 || count.in_output > count.in_history || snapshot.tokens[i] >= spec->live_vocabulary ||
-        !counts.try_emplace(snapshot.tokens[i], count).second) {
-      return nullptr;
-    }
-    in_history += count.in_history;
-    in_output += count.in_output;
-  }
-  if (in_history != length || in_output != length - snapshot.prompt_length) return nullptr;
-  // What is kept must be among what is counted, or taking it back would count below zero.
-  absl::flat_hash_map<uint32_t, TokenCount> kept;
+  if (snapshot.kept_from % TokenLog::kChunkTokens != 0 || snapshot.prompt_length > length) return nullptr;
+  if (snapshot.kept_from != 0 && snapshot.kept.size() < spec->history.lookback()) return nullptr;
   TokenLog log;
   log.StartAt(snapshot.kept_from, snapshot.chain_before);
   for (uint32_t token : snapshot.kept) {
-    TokenCount& count = kept[token];
-    ++count.in_history;
-    if (log.length() >= snapshot.prompt_length) ++count.in_output;
+    if (token >= spec->live_vocabulary) return nullptr;
     log.Push(token);
   }
-  for (const auto& [token, count] : kept) {
-    const auto it = counts.find(token);
-    if (it == counts.end() || it->second.in_history < count.in_history || it->second.in_output < count.in_output ||
-        it->second.in_history - it->second.in_output < count.in_history - count.in_output) {
-      return nullptr;
-    }
-  }
-  log.Trim(kept_history);
-  std::unique_ptr<SequenceState> state(
-      new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length, kept_history, counts));
+  const std::optional<PenaltyCounts::Counts> counts = CountsOf(snapshot, *spec, log);
+  if (!counts) return nullptr;
+  log.Trim(KeptTokens(*spec, kept_history));
+  std::shared_ptr<HistoryIndex> index = IndexOf(*spec, log);
+  std::unique_ptr<SequenceState> state(new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length,
+                                                         kept_history, *counts, std::move(index)));
   if (state->history_hash() != snapshot.history_hash) return nullptr;
   return state;
 }

@@ -1,7 +1,7 @@
-// The history of one sequence and what penalties see of it, kept incrementally.
+// The history of one sequence and what its options see of it, kept incrementally.
 //
-// Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history). Equal to a state rebuilt from the
-// whole history after every step, byte for byte.
+// Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history), unless an option looks at all of the
+// history. Equal to a state rebuilt from the whole history after every step, byte for byte.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,15 @@
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "kernels/row.h"
+#include "service/sequence/history_index.h"
+#include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
+#include "service/sequence/step_changes.h"
 #include "service/sequence/token_log.h"
 
 namespace sortition::service {
-
-// How often a token occurs.
-struct TokenCount {
-  uint32_t in_history = 0;  // prompt and output
-  uint32_t in_output = 0;
-  bool operator==(const TokenCount&) const = default;
-};
 
 // Not thread-safe. Token ids have been checked against the live vocabulary.
 class SequenceState {
@@ -33,19 +28,21 @@ class SequenceState {
   class Builder {
    public:
     // `kept_history`: how many tokens back the history can be truncated at least.
-    Builder(uint32_t prompt_length, uint32_t kept_history)
-        : prompt_length_(prompt_length), kept_history_(kept_history) {}
+    Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history);
     void Add(std::span<const uint32_t> tokens);
     uint32_t length() const { return log_.length(); }
     uint32_t prompt_length() const { return prompt_length_; }
-    // Needs prompt_length() <= length(). Once.
+    const SequenceSpec& spec() const { return *spec_; }
+    // Needs prompt_length() <= length(). Once. Of the builder's own spec, `spec` differs in its seed alone.
     std::unique_ptr<SequenceState> Finish(std::shared_ptr<const SequenceSpec> spec);
 
    private:
+    const std::shared_ptr<const SequenceSpec> spec_;
     const uint32_t prompt_length_;
     const uint32_t kept_history_;
     TokenLog log_;
-    absl::flat_hash_map<uint32_t, TokenCount> counts_;
+    PenaltyCounts::Counts counts_;
+    std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
   };
 
   static std::unique_ptr<SequenceState> Build(std::shared_ptr<const SequenceSpec> spec,
@@ -56,16 +53,18 @@ class SequenceState {
   uint64_t history_hash() const { return HistoryHash(log_.chain(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Truncation below this position needs a replay.
-  uint32_t lowest_truncation() const { return log_.kept_from(); }
+  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
 
-  // Lends the patches that the next row sees: listed bias and bans, and the penalties of the history. They stay as they
+  // Lends the patches that the next row sees: listed bias and bans, and what the history adds. They stay as they
   // are until EndLoan, which the borrower's owner calls once nobody reads them any more. If it cannot tell when that
   // is, it calls LeaveLoan instead: the patches are then left to the borrower, and this state goes on with a copy.
   std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
-  void EndLoan() { lent_ = false; }
+  void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
+  // The token that comes next whatever the row says, if there is one.
+  std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
 
   // A drawn token, which is there to stay.
   void Append(uint32_t token);
@@ -81,8 +80,9 @@ class SequenceState {
   Undo Edit(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
   void Revert(const Undo& undo);
 
-  // The state of a sequence that goes on from `position` of this one under `spec`, whose vocabularies are the same.
-  // Shares what is equal. lowest_truncation() <= position <= position().
+  // The state of a sequence that goes on from `position` of this one under `spec`, whose vocabularies are the same;
+  // null if its options look at more of the history than is kept. Shares what is equal. lowest_truncation() <=
+  // position <= position().
   std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
 
   // What another process needs to go on, and the state made of it; null if it contradicts itself or belongs to another
@@ -92,31 +92,31 @@ class SequenceState {
                                                      const SequenceSnapshot& snapshot, uint32_t kept_history);
 
  private:
-  // In parallel, sorted by token.
-  struct Counted {
-    std::vector<kernels::TokenPatch> patches;
-    std::vector<TokenCount> counts;
-  };
-
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
-                const absl::flat_hash_map<uint32_t, TokenCount>& counts);
+                const PenaltyCounts::Counts& counts, std::shared_ptr<HistoryIndex> index);
 
-  static std::shared_ptr<Counted> Count(const SequenceSpec& spec,
-                                        const absl::flat_hash_map<uint32_t, TokenCount>& counts);
-  Counted& Own();
+  // For a state of these options with this log.
+  uint64_t LowestTruncation(const SequenceSpec& spec) const;
+  PenaltyCounts& OwnCounts();
+  HistoryIndex& OwnIndex();
+  void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
   void Truncate(uint32_t position);
-  void CountToken(uint32_t token, int32_t change, bool output);
 
   std::shared_ptr<const SequenceSpec> spec_;
   uint32_t kept_history_;
   uint64_t digest_;
   uint32_t prompt_length_;
   TokenLog log_;
-  std::shared_ptr<Counted> counted_;
-  // Somebody else reads *counted_, for the time of a loan or for longer: it is copied before it is written.
+  std::shared_ptr<PenaltyCounts> counts_;
+  // Somebody else reads *counts_, for the time of a loan or for longer: it is copied before it is written.
   bool lent_ = false;
   bool shared_ = false;
+  std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
+  bool index_shared_ = false;            // with forks: it is copied before it is written
+  // The patches of the last step that changed something beside the counts.
+  std::shared_ptr<std::vector<kernels::TokenPatch>> merged_;
+  bool merged_lent_ = false;
 };
 
 }  // namespace sortition::service

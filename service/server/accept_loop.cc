@@ -30,6 +30,14 @@ rlim_t DescriptorLimit() {
   return std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max());
 }
 
+// The socket's mode keeps others out already; this holds whatever becomes of the mode.
+bool IsOfAllowedUser(int socket) {
+  ucred peer;
+  socklen_t size = sizeof(peer);
+  SORTITION_CHECK(getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0);
+  return peer.uid == geteuid() || peer.uid == 0;
+}
+
 }  // namespace
 
 absl::Status AcceptLoop::CheckDescriptorLimit() {
@@ -83,8 +91,8 @@ void AcceptLoop::Run() {
 }
 
 void AcceptLoop::Accept(const Listener& listener) {
-  const int fd = accept4(listener.socket->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) {
+  service::Descriptor connection(accept4(listener.socket->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!connection) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // the connection has gone
     log_.Write(LogLevel::kWarning, "accept_failed",
                {{"listener", listener.socket->address().ToString()}, {"error", std::strerror(errno)}});
@@ -93,16 +101,17 @@ void AcceptLoop::Accept(const Listener& listener) {
     return;
   }
   // The kernel gives the lowest free descriptor, so its number tells whether only the reserve is left.
-  if (fd >= descriptor_limit_) {
-    close(fd);
+  if (connection.get() >= descriptor_limit_) {
     log_.Write(LogLevel::kWarning, "connection_refused",
                {{"listener", listener.socket->address().ToString()}, {"descriptors", descriptor_limit_}});
     return;
   }
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-  connection.listener_fd = listener.socket->fd();
-  connection.fd = fd;
-  listener.acceptor->HandleNewConnection(&connection);
+  if (listener.socket->address().is_unix() && !IsOfAllowedUser(connection.get())) {
+    log_.Write(LogLevel::kWarning, "connection_refused",
+               {{"listener", listener.socket->address().ToString()}, {"error", "a process of another user"}});
+    return;
+  }
+  listener.take(std::move(connection));
 }
 
 }  // namespace sortition::server

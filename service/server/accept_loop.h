@@ -1,18 +1,18 @@
-// Accepts connections and hands them to gRPC, so that no flood of connections can take the process's last file
-// descriptor.
+// Accepts connections and hands them on, to gRPC for the most part, so that no flood of connections can take the
+// process's last file descriptor, and no other user's process is served over a Unix socket.
 //
 // gRPC's own listeners do not recover once accept() has failed for want of a descriptor (CVE-2023-4785 in releases
 // before 1.57).
 #pragma once
 
-#include <grpcpp/server_builder.h>
-
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "service/memory/descriptor.h"
 #include "service/server/listen_socket.h"
 #include "service/server/log.h"
 
@@ -23,7 +23,8 @@ class AcceptLoop {
  public:
   struct Listener {
     std::unique_ptr<ListenSocket> socket;
-    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+    // Given each connection, on the loop's thread; must not block.
+    std::function<void(service::Descriptor)> take;
   };
 
   // Descriptors that connections may never take: logs, the metrics endpoint's own connections, certificates read again.
@@ -32,9 +33,9 @@ class AcceptLoop {
   // Whether the process may have enough descriptors open to serve at all.
   static absl::Status CheckDescriptorLimit();
 
-  // Accepts until Stop. The gRPC server that the acceptors belong to has been started and outlives the loop's Stop. A
-  // connection that arrives while only the reserved descriptors are free is closed at once. `log` is not owned and
-  // outlives the loop.
+  // Accepts until Stop. Those that take connections outlive the loop's Stop. A connection that arrives while only the
+  // reserved descriptors are free is closed at once, and so is one to a Unix socket from a process of another user than
+  // this one's and root. `log` is not owned and outlives the loop.
   AcceptLoop(std::vector<Listener> listeners, Log* log);
   ~AcceptLoop();
 

@@ -42,6 +42,10 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_step_rows", limits.max_step_rows, 1, service::kMostStepRows},
       {"max_queued_rows", limits.max_queued_rows, 1, 10000000},
       {"max_vocabulary", limits.max_vocabulary, 1, service::Limits().max_vocabulary},
+      {"max_memory_connections", limits.max_memory_connections, 1, 10000},
+      {"max_memory_bytes", limits.max_memory_bytes, 4096, kTera},
+      {"connection_memory_bytes", limits.connection_memory_bytes, 4096, kTera},
+      {"connection_regions", limits.connection_regions, 1, 10000},
       {"max_sequences", limits.max_sequences, 1, 100000000},
       {"max_state_bytes", limits.max_state_bytes, 1 << 20, kTera},
       {"max_history", limits.max_history, 1, 1u << 30},
@@ -78,6 +82,10 @@ absl::Status ValidateRelations(const Config& config) {
     return Wrong("max_received_bytes",
                  absl::StrCat(config.max_received_bytes,
                               " is less than --stream_unanswered_bytes=", limits.stream_unanswered_bytes));
+  }
+  if (limits.max_memory_bytes < limits.connection_memory_bytes) {
+    return Wrong("max_memory_bytes", absl::StrCat(limits.max_memory_bytes, " is less than --connection_memory_bytes=",
+                                                  limits.connection_memory_bytes));
   }
   if (limits.stream_unanswered_bytes < limits.max_message_bytes) {
     return Wrong(
@@ -127,6 +135,11 @@ absl::Status ValidateListeners(const Config& config) {
   }
   if (!config.tls_client_ca.empty() && !config.uses_tls()) {
     return Wrong("tls_client_ca", "client certificates need --tls_certificate and --tls_key");
+  }
+  if (!config.memory_listen.empty()) {
+    const auto address = ListenAddress::Parse(config.memory_listen);
+    if (!address.ok()) return Wrong("memory_listen", address.status().message());
+    if (!address->is_unix()) return Wrong("memory_listen", "memory is shared over a Unix socket only: unix:PATH");
   }
   if (absl::Status status = ValidateOptionalTcp("health_listen", config.health_listen); !status.ok()) return status;
   return ValidateOptionalTcp("metrics_listen", config.metrics_listen);

@@ -20,6 +20,8 @@ struct Config {
   std::string metrics_listen = "127.0.0.1:9464";
   // Where health alone is served, in plain text, for probes that cannot do TLS; empty = nowhere.
   std::string health_listen;
+  // Where workers on this machine get shared memory: "unix:PATH"; empty = nowhere.
+  std::string memory_listen;
   // If set, the port of the first TCP listener is written there once the server serves.
   std::string port_file;
 
@@ -29,6 +31,7 @@ struct Config {
   double recheck_share = 0;         // of live rows that are compared with the law's reference before they are answered
   uint32_t cpu_threads = 0;         // 0 = one for each processor
   std::string cpu_target = "auto";  // instruction set by name (devices/cpu/cpu_device.h)
+  std::string vulkan_cache;         // folder in which compiled shaders are kept; empty: none
 
   // Plain text beyond this machine. Logits reveal what users write, so this is never a default.
   bool insecure = false;

@@ -42,11 +42,10 @@ void LogMissing(const std::string& entry, const std::string& why, Log* log) {
 }
 
 // The Vulkan devices that the entries mean, each once.
-void StartVulkan(const std::vector<std::string>& entries, Log* log,
-                 std::vector<std::unique_ptr<devices::Device>>* started) {
+void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<devices::Device>>* started) {
   const auto instance = Instance::Create();
   std::set<uint32_t> taken;
-  for (const std::string& entry : entries) {
+  for (const std::string& entry : config.devices) {
     if (!IsVulkan(entry)) continue;
     if (!instance.ok()) {
       LogMissing(entry, std::string(instance.status().message()), log);
@@ -58,8 +57,16 @@ void StartVulkan(const std::vector<std::string>& entries, Log* log,
       if (!taken.insert(hardware.index).second) continue;
       devices::VulkanDeviceOptions options;
       options.name = absl::StrCat("vulkan", hardware.index);
+      options.pipeline_cache_folder = config.vulkan_cache;
       auto device = devices::VulkanDevice::Start(*instance, hardware, options);
       if (device.ok()) {
+        log->Write(LogLevel::kInfo, "device_started",
+                   {{"device", options.name},
+                    {"hardware", hardware.name},
+                    {"shaders", kernels::vulkan::VariantName((*device)->variant())}});
+        if (const absl::Status status = (*device)->cache_status(); !status.ok()) {
+          log->Write(LogLevel::kWarning, "vulkan_cache", {{"reason", std::string(status.message())}});
+        }
         started->push_back(*std::move(device));
       } else {
         LogMissing(absl::StrCat(options.name, " (", hardware.name, ")"), std::string(device.status().message()), log);
@@ -95,7 +102,7 @@ absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const
     started.push_back(std::make_unique<devices::CpuDevice>(
         devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
   }
-  if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config.devices, log, &started);
+  if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config, log, &started);
   if (started.empty()) return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");
   return started;
 }

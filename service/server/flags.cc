@@ -22,6 +22,9 @@ ABSL_FLAG(Texts, listen, Config().listen,
           "Addresses to serve on, separated by commas: IPV4:PORT, [IPV6]:PORT or unix:PATH; port 0 = any free one");
 ABSL_FLAG(std::string, metrics_listen, Config().metrics_listen,
           "Address that Prometheus scrapes at /metrics; empty = none");
+ABSL_FLAG(std::string, memory_listen, "",
+          "Unix socket (unix:PATH) where workers on this machine get memory that they share with the service; empty = "
+          "none");
 ABSL_FLAG(std::string, health_listen, "",
           "Address that serves health alone, in plain text, for probes that cannot do TLS; empty = none");
 ABSL_FLAG(std::string, port_file, "", "File to write the port of the first TCP listener to, once the server serves");
@@ -35,6 +38,10 @@ ABSL_FLAG(double, recheck_share, Config().recheck_share,
 ABSL_FLAG(uint32_t, cpu_threads, Config().cpu_threads, "Threads of the cpu device; 0 = one for each processor");
 ABSL_FLAG(std::string, cpu_target, Config().cpu_target,
           "Instruction set of the cpu device: auto, avx512, avx2, sse4, neon or scalar; all give the same answers");
+ABSL_FLAG(
+    std::string, vulkan_cache, Config().vulkan_cache,
+    "Folder in which shaders that Vulkan drivers have compiled are kept, so that the next start is quick; empty = "
+    "what the driver keeps by itself");
 ABSL_FLAG(bool, insecure, false, "Serve beyond this machine without TLS");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file of the server's certificate chain; followed when replaced");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of the server's private key");
@@ -64,6 +71,13 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
 ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
+ABSL_FLAG(uint32_t, max_memory_connections, Limits().max_memory_connections, "Connections to the memory socket");
+ABSL_FLAG(uint64_t, max_memory_bytes, Limits().max_memory_bytes,
+          "Bytes of shared memory, all connections to the memory socket together");
+ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,
+          "Bytes of shared memory of one connection to the memory socket");
+ABSL_FLAG(uint32_t, connection_regions, Limits().connection_regions,
+          "Regions of shared memory of one connection to the memory socket");
 ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state; idle ones beyond are forgotten");
 ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
           "Bytes of sequence state; idle sequences beyond are forgotten");
@@ -120,6 +134,7 @@ Config Fill() {
   Config config;
   config.listen = absl::GetFlag(FLAGS_listen);
   config.metrics_listen = absl::GetFlag(FLAGS_metrics_listen);
+  config.memory_listen = absl::GetFlag(FLAGS_memory_listen);
   config.health_listen = absl::GetFlag(FLAGS_health_listen);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.devices = absl::GetFlag(FLAGS_devices);
@@ -127,6 +142,7 @@ Config Fill() {
   config.recheck_share = absl::GetFlag(FLAGS_recheck_share);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.cpu_target = absl::GetFlag(FLAGS_cpu_target);
+  config.vulkan_cache = absl::GetFlag(FLAGS_vulkan_cache);
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
@@ -148,6 +164,10 @@ Config Fill() {
   limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
+  limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
+  limits.max_memory_bytes = absl::GetFlag(FLAGS_max_memory_bytes);
+  limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);
+  limits.connection_regions = absl::GetFlag(FLAGS_connection_regions);
   limits.max_sequences = absl::GetFlag(FLAGS_max_sequences);
   limits.max_state_bytes = absl::GetFlag(FLAGS_max_state_bytes);
   limits.sequence_ttl = absl::GetFlag(FLAGS_sequence_ttl);

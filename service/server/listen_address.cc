@@ -25,6 +25,8 @@ absl::Status Expected(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<ListenAddress> ListenAddress::Parse(std::string_view text) {
+  // The system would take the text for ended there.
+  if (text.find('\0') != text.npos) return absl::InvalidArgumentError("an address has no byte 0");
   ListenAddress result;
   absl::string_view rest(text.data(), text.size());
   if (absl::ConsumePrefix(&rest, "unix:")) {

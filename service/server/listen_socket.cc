@@ -31,10 +31,10 @@ void SetOption(int fd, int level, int name, int value) {
 }
 
 // Whether a socket file lies at the path to which nobody listens any more.
-bool IsAbandoned(const ListenAddress& address) {
+bool IsAbandoned(const ListenAddress& address, int type) {
   struct stat status;
   if (stat(address.unix_path().c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (probe < 0) return false;
   const bool refused = connect(probe, address.address(), address.size()) != 0 && errno == ECONNREFUSED;
   close(probe);
@@ -43,12 +43,12 @@ bool IsAbandoned(const ListenAddress& address) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAddress& address) {
+absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAddress& address, int type) {
   const int family = address.address()->sa_family;
-  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return Failed(address, "socket");
   if (family == AF_UNIX) {
-    if (IsAbandoned(address)) unlink(address.unix_path().c_str());
+    if (IsAbandoned(address, type)) unlink(address.unix_path().c_str());
     // On Linux the path takes its mode from the socket, so it is never wider than this, not even for a moment.
     SORTITION_CHECK(fchmod(fd, S_IRUSR | S_IWUSR) == 0);
     SetOption(fd, SOL_SOCKET, SO_SNDBUF, kUnixSendBufferBytes);

@@ -13,7 +13,8 @@ class ListenSocket {
  public:
   // Binds and listens. No address is shared with another process: one that is in use is an error. A Unix socket's path
   // gets mode 0600; one that a server which has ended left behind is replaced.
-  static absl::StatusOr<std::unique_ptr<ListenSocket>> Bind(const ListenAddress& address);
+  // `type`: SOCK_STREAM, or of a Unix socket SOCK_SEQPACKET.
+  static absl::StatusOr<std::unique_ptr<ListenSocket>> Bind(const ListenAddress& address, int type = SOCK_STREAM);
 
   ~ListenSocket();
   ListenSocket(const ListenSocket&) = delete;

@@ -8,10 +8,12 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "service/server/credentials.h"
 
 namespace sortition::server {
@@ -78,6 +80,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const Co
 
 Server::Server(const Config& config, service::Engine* engine, Log* log)
     : config_(config),
+      engine_(*engine),
       log_(*log),
       streams_(config, engine, log),
       information_(config, engine, [this] { return streams_.streams(); }) {}
@@ -100,9 +103,28 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(
   if (!socket.ok()) return socket.status();
   // A Unix socket is guarded by the mode of its path.
   const auto credentials = parsed->is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
-  return AcceptLoop::Listener{
-      std::move(*socket), builder->experimental().AddExternalConnectionAcceptor(
-                              grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials)};
+  using Builder = grpc::ServerBuilder::experimental_type;
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder->experimental().AddExternalConnectionAcceptor(Builder::ExternalConnectionType::FROM_FD, credentials);
+  const int listener = (*socket)->fd();
+  return AcceptLoop::Listener{std::move(*socket), [acceptor, listener](service::Descriptor connection) {
+                                grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+                                parameters.listener_fd = listener;
+                                parameters.fd = connection.Release();
+                                acceptor->HandleNewConnection(&parameters);
+                              }};
+}
+
+absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
+  auto address = ListenAddress::Parse(config_.memory_listen);
+  if (!address.ok()) return address.status();
+  auto socket = ListenSocket::Bind(*address, SOCK_SEQPACKET);
+  if (!socket.ok()) return socket.status();
+  // Workers may run in another folder.
+  engine_.regions().SetAddress(absl::StrCat("unix:", std::filesystem::absolute(address->unix_path()).string()));
+  memory_server_.emplace(&engine_, &log_);
+  return AcceptLoop::Listener{std::move(*socket),
+                              [this](service::Descriptor connection) { memory_server_->Take(std::move(connection)); }};
 }
 
 absl::Status Server::Listen() {
@@ -117,6 +139,11 @@ absl::Status Server::Listen() {
     auto listener = Bind(address, &builder, *tcp_credentials);
     if (!listener.ok()) return listener.status();
     addresses_.push_back(listener->socket->address());
+    listeners.push_back(std::move(*listener));
+  }
+  if (!config_.memory_listen.empty()) {
+    auto listener = BindMemory();
+    if (!listener.ok()) return listener.status();
     listeners.push_back(std::move(*listener));
   }
   streams_.Register(&builder);
@@ -154,6 +181,7 @@ void Server::Drain() {
 void Server::Stop() {
   if (server_ == nullptr) return;
   accept_loop_->Stop();
+  if (memory_server_) memory_server_->Stop();
   streams_.End([this] { server_->Shutdown(std::chrono::system_clock::now() + kShutDown); });
   server_.reset();
   if (health_server_ != nullptr) health_server_->Shutdown(std::chrono::system_clock::now() + kShutDown);

@@ -15,6 +15,7 @@
 #include "service/server/information_service.h"
 #include "service/server/listen_address.h"
 #include "service/server/log.h"
+#include "service/server/memory_server.h"
 #include "service/server/stream_set.h"
 
 namespace sortition::server {
@@ -49,12 +50,16 @@ class Server {
   absl::StatusOr<AcceptLoop::Listener> Bind(const std::string& address, grpc::ServerBuilder* builder,
                                             const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const;
 
+  absl::StatusOr<AcceptLoop::Listener> BindMemory();
+
   const Config config_;
+  service::Engine& engine_;
   Log& log_;
   StreamSet streams_;
   InformationService information_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;  // null if not configured
+  std::optional<MemoryServer> memory_server_;
   std::optional<AcceptLoop> accept_loop_;
   std::vector<ListenAddress> addresses_;
   std::optional<ListenAddress> health_address_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -14,15 +15,27 @@
 
 namespace sortition::service {
 
-// Bulk bytes in as many segments as the network delivered them.
+// A place in a memory region, as a message names it.
+struct RegionRange {
+  uint64_t region_id = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  bool operator==(const RegionRange&) const = default;
+};
+
+// Bulk bytes in as many segments as the network delivered them, or in one of shared memory.
 struct Payload {
   std::vector<devices::ByteSegment> segments;  // none empty
   uint64_t size = 0;
+  std::optional<RegionRange> range = std::nullopt;  // of a payload that lies in a region
+  std::shared_ptr<const void> owner = nullptr;      // the same: keeps its bytes alive
+  // The worker may write to the bytes at any time: each is to be read once.
+  bool may_change = false;
 };
 
 struct Frame {
   v1::StreamRequest message;      // without `payloads`
-  std::vector<Payload> payloads;  // of the message's field `payloads`, in order
+  std::vector<Payload> payloads;  // of the message's field `payloads`, in order; then of regions (region_payloads.h)
   // Keeps the payloads' bytes alive; whoever uses a payload holds a reference.
   std::shared_ptr<const void> owner;
   uint64_t bytes = 0;  // of the whole encoded message

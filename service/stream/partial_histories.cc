@@ -23,15 +23,15 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
     const uint64_t least = piece.continues ? ReplayBudget::kShortHistory + 1 : piece.tokens.size();
     if (auto refusal = replays_.Admit(std::max<uint64_t>(least, piece.prompt_length))) return *refusal;
     if (!piece.continues) {  // is whole, so it is not kept here
-      auto whole = std::make_unique<SequenceState::Builder>(piece.prompt_length, limits_.kept_history);
+      auto whole = std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);
       replays_.Spend(piece.tokens.size(), rows_wait);
       replays_.Completed(piece.tokens.size());
       return whole;
     }
     if (auto refusal = CheckCount(partials_.size() + 1, limits_.stream_sequences, "open.history")) return *refusal;
-    partials_[id] = {request->epoch, request->spec->live_vocabulary,
-                     std::make_unique<SequenceState::Builder>(piece.prompt_length, limits_.kept_history)};
+    partials_[id] = {request->epoch, std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length,
+                                                                              limits_.kept_history)};
   }
   const auto it = partials_.find(id);
   const uint32_t have = it == partials_.end() ? 0 : it->second.builder->length();
@@ -40,9 +40,14 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
                    "the piece does not follow the one before; start again at offset 0"});
   }
   Partial& partial = it->second;
-  if (partial.live_vocabulary != request->spec->live_vocabulary) {
-    return refuse({Reason::kContradiction, "open.live_vocabulary_size", absl::StrCat(partial.live_vocabulary),
+  const SequenceSpec& first = partial.builder->spec();
+  if (first.live_vocabulary != request->spec->live_vocabulary) {
+    return refuse({Reason::kContradiction, "open.live_vocabulary_size", absl::StrCat(first.live_vocabulary),
                    "differs from that of the first piece of the history"});
+  }
+  if (first.history != request->spec->history || first.penalises() != request->spec->penalises()) {
+    return refuse({Reason::kContradiction, "open.parameters", "",
+                   "options that look at the history differ from those of its first piece"});
   }
   if (auto refusal = CheckCount(tokens_ + piece.tokens.size(), limits_.max_history, "open.history.tokens")) {
     return refuse(*std::move(refusal));

@@ -38,7 +38,6 @@ class PartialHistories {
  private:
   struct Partial {
     uint64_t epoch = 0;
-    uint32_t live_vocabulary = 0;  // that the tokens have been checked against
     std::unique_ptr<SequenceState::Builder> builder;
   };
 

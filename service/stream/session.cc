@@ -67,6 +67,9 @@ void Session::Impl::OnFrame(Frame frame) {
     case v1::StreamRequest::kImportSequence:
       refusal = OnImport(message.import_sequence());
       break;
+    case v1::StreamRequest::kAttachMemory:
+      refusal = OnAttachMemory(message.attach_memory());
+      break;
     case v1::StreamRequest::KIND_NOT_SET:
       refusal = MissingField("kind");
       break;
@@ -105,8 +108,16 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   welcome->mutable_flow_window()->set_unanswered_rows(limits.stream_unanswered_rows);
   if (limits.max_stream_age > absl::ZeroDuration())
     SetDuration(limits.max_stream_age, welcome->mutable_max_stream_age());
+  welcome->set_memory_address(engine_.regions().address());
   Send(std::move(response));
   return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::OnAttachMemory(const v1::AttachMemory& attach) {
+  memory_ = engine_.regions().Find(attach.token());
+  if (memory_ != nullptr) return std::nullopt;
+  return Refusal{Reason::kUnknownRegion, "attach_memory.token", "",
+                 "no connection to the memory socket has this token"};
 }
 
 void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {

@@ -49,6 +49,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   // What any message must keep to before its kind is looked at.
   std::optional<Refusal> CheckFrame(const Frame& frame) const;
   std::optional<Refusal> OnHello(const v1::Hello& hello);
+  std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnOpen(const v1::OpenSequence& open);
   std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
@@ -82,6 +83,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
   PartialHistories partial_histories_;
   PartialSnapshots partial_snapshots_;
+  std::shared_ptr<MemoryConnection> memory_;  // whose regions steps may name; null if none
 
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "service/request/region_payloads.h"
 #include "service/result/encode.h"
 #include "service/stream/session_impl.h"
 
@@ -19,6 +20,9 @@ void Session::Impl::OnStep(Frame frame) {
     absl::MutexLock lock(&mutex_);
     unanswered_rows_ += rows;
     unanswered_bytes_ += bytes;
+  }
+  if (auto refusal = AddRegionPayloads(frame.message.step(), memory_.get(), &frame.payloads)) {
+    return RefuseStep(batch_id, *refusal, rows, bytes);
   }
   uint64_t payload_bytes = 0;
   for (const Payload& payload : frame.payloads) payload_bytes += payload.size;

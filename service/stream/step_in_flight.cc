@@ -40,6 +40,7 @@ void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSe
   row->queued.sequence = std::move(request_id);
   row->queued.row.segments = logits.Slice(row->request.tensor_row * shape.row_stride,
                                           uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
+  row->queued.row.may_change = logits.may_change();
   kernels::RowRequest& kernel = row->queued.row.request;
   kernel.dtype = shape.dtype;
   kernel.live_vocabulary = spec.live_vocabulary;

@@ -2,7 +2,6 @@
 #include "tests/client/reference_sequence.h"
 
 #include <bit>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/row.h"
+#include "tests/support/plain_history.h"
 
 namespace sortition::testing {
 namespace {
@@ -75,23 +75,7 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   row.processed_top = parameters_.processed_logprobs().top();
   law::Compile(sampling, &row);
 
-  std::map<uint32_t, kernels::TokenPatch> patches;
-  std::map<uint32_t, uint32_t> in_output;
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    if (row.repetition != 0) patches[tokens_[i]].flags = kernels::TokenPatch::kRepeated;
-    if (i >= prompt_length_) ++in_output[tokens_[i]];
-  }
-  for (const auto& [token, count] : in_output) {
-    patches[token].penalty = law::PenaltyBits(sampling.frequency_penalty, sampling.presence_penalty, count);
-  }
-  for (const v1::LogitBias& bias : parameters_.logit_bias())
-    patches[bias.token()].bias = law::CanonicalBits(bias.bias());
-  for (uint32_t token : parameters_.banned_token_ids()) patches[token].flags |= kernels::TokenPatch::kBanned;
-  std::vector<kernels::TokenPatch> sorted;
-  for (auto& [token, patch] : patches) {
-    patch.token = token;
-    sorted.push_back(patch);
-  }
+  const std::vector<kernels::TokenPatch> patches = PlainPatches(parameters_, tokens_, prompt_length_);
 
   kernels::RowRequest request;
   request.logits = logits;
@@ -99,7 +83,7 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   request.live_vocabulary = live_vocabulary_;
   request.parameters = &row;
   request.noise = {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16};
-  request.patches = sorted;
+  request.patches = patches;
   request.allowed_bits = allowed_bits;
   const kernels::RowAnswer answer = law::SampleRowReference(request);
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);

@@ -11,12 +11,15 @@ inline void PrintTo(const Distribution& distribution, std::ostream* out) {
   *out << "{max_bits " << distribution.max_bits << ", weight_sum " << distribution.weight_sum << ", chosen "
        << distribution.chosen.token << ":" << distribution.chosen.bits << ", rank " << distribution.rank << ", top";
   for (const TokenBits& token : distribution.top) *out << " " << token.token << ":" << token.bits;
+  *out << ", requested";
+  for (const Place& place : distribution.requested) *out << " " << place.rank << ":" << place.bits;
   *out << "}";
 }
 
 inline void PrintTo(const RowAnswer& answer, std::ostream* out) {
-  *out << "{error " << int(answer.error) << " at " << answer.error_token << ", token " << answer.token << ", kept "
-       << answer.kept << ", raw ";
+  *out << "{error " << int(answer.error) << " at " << answer.error_token << ", token " << answer.token
+       << (answer.accepted ? " accepted" : "") << ", kept " << answer.kept << ", entropy " << answer.entropy.surplus
+       << "/" << answer.entropy.weights << ", " << answer.kept_tokens.size() << " kept tokens, raw ";
   PrintTo(answer.raw, out);
   *out << ", processed ";
   PrintTo(answer.processed, out);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/known_rows.h"
@@ -46,6 +47,24 @@ TEST(CpuKernel, EqualsReferenceOnSmallRows) {
 TEST(CpuKernel, EqualsReferenceOnMiddlingRows) {
   for (uint64_t seed = testing::Scaled(8'000); seed > 0; --seed) {
     ExpectEqual(RandomRow(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000)));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A row in every task, with everything beside the token that can be asked for.
+void ExpectMoreEqual(uint64_t seed, uint32_t vocabulary) {
+  RandomRow row(seed, vocabulary);
+  row.AskForMore();
+  ExpectEqual(row);
+}
+
+TEST(CpuKernel, EqualsReferenceInEveryTask) {
+  for (uint64_t seed = testing::Scaled(12'000); seed > 0; --seed) {
+    ExpectMoreEqual(3'000'000 + seed, 1 + seed * 7919 % 400);
+    if (HasFatalFailure()) return;
+  }
+  for (uint64_t seed = testing::Scaled(600); seed > 0; --seed) {
+    ExpectMoreEqual(4'000'000 + seed, 400 + uint32_t(seed * 104729 % 30'000));
     if (HasFatalFailure()) return;
   }
 }
@@ -180,6 +199,31 @@ TEST(RandomRows, MeetEveryOutcome) {
   }
   EXPECT_EQ(errors.size(), 4u);
   for (const auto& [error, count] : errors) EXPECT_GE(count, 5) << int(error);
+  for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 20) << i;
+}
+
+TEST(RandomRows, MeetEveryOutcomeOfEveryTask) {
+  std::map<RowError, int> errors;
+  std::map<std::tuple<RowTask, DraftDistribution::Form, bool>, int> tasks;
+  std::array<int, 5> met = {};
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    RandomRow row(seed, 300);
+    row.AskForMore();
+    const RowRequest& request = row.request();
+    const RowAnswer answer = Sample(cpu::BestTarget(), request);
+    ++errors[answer.error];
+    if (answer.error != RowError::kNone) continue;
+    ++tasks[{request.task, request.draft.form, answer.accepted}];
+    met[0] += request.task == RowTask::kScore && request.parameters->processed_logprob && answer.processed.rank == 0;
+    met[1] += request.task == RowTask::kScore && answer.processed.rank > 1;
+    met[2] += answer.entropy.surplus > 0;
+    met[3] += answer.kept_tokens.size() > 1;
+    met[4] += answer.raw.requested.size() > 20;
+  }
+  EXPECT_EQ(errors.size(), 7u);
+  for (const auto& [error, count] : errors) EXPECT_GE(count, 5) << int(error);
+  EXPECT_EQ(tasks.size(), 8u);  // drawn, scored; of three kinds of drafts accepted and not
+  for (const auto& [task, count] : tasks) EXPECT_GE(count, 20) << int(std::get<1>(task));
   for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 20) << i;
 }
 

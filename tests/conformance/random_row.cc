@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/chain.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
 
 namespace sortition::kernels {
 namespace {
@@ -206,6 +208,68 @@ void RandomRow::MakeMasks() {
     if (density == 2) word = OneIn(50) ? word : 0;
   }
   request_.allowed_bits = allowed_bits_.data();
+}
+
+void RandomRow::AskForMore() {
+  parameters_.entropy = OneIn(2);
+  parameters_.kept_count = OneIn(2);
+  parameters_.kept_tokens = OneIn(3);
+  static constexpr uint32_t kCounts[] = {0, 1, 5, 30, kMaxTopLogprobs};
+  for (uint32_t n = kCounts[Below(5)]; n > 0; --n) requested_.push_back(Below(request_.live_vocabulary));
+  request_.requested = requested_;
+  request_.task = static_cast<RowTask>(Below(3));
+  request_.given = Below(request_.live_vocabulary);
+  if (OneIn(2)) {
+    // A draft that the target may well accept: the leading token, or the one that the row would draw.
+    RowRequest plain = request_;
+    plain.task = RowTask::kDraw;
+    const RowAnswer answer = law::SampleRowReference(plain);
+    if (answer.error == RowError::kNone) request_.given = answer.token;
+  }
+  if (OneIn(2)) request_.likely = OneIn(2) ? Below(request_.live_vocabulary) : request_.given;
+  if (request_.task == RowTask::kVerify) MakeDraft();
+  absl::StrAppend(&description_, " task ", int(request_.task), " given ", request_.given);
+}
+
+void RandomRow::MakeDraft() {
+  DraftDistribution& draft = request_.draft;
+  draft.form = static_cast<DraftDistribution::Form>(Below(3));
+  // A few tokens of much probability, the draft among them; sometimes all of the vocabulary has some.
+  std::vector<double> weights(vocabulary_);
+  double sum = 0;
+  const uint32_t listed = 1 + Below(OneIn(2) ? 5 : 200);
+  for (uint32_t n = 0; n < listed; ++n) weights[Below(request_.live_vocabulary)] += double(1 + Below(1000));
+  weights[request_.given] += OneIn(3) ? 0.001 : double(Below(5000) + 1);
+  if (OneIn(2)) {
+    for (uint32_t id = 0; id < request_.live_vocabulary; ++id) weights[id] += double(Below(1000)) / vocabulary_;
+  }
+  for (uint32_t id = 0; id < request_.live_vocabulary; ++id) sum += weights[id];
+  for (double& weight : weights) weight /= sum;
+  if (draft.form == DraftDistribution::Form::kSparse) {
+    for (uint32_t id = 0; id < request_.live_vocabulary; ++id) {
+      if (weights[id] == 0) continue;
+      sparse_draft_tokens_.push_back(id);
+      sparse_draft_bits_.push_back(std::bit_cast<uint32_t>(float(weights[id])));
+    }
+    draft.sparse_tokens = sparse_draft_tokens_;
+    draft.sparse_bits = sparse_draft_bits_;
+  }
+  if (draft.form != DraftDistribution::Form::kDense) return;
+  if (OneIn(20)) weights[Below(request_.live_vocabulary)] = OneIn(2) ? -0.25 : std::nan("");
+  if (OneIn(20)) weights[Below(request_.live_vocabulary)] += OneIn(2) ? 0.011 : 1.5;
+  if (OneIn(20)) weights[request_.given] = OneIn(2) ? 0.0 : -0.0;
+  draft.dtype = static_cast<DType>(Below(3));
+  dense_draft_.resize(size_t{vocabulary_} * ElementBytes(draft.dtype) + 1);
+  // At any alignment.
+  std::byte* const at = dense_draft_.data() + (OneIn(2) ? 1 : 0);
+  draft.dense = at;
+  for (uint32_t id = 0; id < vocabulary_; ++id) {
+    const uint32_t bits = std::bit_cast<uint32_t>(float(weights[id]));
+    uint32_t element = bits;
+    if (draft.dtype == DType::kBF16) element = bits >> 16;
+    if (draft.dtype == DType::kF16) element = std::isnan(weights[id]) ? 0x7e00 : ToF16(float(weights[id]));
+    std::memcpy(at + size_t{id} * ElementBytes(draft.dtype), &element, ElementBytes(draft.dtype));
+  }
 }
 
 }  // namespace sortition::kernels

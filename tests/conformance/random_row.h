@@ -23,6 +23,10 @@ class RandomRow {
   RandomRow(const RandomRow&) = delete;
   RandomRow& operator=(const RandomRow&) = delete;
 
+  // Asks for more than a token and its logprobs: a score or a verification in its place, logprobs by name, the entropy,
+  // the kept set. The row is otherwise the same.
+  void AskForMore();
+
   const RowRequest& request() const { return request_; }
   const std::vector<std::byte>& tensor() const { return tensor_; }
   const std::string& description() const { return description_; }
@@ -37,6 +41,7 @@ class RandomRow {
   }
   void MakePatches();
   void MakeMasks();
+  void MakeDraft();
   float Logit(int shape);
   void Store(uint32_t id, float logit);
   uint32_t Below(uint32_t end) { return uint32_t(random_() % end); }
@@ -52,6 +57,10 @@ class RandomRow {
   std::vector<TokenPatch> patches_;
   std::vector<uint32_t> allowed_tokens_;
   std::vector<uint32_t> allowed_bits_;
+  std::vector<std::byte> dense_draft_;
+  std::vector<uint32_t> sparse_draft_tokens_;
+  std::vector<uint32_t> sparse_draft_bits_;
+  std::vector<uint32_t> requested_;
   RowRequest request_;
   std::string description_;
 };

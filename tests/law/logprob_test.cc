@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
+#include <vector>
 
 #include "kernels/law/law.h"
 #include "kernels/law/row_law.h"
@@ -53,6 +56,42 @@ TEST(Logprob, AgreesWithFloatingPointSoftmax) {
     const double rounding = std::fabs(exact) * 0x1p-24;
     ASSERT_NEAR(Logprob(distribution, Bits(x), 1), exact, 2e-7 + rounding);
   }
+}
+
+TEST(Logprob, OfATokenThatIsNotInTheDistributionIsMinusInfinity) {
+  kernels::Distribution distribution;
+  distribution.weight_sum = kUnitWeight;
+  EXPECT_EQ(Logprob(distribution, kMaskedBits, 1), -std::numeric_limits<float>::infinity());
+}
+
+TEST(Entropy, AgreesWithFloatingPoint) {
+  std::mt19937_64 random(62);
+  for (uint64_t n = testing::Scaled(2'000); n > 0; --n) {
+    std::vector<float> logits(1 + random() % 3000);
+    std::normal_distribution<float> logit(0, 0.1f + float(random() % 80) / 10);
+    for (float& x : logits) x = logit(random);
+    const float max = *std::max_element(logits.begin(), logits.end());
+    const Scale scale = UnitScale(Canonical(Bits(max)));
+    kernels::EntropySums sums;
+    long double sum = 0;
+    long double moment = 0;
+    for (const float x : logits) {
+      const uint32_t t = Distance(Canonical(Bits(x)), scale);
+      sums.weights += Weight(t);
+      sums.surplus += Surplus(Weight(t), t);
+      const long double below = static_cast<long double>(max) - x;
+      sum += std::exp(-below);
+      moment += std::exp(-below) * below;
+    }
+    const auto exact = double(std::log(sum) + moment / sum);
+    ASSERT_NEAR(Entropy(sums), exact, 3e-7 + exact * 0x1p-24) << logits.size();
+  }
+}
+
+TEST(Entropy, OfOneTokenIsZero) { EXPECT_EQ(Bits(Entropy({kUnitWeight, 0})), 0u); }
+
+TEST(Entropy, OfEqualTokensIsTheLogOfTheirNumber) {
+  EXPECT_EQ(Entropy({kUnitWeight << 5, 0}), float(5 * std::log(2.0)));
 }
 
 TEST(LogprobDeathTest, NeedsADistribution) { EXPECT_DEATH(Logprob(kernels::Distribution(), 0, 1), "broken invariant"); }

@@ -138,10 +138,31 @@ TEST(Pair, ChainFunctionsEqualNative) {
     ASSERT_EQ(pair::MirostatTokens(s, ToPair(mu), count), MirostatTokens(s, mu, count)) << s << " " << mu;
     const Share share = ShareOf(sum);
     const pair::Share pair_share = pair::ShareOf(ToPair(sum));
-    const uint32_t p = Probability(Weight(t), share);
-    ASSERT_EQ(pair::Probability(pair::Weight(t), pair_share), p) << sum << " " << t;
+    const uint32_t p = ProbabilityOf(Weight(t), share);
+    ASSERT_EQ(pair::ProbabilityOf(pair::Weight(t), pair_share), p) << sum << " " << t;
     ASSERT_EQ(pair::AdaptedDistance(p, q), AdaptedDistance(p, q)) << p << " " << q;
     ASSERT_EQ(pair::AdaptedTarget(q, t), AdaptedTarget(q, t));
+  }
+}
+
+TEST(Pair, EntropyAndVerificationEqualNative) {
+  Inputs inputs(5);
+  for (uint64_t n = testing::Scaled(2'000'000); n > 0; --n) {
+    const uint32_t t = inputs.Below(46u << 26);
+    const uint64_t weight = Weight(t);
+    ASSERT_EQ(FromPair(pair::Surplus(ToPair(weight), t)), Surplus(weight, t)) << t;
+    const uint32_t q = inputs.Below(0x3f800001);
+    const uint64_t sum = inputs.LongWord();
+    const uint64_t word = inputs.LongWord();
+    ASSERT_EQ(pair::ProbabilityUnits(q), ProbabilityUnits(q)) << q;
+    const uint64_t draft = DraftWeight(q, sum);
+    ASSERT_EQ(FromPair(pair::DraftWeight(q, ToPair(sum))), draft) << q << " " << sum;
+    ASSERT_EQ(FromPair(pair::MulHigh64(ToPair(word), ToPair(sum))), MulHigh64(word, sum)) << word << " " << sum;
+    ASSERT_EQ(pair::Accepts(ToPair(word), ToPair(weight), ToPair(draft)), Accepts(word, weight, draft));
+    const uint64_t residual = Residual(sum, draft);
+    ASSERT_EQ(FromPair(pair::Residual(ToPair(sum), ToPair(draft))), residual);
+    if (residual == 0) continue;
+    ASSERT_EQ(FromPair(pair::ResidualRaceKey(ToPair(residual), ToPair(word))), ResidualRaceKey(residual, word));
   }
 }
 

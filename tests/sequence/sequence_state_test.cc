@@ -16,7 +16,14 @@ using kernels::TokenPatch;
 
 constexpr uint32_t kVocabulary = 1000;
 
-std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float presence) {
+struct Penalties {
+  float repetition = 1;
+  float frequency = 0;
+  float presence = 0;
+  PenaltyScope scope = {};
+};
+
+std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float presence, PenaltyScope scope = {}) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
   spec->seed = 7;
@@ -24,6 +31,7 @@ std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float pres
   spec->repetition_penalty = repetition;
   spec->frequency_penalty = frequency;
   spec->presence_penalty = presence;
+  spec->history.scope = scope;
   spec->listed_patches = {{.token = 3, .bias = law::CanonicalBits(1.5f)},
                           {.token = 5, .flags = TokenPatch::kBanned},
                           {.token = 900, .flags = TokenPatch::kBanned, .bias = law::CanonicalBits(-2.0f)}};
@@ -35,15 +43,21 @@ std::vector<TokenPatch> Expected(const SequenceSpec& spec, const std::vector<uin
                                  uint32_t prompt_length) {
   std::map<uint32_t, TokenPatch> patches;
   for (const TokenPatch& patch : spec.listed_patches) patches[patch.token] = patch;
-  std::map<uint32_t, uint32_t> output;
+  std::map<uint32_t, uint32_t> frequent;
+  const PenaltyScope& scope = spec.history.scope;
   for (size_t i = 0; i < history.size(); ++i) {
+    const bool prompt = i < prompt_length;
+    if (prompt && i < scope.ignored_prefix) continue;
+    if (scope.window != 0 && i + scope.window < history.size()) continue;
     TokenPatch& patch = patches[history[i]];
     patch.token = history[i];
-    if (spec.repetition_penalty != 1) patch.flags |= TokenPatch::kRepeated;
-    if (i >= prompt_length) ++output[history[i]];
+    if (spec.repetition_penalty != 1 && (!prompt || scope.repetition_counts_prompt)) {
+      patch.flags |= TokenPatch::kRepeated;
+    }
+    if (!prompt || scope.frequency_counts_prompt) ++frequent[history[i]];
   }
   if (spec.frequency_penalty != 0 || spec.presence_penalty != 0) {
-    for (const auto& [token, count] : output) {
+    for (const auto& [token, count] : frequent) {
       patches[token].penalty = law::PenaltyBits(spec.frequency_penalty, spec.presence_penalty, count);
     }
   }
@@ -97,13 +111,14 @@ struct Pair {
   }
 };
 
-class SequenceStateTest : public testing::TestWithParam<std::array<float, 3>> {
+class SequenceStateTest : public testing::TestWithParam<Penalties> {
  protected:
   Pair Build(std::mt19937& random, size_t tokens, uint32_t prompt, uint32_t kept) {
     const std::vector<uint32_t> history = Tokens(random, tokens);
     return {SequenceState::Build(spec_, history, prompt, kept), history, prompt};
   }
-  std::shared_ptr<SequenceSpec> spec_ = Spec(GetParam()[0], GetParam()[1], GetParam()[2]);
+  std::shared_ptr<SequenceSpec> spec_ =
+      Spec(GetParam().repetition, GetParam().frequency, GetParam().presence, GetParam().scope);
 };
 
 TEST_P(SequenceStateTest, AThousandStepsWithTruncationsEqualARebuiltState) {
@@ -177,7 +192,7 @@ TEST_P(SequenceStateTest, PiecesAddUpToTheWhole) {
   std::mt19937 random(8);
   const std::vector<uint32_t> history = Tokens(random, 1000);
   for (const uint32_t prompt : {0u, 1u, 64u, 333u, 1000u}) {
-    SequenceState::Builder builder(prompt, 128);
+    SequenceState::Builder builder(spec_, prompt, 128);
     std::span<const uint32_t> rest = history;
     while (!rest.empty()) {
       const size_t piece = std::min<size_t>(rest.size(), random() % 100);
@@ -206,9 +221,14 @@ TEST_P(SequenceStateTest, ASnapshotGoesOnLikeItsOriginal) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Penalties, SequenceStateTest,
-                         testing::Values(std::array{1.3f, 0.0f, 0.0f}, std::array{1.0f, 0.4f, 0.0f},
-                                         std::array{1.0f, 0.0f, -0.7f}, std::array{0.8f, 0.1f, 0.2f}));
+INSTANTIATE_TEST_SUITE_P(
+    Penalties, SequenceStateTest,
+    testing::Values(Penalties{1.3f, 0.0f, 0.0f}, Penalties{1.0f, 0.4f, 0.0f}, Penalties{1.0f, 0.0f, -0.7f},
+                    Penalties{0.8f, 0.1f, 0.2f},
+                    Penalties{1.1f, 0.5f, 0.0f, {.window = 64, .frequency_counts_prompt = true}},
+                    Penalties{1.2f, 0.0f, 0.3f, {.ignored_prefix = 70}},
+                    Penalties{1.1f, 0.1f, 0.0f, {.window = 33, .ignored_prefix = 90, .frequency_counts_prompt = true}},
+                    Penalties{1.4f, 0.2f, 0.0f, {.repetition_counts_prompt = false, .frequency_counts_prompt = true}}));
 
 TEST(SequenceState, ASnapshotThatContradictsItselfIsNone) {
   const auto spec = Spec(1.2f, 0.1f, 0);

@@ -37,6 +37,10 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"metrics_listen", "numeric address", [](Config& c) { c.metrics_listen = "everywhere"; }},
       {"metrics_listen", "TCP", [](Config& c) { c.metrics_listen = "unix:/x"; }},
       {"health_listen", "TCP", [](Config& c) { c.health_listen = "unix:/health"; }},
+      {"memory_listen", "Unix socket", [](Config& c) { c.memory_listen = "127.0.0.1:1"; }},
+      {"memory_listen", "1 to 107 bytes", [](Config& c) { c.memory_listen = "unix:"; }},
+      {"max_memory_bytes", "--connection_memory_bytes", [](Config& c) { c.limits.max_memory_bytes = 1 << 20; }},
+      {"connection_regions", "1..10000", [](Config& c) { c.limits.connection_regions = 0; }},
       {"port_file", "TCP",
        [](Config& c) {
          c.port_file = "port.txt";

@@ -39,6 +39,14 @@ TEST(ListenAddressTest, RefusesWhatIsNone) {
   EXPECT_FALSE(ListenAddress::Parse("unix:" + std::string(200, 'x')).ok());
 }
 
+// The socket would have been made at /run/a.
+TEST(ListenAddressTest, RefusesAByteZero) {
+  using std::string_view_literals::operator""sv;
+  for (const std::string_view text : {"unix:/run/a\0.sock"sv, "127.0.0.1\0x:80"sv}) {
+    EXPECT_FALSE(ListenAddress::Parse(text).ok());
+  }
+}
+
 TEST(ListenAddressTest, KnowsWhatIsLocal) {
   for (const char* text : {"127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "unix:/x"}) {
     EXPECT_TRUE(ListenAddress::Parse(text)->is_local()) << text;

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/cpp/memory_link.h"
+#include "client/cpp/unix_socket.h"
 #include "service/refusal.h"
 #include "tests/server/json.h"
 #include "tests/server/server_process.h"
@@ -25,8 +28,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> Arguments(std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1"});
+// With `more` after them, which so goes before them.
+std::vector<std::string> Arguments(const std::vector<std::string>& after = {}) {
+  std::vector<std::string> more = {"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1"};
+  more.insert(more.end(), after.begin(), after.end());
   return more;
 }
 
@@ -263,6 +268,37 @@ TEST(ProcessTest, SurvivesAFloodOfConnectionsWithTls) {
   ExpectSurvivesFlood({absl::StrCat("--tls_certificate=", certificates.server_certificate_path()),
                        absl::StrCat("--tls_key=", certificates.server_key_path())},
                       certificates.ClientCredentials(""));
+}
+
+// Every Unix socket, that of memory too, is flooded; health is asked for over TCP, and answers at once after the flood.
+TEST(ProcessTest, SurvivesAFloodOfConnectionsToItsUnixSockets) {
+  const std::string streams = absl::StrCat("unix:", TestPath("flood.sock"));
+  const std::string memory = absl::StrCat("unix:", TestPath("flood_memory.sock"));
+  ServerProcess process({Arguments({absl::StrCat("--listen=127.0.0.1:0,", streams),
+                                    absl::StrCat("--memory_listen=", memory), "--max_memory_connections=1000"}),
+                         {},
+                         64});
+  const std::string listen = process.Serving("listen");
+  const std::string address = listen.substr(0, listen.find(','));
+  TestStream open(Connect(streams));
+  open.Greet();
+  open.OpenSequence("r");
+  for (const auto& [target, type] : {std::pair(streams, SOCK_STREAM), std::pair(memory, SOCK_SEQPACKET)}) {
+    std::vector<service::Descriptor> flood;
+    for (int i = 0; i < 300; ++i) {
+      auto connection = client::ConnectUnix(target, type);
+      if (connection.ok()) flood.push_back(*std::move(connection));
+    }
+    EXPECT_EQ(flood.size(), 300u);
+    EXPECT_NE(process.AwaitEvent("connection_refused"), "");
+  }
+  ASSERT_TRUE(open.SendStep("r", 1));
+  EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+  const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
+  EXPECT_TRUE(Connect(address)->WaitForConnected(end));
+  EXPECT_TRUE(client::MemoryLink::Connect(memory).ok());
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
 }
 
 TEST(ProcessTest, TooFewDescriptorsAreAnError) {

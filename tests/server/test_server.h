@@ -42,6 +42,7 @@ class TestServer {
   ~TestServer();
 
   Server& server() { return *server_; }
+  service::Engine& engine() { return engine_; }
   HeldDevice& device() { return *device_; }
   const LogLines& log_lines() const { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }

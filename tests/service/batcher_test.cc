@@ -296,6 +296,38 @@ TEST_F(BatcherTest, RowsGoToDevicesWhoseKernelsHaveWhatTheyAsk) {
   EXPECT_EQ(full.Positions(0), (Positions{1, 3}));
 }
 
+TEST_F(BatcherTest, RowsThatWaitForTheirDeviceHoldUpNoOthers) {
+  FakeDevice& full = AddDevice({.name = "full"});
+  FakeDevice& plain = AddDevice({.name = "plain", .features = kernels::kNoFeatures});
+  kernels::RowParameters chained;
+  chained.chain = {{kernels::StageKind::kPLess}};
+  std::vector<QueuedRow> rows = RowsAt(0, 3);
+  for (QueuedRow& row : rows) row.row.request.parameters = &chained;
+  ASSERT_FALSE(batcher().Submit(Step(), RowsAt(9, 1)).has_value());
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, std::move(rows)).has_value());
+  EXPECT_EQ(plain.held(), 0u);
+  Submit(20, 2);
+  EXPECT_EQ(plain.Positions(0), (Positions{20, 21})) << "younger rows, and their device is idle";
+  full.Finish();
+  EXPECT_EQ(full.Positions(0), (Positions{0, 1, 2}));
+}
+
+TEST_F(BatcherTest, RowsOfTwoMemoriesShareNoBatch) {
+  FakeDevice& device = AddDevice({});
+  Submit(9, 1);
+  std::vector<QueuedRow> rows = RowsAt(0, 6);
+  for (const size_t there : {1, 2, 5}) rows[there].row.memory = 1;
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, std::move(rows)).has_value());
+  device.Finish();
+  EXPECT_EQ(device.Positions(0), (Positions{0, 3, 4}));
+  device.Finish();
+  EXPECT_EQ(device.Positions(0), (Positions{1, 2, 5}));
+  device.Finish();
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
+}
+
 TEST_F(BatcherTest, ARowThatNoDeviceIsAbleToTakeIsRefused) {
   AddDevice({.max_vocabulary = 100});
   std::vector<QueuedRow> rows = RowsAt(0, 1);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "kernels/law/parameters.h"
 
@@ -300,6 +301,48 @@ TEST(Parameters, ListsAreBounded) {
   ExpectRefused(banned, Reason::kTooMany, "p.banned_token_ids", limits);
 }
 
+TEST(Parameters, AScopeIsOffWithoutAPenaltyAndAtItsDefault) {
+  SamplingParameters scoped;
+  scoped.mutable_penalty_scope()->set_window(64);
+  EXPECT_EQ(MustCompile(scoped), MustCompile(SamplingParameters()));
+
+  SamplingParameters penalty, same;
+  penalty.set_presence_penalty(1);
+  same.set_presence_penalty(1);
+  same.mutable_penalty_scope()->set_window(0);
+  same.mutable_penalty_scope()->set_repetition_counts_prompt(true);
+  same.mutable_penalty_scope()->set_frequency_counts_prompt(false);
+  same.mutable_penalty_scope()->set_ignored_prefix(0);
+  EXPECT_EQ(MustCompile(same), MustCompile(penalty));
+  EXPECT_TRUE(MustCompile(penalty).history.Words().empty());
+}
+
+TEST(Parameters, EveryPartOfAScopeIsAnotherHistory) {
+  std::set<std::vector<uint64_t>> words;
+  for (const auto& set : std::vector<std::function<void(v1::PenaltyScope*)>>{
+           [](auto*) {}, [](auto* scope) { scope->set_window(64); }, [](auto* scope) { scope->set_ignored_prefix(64); },
+           [](auto* scope) { scope->set_repetition_counts_prompt(false); },
+           [](auto* scope) { scope->set_frequency_counts_prompt(true); }}) {
+    SamplingParameters parameters;
+    parameters.set_presence_penalty(1);
+    set(parameters.mutable_penalty_scope());
+    EXPECT_TRUE(words.insert(MustCompile(parameters).history.Words()).second);
+  }
+}
+
+TEST(Parameters, ScopesAreBounded) {
+  const uint32_t most = Limits().max_history;
+  SamplingParameters window, prefix;
+  window.mutable_penalty_scope()->set_window(most);
+  prefix.mutable_penalty_scope()->set_ignored_prefix(most);
+  MustCompile(window);
+  MustCompile(prefix);
+  window.mutable_penalty_scope()->set_window(most + 1);
+  prefix.mutable_penalty_scope()->set_ignored_prefix(most + 1);
+  ExpectRefused(window, Reason::kOutOfRange, "p.penalty_scope.window");
+  ExpectRefused(prefix, Reason::kOutOfRange, "p.penalty_scope.ignored_prefix");
+}
+
 // What is not built, each on and off. parameter_table_test holds the names against the published table.
 struct NotBuiltCase {
   std::string field;
@@ -309,19 +352,6 @@ struct NotBuiltCase {
 
 std::vector<NotBuiltCase> NotBuiltCases() {
   return {
-      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_window(64); },
-       [](auto* p) {
-         p->mutable_penalty_scope()->set_window(0);
-         p->mutable_penalty_scope()->set_repetition_counts_prompt(true);
-         p->mutable_penalty_scope()->set_frequency_counts_prompt(false);
-         p->mutable_penalty_scope()->set_ignored_prefix(0);
-       }},
-      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_repetition_counts_prompt(false); },
-       [](auto* p) { p->mutable_penalty_scope(); }},
-      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_frequency_counts_prompt(true); },
-       [](auto* p) { p->mutable_penalty_scope(); }},
-      {"penalty_scope", [](auto* p) { p->mutable_penalty_scope()->set_ignored_prefix(1); },
-       [](auto* p) { p->mutable_penalty_scope(); }},
       {"logprob_token_ids", [](auto* p) { p->add_logprob_token_ids(0); }, [](auto*) {}},
       {"entropy", [](auto* p) { p->set_entropy(true); }, [](auto* p) { p->set_entropy(false); }},
       {"kept_set", [](auto* p) { p->mutable_kept_set()->set_count(true); },

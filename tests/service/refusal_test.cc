@@ -46,7 +46,7 @@ TEST(Refusal, CodesAreThoseOfTheContract) {
       {10,  // ABORTED
        {Reason::kSuperseded}},
       {5,  // NOT_FOUND
-       {Reason::kUnknownSequence}},
+       {Reason::kUnknownSequence, Reason::kUnknownRegion}},
       {8,  // RESOURCE_EXHAUSTED
        {Reason::kOverloaded}},
       {4,  // DEADLINE_EXCEEDED

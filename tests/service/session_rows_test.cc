@@ -200,7 +200,7 @@ TEST_F(SessionRows, RefusalsOfSingleRows) {
 TEST_F(SessionRows, TasksThatAreNotBuiltAreTheirRowsAlone) {
   OpenAll(4);
   StepBuilder step(1, kVocabulary);
-  step.AddRow(Name(0), 1, 0, F32Peak(kVocabulary, 1)).mutable_score()->set_token(1);
+  step.AddRow(Name(0), 1, 0, F32Peak(kVocabulary, 1)).mutable_score()->add_tokens(1);
   step.AddRow(Name(1), 1, 0, F32Peak(kVocabulary, 2)).mutable_verify_chain();
   step.AddRow(Name(2), 1, 0, F32Peak(kVocabulary, 3)).mutable_verify_tree();
   step.AddRow(Name(3), 1, 0, F32Peak(kVocabulary, 4)).mutable_draw();

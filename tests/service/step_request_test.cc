@@ -228,12 +228,19 @@ TEST(StepShape, Priority) {
   }
 }
 
+TEST(StepShape, RegionThatWasNotFound) {
+  v1::Step step = StepOf(1);
+  step.mutable_logits()->mutable_source()->mutable_region()->set_region_id(7);
+  ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.logits.source.region.region_id");
+  step = StepOf(1);
+  step.mutable_masks()->mutable_source()->mutable_region();
+  ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.masks.source.region.region_id");
+}
+
 TEST(StepShape, NotBuilt) {
   const std::vector<std::pair<std::string, std::function<void(v1::Step*)>>> cases = {
-      {"step.logits.source.region", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_region(); }},
       {"step.logits.source.device", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_device(); }},
       {"step.logits.shard", [](auto* s) { s->mutable_logits()->mutable_shard(); }},
-      {"step.masks.source.region", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_region(); }},
       {"step.masks.source.device", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_device(); }},
       {"step.draft_probabilities", [](auto* s) { s->mutable_draft_probabilities(); }},
   };

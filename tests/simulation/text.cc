@@ -12,6 +12,13 @@
 namespace sortition::simulation {
 namespace {
 
+void ScopePenalties(Draws* draws, v1::PenaltyScope* scope) {
+  if (draws->OneIn(2)) scope->set_window(draws->Between(1, 12));
+  if (draws->OneIn(2)) scope->set_ignored_prefix(draws->Below(8));
+  if (draws->OneIn(2)) scope->set_repetition_counts_prompt(false);
+  if (draws->OneIn(2)) scope->set_frequency_counts_prompt(true);
+}
+
 // Edits `step`'s text as a caller might, and says what was done.
 void Edit(Draws* draws, TextStep* step) {
   const uint32_t length = static_cast<uint32_t>(step->tokens.size());
@@ -58,6 +65,7 @@ client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
     if (draws.OneIn(2)) options.parameters.set_repetition_penalty(1.3f);
     if (draws.OneIn(2)) options.parameters.set_frequency_penalty(0.5f);
     options.parameters.set_presence_penalty(0.25f);
+    if (draws.OneIn(3)) ScopePenalties(&draws, options.parameters.mutable_penalty_scope());
   }
   for (uint32_t i = draws.Below(12); i > 0; --i) options.prompt.push_back(draws.Below(kVocabulary));
   return options;

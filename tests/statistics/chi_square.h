@@ -23,8 +23,8 @@ inline constexpr double kLeastExpected = 100;
 ChiSquare CompareCounts(const std::vector<uint64_t>& counts, const std::vector<double>& probabilities);
 
 // Each comparison fails a correct sampler with less than this probability (over seeds; a fixed seed then never does).
-// All comparisons of this folder together, fewer than 20, stay below 10^-6.
-inline constexpr double kFailureProbability = 4e-8;
+// All comparisons of this folder together, fewer than 40, stay below 10^-6.
+inline constexpr double kFailureProbability = 2.5e-8;
 
 // Expects both tails to be likelier than half of kFailureProbability, at least `least_bins` bins, and no count where
 // the probability is 0 (such entries take no part otherwise).

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/check.h"
@@ -11,6 +12,7 @@
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/read_row.h"
 #include "kernels/cpu/target.h"
+#include "kernels/cpu/verify.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/row_law.h"
 #include "kernels/row.h"
@@ -39,7 +41,19 @@ class PreparedRow {
   PreparedRow& operator=(const PreparedRow&) = delete;
 
   uint32_t Draw(const NoiseKey& noise) {
-    return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), nullptr, &scratch_);
+    return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), std::nullopt, &scratch_);
+  }
+  // Verifies `draft`; the token that comes out.
+  uint32_t Verify(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft) {
+    RowRequest request = request_;
+    request.noise = noise;
+    request.task = RowTask::kVerify;
+    request.given = given;
+    request.draft = draft;
+    RowAnswer answer;
+    const Candidate candidate = Candidate::Of(law::Key(law::CanonicalBits(logits_[given])), given);
+    cpu::Verify(kernels_, request, row_, scale_, kept_, candidate, &scratch_, &answer);
+    return answer.token;
   }
 
   const RowRequest& request() const { return request_; }

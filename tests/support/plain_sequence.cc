@@ -2,7 +2,6 @@
 #include "tests/support/plain_sequence.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "kernels/check.h"
@@ -10,7 +9,9 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
+#include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
+#include "tests/support/plain_history.h"
 
 namespace sortition::testing {
 namespace {
@@ -71,40 +72,16 @@ uint64_t PlainSequence::hash() const {
   identity.repetition_penalty = law.repetition_penalty;
   identity.frequency_penalty = law.frequency_penalty;
   identity.presence_penalty = law.presence_penalty;
+  identity.options = service::CompileHistoryOptions(open_.parameters()).Words();
   uint64_t chain = service::kEmptyChain;
   for (const uint32_t token : tokens_) chain = service::ExtendChain(chain, token);
   return service::HistoryHash(chain, prompt_length_, service::HistoryDigest(identity));
 }
 
-std::vector<kernels::TokenPatch> PlainSequence::Patches() const {
-  const v1::SamplingParameters& p = open_.parameters();
-  const law::SamplingParameters law = LawParameters(p);
-  std::map<uint32_t, kernels::TokenPatch> patches;
-  const auto patch = [&](uint32_t token) -> kernels::TokenPatch& {
-    patches[token].token = token;
-    return patches[token];
-  };
-  for (const v1::LogitBias& bias : p.logit_bias()) patch(bias.token()).bias = law::CanonicalBits(bias.bias());
-  for (const uint32_t token : p.banned_token_ids()) patch(token).flags |= kernels::TokenPatch::kBanned;
-  std::map<uint32_t, uint32_t> in_output;
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    if (law.repetition_penalty != 1) patch(tokens_[i]).flags |= kernels::TokenPatch::kRepeated;
-    if (i >= prompt_length_) ++in_output[tokens_[i]];
-  }
-  if (law.frequency_penalty != 0 || law.presence_penalty != 0) {
-    for (const auto& [token, count] : in_output) {
-      patch(token).penalty = law::PenaltyBits(law.frequency_penalty, law.presence_penalty, count);
-    }
-  }
-  std::vector<kernels::TokenPatch> sorted;
-  for (const auto& [token, entry] : patches) sorted.push_back(entry);
-  return sorted;
-}
-
 v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
   const v1::SamplingParameters& p = open_.parameters();
   const kernels::RowParameters parameters = Compiled(p);
-  const std::vector<kernels::TokenPatch> patches = Patches();
+  const std::vector<kernels::TokenPatch> patches = PlainPatches(p, tokens_, prompt_length_);
   const uint32_t live = LiveVocabulary(open_);
 
   std::set<uint32_t> allowed;

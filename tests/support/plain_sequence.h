@@ -19,6 +19,8 @@ class PlainSequence {
   explicit PlainSequence(const v1::OpenSequence& open);
 
   uint32_t position() const { return static_cast<uint32_t>(tokens_.size()); }
+  uint32_t prompt_length() const { return prompt_length_; }
+  const std::vector<uint32_t>& tokens() const { return tokens_; }
   uint64_t hash() const;
 
   // What one step adds to the parameters.
@@ -41,8 +43,6 @@ class PlainSequence {
   }
 
  private:
-  std::vector<kernels::TokenPatch> Patches() const;
-
   const v1::OpenSequence open_;
   uint32_t prompt_length_ = 0;
   std::vector<uint32_t> tokens_;

@@ -16,10 +16,10 @@ namespace sortition::testing {
 // One device: the real CPU device, or a fake that answers by the law's reference when it is told to.
 class TestEngine {
  public:
-  static TestEngine OnCpu(const service::Limits& limits = {}, uint32_t threads = 2) {
+  static TestEngine OnCpu(const service::Limits& limits = {}, uint32_t threads = 2, double recheck_share = 0) {
     devices::CpuDeviceOptions options;
     options.threads = threads;
-    return TestEngine(limits, std::make_unique<devices::CpuDevice>(options), nullptr);
+    return TestEngine(limits, std::make_unique<devices::CpuDevice>(options), nullptr, recheck_share);
   }
   static TestEngine OnFake(const service::Limits& limits = {}, FakeDevice::Options options = {}) {
     auto device = std::make_unique<FakeDevice>(std::move(options));
@@ -41,13 +41,16 @@ class TestEngine {
   FakeDevice& fake() { return *fake_; }
 
  private:
-  TestEngine(const service::Limits& limits, std::unique_ptr<devices::Device> device, FakeDevice* fake) : fake_(fake) {
+  TestEngine(const service::Limits& limits, std::unique_ptr<devices::Device> device, FakeDevice* fake,
+             double recheck_share = 0)
+      : fake_(fake) {
     service::Engine::Options options;
     options.limits = limits;
     options.devices.push_back(std::move(device));
     options.clock = clock_.get();
     options.observer = observer_.get();
     options.event_log = event_log_.get();
+    options.recheck_share = recheck_share;
     engine_ = std::make_unique<service::Engine>(std::move(options));
   }
 

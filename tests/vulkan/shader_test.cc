@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(, Shaders, ::testing::Range(0, kShaders));
 
 // Without a type of floating point there is no arithmetic on it, and no conversion to it or from it.
 TEST_P(Shaders, HoldIntegersOf32BitsAlone) {
-  const std::span<const uint32_t> words = SpirV(Shader(GetParam()));
+  const std::span<const uint32_t> words = SpirV(Shader(GetParam()), Variant{});
   ASSERT_GT(words.size(), kHeaderWords);
   ASSERT_EQ(words[0], kMagic);
   EXPECT_LE(words[1], kVersion13);
@@ -47,6 +47,20 @@ TEST_P(Shaders, HoldIntegersOf32BitsAlone) {
   // The walk has seen the arithmetic.
   if (Shader(GetParam()) != Shader::kRead) {
     EXPECT_TRUE(opcodes.contains(kOpUMulExtended));
+  }
+}
+
+// Variants hold no floating point either.
+TEST_P(Shaders, HoldIntegersAloneInEveryVariant) {
+  for (const Variant variant : kVariants) {
+    const std::span<const uint32_t> words = SpirV(Shader(GetParam()), variant);
+    std::set<uint32_t> widths;
+    for (size_t at = kHeaderWords; at < words.size(); at += words[at] >> 16) {
+      ASSERT_GE(words[at] >> 16, 1u);
+      EXPECT_NE(words[at] & 0xffff, kOpTypeFloat) << VariantName(variant);
+      if ((words[at] & 0xffff) == kOpTypeInt) widths.insert(words[at + 2]);
+    }
+    EXPECT_EQ(widths.contains(64), variant.int64 && Shader(GetParam()) != Shader::kRead) << VariantName(variant);
   }
 }
 

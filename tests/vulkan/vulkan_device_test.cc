@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "devices/proof/proof.h"
+#include "devices/vulkan/pipeline_cache_file.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
@@ -153,6 +157,51 @@ TEST_F(VulkanDeviceTest, BatchesInFlightAtOnceAndTheEnd) {
   device_.reset();  // finishes what was submitted
   done.Wait();
   EXPECT_EQ(right, kBatches);
+}
+
+class VulkanCacheTest : public VulkanDeviceTest {
+ protected:
+  void SetUp() override {
+    VulkanDeviceTest::SetUp();
+    folder_ = std::filesystem::path(::testing::TempDir()) / "vulkan_cache";
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override {
+    VulkanDeviceTest::TearDown();
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(VulkanCacheTest, IsWrittenOnceAndReadAtTheNextStart) {
+  ASSERT_TRUE(Start({.pipeline_cache_folder = folder_}).ok());
+  EXPECT_TRUE(device_->cache_status().ok()) << device_->cache_status();
+  const Hardware& hardware = instance_->hardware().front();
+  const std::filesystem::path path = vulkan::PipelineCachePath(folder_, hardware);
+  const auto written = std::filesystem::last_write_time(path);
+  // The header alone: these drivers put nothing more into it.
+  EXPECT_GE(std::filesystem::file_size(path), sizeof(VkPipelineCacheHeaderVersionOne));
+  device_.reset();
+  ASSERT_TRUE(Start({.pipeline_cache_folder = folder_}).ok());
+  EXPECT_EQ(std::filesystem::last_write_time(path), written);
+  ExpectRight();
+}
+
+TEST_F(VulkanCacheTest, OfAnotherDriverIsLeftAloneAndReplaced) {
+  const Hardware& hardware = instance_->hardware().front();
+  const std::string path = vulkan::PipelineCachePath(folder_, hardware);
+  std::ofstream(path) << std::string(5000, 'x');
+  EXPECT_TRUE(vulkan::LoadPipelineCache(path, hardware).empty());
+  ASSERT_TRUE(Start({.pipeline_cache_folder = folder_}).ok());
+  EXPECT_FALSE(vulkan::LoadPipelineCache(path, hardware).empty());
+  ExpectRight();
+}
+
+TEST_F(VulkanCacheTest, AFolderThatIsNotThereIsSaid) {
+  ASSERT_TRUE(Start({.pipeline_cache_folder = folder_ / "nowhere"}).ok());
+  EXPECT_TRUE(absl::IsUnavailable(device_->cache_status())) << device_->cache_status();
+  ExpectRight();
 }
 
 TEST_F(VulkanDeviceTest, ProvesItself) {

@@ -146,6 +146,24 @@ TEST_P(VulkanKernel, WorkgroupsAndBuffersDoNotMatter) {
   }
 }
 
+// What a driver offers beyond the core is made use of, and may be left alone.
+TEST_P(VulkanKernel, VariantsDoNotMatter) {
+  const auto instance = testing::OpenDriver(GetParam());
+  ASSERT_TRUE(instance.ok()) << instance.status();
+  const vulkan::Variant offers = (*instance)->hardware().front().offers;
+  for (const vulkan::Variant variant : vulkan::kVariants) {
+    if ((variant.int64 && !offers.int64) || (variant.subgroups && !offers.subgroups)) continue;
+    SCOPED_TRACE(vulkan::VariantName(variant));
+    const auto device = StartOn(GetParam(), {.variant = variant});
+    ASSERT_NE(device, nullptr);
+    Comparison comparison(device.get());
+    for (uint64_t seed = testing::Scaled(500); seed > 0; --seed) {
+      comparison.Add(std::make_unique<RandomRow>(5'000'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
+    }
+    comparison.Add(std::make_unique<RandomRow>(3, 128'256));
+  }
+}
+
 TEST_P(VulkanKernel, EqualsReferenceAtTheLargestVocabulary) {
   const auto device = StartOn(GetParam(), {});
   ASSERT_NE(device, nullptr);

@@ -1,6 +1,7 @@
 // The vector kernels, as tables: one per target (target.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -41,6 +42,8 @@ struct Levels {
   int64_t sum = 0;
   uint64_t squares = 0;
 };
+// Probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
+inline constexpr uint32_t kDraftStep = 64;
 
 struct Kernels {
 #define SORTITION_KERNEL(result, name, parameters) result(*name) parameters;

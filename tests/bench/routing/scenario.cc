@@ -2,6 +2,8 @@
 #include "tests/bench/routing/scenario.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -110,26 +112,38 @@ double RoutedMakespan(const Scenario& scenario) {
   std::vector<InFlight> in_flight;
   double now = 0;
   const auto time = [&] { return kStart + absl::Seconds(now); };
-  for (size_t next = 0; next < scenario.batches.size() || !in_flight.empty();) {
-    if (next < scenario.batches.size()) {
-      const Router::Batch& batch = scenario.batches[next];
-      const Router::Choice choice = router.Choose(batch, time());
-      if (choice.device != nullptr) {
-        const size_t device = size_t(std::find(pointers.begin(), pointers.end(), choice.device) - pointers.begin());
-        router.Started(choice.device, batch, time());
-        free_at[device] = EndOf(scenario.devices[device], batch, std::max(now, free_at[device]));
-        in_flight.push_back({device, batch, free_at[device]});
-        ++next;
-        continue;
-      }
+  // As the service's queue has them: those of one memory in their order.
+  std::map<uint32_t, std::deque<size_t>> waiting;
+  for (size_t i = 0; i < scenario.batches.size(); ++i) waiting[scenario.batches[i].memory].push_back(i);
+  const auto start_one = [&] {
+    std::vector<std::deque<size_t>*> open;
+    for (auto& [memory, batches] : waiting) {
+      if (!batches.empty()) open.push_back(&batches);
     }
+    std::sort(open.begin(), open.end(), [](const auto* a, const auto* b) { return a->front() < b->front(); });
+    for (std::deque<size_t>* batches : open) {
+      const Router::Batch& batch = scenario.batches[batches->front()];
+      const Router::Choice choice = router.Choose(batch, time());
+      if (choice.device == nullptr) continue;
+      const size_t device = size_t(std::find(pointers.begin(), pointers.end(), choice.device) - pointers.begin());
+      router.Started(choice.device, batch, time());
+      free_at[device] = EndOf(scenario.devices[device], batch, std::max(now, free_at[device]));
+      in_flight.push_back({device, batch, free_at[device]});
+      batches->pop_front();
+      return true;
+    }
+    return false;
+  };
+  for (;;) {
+    while (start_one()) {
+    }
+    if (in_flight.empty()) return now;
     const auto first = std::min_element(in_flight.begin(), in_flight.end(),
                                         [](const InFlight& a, const InFlight& b) { return a.end < b.end; });
     now = first->end;
     router.Finished(pointers[first->device], first->batch, true, time());
     in_flight.erase(first);
   }
-  return now;
 }
 
 }  // namespace sortition::bench

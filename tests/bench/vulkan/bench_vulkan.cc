@@ -51,6 +51,14 @@ std::vector<Case> Cases() {
           {"top_p_unbounded", {.top_p = 0.95f}}};
 }
 
+kernels::RowParameters ParametersOf(const Case& what) {
+  kernels::RowParameters parameters;
+  law::Compile(what.options, &parameters);
+  parameters.raw_logprob = what.logprobs;
+  parameters.raw_top = what.logprobs ? 5 : 0;
+  return parameters;
+}
+
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -82,10 +90,7 @@ void Measure(const Case& what, size_t batch, VulkanDevice* device, const std::sh
   const std::string name = absl::StrCat(what.name, "_", batch);
   std::cerr << name << "\n";
   const Logits logits(what.shape, kernels::DType::kBF16, batch, kVocabulary);
-  kernels::RowParameters parameters;
-  law::Compile(what.options, &parameters);
-  parameters.raw_logprob = what.logprobs;
-  parameters.raw_top = what.logprobs ? 5 : 0;
+  const kernels::RowParameters parameters = ParametersOf(what);
   MaxPass max_pass(context, logits);
   uint32_t position = 0;
   std::vector<double> baseline;
@@ -100,6 +105,36 @@ void Measure(const Case& what, size_t batch, VulkanDevice* device, const std::sh
   report->Add({name, Median(sampled), "us", Median(baseline)});
 }
 
+// What the hardware offers beyond the core, against shaders that do without.
+void CompareVariants(const std::shared_ptr<Instance>& instance, const devices::vulkan::Hardware& hardware,
+                     Report* report) {
+  constexpr size_t kRows = 16;
+  const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows, kVocabulary);
+  for (const Case& what : Cases()) {
+    if (what.name != "token" && what.name != "logprobs") continue;
+    const kernels::RowParameters parameters = ParametersOf(what);
+    std::vector<std::pair<kernels::vulkan::Variant, std::unique_ptr<VulkanDevice>>> devices;
+    for (const kernels::vulkan::Variant variant : kernels::vulkan::kVariants) {
+      if ((variant.int64 && !hardware.offers.int64) || (variant.subgroups && !hardware.offers.subgroups)) continue;
+      auto device = VulkanDevice::Start(instance, hardware, {.variant = variant});
+      SORTITION_CHECK(device.ok());
+      devices.emplace_back(variant, *std::move(device));
+    }
+    std::vector<std::vector<double>> times(devices.size());
+    uint32_t position = 0;
+    for (uint32_t round = 0; round <= absl::GetFlag(FLAGS_rounds); ++round) {
+      for (size_t i = 0; i < devices.size(); ++i) {
+        const double time = Sample(devices[i].second.get(), logits, parameters, &position);
+        if (round != 0) times[i].push_back(time);
+      }
+    }
+    for (size_t i = 1; i < devices.size(); ++i) {
+      const std::string name = absl::StrCat(what.name, "_", kRows, "/", VariantName(devices[i].first));
+      report->Add({name, Median(times[i]), "us", Median(times[0])});
+    }
+  }
+}
+
 int Run() {
   const auto instance = Instance::Create();
   if (!instance.ok() || absl::GetFlag(FLAGS_device) >= (*instance)->hardware().size()) {
@@ -108,7 +143,7 @@ int Run() {
   }
   const devices::vulkan::Hardware& hardware = (*instance)->hardware()[absl::GetFlag(FLAGS_device)];
   const auto device = VulkanDevice::Start(*instance, hardware, {});
-  const auto context = Context::Create(*instance, hardware, devices::vulkan::Workgroups::For(hardware));
+  const auto context = Context::Create(*instance, hardware, {.workgroups = devices::vulkan::Workgroups::For(hardware)});
   SORTITION_CHECK(device.ok() && context.ok());
   Report report("vulkan", absl::StrCat(hardware.name, " on ", MachineName()));
   for (const Case& what : Cases()) {
@@ -117,6 +152,7 @@ int Run() {
       Measure(what, batch, device->get(), *context, &report);
     }
   }
+  CompareVariants(*instance, hardware, &report);
   return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
 }
 

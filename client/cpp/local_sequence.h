@@ -1,0 +1,57 @@
+// One sequence sampled on the caller's own thread: no service, no stream, no queue; the same tokens and bits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cpp/batch.h"
+#include "client/cpp/sequence_record.h"
+#include "kernels/row.h"
+#include "service/sequence/sequence_spec.h"
+#include "service/sequence/sequence_state.h"
+
+namespace sortition::client {
+
+// Not thread-safe; distinct sequences may be used by distinct threads at once. Options are judged by the service's own
+// code and refused with its words. Working memory belongs to the thread and grows to the largest vocabulary it has met.
+class LocalSequence {
+ public:
+  // As Client::Open, without a round trip: options that a server would refuse are refused with the same error
+  // (ErrorOf).
+  static absl::StatusOr<std::unique_ptr<LocalSequence>> Open(const SequenceOptions& options);
+  // As Client::Fork: a sequence that goes on from the first `position` tokens of this one (absent: from all).
+  absl::StatusOr<std::unique_ptr<LocalSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
+
+  // Draws a token from one row and advances by it; blocks for the time of the computation. `row.sequence` is not looked
+  // at; `row.logits` has vocabulary_size() elements. A row that fails leaves the sequence as it was.
+  RowOutcome Step(v1::DType dtype, const Row& row);
+
+  uint32_t vocabulary_size() const { return spec_->vocabulary; }
+  uint64_t seed() const { return spec_->seed; }  // a secret
+  bool stateful() const { return state_ != nullptr; }
+  uint32_t position() const { return position_; }
+  // Empty if the sequence is not stateful.
+  const std::vector<uint32_t>& tokens() const { return tokens_; }
+
+  // As those of Sequence.
+  absl::Status ReplaceLast(uint32_t token);
+  absl::Status Append(std::span<const uint32_t> tokens);
+  absl::Status Truncate(uint32_t position);
+
+ private:
+  LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::vector<uint32_t> tokens, uint32_t position,
+                uint32_t prompt_length);
+  absl::Status CheckToken(uint32_t token) const;
+
+  const std::shared_ptr<const service::SequenceSpec> spec_;
+  std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
+  std::vector<uint32_t> tokens_;
+  uint32_t position_;
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,61 @@
+// A connection to a server's memory socket (memory.proto), and the regions it hands out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "service/memory/descriptor.h"
+#include "sortition/v1/memory.pb.h"
+
+namespace sortition::client {
+
+// A region mapped for writing. The mapping lives as long as this, whatever becomes of the server.
+class MappedRegion {
+ public:
+  MappedRegion(uint64_t id, std::span<std::byte> bytes) : id_(id), bytes_(bytes) {}
+  ~MappedRegion();
+  MappedRegion(const MappedRegion&) = delete;
+  MappedRegion& operator=(const MappedRegion&) = delete;
+
+  uint64_t id() const { return id_; }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  const uint64_t id_;
+  const std::span<std::byte> bytes_;
+};
+
+// Thread-safe. Destruction ends the connection, and with it the regions' registration.
+class MemoryLink {
+ public:
+  // `address`: "unix:PATH". Blocks for a round trip, at most a few seconds.
+  static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address);
+
+  // By which a stream names this connection.
+  const std::string& token() const { return token_; }
+  // What the server lets its regions have together.
+  uint64_t most_bytes() const { return most_bytes_; }
+
+  // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf).
+  absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes);
+  // Steps cannot name the region any more. Does not wait for those that do.
+  void Unregister(uint64_t region_id);
+
+ private:
+  explicit MemoryLink(service::Descriptor socket) : socket_(std::move(socket)) {}
+  absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, int flags);
+
+  const service::Descriptor socket_;
+  std::string token_;
+  uint64_t most_bytes_ = 0;
+  absl::Mutex mutex_;  // one request at a time
+};
+
+}  // namespace sortition::client

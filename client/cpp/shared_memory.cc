@@ -1,0 +1,89 @@
+// Room for copies, first fit; regions of callers by address.
+#include "client/cpp/shared_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace sortition::client {
+namespace {
+
+// Copies begin at whole pages, as vector loads and prefetchers like it.
+constexpr uint64_t kUnit = 4096;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const std::string& address, uint64_t bytes) {
+  auto link = MemoryLink::Connect(address);
+  if (!link.ok()) return link.status();
+  auto copies = (*link)->Register(std::min(bytes, (*link)->most_bytes()));
+  if (!copies.ok()) return copies.status();
+  return std::shared_ptr<SharedMemory>(new SharedMemory(*std::move(link), *std::move(copies)));
+}
+
+SharedMemory::SharedMemory(std::unique_ptr<MemoryLink> link, std::unique_ptr<MappedRegion> copies)
+    : link_(std::move(link)), copies_(std::move(copies)), free_({{0, copies_->bytes().size()}}) {}
+
+absl::StatusOr<std::shared_ptr<MappedRegion>> SharedMemory::Allocate(uint64_t bytes) {
+  auto made = link_->Register(bytes);
+  if (!made.ok()) return made.status();
+  std::shared_ptr<MappedRegion> region(made->release(), [self = shared_from_this()](MappedRegion* last) {
+    self->Forget(*last);
+    delete last;
+  });
+  absl::MutexLock lock(&mutex_);
+  regions_.emplace(region->bytes().data(), region.get());
+  return region;
+}
+
+void SharedMemory::Forget(const MappedRegion& region) {
+  {
+    absl::MutexLock lock(&mutex_);
+    regions_.erase(region.bytes().data());
+  }
+  link_->Unregister(region.id());
+}
+
+std::optional<Place> SharedMemory::Find(std::span<const std::byte> bytes, size_t alignment) const {
+  absl::MutexLock lock(&mutex_);
+  const auto after = regions_.upper_bound(bytes.data());
+  if (after == regions_.begin()) return std::nullopt;
+  const MappedRegion& region = *std::prev(after)->second;
+  const auto offset = static_cast<uint64_t>(bytes.data() - region.bytes().data());
+  if (offset > region.bytes().size() || bytes.size() > region.bytes().size() - offset || offset % alignment != 0) {
+    return std::nullopt;
+  }
+  return Place{region.id(), offset, region.bytes().data() + offset};
+}
+
+std::optional<SharedMemory::Room> SharedMemory::Take(size_t bytes) {
+  const uint64_t size = (std::max<uint64_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit;
+  uint64_t offset;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto fit = std::ranges::find_if(free_, [&](const auto& range) { return range.second >= size; });
+    if (fit == free_.end()) return std::nullopt;
+    offset = fit->first;
+    if (fit->second > size) free_.emplace(offset + size, fit->second - size);
+    free_.erase(fit);
+  }
+  std::shared_ptr<void> lease(nullptr,
+                              [self = shared_from_this(), offset, size](void*) { self->GiveBack(offset, size); });
+  return Room{{copies_->id(), offset, copies_->bytes().data() + offset}, std::move(lease)};
+}
+
+void SharedMemory::GiveBack(uint64_t offset, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  auto after = free_.lower_bound(offset);
+  if (after != free_.end() && offset + bytes == after->first) {
+    bytes += after->second;
+    after = free_.erase(after);
+  }
+  if (after != free_.begin() && std::prev(after)->first + std::prev(after)->second == offset) {
+    std::prev(after)->second += bytes;
+  } else {
+    free_.emplace(offset, bytes);
+  }
+}
+
+}  // namespace sortition::client

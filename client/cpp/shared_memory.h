@@ -1,0 +1,61 @@
+// The memory that a stream shares with its server: rows that the caller writes there travel without a copy, others are
+// copied there instead of through a socket.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cpp/memory_link.h"
+
+namespace sortition::client {
+
+// A place that a step can name.
+struct Place {
+  uint64_t region_id = 0;
+  uint64_t offset = 0;
+  std::byte* data = nullptr;
+};
+
+// One stream's. Thread-safe.
+class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
+ public:
+  // Connects to a memory socket and gets `bytes` for copies, or less if the server gives less. Blocks for two round
+  // trips and for the clearing of the pages.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Connect(const std::string& address, uint64_t bytes);
+
+  const std::string& token() const { return link_->token(); }
+
+  // A region of the caller's own, of at least `bytes`; given back when the last reference goes.
+  absl::StatusOr<std::shared_ptr<MappedRegion>> Allocate(uint64_t bytes);
+
+  // Where the bytes lie, if they lie in a region of this stream whole, and at a multiple of `alignment` in it.
+  std::optional<Place> Find(std::span<const std::byte> bytes, size_t alignment) const;
+
+  // Room for a copy, the caller's until the last reference to `lease` goes. Nothing if there is not enough.
+  struct Room {
+    Place place;
+    std::shared_ptr<void> lease;
+  };
+  std::optional<Room> Take(size_t bytes);
+
+ private:
+  SharedMemory(std::unique_ptr<MemoryLink> link, std::unique_ptr<MappedRegion> copies);
+  void GiveBack(uint64_t offset, uint64_t bytes);
+  void Forget(const MappedRegion& region);
+
+  const std::unique_ptr<MemoryLink> link_;
+  const std::unique_ptr<MappedRegion> copies_;
+  mutable absl::Mutex mutex_;
+  std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);  // of copies_: offset to size; none adjoin
+  std::map<const std::byte*, const MappedRegion*> regions_ ABSL_GUARDED_BY(mutex_);  // the callers', by address
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,261 @@
+// The C++ client for Python. Whatever may block or call back runs without the GIL.
+#include "client/cpp/client.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+#include "client/python/native/module.h"
+#include "client/python/native/options.h"
+#include "client/python/native/results.h"
+#include "client/python/native/tensor.h"
+
+namespace nb = nanobind;
+
+namespace sortition::python {
+namespace {
+
+// May outlive the client.
+struct Sequence {
+  std::unique_ptr<client::Sequence> handle;
+
+  client::Sequence& get() const {
+    if (handle == nullptr) throw nb::value_error("the sequence is closed");
+    return *handle;
+  }
+};
+
+// Everything a step refers to; released under the GIL.
+struct StepMemory {
+  Rows rows;
+  Masks masks;
+  nb::list sequences;
+  nb::object callback;
+};
+
+class Client {
+ public:
+  explicit Client(std::unique_ptr<client::Client> client) : client_(std::move(client)) {}
+  ~Client() { Close(); }
+
+  client::Client& get() const {
+    if (client_ == nullptr) throw nb::value_error("the client is closed");
+    return *client_;
+  }
+  // What is in flight ends with STEP_CANCELLED. Waits for calls of other threads, which need the GIL.
+  void Close() {
+    std::shared_ptr<client::Client> client = std::move(client_);
+    nb::gil_scoped_release released;
+    client.reset();
+  }
+  // To be let go of without the GIL: another thread may have closed the client meanwhile, and the last one ends it.
+  std::shared_ptr<client::Client> share() const { return client_; }
+
+ private:
+  std::shared_ptr<client::Client> client_;
+};
+
+Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
+                std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
+                double backoff_initial, double backoff_max, uint32_t in_process_threads, uint64_t message_bytes,
+                uint32_t message_rows) {
+  client::ClientOptions options;
+  options.targets = std::move(targets);
+  if (fallback != "none" && fallback != "in_process") {
+    throw nb::value_error("fallback: \"none\" or \"in_process\"");
+  }
+  options.fallback = fallback == "none" ? client::Fallback::kNone : client::Fallback::kInProcess;
+  options.worker_session = std::move(worker_session);
+  options.name = std::move(name);
+  if (tls) {
+    options.tls.emplace();
+    const auto text = [&](const char* key) { return tls->contains(key) ? nb::cast<std::string>((*tls)[key]) : ""; };
+    options.tls->root_certificates = text("root_certificates");
+    options.tls->certificate_chain = text("certificate_chain");
+    options.tls->private_key = text("private_key");
+    options.tls->server_name = text("server_name");
+  }
+  options.connect_timeout = absl::Seconds(connect_timeout);
+  options.keepalive = absl::Seconds(keepalive);
+  options.default_timeout = absl::Seconds(default_timeout);
+  options.backoff = {absl::Seconds(backoff_initial), absl::Seconds(backoff_max)};
+  options.in_process_threads = in_process_threads;
+  options.message_bytes = message_bytes;
+  options.message_rows = message_rows;
+
+  absl::StatusOr<std::unique_ptr<client::Client>> connected;
+  {
+    nb::gil_scoped_release released;
+    connected = client::Client::Connect(std::move(options));
+  }
+  if (!connected.ok()) Raise(connected.status());
+  return new Client(*std::move(connected));
+}
+
+Sequence* Wrap(absl::StatusOr<std::unique_ptr<client::Sequence>> opened) {
+  if (!opened.ok()) Raise(opened.status());
+  return new Sequence{*std::move(opened)};
+}
+
+Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
+               std::optional<uint32_t> start_position) {
+  self.get();
+  client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
+  absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
+  {
+    auto client = self.share();
+    nb::gil_scoped_release released;
+    opened = client->Open(std::move(options));
+    client.reset();
+  }
+  return Wrap(std::move(opened));
+}
+
+Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, std::optional<uint32_t> position) {
+  self.get();
+  client::SequenceOptions options = ParseSequence(message, {}, std::nullopt);
+  const client::Sequence& from = parent.get();
+  absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
+  {
+    auto client = self.share();
+    nb::gil_scoped_release released;
+    opened = client->Fork(from, std::move(options), position);
+    client.reset();
+  }
+  return Wrap(std::move(opened));
+}
+
+client::Batch MakeBatch(const nb::list& sequences, const Rows& rows, const Masks& masks,
+                        const std::vector<uint32_t>& draw_salts) {
+  if (!draw_salts.empty() && draw_salts.size() != rows.rows.size()) {
+    throw nb::value_error("draw_salts: one for each sequence");
+  }
+  client::Batch batch{rows.dtype, rows.width, {}};
+  batch.rows.reserve(rows.rows.size());
+  for (size_t i = 0; i < rows.rows.size(); ++i) {
+    client::Sequence& sequence = nb::cast<Sequence&>(sequences[i]).get();
+    if (sequence.vocabulary_size() != rows.width) {
+      throw nb::value_error(("logits: rows of " + std::to_string(rows.width) + " elements; the vocabulary of " +
+                             sequence.request_id() + " has " + std::to_string(sequence.vocabulary_size()))
+                                .c_str());
+    }
+    batch.rows.push_back({&sequence, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i],
+                          masks.rows.empty() ? nullptr : masks.rows[i]});
+  }
+  return batch;
+}
+
+client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority, std::string traceparent) {
+  client::StepOptions options;
+  if (timeout) options.timeout = absl::Seconds(*timeout);
+  options.priority = priority;
+  options.traceparent = std::move(traceparent);
+  return options;
+}
+
+nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle allowed,
+                std::vector<uint32_t> draw_salts, std::optional<std::string> dtype, std::optional<double> timeout,
+                int32_t priority, std::string traceparent) {
+  self.get();
+  const Rows rows = ReadRows(logits, nb::len(sequences), dtype);
+  const Masks masks = ReadMasks(allowed, nb::len(sequences), rows.width);
+  const client::Batch batch = MakeBatch(sequences, rows, masks, draw_salts);
+  const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
+  absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
+  {
+    auto client = self.share();
+    nb::gil_scoped_release released;
+    outcomes = client->Step(batch, options);
+    client.reset();
+  }
+  if (!outcomes.ok()) Raise(outcomes.status());
+  return ToPython(*std::move(outcomes));
+}
+
+void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle allowed,
+               std::vector<uint32_t> draw_salts, std::optional<std::string> dtype, std::optional<double> timeout,
+               int32_t priority, std::string traceparent, nb::object callback) {
+  self.get();
+  Rows rows = ReadRows(logits, nb::len(sequences), dtype);
+  Masks masks = ReadMasks(allowed, nb::len(sequences), rows.width);
+  const client::Batch batch = MakeBatch(sequences, rows, masks, draw_salts);
+  const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
+  auto memory = std::make_unique<StepMemory>(std::move(rows), std::move(masks), sequences, std::move(callback));
+  // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
+  StepMemory* const borrowed = memory.get();
+  absl::Status status;
+  {
+    auto client = self.share();
+    nb::gil_scoped_release released;
+    status = client->StepAsync(batch, options, [borrowed](std::vector<client::RowOutcome> outcomes) {
+      nb::gil_scoped_acquire acquired;
+      const std::unique_ptr<StepMemory> mine(borrowed);
+      try {
+        mine->callback(ToPython(std::move(outcomes)));
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable("sortition: the callback of a step");
+      }
+    });
+    client.reset();
+  }
+  if (!status.ok()) Raise(status);
+  memory.release();  // NOLINT: the call back has it
+}
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) Raise(status);
+}
+
+}  // namespace
+
+void BindClient(nb::module_& module) {
+  nb::class_<Sequence>(module, "Sequence", "The caller's handle of one sequence. Thread-safe.")
+      .def_prop_ro("request_id", [](const Sequence& self) { return self.get().request_id(); })
+      .def_prop_ro("vocabulary_size", [](const Sequence& self) { return self.get().vocabulary_size(); })
+      .def_prop_ro(
+          "seed", [](const Sequence& self) { return self.get().seed(); },
+          "The seed in force. A secret: whoever knows it and the logits knows the text.")
+      .def_prop_ro(
+          "stateful", [](const Sequence& self) { return self.get().stateful(); },
+          "Whether some option looks at the history.")
+      .def_prop_ro(
+          "position", [](const Sequence& self) { return self.get().position(); }, "Tokens of prompt and output so far.")
+      .def_prop_ro(
+          "tokens", [](const Sequence& self) { return self.get().tokens(); },
+          "These tokens; empty if the sequence is not stateful.")
+      .def(
+          "replace_last", [](Sequence& self, uint32_t token) { Check(self.get().ReplaceLast(token)); },
+          nb::arg("token"))
+      .def(
+          "append", [](Sequence& self, const std::vector<uint32_t>& tokens) { Check(self.get().Append(tokens)); },
+          nb::arg("tokens"))
+      .def(
+          "truncate", [](Sequence& self, uint32_t position) { Check(self.get().Truncate(position)); },
+          nb::arg("position"))
+      .def(
+          "close", [](Sequence& self) { self.handle.reset(); }, "Tells the service to forget the sequence.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](Sequence& self, nb::args) { self.handle.reset(); });
+
+  nb::class_<Client>(module, "Client")
+      .def(nb::new_(&Connect), nb::arg("targets"), nb::kw_only(), nb::arg("fallback"), nb::arg("worker_session"),
+           nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
+           nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
+           nb::arg("in_process_threads"), nb::arg("message_bytes"), nb::arg("message_rows"))
+      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
+      .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
+      .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(), nb::arg("draw_salts"),
+           nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"))
+      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
+           nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"),
+           nb::arg("traceparent"), nb::arg("callback"))
+      .def("close", &Client::Close)
+      .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
+      .def_prop_ro("in_process", [](const Client& self) { return self.get().in_process(); });
+}
+
+}  // namespace sortition::python

@@ -1,0 +1,158 @@
+// Sequences sampled on the calling thread, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cpp/local_sequence.h"
+#include "client/python/native/module.h"
+#include "client/python/native/options.h"
+#include "client/python/native/results.h"
+#include "client/python/native/tensor.h"
+
+namespace nb = nanobind;
+
+namespace sortition::python {
+namespace {
+
+// Steps run without the GIL, so two threads of Python could meet here; each takes its turn.
+class LocalHandle {
+ public:
+  LocalHandle(std::unique_ptr<client::LocalSequence> handle, std::string request_id)
+      : request_id_(std::move(request_id)), vocabulary_size_(handle->vocabulary_size()), handle_(std::move(handle)) {}
+
+  const std::string& request_id() const { return request_id_; }
+  uint32_t vocabulary_size() const { return vocabulary_size_; }
+
+  // `use` does not touch Python. Locked is called without the GIL, With with it.
+  template <typename Use>
+  auto Locked(Use use) const {
+    absl::MutexLock lock(&mutex_);
+    return use(*handle_);
+  }
+  template <typename Use>
+  auto With(Use use) const {
+    nb::gil_scoped_release released;
+    return Locked(std::move(use));
+  }
+
+ private:
+  const std::string request_id_;
+  const uint32_t vocabulary_size_;
+  mutable absl::Mutex mutex_;
+  const std::unique_ptr<client::LocalSequence> handle_ ABSL_PT_GUARDED_BY(mutex_);
+};
+
+LocalHandle* Wrap(absl::StatusOr<std::unique_ptr<client::LocalSequence>> opened, std::string request_id) {
+  if (!opened.ok()) Raise(opened.status());
+  return new LocalHandle(*std::move(opened), std::move(request_id));
+}
+
+LocalHandle* Open(nb::bytes message, std::vector<uint32_t> prompt, std::optional<uint32_t> start_position) {
+  const client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
+  return Wrap(client::LocalSequence::Open(options), options.request_id);
+}
+
+LocalHandle* Fork(const LocalHandle& parent, nb::bytes message, std::optional<uint32_t> position) {
+  client::SequenceOptions options = ParseSequence(message, {}, std::nullopt);
+  std::string request_id = options.request_id;
+  return Wrap(parent.With([&](client::LocalSequence& from) { return from.Fork(std::move(options), position); }),
+              std::move(request_id));
+}
+
+void CheckWidth(uint32_t width, uint32_t vocabulary) {
+  if (width == vocabulary) return;
+  throw nb::value_error(
+      ("logits: a row of " + std::to_string(width) + " elements; the vocabulary has " + std::to_string(vocabulary))
+          .c_str());
+}
+
+nb::object Step(const LocalHandle& self, nb::handle logits, nb::handle allowed, uint32_t draw_salt,
+                const std::optional<std::string>& dtype) {
+  const Rows rows = ReadRows(logits, 1, dtype);
+  CheckWidth(rows.width, self.vocabulary_size());
+  Masks masks;
+  if (!allowed.is_none()) {
+    nb::list list;
+    list.append(allowed);
+    masks = ReadMasks(list, 1, rows.width);
+  }
+  const client::Row row{nullptr, rows.rows[0], draw_salt, masks.rows.empty() ? nullptr : masks.rows[0]};
+  return ToPython(self.With([&](client::LocalSequence& sequence) { return sequence.Step(rows.dtype, row); }));
+}
+
+nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle allowed, const std::vector<uint32_t>& draw_salts,
+                   const std::optional<std::string>& dtype) {
+  const size_t count = nb::len(sequences);
+  const Rows rows = ReadRows(logits, count, dtype);
+  const Masks masks = ReadMasks(allowed, count, rows.width);
+  if (!draw_salts.empty() && draw_salts.size() != count) throw nb::value_error("draw_salts: one for each sequence");
+  std::vector<const LocalHandle*> handles;
+  for (nb::handle sequence : sequences) {
+    handles.push_back(&nb::cast<const LocalHandle&>(sequence));
+    CheckWidth(rows.width, handles.back()->vocabulary_size());
+  }
+  std::vector<client::RowOutcome> outcomes;
+  outcomes.reserve(count);
+  {
+    nb::gil_scoped_release released;
+    for (size_t i = 0; i < count; ++i) {
+      const client::Row row{nullptr, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i],
+                            masks.rows.empty() ? nullptr : masks.rows[i]};
+      outcomes.push_back(handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, row); }));
+    }
+  }
+  return ToPython(std::move(outcomes));
+}
+
+template <typename Edit>
+void Apply(const LocalHandle& self, Edit edit) {
+  const absl::Status status = self.With(edit);
+  if (!status.ok()) Raise(status);
+}
+
+}  // namespace
+
+void BindLocal(nb::module_& module) {
+  using client::LocalSequence;
+  nb::class_<LocalHandle>(module, "LocalSequence", "A sequence that is sampled on the calling thread. Thread-safe.")
+      .def(nb::new_(&Open), nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
+      .def("fork", &Fork, nb::arg("message"), nb::arg("position").none())
+      .def("step", &Step, nb::arg("logits"), nb::arg("allowed").none() = nb::none(), nb::arg("draw_salt") = 0,
+           nb::arg("dtype").none() = nb::none())
+      .def_prop_ro("request_id", &LocalHandle::request_id)
+      .def_prop_ro("vocabulary_size", &LocalHandle::vocabulary_size)
+      .def_prop_ro("seed", [](const LocalHandle& self) { return self.With([](LocalSequence& s) { return s.seed(); }); })
+      .def_prop_ro("stateful",
+                   [](const LocalHandle& self) { return self.With([](LocalSequence& s) { return s.stateful(); }); })
+      .def_prop_ro("position",
+                   [](const LocalHandle& self) { return self.With([](LocalSequence& s) { return s.position(); }); })
+      .def_prop_ro("tokens",
+                   [](const LocalHandle& self) { return self.With([](LocalSequence& s) { return s.tokens(); }); })
+      .def(
+          "replace_last",
+          [](const LocalHandle& self, uint32_t token) {
+            Apply(self, [=](LocalSequence& s) { return s.ReplaceLast(token); });
+          },
+          nb::arg("token"))
+      .def(
+          "append",
+          [](const LocalHandle& self, const std::vector<uint32_t>& tokens) {
+            Apply(self, [&](LocalSequence& s) { return s.Append(tokens); });
+          },
+          nb::arg("tokens"))
+      .def(
+          "truncate",
+          [](const LocalHandle& self, uint32_t position) {
+            Apply(self, [=](LocalSequence& s) { return s.Truncate(position); });
+          },
+          nb::arg("position"));
+  module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
+             nb::arg("draw_salts"), nb::arg("dtype").none());
+}
+
+}  // namespace sortition::python

@@ -1,0 +1,18 @@
+// The native half of the package: sortition._native.
+#include "client/python/native/module.h"
+
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "client/python/native/results.h"
+#include "kernels/law/version.h"
+#include "service/version.h"
+
+NB_MODULE(_native, module) {
+  module.attr("VERSION") = std::string(sortition::service::Version());
+  module.attr("LAW_VERSION") = sortition::law::kLawVersion;
+  sortition::python::BindResults(module);
+  sortition::python::BindClient(module);
+  sortition::python::BindLocal(module);
+}

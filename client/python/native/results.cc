@@ -1,0 +1,135 @@
+// Answers of the contract as Python objects.
+#include "client/python/native/results.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cctype>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+
+namespace sortition::python {
+namespace {
+
+// A part of an answer, which it keeps alive.
+struct Logprobs {
+  std::shared_ptr<const v1::DrawResult> owner;
+  const v1::Logprobs* message;
+};
+
+struct Draw {
+  std::shared_ptr<const v1::DrawResult> message;
+
+  std::optional<Logprobs> Part(bool present, const v1::Logprobs& part) const {
+    return present ? std::optional<Logprobs>({message, &part}) : std::nullopt;
+  }
+};
+
+template <typename Repeated>
+auto ToVector(const Repeated& repeated) {
+  return std::vector<typename Repeated::value_type>(repeated.begin(), repeated.end());
+}
+
+nb::object MakeError(const std::string& code, const std::string& reason, const client::RowError& error) {
+  const nb::object retry_after = error.retry_after > absl::ZeroDuration()
+                                     ? nb::cast(absl::ToDoubleSeconds(error.retry_after))
+                                     : nb::object(nb::none());
+  return nb::module_::import_("sortition.errors")
+      .attr("Error")(error.message, code, reason, error.field, error.limit, retry_after);
+}
+
+nb::object ToPythonError(const client::RowError& error) {
+  const std::string reason = v1::ErrorReason_IsValid(error.reason) && error.reason != v1::ERROR_REASON_UNSPECIFIED
+                                 ? v1::ErrorReason_Name(error.reason)
+                                 : std::string();
+  return MakeError(absl::StatusCodeToString(error.code), reason, error);
+}
+
+}  // namespace
+
+void BindResults(nb::module_& module) {
+  nb::class_<Logprobs>(module, "Logprobs", "Log probabilities of one distribution, natural logarithms.")
+      .def_prop_ro(
+          "logprob", [](const Logprobs& self) { return self.message->logprob(); },
+          "Of the drawn token; -inf where it is not in the distribution.")
+      .def_prop_ro(
+          "rank", [](const Logprobs& self) { return self.message->rank(); },
+          "Of the drawn token: 1 is first; 0 where it is not in the distribution.")
+      .def_prop_ro(
+          "top_tokens", [](const Logprobs& self) { return ToVector(self.message->top_tokens()); },
+          "The alternatives asked for, first in order.")
+      .def_prop_ro("top_logprobs", [](const Logprobs& self) { return ToVector(self.message->top_logprobs()); })
+      .def_prop_ro(
+          "requested_logprobs", [](const Logprobs& self) { return ToVector(self.message->requested_logprobs()); },
+          "Of the ids asked for by name, in that order.")
+      .def_prop_ro("requested_ranks", [](const Logprobs& self) { return ToVector(self.message->requested_ranks()); });
+
+  nb::class_<Draw>(module, "Draw", "A drawn token, and what was asked for with it.")
+      .def_prop_ro("token", [](const Draw& self) { return self.message->token(); })
+      .def_prop_ro(
+          "raw", [](const Draw& self) { return self.Part(self.message->has_raw(), self.message->raw()); },
+          "Log probabilities of the row as it came, if asked for.")
+      .def_prop_ro(
+          "processed",
+          [](const Draw& self) { return self.Part(self.message->has_processed(), self.message->processed()); },
+          "Log probabilities of the tokens that passed every filter, if asked for.")
+      .def_prop_ro("kept_count",
+                   [](const Draw& self) {
+                     return self.message->has_kept_count() ? std::optional(self.message->kept_count()) : std::nullopt;
+                   })
+      .def_prop_ro(
+          "kept_tokens", [](const Draw& self) { return ToVector(self.message->kept_tokens()); },
+          "Ids of the tokens that passed every filter, ascending, if asked for.")
+      .def_prop_ro("entropy",
+                   [](const Draw& self) {
+                     return self.message->has_entropy() ? std::optional(self.message->entropy()) : std::nullopt;
+                   })
+      .def_prop_ro(
+          "stopped", [](const Draw& self) { return self.message->finish_reason() == v1::FINISH_REASON_STOP_TOKEN; },
+          "Whether the token is a stop token of the sequence.")
+      .def(
+          "to_bytes",
+          [](const Draw& self) {
+            const std::string bytes = self.message->SerializeAsString();
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "The answer as a sortition.v1.DrawResult message.")
+      .def("__eq__",
+           [](const Draw& self, const Draw& other) {
+             return self.message->SerializeAsString() == other.message->SerializeAsString();
+           })
+      .def("__repr__",
+           [](const Draw& self) { return "<sortition.Draw token=" + std::to_string(self.message->token()) + ">"; });
+}
+
+nb::object ToPython(client::RowOutcome outcome) {
+  if (const auto* error = std::get_if<client::RowError>(&outcome)) return ToPythonError(*error);
+  return nb::cast(Draw{std::make_shared<const v1::DrawResult>(std::move(std::get<v1::DrawResult>(outcome)))});
+}
+
+nb::object ToPython(std::vector<client::RowOutcome> outcomes) {
+  nb::list list;
+  for (client::RowOutcome& outcome : outcomes) list.append(ToPython(std::move(outcome)));
+  return list;
+}
+
+void Raise(const client::RowError& error) {
+  const nb::object exception = ToPythonError(error);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw nb::python_error();
+}
+
+void Raise(const absl::Status& status) {
+  if (const auto error = client::ErrorOf(status)) Raise(*error);
+  client::RowError plain;
+  plain.code = status.code();
+  plain.message = std::string(status.message());
+  Raise(plain);
+}
+
+}  // namespace sortition::python

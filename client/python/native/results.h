@@ -1,0 +1,22 @@
+// What comes back, as Python has it: drawn tokens with what was asked for, and errors as exceptions.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "absl/status/status.h"
+#include "client/cpp/batch.h"
+#include "client/cpp/errors.h"
+
+namespace sortition::python {
+
+void BindResults(nanobind::module_& module);
+
+// A Draw, or an instance of sortition.Error. Under the GIL.
+nanobind::object ToPython(client::RowOutcome outcome);
+nanobind::object ToPython(std::vector<client::RowOutcome> outcomes);
+
+// Raise sortition.Error. Under the GIL.
+[[noreturn]] void Raise(const client::RowError& error);
+[[noreturn]] void Raise(const absl::Status& status);
+
+}  // namespace sortition::python

@@ -1,0 +1,40 @@
+// Rows of logits as Python has them: numpy arrays, torch tensors, whatever speaks DLPack or the buffer protocol.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::python {
+
+using Tensor = nanobind::ndarray<nanobind::ro>;
+
+// `count` rows of one width and type, in place; `keep` keeps their memory alive. To be destroyed under the GIL.
+struct Rows {
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  uint32_t width = 0;
+  std::vector<const void*> rows;
+  std::vector<Tensor> keep;
+};
+
+// From a matrix [count, width] whose rows may lie apart, from a sequence of `count` vectors, or, for one row, from a
+// vector. `dtype` ("float32", "float16", "bfloat16") names the type of tensors whose own says only how wide an element
+// is (uint16, uint32). Raises TypeError for a type or a device that cannot be sampled from, ValueError for a shape or a
+// layout; nothing is copied.
+Rows ReadRows(nanobind::handle logits, size_t count, const std::optional<std::string>& dtype);
+
+// One packed mask for each row, null where there is none: arrays of ceil(width / 32) uint32 words.
+struct Masks {
+  std::vector<const uint32_t*> rows;  // empty: no row has one
+  std::vector<Tensor> keep;
+};
+Masks ReadMasks(nanobind::handle masks, size_t count, uint32_t width);
+
+}  // namespace sortition::python

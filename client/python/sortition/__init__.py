@@ -1,0 +1,20 @@
+"""Token sampling for language-model inference: the client of the service, and the same sampler in this process.
+
+    client = sortition.Client(["127.0.0.1:50051"])
+    sequence = client.open("request-1", vocabulary_size=32000, prompt=[1, 15043], temperature=0.8, top_p=0.95)
+    token = client.draw(sequence, logits).token
+
+Logits are numpy arrays, torch tensors, or whatever speaks DLPack or the buffer protocol: float32, float16 or bfloat16,
+on the CPU; they are sent from where they lie.
+"""
+
+from sortition._native import LAW_VERSION, Draw, Logprobs, Sequence
+from sortition._native import VERSION as __version__
+from sortition.aio import AsyncClient
+from sortition.client import Client
+from sortition.errors import Error
+from sortition.masks import pack_mask
+from sortition.view import StepView
+
+__all__ = ["LAW_VERSION", "AsyncClient", "Client", "Draw", "Error", "Logprobs", "Sequence", "StepView", "__version__",
+           "pack_mask"]

@@ -1,0 +1,83 @@
+"""The client, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, List, Optional, Sequence
+
+from sortition import _native
+from sortition.client import Client, Outcome
+from sortition.errors import Error
+from sortition.masks import packed_masks
+
+
+class AsyncClient:
+    """A Client whose calls are awaited. Its tasks, of one event loop or of several, share one stream.
+
+    A step occupies no thread while it is under way; connecting, opening, forking and closing borrow one of the loop's.
+    Make one with `await AsyncClient.connect(...)`, whose arguments are those of Client.
+    """
+
+    def __init__(self, client: Client):
+        self.client = client
+
+    @classmethod
+    async def connect(cls, *arguments: Any, **options: Any) -> "AsyncClient":
+        return cls(await asyncio.to_thread(Client, *arguments, **options))
+
+    async def open(self, request_id: Optional[str] = None, **options: Any) -> _native.Sequence:
+        """As Client.open."""
+        return await asyncio.to_thread(self.client.open, request_id, **options)
+
+    async def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, **options: Any
+                   ) -> _native.Sequence:
+        """As Client.fork."""
+        return await asyncio.to_thread(self.client.fork, parent, request_id, **options)
+
+    async def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
+                   allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
+                   dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
+                   traceparent: str = "") -> List[Outcome]:
+        """As Client.step. A task that is cancelled leaves its step to end by itself; the tensors are held till then."""
+        loop = asyncio.get_running_loop()
+        answered: "asyncio.Future[List[Outcome]]" = loop.create_future()
+
+        def deliver(outcomes: List[Outcome]) -> None:
+            if not answered.done():
+                answered.set_result(outcomes)
+
+        def on_answer(outcomes: List[Outcome]) -> None:
+            try:
+                loop.call_soon_threadsafe(deliver, outcomes)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        self.client._native.step_async(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype, timeout,
+                                       priority, traceparent, on_answer)
+        return await answered
+
+    async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
+                   dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
+        """As Client.draw."""
+        outcome = (await self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                   draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout))[0]
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+    @property
+    def worker_session(self) -> str:
+        return self.client.worker_session
+
+    @property
+    def in_process(self) -> bool:
+        return self.client.in_process
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.client.close)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()

@@ -1,0 +1,106 @@
+"""The client, for threads."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, List, Mapping, Optional, Sequence, Union
+
+from sortition import _native
+from sortition.describe import describe, token_list
+from sortition.errors import Error
+from sortition.masks import packed_masks
+from sortition.v1.parameters_pb2 import SamplingParameters
+
+Outcome = Union[_native.Draw, Error]
+
+
+class Client:
+    """Rows of logits go in, tokens come out; streams, retries, replays and several servers are the client's business.
+
+    Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
+    of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
+    in this process, with the same tokens, while no target can be reached. Times are in seconds. Blocks until a target,
+    or the fallback, is ready.
+    """
+
+    def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
+                 name: str = "sortition-python", tls: Optional[Mapping[str, str]] = None, connect_timeout: float = 5,
+                 keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
+                 backoff_max: float = 5, in_process_threads: int = 0, message_bytes: int = 2 << 20,
+                 message_rows: int = 256):
+        self._native = _native.Client(
+            [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
+            name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
+            default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
+            in_process_threads=in_process_threads, message_bytes=message_bytes, message_rows=message_rows)
+        # Threads of the client must be gone before the interpreter is.
+        self._finalizer = weakref.finalize(self, self._native.close)
+        self._numbers = iter(range(1, 1 << 62))
+        self._lock = threading.Lock()
+
+    def open(self, request_id: Optional[str] = None, *, vocabulary_size: int, prompt: Any = (),
+             seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
+             model: str = "", start_position: Optional[int] = None, parameters: Optional[SamplingParameters] = None,
+             **sampling: Any) -> _native.Sequence:
+        """Makes a sequence known to the service; blocks for a round trip.
+
+        `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
+        `parameters`. Without a `request_id` the client takes one of its own.
+        """
+        message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
+                           live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
+        return self._native.open(message, token_list(prompt), start_position)
+
+    def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
+             vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,
+             live_vocabulary_size: Optional[int] = None, model: str = "",
+             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
+        """Opens a sequence that goes on from the first `position` tokens of `parent` (None: from all)."""
+        message = describe(request_id or self._next_id(), vocabulary_size or parent.vocabulary_size, seed=seed,
+                           choice_index=choice_index, live_vocabulary_size=live_vocabulary_size, model=model,
+                           parameters=parameters, **sampling)
+        return self._native.fork(parent, message, position)
+
+    def step(self, sequences: Sequence[_native.Sequence], logits: Any, *, allowed: Optional[Sequence[Any]] = None,
+             draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+             priority: int = 0, traceparent: str = "") -> List[Outcome]:
+        """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
+
+        `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
+        booleans, or packed words. `dtype` names what tensors of bare uint16 words hold.
+        """
+        return self._native.step(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype, timeout,
+                                 priority, traceparent)
+
+    def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
+             dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
+        """One row of one sequence; raises its Error."""
+        outcome = self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                            draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0]
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+    @property
+    def worker_session(self) -> str:
+        return self._native.worker_session
+
+    @property
+    def in_process(self) -> bool:
+        """Whether rows are sampled in this process now."""
+        return self._native.in_process
+
+    def close(self) -> None:
+        """Ends what is pending with STEP_CANCELLED."""
+        self._finalizer()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _next_id(self) -> str:
+        with self._lock:
+            return f"sequence-{next(self._numbers)}"

@@ -1,0 +1,41 @@
+"""A sequence as the contract describes it, from keyword arguments."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from sortition.v1.parameters_pb2 import SamplingParameters
+from sortition.v1.sampling_pb2 import OpenSequence
+
+
+def parameters_of(parameters: Optional[SamplingParameters], sampling: Dict[str, Any]) -> SamplingParameters:
+    """`parameters` with the fields in `sampling` set. A field that the contract does not have is a TypeError."""
+    result = SamplingParameters()
+    if parameters is not None:
+        result.CopyFrom(parameters)
+    given = {name: value for name, value in sampling.items() if value is not None}
+    for name in given:
+        if name not in SamplingParameters.DESCRIPTOR.fields_by_name:
+            raise TypeError(f"there is no sampling parameter {name!r}")
+    try:
+        changes = SamplingParameters(**given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"sampling parameters {given!r}: {error}") from None
+    for name in given:  # what is given replaces what was there, lists too
+        result.ClearField(name)
+    result.MergeFrom(changes)
+    return result
+
+
+def describe(request_id: str, vocabulary_size: int, *, seed: Optional[int] = None, choice_index: int = 0,
+             live_vocabulary_size: Optional[int] = None, model: str = "",
+             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> bytes:
+    """A serialized OpenSequence without history."""
+    return OpenSequence(request_id=request_id, vocabulary_size=vocabulary_size, seed=seed, choice_index=choice_index,
+                        live_vocabulary_size=live_vocabulary_size, model=model,
+                        parameters=parameters_of(parameters, sampling)).SerializeToString()
+
+
+def token_list(tokens: Any) -> List[int]:
+    """Plain integers, of a list or of an array."""
+    return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)

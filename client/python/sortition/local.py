@@ -1,0 +1,62 @@
+"""The sampler in this process: the same law, the same tokens, no server."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, List, Optional, Sequence
+
+from sortition import _native
+from sortition.client import Outcome
+from sortition.describe import describe, token_list
+from sortition.errors import Error
+from sortition.masks import packed_masks
+from sortition.v1.parameters_pb2 import SamplingParameters
+
+
+class Sampler:
+    """What Client does, on the calling thread and without the GIL. Takes the same arguments and gives the same bits.
+
+    Thread-safe. The rows of a step are sampled one after the other; threads of the caller's make it more at a time.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def open(self, request_id: Optional[str] = None, *, vocabulary_size: int, prompt: Any = (),
+             seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
+             model: str = "", start_position: Optional[int] = None, parameters: Optional[SamplingParameters] = None,
+             **sampling: Any) -> _native.LocalSequence:
+        """As Client.open; request ids may repeat."""
+        message = describe(request_id or f"sequence-{next(self._numbers)}", vocabulary_size, seed=seed,
+                           choice_index=choice_index, live_vocabulary_size=live_vocabulary_size, model=model,
+                           parameters=parameters, **sampling)
+        return _native.LocalSequence(message, token_list(prompt), start_position)
+
+    def fork(self, parent: _native.LocalSequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
+             vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,
+             live_vocabulary_size: Optional[int] = None, model: str = "",
+             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.LocalSequence:
+        """As Client.fork."""
+        message = describe(request_id or f"sequence-{next(self._numbers)}", vocabulary_size or parent.vocabulary_size,
+                           seed=seed, choice_index=choice_index, live_vocabulary_size=live_vocabulary_size,
+                           model=model, parameters=parameters, **sampling)
+        return parent.fork(message, position)
+
+    def step(self, sequences: Sequence[_native.LocalSequence], logits: Any, *,
+             allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
+             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "") -> List[Outcome]:
+        """As Client.step; nothing is waited for, so that timeout, priority and trace have nothing to say."""
+        return _native.step_local(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype)
+
+    def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
+             dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
+        """As Client.draw."""
+        if allowed is not None:
+            allowed = packed_masks([allowed])[0]
+        outcome = sequence.step(logits, allowed, draw_salt, dtype)
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is held."""

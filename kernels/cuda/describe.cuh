@@ -1,0 +1,86 @@
+// Sums, ranks and leading tokens of the distributions that rows ask for.
+#pragma once
+
+#include "kernels/cuda/filter.cuh"
+#include "kernels/cuda/logprob.cuh"
+#include "kernels/cuda/read.cuh"
+
+namespace sortition::kernels::cuda {
+
+// A distribution, but for its first tokens.
+struct Summary {
+  u32 max_key;
+  u64 sum;
+  u32 chosen_key;
+  u32 rank;
+  double temperature;
+};
+
+// Writes the list's first `count` tokens, in order, and the rest of the distribution.
+__device__ inline void WriteDistribution(const Shared& shared, const Summary& summary, u32 count, TopToken* top,
+                                         DistributionOutput* output) {
+  const u32 max_bits = KeyBits(summary.max_key);
+  for (u32 i = Thread(); i < count; i += kThreads) {
+    const u32 bits = KeyBits(KeyOfRank(shared.list[i]));
+    top[i] = {TokenOfRank(shared.list[i]), bits, Logprob(bits, max_bits, summary.sum, summary.temperature)};
+  }
+  if (Thread() != 0) return;
+  output->weight_sum = summary.sum;
+  output->max_bits = max_bits;
+  output->chosen_bits = KeyBits(summary.chosen_key);
+  output->rank = summary.rank;
+  output->top_count = count;
+  output->logprob = Logprob(output->chosen_bits, max_bits, summary.sum, summary.temperature);
+}
+
+// The list becomes the distribution's first tokens, as many as are asked for: of `count` candidates from `last`.
+__device__ inline u32 ListTop(const Row& row, const View& view, u32 asked, u64 last) {
+  return asked == 0 ? 0 : SelectFirst(row, view, asked, last);
+}
+
+// The processed distribution of a listed prefix; the list is it.
+__device__ inline void DescribeList(const Row& row, u32 listed, u64 winner, u32 max_key, const Scale& scale) {
+  Shared& shared = row.shared;
+  const u64 sum = SumOfList(shared, listed, scale);
+  u32 before = 0;
+  for (u32 i = Thread(); i < listed; i += kThreads) before += shared.list[i] > winner;
+  before = CountOfAll(shared, before);
+  const Summary summary = {max_key, sum, KeyOfRank(winner), before + 1, shared.input.temperature};
+  WriteDistribution(shared, summary, min(listed, shared.input.processed_top_count), shared.input.processed_top,
+                    &row.output.processed);
+  if (Thread() == 0) row.output.kept = listed;
+}
+
+// The processed distribution of the candidates from `last`, whose mass is known.
+__device__ inline void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
+                                      u64 winner, u32 max_key) {
+  const RowInput& input = row.shared.input;
+  const Summary summary = {max_key, mass.sum, KeyOfRank(winner), rank, input.temperature};
+  const u32 top = ListTop(row, view, input.processed_top_count, last);
+  WriteDistribution(row.shared, summary, top, input.processed_top, &row.output.processed);
+  if (Thread() == 0) row.output.kept = mass.count;
+}
+
+// A greedy row's processed distribution is all on its token.
+__device__ inline void DescribePointMass(const Row& row, u64 winner) {
+  Shared& shared = row.shared;
+  __syncthreads();
+  if (Thread() == 0) shared.list[0] = winner;
+  __syncthreads();
+  const u32 key = KeyOfRank(winner);
+  WriteDistribution(shared, {key, u64{1} << 44, key, 1, 1.0}, min(1u, shared.input.processed_top_count),
+                    shared.input.processed_top, &row.output.processed);
+  if (Thread() == 0) row.output.kept = 1;
+}
+
+// The raw distribution, its sum known; `rank` 0: not known.
+__device__ inline void DescribeRaw(const Row& row, u64 sum, u32 rank, u32 token, u32 raw_max_key) {
+  const RowInput& input = row.shared.input;
+  const View view = OpenView(row, true);
+  const u32 key = Key(Canonical(SentBits(input, token)));
+  if (rank == 0) rank = CountFrom(row, view, RankOf(key, token));
+  const u32 top = ListTop(row, view, input.raw_top_count, kLastLive);
+  WriteDistribution(row.shared, {raw_max_key, sum, key, rank, 1.0}, top, input.raw_top, &row.output.raw);
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,66 @@
+// min-p, top-k, top-p: each keeps a prefix of what the one before it left.
+#pragma once
+
+#include "kernels/cuda/select.cuh"
+
+namespace sortition::kernels::cuda {
+
+// What filters keep.
+struct Kept {
+  u64 last;    // rank of the last kept token, or one after it and before every token that is not kept
+  u32 listed;  // so many, in order, in the list; 0: not listed
+};
+
+// Up to so many tokens are kept in a list.
+constexpr u32 kMostListed = kListed / 2;
+// Groups whose tokens are tried first for an unbounded top-p.
+constexpr u32 kLeadingGroups = 128;
+
+__device__ inline Kept KeptList(const Shared& shared, u32 count) { return {shared.list[count - 1], count}; }
+
+// Top-p over the listed first `count`.
+__device__ inline Kept TopPOfList(Shared& shared, u32 count, u32 top_p, const Scale& scale) {
+  const u64 target = TopPThreshold(SumOfList(shared, count, scale), top_p);
+  return KeptList(shared, PrefixReaching(shared, count, target, scale));
+}
+
+// Top-p over all candidates from `last`, which weigh `sum` together.
+__device__ inline Kept TopPOfRow(const Row& row, const View& view, u64 sum, u64 last, const Scale& scale) {
+  const u64 target = TopPThreshold(sum, row.shared.input.top_p);
+  // Of a peaked row the leading tokens will do.
+  const u32 leading = SelectFirst(row, view, kLeadingGroups, last);
+  const u32 count = PrefixReaching(row.shared, leading, target, scale);
+  if (count != 0) return KeptList(row.shared, count);
+  const u64 cut = FindCut(row.shared, kRankDigits, target, [&](u32 from, auto visit) {
+    VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)),
+              [&](u64 rank) { visit(rank, WeightOf(KeyOfRank(rank), scale)); });
+  });
+  return {cut, 0};
+}
+
+// All filters but an unbounded top-p. `floor` is MinPFloor's.
+__device__ inline Kept Filter(const Row& row, const View& view, u32 floor, const Scale& scale) {
+  Shared& shared = row.shared;
+  const RowInput& input = shared.input;
+  const u64 last = RankOf(floor, kNone);
+  if (input.top_k == 0) {
+    if (floor == 1) return {last, 0};
+    const u32 count = Collect(row, view, last);
+    if (count > kMostListed) return {last, 0};
+    SortList(shared, count);
+    return KeptList(shared, count);
+  }
+  if (input.top_k <= kMostListed) {
+    const u32 count = SelectFirst(row, view, input.top_k, last);
+    if (input.top_p == 0) return KeptList(shared, count);
+    return TopPOfList(shared, count, input.top_p, scale);
+  }
+  const Mass all = MassFrom(row, view, last, scale);
+  Kept kept = {last, 0};
+  if (all.count > input.top_k) kept.last = EndOfFirst(row, view, input.top_k, last);
+  if (input.top_p == 0) return kept;
+  const u64 sum = all.count > input.top_k ? MassFrom(row, view, kept.last, scale).sum : all.sum;
+  return TopPOfRow(row, view, sum, kept.last, scale);
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,91 @@
+// Options to flags, and answers back.
+#include "kernels/cuda/input.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/law/row_law.h"
+
+namespace sortition::kernels::cuda {
+namespace {
+
+// Of top-k: up to so many kept tokens stand in a list (kMostListed of filter.cuh).
+constexpr uint32_t kMostListed = 1024;
+// Blocks that a multiprocessor runs at once, and how many such waves a launch is cut into: the last blocks of early
+// rows then work while later rows are read.
+constexpr uint32_t kBlocksAtOnce = 4;
+constexpr uint32_t kWaves = 2;
+
+Distribution DistributionOf(const DistributionOutput& output, uint32_t token, const TopToken* top) {
+  Distribution distribution;
+  distribution.max_bits = output.max_bits;
+  distribution.weight_sum = output.weight_sum;
+  distribution.chosen = {token, output.chosen_bits};
+  distribution.rank = output.rank;
+  distribution.top.reserve(output.top_count);
+  for (uint32_t i = 0; i < output.top_count; ++i) distribution.top.push_back({top[i].token, top[i].bits});
+  return distribution;
+}
+
+}  // namespace
+
+RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary) {
+  SORTITION_CHECK(vocabulary >= 1 && vocabulary <= kMaxVocabulary);
+  RowInput input;
+  input.temperature = parameters.temperature;
+  input.dtype = dtype;
+  input.vocabulary = vocabulary;
+  input.multiplier = parameters.multiplier;
+  input.exponent = parameters.exponent;
+  input.window = parameters.window;
+  input.min_p_distance = parameters.min_p_distance;
+  input.top_k = parameters.top_k < vocabulary ? parameters.top_k : 0;
+  input.top_p = parameters.top_p;
+  input.repetition = parameters.repetition;
+  input.inverse_repetition = parameters.inverse_repetition;
+  input.seed_low = uint32_t(noise.seed);
+  input.seed_high = uint32_t(noise.seed >> 32);
+  input.position = noise.position;
+  input.stream = noise.stream;
+  input.raw_top_count = std::min(parameters.raw_top, vocabulary);
+  input.processed_top_count = std::min(parameters.processed_top, vocabulary);
+  if (parameters.mask_nan) input.flags |= kFlagMaskNan;
+  if (parameters.greedy) input.flags |= kFlagGreedy;
+  if (parameters.raw_logprob) input.flags |= kFlagRaw;
+  if (parameters.processed_logprob) input.flags |= kFlagProcessed;
+  if (!parameters.greedy && (input.top_k == 0 || input.top_k > kMostListed)) input.flags |= kFlagOpenRace;
+  return input;
+}
+
+bool NeedsWeights(const RowInput& input) {
+  if ((input.flags & kFlagRaw) != 0) return true;
+  const bool is_processed = (input.flags & kFlagProcessed) != 0;
+  return (input.flags & kFlagGreedy) == 0 && input.top_k == 0 && (input.top_p != 0 || is_processed);
+}
+
+Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors) {
+  SORTITION_CHECK(rows >= 1 && largest_groups >= 1 && multiprocessors >= 1);
+  const uint32_t tiles = (largest_groups + kTileGroups - 1) / kTileGroups;
+  const uint32_t wanted = std::max(1u, kWaves * kBlocksAtOnce * multiprocessors / rows);  // blocks of a row
+  const uint32_t chunk_tiles = std::clamp((tiles + wanted - 1) / wanted, 1u, kMaxChunkGroups / kTileGroups);
+  return {chunk_tiles * kTileGroups, (tiles + chunk_tiles - 1) / chunk_tiles};
+}
+
+RowAnswer AnswerOf(const RowParameters& parameters, const RowOutput& output, const TopToken* raw_top,
+                   const TopToken* processed_top) {
+  RowAnswer answer;
+  answer.error = output.error;
+  if (answer.error != RowError::kNone) {
+    answer.error_token = output.error_token;
+    return answer;
+  }
+  answer.token = output.token;
+  if (parameters.processed_logprob) {
+    answer.kept = output.kept;
+    answer.processed = DistributionOf(output.processed, output.token, processed_top);
+  }
+  if (parameters.raw_logprob) answer.raw = DistributionOf(output.raw, output.token, raw_top);
+  return answer;
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,150 @@
+// What host and kernels share of a batch in device memory. Plain data; every pointer is the device's.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/row.h"
+
+#ifdef __CUDACC__
+#define SORTITION_HOST_DEVICE __host__ __device__
+#else
+#define SORTITION_HOST_DEVICE
+#endif
+
+namespace sortition::kernels::cuda {
+
+// A row's logits start at a multiple of so many bytes.
+inline constexpr uint32_t kLogitsAlignment = 16;
+
+// Threads of a block; a row is read by several blocks, and the last of them to arrive samples it.
+inline constexpr uint32_t kThreads = 256;
+
+// What a block reads of a row, in groups of 64 tokens: a multiple of kTileGroups, which a warp reads at once.
+inline constexpr uint32_t kTileGroups = 32;
+inline constexpr uint32_t kMaxChunkGroups = 1024;
+
+// RowInput::flags
+inline constexpr uint32_t kFlagMaskNan = 1;
+inline constexpr uint32_t kFlagGreedy = 2;
+inline constexpr uint32_t kFlagRaw = 4;        // the raw distribution is asked for
+inline constexpr uint32_t kFlagProcessed = 8;  // the processed one is
+inline constexpr uint32_t kFlagOpenRace = 16;  // more tokens than fit a list may race: the read leaves groups' noise
+
+// A row as the host asks for it. Fields without a comment are those of kernels::RowParameters and NoiseKey.
+struct RowInput {
+  const void* logits = nullptr;           // kLogitsAlignment
+  const uint32_t* allowed = nullptr;      // one bit a token, set = allowed; null: all
+  const TokenPatch* patches = nullptr;    // sorted by token
+  const uint32_t* position_at = nullptr;  // where the position stands when the kernels run; null: `position`
+  uint32_t* scratch = nullptr;            // ScratchWords, 8-byte aligned
+  struct TopToken* raw_top = nullptr;
+  struct TopToken* processed_top = nullptr;
+  double temperature = 1;
+  DType dtype = DType::kF32;
+  uint32_t vocabulary = 0;  // live tokens
+  uint32_t patch_count = 0;
+  uint32_t flags = 0;
+  uint32_t multiplier = 0;
+  int32_t exponent = 0;
+  uint32_t window = 0;
+  uint32_t min_p_distance = 0;
+  uint32_t top_k = 0;  // below `vocabulary`
+  uint32_t top_p = 0;
+  uint32_t repetition = 0;
+  uint32_t inverse_repetition = 0;
+  uint32_t seed_low = 0;
+  uint32_t seed_high = 0;
+  uint32_t position = 0;
+  uint32_t stream = 0;
+  uint32_t raw_top_count = 0;  // as many as `raw_top` has room for
+  uint32_t processed_top_count = 0;
+};
+
+// One of a distribution's first tokens, in order.
+struct TopToken {
+  uint32_t token = 0;
+  uint32_t bits = 0;
+  float logprob = 0;
+};
+
+struct DistributionOutput {
+  uint64_t weight_sum = 0;
+  uint32_t max_bits = 0;
+  uint32_t chosen_bits = 0;
+  uint32_t rank = 0;
+  uint32_t top_count = 0;
+  float logprob = 0;  // of the chosen token: law::Logprob
+  uint32_t unused = 0;
+};
+
+struct RowOutput {
+  RowError error = RowError::kNone;  // otherwise nothing but `error_token` is set
+  uint32_t error_token = 0;
+  uint32_t token = 0;
+  uint32_t kept = 0;
+  DistributionOutput raw;
+  DistributionOutput processed;
+};
+
+// What blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.
+struct RowState {
+  uint32_t read_arrivals = 0;
+  uint32_t weigh_arrivals = 0;
+  uint32_t sent_error = 0;     // complement of 2 * token + (0: NaN, 1: too large), of the first sent logit that fails
+  uint32_t changed_error = 0;  // complement of the first token that its patch makes too large
+  uint32_t pending = 0;        // what is left to the second kernel
+  uint32_t max_key = 0;        // after changes
+  uint32_t raw_max_key = 0;
+  uint32_t token = 0;
+  uint32_t token_key = 0;
+  uint32_t floor = 0;  // key: what min-p keeps
+  // Sums of the second kernel.
+  uint32_t raw_before = 0;  // tokens before the chosen one
+  uint32_t processed_before = 0;
+  uint32_t processed_count = 0;
+  uint32_t unused = 0;
+  uint64_t raw_sum = 0;
+  uint64_t processed_sum = 0;
+};
+
+// RowState::pending
+inline constexpr uint32_t kPendingSample = 1;  // the draw itself: top-p needs the row's sum first
+inline constexpr uint32_t kPendingProcessed = 2;
+inline constexpr uint32_t kPendingRaw = 4;
+
+// The kernels' one argument.
+struct BatchView {
+  const RowInput* inputs = nullptr;
+  RowState* states = nullptr;
+  RowOutput* outputs = nullptr;
+  int32_t* tokens = nullptr;  // one a row, -1 where the row failed; null: not wanted
+  float* logprobs = nullptr;  // one a row: raw if asked for, else processed, else 0; null: not wanted
+  uint32_t chunk_groups = 0;
+};
+
+SORTITION_HOST_DEVICE inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + 63) / 64; }
+
+// A row's areas in its scratch, in words.
+struct ScratchLayout {
+  uint32_t noise;       // u64 a group: L of its owner, and later the bound of its race keys
+  uint32_t maxima;      // a group's largest key, of tokens that show what was sent
+  uint32_t raw_maxima;  // the same of all tokens, where the two differ
+  uint32_t visible;     // one bit a token: shows what was sent; of rows with patches
+  uint32_t lists;       // two lists of groups, u16
+  uint32_t patch_keys;
+  uint32_t words;
+};
+
+SORTITION_HOST_DEVICE inline ScratchLayout LayScratch(uint32_t groups, uint32_t patches) {
+  ScratchLayout layout;
+  layout.noise = 0;
+  layout.maxima = 2 * groups;
+  layout.raw_maxima = 3 * groups;
+  layout.visible = 4 * groups;
+  layout.lists = 6 * groups;
+  layout.patch_keys = 7 * groups;
+  layout.words = (7 * groups + patches + 3) / 4 * 4;
+  return layout;
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,27 @@
+// What nvcc and the form that a host compiler makes of these kernels spell differently, and what all of them share.
+//
+// The host's form comes with the CUDA built-ins that are used here under the same names; it defines KERNEL_SHARED.
+#pragma once
+
+#include "kernels/cuda/layout.h"
+#include "kernels/law/law.cuh"
+
+// Declares `name`, of a type without constructors, in the memory that a block shares.
+#ifndef KERNEL_SHARED
+#define KERNEL_SHARED(type, name) __shared__ type name
+#endif
+
+namespace sortition::kernels::cuda {
+
+using namespace law::device;  // the law's text
+using u16 = uint16_t;
+
+constexpr u32 kWarps = kThreads / 32;
+constexpr u32 kAllLanes = 0xffffffffu;
+constexpr u32 kNone = 0xffffffffu;
+
+__device__ inline u32 Thread() { return threadIdx.x; }
+__device__ inline u32 Lane() { return threadIdx.x % 32; }
+__device__ inline u32 Warp() { return threadIdx.x / 32; }
+
+}  // namespace sortition::kernels::cuda

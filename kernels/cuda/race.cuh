@@ -1,0 +1,155 @@
+// The draw: the law's grouped race, run only where it can still be won.
+//
+// A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below. So
+// the groups that are expanded are those whose bound does not lose to the best token so far; the best is found early by
+// taking the smallest bounds first. This prunes; it decides nothing.
+#pragma once
+
+#include "kernels/cuda/filter.cuh"
+#include "kernels/cuda/read.cuh"
+
+namespace sortition::kernels::cuda {
+
+constexpr i64 kNever = 0x7fffffffffffffff;
+constexpr i64 kOctave = i64{1} << 32;  // of a race key
+
+// A thread's, or the block's, best token so far.
+class Race {
+ public:
+  __device__ Race(Shared& shared, const Scale& scale)
+      : shared_(shared), scale_(scale), draw_(KeyOfDraw(shared.input)) {}
+
+  __device__ i64 best() const { return best_; }
+  __device__ u64 winner() const { return winner_; }
+
+  // Lets a token race. Tokens of one group, one after the other, share what they have in common.
+  __device__ void Run(u64 rank) {
+    const u32 token = TokenOfRank(rank);
+    const u32 t = DistanceOf(KeyOfRank(rank), scale_);
+    if (t == kDead) return;
+    if (token / kGroupSize != group_) {
+      group_ = token / kGroupSize;
+      group_word_ = WordOf(NoiseWords(group_ / 2, kGroupTag, draw_), group_);
+      a_ = NegLog2(Uniform(group_word_));
+      owner_log_ = OwnerLog(a_);
+    }
+    // As good as the owner would be, and so no worse than any token.
+    i64 race_key = i64(RaceKey(t, owner_log_));
+    if (race_key > best_) return;
+    if (Owner(group_word_) != token % kGroupSize) {
+      const u64 b = NegLog2(Uniform(WordOf(NoiseWords(token / 2, kTokenTag, draw_), token)));
+      race_key = i64(RaceKey(t, OtherLog(a_, b)));
+    }
+    // Of equal race keys the lower id wins.
+    if (race_key > best_ || (race_key == best_ && token >= TokenOfRank(winner_))) return;
+    best_ = race_key;
+    winner_ = rank;
+  }
+
+  // Makes the best of any thread that of all.
+  __device__ void Share() {
+    for (u32 step = 16; step > 0; step /= 2) {
+      Take(__shfl_xor_sync(kAllLanes, best_, step), __shfl_xor_sync(kAllLanes, winner_, step));
+    }
+    __syncthreads();
+    if (Lane() == 0) {
+      shared_.warp_values[Warp()] = u64(best_);
+      shared_.warp_ranks[Warp()] = winner_;
+    }
+    __syncthreads();
+    for (u32 warp = 0; warp < kWarps; ++warp) Take(i64(shared_.warp_values[warp]), shared_.warp_ranks[warp]);
+  }
+
+ private:
+  __device__ void Take(i64 race_key, u64 rank) {
+    if (race_key > best_ || (race_key == best_ && TokenOfRank(rank) >= TokenOfRank(winner_))) return;
+    best_ = race_key;
+    winner_ = rank;
+  }
+
+  Shared& shared_;
+  const Scale scale_;
+  const DrawKey draw_;
+  i64 best_ = kNever;
+  u64 winner_ = 0;  // rank; its token is the largest number
+  u32 group_ = kNone;
+  u64 group_word_ = 0;
+  u64 a_ = 0;
+  u64 owner_log_ = 0;
+};
+
+// The smallest bound of any group, over the block; leaves every group's where its noise was.
+__device__ inline i64 BoundGroups(const Row& row, const View& view, u64 last, const Scale& scale) {
+  const u32 floor = KeyOfRank(last);
+  i64 least = kNever;
+  for (u32 i = Thread(); i < row.groups; i += kThreads) {
+    const u32 key = view.maxima[i];
+    const u32 t = key >= floor ? DistanceOf(key, scale) : kDead;
+    const i64 bound = t == kDead ? kNever : i64(RaceKey(t, u64(row.noise()[i])));
+    row.noise()[i] = bound;
+    least = min(least, bound);
+  }
+  for (u32 step = 16; step > 0; step /= 2) least = min(least, i64(__shfl_xor_sync(kAllLanes, least, step)));
+  __syncthreads();
+  if (Lane() == 0) row.shared.warp_values[Warp()] = u64(least);
+  __syncthreads();
+  for (u32 warp = 0; warp < kWarps; ++warp) least = min(least, i64(row.shared.warp_values[warp]));
+  return least;
+}
+
+// Lets the groups race whose bound is at most `most` or, the first time, whose maximum is `likely_key`; none twice.
+__device__ inline void ExpandGroups(const Row& row, const View& view, u64 last, i64 most, u32 likely_key, Race* race) {
+  i64* const bounds = row.noise();
+  u16* const list = row.survivor_list();
+  const u32 count = ListGroups(row, list, [&](u32 group) {
+    const i64 bound = bounds[group];
+    if (bound == kNever || (bound > most && view.maxima[group] != likely_key)) return false;
+    bounds[group] = kNever;
+    return true;
+  });
+  VisitGroups(row, view, list, count, [&](u32 key, u32 token) {
+    const u64 rank = RankOf(key, token);
+    if (rank >= last) race->Run(rank);
+  });
+}
+
+// The race among all the tokens from `last` on. Needs kFlagOpenRace.
+__device__ inline u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Scale& scale) {
+  Race race(row.shared, scale);
+  const i64 least = BoundGroups(row, view, last, scale);
+  VisitPatched(row, view, [&](u32 key, u32 token) {
+    const u64 rank = RankOf(key, token);
+    if (rank >= last) race.Run(rank);
+  });
+  race.Share();
+  // The group of the smallest bound, and one that has a likeliest token, for the first's owner may be masked. Then
+  // bounds from the smallest up, in steps of octaves, until the next cannot win.
+  u32 ties = 0;
+  for (u32 i = Thread(); i < row.groups; i += kThreads) ties += view.maxima[i] == max_key;
+  const bool is_likely_few = CountOfAll(row.shared, ties) <= kWarps;
+  i64 reach = least;
+  for (u32 octaves = 0; least != kNever; octaves = max(2u, 2 * octaves)) {
+    const bool is_end = octaves != 0 && (octaves > 256 || race.best() <= least + octaves * kOctave);
+    reach = is_end ? race.best() : least + octaves * kOctave;
+    ExpandGroups(row, view, last, reach, octaves == 0 && is_likely_few ? max_key : 0, &race);
+    race.Share();
+    if (is_end) break;
+  }
+  return race.winner();
+}
+
+__device__ inline u64 RaceOfList(Shared& shared, u32 count, const Scale& scale) {
+  if (count == 1) return shared.list[0];
+  Race race(shared, scale);
+  for (u32 i = Thread(); i < count; i += kThreads) race.Run(shared.list[i]);
+  race.Share();
+  return race.winner();
+}
+
+// The kept token of the smallest race key.
+__device__ inline u64 Draw(const Row& row, const View& view, const Kept& kept, u32 max_key, const Scale& scale) {
+  return kept.listed != 0 ? RaceOfList(row.shared, kept.listed, scale)
+                          : RaceOfRow(row, view, kept.last, max_key, scale);
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,265 @@
+// The one pass over the logits that every row pays: the largest key of each group, and the check of the domain.
+//
+// A warp reads a tile: eight loads of 16 bytes a lane, all under way before the first is used. 8 lanes (of 16-bit
+// elements; 16 of f32) hold one group of each load. Logits are compared as signed integers in the order of the numbers
+// whose bits they are, 16-bit ones two at a time.
+#pragma once
+
+#include "kernels/cuda/row.cuh"
+
+namespace sortition::kernels::cuda {
+
+constexpr u32 kLoads = 8;
+
+// A word of one or two elements in the order of integers; its own inverse. -NaN comes first, NaN last.
+template <DType kType>
+struct Order;
+
+template <>
+struct Order<DType::kF32> {
+  static constexpr u32 kNothing = 0x80000000u;
+  __device__ static u32 Of(u32 word) { return word ^ (u32(i32(word) >> 31) & 0x7fffffffu); }
+  __device__ static u32 Max(u32 a, u32 b) { return u32(max(i32(a), i32(b))); }
+  __device__ static u32 Min(u32 a, u32 b) { return u32(min(i32(a), i32(b))); }
+  // A word with what is not visible replaced by kNothing; `visible`: one bit an element.
+  __device__ static u32 Show(u32 word, u32 visible) { return (visible & 1) != 0 ? word : kNothing; }
+  // Whether the extremes are all numbers below 65504.
+  __device__ static bool InDomain(u32 lowest, u32 highest) {
+    return i32(highest) < i32(0x477fe000u) && i32(lowest) >= i32(Of(0xff800000u));
+  }
+  __device__ static u32 LargestBits(u32 word) { return Of(word); }
+};
+
+template <DType kType>
+struct OrderOfHalves {
+  static constexpr u32 kNothing = 0x80008000u;
+  // All bits of a half are its sign.
+  __device__ static u32 Of(u32 word) { return word ^ (__byte_perm(word, 0, 0xbb99) & 0x7fff7fffu); }
+  __device__ static u32 Max(u32 a, u32 b) { return __vmaxs2(a, b); }
+  __device__ static u32 Min(u32 a, u32 b) { return __vmins2(a, b); }
+  __device__ static u32 Show(u32 word, u32 visible) {
+    const u32 shown = ((visible & 1) != 0 ? 0xffffu : 0u) | ((visible & 2) != 0 ? 0xffff0000u : 0u);
+    return (word & shown) | (kNothing & ~shown);
+  }
+  __device__ static i32 Lower(u32 word) { return i32(word << 16) >> 16; }
+  __device__ static i32 Upper(u32 word) { return i32(word) >> 16; }
+  __device__ static bool InDomain(u32 lowest, u32 highest) {
+    // From the first element that is 65504 or more; down to -Inf.
+    constexpr i32 kTooLarge = kType == DType::kF16 ? 0x7bff : 0x4780;
+    constexpr i32 kLeast = kType == DType::kF16 ? -0x7c01 : -0x7f81;
+    return max(Lower(highest), Upper(highest)) < kTooLarge && min(Lower(lowest), Upper(lowest)) >= kLeast;
+  }
+  __device__ static u32 LargestBits(u32 word) {
+    const u32 half = Of(u32(max(Lower(word), Upper(word)))) & 0xffffu;
+    return kType == DType::kF16 ? WidenF16(half) : WidenBf16(half);
+  }
+};
+template <>
+struct Order<DType::kF16> : OrderOfHalves<DType::kF16> {};
+template <>
+struct Order<DType::kBF16> : OrderOfHalves<DType::kBF16> {};
+
+// Reports what fails the row and returns the quad with -Inf for every NaN. Seldom called.
+template <DType kType>
+__device__ typename Elements<kType>::Quad Judge(const Row& row, typename Elements<kType>::Quad quad, u32 first) {
+  using E = Elements<kType>;
+#pragma unroll
+  for (u32 i = 0; i < E::kPerQuad; ++i) {
+    const u32 bits = E::Bits(quad, i);
+    const bool nan = IsNan(bits);
+    if (IsTooLarge(bits) || (nan && !row.Has(kFlagMaskNan))) {
+      atomicMax(&row.state.sent_error, ~(2 * (first + i) + (nan ? 0u : 1u)));
+    }
+    if (!nan) continue;
+    if (E::kBytes == 4) {
+      quad.words[i] = E::kMaskedWord;
+    } else {
+      const u32 half = i % 2 == 0 ? 0xffffu : 0xffff0000u;
+      quad.words[i / 2] = (quad.words[i / 2] & ~half) | (E::kMaskedWord & half);
+    }
+  }
+  return quad;
+}
+
+// Leaves in values[0] of each lane the largest of values[GroupOfLane] over the lanes of its group.
+template <DType kType>
+__device__ void ReduceOverLanes(u32 (&values)[kLoads]) {
+  u32 distance = Elements<kType>::kQuads / 2;
+#pragma unroll
+  for (u32 half = kLoads / 2; half >= 1; half /= 2, distance /= 2) {
+    const bool upper = (Lane() & distance) != 0;
+#pragma unroll
+    for (u32 i = 0; i < half; ++i) {
+      const u32 mine = upper ? values[i + half] : values[i];
+      const u32 other = upper ? values[i] : values[i + half];
+      values[i] = Order<kType>::Max(mine, __shfl_xor_sync(kAllLanes, other, distance));
+    }
+  }
+  if (distance != 0) values[0] = Order<kType>::Max(values[0], __shfl_xor_sync(kAllLanes, values[0], distance));
+}
+
+// Reads a warp's tile from `tile_group`. `visible` is of the chunk that begins at `chunk_group`, or null.
+template <DType kType>
+__device__ void ReadTile(const Row& row, u32 tile_group, u32 chunk_group, const u32* visible) {
+  using E = Elements<kType>;
+  constexpr u32 kGroupsPerLoad = 32 / E::kQuads;
+  const u32 vocabulary = row.shared.input.vocabulary;
+  const u32 first = tile_group * kGroupSize + Lane() * E::kPerQuad;
+  typename E::Quad quads[kLoads];
+#pragma unroll
+  for (u32 load = 0; load < kLoads; ++load) {
+    const u32 token = first + load * 32 * E::kPerQuad;
+    if (token < vocabulary) {
+      quads[load] = E::Load(row.shared.input.logits, token, vocabulary);
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) quads[load].words[i] = E::kMaskedWord;
+    }
+  }
+
+  u32 largest[kLoads];
+  u32 highest = Order<kType>::kNothing;
+  u32 lowest = ~Order<kType>::kNothing;
+  const auto largest_of = [](const typename E::Quad& quad) {
+    u32 result = Order<kType>::kNothing;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) result = Order<kType>::Max(result, Order<kType>::Of(quad.words[i]));
+    return result;
+  };
+#pragma unroll
+  for (u32 load = 0; load < kLoads; ++load) {
+    largest[load] = largest_of(quads[load]);
+    highest = Order<kType>::Max(highest, largest[load]);
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) lowest = Order<kType>::Min(lowest, Order<kType>::Of(quads[load].words[i]));
+  }
+  if (!Order<kType>::InDomain(lowest, highest)) {
+#pragma unroll
+    for (u32 load = 0; load < kLoads; ++load) {
+      quads[load] = Judge<kType>(row, quads[load], first + load * 32 * E::kPerQuad);
+      largest[load] = largest_of(quads[load]);
+    }
+  }
+
+  // After the reduction a lane has the maximum of one group of one load.
+  const u32 load_of_lane = Lane() / (E::kQuads / kLoads) % kLoads;
+  const u32 group = tile_group + load_of_lane * kGroupsPerLoad + Lane() / E::kQuads;
+  if (visible == nullptr || row.Has(kFlagRaw)) {
+    u32 reduced[kLoads];
+#pragma unroll
+    for (u32 load = 0; load < kLoads; ++load) reduced[load] = largest[load];
+    ReduceOverLanes<kType>(reduced);
+    u32* const maxima = visible == nullptr ? row.maxima() : row.raw_maxima();
+    if (group < row.groups) maxima[group] = Key(Canonical(Order<kType>::LargestBits(reduced[0])));
+  }
+  if (visible == nullptr) return;
+#pragma unroll
+  for (u32 load = 0; load < kLoads; ++load) {
+    const u32 token = first + load * 32 * E::kPerQuad;
+    largest[load] = Order<kType>::kNothing;
+    if (token >= vocabulary) continue;
+    const u32 bits = VisibleBits(visible, token - chunk_group * kGroupSize);
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 shown = Order<kType>::Show(Order<kType>::Of(quads[load].words[i]), bits >> (i * E::kPerQuad / 4));
+      largest[load] = Order<kType>::Max(largest[load], shown);
+    }
+  }
+  ReduceOverLanes<kType>(largest);
+  if (group < row.groups) row.maxima()[group] = Key(Canonical(Order<kType>::LargestBits(largest[0])));
+}
+
+// The first patch of a token >= `token`.
+__device__ inline u32 FirstPatch(const RowInput& input, u32 token) {
+  u32 low = 0;
+  u32 high = input.patch_count;
+  while (low < high) {
+    const u32 middle = low + (high - low) / 2;
+    if (input.patches[middle].token < token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// f32 bits of a token as it was sent.
+__device__ inline u32 SentBits(const RowInput& input, u32 token) {
+  if (input.dtype == DType::kF32) return static_cast<const u32*>(input.logits)[token];
+  const u32 half = static_cast<const u16*>(input.logits)[token];
+  return input.dtype == DType::kF16 ? WidenF16(half) : WidenBf16(half);
+}
+
+__device__ inline u32 ChangedKey(const Row& row, const TokenPatch& patch) {
+  const RowInput& input = row.shared.input;
+  if ((patch.flags & TokenPatch::kBanned) != 0) return 0;
+  const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
+  const u32 bits = Changed(Canonical(SentBits(input, patch.token)), patch.bias, repeated ? input.repetition : 0,
+                           repeated ? input.inverse_repetition : 0, patch.penalty);
+  if (!IsTooLarge(bits)) return Key(bits);
+  atomicMax(&row.state.changed_error, ~patch.token);
+  return 0;
+}
+
+// Lays the chunk's masks and patches out: the bitmap of what shows, on chip and in the scratch, and the patches' keys.
+__device__ inline void LayChanges(const Row& row, u32 first_group, u32 end_group) {
+  const RowInput& input = row.shared.input;
+  const u32 first_word = 2 * first_group;
+  const u32 words = min(2 * end_group, (input.vocabulary + 31) / 32) - first_word;
+  for (u32 i = Thread(); i < words; i += kThreads) {
+    row.shared.visible[i] = input.allowed != nullptr ? input.allowed[first_word + i] : 0xffffffffu;
+  }
+  __syncthreads();
+  if (input.patch_count == 0) return;
+  const u32 first_patch = FirstPatch(input, first_group * kGroupSize);
+  const u32 end_patch = FirstPatch(input, end_group * kGroupSize);
+  for (u32 i = first_patch + Thread(); i < end_patch; i += kThreads) {
+    const TokenPatch patch = input.patches[i];
+    const u32 offset = patch.token - first_group * kGroupSize;
+    const u32 bit = 1u << (offset % 32);
+    const bool allowed = (atomicAnd(&row.shared.visible[offset / 32], ~bit) & bit) != 0;
+    row.patch_keys()[i] = allowed ? ChangedKey(row, patch) : 0;
+  }
+  __syncthreads();
+  for (u32 i = Thread(); i < words; i += kThreads) row.visible_words()[first_word + i] = row.shared.visible[i];
+}
+
+__device__ inline DrawKey KeyOfDraw(const RowInput& input) {
+  DrawKey key;
+  key.seed_low = input.seed_low;
+  key.seed_high = input.seed_high;
+  key.position = input.position;
+  key.stream = input.stream;
+  return key;
+}
+
+// What every token of the groups meets at least, for the race: noise does not wait for logits.
+__device__ inline void MakeNoise(const Row& row, u32 first_group, u32 end_group) {
+  const DrawKey key = KeyOfDraw(row.shared.input);
+  for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
+    const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);
+    for (u32 i = group; i < group + 2 && i < end_group; ++i) {
+      row.noise()[i] = i64(OwnerLog(NegLog2(Uniform(WordOf(words, i)))));
+    }
+  }
+}
+
+// Groups [first_group, end_group) of the row; first_group is a multiple of kTileGroups.
+__device__ inline void ReadChunk(const Row& row, u32 first_group, u32 end_group) {
+  const u32* visible = nullptr;
+  if (row.IsVisibleInPart()) {
+    LayChanges(row, first_group, end_group);
+    visible = row.shared.visible;
+  }
+  WithElements(row.shared.input.dtype, [&](auto elements) {
+    using E = decltype(elements);
+    constexpr u32 kGroups = kLoads * 32 / E::kQuads;
+    for (u32 group = first_group + Warp() * kGroups; group < end_group; group += kWarps * kGroups) {
+      ReadTile<E::kDType>(row, group, first_group, visible);
+    }
+  });
+  if (row.Has(kFlagOpenRace)) MakeNoise(row, first_group, end_group);
+}
+
+}  // namespace sortition::kernels::cuda

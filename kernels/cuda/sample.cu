@@ -1,0 +1,215 @@
+// The two kernels. A row is read, and weighed, by several blocks; the last of them to arrive goes on with it alone.
+//
+// The first reads every row and samples all but those whose top-p needs the row's sum of weights. The second is for
+// rows that need such a sum; a batch without any is done after the first. x counts a row's chunks, y rows.
+#include "kernels/cuda/describe.cuh"
+#include "kernels/cuda/race.cuh"
+#include "kernels/cuda/read.cuh"
+#include "kernels/cuda/weigh.cuh"
+
+namespace sortition::kernels::cuda {
+namespace {
+
+__device__ void OpenInput(Shared& shared, const BatchView& batch) {
+  static_assert(sizeof(RowInput) % 4 == 0 && sizeof(RowInput) / 4 <= kThreads);
+  const u32* const from = reinterpret_cast<const u32*>(batch.inputs + blockIdx.y);
+  if (Thread() < sizeof(RowInput) / 4) reinterpret_cast<u32*>(&shared.input)[Thread()] = from[Thread()];
+  __syncthreads();
+  if (Thread() == 0 && shared.input.position_at != nullptr) shared.input.position = *shared.input.position_at;
+  __syncthreads();
+}
+
+// True in the last block of the row to arrive, which then sees what all of them wrote, and finds the counter at zero
+// for the next launch.
+__device__ bool IsLastToArrive(Shared& shared, u32* arrivals, u32 blocks) {
+  __syncthreads();
+  if (Thread() == 0) {
+    __threadfence();
+    shared.is_last = atomicAdd(arrivals, 1u) == blocks - 1;
+    __threadfence();
+    if (shared.is_last != 0) *arrivals = 0;
+  }
+  __syncthreads();
+  return shared.is_last != 0;
+}
+
+__device__ void Answer(const Row& row, const BatchView& batch, u32 token) {
+  if (Thread() != 0) return;
+  row.output.error = RowError::kNone;
+  row.output.error_token = 0;
+  row.output.token = token;
+  if (batch.tokens != nullptr) batch.tokens[blockIdx.y] = i32(token);
+}
+
+__device__ void Fail(const Row& row, const BatchView& batch, RowError error, u32 token) {
+  if (Thread() != 0) return;
+  row.state.pending = 0;
+  row.output.error = error;
+  row.output.error_token = token;
+  if (batch.tokens != nullptr) batch.tokens[blockIdx.y] = -1;
+  if (batch.logprobs != nullptr) batch.logprobs[blockIdx.y] = 0;
+}
+
+// The logprob that goes with the token, once it is known.
+__device__ void AnswerLogprob(const Row& row, const BatchView& batch) {
+  if (Thread() != 0 || batch.logprobs == nullptr) return;
+  float logprob = 0;
+  if (row.Has(kFlagProcessed)) logprob = row.output.processed.logprob;
+  if (row.Has(kFlagRaw)) logprob = row.output.raw.logprob;
+  batch.logprobs[blockIdx.y] = logprob;
+}
+
+// Takes what blocks have found wrong with the row, and leaves the state ready for the next launch. True if something
+// is.
+__device__ bool HasFailed(const Row& row, const BatchView& batch) {
+  Shared& shared = row.shared;
+  if (Thread() == 0) {
+    shared.sent_error = row.state.sent_error;
+    shared.changed_error = row.state.changed_error;
+    row.state.sent_error = 0;
+    row.state.changed_error = 0;
+  }
+  __syncthreads();
+  if (shared.sent_error != 0) {
+    const u32 code = ~shared.sent_error;
+    Fail(row, batch, code % 2 == 0 ? RowError::kNaN : RowError::kLogitTooLarge, code / 2);
+  } else if (shared.changed_error != 0) {
+    Fail(row, batch, RowError::kLogitTooLarge, ~shared.changed_error);
+  }
+  return shared.sent_error != 0 || shared.changed_error != 0;
+}
+
+// The first of the tokens that have the largest key, as rank.
+__device__ u64 First(const Row& row, const View& view, u32 max_key) {
+  u32 first = kNone;
+  VisitFrom(row, view, RankOf(max_key, kNone), [&](u64 rank) { first = min(first, TokenOfRank(rank)); });
+  return RankOf(max_key, ~MaxOfAll(row.shared, ~first));
+}
+
+__device__ void SampleGreedy(const Row& row, const BatchView& batch, const View& view, u32 max_key, u64* winner) {
+  *winner = First(row, view, max_key);
+  Answer(row, batch, TokenOfRank(*winner));
+  if (row.Has(kFlagProcessed)) DescribePointMass(row, *winner);
+}
+
+// Filters, draws and describes; the processed distribution may be left to the second kernel.
+__device__ u32 SampleDrawn(const Row& row, const BatchView& batch, const View& view, u32 max_key, u32 floor,
+                           u64* winner) {
+  const RowInput& input = row.shared.input;
+  const Scale scale = ScaleOf(input, max_key);
+  const Kept kept = Filter(row, view, floor, scale);
+  *winner = Draw(row, view, kept, max_key, scale);
+  Answer(row, batch, TokenOfRank(*winner));
+  if (!row.Has(kFlagProcessed)) return 0;
+  if (kept.listed != 0) {
+    DescribeList(row, kept.listed, *winner, max_key, scale);
+    return 0;
+  }
+  if (input.top_k == 0) return kPendingProcessed;
+  const Mass mass = MassFrom(row, view, kept.last, scale);
+  const u32 rank = CountFrom(row, view, *winner);
+  DescribePrefix(row, view, kept.last, mass, rank, *winner, max_key);
+  return 0;
+}
+
+// All that follows the read of a row, but for sums over the whole of it.
+__device__ void FinishRead(const Row& row, const BatchView& batch) {
+  if (HasFailed(row, batch)) return;
+  const RowInput& input = row.shared.input;
+  u32 raw_max_key = 0;
+  if (row.Has(kFlagRaw) && row.IsVisibleInPart()) raw_max_key = LargestKey(row, OpenView(row, true));
+  const View view = OpenView(row, false);
+  const u32 max_key = LargestKey(row, view);
+  if (max_key == 0) return Fail(row, batch, RowError::kNoLiveToken, 0);
+  if (!row.IsVisibleInPart()) raw_max_key = max_key;
+
+  u32 pending = row.Has(kFlagRaw) ? kPendingRaw : 0;
+  u32 floor = 1;
+  u64 winner = 0;
+  if (row.Has(kFlagGreedy)) {
+    SampleGreedy(row, batch, view, max_key, &winner);
+  } else {
+    floor = MinPFloor(input, max_key, ScaleOf(input, max_key));
+    if (input.top_k == 0 && input.top_p != 0) {
+      pending |= kPendingSample;
+    } else {
+      pending |= SampleDrawn(row, batch, view, max_key, floor, &winner);
+    }
+  }
+  if (pending == 0) AnswerLogprob(row, batch);
+  if (Thread() != 0) return;
+  row.state.pending = pending;
+  row.state.max_key = max_key;
+  row.state.raw_max_key = raw_max_key;
+  row.state.token = TokenOfRank(winner);
+  row.state.token_key = KeyOfRank(winner);
+  row.state.floor = floor;
+}
+
+// The draw of a row whose sum had to be known, and its description. Returns the winner's rank.
+__device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, const Mass& all) {
+  const Scale scale = ScaleOf(row.shared.input, row.state.max_key);
+  const Kept kept = TopPOfRow(row, view, all.sum, RankOf(row.state.floor, kNone), scale);
+  const u64 winner = Draw(row, view, kept, row.state.max_key, scale);
+  Answer(row, batch, TokenOfRank(winner));
+  if (!row.Has(kFlagProcessed)) return winner;
+  if (kept.listed != 0) {
+    DescribeList(row, kept.listed, winner, row.state.max_key, scale);
+  } else {
+    const Mass mass = MassFrom(row, view, kept.last, scale);
+    DescribePrefix(row, view, kept.last, mass, CountFrom(row, view, winner), winner, row.state.max_key);
+  }
+  return winner;
+}
+
+// All that follows the sums.
+__device__ void FinishWeigh(const Row& row, const BatchView& batch) {
+  const RowState state = row.state;
+  __syncthreads();
+  if (Thread() == 0) {
+    row.state.raw_sum = 0;
+    row.state.processed_sum = 0;
+    row.state.raw_before = 0;
+    row.state.processed_before = 0;
+    row.state.processed_count = 0;
+  }
+  const Mass all = {state.processed_sum, state.processed_count};
+  u32 token = state.token;
+  u32 raw_rank = state.raw_before + 1;
+  if ((state.pending & kPendingSample) != 0) {
+    token = TokenOfRank(SampleWeighed(row, batch, OpenView(row, false), all));
+    raw_rank = 0;
+  } else if ((state.pending & kPendingProcessed) != 0) {
+    const View view = OpenView(row, false);
+    DescribePrefix(row, view, RankOf(state.floor, kNone), all, state.processed_before + 1,
+                   RankOf(state.token_key, state.token), state.max_key);
+  }
+  if ((state.pending & kPendingRaw) != 0) DescribeRaw(row, state.raw_sum, raw_rank, token, state.raw_max_key);
+  AnswerLogprob(row, batch);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionRead(BatchView batch) {
+  KERNEL_SHARED(Shared, shared);
+  OpenInput(shared, batch);
+  const Row row(shared, batch, blockIdx.y);
+  const u32 first = blockIdx.x * batch.chunk_groups;
+  if (first >= row.groups) return;
+  ReadChunk(row, first, min(first + batch.chunk_groups, row.groups));
+  const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
+  if (IsLastToArrive(shared, &row.state.read_arrivals, blocks)) FinishRead(row, batch);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionWeigh(BatchView batch) {
+  KERNEL_SHARED(Shared, shared);
+  OpenInput(shared, batch);
+  const Row row(shared, batch, blockIdx.y);
+  const u32 first = blockIdx.x * batch.chunk_groups;
+  if (first >= row.groups || row.state.pending == 0) return;
+  WeighChunk(row, first, min(first + batch.chunk_groups, row.groups));
+  const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
+  if (IsLastToArrive(shared, &row.state.weigh_arrivals, blocks)) FinishWeigh(row, batch);
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,41 @@
+// A distribution's distances and weights.
+#pragma once
+
+#include "kernels/cuda/shared.cuh"
+
+namespace sortition::kernels::cuda {
+
+// `max_key` is the largest key of the changed row.
+__device__ inline Scale ScaleOf(const RowInput& input, u32 max_key) {
+  return MakeScale(KeyBits(max_key), input.multiplier, input.exponent, input.window);
+}
+
+// The raw distribution's temperature is 1.
+__device__ inline Scale UnitScale(u32 raw_max_key) { return MakeScale(KeyBits(raw_max_key), 0x5c551d95u, 0, 132u); }
+
+__device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
+__device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
+
+// The smallest key of a distance <= `bound`; some keys are no canonical logit's, and it may be such. Every lane of a
+// warp calls it: each tries a key.
+__device__ inline u32 FirstKeyWithin(u32 bound, u32 max_key, const Scale& scale) {
+  u32 first = 1;
+  u32 last = max_key;
+  while (first < last) {
+    const u32 step = (last - first) / 32 + 1;
+    const u32 key = min(first + Lane() * step, last);
+    const u32 t = DistanceOf(key, scale);
+    const u32 within = __ballot_sync(kAllLanes, t != kDead && t <= bound);
+    const u32 lane = within == 0 ? 32 : u32(__ffs(i32(within))) - 1;
+    if (lane < 32) last = min(first + lane * step, last);
+    if (lane > 0) first += (lane - 1) * step + 1;
+  }
+  return first;
+}
+
+// min-p's bound as a key.
+__device__ inline u32 MinPFloor(const RowInput& input, u32 max_key, const Scale& scale) {
+  return input.min_p_distance == RowParameters::kMinPOff ? 1 : FirstKeyWithin(input.min_p_distance, max_key, scale);
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,156 @@
+// Selection in the law's order without sorting the vocabulary: a list of candidates on chip where they are few, and a
+// radix search for the end of a prefix where they are many.
+#pragma once
+
+#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/scale.cuh"
+
+namespace sortition::kernels::cuda {
+
+// The end of a prefix of the order is found from the leading digits of the rank to the last: 4 of the key, 3 of the id.
+constexpr u32 kKeyDigits = 4;
+constexpr u32 kRankDigits = 7;
+__device__ inline u32 ShiftOfDigit(u32 digit) { return digit < kKeyDigits ? 56 - 8 * digit : 48 - 8 * digit; }
+
+__device__ inline void AddToBin(Shared& shared, u32 bin, u64 value) {
+  const u32 before = atomicAdd(&shared.bins_low[bin], Low(value));
+  const u32 high = High(value) + (before + Low(value) < before ? 1 : 0);
+  if (high != 0) atomicAdd(&shared.bins_high[bin], high);
+}
+
+// Finds the bin, from the highest down, in which `before` plus the bins reaches `target`. Leaves it and the sum before
+// it in shared.cut_*.
+__device__ inline void FindBin(Shared& shared, u64 before, u64 target) {
+  __syncthreads();
+  const u32 bin = kBins - 1 - Thread();
+  const u64 value = Make64(shared.bins_low[bin], shared.bins_high[bin]);
+  const u64 end = before + SumUpToThis(shared, value);
+  if (end - value < target && target <= end) {
+    shared.cut_digit = bin;
+    shared.cut_before = end - value;
+  }
+  __syncthreads();
+}
+
+// The rank of the last candidate of the shortest prefix that counts at least `target`; all together do, and target >=
+// 1. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
+// `floor`, among which all that count are.
+template <typename VisitAll>
+__device__ u64 FindCut(Shared& shared, u32 digits, u64 target, VisitAll visit_all) {
+  u64 prefix = 0;
+  u64 before = 0;
+  for (u32 digit = 0; digit < digits; ++digit) {
+    const u32 shift = ShiftOfDigit(digit);
+    __syncthreads();
+    shared.bins_low[Thread()] = 0;
+    shared.bins_high[Thread()] = 0;
+    __syncthreads();
+    visit_all(KeyOfRank(prefix), [&](u64 rank, u64 count) {
+      if (digit != 0 && ((rank ^ prefix) >> (shift + 8)) != 0) return;
+      AddToBin(shared, u32(rank >> shift) & 255, count);
+    });
+    FindBin(shared, before, target);
+    before = shared.cut_before;
+    prefix |= u64(shared.cut_digit) << shift;
+    // Ids have 20 bits, so the upper digit of their complement is always this.
+    if (digit == kKeyDigits - 1) prefix |= 0xff000000u;
+  }
+  return prefix;
+}
+
+// The `count`-th largest of the groups' maxima, or KeyOfRank(last) if fewer groups reach that: no candidate after it is
+// among the first `count` from `last`.
+__device__ inline u32 BoundOfNth(const Row& row, const View& view, u32 count, u64 last) {
+  const u32 floor = KeyOfRank(last);
+  u32 reaching = 0;
+  for (u32 i = Thread(); i < row.groups; i += kThreads) reaching += view.maxima[i] >= floor;
+  if (CountOfAll(row.shared, reaching) < count) return floor;
+  return KeyOfRank(FindCut(row.shared, kKeyDigits, count, [&](u32 from, auto visit) {
+    for (u32 i = Thread(); i < row.groups; i += kThreads) {
+      const u32 key = view.maxima[i];
+      if (key >= max(from, floor)) visit(Make64(0, key), 1);
+    }
+  }));
+}
+
+// Puts the candidates from `last` on, as many as there is room for, into the list in no particular order, and returns
+// how many there are.
+__device__ inline u32 Collect(const Row& row, const View& view, u64 last) {
+  Shared& shared = row.shared;
+  u16* const list = row.group_list();
+  const u32 floor = KeyOfRank(last);
+  const u32 groups = ListGroups(row, list, [&](u32 group) { return view.maxima[group] >= floor; });
+  SetCount(shared, 0);
+  const auto collect = [&](u32 key, u32 token) {
+    const u64 rank = RankOf(key, token);
+    if (rank < last) return;
+    const u32 place = atomicAdd(&shared.count, 1u);
+    if (place < kListed) shared.list[place] = rank;
+  };
+  VisitGroups(row, view, list, groups, collect);
+  VisitPatched(row, view, collect);
+  return CountOf(shared);
+}
+
+// The end of the first `count` candidates from `last`; there are more.
+__device__ inline u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
+  return FindCut(row.shared, kRankDigits, count, [&](u32 from, auto visit) {
+    VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)), [&](u64 rank) { visit(rank, 1); });
+  });
+}
+
+// Puts the first `count` candidates from `last`, in order, into the list, and returns how many they are. 1 <= count <=
+// kListed / 2. Reads about `count` groups where there are that many.
+__device__ inline u32 SelectFirst(const Row& row, const View& view, u32 count, u64 last) {
+  last = max(last, RankOf(BoundOfNth(row, view, count, last), kNone));
+  u32 found = Collect(row, view, last);
+  if (found > kListed) found = Collect(row, view, EndOfFirst(row, view, count, last));
+  SortList(row.shared, found);
+  return min(found, count);
+}
+
+// How many and how heavy the candidates from `last` are.
+struct Mass {
+  u64 sum;
+  u32 count;
+};
+__device__ inline Mass MassFrom(const Row& row, const View& view, u64 last, const Scale& scale) {
+  u64 sum = 0;
+  u32 count = 0;
+  VisitFrom(row, view, last, [&](u64 rank) {
+    sum += WeightOf(KeyOfRank(rank), scale);
+    ++count;
+  });
+  return {SumOfAll(row.shared, sum), CountOfAll(row.shared, count)};
+}
+
+__device__ inline u32 CountFrom(const Row& row, const View& view, u64 last) {
+  u32 count = 0;
+  VisitFrom(row, view, last, [&](u64) { ++count; });
+  return CountOfAll(row.shared, count);
+}
+
+__device__ inline u64 SumOfList(Shared& shared, u32 count, const Scale& scale) {
+  u64 sum = 0;
+  for (u32 i = Thread(); i < count; i += kThreads) sum += WeightOf(KeyOfRank(shared.list[i]), scale);
+  return SumOfAll(shared, sum);
+}
+
+// How many of the sorted list's candidates, from the first, weigh `target` together; 0 if all weigh less.
+__device__ inline u32 PrefixReaching(Shared& shared, u32 count, u64 target, const Scale& scale) {
+  const u32 each = (count + kThreads - 1) / kThreads;
+  const u32 begin = min(Thread() * each, count);
+  const u32 end = min(begin + each, count);
+  u64 own = 0;
+  for (u32 i = begin; i < end; ++i) own += WeightOf(KeyOfRank(shared.list[i]), scale);
+  u64 sum = SumUpToThis(shared, own) - own;
+  SetCount(shared, 0);
+  for (u32 i = begin; i < end; ++i) {
+    const u64 next = sum + WeightOf(KeyOfRank(shared.list[i]), scale);
+    if (sum < target && target <= next) shared.count = i + 1;
+    sum = next;
+  }
+  return CountOf(shared);
+}
+
+}  // namespace sortition::kernels::cuda

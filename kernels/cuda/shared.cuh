@@ -1,0 +1,129 @@
+// The memory of a block, and what its threads find out together.
+//
+// Every thread of the block calls these functions, at the same place. What comes out does not depend on the order in
+// which threads run: maxima, sums of integers, and lists that are sorted before anybody looks at their order.
+#pragma once
+
+#include "kernels/cuda/platform.cuh"
+
+namespace sortition::kernels::cuda {
+
+constexpr u32 kListed = 2048;        // candidates that a list holds
+constexpr u32 kSharedGroups = 2560;  // rows of up to so many groups keep their maxima and lists on chip
+constexpr u32 kBins = 256;
+static_assert(kBins == kThreads);
+
+struct Shared {
+  union {
+    u64 list[kListed];                 // ranks of candidates
+    u32 visible[2 * kMaxChunkGroups];  // while a chunk is read
+  };
+  u32 maxima[kSharedGroups];
+  u16 groups[kSharedGroups];
+  u16 survivors[kSharedGroups];
+  u32 bins_low[kBins];
+  u32 bins_high[kBins];
+  u64 warp_values[kWarps];
+  u64 warp_ranks[kWarps];
+  u64 cut_before;
+  u32 cut_digit;
+  u32 count;
+  u32 sent_error;
+  u32 changed_error;
+  u32 is_last;
+  RowInput input;
+};
+
+__device__ inline u32 MaxOfAll(Shared& shared, u32 value) {
+  value = __reduce_max_sync(kAllLanes, value);
+  __syncthreads();
+  if (Lane() == 0) shared.warp_values[Warp()] = value;
+  __syncthreads();
+  for (u32 warp = 0; warp < kWarps; ++warp) value = max(value, u32(shared.warp_values[warp]));
+  return value;
+}
+
+__device__ inline u32 CountOfAll(Shared& shared, u32 value) {
+  value = __reduce_add_sync(kAllLanes, value);
+  __syncthreads();
+  if (Lane() == 0) shared.warp_values[Warp()] = value;
+  __syncthreads();
+  u32 sum = 0;
+  for (u32 warp = 0; warp < kWarps; ++warp) sum += u32(shared.warp_values[warp]);
+  return sum;
+}
+
+__device__ inline u64 SumOfAll(Shared& shared, u64 value) {
+  for (u32 step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  __syncthreads();
+  if (Lane() == 0) shared.warp_values[Warp()] = value;
+  __syncthreads();
+  u64 sum = 0;
+  for (u32 warp = 0; warp < kWarps; ++warp) sum += shared.warp_values[warp];
+  return sum;
+}
+
+// The sum of the values of this thread and of those before it.
+__device__ inline u64 SumUpToThis(Shared& shared, u64 value) {
+  for (u32 step = 1; step < 32; step *= 2) {
+    const u64 other = __shfl_up_sync(kAllLanes, value, step);
+    if (Lane() >= step) value += other;
+  }
+  __syncthreads();
+  if (Lane() == 31) shared.warp_values[Warp()] = value;
+  __syncthreads();
+  for (u32 warp = 0; warp < Warp(); ++warp) value += shared.warp_values[warp];
+  return value;
+}
+
+// Sets a counter of the block's that threads then add to.
+__device__ inline void SetCount(Shared& shared, u32 count) {
+  __syncthreads();
+  if (Thread() == 0) shared.count = count;
+  __syncthreads();
+}
+
+// The counter, once all have added.
+__device__ inline u32 CountOf(Shared& shared) {
+  __syncthreads();
+  return shared.count;
+}
+
+// Candidates as one number: the greater comes first in the law's order (law::Before).
+__device__ inline u64 RankOf(u32 key, u32 token) { return Make64(~token, key); }
+__device__ inline u32 KeyOfRank(u64 rank) { return High(rank); }
+__device__ inline u32 TokenOfRank(u64 rank) { return ~Low(rank); }
+// Every token that is not masked comes before it.
+constexpr u64 kLastLive = u64{1} << 32;
+
+// Sorts the list, first in order first. count <= kListed. Pairs of up to 32 steps' distance stay within a warp, so only
+// wider steps stop the block.
+__device__ inline void SortList(Shared& shared, u32 count) {
+  u32 size = 2;
+  while (size < count) size *= 2;
+  __syncthreads();
+  for (u32 i = count + Thread(); i < size; i += kThreads) shared.list[i] = 0;
+  __syncthreads();
+  for (u32 width = 2; width <= size; width *= 2) {
+    for (u32 stride = width / 2; stride > 0; stride /= 2) {
+      for (u32 i = Thread(); i < size / 2; i += kThreads) {
+        const u32 low = 2 * i - (i & (stride - 1));
+        const u64 a = shared.list[low];
+        const u64 b = shared.list[low + stride];
+        if ((a < b) == ((low & width) == 0)) {
+          shared.list[low] = b;
+          shared.list[low + stride] = a;
+        }
+      }
+      const u32 next = stride > 1 ? stride / 2 : width;
+      if (stride > 32 || next > 32) {
+        __syncthreads();
+      } else {
+        __syncwarp();
+      }
+    }
+  }
+  __syncthreads();
+}
+
+}  // namespace sortition::kernels::cuda

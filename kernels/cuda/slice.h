@@ -1,0 +1,76 @@
+// Rows laid out for the device: which bytes of which buffer belong to which row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/input.h"
+#include "kernels/cuda/layout.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cuda {
+
+// Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
+//
+// Three buffers. The upload is what the host writes: inputs, masks and patches, then logits. The work is the device's
+// own, its states at the front. The download is what the host reads: outputs, then first tokens.
+class Slice {
+ public:
+  struct Sizes {          // bytes
+    uint64_t extras = 0;  // masks and patches
+    uint64_t logits = 0;
+    uint64_t scratch = 0;
+    uint64_t tops = 0;
+  };
+
+  // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
+  // changes. `request` and all it refers to stay alive and unchanged.
+  bool Add(const RowRequest& request, uint64_t most_bytes);
+
+  uint32_t rows() const { return uint32_t(requests_.size()); }
+  uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
+  uint64_t work_bytes() const { return StatesBytes() + sizes_.scratch; }
+  uint64_t download_bytes() const { return OutputsBytes() + sizes_.tops; }
+  uint64_t states_bytes() const { return StatesBytes(); }  // at the front of the work, zeros before a launch
+  bool weighs() const { return weighs_; }                  // the second kernel is needed
+  Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
+
+  // Where row's logits are to be put in the host's `upload`, `bytes` of them.
+  std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
+
+  // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
+  void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
+
+  // The argument of the kernels.
+  BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
+                   uint32_t multiprocessors) const;
+
+  // What the downloaded output says of a row.
+  RowAnswer AnswerOf(uint32_t row, const std::byte* download) const;
+
+ private:
+  // Where a row's parts begin, in bytes of the parts' areas.
+  struct Place {
+    uint64_t mask;
+    uint64_t patches;
+    uint64_t logits;
+    uint64_t scratch;
+    uint64_t processed_top;
+    uint64_t raw_top;
+  };
+
+  uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
+  uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
+  uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
+  uint64_t LogitsOffset() const;
+
+  std::vector<const RowRequest*> requests_;
+  std::vector<RowInput> inputs_;
+  std::vector<Place> places_;
+  Sizes sizes_;
+  uint32_t largest_groups_ = 1;
+  bool weighs_ = false;
+};
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,31 @@
+// Rejection of drafts as a program: slow, plain, what every kernel is compared with.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// The distance of a kept token of these bits.
+using DistanceOf = std::function<u32(u32 bits)>;
+
+// Why the draft's distribution fails the row; kNone, with token 0, if it does not.
+struct DraftError {
+  kernels::RowError error = kernels::RowError::kNone;
+  u32 token = 0;
+};
+DraftError CheckDraft(const kernels::RowRequest& request);
+
+// The token of a row that verifies a draft: the draft, or one drawn in its place. `kept` are the row's kept tokens, of
+// which one weighs something.
+struct Verdict {
+  kernels::TokenBits token;
+  bool accepted = false;
+};
+Verdict VerifyReference(const kernels::RowRequest& request, const std::vector<kernels::TokenBits>& kept,
+                        const DistanceOf& distance);
+
+}  // namespace sortition::law

@@ -1,0 +1,132 @@
+// The memory regions of all connections to the memory socket: who has which, how much they may have, and when they are
+// gone.
+//
+// Life of a region: registered -> (unregistered, or its connection has ended) -> released, once nobody reads it any
+// more. From the second on its id is unknown; its memory counts until the third.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "service/entropy.h"
+#include "service/limits.h"
+#include "service/memory/descriptor.h"
+#include "service/memory/sealed_memory.h"
+#include "service/refusal.h"
+
+namespace sortition::service {
+
+class RegionTable;
+
+// What of a table is in use.
+struct MemoryUse {
+  uint64_t bytes = 0;    // of regions that are not released
+  uint32_t regions = 0;  // that are not released
+  uint32_t connections = 0;
+};
+
+// A registered region. Whoever holds a reference may read it. Immutable but for its content.
+class Region {
+ public:
+  // `released` runs when nobody reads the region any more; on any thread.
+  Region(uint64_t id, std::unique_ptr<SealedMemory> memory, std::function<void()> released)
+      : id_(id), memory_(std::move(memory)), released_(std::move(released)) {}
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  uint64_t id() const { return id_; }
+  std::span<const std::byte> bytes() const { return memory_->bytes(); }
+
+ private:
+  const uint64_t id_;
+  std::unique_ptr<SealedMemory> memory_;
+  const std::function<void()> released_;
+};
+
+// One connection's regions. Thread-safe.
+class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
+ public:
+  ~MemoryConnection();
+
+  // The secret by which a stream names this connection; kTokenBytes.
+  const std::string& token() const { return token_; }
+
+  struct Registered {
+    uint64_t id;
+    uint64_t bytes;
+    Descriptor descriptor;
+  };
+  // OVERLOADED where a quota or the machine's memory does not allow it, OUT_OF_RANGE for what never will be. Blocks for
+  // the time it takes to clear the pages.
+  std::variant<Registered, Refusal> Register(uint64_t bytes);
+
+  // From its return on the id is unknown; `released` tells when the memory is free. UNKNOWN_REGION if it is already.
+  std::optional<Refusal> Unregister(uint64_t id);
+
+  // Null if this connection has no such region.
+  std::shared_ptr<const Region> Find(uint64_t id) const;
+
+  // The regions that were released since the last call.
+  std::vector<uint64_t> TakeReleased();
+
+  // The client has gone: every id is unknown from now on, and nothing can be registered. Idempotent.
+  void Close();
+
+ private:
+  friend class RegionTable;
+  struct Accounts;
+  struct Releases;
+  MemoryConnection(const Limits& limits, std::string token, std::shared_ptr<Accounts> accounts,
+                   std::function<void()> on_released);
+
+  const Limits limits_;
+  const std::string token_;
+  const std::shared_ptr<Accounts> accounts_;  // of all connections; outlives the table while regions are read
+  const std::shared_ptr<Releases> releases_;  // of this connection; the same
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<const Region>> regions_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Thread-safe.
+class RegionTable {
+ public:
+  static constexpr size_t kTokenBytes = 16;
+
+  // `entropy` outlives the table; tokens come from it.
+  RegionTable(const Limits& limits, Entropy* entropy);
+  ~RegionTable();
+
+  // A client has come. OVERLOADED while there are as many as there may be. `on_released` is called whenever
+  // TakeReleased has something new, on any thread; it must not block. It is not called after the connection's Close.
+  std::variant<std::shared_ptr<MemoryConnection>, Refusal> Connect(std::function<void()> on_released);
+
+  // Null if there is no such connection.
+  std::shared_ptr<MemoryConnection> Find(const std::string& token) const;
+
+  // Where clients connect, as Welcome says it; empty = nowhere. Set once, before the first stream.
+  void SetAddress(std::string address) { address_ = std::move(address); }
+  const std::string& address() const { return address_; }
+
+  MemoryUse use() const;
+
+ private:
+  const Limits limits_;
+  Entropy& entropy_;
+  const std::shared_ptr<MemoryConnection::Accounts> accounts_;
+  std::string address_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, std::weak_ptr<MemoryConnection>> connections_ ABSL_GUARDED_BY(mutex_);  // by token
+};
+
+}  // namespace sortition::service

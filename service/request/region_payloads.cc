@@ -1,0 +1,90 @@
+// Bounds of ranges within regions.
+#include "service/request/region_payloads.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
+
+namespace sortition::service {
+namespace {
+
+uint32_t ElementBytes(v1::DType dtype) { return dtype == v1::DTYPE_F32 ? 4 : 2; }
+
+RegionRange RangeOf(const v1::TensorSource::MemoryRegion& source) {
+  return {source.region_id(), source.offset(), source.length()};
+}
+
+Refusal UnknownRegion(const std::string& field, const RegionRange& range) {
+  return Refusal{Reason::kUnknownRegion, field + ".region_id", "",
+                 absl::StrCat("this stream has no memory region ", range.region_id)};
+}
+
+std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, const std::string& field,
+                                  const MemoryConnection* memory, std::vector<Payload>* payloads) {
+  if (!source.has_region()) return std::nullopt;
+  const RegionRange range = RangeOf(source.region());
+  std::shared_ptr<const Region> region = memory == nullptr ? nullptr : memory->Find(range.region_id);
+  if (region == nullptr) return UnknownRegion(field, range);
+  const std::span<const std::byte> bytes = region->bytes();
+  if (range.offset > bytes.size() || range.length > bytes.size() - range.offset || range.length == 0) {
+    return Refusal{Reason::kOutOfRange, field, absl::StrCat("1..", bytes.size(), " bytes"),
+                   absl::StrCat(range.length, " bytes from ", range.offset, " are not within the region")};
+  }
+  if (range.offset % alignment != 0) {
+    return Refusal{Reason::kOutOfRange, field + ".offset", absl::StrCat("a multiple of ", alignment),
+                   absl::StrCat("no element begins at ", range.offset)};
+  }
+  Payload payload;
+  payload.segments = {{bytes.data() + range.offset, range.length}};
+  payload.size = range.length;
+  payload.range = range;
+  payload.owner = std::move(region);
+  payload.may_change = true;
+  payloads->push_back(std::move(payload));
+  return std::nullopt;
+}
+
+// Copies the payload's bytes, for a reader that looks at them more than once.
+void TakeCopy(Payload* payload) {
+  auto copy = std::make_shared<std::vector<std::byte>>(payload->size);
+  std::memcpy(copy->data(), payload->segments[0].data, payload->size);
+  payload->segments[0].data = copy->data();
+  payload->owner = std::move(copy);
+  payload->may_change = false;
+}
+
+}  // namespace
+
+std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
+                                         std::vector<Payload>* payloads) {
+  const v1::DraftTensor& drafts = step.draft_probabilities();
+  const struct {
+    const v1::TensorSource& source;
+    uint32_t alignment;
+    const char* field;
+  } tensors[] = {
+      {step.logits().source(), ElementBytes(step.logits().dtype()), "step.logits.source.region"},
+      {step.masks().source(), sizeof(uint32_t), "step.masks.source.region"},
+      {drafts.source(), ElementBytes(drafts.dtype()), "step.draft_probabilities.source.region"},
+  };
+  for (const auto& tensor : tensors) {
+    if (auto refusal = AddPayload(tensor.source, tensor.alignment, tensor.field, memory, payloads)) return refusal;
+  }
+  if (drafts.source().has_region()) TakeCopy(&payloads->back());
+  return std::nullopt;
+}
+
+std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,
+                                                std::span<const Payload> payloads) {
+  const RegionRange range = RangeOf(source);
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    if (payloads[i].range == range) return i;
+  }
+  return UnknownRegion(field, range);
+}
+
+}  // namespace sortition::service

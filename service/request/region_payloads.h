@@ -1,0 +1,30 @@
+// Tensors that lie in memory regions, as payloads of their message.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "service/memory/region_table.h"
+#include "service/refusal.h"
+#include "service/stream/frame.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Appends to `*payloads`, the message's own, one for each region that a tensor of the step names; they keep the regions
+// alive. Logits and masks stay where they are (Payload::may_change), draft probabilities are copied. `memory` is the
+// stream's connection, null if it has none. Refuses a region that is not this connection's with UNKNOWN_REGION, and a
+// range that is not within it or not aligned to its elements with OUT_OF_RANGE. The message is this process's own copy,
+// so what was checked here stays so. Thread-safe.
+std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
+                                         std::vector<Payload>* payloads);
+
+// The index of the payload that AddRegionPayloads made of a source.
+std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source,
+                                                const std::string& field, std::span<const Payload> payloads);
+
+}  // namespace sortition::service

@@ -1,0 +1,82 @@
+// The words of options in the history hash: for each option that is on its field number in SamplingParameters, then
+// its values.
+#include "service/sequence/history_options.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace sortition::service {
+namespace {
+
+enum Field : uint64_t {
+  kPenaltyScope = 8,
+  kDry = 32,
+  kNoRepeatNgramSize = 33,
+  kMinTokens = 34,
+  kBadWords = 36,
+  kForcedTokens = 37,
+};
+
+using Words = std::vector<uint64_t>;
+
+void Add(Words* words, uint64_t word) { words->push_back(word); }
+
+// Its length, then its elements.
+void Add(Words* words, const TokenString& tokens) {
+  Add(words, tokens.size());
+  for (const uint32_t token : tokens) Add(words, token);
+}
+
+void Add(Words* words, const std::vector<TokenString>& strings) {
+  Add(words, strings.size());
+  for (const TokenString& tokens : strings) Add(words, tokens);
+}
+
+template <typename... Parts>
+void AddAll(Words* words, const Parts&... parts) {
+  (Add(words, parts), ...);
+}
+
+uint64_t BytesOf(const std::vector<TokenString>& strings) {
+  uint64_t bytes = strings.capacity() * sizeof(TokenString);
+  for (const TokenString& tokens : strings) bytes += tokens.capacity() * sizeof(tokens[0]);
+  return bytes;
+}
+
+}  // namespace
+
+bool HistoryOptions::on() const {
+  return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !forced_tokens.empty();
+}
+
+uint32_t HistoryOptions::lookback() const {
+  if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0)) return std::numeric_limits<uint32_t>::max();
+  uint32_t tokens = std::max(scope.window, dry.window);
+  for (const TokenString& word : bad_words) tokens = std::max(tokens, static_cast<uint32_t>(word.size()) - 1);
+  return tokens;
+}
+
+std::vector<uint64_t> HistoryOptions::Words() const {
+  std::vector<uint64_t> words;
+  if (scope != PenaltyScope()) {
+    const uint64_t flags = uint64_t{scope.repetition_counts_prompt} | uint64_t{scope.frequency_counts_prompt} << 1;
+    AddAll(&words, kPenaltyScope, scope.window, flags, scope.ignored_prefix);
+  }
+  if (dry.on()) {
+    const uint32_t multiplier = std::bit_cast<uint32_t>(dry.multiplier);
+    AddAll(&words, kDry, multiplier, std::bit_cast<uint32_t>(dry.base), dry.allowed_length, dry.window, dry.breakers);
+  }
+  if (no_repeat_ngram != 0) AddAll(&words, kNoRepeatNgramSize, no_repeat_ngram);
+  if (min_tokens != 0) AddAll(&words, kMinTokens, min_tokens, stop_tokens);
+  if (!bad_words.empty()) AddAll(&words, kBadWords, uint64_t{bad_words_in_prompt}, bad_words);
+  if (!forced_tokens.empty()) AddAll(&words, kForcedTokens, forced_start, forced_tokens);
+  return words;
+}
+
+uint64_t HistoryOptions::bytes() const {
+  return BytesOf(dry.breakers) + dry.terms.capacity() * sizeof(double) + BytesOf(bad_words) +
+         (stop_tokens.capacity() + forced_tokens.capacity()) * sizeof(uint32_t);
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,33 @@
+// What options add to the bias, bans and penalties of one step, as far as the history decides it anew at every step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/row.h"
+#include "service/sequence/history_index.h"
+#include "service/sequence/penalty_counts.h"
+#include "service/sequence/sequence_spec.h"
+#include "service/sequence/token_log.h"
+
+namespace sortition::service {
+
+struct StepChange {
+  uint32_t token = 0;
+  bool banned = false;
+  double dry = 0;  // subtracted from the logit
+};
+
+// By ascending token, each once. `index` is null if the options need none.
+std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
+                                      const HistoryIndex* index);
+
+// `patches` becomes those of `counts` with `changes`; its memory is used again.
+void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
+                  std::vector<kernels::TokenPatch>* patches);
+
+// The token that is emitted after `position` tokens instead of a drawn one, if there is one.
+std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length);
+
+}  // namespace sortition::service

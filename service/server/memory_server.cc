@@ -1,0 +1,219 @@
+// Packets of the memory socket.
+#include "service/server/memory_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "kernels/check.h"
+#include "service/request/checks.h"
+#include "service/request/strictness.h"
+#include "service/result/encode.h"
+
+namespace sortition::server {
+
+using service::Descriptor;
+using service::Reason;
+using service::Refusal;
+
+namespace {
+
+constexpr size_t kMostPacketBytes = 4096;
+
+// False if the client does not take it now: its buffer holds hundreds of packets.
+bool SendPacket(int socket, const v1::MemoryResponse& response, const Descriptor& descriptor) {
+  std::string bytes = response.SerializeAsString();
+  iovec part = {bytes.data(), bytes.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control = {};
+  if (descriptor) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = descriptor.get();
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  }
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+v1::MemoryResponse Refused(const Refusal& refusal) {
+  v1::MemoryResponse response;
+  service::EncodeError(refusal, response.mutable_error());
+  return response;
+}
+
+}  // namespace
+
+// Ends a wait for events; may outlive the server.
+class MemoryServer::Wakeup {
+ public:
+  Wakeup() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SORTITION_CHECK(event_); }
+  int fd() const { return event_.get(); }
+  void Signal() {
+    const uint64_t one = 1;
+    SORTITION_CHECK(write(event_.get(), &one, sizeof(one)) == sizeof(one));
+  }
+  void Clear() {
+    uint64_t count;
+    SORTITION_CHECK(read(event_.get(), &count, sizeof(count)) == sizeof(count) || errno == EAGAIN);
+  }
+
+ private:
+  const Descriptor event_;
+};
+
+struct MemoryServer::Client {
+  Client(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory)
+      : socket(std::move(socket)), memory(std::move(memory)) {}
+  ~Client() { memory->Close(); }
+
+  void Send(const v1::MemoryResponse& response, const Descriptor& descriptor = Descriptor()) {
+    if (!SendPacket(socket.get(), response, descriptor)) over = true;
+  }
+
+  const Descriptor socket;
+  const std::shared_ptr<service::MemoryConnection> memory;
+  absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
+  bool over = false;
+};
+
+MemoryServer::MemoryServer(service::Engine* engine, Log* log)
+    : engine_(*engine), log_(*log), wakeup_(std::make_shared<Wakeup>()), thread_([this] { Run(); }) {}
+
+MemoryServer::~MemoryServer() { Stop(); }
+
+void MemoryServer::Take(Descriptor connection) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  taken_.push_back(std::move(connection));
+  wakeup_->Signal();
+}
+
+void MemoryServer::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    taken_.clear();
+  }
+  wakeup_->Signal();
+  thread_.join();
+}
+
+void MemoryServer::Run() {
+  for (;;) {
+    std::vector<pollfd> polled = {{wakeup_->fd(), POLLIN, 0}};
+    for (const Client& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
+    if (poll(polled.data(), polled.size(), -1) < 0) {
+      SORTITION_CHECK(errno == EINTR);
+      continue;
+    }
+    size_t index = 1;
+    for (Client& client : clients_) {
+      if (polled[index++].revents != 0) Receive(&client);
+    }
+    std::vector<Descriptor> taken;
+    if (polled[0].revents != 0) {
+      wakeup_->Clear();
+      for (Client& client : clients_) AnswerReleased(&client);
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) break;
+      taken.swap(taken_);
+    }
+    clients_.remove_if([](const Client& client) { return client.over; });
+    for (Descriptor& connection : taken) Admit(std::move(connection));
+  }
+  clients_.clear();
+}
+
+void MemoryServer::Admit(Descriptor connection) {
+  auto connected = engine_.regions().Connect([wakeup = wakeup_] { wakeup->Signal(); });
+  if (const auto* refusal = std::get_if<Refusal>(&connected)) {
+    log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal->message}, {"limit", refusal->limit}});
+    SendPacket(connection.get(), Refused(*refusal), Descriptor());
+    return;
+  }
+  auto memory = std::get<std::shared_ptr<service::MemoryConnection>>(std::move(connected));
+  v1::MemoryResponse response;
+  response.mutable_welcome()->set_token(memory->token());
+  response.mutable_welcome()->set_most_bytes(engine_.limits().connection_memory_bytes);
+  response.mutable_welcome()->set_most_regions(engine_.limits().connection_regions);
+  clients_.emplace_back(std::move(connection), std::move(memory)).Send(response);
+}
+
+void MemoryServer::Receive(Client* client) {
+  std::array<char, kMostPacketBytes> packet;
+  // Without room for control messages the kernel closes the descriptors that a client sends along.
+  const ssize_t size = recv(client->socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_TRUNC);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (size <= 0) {
+    client->over = true;
+    return;
+  }
+  v1::MemoryRequest request;
+  if (static_cast<size_t>(size) > packet.size() || !request.ParseFromArray(packet.data(), static_cast<int>(size))) {
+    client->Send(Refused({Reason::kMalformedMessage, "", "", "not a sortition.v1.MemoryRequest"}));
+    client->over = true;
+    return;
+  }
+  Answer(client, request);
+}
+
+void MemoryServer::Answer(Client* client, const v1::MemoryRequest& request) {
+  if (auto refusal = service::FindUnknown(request, "")) return client->Send(Refused(*refusal));
+  switch (request.kind_case()) {
+    case v1::MemoryRequest::kRegisterRegion:
+      return Register(client, request.register_region().bytes());
+    case v1::MemoryRequest::kUnregisterRegion:
+      return Unregister(client, request.unregister_region().region_id());
+    case v1::MemoryRequest::kOpenRing:
+      return client->Send(Refused(service::NotImplemented("open_ring")));
+    case v1::MemoryRequest::KIND_NOT_SET:
+      return client->Send(Refused(service::MissingField("kind")));
+  }
+}
+
+void MemoryServer::Register(Client* client, uint64_t bytes) {
+  auto made = client->memory->Register(bytes);
+  if (const auto* refusal = std::get_if<Refusal>(&made)) {
+    log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal->message}, {"limit", refusal->limit}});
+    return client->Send(Refused(*refusal));
+  }
+  const auto& registered = std::get<service::MemoryConnection::Registered>(made);
+  v1::MemoryResponse response;
+  response.mutable_registered()->set_region_id(registered.id);
+  response.mutable_registered()->set_bytes(registered.bytes);
+  client->Send(response, registered.descriptor);
+}
+
+void MemoryServer::Unregister(Client* client, uint64_t region_id) {
+  client->unregistered.insert(region_id);  // before it can be released
+  if (auto refusal = client->memory->Unregister(region_id)) {
+    client->unregistered.erase(region_id);
+    client->Send(Refused(*refusal));
+  }
+}
+
+void MemoryServer::AnswerReleased(Client* client) {
+  for (const uint64_t id : client->memory->TakeReleased()) {
+    if (client->unregistered.erase(id) == 0) continue;
+    v1::MemoryResponse response;
+    response.mutable_unregistered()->set_region_id(id);
+    client->Send(response);
+  }
+}
+
+}  // namespace sortition::server

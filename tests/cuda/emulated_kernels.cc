@@ -1,0 +1,22 @@
+// The kernels' source, between the emulator's built-ins and a launch.
+#include "tests/cuda/emulator/built_ins.h"
+// The kernels see those names.
+#include "kernels/cuda/sample.cu"
+#include "tests/cuda/emulated_kernels.h"
+
+namespace sortition::testing {
+
+void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t chunks,
+                 uint64_t seed) {
+  const emulator::LaunchOptions options = {
+      .blocks_x = chunks, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
+  emulator::Launch(options, [&] {
+    if (kernel == CudaKernel::kRead) {
+      kernels::cuda::SortitionRead(view);
+    } else {
+      kernels::cuda::SortitionWeigh(view);
+    }
+  });
+}
+
+}  // namespace sortition::testing

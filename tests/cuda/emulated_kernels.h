@@ -1,0 +1,16 @@
+// The CUDA kernels as a host compiler makes them from the same source, run by the emulator.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/layout.h"
+
+namespace sortition::testing {
+
+enum class CudaKernel { kRead, kWeigh };
+
+// Runs the kernel over `rows` rows of `chunks` chunks; the view's pointers are the host's.
+void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t chunks,
+                 uint64_t seed);
+
+}  // namespace sortition::testing

@@ -1,0 +1,56 @@
+// Runs kernels on the host: every CUDA thread is a fiber, and a scheduler lets them go on in an order drawn from a
+// seed.
+//
+// It is stricter than a GPU. Shared memory begins as noise. Threads of a block that wait at different barriers, or of
+// which some have ended, threads of a warp that meet at different warp-wide functions, a lane that is not in its own
+// mask, a value taken from a lane that is not, and threads that wait for ever: each aborts with the place. What it does
+// not have is a GPU's memory: a store is seen by all at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+
+namespace sortition::testing::emulator {
+
+struct LaunchOptions {
+  uint32_t blocks_x = 1;
+  uint32_t blocks_y = 1;
+  uint32_t threads = 32;  // a multiple of 32
+  uint64_t seed = 0;
+  uint32_t resident_blocks = 3;  // so many run at once, chosen at random
+};
+
+// Runs `kernel` in every thread of every block and returns when all have ended. One launch at a time in a process.
+void Launch(const LaunchOptions& options, const std::function<void()>& kernel);
+
+// The rest is for what stands in for CUDA's built-ins, called from within a kernel.
+
+struct Place {
+  uint32_t thread;
+  uint32_t block_x;
+  uint32_t block_y;
+};
+const Place& Here();
+
+// The memory that the block's threads share: the same for all calls, filled with noise before the first.
+void* BlockMemory(size_t bytes);
+
+void BlockBarrier(const std::source_location& where);
+
+// What a lane brings to a warp-wide function, and takes from it.
+struct Lane {
+  uint64_t value = 0;
+  uint32_t source = 0;  // the lane whose value is wanted; a lane that is not in the mask may only be its own
+};
+using WarpFunction = void (*)(Lane* lanes, uint32_t mask);
+// Waits for all lanes of `mask`, then applies `function` to what they brought, once. Returns this lane's value.
+uint64_t MeetWarp(uint32_t mask, Lane lane, WarpFunction function, const std::source_location& where);
+
+// Lets other threads run, now and then: atomics are where orders differ.
+void MaySwitch();
+
+[[noreturn]] void Fail(const char* what, const std::source_location& where);
+
+}  // namespace sortition::testing::emulator

@@ -1,0 +1,120 @@
+// Rows in memory shared with a server: the tokens are the reference's, whatever becomes of the memory and the server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "tests/client/rows.h"
+#include "tests/e2e/servers.h"
+#include "tests/e2e/texts.h"
+
+namespace sortition::testing {
+namespace {
+
+using client::TransportKind;
+
+std::string SocketPath(const char* name) {
+  return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name, ".sock");
+}
+
+std::unique_ptr<demo::ServerProcess> StartSharing(const char* name, std::vector<std::string> flags = {}) {
+  flags.push_back(absl::StrCat("--memory_listen=unix:", SocketPath(name)));
+  return StartServer(flags);
+}
+
+client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> targets) {
+  client::ClientOptions options = QuickOptions(std::move(targets));
+  options.transport = kind;
+  options.shared_memory_bytes = 1 << 20;
+  return options;
+}
+
+TEST(SharedMemoryTest, TextsAreTheReferences) {
+  const auto server = StartSharing("texts");
+  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  EXPECT_EQ(client->transport_in_use().note, "");
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+// Six texts of 4000 bytes a row find room for some of their rows only.
+TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
+  const auto server = StartSharing("room");
+  client::ClientOptions options = OptionsOf(TransportKind::kSharedMemory, {server->address()});
+  options.shared_memory_bytes = 8192;
+  options.message_bytes = 4000;
+  const auto client = Connect(options);
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
+  constexpr uint32_t kVocabulary = 3000;
+  const auto server = StartSharing("direct");
+  const auto client = Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.vocabulary_size = kVocabulary;
+  options.seed = 5;
+  auto opened = client->Open(options);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const auto memory = client->AllocateRows(1 << 20);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_TRUE(memory->shared);
+  ReferenceSequence reference(options.parameters, 5, 0, kVocabulary, kVocabulary, {});
+  std::vector<uint32_t> mask((kVocabulary + 31) / 32, 0x5555aaaau);
+  for (uint64_t step = 0; step < 10; ++step) {
+    const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step);
+    std::byte* const place = memory->data.get() + step * 8192;
+    std::memcpy(place, row.data(), row.size());
+    const auto outcomes = client->Step({v1::DTYPE_BF16, kVocabulary, {{opened->get(), place, 0, mask.data()}}});
+    ASSERT_TRUE(outcomes.ok());
+    const auto* draw = std::get_if<v1::DrawResult>(&outcomes->front());
+    ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>(outcomes->front()));
+    EXPECT_EQ(draw->token(), reference.Step(v1::DTYPE_BF16, row.data(), 0, mask.data()).token());
+  }
+}
+
+TEST(SharedMemoryTest, WithoutSharedMemoryAutoSaysWhyAndOthersFail) {
+  const auto server = StartServer();
+  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kInlineTcp);
+  EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("offers no shared memory"));
+  EXPECT_FALSE(client->AllocateRows(100)->shared);
+  const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("offers no shared memory"));
+}
+
+TEST(SharedMemoryTest, TheStreamCanBeHadWithoutIt) {
+  const std::string unix_target = absl::StrCat("unix:", SocketPath("stream"));
+  const auto server = StartSharing("inline", {absl::StrCat("--listen=127.0.0.1:0,", unix_target)});
+  const auto tcp = Connect(OptionsOf(TransportKind::kInlineTcp, {server->address()}));
+  EXPECT_EQ(tcp->transport_in_use().kind, TransportKind::kInlineTcp);
+  const auto uds = Connect(OptionsOf(TransportKind::kInlineUds, {unix_target}));
+  EXPECT_EQ(uds->transport_in_use().kind, TransportKind::kInlineUds);
+  Texts texts(uds.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineTcp, {unix_target})).ok());
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineUds, {server->address()})).ok());
+}
+
+TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
+  auto first = StartSharing("first");
+  const auto second = StartSharing("second");
+  const auto client = Connect(OptionsOf(TransportKind::kSharedMemory, {first->address(), second->address()}));
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  const auto memory = client->AllocateRows(100);
+  ASSERT_TRUE(memory.ok());
+  first.reset();
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  memory->data.get()[99] = std::byte{1};  // it is still there
+}
+
+}  // namespace
+}  // namespace sortition::testing

@@ -1,0 +1,53 @@
+// What operators write: addresses, routes and device lists, which come out as they went in or are refused.
+#include "service/server/config.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "service/route/policy.h"
+#include "service/server/listen_address.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace sortition::fuzz {
+namespace {
+
+void CheckAddress(const std::string& text) {
+  const auto address = server::ListenAddress::Parse(text);
+  if (!address.ok()) {
+    if (address.status().message().empty()) Fail("refused without a word");
+    return;
+  }
+  std::string written = address->ToString();
+  // As an address that is written with another port.
+  if (planted && !address->is_unix() && address->port() == 80) written.back() = '1';
+  const auto again = server::ListenAddress::Parse(written);
+  if (!again.ok() || again->ToString() != address->ToString()) Fail(absl::StrCat(text, " comes back as ", written));
+  if (address->is_unix() && address->unix_path().empty()) Fail("no path: " + text);
+}
+
+void CheckRoute(const std::string& text) {
+  const auto route = service::RoutePolicy::Parse(text);
+  if (!route.ok()) return;
+  const std::string written = service::AbslUnparseFlag(*route);
+  if (written != text) Fail(absl::StrCat("route ", text, " comes back as ", written));
+}
+
+}  // namespace
+
+void Run(Bytes bytes) {
+  Input input(bytes);
+  const uint32_t kind = input.Below(3);
+  const Bytes rest = input.Rest();
+  const std::string text(rest.begin(), rest.end());
+  if (kind == 0) return CheckAddress(text);
+  if (kind == 1) return CheckRoute(text);
+  server::Config config;
+  config.listen = {text};
+  config.metrics_listen = text;
+  config.route.device = text;
+  config.limits.max_vocabulary = input.Word();
+  const absl::Status status = server::Validate(config);
+  if (!status.ok() && status.message().empty()) Fail("refused without a word");
+}
+
+}  // namespace sortition::fuzz

@@ -1,0 +1,155 @@
+"""The client against real servers: many callers on one stream, lost servers, fallback, errors."""
+
+import asyncio
+import threading
+import unittest
+
+import sortition
+import sortition.local
+
+from rows import VOCABULARY, row, serve
+from sortitiond_process import free_port
+
+SAMPLER = sortition.local.Sampler()
+OPTIONS = {"vocabulary_size": VOCABULARY, "temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.1, "prompt": [1, 2]}
+
+
+def expected(seed, steps):
+    sequence = SAMPLER.open(seed=seed, **OPTIONS)
+    return [SAMPLER.draw(sequence, row(step)).token for step in range(steps)]
+
+
+class ManyCallers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = serve()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def test_threads_share_a_stream(self):
+        steps = 20
+        results = {}
+        with sortition.Client(self.server.serving["listen"]) as client:
+
+            def run(seed):
+                with client.open(seed=seed, **OPTIONS) as sequence:
+                    results[seed] = [client.draw(sequence, row(step)).token for step in range(steps)]
+
+            threads = [threading.Thread(target=run, args=(seed,)) for seed in range(24)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(results, {seed: expected(seed, steps) for seed in range(24)})
+
+    def test_tasks_share_a_stream(self):
+        steps = 5
+
+        async def run(client, seed):
+            sequence = await client.open(seed=seed, **OPTIONS)
+            return [(await client.draw(sequence, row(step))).token for step in range(steps)]
+
+        async def run_all():
+            async with await sortition.AsyncClient.connect(self.server.serving["listen"]) as client:
+                return await asyncio.gather(*(run(client, seed) for seed in range(200)))
+
+        self.assertEqual(asyncio.run(run_all()), [expected(seed, steps) for seed in range(200)])
+
+    def test_forks_and_batches_of_tasks(self):
+        async def run():
+            async with await sortition.AsyncClient.connect(self.server.serving["listen"]) as client:
+                parent = await client.open(seed=1, **OPTIONS)
+                await client.draw(parent, row(0))
+                children = [await client.fork(parent, seed=1, choice_index=index, repetition_penalty=1.1)
+                            for index in range(3)]
+                outcomes = await client.step(children, [row(1)] * 3)
+                return [outcome.token for outcome in outcomes], [child.tokens for child in children]
+
+        drawn, tokens = asyncio.run(run())
+        parent = SAMPLER.open(seed=1, **OPTIONS)
+        SAMPLER.draw(parent, row(0))
+        children = [SAMPLER.fork(parent, seed=1, choice_index=index, repetition_penalty=1.1) for index in range(3)]
+        self.assertEqual(drawn, [SAMPLER.draw(child, row(1)).token for child in children])
+        self.assertEqual(tokens, [child.tokens for child in children])
+
+    def test_a_cancelled_task_leaves_the_client_whole(self):
+        async def run():
+            async with await sortition.AsyncClient.connect(self.server.serving["listen"]) as client:
+                sequence = await client.open(seed=4, **OPTIONS)
+                task = asyncio.ensure_future(client.draw(sequence, row(0)))
+                await asyncio.sleep(0)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                other = await client.open(seed=5, **OPTIONS)
+                return (await client.draw(other, row(0))).token
+
+        self.assertEqual(asyncio.run(run()), expected(5, 1)[0])
+
+    def test_names_are_taken_once(self):
+        with sortition.Client(self.server.serving["listen"]) as client:
+            first = client.open("name", vocabulary_size=VOCABULARY)
+            with self.assertRaises(sortition.Error) as raised:
+                client.open("name", vocabulary_size=VOCABULARY)
+            self.assertEqual(raised.exception.code, "ALREADY_EXISTS")
+            first.close()
+            client.open("name", vocabulary_size=VOCABULARY)
+            with self.assertRaisesRegex(ValueError, "closed"):
+                client.draw(first, row(0))
+
+    def test_a_closed_client_says_so(self):
+        client = sortition.Client(self.server.serving["listen"])
+        sequence = client.open(vocabulary_size=VOCABULARY)
+        client.close()
+        client.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            client.draw(sequence, row(0))
+
+
+class LostServers(unittest.TestCase):
+    def test_kill_and_restart_change_nothing(self):
+        listen = f"127.0.0.1:{free_port()}"
+        tokens = []
+        server = serve(listen=listen)
+        with sortition.Client(listen, backoff_max=0.2) as client:
+            sequence = client.open(seed=9, **OPTIONS)
+            for step in range(12):
+                if step % 4 == 2:
+                    server.kill()
+                    server.wait()
+                    server = serve(listen=listen)
+                tokens.append(client.draw(sequence, row(step)).token)
+        server.__exit__()
+        self.assertEqual(tokens, expected(9, 12))
+
+    def test_falls_back_only_if_allowed(self):
+        listen = f"127.0.0.1:{free_port()}"
+        with self.assertRaises(sortition.Error) as raised:
+            sortition.Client(listen)
+        self.assertEqual(raised.exception.code, "UNAVAILABLE")
+        server = serve(listen=listen)
+        with sortition.Client(listen, fallback="in_process", in_process_threads=1) as client:
+            sequence = client.open(seed=3, **OPTIONS)
+            self.assertFalse(client.in_process)
+            tokens = [client.draw(sequence, row(step)).token for step in range(3)]
+            server.kill()
+            server.wait()
+            tokens += [client.draw(sequence, row(step)).token for step in range(3, 6)]
+            self.assertTrue(client.in_process)
+        self.assertEqual(tokens, expected(3, 6))
+
+    def test_a_deadline_is_an_error_of_the_row(self):
+        server = serve()
+        with sortition.Client(server.serving["listen"]) as client:
+            sequence = client.open(seed=3, **OPTIONS)
+            server.kill()
+            server.wait()
+            outcome, = client.step([sequence], [row(0)], timeout=0.3)
+            self.assertEqual((outcome.reason, outcome.code), ("DEADLINE_PASSED", "DEADLINE_EXCEEDED"))
+            self.assertEqual(sequence.position, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,41 @@
+"""What the documentation shows runs as it stands: the example workers, the README's snippet."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+from rows import serve
+
+SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0, command
+    return done.stdout.split()
+
+
+class ExampleTest(unittest.TestCase):
+    def test_workers_draw_the_same_tokens(self):
+        python = (sys.executable, str(SOURCE / "client/examples/example_worker.py"))
+        alone = run(*python)
+        self.assertEqual(len(alone), 20)
+        with serve() as server:
+            self.assertEqual(run(*python, server.serving["listen"]), alone)
+        self.assertEqual(run(os.environ["TEST_EXAMPLE_WORKER"]), alone)
+
+    def test_snippets_of_the_documentation(self):
+        for page in ("README.md", "docs/python.md"):
+            snippets = re.findall(r"```python\n(.*?)```", (SOURCE / page).read_text(encoding="utf-8"), re.DOTALL)
+            self.assertTrue(snippets, page)
+            for number, snippet in enumerate(snippets):
+                with self.subTest(f"{page} {number}"):
+                    subprocess.run((sys.executable, "-"), input=snippet, text=True, check=True, timeout=60,
+                                   stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,140 @@
+"""sortition.local gives the bits of the service, whatever the options; and what a notebook shows of a step."""
+
+import threading
+import unittest
+
+import numpy
+import sortition
+import sortition.local
+
+from rows import OPTIONS, VOCABULARY, row, scale, serve
+
+
+class LocalTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = serve()
+        cls.client = sortition.Client(cls.server.serving["listen"])
+        cls.sampler = sortition.local.Sampler()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__()
+
+    def both(self, **options):
+        return (self.client.open(vocabulary_size=VOCABULARY, **options),
+                self.sampler.open(vocabulary_size=VOCABULARY, **options))
+
+    def assert_same_step(self, remote, local, logits, **options):
+        self.assertEqual(self.client.draw(remote, logits, **options), self.sampler.draw(local, logits, **options))
+        self.assertEqual((remote.position, remote.tokens), (local.position, local.tokens))
+
+    def test_same_bits_as_the_service(self):
+        generator = numpy.random.default_rng(6)
+        for number in range(scale(40)):
+            options = dict(OPTIONS[number % len(OPTIONS)])
+            options.update(seed=int(generator.integers(1 << 63)), choice_index=number,
+                           prompt=generator.integers(0, 30, size=number), live_vocabulary_size=VOCABULARY - number % 7)
+            options["prompt"] = options["prompt"].tolist()
+            remote, local = self.both(**options)
+            for step in range(12):
+                dtype = (numpy.float32, numpy.float16)[step % 2]
+                mask = None
+                if step % 3 == 0:
+                    mask = generator.random(VOCABULARY) < 0.5
+                    mask[:30:3] = True
+                self.assert_same_step(remote, local, row(100 * number + step).astype(dtype), allowed=mask,
+                                      draw_salt=step)
+
+    def test_edits_and_forks(self):
+        options = {"seed": 5, "repetition_penalty": 1.3, "prompt": list(range(40)), "frequency_penalty": 0.2}
+        remote, local = self.both(**options)
+        for number in range(6):
+            self.assert_same_step(remote, local, row(number))
+        for sequence in (remote, local):
+            sequence.replace_last(17)
+            sequence.append([3, 4])
+        self.assert_same_step(remote, local, row(10))
+        for sequence in (remote, local):
+            sequence.truncate(20)  # into the prompt
+        self.assert_same_step(remote, local, row(11))
+        children = (self.client.fork(remote, position=15, seed=6, presence_penalty=1.0),
+                    self.sampler.fork(local, position=15, seed=6, presence_penalty=1.0))
+        for number in range(4):
+            self.assert_same_step(*children, row(20 + number))
+            self.assert_same_step(remote, local, row(30 + number))
+
+    def test_edits_are_judged_alike(self):
+        for sequence in self.both(seed=1, repetition_penalty=1.1):
+            for edit in (lambda: sequence.replace_last(1), lambda: sequence.append([VOCABULARY]),
+                         lambda: sequence.truncate(1)):
+                with self.assertRaises(sortition.Error) as raised:
+                    edit()
+                self.assertEqual(raised.exception.code, "OUT_OF_RANGE")
+
+    def test_same_refusals(self):
+        for options in ({"top_p": 1.5}, {"temperature": -1.0}, {"logit_bias": [{"token": VOCABULARY, "bias": 1.0}]},
+                        {"live_vocabulary_size": VOCABULARY + 1}, {"choice_index": 1 << 16}):
+            errors = []
+            for sampler in (self.client, self.sampler):
+                with self.assertRaises(sortition.Error) as raised:
+                    sampler.open(vocabulary_size=VOCABULARY, **options)
+                errors.append(raised.exception.args)
+            self.assertEqual(*errors)
+            self.assertTrue(raised.exception.field, raised.exception)
+
+    def test_a_bad_row_fails_alone(self):
+        good = [row(1), row(2)]
+        bad = row(3)
+        bad[700] = numpy.nan
+        results = []
+        for sampler in (self.client, self.sampler):
+            sequences = [sampler.open(vocabulary_size=VOCABULARY, seed=1) for _ in range(3)]
+            outcomes = sampler.step(sequences, [good[0], bad, good[1]])
+            self.assertIsInstance(outcomes[1], sortition.Error)
+            self.assertEqual(outcomes[1].reason, "LOGIT_NAN")
+            self.assertIn("700", outcomes[1].message)
+            self.assertEqual([sequence.position for sequence in sequences], [1, 0, 1])
+            results.append([outcomes[0].token, outcomes[2].token])
+        self.assertEqual(*results)
+
+    def test_unknown_parameters(self):
+        for sampler in (self.client, self.sampler):
+            with self.assertRaisesRegex(TypeError, "temprature"):
+                sampler.open(vocabulary_size=VOCABULARY, temprature=1)
+            with self.assertRaisesRegex(TypeError, "temperature"):
+                sampler.open(vocabulary_size=VOCABULARY, temperature="hot")
+
+    def test_threads_sample_at_once(self):
+        logits = [row(number) for number in range(8)]
+
+        def run(results):
+            sequence = self.sampler.open(vocabulary_size=VOCABULARY, seed=3, repetition_penalty=1.1)
+            results.append([self.sampler.draw(sequence, logits[i % 8]).token for i in range(50)])
+
+        results = []
+        threads = [threading.Thread(target=run, args=(results,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(results), 8)
+        self.assertEqual(results, [results[0]] * 8)
+
+    def test_view_of_a_step(self):
+        options = {"seed": 11, "temperature": 0.9, "top_k": 5, "processed_logprobs": {"top": 8}}
+        for sampler in (self.client, self.sampler):
+            sequence = sampler.open(vocabulary_size=VOCABULARY, **options)
+            view = sortition.StepView(sampler.draw(sequence, row(9)), lambda token: f"<{token}>")
+            self.assertEqual(len(view.candidates), 5)
+            self.assertAlmostEqual(sum(candidate.probability for candidate in view.candidates), 1, places=5)
+            self.assertEqual([candidate.token for candidate in view.candidates if candidate.chosen], [view.draw.token])
+            self.assertIn(f"&lt;{view.draw.token}&gt;", view._repr_html_())
+            self.assertIn("*", repr(view))
+            with self.assertRaisesRegex(ValueError, "processed_logprobs"):
+                sortition.StepView(sampler.draw(sampler.open(vocabulary_size=VOCABULARY), row(9)))
+
+
+if __name__ == "__main__":
+    unittest.main()

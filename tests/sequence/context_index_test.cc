@@ -1,0 +1,115 @@
+// The index of contexts against a search of the whole history.
+#include "service/sequence/context_index.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "tests/support/scale.h"
+
+namespace sortition::service {
+namespace {
+
+using Found = ContextIndex::Found;
+
+// By token, the longest context of `least` to `depth` tokens that it followed at one of the positions [first, end).
+std::map<uint32_t, uint32_t> Searched(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, uint32_t least,
+                                      uint32_t depth) {
+  std::map<uint32_t, uint32_t> longest;
+  for (uint32_t at = first; at < end; ++at) {
+    uint32_t length = 0;
+    while (length < depth && tokens[at - 1 - length] == tokens[end - 1 - length]) ++length;
+    if (length >= least) longest[tokens[at]] = std::max(longest[tokens[at]], length);
+  }
+  return longest;
+}
+
+std::map<uint32_t, uint32_t> Longest(const std::vector<Found>& found) {
+  std::map<uint32_t, uint32_t> longest;
+  for (const Found& one : found) longest[one.token] = std::max(longest[one.token], one.length);
+  return longest;
+}
+
+struct Shape {
+  uint32_t least;
+  uint32_t depth;
+  uint32_t alphabet;
+  uint32_t window;  // of positions; 0 = none
+};
+
+class ContextIndexTest : public ::testing::TestWithParam<Shape> {};
+
+// Histories grow, are cut, and leave the window, token by token.
+TEST_P(ContextIndexTest, EqualsASearch) {
+  const Shape shape = GetParam();
+  std::mt19937 random(1);
+  ContextIndex index(shape.least, shape.depth);
+  TokenLog log;
+  std::vector<uint32_t> tokens;
+  const auto start = [&](size_t length) {
+    return shape.window != 0 && length > shape.window ? static_cast<uint32_t>(length - shape.window) : 0;
+  };
+  const auto push = [&](uint32_t token) {
+    log.Push(token);
+    tokens.push_back(token);
+    const uint32_t length = log.length();
+    if (start(length) > start(length - 1) && start(length) + shape.depth < length) index.RemoveOldest(log);
+    if (length > start(length) + shape.depth) index.AddNewest(log, length - 1);
+  };
+  const auto pop = [&] {
+    const uint32_t length = log.length();
+    if (length > start(length) + shape.depth) index.RemoveNewest(log);
+    if (start(length) > start(length - 1) && start(length) + shape.depth < length) {
+      index.AddOldest(log, start(length - 1) + shape.depth);
+    }
+    tokens.pop_back();
+    log.Truncate(length - 1);
+  };
+  uint64_t matches = 0;
+  for (int step = 0; step < static_cast<int>(sortition::testing::Scaled(3000)); ++step) {
+    const uint32_t kind = random() % 10;
+    if (kind == 0) {
+      for (uint32_t i = random() % std::min<size_t>(tokens.size() + 1, 40); i > 0; --i) pop();
+    } else if (kind == 1 && tokens.size() > 20) {  // a passage once more
+      const size_t from = random() % (tokens.size() - 10);
+      for (size_t i = 0; i < 10; ++i) push(tokens[from + i]);
+    } else {
+      push(random() % shape.alphabet);
+    }
+    if (tokens.size() < shape.depth) continue;
+    std::vector<Found> found;
+    index.Find(log, log.length(), &found);
+    const uint32_t length = log.length();
+    const auto searched = Searched(tokens, start(length) + shape.depth, length, shape.least, shape.depth);
+    ASSERT_EQ(Longest(found), searched) << "step " << step;
+    matches += searched.size();
+  }
+  EXPECT_GT(matches, 500 * sortition::testing::TestScale());
+  // Nothing is left behind.
+  while (!tokens.empty()) pop();
+  EXPECT_TRUE(index.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ContextIndexTest,
+                         ::testing::Values(Shape{1, 8, 3, 0}, Shape{2, 24, 10, 0}, Shape{3, 3, 5, 0},
+                                           Shape{0, 0, 50, 0}, Shape{1, 8, 3, 100}, Shape{2, 24, 4, 60},
+                                           Shape{1, 24, 2, 25}, Shape{1, 1, 20, 7}));
+
+// A history that repeats one token is the deepest trie for its length.
+TEST(ContextIndex, MemoryIsOfTheOrderOfThePositions) {
+  for (const uint32_t alphabet : {1u, 2u, 1000u}) {
+    ContextIndex index(2, 24);
+    TokenLog log;
+    std::mt19937 random(2);
+    for (uint32_t i = 0; i < 50'000; ++i) {
+      log.Push(random() % alphabet);
+      if (i >= 24) index.AddNewest(log, i);
+    }
+    EXPECT_LT(index.bytes() / 50'000, 300u) << alphabet;
+  }
+}
+
+}  // namespace
+}  // namespace sortition::service

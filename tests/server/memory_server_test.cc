@@ -1,0 +1,219 @@
+// The memory socket as clients of every kind meet it: what is asked for in order, and what is not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cpp/errors.h"
+#include "client/cpp/memory_link.h"
+#include "client/cpp/unix_socket.h"
+#include "tests/server/test_server.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+using client::ConnectUnix;
+using client::MemoryLink;
+using service::Descriptor;
+
+constexpr uint64_t kPage = 4096;
+
+// Blocks until `wanted` is true; false after 20 seconds.
+template <typename Wanted>
+bool Becomes(Wanted wanted) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
+    if (wanted()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(descriptors), end(descriptors)));
+}
+
+class MemoryServerTest : public ::testing::Test {
+ protected:
+  MemoryServerTest() : server_(WithMemory(address_)) {}
+
+  static Config WithMemory(const std::string& address) {
+    Config config = TestConfig();
+    config.memory_listen = address;
+    config.limits.max_memory_connections = 3;
+    config.limits.connection_memory_bytes = 1 << 20;
+    config.limits.max_memory_bytes = 2 << 20;
+    return config;
+  }
+  std::unique_ptr<MemoryLink> Connect() {
+    auto link = MemoryLink::Connect(address_);
+    EXPECT_TRUE(link.ok()) << link.status();
+    return *std::move(link);
+  }
+  // A connection whose welcome has been read.
+  Descriptor ConnectRaw() {
+    auto socket = ConnectUnix(address_, SOCK_SEQPACKET);
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    EXPECT_TRUE(Receive(*socket).has_welcome());
+    return *std::move(socket);
+  }
+  // An empty message once the server has ended the connection.
+  static v1::MemoryResponse Receive(const Descriptor& socket) {
+    std::array<char, 4096> packet;
+    const ssize_t size = recv(socket.get(), packet.data(), packet.size(), 0);
+    v1::MemoryResponse response;
+    EXPECT_TRUE(size <= 0 || response.ParseFromArray(packet.data(), static_cast<int>(size)));
+    return response;
+  }
+  static void Send(const Descriptor& socket, const std::string& packet) {
+    EXPECT_EQ(send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL), static_cast<ssize_t>(packet.size()));
+  }
+  bool UseBecomes(uint64_t bytes, uint32_t connections) {
+    return Becomes([&] {
+      const service::MemoryUse use = server_.engine().regions().use();
+      return use.bytes == bytes && use.connections == connections;
+    });
+  }
+
+  const std::string address_ = absl::StrCat("unix:", ::testing::TempDir(), "sortition_", getpid(), "_",
+                                            ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  TestServer server_;
+};
+
+TEST_F(MemoryServerTest, TheWelcomeOfAStreamNamesTheSocket) {
+  TestStream stream(server_.Connect());
+  v1::StreamRequest hello;
+  hello.mutable_hello()->set_worker_session("worker");
+  stream.Send(hello);
+  EXPECT_EQ(stream.ReceiveOne().welcome().memory_address(), address_);
+}
+
+TEST_F(MemoryServerTest, RegionsAreMappedAndGivenBack) {
+  const auto link = Connect();
+  EXPECT_EQ(link->token().size(), service::RegionTable::kTokenBytes);
+  EXPECT_EQ(link->most_bytes(), 1u << 20);
+  for (int i = 0; i < 200; ++i) {
+    const auto region = link->Register(kPage);
+    ASSERT_TRUE(region.ok()) << region.status();
+    (*region)->bytes()[kPage - 1] = std::byte{1};
+    link->Unregister((*region)->id());
+  }
+  EXPECT_TRUE(UseBecomes(0, 1));
+}
+
+TEST_F(MemoryServerTest, RefusalsAreTypedAndTheConnectionGoesOn) {
+  const auto link = Connect();
+  const auto large = link->Register((1 << 20) + 1);
+  ASSERT_FALSE(large.ok());
+  EXPECT_EQ(client::ErrorOf(large.status())->reason, v1::OUT_OF_RANGE);
+  const auto fits = link->Register(1 << 20);
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  EXPECT_EQ(client::ErrorOf(link->Register(1).status())->reason, v1::OVERLOADED);
+  link->Unregister((*fits)->id() + 77);
+  EXPECT_TRUE(server_.log_lines().Await("memory_refused", 2));
+}
+
+TEST_F(MemoryServerTest, ClientsThatDieLeaveNothingBehind) {
+  const size_t descriptors = OpenDescriptors();
+  for (int i = 0; i < 20; ++i) {
+    const auto link = Connect();
+    ASSERT_TRUE(link->Register(1 << 20).ok());
+    ASSERT_TRUE(Becomes([&] { return server_.engine().regions().use().bytes >= 1 << 20; }));
+  }
+  EXPECT_TRUE(UseBecomes(0, 0));
+  EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; })) << OpenDescriptors();
+}
+
+TEST_F(MemoryServerTest, OneConnectionTooManyIsRefused) {
+  const auto one = Connect();
+  const auto two = Connect();
+  auto three = Connect();
+  const auto four = MemoryLink::Connect(address_);
+  ASSERT_FALSE(four.ok());
+  EXPECT_EQ(client::ErrorOf(four.status())->reason, v1::OVERLOADED);
+  three.reset();
+  EXPECT_TRUE(UseBecomes(0, 2));
+  Connect();
+}
+
+TEST_F(MemoryServerTest, WhatIsNoRequestEndsTheConnection) {
+  for (const std::string& packet : {std::string("\xff\xff\xff", 3), std::string(5000, '\0'), std::string(1, '\x0a')}) {
+    const Descriptor socket = ConnectRaw();
+    Send(socket, packet);
+    EXPECT_EQ(Receive(socket).error().reason(), v1::MALFORMED_MESSAGE);
+    EXPECT_EQ(Receive(socket).kind_case(), v1::MemoryResponse::KIND_NOT_SET) << "the connection is over";
+  }
+  EXPECT_TRUE(UseBecomes(0, 0));
+}
+
+TEST_F(MemoryServerTest, UnknownFieldsAndEmptyRequestsAreRefused) {
+  const Descriptor socket = ConnectRaw();
+  Send(socket, "\x98\x06\x01");  // field 99
+  EXPECT_EQ(Receive(socket).error().reason(), v1::UNKNOWN_FIELD);
+  v1::MemoryRequest request;
+  request.mutable_unregister_region()->set_region_id(1);
+  Send(socket, request.SerializeAsString());
+  EXPECT_EQ(Receive(socket).error().reason(), v1::UNKNOWN_REGION);
+}
+
+// The kernel would install what comes along in the server's table of descriptors, had it room for them.
+TEST_F(MemoryServerTest, AFloodOfDescriptorsIsNotTaken) {
+  const Descriptor socket = ConnectRaw();
+  const size_t before = OpenDescriptors();
+  v1::MemoryRequest request;
+  request.mutable_unregister_region()->set_region_id(1);
+  std::string packet = request.SerializeAsString();
+  iovec part = {packet.data(), packet.size()};
+  constexpr size_t kDescriptors = 200;
+  std::array<int, kDescriptors> descriptors;
+  descriptors.fill(STDERR_FILENO);
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(descriptors))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(descriptors));
+  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(descriptors));
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_EQ(sendmsg(socket.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(packet.size()));
+    EXPECT_EQ(Receive(socket).error().reason(), v1::UNKNOWN_REGION);
+    EXPECT_EQ(OpenDescriptors(), before);
+  }
+}
+
+// Its answers fill the socket's buffer, and then it is let go.
+TEST_F(MemoryServerTest, AClientThatReadsNothingLosesItsConnection) {
+  const Descriptor socket = ConnectRaw();
+  v1::MemoryRequest request;
+  request.mutable_unregister_region()->set_region_id(1);
+  const std::string packet = request.SerializeAsString();
+  EXPECT_TRUE(Becomes([&] {
+    for (int i = 0; i < 100; ++i) send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return server_.engine().regions().use().connections == 0;
+  }));
+}
+
+TEST_F(MemoryServerTest, StopEndsConnections) {
+  const auto link = Connect();
+  ASSERT_TRUE(link->Register(kPage).ok());
+  server_.server().Stop();
+  EXPECT_FALSE(link->Register(kPage).ok());
+  EXPECT_EQ(server_.engine().regions().use().bytes, 0u);
+}
+
+}  // namespace
+}  // namespace sortition::server

@@ -1,0 +1,282 @@
+// Steps whose tensors lie in memory regions: the same bits as from the stream, and nothing that a worker says or does
+// about its memory harms the service.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "service/memory/region_table.h"
+#include "tests/service/expect_error.h"
+#include "tests/support/scale.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::F32Peak;
+using testing::OpenOf;
+using testing::RandomLogits;
+using testing::StepBuilder;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+constexpr uint32_t kVocabulary = 64;
+constexpr uint64_t kRowBytes = kVocabulary * sizeof(float);
+constexpr uint64_t kRegionBytes = 4096;
+
+// A region as its client has it.
+struct ClientRegion {
+  ClientRegion(MemoryConnection* connection, uint64_t bytes) {
+    auto made = connection->Register(bytes);
+    auto& registered = std::get<MemoryConnection::Registered>(made);
+    id = registered.id;
+    size = registered.bytes;
+    data = static_cast<std::byte*>(
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, registered.descriptor.get(), 0));
+  }
+  ~ClientRegion() { munmap(data, size); }
+
+  void Write(uint64_t offset, std::string_view bytes) { std::memcpy(data + offset, bytes.data(), bytes.size()); }
+
+  uint64_t id = 0;
+  uint64_t size = 0;
+  std::byte* data = nullptr;
+};
+
+void SetRegion(uint64_t id, uint64_t offset, uint64_t length, v1::TensorSource* source) {
+  source->mutable_region()->set_region_id(id);
+  source->mutable_region()->set_offset(offset);
+  source->mutable_region()->set_length(length);
+}
+
+v1::StreamRequest Attach(const MemoryConnection& connection) {
+  v1::StreamRequest message;
+  message.mutable_attach_memory()->set_token(connection.token());
+  return message;
+}
+
+std::shared_ptr<MemoryConnection> Connect(service::Engine* engine) {
+  return std::get<std::shared_ptr<MemoryConnection>>(engine->regions().Connect([] {}));
+}
+
+class SessionMemory : public ::testing::Test {
+ protected:
+  SessionMemory() {
+    worker_.Send(Attach(*connection_));
+    worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+    worker_.MustOpen(OpenOf("b", 1, kVocabulary));
+  }
+
+  // A step of rows "a" and "b" whose logits are named, not sent.
+  v1::StreamRequest Step(uint64_t region, uint64_t offset, uint64_t length = 2 * kRowBytes) {
+    StepBuilder builder(++batch_, kVocabulary);
+    builder.AddRow("a", batch_, 0, "");
+    builder.AddRow("b", batch_, 0, "");
+    v1::StreamRequest request = builder.Build();
+    request.clear_payloads();
+    SetRegion(region, offset, length, request.mutable_step()->mutable_logits()->mutable_source());
+    return request;
+  }
+  void ExpectRefused(const v1::StreamRequest& request, Reason reason, const std::string& field) {
+    worker_.Send(request);
+    ExpectError(worker_.StepError(request.step().batch_id()), reason, field);
+  }
+
+  TestEngine engine_ = TestEngine::OnCpu();
+  std::shared_ptr<MemoryConnection> connection_ = Connect(engine_.get());
+  ClientRegion region_{connection_.get(), kRegionBytes};
+  StreamWorker worker_{engine_.get()};
+  uint64_t batch_ = 0;
+};
+
+TEST_F(SessionMemory, LogitsInARegionAreSampled) {
+  region_.Write(512, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  const auto results = worker_.Run(Step(region_.id, 512));
+  EXPECT_EQ(results.at(0).draw().token(), 7u);
+  EXPECT_EQ(results.at(1).draw().token(), 63u);
+}
+
+TEST_F(SessionMemory, MasksInARegionAreSampled) {
+  region_.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  const uint32_t words[] = {1u << 9, 0};
+  std::memcpy(region_.data + 1024, words, sizeof(words));
+  v1::StreamRequest request = Step(region_.id, 0);
+  request.mutable_step()->mutable_masks()->set_rows(1);
+  SetRegion(region_.id, 1024, sizeof(words), request.mutable_step()->mutable_masks()->mutable_source());
+  request.mutable_step()->mutable_rows(0)->mutable_mask()->set_mask_row(0);
+  const auto results = worker_.Run(request);
+  EXPECT_EQ(results.at(0).draw().token(), 9u);
+  EXPECT_EQ(results.at(1).draw().token(), 63u);
+}
+
+TEST_F(SessionMemory, RangesThatAreNotWithinTheRegionAreRefused) {
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  const std::string field = "step.logits.source.region";
+  ExpectRefused(Step(region_.id, kRegionBytes - 2 * kRowBytes + 4), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, kRegionBytes), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, kMost - kRowBytes + 1), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, kMost - 3), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, 0, kMost), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, 8, kMost - 7), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, 0, 0), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, 2), Reason::kOutOfRange, field + ".offset");
+  ExpectRefused(Step(region_.id, 0, 2 * kRowBytes - 4), Reason::kSizeMismatch, field + ".length");
+  ExpectRefused(Step(region_.id, 0, 2 * kRowBytes + 4), Reason::kSizeMismatch, field + ".length");
+  region_.Write(kRegionBytes - 2 * kRowBytes, F32Peak(kVocabulary, 1) + F32Peak(kVocabulary, 2));
+  EXPECT_EQ(worker_.Run(Step(region_.id, kRegionBytes - 2 * kRowBytes)).at(1).draw().token(), 2u) << "its very end";
+}
+
+TEST_F(SessionMemory, RegionsOfNobodyOfOthersAndOfThePastAreRefused) {
+  const std::string field = "step.logits.source.region.region_id";
+  const auto other = Connect(engine_.get());
+  const ClientRegion others(other.get(), kRegionBytes);
+  ExpectRefused(Step(0, 0), Reason::kUnknownRegion, field);
+  ExpectRefused(Step(region_.id + 1000, 0), Reason::kUnknownRegion, field);
+  ExpectRefused(Step(others.id, 0), Reason::kUnknownRegion, field);
+  ASSERT_EQ(connection_->Unregister(region_.id), std::nullopt);
+  ExpectRefused(Step(region_.id, 0), Reason::kUnknownRegion, field);
+  const ClientRegion next(connection_.get(), kRegionBytes);
+  EXPECT_NE(next.id, region_.id);
+  connection_->Close();
+  ExpectRefused(Step(next.id, 0), Reason::kUnknownRegion, field);
+}
+
+TEST_F(SessionMemory, AStreamThatNamedNoConnectionHasNoRegions) {
+  StreamWorker stranger(engine_.get());
+  stranger.MustOpen(OpenOf("c", 1, kVocabulary));
+  const v1::StreamRequest request = Step(region_.id, 0);
+  stranger.Send(request);
+  ExpectError(stranger.StepError(request.step().batch_id()), Reason::kUnknownRegion,
+              "step.logits.source.region.region_id");
+  v1::StreamRequest guess;
+  guess.mutable_attach_memory()->set_token(std::string(RegionTable::kTokenBytes, 'x'));
+  stranger.Send(guess);
+  ExpectError(stranger.Rejected().error(), Reason::kUnknownRegion, "attach_memory.token");
+}
+
+TEST_F(SessionMemory, DeviceMemoryIsNotBuilt) {
+  v1::StreamRequest request = Step(region_.id, 0);
+  request.mutable_step()->mutable_logits()->mutable_source()->mutable_device()->set_slot(1);
+  ExpectRefused(request, Reason::kNotImplemented, "step.logits.source.device");
+}
+
+TEST(SessionMemoryInFlight, ARegionIsFreedWhenTheStepThatReadsItIsAnswered) {
+  TestEngine engine = TestEngine::OnFake();
+  const auto connection = Connect(engine.get());
+  ClientRegion region(connection.get(), kRegionBytes);
+  region.Write(0, F32Peak(kVocabulary, 5));
+  StreamWorker worker(engine.get());
+  worker.Send(Attach(*connection));
+  worker.MustOpen(OpenOf("a", 1, kVocabulary));
+  StepBuilder builder(1, kVocabulary);
+  builder.AddRow("a", 1, 0, "");
+  v1::StreamRequest request = builder.Build();
+  request.clear_payloads();
+  SetRegion(region.id, 0, kRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
+  worker.Send(request);
+  ASSERT_EQ(connection->Unregister(region.id), std::nullopt);
+  EXPECT_TRUE(connection->TakeReleased().empty());
+  EXPECT_EQ(engine->regions().use().regions, 1u);
+  engine.fake().FinishAll();
+  EXPECT_EQ(worker.Results(1, 1).at(0).draw().token(), 5u);
+  EXPECT_THAT(connection->TakeReleased(), ::testing::ElementsAre(region.id));
+  EXPECT_EQ(engine->regions().use().bytes, 0u);
+}
+
+// Every way through the kernels, over rows that another thread keeps changing: into numbers of all sizes, infinities
+// and NaNs. Any answer will do, but there is one, its token is one of the vocabulary, and every row after it is right.
+void SampleWhileScribbling(TestEngine engine) {
+  constexpr uint32_t kWide = 5000;
+  constexpr int kSequences = 6;
+  const auto connection = Connect(engine.get());
+  ClientRegion region(connection.get(), kSequences * kWide * sizeof(float));
+  StreamWorker worker(engine.get());
+  worker.Send(Attach(*connection));
+  const auto name = [](int i) { return absl::StrCat("sequence-", i); };
+  for (int i = 0; i < kSequences; ++i) {
+    v1::OpenSequence open = OpenOf(name(i), 1, kWide);
+    v1::SamplingParameters& parameters = *open.mutable_parameters();
+    parameters.mutable_raw_logprobs()->set_top(i % 2 == 0 ? 20 : 0);
+    parameters.mutable_processed_logprobs()->set_top(i % 3 == 0 ? 20 : 0);
+    if (i == 0) parameters.set_temperature(0);
+    if (i == 1) parameters.set_top_p(0.95f);
+    if (i == 2) parameters.set_min_p(0.01f);
+    if (i == 3) parameters.set_top_k(40);
+    if (i == 4) parameters.set_nan_policy(v1::NAN_POLICY_MASK);
+    worker.MustOpen(open);
+  }
+  std::mt19937_64 random(7);
+  std::string bytes;
+  for (int i = 0; i < kSequences; ++i) bytes += RandomLogits(kernels::DType::kF32, kWide, &random);
+  region.Write(0, bytes);
+
+  std::atomic<bool> over = false;
+  std::thread scribbler([&] {
+    constexpr uint32_t kWords[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001,
+                                   0x477fdfff, 0xc77fe000, 0,          0x41200000};
+    auto* const words = reinterpret_cast<std::atomic<uint32_t>*>(region.data);
+    std::mt19937_64 dice(11);
+    while (!over.load(std::memory_order_relaxed)) {
+      const uint64_t throw_of = dice();
+      std::atomic<uint32_t>& word = words[throw_of % (kSequences * kWide)];
+      // Mostly numbers, so that rows get past the first look at them.
+      const bool number = throw_of >> 40 & 0xff;
+      word.store(number ? 0x40000000u + uint32_t(throw_of >> 48 << 7) : kWords[throw_of >> 60 & 7],
+                 std::memory_order_relaxed);
+    }
+  });
+  const uint64_t steps = testing::Scaled(300);
+  uint64_t drawn = 0;
+  for (uint64_t step = 1; step <= steps; ++step) {
+    StepBuilder builder(step, kWide);
+    for (int i = 0; i < kSequences; ++i) builder.AddRow(name(i), step, 0, "");
+    v1::StreamRequest request = builder.Build();
+    request.clear_payloads();
+    SetRegion(region.id, 0, bytes.size(), request.mutable_step()->mutable_logits()->mutable_source());
+    for (const v1::RowResult& row : worker.Run(request)) {
+      drawn += row.has_draw();
+      if (row.has_draw()) {
+        EXPECT_LT(row.draw().token(), kWide);
+      } else {
+        EXPECT_THAT(row.error().reason(), ::testing::AnyOf(v1::LOGIT_NAN, v1::LOGIT_TOO_LARGE));
+      }
+    }
+    worker.LetLeave();
+  }
+  over = true;
+  scribbler.join();
+  EXPECT_GT(drawn, 0u);
+
+  region.Write(0, bytes);
+  StepBuilder inline_step(steps + 1, kWide);
+  StepBuilder shared_step(steps + 2, kWide);
+  for (int i = 0; i < kSequences; ++i) {
+    inline_step.AddRow(name(i), steps + 1, 0, bytes.substr(i * kWide * sizeof(float), kWide * sizeof(float)));
+    shared_step.AddRow(name(i), steps + 2, 0, "");
+  }
+  v1::StreamRequest request = shared_step.Build();
+  request.clear_payloads();
+  SetRegion(region.id, 0, bytes.size(), request.mutable_step()->mutable_logits()->mutable_source());
+  const auto expected = worker.Run(inline_step.Build());
+  const auto results = worker.Run(request);
+  for (int i = 0; i < kSequences; ++i) {
+    EXPECT_EQ(results.at(i).draw().SerializeAsString(), expected.at(i).draw().SerializeAsString()) << i;
+  }
+}
+
+TEST(SessionMemoryRewritten, RowsThatChangeWhileTheyAreReadAreAnswered) { SampleWhileScribbling(TestEngine::OnCpu()); }
+
+// A device is not found wrong because its rows changed after it had read them.
+TEST(SessionMemoryRewritten, TheReferenceChecksWhatTheDeviceHasRead) {
+  SampleWhileScribbling(TestEngine::OnCpu({}, 2, /*recheck_share=*/1));
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,167 @@
+// Rejection leaves no trace of the drafter: tokens are distributed as without speculation, over 1,080,000 drafted
+// sequences in all.
+//
+// As in draw_test.cc every test has a fixed seed, over whose choice a correct sampler fails with less than
+// testing::kFailureProbability.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "tests/statistics/chi_square.h"
+#include "tests/statistics/prepared_row.h"
+#include "tests/support/scale.h"
+
+namespace sortition::kernels::cpu {
+namespace {
+
+using law::SamplingParameters;
+using sortition::testing::ExpectCounts;
+using sortition::testing::Scaled;
+
+constexpr uint32_t kTokens = 20;
+
+// What a drafter knows of the target's logits: them with some noise, next to nothing, or all but their leading tokens.
+enum class Drafter { kClose, kBlind, kWrong };
+
+struct Combination {
+  Drafter drafter;
+  DraftDistribution::Form form;
+  SamplingParameters chain;
+};
+
+// A model of one token's memory and its drafter.
+class Bigrams {
+ public:
+  Bigrams(const Combination& combination, uint64_t seed) : random_(seed), form_(combination.form) {
+    for (uint32_t context = 0; context < kTokens; ++context) {
+      std::vector<float> logits(kTokens);
+      for (float& x : logits) x = float(random_() % 4096) / 1024 - 2;
+      logits[random_() % kTokens] += 2;
+      std::vector<float> guess = logits;
+      for (float& x : guess) {
+        if (combination.drafter == Drafter::kClose) x += float(random_() % 1024) / 1024 - 0.5f;
+        if (combination.drafter == Drafter::kBlind) x = float(random_() % 1024) / 1024;
+        if (combination.drafter == Drafter::kWrong) x = -x;
+      }
+      rows_.push_back(std::make_unique<PreparedRow>(logits, combination.chain));
+      p_.push_back(Softmax(logits, combination.chain.temperature,
+                           [&](uint32_t id) { return rows_.back()->Keeps(law::CanonicalBits(logits[id]), id); }));
+      std::vector<double> q = Softmax(guess, 1, [](uint32_t) { return true; });
+      // A list of the drafter's own leading tokens.
+      if (form_ == DraftDistribution::Form::kSparse) {
+        q = Softmax(guess, 1, [&](uint32_t id) { return q[id] > 0.04; });
+      }
+      if (form_ == DraftDistribution::Form::kCertain) {
+        const uint32_t first = uint32_t(std::max_element(q.begin(), q.end()) - q.begin());
+        for (uint32_t id = 0; id < kTokens; ++id) q[id] = id == first;
+      }
+      q_.push_back(q);
+      std::vector<float>& dense = dense_.emplace_back(q.begin(), q.end());
+      std::vector<uint32_t>& tokens = listed_tokens_.emplace_back();
+      std::vector<uint32_t>& bits = listed_bits_.emplace_back();
+      for (uint32_t id = 0; id < kTokens; ++id) {
+        if (dense[id] == 0) continue;
+        tokens.push_back(id);
+        bits.push_back(std::bit_cast<uint32_t>(dense[id]));
+      }
+    }
+  }
+
+  const std::vector<double>& p(uint32_t context) const { return p_[context]; }
+
+  // Two tokens after token 0, drafted together and verified.
+  uint32_t DrawPair(uint64_t seed) {
+    const uint32_t first_draft = Draft(0);
+    const uint32_t second_draft = Draft(first_draft);
+    const uint32_t first = rows_[0]->Verify({seed, 1, 0}, first_draft, DistributionOf(0));
+    if (first != first_draft) return first * kTokens + rows_[first]->Draw({seed, 2, 0});
+    return first * kTokens + rows_[first]->Verify({seed, 2, 0}, second_draft, DistributionOf(first));
+  }
+
+ private:
+  template <typename Keep>
+  static std::vector<double> Softmax(const std::vector<float>& logits, double temperature, Keep keep) {
+    std::vector<double> probabilities(logits.size());
+    double sum = 0;
+    for (uint32_t id = 0; id < logits.size(); ++id) {
+      if (keep(id)) probabilities[id] = std::exp(logits[id] / temperature);
+      sum += probabilities[id];
+    }
+    for (double& p : probabilities) p /= sum;
+    return probabilities;
+  }
+
+  uint32_t Draft(uint32_t context) {
+    return std::discrete_distribution<uint32_t>(q_[context].begin(), q_[context].end())(random_);
+  }
+
+  DraftDistribution DistributionOf(uint32_t context) const {
+    DraftDistribution draft;
+    draft.form = form_;
+    draft.dense = dense_[context].data();
+    if (form_ == DraftDistribution::Form::kSparse) {
+      draft.sparse_tokens = listed_tokens_[context];
+      draft.sparse_bits = listed_bits_[context];
+    }
+    return draft;
+  }
+
+  std::mt19937_64 random_;
+  const DraftDistribution::Form form_;
+  std::vector<std::unique_ptr<PreparedRow>> rows_;
+  std::vector<std::vector<double>> p_, q_;
+  std::vector<std::vector<float>> dense_;
+  std::vector<std::vector<uint32_t>> listed_tokens_, listed_bits_;
+};
+
+class Rejection : public ::testing::TestWithParam<int> {};
+
+TEST_P(Rejection, LeavesNoTraceOfTheDrafter) {
+  static constexpr SamplingParameters kChains[] = {
+      {}, {.temperature = 0.7f, .top_k = 12, .top_p = 0.9f}, {.temperature = 1.5f, .min_p = 0.15f}};
+  // Each form meets each drafter and each chain.
+  const int drafter = GetParam() / 3;
+  const int chain = GetParam() % 3;
+  Bigrams model({Drafter(drafter), DraftDistribution::Form((drafter + chain) % 3), kChains[chain]},
+                7100 + uint64_t(GetParam()));
+  std::vector<uint64_t> counts(kTokens * kTokens);
+  const uint64_t sequences = Scaled(120'000);
+  for (uint64_t n = 0; n < sequences; ++n) ++counts[model.DrawPair(n * 9 + uint64_t(GetParam()))];
+  std::vector<double> joint(counts.size());
+  for (uint32_t i = 0; i < joint.size(); ++i) joint[i] = model.p(0)[i / kTokens] * model.p(i / kTokens)[i % kTokens];
+  ExpectCounts(counts, joint, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Rejection, ::testing::Range(0, 9));
+
+// Of a vocabulary that races group by group.
+TEST(RejectionAtVocabulary2000, LeavesNoTraceOfTheDrafter) {
+  std::mt19937_64 random(72);
+  std::vector<float> logits(2000), q(2000);
+  double sum = 0;
+  double drafted = 0;
+  std::vector<double> p(2000);
+  for (size_t id = 0; id < logits.size(); ++id) {
+    logits[id] = float(random() % 8192) / 1024 - 4 + (id % 300 == 0 ? 4 : 0);
+    p[id] = std::exp(double(logits[id]));
+    q[id] = float(std::exp(double(logits[id]) + double(random() % 2048) / 1024 - 1));
+    sum += p[id];
+    drafted += q[id];
+  }
+  for (double& x : p) x /= sum;
+  for (float& x : q) x = float(double(x) / drafted);
+  PreparedRow row(logits, {});
+  DraftDistribution draft;
+  draft.form = DraftDistribution::Form::kDense;
+  draft.dense = q.data();
+  std::discrete_distribution<uint32_t> drafter(q.begin(), q.end());
+  std::vector<uint64_t> counts(2000);
+  for (uint64_t n = 0; n < Scaled(400'000); ++n) ++counts[row.Verify({73, uint32_t(n), 0}, drafter(random), draft)];
+  ExpectCounts(counts, p, 20);
+}
+
+}  // namespace
+}  // namespace sortition::kernels::cpu

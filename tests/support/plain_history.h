@@ -1,0 +1,17 @@
+// What the options that look at a history make of it for the next row, written down from their definitions and computed
+// anew from the whole history.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/row.h"
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::testing {
+
+// Bias, bans and penalties of the row that follows `tokens`, of which the first `prompt_length` are prompt; sorted.
+std::vector<kernels::TokenPatch> PlainPatches(const v1::SamplingParameters& parameters,
+                                              const std::vector<uint32_t>& tokens, uint32_t prompt_length);
+
+}  // namespace sortition::testing
