@@ -14,7 +14,7 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-constexpr uint32_t kLeading = 1024;     // tokens that typical-p looks at first
+constexpr uint32_t kLeading = 128;      // groups, about, that typical-p looks at first
 constexpr uint32_t kNearest = ~0u - 1;  // no candidate's rank may be the largest number there is
 
 }  // namespace
@@ -68,8 +68,8 @@ void Chain::Apply(const Stage& stage) {
     case StageKind::kXtc:
       return DropTop(a, b);
     case StageKind::kDynamicTemperature: {
-      const Moments m = MomentsOfKept(MomentsWanted::kMoment);
-      temperature_ = law::DynamicTemperature(NumberOfKept(), m.sum, m.moment, a, b, c);
+      const Moments m = MomentsOfKept(MomentsWanted::kMomentAndCount);
+      temperature_ = law::DynamicTemperature(m.count, m.sum, m.moment, a, b, c);
       return SetTemperature(law::TemperatureOf(temperature_));
     }
     case StageKind::kQuadraticSmoothing:
@@ -101,24 +101,24 @@ void Chain::SetTemperature(const law::Temperature& temperature) {
 
 Moments Chain::MomentsOfKept(MomentsWanted wanted) const {
   if (is_listed_) {
-    return kernels_.SumMomentsOfCandidates(list_.data(), uint32_t(list_.size()), scale_, wanted);
+    Moments moments = kernels_.SumMomentsOfCandidates(list_.data(), uint32_t(list_.size()), scale_, wanted);
+    moments.count = uint32_t(list_.size());
+    return moments;
   }
   uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
-  const uint32_t floor = std::max(last_.key(), scale_.first_weighted_key);
+  const bool counts = wanted == MomentsWanted::kMomentAndCount;
+  const uint32_t floor = counts ? last_.key() : std::max(last_.key(), scale_.first_weighted_key);
   const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, floor, groups);
   Moments moments = kernels_.SumMoments(row_, groups, count, last_, scale_, wanted);
   for (const Candidate& candidate : row_.patched) {
     if (candidate < last_) continue;
     const uint32_t t = DistanceOfKey(candidate.key(), scale_);
     moments.sum += law::Weight(t);
-    if (wanted == MomentsWanted::kMoment) moments.moment += law::Moment(t);
+    if (counts || wanted == MomentsWanted::kMoment) moments.moment += law::Moment(t);
+    if (counts) ++moments.count;
     if (wanted == MomentsWanted::kSquare) moments.square += law::SquaredWeight(t);
   }
   return moments;
-}
-
-uint32_t Chain::NumberOfKept() const {
-  return is_listed_ ? uint32_t(list_.size()) : NumberOfTokens(kernels_, row_, last_, scratch_);
 }
 
 void Chain::List() {
@@ -255,7 +255,7 @@ void Chain::KeepTypical(uint32_t p) {
   std::span<Candidate> leading;
   const uint32_t* t = nullptr;
   Candidate farthest;
-  for (uint32_t number = kLeading;; number *= 8) {
+  for (uint32_t number = kLeading;; number *= 4) {
     uint32_t edge = law::kDead;
     if (is_listed_) {
       leading = list_;

@@ -39,7 +39,6 @@ class Chain {
   void Apply(const Stage& stage);
   Moments MomentsOfKept(MomentsWanted wanted) const;
   uint64_t SumOfKept() const { return MomentsOfKept(MomentsWanted::kSum).sum; }
-  uint32_t NumberOfKept() const;
   // Of each, in scratch_->distances; dead ones' have no meaning but that they are dead or weigh nothing.
   const uint32_t* Distances(std::span<const Candidate> candidates);
 

@@ -2,7 +2,6 @@
 #include "kernels/cpu/draw.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "kernels/check.h"
@@ -132,20 +131,20 @@ class RowRace {
   uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
   uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
 
-  // Promises that hold for adapted distances: nearer to the target than the group's largest probability, or than the
-  // next power of two, none of its tokens is, where that lies below the target; otherwise one may be there.
+  // Promises that hold for adapted distances: nearer to the target than the group's largest probability, rounded up by
+  // whole octaves, none of its tokens is, where that lies below the target; otherwise one may be there.
   void AdaptPromises(const law::Shape& shape) {
-    uint32_t nearest[33];
-    for (uint32_t zeros = 0; zeros <= 32; ++zeros) {
-      const uint32_t most = zeros == 32 ? 0 : ~0u >> zeros;
-      nearest[zeros] = most >= shape.target ? 0 : law::AdaptedDistance(most, shape.target);
+    uint32_t nearest[64];
+    const uint64_t first = law::ProbabilityOf(law::kUnitWeight, shape.share);
+    for (uint32_t octaves = 0; octaves < 64; ++octaves) {
+      const uint64_t most = (first >> octaves) + 1;
+      nearest[octaves] = most >= shape.target ? 0 : law::AdaptedDistance(uint32_t(most), shape.target);
     }
     for (uint32_t group = 0; group < row_.groups; ++group) {
       uint32_t& promise = groups_.promise.data()[group];
       if (promise == 0) continue;
       const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(row_.maxima[group]), shape), shape.scale);
-      const uint32_t p = law::ProbabilityOf(law::Weight(t), shape.share);
-      promise += (t >> 3) - (nearest[std::countl_zero(p)] >> 3);
+      promise += (t >> 3) - (nearest[t >> 26] >> 3);
     }
   }
 

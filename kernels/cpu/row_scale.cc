@@ -1,6 +1,7 @@
 // The inverse of the law's distance.
 #include "kernels/cpu/row_scale.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -30,6 +31,24 @@ float Float(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 }  // namespace
 
+float CurvedFloat(float x, const CurveFloats& curve) {
+  const auto flushed = [](float v) { return v < 0x1p-60f ? 0 : v; };
+  const float a = flushed(flushed(curve.max - x) * curve.inverse);
+  const float factor = flushed(flushed(a * curve.cube) + curve.square);
+  const float result = flushed(flushed(a * a) * factor);
+  return result == 0 ? 0 : -result;
+}
+
+float CurvedLogitBelow(float logit, float distance, const RowScale& scale) {
+  // The curve is steeper than its square and its cube alone, so neither leads further down than the curve.
+  const CurveFloats& curve = scale.curve;
+  const float least = CurvedFloat(logit, curve) - (distance * scale.logits_per_unit + scale.slack);
+  float a = std::numeric_limits<float>::infinity();
+  if (curve.square > 0) a = std::sqrt(-least / curve.square);
+  if (curve.cube > 0) a = std::min(a, std::cbrt(-least / curve.cube));
+  return curve.max - a / curve.inverse * 1.001f - std::abs(curve.max) * 0x1p-20f;
+}
+
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
   return LinearScale(law::ScaleAt(parameters, law::KeyBits(max_key)), Float(law::KeyBits(max_key)));
@@ -48,12 +67,12 @@ RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
                Float(law::KeyBits(row.first_live_key - 1)),
                Float(law::KeyBits(row.first_weighted_key - 1))};
   const auto first_within = [&](uint32_t bound) {
-    return FirstKeyWhere(
-        max_key, [&](uint32_t bits) { return law::Distance(law::ShapedBits(bits, shape), shape.scale) <= bound; });
+    return FirstKeyWhere(max_key, [&](uint32_t bits) {
+      return law::Distance(std::bit_cast<uint32_t>(CurvedFloat(Float(bits), row.curve)), shape.scale) <= bound;
+    });
   };
   row.first_live_key = first_within(law::kDeadFromDistance - 1);
   row.first_weighted_key = first_within(law::kWeightlessFromDistance - 1);
-  row.logits_per_unit = std::numeric_limits<float>::infinity();  // no distance leads back to a logit
   return row;
 }
 

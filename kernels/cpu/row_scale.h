@@ -62,9 +62,16 @@ uint32_t FirstKeyWhere(uint32_t max_key, IsWithin is_within) {
   return high;
 }
 
+// law::Curved of a number that is not above the curve's maximum.
+float CurvedFloat(float x, const CurveFloats& curve);
+
+// LogitBelow of a row with a curve.
+float CurvedLogitBelow(float logit, float distance, const RowScale& scale);
+
 // `logit` less `distance`, or a little less than that: a token with a smaller logit, as it was sent, is further than
 // `distance` from a token whose logit is `logit`. To leave out what cannot matter, never to decide.
 inline float LogitBelow(float logit, float distance, const RowScale& scale) {
+  if (scale.curve.is_on) return CurvedLogitBelow(logit, distance, scale);
   return logit - (distance * scale.logits_per_unit + scale.slack);
 }
 

@@ -80,12 +80,8 @@ TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
     if (parameter.scope != "sequence") continue;
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
-    if (name == "chain") {
-      // The one order that is built; parameters_test has the others.
-      open.mutable_parameters()->mutable_chain()->set_preset(v1::Chain::PRESET_VLLM);
-    } else {
-      TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
-    }
+    TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
+    if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     SystemEntropy entropy;
     const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);

@@ -34,8 +34,10 @@ struct Moments {
   uint64_t sum = 0;
   uint64_t moment = 0;
   uint64_t square = 0;
+  uint32_t count = 0;
 };
-enum class MomentsWanted { kSum, kMoment, kSquare };  // the sum, and it with one of the others
+// The sum, and it with one of the others; or with the moment and how many tokens there are, dead ones too.
+enum class MomentsWanted { kSum, kMoment, kMomentAndCount, kSquare };
 
 struct Levels {
   uint32_t count = 0;

@@ -25,6 +25,31 @@ class Adder {
 
   // Numbers, none above the row's largest; those too small to weigh anything add nothing.
   HWY_INLINE void AddFloats(VF32 x) {
+    if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f))));
+    Add(x);
+  }
+
+  // Those that are not to be added are 0.
+  HWY_INLINE void AddKeys(V32 keys) {
+    if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32()))));
+    Add(Floats(KeyBits(hn::Max(keys, scale_.least_key))));
+  }
+
+  HWY_INLINE Moments Get() const {
+    Moments moments;
+    moments.sum = SumOf(hn::Add(sums_[0], sums_[1]));
+    const uint64_t other = SumOf(hn::Add(others_[0], others_[1]));
+    if (kHasMoment) moments.moment = other;
+    moments.count = count_;
+    if (kWanted == MomentsWanted::kSquare) moments.square = other;
+    return moments;
+  }
+
+ private:
+  static constexpr bool kCounts = kWanted == MomentsWanted::kMomentAndCount;
+  static constexpr bool kHasMoment = kWanted == MomentsWanted::kMoment || kCounts;
+
+  HWY_INLINE void Add(VF32 x) {
     V64 t_of[2], mantissas[2], shifts[2];
     const V32 t = Distance(hn::Max(x, least_), scale_, &t_of[0]);
     t_of[1] = hn::ShiftRight<32>(Wide(t));
@@ -33,7 +58,7 @@ class Adder {
     for (int i = 0; i < 2; ++i) {
       const V64 weights = hn::Shr(mantissas[i], shifts[i]);
       sums_[i] = hn::Add(sums_[i], weights);
-      if constexpr (kWanted == MomentsWanted::kMoment) {
+      if constexpr (kHasMoment) {
         const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas[i])), Narrow(t_of[i]));
         const auto weightless = hn::Lt(hn::Set(D64(), 44 + 15), shifts[i]);
         const V64 moments = hn::IfThenZeroElse(weightless, hn::Shr(product, shifts[i]));
@@ -46,30 +71,21 @@ class Adder {
     }
   }
 
-  HWY_INLINE void AddKeys(V32 keys) { AddFloats(Floats(KeyBits(hn::Max(keys, scale_.least_key)))); }
-
-  HWY_INLINE Moments Get() const {
-    Moments moments;
-    moments.sum = SumOf(hn::Add(sums_[0], sums_[1]));
-    const uint64_t other = SumOf(hn::Add(others_[0], others_[1]));
-    if (kWanted == MomentsWanted::kMoment) moments.moment = other;
-    if (kWanted == MomentsWanted::kSquare) moments.square = other;
-    return moments;
-  }
-
- private:
   ScaleLanes scale_;
   VF32 least_;
   Powers powers_;
   V64 sums_[2];
   V64 others_[2];
+  uint32_t count_ = 0;
 };
 
 template <MomentsWanted kWanted>
 HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count, Candidate last,
                          const RowScale& scale) {
-  // Whether a token that is after `last`, or masked, weighs nothing: then a group may be read as it is.
-  const bool all = last.key() < scale.first_weighted_key && scale.first_weighted_key > kMaskedKey;
+  // Whether a token that is after `last`, or masked, adds nothing: then a group may be read as it is.
+  const bool all =
+      scale.first_weighted_key > kMaskedKey &&
+      (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     Adder<kWanted> adder(scale);
     for (uint32_t i = 0; i < count; ++i) {
@@ -111,6 +127,8 @@ Moments SumMoments(const Row& row, const uint32_t* groups, uint32_t count, Candi
       return OfRow<MomentsWanted::kSum>(row, groups, count, last, scale);
     case MomentsWanted::kMoment:
       return OfRow<MomentsWanted::kMoment>(row, groups, count, last, scale);
+    case MomentsWanted::kMomentAndCount:
+      return OfRow<MomentsWanted::kMomentAndCount>(row, groups, count, last, scale);
     case MomentsWanted::kSquare:
       return OfRow<MomentsWanted::kSquare>(row, groups, count, last, scale);
   }
@@ -123,6 +141,7 @@ Moments SumMomentsOfCandidates(const Candidate* candidates, uint32_t count, cons
     case MomentsWanted::kSum:
       return OfCandidates<MomentsWanted::kSum>(candidates, count, scale);
     case MomentsWanted::kMoment:
+    case MomentsWanted::kMomentAndCount:
       return OfCandidates<MomentsWanted::kMoment>(candidates, count, scale);
     case MomentsWanted::kSquare:
       return OfCandidates<MomentsWanted::kSquare>(candidates, count, scale);
@@ -130,33 +149,88 @@ Moments SumMomentsOfCandidates(const Candidate* candidates, uint32_t count, cons
   __builtin_unreachable();
 }
 
-Levels SumLevels(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& row_scale) {
+namespace {
+
+// Adds levels of numbers.
+class LevelAdder {
+ public:
+  explicit HWY_INLINE LevelAdder(const RowScale& row)
+      : curve_(row.curve),
+        to_level_(hn::Set(DF32(), row.to_fixed_point * 0x1p-10f)),
+        lowest_(hn::Set(DF32(), -0x1p21f)),
+        sum_(hn::Zero(DI32())),
+        squares_(hn::Zero(D64())) {}
+
+  HWY_INLINE VI32 LevelOf(VF32 x) const {
+    if (HWY_UNLIKELY(curve_.is_on)) x = Curved(x, curve_);
+    return hn::NearestInt(hn::Max(hn::Mul(x, to_level_), lowest_));
+  }
+
+  HWY_INLINE void Add(VI32 level) {
+    sum_ = hn::Add(sum_, level);
+    const V32 size = Unsigned(hn::Abs(level));
+    squares_ = hn::Add(squares_, hn::Add(hn::MulEven(size, size), hn::MulEven(OddToEven(size), OddToEven(size))));
+  }
+
+  // After at most 2^9 additions: the sums of 32 bits go to one of 64.
+  HWY_INLINE void Flush(Levels* levels) {
+    alignas(64) int32_t lanes[kLanes];
+    hn::Store(sum_, DI32(), lanes);
+    for (const int32_t lane : lanes) levels->sum += lane;
+    sum_ = hn::Zero(DI32());
+  }
+
+  HWY_INLINE uint64_t Squares() const { return SumOf(squares_); }
+
+ private:
+  const CurveFloats curve_;
+  VF32 to_level_, lowest_;
+  VI32 sum_;
+  V64 squares_;
+};
+
+}  // namespace
+
+Levels SumLevels(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
   const D32 d;
   const DF32 df;
-  const DI32 di;
-  const D64 d64;
-  const VF32 to_level = hn::Set(df, row_scale.to_fixed_point * 0x1p-10f);
-  const VF32 lowest = hn::Set(df, -0x1p21f);
+  const bool all = last == kLastLive;
+  constexpr uint32_t kVectors = law::kGroupSize / kLanes;
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     Levels levels;
-    V64 squares = hn::Zero(d64);
+    LevelAdder adder(scale);
+    uint32_t added = 0;
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = groups[i];
-      VI32 sum = hn::Zero(di);
-      ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
-        const M32 kept = hn::And(NotAfter(keys, group * law::kGroupSize + offset, last), hn::Ne(keys, hn::Zero(d)));
-        VF32 x = Floats(KeyBits(keys));
-        if (HWY_UNLIKELY(row_scale.curve.is_on)) x = Curved(x, row_scale.curve);
-        const VI32 level = hn::NearestInt(hn::Max(hn::Mul(x, to_level), lowest));
-        const VI32 counted = hn::IfThenElseZero(hn::RebindMask(di, kept), level);
-        sum = hn::Add(sum, counted);
-        const V32 size = Unsigned(hn::Abs(counted));
-        squares = hn::Add(squares, hn::Add(hn::MulEven(size, size), hn::MulEven(OddToEven(size), OddToEven(size))));
-        levels.count += uint32_t(hn::CountTrue(d, kept));
-      });
-      levels.sum += hn::GetLane(hn::SumOfLanes(di, sum));
+      const std::byte* const elements = ElementsOfGroup(row, group);
+      // A group of which every token counts is read as it is.
+      bool is_whole = all && (row.sent_words == nullptr || row.sent_words[group] == ~uint64_t{0});
+      if (is_whole) {
+        VF32 least = hn::Zero(df);
+        for (uint32_t v = 0; v < kVectors; ++v) {
+          least = hn::Min(least, Floats(LoadBits<kType>(elements + v * kLanes * ElementBytes(kType))));
+        }
+        is_whole = hn::AllTrue(df, hn::Gt(least, hn::Set(df, -65504.0f)));
+      }
+      if (is_whole) {
+        for (uint32_t v = 0; v < kVectors; ++v) {
+          adder.Add(adder.LevelOf(Floats(LoadBits<kType>(elements + v * kLanes * ElementBytes(kType)))));
+        }
+        levels.count += law::kGroupSize;
+      } else {
+        ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
+          const M32 kept = hn::And(NotAfter(keys, group * law::kGroupSize + offset, last), hn::Ne(keys, hn::Zero(d)));
+          const VI32 level = adder.LevelOf(Floats(KeyBits(hn::Max(keys, hn::Set(d, kMaskedKey)))));
+          adder.Add(hn::IfThenElseZero(hn::RebindMask(DI32(), kept), level));
+          levels.count += uint32_t(hn::CountTrue(d, kept));
+        });
+      }
+      if ((added += kVectors) + kVectors <= 512) continue;
+      adder.Flush(&levels);
+      added = 0;
     }
-    levels.squares = SumOf(squares);
+    adder.Flush(&levels);
+    levels.squares = adder.Squares();
     return levels;
   });
 }
