@@ -37,6 +37,7 @@ void SetDraftDistribution(const PositionPlan& plan, uint32_t index, const StepSh
     draft->dtype = shape.draft_dtype;
     const uint64_t begin = (*plan.draft_row + index) * shape.draft_stride;
     const auto segments = drafts->Slice(begin, shape.draft_stride);
+    SORTITION_CHECK(!drafts->may_change());
     if (segments.size() == 1) {
       draft->dense = segments[0].data;
     } else {

@@ -86,7 +86,7 @@ class StepInFlight : public PendingStep {
   // What a device is given for one position of a row.
   struct Position {
     std::vector<uint32_t> allowed;  // intersection of the sequence's and the step's lists, if both are given
-    std::vector<std::byte> draft;   // probabilities that arrived in pieces
+    std::vector<std::byte> draft;   // probabilities that were copied
     QueuedRow queued;
   };
   struct Row {

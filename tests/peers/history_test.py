@@ -215,13 +215,13 @@ def main() -> int:
             if a >= MASKS_ANY and b >= MASKS_ANY:
                 continue
             # A penalty is an f32, half a unit of whose last place is 2^-24 of it.
-            error = abs(a - b) - abs(b) * 2.0**-24
-            worst = max(worst, error)
-            assert error <= TOLERANCE, f"penalty of token {token}, {a} for {b}, in {where}"
+            assert abs(a - b) <= TOLERANCE + abs(b) * 2.0**-24, f"penalty of token {token}, {a} for {b}, in {where}"
+            if abs(b) < 100:
+                worst = max(worst, abs(a - b))
         bans += len(want.banned)
         terms += len(want.penalty)
     assert bans > CASES and terms > CASES, "too little was compared"
-    print(f"{CASES} cases, {bans} bans and {terms} penalties; largest difference {worst:.2g}")
+    print(f"{CASES} cases, {bans} bans and {terms} penalties; largest difference below 100: {worst:.2g}")
     return 0
 
 
