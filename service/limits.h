@@ -24,6 +24,11 @@ struct Limits {
   uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
 
+  // Masks.
+  uint32_t stream_masks = 4096;                 // uploaded on one stream
+  uint64_t stream_mask_bytes = 64u << 20;       // of these
+  uint64_t max_mask_bytes = uint64_t{1} << 29;  // of uploaded masks, all streams together
+
   // Shared memory.
   uint32_t max_memory_connections = 64;                  // to the memory socket
   uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together

@@ -52,6 +52,7 @@ class LocalSequence {
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
   std::vector<uint32_t> tokens_;
   uint32_t position_;
+  uint64_t sampler_state_;  // of samplers that depend on past probabilities
 };
 
 }  // namespace sortition::client

@@ -135,6 +135,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
+      if (!pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
     AddRun(pending.row.logits, batch.row_bytes, &logits);
     if (pending.row.allowed_bits != nullptr) {

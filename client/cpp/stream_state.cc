@@ -215,7 +215,10 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome out
   {
     absl::MutexLock lock(&row->record->mutex);
     row->record->in_flight = false;
-    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) row->record->history.Drawn(draw->token());
+    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
+      row->record->history.Drawn(draw->token());
+      row->record->checkpoint = draw->checkpoint();
+    }
   }
   row->outcome = std::move(outcome);
   row->state = PendingRow::State::kDone;

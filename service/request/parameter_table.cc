@@ -70,8 +70,8 @@ constexpr ParameterDescription kParameters[] = {
      "Emitted instead of drawn from an output position on (thinking budgets)", true},
     {"watermark", "", "off", "sequence", "Keyed watermark on the race", false},
     {"draw_salt", "0..65535", "0", "step", "Another draw at the same position", true},
-    {"mask", "mask_row, allowed_tokens", "none", "step",
-     "Tokens that can be drawn in this step; uploaded masks are not built", true},
+    {"mask", "mask_row, uploaded_mask_id, allowed_tokens", "none", "step", "Tokens that can be drawn in this step",
+     true},
 };
 
 }  // namespace
