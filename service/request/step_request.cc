@@ -85,6 +85,8 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
     shape->first_rows.push_back(static_cast<uint32_t>(rows));
     rows = std::min<uint64_t>(rows + TensorRowsOf(row), std::numeric_limits<uint32_t>::max());
   }
+  // Each is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
+  if (auto refusal = CheckCount(rows, limits.max_step_rows, "step.rows")) return refusal;
   shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
   if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
     return refusal;
