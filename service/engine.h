@@ -19,6 +19,8 @@
 
 namespace sortition::service {
 
+class ShardTable;
+
 // Thread-safe. Outlives the sessions that use it. Destruction waits for the devices to finish what they were given.
 class Engine {
  public:
@@ -45,6 +47,9 @@ class Engine {
   SequenceTable& sequences() { return sequences_; }
   ReplayBudget& replays() { return replays_; }
   RegionTable& regions() { return regions_; }
+  ShardTable& shards() { return *shards_; }
+  // Ends what has waited too long. Called now and then.
+  void Sweep();
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
@@ -59,6 +64,7 @@ class Engine {
   SequenceTable sequences_;
   ReplayBudget replays_;
   RegionTable regions_;
+  const std::unique_ptr<ShardTable> shards_;
   std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };

@@ -71,7 +71,12 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
 ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
+ABSL_FLAG(absl::Duration, shard_wait, Limits().shard_wait,
+          "A step that comes in slices of the vocabulary waits so long for the last of them");
 ABSL_FLAG(uint32_t, max_memory_connections, Limits().max_memory_connections, "Connections to the memory socket");
+ABSL_FLAG(uint32_t, max_rings, Limits().max_rings, "Streams over rings in shared memory; each takes a thread");
+ABSL_FLAG(absl::Duration, ring_spin, Config().ring_spin,
+          "How long the thread of a ring looks for the next request before it sleeps; 0 = it sleeps at once");
 ABSL_FLAG(uint64_t, max_memory_bytes, Limits().max_memory_bytes,
           "Bytes of shared memory, all connections to the memory socket together");
 ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,
@@ -164,7 +169,10 @@ Config Fill() {
   limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
+  limits.shard_wait = absl::GetFlag(FLAGS_shard_wait);
   limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
+  limits.max_rings = absl::GetFlag(FLAGS_max_rings);
+  config.ring_spin = absl::GetFlag(FLAGS_ring_spin);
   limits.max_memory_bytes = absl::GetFlag(FLAGS_max_memory_bytes);
   limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);
   limits.connection_regions = absl::GetFlag(FLAGS_connection_regions);

@@ -38,9 +38,11 @@ void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSe
   const SequenceSpec& spec = *row->sequence.spec;
   row->queued.index = index;
   row->queued.sequence = std::move(request_id);
-  row->queued.row.segments = logits.Slice(row->request.tensor_row * shape.row_stride,
-                                          uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
-  row->queued.row.may_change = logits.may_change();
+  if (!shape.shard) {
+    row->queued.row.segments = logits.Slice(row->request.tensor_row * shape.row_stride,
+                                            uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
+    row->queued.row.may_change = logits.may_change();
+  }
   kernels::RowRequest& kernel = row->queued.row.request;
   kernel.dtype = shape.dtype;
   kernel.live_vocabulary = spec.live_vocabulary;
@@ -73,6 +75,26 @@ void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& re
   result->set_row(index);
   result->set_step_id(step_id);
   EncodeError(refusal, result->mutable_error());
+}
+
+void StepInFlight::SetShards(const std::vector<StepShard>& shards) {
+  for (const StepShard& shard : shards) {
+    const v1::Step& message = shard.frame->message.step();
+    const PayloadView logits(shard.frame->payloads[shard.shape.logits_payload]);
+    for (auto& row : running_) {
+      const uint32_t live = row->sequence.spec->live_vocabulary;
+      if (live <= shard.first_token()) continue;  // padding, all of it
+      const v1::StepRow& theirs = message.rows(static_cast<int>(row->index));
+      const uint64_t tensor_row = theirs.has_tensor_row() ? theirs.tensor_row() : row->index;
+      const uint64_t elements = std::min(shard.shape.width, live - shard.first_token());
+      const auto segments =
+          logits.Slice(tensor_row * shard.shape.row_stride, elements * kernels::ElementBytes(shard.shape.dtype));
+      devices::DeviceRow& queued = row->queued.row;
+      queued.segments.insert(queued.segments.end(), segments.begin(), segments.end());
+      queued.may_change |= logits.may_change();
+    }
+    if (shard.step == nullptr) followers_.push_back(shard);
+  }
 }
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {
@@ -109,8 +131,14 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
     if (row.grant) sequences_.Touch(*row.sequence.key, row.sequence.state.get());
   }
   if (!wanted) {
-    // Counted as answered all the same, so that the stream's books close.
-    for (const RowOutcome& outcome : outcomes) results.add_rows()->set_row(outcome.index);
+    // Counted as answered all the same, so that the books close: the stream's, and those of streams with other slices.
+    const Refusal ended{Reason::kStepCancelled, "", "", "the stream of slice 0 has ended"};
+    for (const RowOutcome& outcome : outcomes) {
+      v1::RowResult* const row = results.add_rows();
+      row->set_row(outcome.index);
+      row->set_step_id(running_[running_of_index_[outcome.index]]->request.intent.step_id);
+      EncodeError(ended, row->mutable_error());
+    }
   }
   Send(std::move(results));
 }
@@ -155,6 +183,9 @@ void StepInFlight::Send(v1::StepResults results) {
     SORTITION_CHECK(unanswered_ >= static_cast<uint32_t>(results.rows_size()));
     unanswered_ -= static_cast<uint32_t>(results.rows_size());
     last = unanswered_ == 0;
+  }
+  for (const StepShard& follower : followers_) {
+    follower.owner->AnswerShard(results, follower.frame->bytes, last);
   }
   answers_->Answer(std::move(results), *this, last);
 }

@@ -15,6 +15,7 @@
 #include "service/request/step_request.h"
 #include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
+#include "service/stream/shard_table.h"
 #include "service/stream/stream_sequence.h"
 
 namespace sortition::service {
@@ -38,13 +39,16 @@ class StepInFlight : public PendingStep {
                std::shared_ptr<StepAnswers> answers);
 
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
-  // `mask_words` is the packed mask of this row, empty if it has none.
+  // `mask_words` is the packed mask of this row, empty if it has none. Of a slice no logits are taken here.
   void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
               std::optional<StepGrant> grant, std::vector<uint32_t> mask_words, const StepShape& shape,
               const PayloadView& logits);
   void AnswerNow(uint32_t index, uint64_t step_id, const StreamSequence& sequence, const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
 
+  // Of a step that came in slices, all of them by their first token: gives the rows their logits, and the other slices'
+  // streams the answers. Before TakeRows.
+  void SetShards(const std::vector<StepShard>& shards);
   // The rows to submit, referring to memory of this object.
   std::vector<QueuedRow> TakeRows();
   // Sends what was answered at once, if anything.
@@ -85,6 +89,7 @@ class StepInFlight : public PendingStep {
   std::vector<std::unique_ptr<Row>> running_;  // fixed once submitted
   std::vector<int32_t> running_of_index_;
   v1::StepResults immediate_;
+  std::vector<StepShard> followers_;  // slices other than 0; fixed once submitted
 
   std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;
