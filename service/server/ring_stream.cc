@@ -130,35 +130,18 @@ bool RingStream::HasRoom() {
 void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
   {
     absl::MutexLock lock(&mutex_);
-    Encode(std::move(message), release);
+    waiting_.push_back({message.SerializeAsString(), release});
     WriteWaiting();
   }
   service::WakeRingReader(rings_.request_words);
-}
-
-// Of many rows that ask for much an answer may be larger than a ring's messages are: then it is several.
-void RingStream::Encode(v1::StreamResponse message, service::SentRelease release) {
-  std::string bytes = message.SerializeAsString();
-  if (bytes.size() <= service::kMostRingMessageBytes) return waiting_.push_back({std::move(bytes), release});
-  auto& rows = *message.mutable_results()->mutable_rows();
-  if (rows.size() < 2) {
-    options_.log->Write(LogLevel::kError, "ring_broken", {{"message", "an answer that no ring can hold"}});
-    broken_ = true;
-    return;
-  }
-  v1::StreamResponse rest;
-  rest.mutable_results()->set_batch_id(message.results().batch_id());
-  const int half = rows.size() / 2;
-  rest.mutable_results()->mutable_rows()->Assign(rows.begin() + half, rows.end());
-  rows.DeleteSubrange(half, rows.size() - half);
-  Encode(std::move(message), {});
-  Encode(std::move(rest), release);
 }
 
 void RingStream::WriteWaiting() {
   while (!waiting_.empty() && !broken_) {
     const std::string& bytes = waiting_.front().bytes;
     const std::span<const std::byte> part = std::as_bytes(std::span(bytes.data(), bytes.size()));
+    // Answers are split far below what a ring's message holds (service/result/split_results.h), pieces of state too.
+    SORTITION_CHECK(bytes.size() <= service::kMostRingMessageBytes);
     const RingStatus status = writer_.Put({&part, 1});
     broken_ = status == RingStatus::kBroken;
     if (status != RingStatus::kDone) break;

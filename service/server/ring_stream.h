@@ -51,7 +51,6 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
   void Rest();
   // Writes what waits, and tells the session what has left.
   bool Write();
-  void Encode(v1::StreamResponse message, service::SentRelease release) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom();
   bool CheckTime();

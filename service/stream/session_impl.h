@@ -67,13 +67,13 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   std::variant<const StreamSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   void AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state);
-  void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const PayloadView& logits,
-                  const std::optional<PayloadView>& masks, StepInFlight* step);
+  void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
+                  StepInFlight* step);
 
   void Send(v1::StreamResponse response, SentRelease release = {});
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
-  std::optional<Refusal> CheckFollower(const v1::Step& step, const StepShape& shape) const;
+  bool IsDraining() const;
   std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
 
   Engine& engine_;

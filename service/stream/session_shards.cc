@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "service/engine.h"
+#include "service/result/split_results.h"
 #include "service/stream/session_impl.h"
 
 namespace sortition::service {
@@ -27,22 +28,25 @@ void Session::Impl::SubmitShards(std::vector<StepShard> shards) {
   for (const StepShard& shard : shards) {
     if (shard.step != nullptr) step = shard.step;
   }
-  step->SetShards(shards);
-  std::vector<QueuedRow> queued = step->TakeRows();
-  if (!queued.empty()) {
-    if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
-      step->AbortRows();
-      for (const StepShard& shard : shards) {
-        shard.owner->RefuseShard(shard.batch_id(), *refusal, shard.rows(), shard.frame->bytes);
-      }
-      return;
-    }
+  std::optional<Refusal> refusal = step->SetShards(shards);
+  if (!refusal) {
+    std::vector<QueuedRow> queued = step->TakeRows();
+    if (!queued.empty()) refusal = engine_.batcher().Submit(step, std::move(queued));
   }
-  step->SendImmediate();
+  if (!refusal) return step->SendImmediate();
+  step->AbortRows();
+  for (const StepShard& shard : shards) {
+    shard.owner->RefuseShard(shard.batch_id(), *refusal, shard.rows(), shard.frame->bytes);
+  }
+}
+
+bool Session::Impl::IsDraining() const {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
 }
 
 void Session::Impl::AnswerShard(v1::StepResults results, uint64_t bytes, bool last) {
-  const SentRelease release{static_cast<uint32_t>(results.rows_size()), last ? bytes : 0};
+  const SentRelease release{AnsweredRows(results), last ? bytes : 0};
   v1::StreamResponse response;
   *response.mutable_results() = std::move(results);
   Send(std::move(response), release);

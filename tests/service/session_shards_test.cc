@@ -148,9 +148,6 @@ TEST_F(SessionShards, WhatDoesNotFitIsRefusedAndTheOthersGoOn) {
   other.mutable_step()->mutable_rows(1)->set_request_id("c");
   ExpectRefused(1, other, Reason::kContradiction, "step.rows");
   other = Slice(1, 1);
-  other.mutable_step()->mutable_rows(1)->set_tensor_row(2);
-  ExpectRefused(1, other, Reason::kOutOfRange, "step.rows[1].tensor_row");
-  other = Slice(1, 1);
   other.mutable_step()->mutable_masks()->set_rows(1);
   ExpectRefused(1, other, Reason::kContradiction, "step.masks");
   workers_[1]->Send(Slice(1, 1));
@@ -181,6 +178,39 @@ TEST_F(SessionShards, AGapIsSaidToEverybody) {
     ExpectError(worker->StepError(1), Reason::kSizeMismatch, "step.logits.shard.total_vocabulary_size");
     EXPECT_TRUE(worker->IsIdle());
   }
+}
+
+TEST_F(SessionShards, ARowThatASliceDoesNotHaveIsSaidToEverybody) {
+  workers_[0]->Send(Slice(1, 0));
+  v1::StreamRequest other = Slice(1, 1);
+  other.mutable_step()->mutable_rows(1)->set_tensor_row(2);
+  workers_[1]->Send(other);
+  workers_[2]->Send(Slice(1, 2));
+  for (auto& worker : workers_) ExpectError(worker->StepError(1), Reason::kOutOfRange, "step.rows[1].tensor_row");
+}
+
+// A row that verifies drafts has several tensor rows, in each slice.
+TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
+  const auto verify = [&](v1::StreamRequest request) {
+    v1::Step& step = *request.mutable_step();
+    step.mutable_logits()->set_tensor_rows(2);
+    step.mutable_rows()->RemoveLast();
+    step.mutable_rows(0)->mutable_verify_chain()->add_draft_tokens(5);
+    step.mutable_rows(0)->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+    return request;
+  };
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(verify(Slice(1, i)));
+  const auto whole = workers_[0]->Run(verify(Whole(1000)));
+  for (auto& worker : workers_) {
+    EXPECT_EQ(worker->Results(1, 1).at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
+  }
+  EXPECT_GT(whole.at(0).verify().tokens_size(), 0);
+  v1::StreamRequest outside = verify(Slice(2, 1));
+  outside.mutable_step()->mutable_rows(0)->set_tensor_row(1);
+  workers_[0]->Send(verify(Slice(2, 0)));
+  workers_[1]->Send(outside);
+  workers_[2]->Send(verify(Slice(2, 2)));
+  for (auto& worker : workers_) ExpectError(worker->StepError(2), Reason::kOutOfRange, "step.rows[0].tensor_row");
 }
 
 TEST_F(SessionShards, AMissingSliceTimesOutByName) {

@@ -241,7 +241,6 @@ TEST(StepShape, NotBuilt) {
   const std::vector<std::pair<std::string, std::function<void(v1::Step*)>>> cases = {
       {"step.logits.source.device", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_device(); }},
       {"step.masks.source.device", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_device(); }},
-      {"step.draft_probabilities", [](auto* s) { s->mutable_draft_probabilities(); }},
   };
   for (const auto& [field, change] : cases) {
     v1::Step step = StepOf(1);
