@@ -28,6 +28,8 @@ absl::Status CheckOptions(const ClientOptions& options) {
     if (target.empty()) return refuse("targets", "addresses that are not empty");
     if (options.transport == TransportKind::kInlineTcp && IsUnixTarget(target))
       return refuse("targets", "\"host:port\" with TransportKind::kInlineTcp");
+    if (options.transport == TransportKind::kRing && !IsUnixTarget(target))
+      return refuse("targets", "memory sockets, \"unix:path\", with TransportKind::kRing");
     if (options.transport == TransportKind::kInlineUds && !IsUnixTarget(target))
       return refuse("targets", "\"unix:path\" with TransportKind::kInlineUds");
   }
@@ -121,6 +123,7 @@ absl::StatusOr<std::vector<RowOutcome>> Client::Step(const Batch& batch, const S
     over.Notify();
   });
   if (!status.ok()) return status;
+  core_->Poll([&over] { return over.HasBeenNotified(); });
   over.WaitForNotification();
   return outcomes;
 }

@@ -139,6 +139,15 @@ bool ClientCore::in_process() const {
   return state_.links().in_process();
 }
 
+void ClientCore::Poll(absl::FunctionRef<bool()> done) {
+  std::shared_ptr<Transport> transport;
+  {
+    absl::MutexLock lock(&mutex_);
+    transport = state_.links().current_transport();
+  }
+  if (transport != nullptr) transport->Poll(done);
+}
+
 std::shared_ptr<SharedMemory> ClientCore::memory() const {
   absl::MutexLock lock(&mutex_);
   const std::shared_ptr<Transport> transport = state_.links().current_transport();

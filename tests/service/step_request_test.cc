@@ -253,7 +253,6 @@ TEST(StepShape, DraftsCountAsRows) {
 TEST(StepShape, NotBuilt) {
   const std::vector<std::pair<std::string, std::function<void(v1::Step*)>>> cases = {
       {"step.logits.source.device", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_device(); }},
-      {"step.logits.shard", [](auto* s) { s->mutable_logits()->mutable_shard(); }},
       {"step.masks.source.device", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_device(); }},
   };
   for (const auto& [field, change] : cases) {
