@@ -120,11 +120,25 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
   request.live_vocabulary = spec_->live_vocabulary;
   request.parameters = &spec_->parameters;
   request.noise = {spec_->seed, position_, spec_->choice_index | row.draw_salt << 16};
+  std::optional<uint32_t> forced;
+  if (state_ != nullptr) {
+    forced = state_->forced_token();
+    if (const std::optional<uint64_t> seed = state_->watermark_seed()) {
+      request.noise.seed = *seed;
+      request.noise.position = 0;
+    }
+  }
   request.patches = patches != nullptr ? std::span<const kernels::TokenPatch>(*patches) : spec_->listed_patches;
   request.has_allowed_tokens = spec_->has_allowed_tokens;
   request.allowed_tokens = spec_->allowed_tokens;
   request.allowed_bits = row.allowed_bits;
   request.requested = spec_->logprob_token_ids;
+  if (forced) {
+    request.patches = {};
+    request.has_allowed_tokens = true;
+    request.allowed_tokens = {&*forced, 1};
+    request.allowed_bits = nullptr;
+  }
 
   Workspace& workspace = ThreadWorkspace();
   kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);
@@ -141,8 +155,10 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
   }
   RowOutcome outcome;
   service::EncodeDraw(answer, spec_->parameters, history_hash, &outcome.emplace<v1::DrawResult>());
-  for (const kernels::TokenBits& kept : answer.kept_tokens) {
-    std::get<v1::DrawResult>(outcome).add_kept_tokens(kept.token);
+  v1::DrawResult& draw = std::get<v1::DrawResult>(outcome);
+  for (const kernels::TokenBits& kept : answer.kept_tokens) draw.add_kept_tokens(kept.token);
+  if (std::ranges::binary_search(spec_->stop_tokens, answer.token)) {
+    draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   }
   return outcome;
 }

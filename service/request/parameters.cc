@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
 #include "service/request/checks.h"
 #include "service/request/history_options.h"
@@ -40,13 +41,6 @@ constexpr NotBuilt kNotBuilt[] = {
     {"mirostat", [](const v1::SamplingParameters& p) { return p.mirostat().version() != 0; }},
     {"adaptive_p", [](const v1::SamplingParameters& p) { return p.has_adaptive_p(); }},
     {"quadratic_smoothing", [](const v1::SamplingParameters& p) { return p.quadratic_smoothing().factor() != 0; }},
-    {"dry", [](const v1::SamplingParameters& p) { return p.dry().multiplier() != 0; }},
-    {"no_repeat_ngram_size", [](const v1::SamplingParameters& p) { return p.no_repeat_ngram_size() != 0; }},
-    {"min_tokens", [](const v1::SamplingParameters& p) { return p.min_tokens() != 0; }},
-    {"stop_token_ids", [](const v1::SamplingParameters& p) { return p.stop_token_ids_size() > 0; }},
-    {"bad_words", [](const v1::SamplingParameters& p) { return p.bad_words_size() > 0; }},
-    {"forced_tokens", [](const v1::SamplingParameters& p) { return p.forced_tokens().tokens_size() > 0; }},
-    {"watermark", [](const v1::SamplingParameters& p) { return p.has_watermark(); }},
 };
 
 class Compiler {
@@ -121,7 +115,8 @@ class Compiler {
   std::optional<Refusal> History() {
     if (auto refusal = CheckHistoryOptions(parameters_, limits_, path_, spec_.live_vocabulary)) return refusal;
     spec_.history = CompileHistoryOptions(parameters_);
-    return std::nullopt;
+    if (DryOptions& dry = spec_.history.dry; dry.on()) dry.terms = law::DryTerms(dry.multiplier, dry.base);
+    return TokenSet(parameters_.stop_token_ids(), "stop_token_ids", &spec_.stop_tokens);
   }
 
   std::optional<Refusal> Logprobs() {
@@ -186,6 +181,9 @@ class Compiler {
 
     std::vector<uint32_t> banned;
     if (auto refusal = TokenSet(parameters_.banned_token_ids(), "banned_token_ids", &banned)) return refusal;
+    for (const v1::TokenSequence& word : parameters_.bad_words()) {
+      if (word.tokens_size() == 1) banned.push_back(word.tokens(0));
+    }
     for (uint32_t token : banned) {
       TokenPatch& patch = patches[token];
       patch.token = token;

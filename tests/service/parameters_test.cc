@@ -218,6 +218,20 @@ TEST(Parameters, LogprobsByName) {
   ExpectRefused(parameters, Reason::kTooMany, "p.logprob_token_ids");
 }
 
+TEST(Parameters, Watermark) {
+  SamplingParameters parameters;
+  parameters.mutable_watermark();
+  ExpectRefused(parameters, Reason::kMissingField, "p.watermark.key");
+  parameters.mutable_watermark()->set_key(0);
+  const SequenceSpec spec = MustCompile(parameters);
+  EXPECT_EQ(spec.history.watermark_width, 4u);
+  EXPECT_TRUE(spec.stateful());
+  for (const uint32_t width : {0u, 65u}) {
+    parameters.mutable_watermark()->set_context_width(width);
+    ExpectRefused(parameters, Reason::kOutOfRange, "p.watermark.context_width");
+  }
+}
+
 TEST(Parameters, EntropyAndKeptSet) {
   SamplingParameters parameters;
   parameters.set_entropy(true);
@@ -399,16 +413,6 @@ std::vector<NotBuiltCase> NotBuiltCases() {
       {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
       {"quadratic_smoothing", [](auto* p) { p->mutable_quadratic_smoothing()->set_factor(0.2f); },
        [](auto* p) { p->mutable_quadratic_smoothing()->set_curve(1); }},
-      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); },
-       [](auto* p) { p->mutable_dry()->set_allowed_length(2); }},
-      {"no_repeat_ngram_size", [](auto* p) { p->set_no_repeat_ngram_size(3); },
-       [](auto* p) { p->set_no_repeat_ngram_size(0); }},
-      {"min_tokens", [](auto* p) { p->set_min_tokens(1); }, [](auto* p) { p->set_min_tokens(0); }},
-      {"stop_token_ids", [](auto* p) { p->add_stop_token_ids(2); }, [](auto*) {}},
-      {"bad_words", [](auto* p) { p->add_bad_words()->add_tokens(2); }, [](auto*) {}},
-      {"forced_tokens", [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
-       [](auto* p) { p->mutable_forced_tokens()->set_start(5); }},
-      {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
   };
 }
 

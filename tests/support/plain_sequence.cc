@@ -8,6 +8,7 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
+#include "kernels/law/watermark.h"
 #include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
 #include "tests/support/plain_history.h"
@@ -98,6 +99,9 @@ kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) cons
     const bool in_step = !row.allowed || std::find(row.allowed->begin(), row.allowed->end(), id) != row.allowed->end();
     if (listed && in_mask && in_step) allowed.insert(id);
   }
+  const bool draws = row.task != kernels::RowTask::kScore;
+  const std::optional<uint32_t> forced = draws ? PlainForcedToken(p, tokens_.size() - prompt_length_) : std::nullopt;
+  if (forced) allowed = {*forced};
   const std::vector<uint32_t> allowed_tokens(allowed.begin(), allowed.end());
 
   kernels::RowRequest request;
@@ -106,11 +110,16 @@ kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.live_vocabulary = live;
   request.parameters = &parameters;
   request.noise = {open_.seed(), position, open_.choice_index() | row.draw_salt << 16};
-  request.patches = patches;
+  if (!forced) request.patches = patches;
   request.has_allowed_tokens = true;
   request.allowed_tokens = allowed_tokens;
   const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
   request.requested = requested;
+  if (p.has_watermark()) {
+    const size_t width =
+        std::min<size_t>(p.watermark().has_context_width() ? p.watermark().context_width() : 4, tokens_.size());
+    request.noise = law::WatermarkNoise(p.watermark().key(), std::span(tokens_).last(width), request.noise.stream);
+  }
   request.task = row.task;
   request.given = row.given;
   request.draft = row.draft;
@@ -124,6 +133,10 @@ v1::DrawResult PlainSequence::Encode(const kernels::RowAnswer& answer) const {
   const kernels::RowParameters parameters = Compiled(open_.parameters());
   v1::DrawResult result;
   result.set_token(answer.token);
+  const auto& stops = open_.parameters().stop_token_ids();
+  if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
+    result.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  }
   if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
   if (parameters.processed_logprob) {
     *result.mutable_processed() = ToLogprobs(answer.processed, parameters.temperature);
