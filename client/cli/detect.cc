@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,7 @@
 
 ABSL_FLAG(std::string, key_file, "", "detect: a file with the watermark's key, a decimal number");
 ABSL_FLAG(uint32_t, context_width, sortition::law::kDefaultWatermarkWidth, "detect: the watermark's context_width");
-ABSL_FLAG(uint32_t, choice_index, 0, "detect: which of several completions the text may be");
+ABSL_DECLARE_FLAG(uint32_t, choice_index);  // which of several completions the text may be
 
 namespace sortition::cli {
 namespace {
