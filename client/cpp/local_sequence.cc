@@ -122,13 +122,20 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
   request.live_vocabulary = spec_->live_vocabulary;
   request.parameters = &spec_->parameters;
   request.noise = {spec_->seed, position_, spec_->choice_index | row.draw_salt << 16};
+  std::optional<uint32_t> forced;
+  if (state_ != nullptr) {
+    forced = state_->forced_token();
+    if (const std::optional<uint64_t> seed = state_->watermark_seed()) {
+      request.noise.seed = *seed;
+      request.noise.position = 0;
+    }
+  }
   request.patches = patches != nullptr ? std::span<const kernels::TokenPatch>(*patches) : spec_->listed_patches;
   request.has_allowed_tokens = spec_->has_allowed_tokens;
   request.allowed_tokens = spec_->allowed_tokens;
   request.allowed_bits = row.allowed_bits;
   request.requested = spec_->logprob_token_ids;
   request.sampler_state = sampler_state_;
-  const std::optional<uint32_t> forced = state_ != nullptr ? state_->forced_token() : std::nullopt;
   if (forced) {
     request.patches = {};
     request.has_allowed_tokens = true;

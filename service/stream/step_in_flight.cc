@@ -110,6 +110,10 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
   kernel.parameters = &row->sampled_with();
   kernel.noise = {spec.seed, row->request.intent.position + plan.DepthOf(index),
                   spec.choice_index | row->request.draw_salt << 16};
+  if (row->grant && row->grant->views[index].noise_seed) {
+    kernel.noise.seed = *row->grant->views[index].noise_seed;
+    kernel.noise.position = 0;
+  }
   kernel.patches =
       row->grant ? std::span<const kernels::TokenPatch>(*row->grant->views[index].patches) : spec.listed_patches;
   kernel.has_allowed_tokens = spec.has_allowed_tokens;
@@ -251,7 +255,7 @@ void StepInFlight::Encode(Row* row, v1::StepResults* out) {
     result->set_step_id(intent.step_id);
     EncodeError(refusal, result->mutable_error());
   };
-  auto walked = Walk(plan, absl::MakeSpan(row->results));
+  auto walked = Walk(plan, row->sequence.spec->stop_tokens, absl::MakeSpan(row->results));
   if (auto* failed = std::get_if<FailedPosition>(&walked)) {
     if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     auto* refusal = std::get_if<Refusal>(&failed->why);

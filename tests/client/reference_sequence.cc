@@ -130,6 +130,7 @@ std::optional<std::string> Bits(const client::RowOutcome& outcome) {
     draw.set_token(verify->tokens(i));
     if (verify->raw_size() > 0) *draw.mutable_raw() = verify->raw(i);
     if (verify->processed_size() > 0) *draw.mutable_processed() = verify->processed(i);
+    if (i + 1 == verify->tokens_size()) draw.set_finish_reason(verify->finish_reason());
     text += Bits(draw);
   }
   return text;

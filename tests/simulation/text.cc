@@ -101,11 +101,13 @@ std::vector<std::byte> LogitsAfter(uint64_t seed, uint32_t sequence, const std::
 // Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about.
 void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, Draws* draws, testing::ReferenceSequence* reference,
               TextStep* step) {
+  bool stopped = false;
   const auto draw = [&] {
     const std::vector<std::byte> logits = LogitsAfter(seed, sequence, reference->tokens());
     const v1::DrawResult answer = reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
                                                   step->allowed_bits.empty() ? nullptr : step->allowed_bits.data());
     step->answer += testing::Bits(answer);
+    stopped = answer.finish_reason() == v1::FINISH_REASON_STOP_TOKEN;
     return answer.token();
   };
   std::vector<uint32_t> ahead = reference->tokens();
@@ -119,6 +121,7 @@ void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, Draws* draws, t
     ahead.push_back(draft);
     const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
     step->logits.insert(step->logits.end(), logits.begin(), logits.end());
+    holds = holds && !stopped;
     if (holds) drawn = draw();
   }
   step->verification.tokens = step->drafts;
