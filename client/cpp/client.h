@@ -59,7 +59,8 @@ class Client {
   // not before. The status is INVALID_ARGUMENT if the batch as such makes no sense; nothing has happened then.
   absl::StatusOr<std::vector<RowOutcome>> Step(const Batch& batch, const StepOptions& options = {});
 
-  // The same without blocking. `done` is called exactly once, on a thread of the client's; it must not block and may
+  // The same without blocking. `done` is called exactly once, on a thread of the client's, or, over a ring, on one that
+  // is in Step; it must not block and may
   // step again. The rows' memory and the sequences must live until then. If the batch makes no sense the status says so
   // and `done` is not called.
   using StepDone = absl::AnyInvocable<void(std::vector<RowOutcome>)>;

@@ -184,6 +184,8 @@ class ManifestTest(unittest.TestCase):
     def test_memory_holds_what_the_limits_allow(self):
         for _, _, _, server, flags in self.each():
             clients = int(flags["max_received_bytes"]) + int(flags["max_state_bytes"])
+            if "memory_listen" in flags:
+                clients += int(flags["max_memory_bytes"])
             self.assertGreaterEqual(quantity(server["resources"]["limits"]["memory"]), clients + (1 << 30))
             self.assertEqual(server["resources"]["requests"]["cpu"], flags["cpu_threads"])
 

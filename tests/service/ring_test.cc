@@ -2,6 +2,7 @@
 #include "service/memory/ring.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -11,20 +12,27 @@
 #include <thread>
 #include <vector>
 
+#include "service/memory/sealed_memory.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service {
 namespace {
 
-// Stands for the memory that two processes share.
+// Memory as two processes have it: one mapping each.
 class Memory {
  public:
-  Memory() : bytes_(new (std::align_val_t(4096)) std::byte[kRingPairBytes]()) {}
-  ~Memory() { ::operator delete[](bytes_, std::align_val_t(4096)); }
-  std::byte* data() { return bytes_; }
+  Memory() : memory_(*SealedMemory::Make(kRingPairBytes, SealedMemory::Access::kReadWrite)) {
+    const Descriptor descriptor = memory_->TakeDescriptor();
+    others_ =
+        static_cast<std::byte*>(mmap(nullptr, kRingPairBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0));
+  }
+  ~Memory() { munmap(others_, kRingPairBytes); }
+  std::byte* data() { return memory_->data(); }
+  std::byte* others() { return others_; }
 
  private:
-  std::byte* const bytes_;
+  std::unique_ptr<SealedMemory> memory_;
+  std::byte* others_;
 };
 
 class RingTest : public ::testing::Test {
@@ -100,13 +108,15 @@ TEST_F(RingTest, WhatTheReaderSaysIsJudged) {
 TEST_F(RingTest, WordsAndBytesThatChangeAreSurvived) {
   std::atomic<bool> over = false;
   std::thread other([&] {
+    const RingPair pair(memory_.others());
+    RingWords& words = *pair.request_words;
     std::mt19937_64 random(5);
     while (!over.load(std::memory_order_relaxed)) {
-      words_.written.store(random() % 3 == 0 ? random() : random() % (2 * kRingBytes) / 8 * 8);
-      words_.read.store(random() % 2 == 0 ? random() : 0);
-      words_.asleep.store(static_cast<uint32_t>(random() % 3));
-      reinterpret_cast<std::atomic<uint32_t>*>(pair_.request_bytes)[random() % 1024].store(
-          static_cast<uint32_t>(random() % 100));
+      words.written.store(random() % 3 == 0 ? random() : random() % (2 * kRingBytes) / 8 * 8);
+      words.read.store(random() % 2 == 0 ? random() : 0);
+      words.asleep.store(static_cast<uint32_t>(random() % 3));
+      const auto word = static_cast<uint32_t>(random() % 100);
+      std::memcpy(pair.request_bytes + random() % 1024 * 4, &word, sizeof(word));
     }
   });
   const uint64_t rounds = testing::Scaled(20000);

@@ -226,10 +226,9 @@ void SampleWhileScribbling(TestEngine engine) {
     while (!over.load(std::memory_order_relaxed)) {
       const uint64_t throw_of = dice();
       std::atomic<uint32_t>& word = words[throw_of % (kSequences * kWide)];
-      // Mostly numbers, so that rows get past the first look at them.
-      const bool number = throw_of >> 40 & 0xff;
-      word.store(number ? 0x40000000u + uint32_t(throw_of >> 48 << 7) : kWords[throw_of >> 60 & 7],
-                 std::memory_order_relaxed);
+      // What makes a row unusable stays for a moment only, so that most rows get past the first look at them.
+      if ((throw_of >> 40 & 7) == 0) word.store(kWords[throw_of >> 60 & 7], std::memory_order_relaxed);
+      word.store(0x40000000u + uint32_t(throw_of >> 48 << 7), std::memory_order_relaxed);
     }
   });
   const uint64_t steps = testing::Scaled(300);
