@@ -39,14 +39,10 @@ absl::Status CheckLimits(const CudaLimits& limits) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaSampler::State>> CudaSampler::State::Create(const Api& api,
-                                                                               const devices::cuda::Hardware& hardware,
-                                                                               std::span<const std::byte> image,
+absl::StatusOr<std::unique_ptr<CudaSampler::State>> CudaSampler::State::Create(std::shared_ptr<Context> context,
                                                                                const CudaLimits& limits) {
   if (absl::Status status = CheckLimits(limits); !status.ok()) return status;
-  auto context = Context::Create(api, hardware, image);
-  if (!context.ok()) return context.status();
-  std::unique_ptr<State> state(new State(*std::move(context), limits));
+  std::unique_ptr<State> state(new State(std::move(context), limits));
   if (absl::Status status = state->Open(); !status.ok()) return status;
   return state;
 }

@@ -18,9 +18,9 @@ namespace sortition {
 
 // As CudaSampler, whose functions these are.
 struct CudaSampler::State {
-  static absl::StatusOr<std::unique_ptr<State>> Create(const devices::cuda::Api& api,
-                                                       const devices::cuda::Hardware& hardware,
-                                                       std::span<const std::byte> image, const CudaLimits& limits);
+  // Samplers may share a context.
+  static absl::StatusOr<std::unique_ptr<State>> Create(std::shared_ptr<devices::cuda::Context> context,
+                                                       const CudaLimits& limits);
   ~State();
 
   absl::Status Bind(const CudaBatch& batch);

@@ -189,7 +189,7 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
 // The logprobs that kernels leave in the device's memory are the host's.
 TEST(CudaKernel, LogprobsAreTheHosts) {
   uint64_t compared = 0;
-  for (uint64_t seed = 0; seed < testing::Scaled(200); ++seed) {
+  for (uint64_t seed = 0; seed < 60 + testing::Scaled(140); ++seed) {
     const RandomRow row(4'000'000 + seed, 300);
     const RowParameters& parameters = *row.request().parameters;
     Batch batch;
@@ -209,7 +209,7 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
       expect_equal(answer.processed, parameters.temperature, batch.output(0).processed, batch.processed_top(0));
     }
   }
-  EXPECT_GE(compared, testing::Scaled(3000));
+  EXPECT_GE(compared, 500u);
 }
 
 }  // namespace

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Makes the bundle: a tarball of the server, its command-line client, the library, and what proves and measures them on
+# a machine with other devices. It brings every library that it needs but the C library's own and drivers, by relative
+# run paths, and so runs on any x86-64 Linux with glibc 2.36 or newer. Then tries it from another folder and an empty
+# environment. usage: bundle.sh BUILD_FOLDER OUTPUT_FOLDER; `./dev bundle` calls it.
+set -euo pipefail
+
+readonly build=$1 output=$2
+readonly root=${BASH_SOURCE[0]%/*}/..
+readonly most_bytes=$((64 << 20))
+readonly newest_glibc=2.36
+readonly programs=(sortitiond sortitionctl sortition_prove bench_cuda bench_cpu bench_vulkan)
+
+say() { printf 'bundle: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+version=$(sed -n 's/^project(Sortition VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")
+readonly name=sortition-$version-linux-x86_64
+readonly stage=$output/$name
+
+# needed FILE...: the libraries that the files load, but those of the C library, which is the machine's.
+needed() {
+  ldd "$@" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
+    grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libanl|ld-linux-x86-64)\.so'
+}
+
+assemble() {
+  local library loader
+  rm -rf "$stage"
+  mkdir -p "$stage/bin" "$stage/share"
+  cmake --install "$build" --component library --prefix "$stage" >/dev/null
+  install "${programs[@]/#/$build/bin/}" "$stage/bin"
+  install -m 755 "$root/deploy/bundle/prove" "$stage/prove"
+  install -m 644 "$root/deploy/bundle/README.md" "$root/LICENSE" "$stage"
+  install -m 644 "$root/tests/bench/cuda/peers.py" "$stage/share"
+  for library in $(needed "$stage"/bin/* "$stage"/lib*/libsortition.so); do install -m 644 "$library" "$stage/lib"; done
+  # Vulkan's loader is found at run time; drivers are the machine's.
+  loader=$(ldconfig -p | sed -n 's/.*libvulkan\.so\.1 .*x86-64.* => //p' | head -n 1)
+  if [[ -n $loader ]]; then install -m 644 "$loader" "$stage/lib/libvulkan.so.1"; fi
+  find "$stage/bin" "$stage/lib" -type f \( -perm -u+x -o -name '*.so*' \) -print0 |
+    while IFS= read -r -d '' file; do
+      strip --strip-unneeded "$file"
+      # An old-style path also holds for what the libraries load in turn.
+      # shellcheck disable=SC2016
+      patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$file"
+    done
+}
+
+check_glibc() {
+  local newest
+  # Of the files, some are no programs.
+  newest=$(find "$stage/bin" "$stage/lib" -type f -print0 | { xargs -0 objdump -T 2>/dev/null || true; } |
+    grep -o 'GLIBC_2\.[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
+  [[ $(printf '%s\n%s\n' "$newest" "$newest_glibc" | sort -V | tail -n 1) == "$newest_glibc" ]] ||
+    fail "it needs glibc $newest, newer than $newest_glibc"
+}
+
+# in_empty_environment FOLDER COMMAND...: as somebody runs it who has unpacked it there.
+in_empty_environment() {
+  local folder=$1
+  shift
+  (cd / && exec env -i "$folder/$name/$1" "${@:2}")
+}
+
+try() {
+  local folder foreign server port
+  folder=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf '$folder'" EXIT
+  tar -xzf "$output/$name.tar.gz" -C "$folder"
+  foreign=$(env -i ldd "$folder/$name"/bin/* | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | grep -v "^$folder" |
+    grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libanl)\.so' || true)
+  [[ -z $foreign ]] || fail "it takes libraries of this machine: $foreign"
+
+  # Itself, and no shell around it, so that the signal reaches it.
+  (cd / && exec env -i "$folder/$name/bin/sortitiond" --listen=127.0.0.1:0 --metrics_listen= \
+    --port_file="$folder/port" 2>"$folder/log") &
+  server=$!
+  for _ in {1..100}; do
+    [[ -s $folder/port ]] && break
+    sleep 0.1
+  done
+  port=$(cat "$folder/port") || fail "the server does not start: $(cat "$folder/log")"
+  printf '\0\0\0\0\0\0\200\077' >"$folder/row"
+  in_empty_environment "$folder" bin/sortitionctl --server="127.0.0.1:$port" sample "$folder/row" --dtype=f32 \
+    --temperature=0 >"$folder/sampled" || fail "no answer from the server"
+  grep -q 1 "$folder/sampled" || fail "the server answers: $(cat "$folder/sampled")"
+  kill -TERM "$server"
+  wait "$server" || fail "the server does not end well: $(tail -n 3 "$folder/log")"
+  in_empty_environment "$folder" prove "$folder/results" --rows=160 --no-bench >"$folder/proved" 2>&1 ||
+    fail "a device is wrong: $(tail -n 20 "$folder/proved")"
+  grep -q 'cpu0/wrong' "$folder/results/conformance.json" || fail "prove has left no results"
+}
+
+assemble
+check_glibc
+tar -czf "$output/$name.tar.gz" -C "$output" --owner=0 --group=0 "$name"
+bytes=$(stat --format=%s "$output/$name.tar.gz")
+((bytes < most_bytes)) || fail "$bytes bytes, at most $most_bytes"
+try
+say "$output/$name.tar.gz, $((bytes >> 20)) MiB"

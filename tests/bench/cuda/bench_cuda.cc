@@ -1,0 +1,234 @@
+// What sampling a batch costs on a CUDA device, its logits in the device's memory. bf16; a graph of one batch after
+// another, each over other logits, so that none finds its own in the cache; microseconds a batch. The baseline is one
+// read of the logits at the bandwidth of a copy of them, measured in the same run.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "client/sortition/cuda_state.h"
+#include "kernels/check.h"
+#include "kernels/cuda/image.h"
+#include "kernels/law/reference.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/cuda/graph.h"
+#include "tests/bench/report.h"
+
+ABSL_FLAG(std::string, json, "", "File for the results");
+ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
+ABSL_FLAG(uint32_t, device, 0, "Which CUDA device, in the driver's order");
+ABSL_FLAG(int, rounds, 20, "Replays of each graph");
+ABSL_FLAG(uint64_t, megabytes, 600, "Logits that a graph reads; several times the device's cache");
+
+namespace sortition::bench {
+namespace {
+
+using devices::cuda::Context;
+using kernels::RowParameters;
+
+// What rows of a batch ask for, by turns.
+std::vector<law::SamplingParameters> Mixed() {
+  return {{.temperature = 0.7f, .top_k = 50, .top_p = 0.95f, .min_p = 0.02f},
+          {.temperature = 0},
+          {.temperature = 0.8f},
+          {.temperature = 1, .top_k = 20},
+          {.temperature = 1, .min_p = 0.05f},
+          {.temperature = 0.9f, .top_k = 200, .top_p = 0.9f}};
+}
+
+struct Case {
+  std::string name;
+  uint32_t rows;
+  uint32_t vocabulary;
+  std::vector<law::SamplingParameters> options;
+  bool logprob = false;
+  uint32_t patches = 0;  // tokens with penalties, and a grammar's mask
+  Shape shape = Shape::kPeaked;
+};
+
+std::vector<Case> Cases() {
+  const law::SamplingParameters filtered = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f};
+  const std::vector<law::SamplingParameters> top_p = {{.temperature = 1, .top_p = 0.95f}};
+  std::vector<Case> cases;
+  for (const auto& [rows, vocabulary] :
+       {std::pair{1u, 128'256u}, {32u, 128'256u}, {256u, 128'256u}, {512u, 151'936u}}) {
+    cases.push_back({absl::StrCat("token_", rows), rows, vocabulary, Mixed()});
+    cases.push_back({absl::StrCat("token_logprob_", rows), rows, vocabulary, Mixed(), true});
+  }
+  for (const auto& [name, shape] :
+       {std::pair{"peaked", Shape::kPeaked}, {"flat", Shape::kFlat}, {"ties", Shape::kTies}}) {
+    cases.push_back({absl::StrCat("top_k_top_p_256_", name), 256, 128'256, {filtered}, false, 0, shape});
+    cases.push_back({absl::StrCat("temperature_256_", name), 256, 128'256, {{.temperature = 0.8f}}, false, 0, shape});
+    cases.push_back({absl::StrCat("top_p_256_", name), 256, 128'256, top_p, false, 0, shape});
+  }
+  cases.push_back({"greedy_256", 256, 128'256, {{.temperature = 0}}});
+  cases.push_back({"penalties_and_mask_256", 256, 128'256, Mixed(), false, 2000});
+  cases.push_back({"penalties_and_mask_logprob_256", 256, 128'256, Mixed(), true, 2000});
+  return cases;
+}
+
+void CheckSuccess(const Status& status) {
+  if (status.ok()) return;
+  std::cerr << "bench_cuda: " << status.message << "\n";
+  std::exit(1);
+}
+
+// A sampler with logits of its own.
+class Input {
+ public:
+  Input(const Case& what, const Logits& logits, uint32_t number, const std::shared_ptr<Context>& context,
+        Stream* stream)
+      : stream_(*stream) {
+    const uint64_t row_bytes = logits.row_bytes();
+    bytes_ = row_bytes * what.rows;
+    memory_ = stream->Allocate(bytes_);
+    tokens_ = stream->Allocate(8 * what.rows);
+    // Other rows, or in another order, than other inputs.
+    for (uint32_t row = 0; row < what.rows; ++row) {
+      const size_t source = (row * 5 + number * 7) % logits.count();
+      stream->Upload(memory_ + row_bytes * row, logits.row(source), row_bytes);
+      sources_.push_back(source);
+    }
+    auto state = CudaSampler::State::Create(
+        context, {.rows = what.rows, .vocabulary = what.vocabulary, .patches = what.patches, .top = 0});
+    SORTITION_CHECK(state.ok());
+    sampler_ = std::make_unique<CudaSampler>(*std::move(state));
+    Set(what, row_bytes, number);
+  }
+  ~Input() {
+    sampler_.reset();
+    stream_.Free(memory_);
+    stream_.Free(tokens_);
+    if (mask_ != nullptr) stream_.Free(mask_);
+  }
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  std::byte* memory() const { return memory_; }
+  uint64_t bytes() const { return bytes_; }
+  void Sample() { CheckSuccess(sampler_->Sample(stream_.handle())); }
+
+  // The first rows are the reference's.
+  void CheckAnswers(const Logits& logits) {
+    const size_t count = std::min<size_t>(requests_.size(), 8);
+    std::vector<kernels::RowAnswer> answers(count);
+    CheckSuccess(sampler_->Download(stream_.handle(), answers));
+    for (size_t i = 0; i < count; ++i) {
+      kernels::RowRequest request = requests_[i];
+      request.parameters = &parameters_[i];
+      request.patches = patches_;
+      request.logits = logits.row(sources_[i]);
+      SORTITION_CHECK(answers[i] == law::SampleRowReference(request));
+    }
+  }
+
+ private:
+  void Set(const Case& what, uint64_t row_bytes, uint32_t number) {
+    std::vector<uint32_t> mask;
+    if (what.patches != 0) {
+      for (uint32_t i = 0; i < what.patches; ++i) {
+        patches_.push_back({.token = i * (what.vocabulary / what.patches),
+                            .flags = kernels::TokenPatch::kRepeated,
+                            .penalty = law::PenaltyBits(0.1f, 0.2f, 1 + i % 5)});
+      }
+      mask.resize((what.vocabulary + 31) / 32, 0xffffbfffu);
+      mask_ = stream_.Allocate(4 * mask.size());
+      stream_.Upload(mask_, mask.data(), 4 * mask.size());
+      mask_words_ = mask;
+    }
+    CheckSuccess(sampler_->Bind({.logits = memory_,
+                                 .row_bytes = row_bytes,
+                                 .dtype = kernels::DType::kBF16,
+                                 .rows = what.rows,
+                                 .vocabulary = what.vocabulary,
+                                 .allowed_bits = reinterpret_cast<const uint32_t*>(mask_),
+                                 .tokens = reinterpret_cast<int32_t*>(tokens_),
+                                 .logprobs = reinterpret_cast<float*>(tokens_) + what.rows}));
+    parameters_.resize(what.rows);
+    for (uint32_t row = 0; row < what.rows; ++row) {
+      law::SamplingParameters options = what.options[(row + number) % what.options.size()];
+      if (what.patches != 0) options.repetition_penalty = 1.1f;
+      CheckSuccess(Compile({.parameters = options, .raw_logprob = what.logprob}, &parameters_[row]));
+      kernels::RowRequest request;
+      request.dtype = kernels::DType::kBF16;
+      request.live_vocabulary = what.vocabulary;
+      request.noise = {.seed = 99, .position = number, .stream = row};
+      if (!mask_words_.empty()) request.allowed_bits = mask_words_.data();
+      CheckSuccess(sampler_->SetRow(row, parameters_[row], request.noise));
+      if (what.patches != 0) CheckSuccess(sampler_->SetPatches(row, patches_));
+      requests_.push_back(request);
+    }
+    CheckSuccess(sampler_->Upload(stream_.handle()));
+  }
+
+  Stream& stream_;
+  std::unique_ptr<CudaSampler> sampler_;
+  std::byte* memory_ = nullptr;
+  std::byte* tokens_ = nullptr;
+  std::byte* mask_ = nullptr;
+  uint64_t bytes_ = 0;
+  std::vector<size_t> sources_;
+  std::vector<RowParameters> parameters_;
+  std::vector<kernels::TokenPatch> patches_;
+  std::vector<uint32_t> mask_words_;
+  std::vector<kernels::RowRequest> requests_;
+};
+
+void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* stream, Report* report) {
+  const Logits logits(what.shape, kernels::DType::kBF16, 16, what.vocabulary);
+  const uint64_t bytes = logits.row_bytes() * what.rows;
+  const auto count = uint32_t(std::clamp<uint64_t>(absl::GetFlag(FLAGS_megabytes) * 1'000'000 / bytes, 4, 400));
+  std::vector<std::unique_ptr<Input>> inputs;
+  for (uint32_t i = 0; i < count; ++i) inputs.push_back(std::make_unique<Input>(what, logits, i, context, stream));
+  const int rounds = absl::GetFlag(FLAGS_rounds);
+  const double sampled = stream->TimeGraph(
+                             [&] {
+                               for (const auto& input : inputs) input->Sample();
+                             },
+                             rounds) /
+                         count;
+  inputs[0]->CheckAnswers(logits);
+  inputs[count - 1]->CheckAnswers(logits);
+  // In large pieces, so that a copy's start does not count: each input's bytes are read once and written once.
+  std::byte* const to = stream->Allocate(inputs[0]->bytes());
+  const double copied = stream->TimeGraph(
+                            [&] {
+                              for (const auto& input : inputs) stream->Copy(to, input->memory(), input->bytes());
+                            },
+                            rounds) /
+                        count;
+  stream->Free(to);
+  report->Add({what.name, sampled, "us", copied / 2});
+  std::cerr << what.name << ": " << sampled << " us\n";
+}
+
+int Run() {
+  const auto api = devices::cuda::Api::Load();
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  if (!hardware.ok() || absl::GetFlag(FLAGS_device) >= hardware->size()) {
+    std::cerr << "bench_cuda: " << (hardware.ok() ? "no such device" : hardware.status().message()) << "\n";
+    return 1;
+  }
+  const devices::cuda::Hardware& one = (*hardware)[absl::GetFlag(FLAGS_device)];
+  const auto context = Context::Create(*api, one, kernels::cuda::Image());
+  if (!context.ok()) {
+    std::cerr << "bench_cuda: " << context.status().message() << "\n";
+    return 1;
+  }
+  Stream stream(*context);
+  Report report("cuda", absl::StrCat(one.name, " on ", MachineName()));
+  for (const Case& what : Cases()) Measure(what, *context, &stream, &report);
+  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+}
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return sortition::bench::Run();
+}

@@ -1,0 +1,175 @@
+// Every device of this machine answers the same random rows, and each answer is compared with the law's reference bit
+// for bit. For machines with hardware that tests do not have; exits with 1 if a bit is wrong.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cuda/cuda_device.h"
+#include "devices/proof/proof.h"
+#include "devices/vulkan/vulkan_device.h"
+#include "kernels/features.h"
+#include "kernels/law/reference.h"
+#include "tests/bench/report.h"
+#include "tests/conformance/random_row.h"
+
+ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "cuda", "vulkan"}), "Kinds of devices");
+ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
+ABSL_FLAG(uint64_t, seed, 1, "Other rows for another one");
+ABSL_FLAG(std::string, json, "", "File for the results");
+
+namespace sortition {
+namespace {
+
+using devices::BatchResult;
+using devices::Device;
+using devices::DeviceRow;
+using kernels::RandomRow;
+
+constexpr size_t kBatch = 64;
+
+void StartCuda(std::vector<std::unique_ptr<Device>>* started) {
+  const auto api = devices::cuda::Api::Load();
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  if (!hardware.ok()) std::cerr << "cuda: " << hardware.status().message() << "\n";
+  if (!hardware.ok()) return;
+  for (const auto& one : *hardware) {
+    auto device = devices::CudaDevice::Start(*api, one, {.name = absl::StrCat("cuda", one.index)});
+    if (!device.ok()) std::cerr << "cuda" << one.index << ": " << device.status().message() << "\n";
+    if (device.ok()) started->push_back(*std::move(device));
+  }
+}
+
+void StartVulkan(std::vector<std::unique_ptr<Device>>* started) {
+  const auto instance = devices::vulkan::Instance::Create();
+  if (!instance.ok()) std::cerr << "vulkan: " << instance.status().message() << "\n";
+  if (!instance.ok()) return;
+  for (const auto& one : (*instance)->hardware()) {
+    devices::VulkanDeviceOptions options;
+    options.name = absl::StrCat("vulkan", one.index);
+    auto device = devices::VulkanDevice::Start(*instance, one, options);
+    if (!device.ok()) std::cerr << options.name << ": " << device.status().message() << "\n";
+    if (device.ok()) started->push_back(*std::move(device));
+  }
+}
+
+std::vector<std::unique_ptr<Device>> StartAll() {
+  std::vector<std::unique_ptr<Device>> started;
+  for (const std::string& kind : absl::GetFlag(FLAGS_devices)) {
+    if (kind == "cpu") started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions()));
+    if (kind == "cuda") StartCuda(&started);
+    if (kind == "vulkan") StartVulkan(&started);
+  }
+  return started;
+}
+
+// How a device has done.
+struct Tally {
+  uint64_t rows = 0;
+  uint64_t wrong = 0;
+  uint64_t unanswered = 0;  // its batch ended with an error
+};
+
+BatchResult RunBatch(Device* device, std::vector<DeviceRow> rows) {
+  BatchResult result;
+  absl::Notification done;
+  device->Submit(std::move(rows), [&](BatchResult r) {
+    result = std::move(r);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows,
+             const std::vector<kernels::RowAnswer>& expected, Tally* tally) {
+  std::vector<DeviceRow> batch;
+  std::vector<size_t> index;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const kernels::RowRequest& request = rows[i]->request();
+    if (request.live_vocabulary > device->description().max_vocabulary) continue;
+    if ((kernels::FeaturesOf(request) & ~device->description().features) != 0) continue;
+    DeviceRow row;
+    row.request = request;
+    row.segments.push_back({rows[i]->tensor().data(), rows[i]->tensor().size()});
+    batch.push_back(std::move(row));
+    index.push_back(i);
+  }
+  if (batch.empty()) return;
+  const BatchResult result = RunBatch(device, std::move(batch));
+  if (!result.status.ok()) {
+    tally->unanswered += index.size();
+    std::cerr << device->description().name << ": " << result.status.message() << "\n";
+    return;
+  }
+  for (size_t i = 0; i < index.size(); ++i) {
+    ++tally->rows;
+    if (result.answers[i] == expected[index[i]]) continue;
+    if (++tally->wrong <= 10) {
+      std::cerr << device->description().name << ": wrong: " << rows[index[i]]->description() << "\n";
+    }
+  }
+}
+
+int Run() {
+  const auto devices = StartAll();
+  std::vector<Tally> tallies(devices.size());
+  bench::Report report("conformance", bench::MachineName());
+  bool is_right = !devices.empty();
+
+  const devices::Proof proof;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const auto verdict = proof.Run(devices[d].get(), absl::Minutes(5));
+    std::cerr << devices[d]->description().name << " (" << devices[d]->description().hardware << "): known rows "
+              << (verdict.status.ok() ? "right" : std::string(verdict.status.message())) << "\n";
+    is_right = is_right && verdict.status.ok();
+  }
+
+  const uint32_t rows = absl::GetFlag(FLAGS_rows);
+  const struct {
+    uint32_t vocabulary;  // 0: up to 400
+    uint32_t count;
+  } parts[] = {{0, rows},
+               {2049, rows / 10},
+               {12'000, rows / 20},
+               {50'257, rows / 80},
+               {128'256, rows / 80},
+               {151'936, rows / 80},
+               {262'144, rows / 160}};
+  for (const auto& [vocabulary, count] : parts) {
+    for (uint32_t first = 0; first < count; first += kBatch) {
+      std::vector<std::unique_ptr<RandomRow>> batch;
+      std::vector<kernels::RowAnswer> expected;
+      for (uint32_t i = first; i < std::min(count, first + uint32_t(kBatch)); ++i) {
+        const uint64_t seed = absl::GetFlag(FLAGS_seed) * 10'000'000 + vocabulary + i;
+        batch.push_back(std::make_unique<RandomRow>(seed, vocabulary != 0 ? vocabulary : 1 + uint32_t(seed % 400)));
+        expected.push_back(law::SampleRowReference(batch.back()->request()));
+      }
+      for (size_t d = 0; d < devices.size(); ++d) Compare(devices[d].get(), batch, expected, &tallies[d]);
+    }
+  }
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const std::string& name = devices[d]->description().name;
+    report.Add({absl::StrCat(name, "/rows"), double(tallies[d].rows), "rows", {}});
+    report.Add({absl::StrCat(name, "/wrong"), double(tallies[d].wrong), "rows", {}});
+    report.Add({absl::StrCat(name, "/unanswered"), double(tallies[d].unanswered), "rows", {}});
+    is_right = is_right && tallies[d].rows != 0 && tallies[d].wrong == 0 && tallies[d].unanswered == 0;
+  }
+  const int published = bench::Publish(report, absl::GetFlag(FLAGS_json), "");
+  return is_right ? published : 1;
+}
+
+}  // namespace
+}  // namespace sortition
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return sortition::Run();
+}
