@@ -32,7 +32,7 @@ struct TokenPatch {
   uint32_t token = 0;
   uint32_t flags = 0;
   uint32_t bias = 0;     // f32 bits, canonical; added first; 0 = none
-  uint32_t penalty = 0;  // f32 bits, canonical; added last: -(frequency * count + presence); 0 = none
+  uint32_t penalty = 0;  // f32 bits, canonical; added last: -(frequency * count + presence + DRY); 0 = none
   bool operator==(const TokenPatch&) const = default;
 };
 
@@ -54,7 +54,7 @@ struct RowParameters {
 
   // At most kMaxStages stages; each kind once. Empty: the temperature, min_p_distance, top_k and top_p above, in this
   // order, as today. Otherwise these alone decide, and the fields above have their defaults, but for `greedy`.
-  std::vector<Stage> chain;
+  std::vector<Stage> chain = {};
 
   bool mask_nan = false;  // NaN counts as masked instead of failing the row
 

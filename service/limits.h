@@ -23,9 +23,16 @@ struct Limits {
   uint32_t max_step_rows = 1024;
   uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
+  absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
+
+  // Masks.
+  uint32_t stream_masks = 4096;                 // uploaded on one stream
+  uint64_t stream_mask_bytes = 64u << 20;       // of these
+  uint64_t max_mask_bytes = uint64_t{1} << 29;  // of uploaded masks, all streams together
 
   // Shared memory.
   uint32_t max_memory_connections = 64;                  // to the memory socket
+  uint32_t max_rings = 8;                                // streams over rings; each has a thread
   uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together
   uint64_t connection_memory_bytes = uint64_t{1} << 28;  // of the regions of one connection
   uint32_t connection_regions = 64;                      // regions of one connection
@@ -39,7 +46,7 @@ struct Limits {
   absl::Duration replay_guard = absl::Seconds(1);
   uint32_t max_history = (1u << 22);   // tokens of prompt and output
   uint32_t kept_history = 4096;        // tokens back to which a sequence can be truncated without a replay
-  uint32_t max_listed_tokens = 65536;  // bias, allowed and banned entries of one sequence, each
+  uint32_t max_listed_tokens = 65536;  // of one list of a sequence: bias, allowed, banned, stop, bad words, ...
 };
 
 // Bounds that follow from the wire or the law and cannot be set.
@@ -47,11 +54,15 @@ inline constexpr uint32_t kMaxNameBytes = 128;  // request_id, worker_session, m
 inline constexpr uint32_t kMaxTraceStateBytes = 512;
 inline constexpr uint32_t kMaxChoiceIndex = 65535;  // 16 bits of the noise's stream word
 inline constexpr uint32_t kMaxDrawSalt = 65535;     // the other 16 bits
+inline constexpr uint32_t kMaxDraftTokens = 64;     // of one chain or tree
+inline constexpr uint32_t kMaxScoreTokens = 128;    // of one row
 inline constexpr int32_t kMaxPriority = 100;
+inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequence breaker, an n-gram
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
 inline constexpr uint32_t kMostListedTokens =
     kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
+inline constexpr uint32_t kMaxShards = 256;   // slices of a row
 inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
 
 struct LimitDescription {

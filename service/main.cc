@@ -13,6 +13,7 @@
 #include "service/clock.h"
 #include "service/engine.h"
 #include "service/server/allocator.h"
+#include "service/server/checkpoint_key_file.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
 #include "service/server/event_log.h"
@@ -58,9 +59,16 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
 // Serves until a stop signal. The error says what kept it from serving.
 absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const service::RealClock clock;
-  auto devices = StartDevices(config, log);
+  // The batches of a device that is lost run elsewhere, but only a new process gets it back.
+  std::atomic<bool> draining = false;
+  std::atomic<bool> restart_wanted = false;
+  auto devices = StartDevices(config, log, [&] {
+    if (!restart_wanted.exchange(true) && !draining) signals.Request();
+  });
   if (!devices.ok()) return devices.status();
   if (absl::Status status = CheckRoute(config, *devices); !status.ok()) return status;
+  const auto checkpoint_key = ReadCheckpointKey(config.checkpoint_key);
+  if (!checkpoint_key.ok()) return checkpoint_key.status();
   const devices::Proof proof;
   const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
   monitoring::PrometheusObserver observer(descriptions);
@@ -70,6 +78,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .clock = &clock,
                           .observer = &observer,
                           .event_log = &event_log,
+                          .checkpoint_key = *checkpoint_key,
                           .route = config.route,
                           .recheck_share = config.recheck_share,
                           .proof = &proof});
@@ -77,12 +86,17 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();
-  std::atomic<bool> draining = false;
   const auto exposition =
       monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
   LogServing(**server, descriptions, (*exposition)->address(), log);
+  if (!checkpoint_key->has_value()) {
+    log->Write(LogLevel::kInfo, "checkpoint_key_random",
+               {{"message",
+                 "no other replica, and not this one after a restart, goes on with mirostat or adaptive-p "
+                 "sequences of this process; set --checkpoint_key"}});
+  }
 
   log->Write(LogLevel::kInfo, "stop_requested", {{"signal", signals.Wait()}});
   draining = true;
@@ -90,6 +104,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   (*server)->Drain();
   (*server)->Stop();
   log->Write(LogLevel::kInfo, "stopped");
+  if (restart_wanted) return absl::UnavailableError("a device is lost to this process; a new one may get it back");
   return absl::OkStatus();
 }
 

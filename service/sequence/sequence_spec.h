@@ -1,6 +1,7 @@
 // What a sequence is asked to be, fixed when it opens: validated and compiled options, seed, vocabulary.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -28,7 +29,9 @@ struct SequenceSpec {
   // Bias and bans, sorted by token.
   std::vector<kernels::TokenPatch> listed_patches;
   bool has_allowed_tokens = false;
-  std::vector<uint32_t> allowed_tokens;  // sorted, distinct
+  std::vector<uint32_t> allowed_tokens;     // sorted, distinct
+  std::vector<uint32_t> stop_tokens;        // sorted, distinct
+  std::vector<uint32_t> logprob_token_ids;  // distinct, as asked for
 
   bool operator==(const SequenceSpec&) const = default;
 
@@ -41,11 +44,13 @@ struct SequenceSpec {
   }
   uint64_t bytes() const {
     return sizeof(*this) + listed_patches.capacity() * sizeof(kernels::TokenPatch) +
-           allowed_tokens.capacity() * sizeof(uint32_t) + history.bytes();
+           (allowed_tokens.capacity() + stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) +
+           history.bytes();
   }
 
   // Whether any option looks at the history. If not, the service keeps nothing for the sequence.
   bool stateful() const { return penalises() || history.on(); }
+  bool stops(uint32_t token) const { return std::ranges::binary_search(stop_tokens, token); }
   // Whether occurrences of tokens are counted.
   bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
 };

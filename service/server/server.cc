@@ -7,6 +7,7 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <mutex>
@@ -23,6 +24,8 @@ constexpr const char* kServices[] = {"sortition.v1.SamplingService", "sortition.
 // Calls other than streams that one connection may have open at once: health, reflection, information.
 constexpr uint32_t kOtherCalls = 64;
 constexpr int kUnreadStreamBytes = 1 << 20;
+constexpr int kFrameBytes = 1 << 20;
+constexpr int kReadChunkBytes = 1 << 18;
 // Threads for reflection and for gRPC's own needs.
 constexpr int kMostThreads = 32;
 // How long calls other than streams may take to end by themselves.
@@ -40,6 +43,9 @@ void SetTransportOptions(const service::Limits& limits, grpc::ServerBuilder* bui
   // bound.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadStreamBytes);
+  // A message of a megabyte in a few frames and reads, not in a hundred.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
+  builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadChunkBytes);
   // Finds workers that vanished without a word, and keeps proxies from closing a stream between two steps.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
@@ -122,7 +128,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
   if (!socket.ok()) return socket.status();
   // Workers may run in another folder.
   engine_.regions().SetAddress(absl::StrCat("unix:", std::filesystem::absolute(address->unix_path()).string()));
-  memory_server_.emplace(&engine_, &log_);
+  memory_server_.emplace(config_, &engine_, &log_);
   return AcceptLoop::Listener{std::move(*socket),
                               [this](service::Descriptor connection) { memory_server_->Take(std::move(connection)); }};
 }
@@ -174,7 +180,10 @@ void Server::Drain() {
   // From here on every service, known or not, is NOT_SERVING.
   server_->GetHealthCheckService()->Shutdown();
   if (health_server_ != nullptr) health_server_->GetHealthCheckService()->Shutdown();
-  const uint32_t left = streams_.Drain(config_.drain_grace);
+  const absl::Time end = engine_.clock().Now() + config_.drain_grace;
+  if (memory_server_) memory_server_->StartDraining();
+  uint32_t left = streams_.Drain(config_.drain_grace);
+  if (memory_server_) left += memory_server_->AwaitRings(std::max(end - engine_.clock().Now(), absl::ZeroDuration()));
   log_.Write(left == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"streams_left", left}});
 }
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "client/cpp/batch.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::testing {
@@ -15,8 +18,8 @@ class ReferenceSequence {
   ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
                     uint32_t live_vocabulary, std::vector<uint32_t> prompt);
 
-  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw and processed only.
-  // `allowed_bits` as in client::Row.
+  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw, processed and finish
+  // reason only. `allowed_bits` as in client::Row.
   v1::DrawResult Step(v1::DType dtype, const void* logits, uint32_t draw_salt = 0,
                       const uint32_t* allowed_bits = nullptr);
 
@@ -38,5 +41,7 @@ class ReferenceSequence {
 
 // A readable form in which two draws are equal exactly if their tokens are and every logprob is to the bit.
 std::string Bits(const v1::DrawResult& draw);
+// Of an outcome: that of its tokens as if each had been drawn, one after the other; nothing of an error.
+std::optional<std::string> Bits(const client::RowOutcome& outcome);
 
 }  // namespace sortition::testing

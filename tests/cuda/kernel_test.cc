@@ -155,6 +155,19 @@ TEST(CudaKernel, EqualsReferenceOnKnownRows) {
   }
 }
 
+TEST(CudaKernel, CountsTheKept) {
+  for (uint64_t seed = 0; seed < testing::Scaled(100); ++seed) {
+    const RandomRow row(5'000'000 + seed, 200);
+    RowParameters parameters = *row.request().parameters;
+    parameters.kept_count = true;
+    RowRequest request = row.request();
+    request.parameters = &parameters;
+    Batch batch;
+    batch.AddRow(request);
+    EXPECT_EQ(batch.Run(1, seed)[0], law::SampleRowReference(request)) << row.description();
+  }
+}
+
 // What blocks leave for one another is ready for the next launch over the same memory: batches are replayed.
 TEST(CudaKernel, LaunchesCanBeRepeated) {
   std::vector<std::unique_ptr<RandomRow>> rows;

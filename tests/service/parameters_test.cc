@@ -204,6 +204,31 @@ TEST(Parameters, EachPenaltyAloneNeedsState) {
   }
 }
 
+TEST(Parameters, LogprobsByName) {
+  SamplingParameters parameters;
+  for (const uint32_t token : {7u, 3u, 5u}) parameters.add_logprob_token_ids(token);
+  ExpectRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
+  parameters.mutable_raw_logprobs();
+  EXPECT_EQ(MustCompile(parameters).logprob_token_ids, (std::vector<uint32_t>{7, 3, 5}));
+  parameters.set_logprob_token_ids(1, 7);
+  ExpectRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
+  parameters.set_logprob_token_ids(1, 0xffffffff);
+  ExpectRefused(parameters, Reason::kOutOfRange, "p.logprob_token_ids[1]");
+  parameters.mutable_logprob_token_ids()->Resize(1001, 0);
+  ExpectRefused(parameters, Reason::kTooMany, "p.logprob_token_ids");
+}
+
+TEST(Parameters, EntropyAndKeptSet) {
+  SamplingParameters parameters;
+  parameters.set_entropy(true);
+  parameters.mutable_kept_set()->set_tokens(true);
+  const kernels::RowParameters compiled = MustCompile(parameters).parameters;
+  EXPECT_TRUE(compiled.entropy);
+  EXPECT_TRUE(compiled.kept_tokens);
+  EXPECT_FALSE(compiled.kept_count);
+  EXPECT_FALSE(compiled.processed_logprob);
+}
+
 TEST(Parameters, TopLogprobsAreBounded) {
   SamplingParameters raw, processed;
   raw.mutable_raw_logprobs()->set_top(1000);
@@ -352,42 +377,9 @@ struct NotBuiltCase {
 
 std::vector<NotBuiltCase> NotBuiltCases() {
   return {
-      {"logprob_token_ids", [](auto* p) { p->add_logprob_token_ids(0); }, [](auto*) {}},
-      {"entropy", [](auto* p) { p->set_entropy(true); }, [](auto* p) { p->set_entropy(false); }},
-      {"kept_set", [](auto* p) { p->mutable_kept_set()->set_count(true); },
-       [](auto* p) { p->mutable_kept_set()->set_count(false); }},
-      {"kept_set", [](auto* p) { p->mutable_kept_set()->set_tokens(true); }, [](auto* p) { p->mutable_kept_set(); }},
-      {"chain.preset", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP); },
-       [](auto* p) { p->mutable_chain(); }},
-      {"chain.preset", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_HF); },
-       [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_VLLM); }},
-      {"chain.explicit", [](auto* p) { p->mutable_chain()->mutable_explicit_(); }, [](auto*) {}},
-      {"typical_p", [](auto* p) { p->set_typical_p(0.5f); }, [](auto* p) { p->set_typical_p(1); }},
-      {"typical_p", [](auto* p) { p->set_typical_p(kNaN); }, [](auto*) {}},
-      {"top_n_sigma", [](auto* p) { p->set_top_n_sigma(1); }, [](auto* p) { p->set_top_n_sigma(-0.0f); }},
-      {"epsilon_cutoff", [](auto* p) { p->set_epsilon_cutoff(1e-4f); }, [](auto* p) { p->set_epsilon_cutoff(0); }},
-      {"eta_cutoff", [](auto* p) { p->set_eta_cutoff(1e-4f); }, [](auto* p) { p->set_eta_cutoff(0); }},
-      {"top_a", [](auto* p) { p->set_top_a(kNaN); }, [](auto* p) { p->set_top_a(0); }},
-      {"top_h", [](auto* p) { p->set_top_h(0.4f); }, [](auto* p) { p->set_top_h(0); }},
-      {"p_less", [](auto* p) { p->set_p_less(true); }, [](auto* p) { p->set_p_less(false); }},
-      {"xtc", [](auto* p) { p->mutable_xtc()->set_probability(0.5f); },
-       [](auto* p) { p->mutable_xtc()->set_threshold(0.1f); }},
-      {"dynamic_temperature", [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); },
-       [](auto* p) { p->mutable_dynamic_temperature()->set_exponent(1); }},
       {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); },
        [](auto* p) { p->mutable_mirostat()->set_tau(5); }},
       {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
-      {"quadratic_smoothing", [](auto* p) { p->mutable_quadratic_smoothing()->set_factor(0.2f); },
-       [](auto* p) { p->mutable_quadratic_smoothing()->set_curve(1); }},
-      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); },
-       [](auto* p) { p->mutable_dry()->set_allowed_length(2); }},
-      {"no_repeat_ngram_size", [](auto* p) { p->set_no_repeat_ngram_size(3); },
-       [](auto* p) { p->set_no_repeat_ngram_size(0); }},
-      {"min_tokens", [](auto* p) { p->set_min_tokens(1); }, [](auto* p) { p->set_min_tokens(0); }},
-      {"stop_token_ids", [](auto* p) { p->add_stop_token_ids(2); }, [](auto*) {}},
-      {"bad_words", [](auto* p) { p->add_bad_words()->add_tokens(2); }, [](auto*) {}},
-      {"forced_tokens", [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
-       [](auto* p) { p->mutable_forced_tokens()->set_start(5); }},
       {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
   };
 }
