@@ -1,11 +1,15 @@
 """What the documentation shows runs as it stands: the example workers, the README's snippet."""
 
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import unittest
+
+from google.protobuf import json_format
+from sortition.v1.sampling_pb2 import StreamRequest
 
 from rows import serve
 
@@ -35,6 +39,16 @@ class ExampleTest(unittest.TestCase):
                 with self.subTest(f"{page} {number}"):
                     subprocess.run((sys.executable, "-"), input=snippet, text=True, check=True, timeout=60,
                                    stdout=subprocess.DEVNULL)
+
+    def test_messages_for_generic_tools_are_the_contracts(self):
+        page = (SOURCE / "docs/engines.md").read_text(encoding="utf-8")
+        body = re.search(r"grpcurl -plaintext -d '(.*?)'", page, re.DOTALL).group(1).strip()
+        kinds = []
+        while body:
+            message, end = json.JSONDecoder().raw_decode(body)
+            kinds.append(json_format.ParseDict(message, StreamRequest()).WhichOneof("kind"))
+            body = body[end:].strip()
+        self.assertEqual(kinds, ["hello", "open", "step"])
 
 
 if __name__ == "__main__":

@@ -41,10 +41,9 @@ bool IsBfloat16Array(nb::handle object) {
 // The array, without a copy.
 Tensor Import(nb::handle object, const char* name) {
   Tensor tensor;
-  if (nb::try_cast<Tensor>(IsBfloat16Array(object) ? nb::object(object.attr("view")("uint16")) : nb::borrow(object),
-                           tensor)) {
-    return tensor;
-  }
+  if (nb::try_cast<Tensor>(object, tensor)) return tensor;
+  PyErr_Clear();
+  if (IsBfloat16Array(object) && nb::try_cast<Tensor>(object.attr("view")("uint16"), tensor)) return tensor;
   PyErr_Clear();
   TypeError(absl::StrCat(name, ": ", Text(object.type().attr("__name__")),
                          " gives no tensor in this process's memory (DLPack or buffer protocol)"));

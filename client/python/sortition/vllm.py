@@ -1,0 +1,255 @@
+"""Sortition under vLLM: an out-of-tree plugin for its model runner of generation 1.
+
+The wheel registers two of vLLM's extension points, both of which do nothing unless SORTITION_VLLM is set, to targets
+("127.0.0.1:50051,unix:PATH") or to "in_process": a general plugin, which puts SortitionSampler in the place of the
+runner's sampler, and a logits processor, which changes no logits and says which request is in which row. Written for
+vLLM 0.33; runner generation 2, speculative decoding and thinking budgets are refused by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Dict, List, Optional
+
+import numpy
+import torch
+
+from sortition.client import Client
+from sortition.errors import Error
+from sortition.local import Sampler as LocalSampler
+from sortition.masks import pack_mask
+
+SETTING = "SORTITION_VLLM"
+# vLLM takes temperatures below this as greedy.
+_GREEDY_BELOW = 1e-5
+
+
+def _settings() -> str:
+    return os.environ.get(SETTING, "")
+
+
+class Request:
+    """One request of vLLM's, from its arrival in the batch to its end: what it asks for, and its sequence."""
+
+    def __init__(self, params: Any, prompt: Optional[List[int]], output: List[int]):
+        self.params = params
+        self.prompt = list(prompt or ())
+        self.output = output  # vLLM's own list, which grows as tokens are accepted
+        self.sequence: Any = None
+        self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
+        self.parameters = parameters_of(params)
+
+    def open(self, sampler: Any, vocabulary: int) -> None:
+        self.sequence = sampler.open(vocabulary_size=vocabulary, prompt=self.prompt, seed=self.params.seed,
+                                     **self.parameters)
+        self.follow()
+
+    def follow(self) -> None:
+        """Makes the sequence's history vLLM's, where a token was dropped, replaced or put in."""
+        accepted = [token for token in self.output if token >= 0]  # -1 stands for one that is still under way
+        if len(accepted) != len(self.output):
+            return
+        drawn = self.sequence.position - len(self.prompt)
+        if drawn > len(accepted):
+            self.sequence.truncate(len(self.prompt) + len(accepted))
+        elif drawn < len(accepted):
+            self.sequence.append(accepted[drawn:])
+        if accepted and self.sequence.stateful and self.sequence.tokens[-1] != accepted[-1]:
+            self.sequence.replace_last(accepted[-1])
+
+    def mask(self, vocabulary: int) -> Optional[numpy.ndarray]:
+        if len(self.output) >= self.params.min_tokens or not self.stop_tokens:
+            return None
+        allowed = numpy.ones(vocabulary, bool)
+        allowed[[token for token in self.stop_tokens if token < vocabulary]] = False
+        return pack_mask(allowed)
+
+
+def parameters_of(params: Any) -> Dict[str, Any]:
+    """vLLM's SamplingParams as fields of Sortition's."""
+    if getattr(params, "thinking_token_budget", None) is not None:
+        raise ValueError("thinking_token_budget has no counterpart in Sortition")
+    greedy = params.temperature < _GREEDY_BELOW
+    result: Dict[str, Any] = {"temperature": 0.0 if greedy else params.temperature}
+    if not greedy:
+        result.update(top_p=params.top_p, top_k=max(params.top_k, 0), min_p=params.min_p)
+    result.update(repetition_penalty=params.repetition_penalty, frequency_penalty=params.frequency_penalty,
+                  presence_penalty=params.presence_penalty)
+    if params.logit_bias:
+        result["logit_bias"] = [{"token": int(token), "bias": float(bias)}
+                                for token, bias in params.logit_bias.items()]
+    if params.allowed_token_ids:
+        result["allowed_token_ids"] = sorted(set(params.allowed_token_ids))
+    words = getattr(params, "bad_words_token_ids", None) or ()
+    banned = sorted({word[0] for word in words if len(word) == 1})
+    longer = [{"tokens": list(word)} for word in words if len(word) > 1]
+    if banned:
+        result["banned_token_ids"] = banned
+    if longer:
+        result["bad_words"] = longer
+    return result
+
+
+class Rows:
+    """Which request is in which row of the batch: vLLM's updates, in the order that it prescribes."""
+
+    def __init__(self) -> None:
+        self.requests: Dict[int, Request] = {}
+
+    def update(self, batch_update: Any) -> None:
+        if batch_update is None:
+            return
+        ended = [self.requests.pop(index, None) for index in batch_update.removed]
+        for index, params, prompt, output in batch_update.added:
+            ended.append(self.requests.pop(index, None))
+            self.requests[index] = Request(params, prompt, output)
+        for source, target, direction in batch_update.moved:
+            moved, replaced = self.requests.pop(source, None), self.requests.pop(target, None)
+            if moved is not None:
+                self.requests[target] = moved
+            if replaced is not None and getattr(direction, "name", direction) == "SWAP":
+                self.requests[source] = replaced
+            elif replaced is not None:
+                ended.append(replaced)
+        for request in ended:
+            if request is not None and request.sequence is not None:
+                getattr(request.sequence, "close", lambda: None)()
+
+
+class Drawer:
+    """Draws for a batch: rows of logits in, vLLM's tensors of tokens and log probabilities out."""
+
+    def __init__(self, sampler: Any, logprobs_mode: str = "raw_logprobs"):
+        if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
+            raise ValueError(f"logprobs_mode {logprobs_mode!r} has no counterpart in Sortition")
+        self._sampler = sampler
+        self._kind = logprobs_mode.split("_", maxsplit=1)[0]
+
+    def draw(self, rows: Rows, logits: torch.Tensor) -> List[Any]:
+        vocabulary = logits.shape[1]
+        requests = [rows.requests[row] for row in range(logits.shape[0])]
+        for request in requests:
+            if request.sequence is None:
+                if request.params.logprobs is not None:
+                    request.parameters[f"{self._kind}_logprobs"] = {"top": request.params.logprobs}
+                request.open(self._sampler, vocabulary)
+            else:
+                request.follow()
+        masks = [request.mask(vocabulary) for request in requests]
+        outcomes = self._sampler.step([request.sequence for request in requests], logits.detach().cpu(),
+                                      allowed=masks if any(mask is not None for mask in masks) else None)
+        for outcome in outcomes:
+            if isinstance(outcome, Error):
+                raise outcome
+        return outcomes
+
+    def logprobs(self, draws: List[Any], most_logprobs: int) -> Any:
+        """Ids, log probabilities and ranks as vLLM has them: the drawn token first, then the alternatives."""
+        ids = torch.zeros((len(draws), most_logprobs + 1), dtype=torch.int32)
+        values = torch.full((len(draws), most_logprobs + 1), -float("inf"))
+        ranks = torch.zeros(len(draws), dtype=torch.int32)
+        for row, draw in enumerate(draws):
+            part = getattr(draw, self._kind)
+            if part is None:
+                continue
+            tokens = [draw.token, *part.top_tokens]
+            ids[row, :len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+            values[row, :len(tokens)] = torch.tensor([part.logprob, *part.top_logprobs])
+            ranks[row] = part.rank
+        return ids, values, ranks
+
+
+def _tracker_class() -> Any:
+    interface = importlib.import_module("vllm.v1.sample.logits_processor")
+
+    class RequestTracker(interface.LogitsProcessor):
+        """Changes no logits."""
+
+        def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool):
+            del vllm_config, device, is_pin_memory
+            self.rows = Rows() if _settings() else None
+
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits
+
+        def is_argmax_invariant(self) -> bool:
+            return True
+
+        def update_state(self, batch_update: Any) -> None:
+            if self.rows is not None:
+                self.rows.update(batch_update)
+
+    return RequestTracker
+
+
+def _sampler_class() -> Any:
+    base = importlib.import_module("vllm.v1.sample.sampler").Sampler
+    outputs = importlib.import_module("vllm.v1.outputs")
+    builtin = importlib.import_module("vllm.v1.sample.logits_processor")
+    tracker = importlib.import_module(__name__).RequestTracker
+    known = (tracker, builtin.MinPLogitsProcessor, builtin.MinTokensLogitsProcessor,
+             builtin.LogitBiasLogitsProcessor)
+
+    class SortitionSampler(base):
+        """vLLM's sampler, of which only the shape of the answer is left."""
+
+        def __init__(self, logprobs_mode: str = "raw_logprobs", **options: Any):
+            super().__init__(logprobs_mode, **options)
+            self.drawer = Drawer(_make_sampler(), logprobs_mode)
+
+        def forward(self, logits: torch.Tensor, sampling_metadata: Any, predict_bonus_token: bool = False,
+                    logprobs_mode_override: Optional[str] = None) -> Any:
+            processors = list(sampling_metadata.logitsprocs.all)
+            rows = next((processor.rows for processor in processors if isinstance(processor, tracker)), None)
+            if rows is None or not rows.requests:  # a run that only finds out how much memory is needed
+                return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
+            if predict_bonus_token or logprobs_mode_override or any(sampling_metadata.spec_token_ids or ()):
+                raise NotImplementedError("Sortition's plugin does not do speculative decoding")
+            for processor in processors:
+                if not isinstance(processor, known):
+                    raise NotImplementedError(f"{type(processor).__name__} has no counterpart in Sortition")
+            if sampling_metadata.logprob_token_ids:
+                raise NotImplementedError("logprob_token_ids has no counterpart in Sortition's plugin")
+            most = sampling_metadata.max_num_logprobs
+            if most is not None and most < 0:
+                raise NotImplementedError("logprobs=-1: Sortition returns at most 1000 alternatives")
+            draws = self.drawer.draw(rows, logits)
+            tokens = torch.tensor([[draw.token] for draw in draws], dtype=torch.int32, device=logits.device)
+            tensors = None
+            if most is not None:
+                tensors = outputs.LogprobsTensors(*(part.to(logits.device)
+                                                    for part in self.drawer.logprobs(draws, most)))
+            return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=tensors)
+
+    return SortitionSampler
+
+
+def _make_sampler() -> Any:
+    settings = _settings()
+    return LocalSampler() if settings == "in_process" else Client(settings.split(","))
+
+
+def __getattr__(name: str) -> Any:
+    """The classes that vLLM's own are the bases of, made when they are first asked for."""
+    if name in ("RequestTracker", "SortitionSampler"):
+        globals()[name] = made = _tracker_class() if name == "RequestTracker" else _sampler_class()
+        return made
+    raise AttributeError(name)
+
+
+def _refuse_runner_2(*_: Any, **__: Any) -> None:
+    raise NotImplementedError(f"{SETTING} is set; Sortition's plugin is not for vLLM's model runner of generation 2")
+
+
+def register() -> None:
+    """vLLM's general plugin; may be called several times."""
+    if not _settings():
+        return
+    runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
+    runner.Sampler = importlib.import_module(__name__).SortitionSampler
+    try:
+        runner_2 = importlib.import_module("vllm.v1.worker.gpu.model_runner")
+    except ImportError:  # this machine cannot run it
+        return
+    runner_2.Sampler = _refuse_runner_2
