@@ -32,7 +32,7 @@ struct TokenPatch {
   uint32_t token = 0;
   uint32_t flags = 0;
   uint32_t bias = 0;     // f32 bits, canonical; added first; 0 = none
-  uint32_t penalty = 0;  // f32 bits, canonical; added last: -(frequency * count + presence); 0 = none
+  uint32_t penalty = 0;  // f32 bits, canonical; added last: -(frequency * count + presence + DRY); 0 = none
   bool operator==(const TokenPatch&) const = default;
 };
 

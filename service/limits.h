@@ -39,7 +39,7 @@ struct Limits {
   absl::Duration replay_guard = absl::Seconds(1);
   uint32_t max_history = (1u << 22);   // tokens of prompt and output
   uint32_t kept_history = 4096;        // tokens back to which a sequence can be truncated without a replay
-  uint32_t max_listed_tokens = 65536;  // bias, allowed and banned entries of one sequence, each
+  uint32_t max_listed_tokens = 65536;  // of one list of a sequence: bias, allowed, banned, stop, bad words, ...
 };
 
 // Bounds that follow from the wire or the law and cannot be set.
@@ -47,7 +47,10 @@ inline constexpr uint32_t kMaxNameBytes = 128;  // request_id, worker_session, m
 inline constexpr uint32_t kMaxTraceStateBytes = 512;
 inline constexpr uint32_t kMaxChoiceIndex = 65535;  // 16 bits of the noise's stream word
 inline constexpr uint32_t kMaxDrawSalt = 65535;     // the other 16 bits
+inline constexpr uint32_t kMaxDraftTokens = 64;     // of one chain or tree
+inline constexpr uint32_t kMaxScoreTokens = 128;    // of one row
 inline constexpr int32_t kMaxPriority = 100;
+inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequence breaker, an n-gram
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
 inline constexpr uint32_t kMostListedTokens =

@@ -58,7 +58,12 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
 // Serves until a stop signal. The error says what kept it from serving.
 absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const service::RealClock clock;
-  auto devices = StartDevices(config, log);
+  // The batches of a device that is lost run elsewhere, but only a new process gets it back.
+  std::atomic<bool> draining = false;
+  std::atomic<bool> restart_wanted = false;
+  auto devices = StartDevices(config, log, [&] {
+    if (!restart_wanted.exchange(true) && !draining) signals.Request();
+  });
   if (!devices.ok()) return devices.status();
   if (absl::Status status = CheckRoute(config, *devices); !status.ok()) return status;
   const devices::Proof proof;
@@ -77,7 +82,6 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
   auto server = Server::Start(config, &engine, log);
   if (!server.ok()) return server.status();
-  std::atomic<bool> draining = false;
   const auto exposition =
       monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
   if (!exposition.ok()) return exposition.status();
@@ -90,6 +94,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   (*server)->Drain();
   (*server)->Stop();
   log->Write(LogLevel::kInfo, "stopped");
+  if (restart_wanted) return absl::UnavailableError("a device is lost to this process; a new one may get it back");
   return absl::OkStatus();
 }
 

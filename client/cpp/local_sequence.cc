@@ -120,6 +120,7 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
   request.has_allowed_tokens = spec_->has_allowed_tokens;
   request.allowed_tokens = spec_->allowed_tokens;
   request.allowed_bits = row.allowed_bits;
+  request.requested = spec_->logprob_token_ids;
 
   Workspace& workspace = ThreadWorkspace();
   kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);
@@ -136,6 +137,9 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
   }
   RowOutcome outcome;
   service::EncodeDraw(answer, spec_->parameters, history_hash, &outcome.emplace<v1::DrawResult>());
+  for (const kernels::TokenBits& kept : answer.kept_tokens) {
+    std::get<v1::DrawResult>(outcome).add_kept_tokens(kept.token);
+  }
   return outcome;
 }
 

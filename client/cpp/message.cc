@@ -101,6 +101,15 @@ OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const P
   return message;
 }
 
+bool IsShared(const PendingBatch& batch, const SharedMemory* memory) {
+  if (memory == nullptr) return false;
+  const auto* const first = static_cast<const std::byte*>(batch.rows[0].row.logits);
+  for (size_t i = 1; i < batch.rows.size(); ++i) {
+    if (batch.rows[i].row.logits != first + i * batch.row_bytes) return false;
+  }
+  return memory->Find({first, batch.rows.size() * batch.row_bytes}, ElementBytes(batch.dtype)).has_value();
+}
+
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
                            absl::Duration timeout, std::shared_ptr<void> hold, SharedMemory* memory,
                            std::vector<std::shared_ptr<void>>* leases) {

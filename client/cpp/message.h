@@ -21,6 +21,9 @@ using PayloadRuns = std::vector<std::span<const std::byte>>;
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
                               std::shared_ptr<void> hold);
 
+// Whether the rows of `batch` lie in `memory` one right after the other, so that steps name them; null: they do not.
+bool IsShared(const PendingBatch& batch, const SharedMemory* memory);
+
 // A Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. `timeout` as on the
 // wire. Tensors that lie in `memory`, if there is one, are named; others are copied into it if there is room, and then
 // lie there until `*leases` goes; what is left travels within the message.

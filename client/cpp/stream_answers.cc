@@ -147,7 +147,9 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
 
 void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
   const uint64_t rows_by_bytes = std::max<uint64_t>(options_.message_bytes / batch->row_bytes, 1);
-  const uint64_t most_rows = std::min<uint64_t>(rows_by_bytes, options_.message_rows);
+  // Rows that are only named need not be cut into messages that overlap with sampling.
+  const bool named = IsShared(*batch, link->transport->memory().get());
+  const uint64_t most_rows = std::min<uint64_t>(named ? options_.message_rows : rows_by_bytes, options_.message_rows);
   std::vector<uint32_t> ready;
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     const PendingRow& row = batch->rows[i];

@@ -39,7 +39,7 @@ __device__ inline u32 ListTop(const Row& row, const View& view, u32 asked, u64 l
 }
 
 // The processed distribution of a listed prefix; the list is it.
-__device__ inline void DescribeList(const Row& row, u32 listed, u64 winner, u32 max_key, const Scale& scale) {
+__device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner, u32 max_key, const Scale& scale) {
   Shared& shared = row.shared;
   const u64 sum = SumOfList(shared, listed, scale);
   u32 before = 0;
@@ -52,8 +52,8 @@ __device__ inline void DescribeList(const Row& row, u32 listed, u64 winner, u32 
 }
 
 // The processed distribution of the candidates from `last`, whose mass is known.
-__device__ inline void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
-                                      u64 winner, u32 max_key) {
+__device__ __noinline__ void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
+                                            u64 winner, u32 max_key) {
   const RowInput& input = row.shared.input;
   const Summary summary = {max_key, mass.sum, KeyOfRank(winner), rank, input.temperature};
   const u32 top = ListTop(row, view, input.processed_top_count, last);
@@ -62,7 +62,7 @@ __device__ inline void DescribePrefix(const Row& row, const View& view, u64 last
 }
 
 // A greedy row's processed distribution is all on its token.
-__device__ inline void DescribePointMass(const Row& row, u64 winner) {
+__device__ __noinline__ void DescribePointMass(const Row& row, u64 winner) {
   Shared& shared = row.shared;
   __syncthreads();
   if (Thread() == 0) shared.list[0] = winner;
@@ -74,7 +74,7 @@ __device__ inline void DescribePointMass(const Row& row, u64 winner) {
 }
 
 // The raw distribution, its sum known; `rank` 0: not known.
-__device__ inline void DescribeRaw(const Row& row, u64 sum, u32 rank, u32 token, u32 raw_max_key) {
+__device__ __noinline__ void DescribeRaw(const Row& row, u64 sum, u32 rank, u32 token, u32 raw_max_key) {
   const RowInput& input = row.shared.input;
   const View view = OpenView(row, true);
   const u32 key = Key(Canonical(SentBits(input, token)));

@@ -25,7 +25,7 @@ __device__ inline Kept TopPOfList(Shared& shared, u32 count, u32 top_p, const Sc
 }
 
 // Top-p over all candidates from `last`, which weigh `sum` together.
-__device__ inline Kept TopPOfRow(const Row& row, const View& view, u64 sum, u64 last, const Scale& scale) {
+__device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u64 last, const Scale& scale) {
   const u64 target = TopPThreshold(sum, row.shared.input.top_p);
   // Of a peaked row the leading tokens will do.
   const u32 leading = SelectFirst(row, view, kLeadingGroups, last);

@@ -52,7 +52,7 @@ RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType d
   if (parameters.mask_nan) input.flags |= kFlagMaskNan;
   if (parameters.greedy) input.flags |= kFlagGreedy;
   if (parameters.raw_logprob) input.flags |= kFlagRaw;
-  if (parameters.processed_logprob) input.flags |= kFlagProcessed;
+  if (parameters.processed_logprob || parameters.kept_count) input.flags |= kFlagProcessed;
   if (!parameters.greedy && (input.top_k == 0 || input.top_k > kMostListed)) input.flags |= kFlagOpenRace;
   return input;
 }
@@ -80,10 +80,8 @@ RowAnswer AnswerOf(const RowParameters& parameters, const RowOutput& output, con
     return answer;
   }
   answer.token = output.token;
-  if (parameters.processed_logprob) {
-    answer.kept = output.kept;
-    answer.processed = DistributionOf(output.processed, output.token, processed_top);
-  }
+  if (parameters.processed_logprob || parameters.kept_count) answer.kept = output.kept;
+  if (parameters.processed_logprob) answer.processed = DistributionOf(output.processed, output.token, processed_top);
   if (parameters.raw_logprob) answer.raw = DistributionOf(output.raw, output.token, raw_top);
   return answer;
 }

@@ -114,7 +114,7 @@ __device__ inline void ExpandGroups(const Row& row, const View& view, u64 last, 
 }
 
 // The race among all the tokens from `last` on. Needs kFlagOpenRace.
-__device__ inline u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Scale& scale) {
+__device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Scale& scale) {
   Race race(row.shared, scale);
   const i64 least = BoundGroups(row, view, last, scale);
   VisitPatched(row, view, [&](u32 key, u32 token) {
@@ -138,7 +138,7 @@ __device__ inline u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 
   return race.winner();
 }
 
-__device__ inline u64 RaceOfList(Shared& shared, u32 count, const Scale& scale) {
+__device__ __noinline__ u64 RaceOfList(Shared& shared, u32 count, const Scale& scale) {
   if (count == 1) return shared.list[0];
   Race race(shared, scale);
   for (u32 i = Thread(); i < count; i += kThreads) race.Run(shared.list[i]);

@@ -33,8 +33,8 @@ struct Order<DType::kF32> {
 template <DType kType>
 struct OrderOfHalves {
   static constexpr u32 kNothing = 0x80008000u;
-  // All bits of a half are its sign.
-  __device__ static u32 Of(u32 word) { return word ^ (__byte_perm(word, 0, 0xbb99) & 0x7fff7fffu); }
+  // Turns the lower bits of negative halves.
+  __device__ static u32 Of(u32 word) { return word ^ ((word >> 15 & 0x00010001u) * 0x7fffu); }
   __device__ static u32 Max(u32 a, u32 b) { return __vmaxs2(a, b); }
   __device__ static u32 Min(u32 a, u32 b) { return __vmins2(a, b); }
   __device__ static u32 Show(u32 word, u32 visible) {
@@ -203,7 +203,7 @@ __device__ inline u32 ChangedKey(const Row& row, const TokenPatch& patch) {
 }
 
 // Lays the chunk's masks and patches out: the bitmap of what shows, on chip and in the scratch, and the patches' keys.
-__device__ inline void LayChanges(const Row& row, u32 first_group, u32 end_group) {
+__device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = row.shared.input;
   const u32 first_word = 2 * first_group;
   const u32 words = min(2 * end_group, (input.vocabulary + 31) / 32) - first_word;
@@ -235,13 +235,22 @@ __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
 }
 
 // What every token of the groups meets at least, for the race: noise does not wait for logits.
-__device__ inline void MakeNoise(const Row& row, u32 first_group, u32 end_group) {
+__device__ __noinline__ void MakeNoise(const Row& row, u32 first_group, u32 end_group) {
   const DrawKey key = KeyOfDraw(row.shared.input);
   for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
     const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);
     for (u32 i = group; i < group + 2 && i < end_group; ++i) {
       row.noise()[i] = i64(OwnerLog(NegLog2(Uniform(WordOf(words, i)))));
     }
+  }
+}
+
+// The warps share the chunk's tiles. A function of its own, so that what follows takes no register from it.
+template <DType kType>
+__device__ __noinline__ void ReadTiles(const Row& row, u32 first_group, u32 end_group, const u32* visible) {
+  constexpr u32 kGroups = kLoads * 32 / Elements<kType>::kQuads;
+  for (u32 group = first_group + Warp() * kGroups; group < end_group; group += kWarps * kGroups) {
+    ReadTile<kType>(row, group, first_group, visible);
   }
 }
 
@@ -252,13 +261,8 @@ __device__ inline void ReadChunk(const Row& row, u32 first_group, u32 end_group)
     LayChanges(row, first_group, end_group);
     visible = row.shared.visible;
   }
-  WithElements(row.shared.input.dtype, [&](auto elements) {
-    using E = decltype(elements);
-    constexpr u32 kGroups = kLoads * 32 / E::kQuads;
-    for (u32 group = first_group + Warp() * kGroups; group < end_group; group += kWarps * kGroups) {
-      ReadTile<E::kDType>(row, group, first_group, visible);
-    }
-  });
+  WithElements(row.shared.input.dtype,
+               [&](auto elements) { ReadTiles<decltype(elements)::kDType>(row, first_group, end_group, visible); });
   if (row.Has(kFlagOpenRace)) MakeNoise(row, first_group, end_group);
 }
 

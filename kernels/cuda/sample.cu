@@ -113,7 +113,7 @@ __device__ u32 SampleDrawn(const Row& row, const BatchView& batch, const View& v
 }
 
 // All that follows the read of a row, but for sums over the whole of it.
-__device__ void FinishRead(const Row& row, const BatchView& batch) {
+__device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) {
   if (HasFailed(row, batch)) return;
   const RowInput& input = row.shared.input;
   u32 raw_max_key = 0;
@@ -163,7 +163,7 @@ __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View&
 }
 
 // All that follows the sums.
-__device__ void FinishWeigh(const Row& row, const BatchView& batch) {
+__device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch) {
   const RowState state = row.state;
   __syncthreads();
   if (Thread() == 0) {

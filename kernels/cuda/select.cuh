@@ -60,7 +60,7 @@ __device__ u64 FindCut(Shared& shared, u32 digits, u64 target, VisitAll visit_al
 
 // The `count`-th largest of the groups' maxima, or KeyOfRank(last) if fewer groups reach that: no candidate after it is
 // among the first `count` from `last`.
-__device__ inline u32 BoundOfNth(const Row& row, const View& view, u32 count, u64 last) {
+__device__ __noinline__ u32 BoundOfNth(const Row& row, const View& view, u32 count, u64 last) {
   const u32 floor = KeyOfRank(last);
   u32 reaching = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) reaching += view.maxima[i] >= floor;
@@ -75,7 +75,7 @@ __device__ inline u32 BoundOfNth(const Row& row, const View& view, u32 count, u6
 
 // Puts the candidates from `last` on, as many as there is room for, into the list in no particular order, and returns
 // how many there are.
-__device__ inline u32 Collect(const Row& row, const View& view, u64 last) {
+__device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) {
   Shared& shared = row.shared;
   u16* const list = row.group_list();
   const u32 floor = KeyOfRank(last);
@@ -93,7 +93,7 @@ __device__ inline u32 Collect(const Row& row, const View& view, u64 last) {
 }
 
 // The end of the first `count` candidates from `last`; there are more.
-__device__ inline u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
+__device__ __noinline__ u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
   return FindCut(row.shared, kRankDigits, count, [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)), [&](u64 rank) { visit(rank, 1); });
   });
@@ -101,7 +101,7 @@ __device__ inline u64 EndOfFirst(const Row& row, const View& view, u32 count, u6
 
 // Puts the first `count` candidates from `last`, in order, into the list, and returns how many they are. 1 <= count <=
 // kListed / 2. Reads about `count` groups where there are that many.
-__device__ inline u32 SelectFirst(const Row& row, const View& view, u32 count, u64 last) {
+__device__ __noinline__ u32 SelectFirst(const Row& row, const View& view, u32 count, u64 last) {
   last = max(last, RankOf(BoundOfNth(row, view, count, last), kNone));
   u32 found = Collect(row, view, last);
   if (found > kListed) found = Collect(row, view, EndOfFirst(row, view, count, last));
@@ -114,7 +114,7 @@ struct Mass {
   u64 sum;
   u32 count;
 };
-__device__ inline Mass MassFrom(const Row& row, const View& view, u64 last, const Scale& scale) {
+__device__ __noinline__ Mass MassFrom(const Row& row, const View& view, u64 last, const Scale& scale) {
   u64 sum = 0;
   u32 count = 0;
   VisitFrom(row, view, last, [&](u64 rank) {
@@ -124,7 +124,7 @@ __device__ inline Mass MassFrom(const Row& row, const View& view, u64 last, cons
   return {SumOfAll(row.shared, sum), CountOfAll(row.shared, count)};
 }
 
-__device__ inline u32 CountFrom(const Row& row, const View& view, u64 last) {
+__device__ __noinline__ u32 CountFrom(const Row& row, const View& view, u64 last) {
   u32 count = 0;
   VisitFrom(row, view, last, [&](u64) { ++count; });
   return CountOfAll(row.shared, count);

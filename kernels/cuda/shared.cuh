@@ -98,7 +98,7 @@ constexpr u64 kLastLive = u64{1} << 32;
 
 // Sorts the list, first in order first. count <= kListed. Pairs of up to 32 steps' distance stay within a warp, so only
 // wider steps stop the block.
-__device__ inline void SortList(Shared& shared, u32 count) {
+__device__ __noinline__ void SortList(Shared& shared, u32 count) {
   u32 size = 2;
   while (size < count) size *= 2;
   __syncthreads();

@@ -50,7 +50,7 @@ __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
 }
 
 // Adds groups [first_group, end_group) of the row and, with the first, its patched tokens to the row's state.
-__device__ inline void WeighChunk(const Row& row, u32 first_group, u32 end_group) {
+__device__ __noinline__ void WeighChunk(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = row.shared.input;
   WeighingOfRow weighing = OpenWeighing(row);
   const u32* const visible = weighing.is_processed ? row.visible() : nullptr;

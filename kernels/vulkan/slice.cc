@@ -33,7 +33,7 @@ RowInput InputOf(const RowRequest& request) {
   if (parameters.greedy) input.flags |= kFlagGreedy;
   if (HasExtras(request)) input.flags |= kFlagVisible;
   if (parameters.raw_logprob) input.flags |= kFlagRaw;
-  if (parameters.processed_logprob && !parameters.greedy) input.flags |= kFlagProcessed;
+  if ((parameters.processed_logprob || parameters.kept_count) && !parameters.greedy) input.flags |= kFlagProcessed;
   input.multiplier = parameters.multiplier;
   input.exponent = parameters.exponent;
   input.window = parameters.window;
@@ -152,11 +152,10 @@ RowAnswer Slice::AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t
   if (output.token == kNone) return Failed(RowError::kNoLiveToken, 0);
   RowAnswer answer;
   answer.token = output.token;
+  if (parameters.processed_logprob || parameters.kept_count) answer.kept = parameters.greedy ? 1 : output.kept;
   if (parameters.processed_logprob && parameters.greedy) {
-    answer.kept = 1;
     answer.processed = PointMass({output.token, law::KeyBits(output.token_key)}, parameters.processed_top);
   } else if (parameters.processed_logprob) {
-    answer.kept = output.kept;
     answer.processed = DistributionOf(output.processed, output.token, tops + 2 * size_t{input.processed_tops});
   }
   if (parameters.raw_logprob) {

@@ -1,9 +1,15 @@
-// Scopes of penalties.
+// Scopes of penalties, DRY, n-grams, words, stop tokens and forced tokens.
 #include "service/request/history_options.h"
 
+#include <algorithm>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/law/dry.h"
 #include "service/request/checks.h"
 
 namespace sortition::service {
@@ -31,25 +37,147 @@ PenaltyScope CompileScope(const v1::SamplingParameters& p) {
   return scope;
 }
 
-}  // namespace
+TokenString Tokens(const google::protobuf::RepeatedField<uint32_t>& tokens) { return {tokens.begin(), tokens.end()}; }
 
-std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& parameters, const Limits& limits,
-                                           absl::string_view path, uint32_t) {
-  const v1::PenaltyScope& scope = parameters.penalty_scope();
-  const auto field = [&](absl::string_view name) { return absl::StrCat(path, ".", name); };
-  const std::optional<Refusal> checks[] = {
-      CheckRange<uint32_t>(scope.window(), 0, limits.max_history, field("penalty_scope.window")),
-      CheckRange<uint32_t>(scope.ignored_prefix(), 0, limits.max_history, field("penalty_scope.ignored_prefix")),
-  };
-  for (const std::optional<Refusal>& refusal : checks) {
-    if (refusal) return refusal;
+using TokenSequences = google::protobuf::RepeatedPtrField<v1::TokenSequence>;
+
+DryOptions CompileDry(const v1::Dry& asked) {
+  DryOptions dry;
+  if (asked.multiplier() == 0) return dry;
+  dry.multiplier = asked.multiplier();
+  dry.base = asked.has_base() ? asked.base() : law::kDefaultDryBase;
+  dry.allowed_length = asked.has_allowed_length() ? asked.allowed_length() : law::kDefaultDryAllowedLength;
+  dry.window = asked.window();
+  for (const v1::TokenSequence& breaker : asked.sequence_breakers()) dry.breakers.push_back(Tokens(breaker.tokens()));
+  std::ranges::sort(dry.breakers);
+  for (const TokenString& breaker : dry.breakers) {
+    dry.longest_breaker = std::max(dry.longest_breaker, static_cast<uint32_t>(breaker.size()));
   }
-  return std::nullopt;
+  return dry;
 }
 
-HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& parameters) {
+std::vector<TokenString> CompileBadWords(const TokenSequences& asked) {
+  std::vector<TokenString> words;
+  for (const v1::TokenSequence& word : asked) {
+    if (word.tokens_size() > 1) words.push_back(Tokens(word.tokens()));
+  }
+  std::ranges::sort(words, {},
+                    [](const TokenString& word) { return std::tuple(word[word.size() - 2], word.back(), word); });
+  return words;
+}
+
+// Checks that all refusals of one message share.
+class Checker {
+ public:
+  Checker(const Limits& limits, absl::string_view path, uint32_t live_vocabulary)
+      : limits_(limits), path_(path), live_vocabulary_(live_vocabulary) {}
+
+  std::string Field(absl::string_view name) const { return absl::StrCat(path_, ".", name); }
+
+  std::optional<Refusal> Scope(const v1::PenaltyScope& scope) const {
+    if (auto refusal = UpToHistory(scope.window(), "penalty_scope.window")) return refusal;
+    return UpToHistory(scope.ignored_prefix(), "penalty_scope.ignored_prefix");
+  }
+
+  std::optional<Refusal> Dry(const v1::Dry& dry) const {
+    if (dry.multiplier() != 0 &&
+        !(dry.multiplier() >= law::kMinDryMultiplier && dry.multiplier() <= law::kMaxDryMultiplier)) {
+      return OutOfRange("dry.multiplier", absl::StrCat("0 or ", law::kMinDryMultiplier, "..", law::kMaxDryMultiplier),
+                        dry.multiplier());
+    }
+    if (dry.has_base() && dry.base() != 1 && !(dry.base() >= law::kMinDryBase && dry.base() <= law::kMaxDryBase)) {
+      return OutOfRange("dry.base", absl::StrCat("1 or ", law::kMinDryBase, "..", law::kMaxDryBase), dry.base());
+    }
+    if (dry.has_allowed_length()) {
+      if (auto refusal =
+              CheckRange<uint32_t>(dry.allowed_length(), 1, law::kMaxDryAllowedLength, Field("dry.allowed_length"))) {
+        return refusal;
+      }
+    }
+    if (auto refusal = UpToHistory(dry.window(), "dry.window")) return refusal;
+    return Strings(dry.sequence_breakers(), "dry.sequence_breakers");
+  }
+
+  std::optional<Refusal> Stops(const v1::SamplingParameters& p) const {
+    if (auto refusal = UpToHistory(p.min_tokens(), "min_tokens")) return refusal;
+    if (p.min_tokens() == 0 || p.stop_token_ids_size() > 0) return std::nullopt;
+    return Refusal{Reason::kContradiction, Field("min_tokens"), "", "there are no stop_token_ids to hold back"};
+  }
+
+  std::optional<Refusal> Forced(const v1::ForcedTokens& forced) const {
+    if (auto refusal = UpToHistory(forced.start(), "forced_tokens.start")) return refusal;
+    return Live(forced.tokens(), Field("forced_tokens.tokens"));
+  }
+
+  // Token sequences that are a set.
+  std::optional<Refusal> Strings(const TokenSequences& strings, absl::string_view name) const {
+    uint64_t tokens = 0;
+    std::set<TokenString> distinct;
+    for (int i = 0; i < strings.size(); ++i) {
+      const auto& string = strings[i].tokens();
+      const std::string field = absl::StrCat(Field(name), "[", i, "]");
+      if (string.empty()) return MissingField(field + ".tokens");
+      if (auto refusal = CheckCount(string.size(), kMaxStringTokens, field + ".tokens")) return refusal;
+      if (auto refusal = Live(string, field + ".tokens")) return refusal;
+      if (!distinct.insert(Tokens(string)).second) {
+        return Refusal{Reason::kContradiction, field, "", "is listed twice"};
+      }
+      tokens += static_cast<uint64_t>(string.size());
+    }
+    return CheckCount(tokens, limits_.max_listed_tokens, Field(name));
+  }
+
+  std::optional<Refusal> UpToHistory(uint32_t value, absl::string_view name) const {
+    return CheckRange<uint32_t>(value, 0, limits_.max_history, Field(name));
+  }
+
+ private:
+  Refusal OutOfRange(absl::string_view name, std::string limit, float value) const {
+    return {Reason::kOutOfRange, Field(name), std::move(limit), absl::StrCat(value, " is out of range")};
+  }
+  std::optional<Refusal> Live(const google::protobuf::RepeatedField<uint32_t>& tokens, const std::string& field) const {
+    if (auto refusal = CheckCount(tokens.size(), limits_.max_listed_tokens, field)) return refusal;
+    for (int i = 0; i < tokens.size(); ++i) {
+      if (auto refusal = CheckToken(tokens[i], live_vocabulary_, field, i)) return refusal;
+    }
+    return std::nullopt;
+  }
+
+  const Limits& limits_;
+  const absl::string_view path_;
+  const uint32_t live_vocabulary_;
+};
+
+}  // namespace
+
+std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, const Limits& limits,
+                                           absl::string_view path, uint32_t live_vocabulary) {
+  const Checker check(limits, path, live_vocabulary);
+  if (auto refusal = check.Scope(p.penalty_scope())) return refusal;
+  if (auto refusal = check.Dry(p.dry())) return refusal;
+  if (auto refusal =
+          CheckRange<uint32_t>(p.no_repeat_ngram_size(), 0, kMaxStringTokens, check.Field("no_repeat_ngram_size"))) {
+    return refusal;
+  }
+  if (auto refusal = check.Stops(p)) return refusal;
+  if (auto refusal = check.Strings(p.bad_words(), "bad_words")) return refusal;
+  return check.Forced(p.forced_tokens());
+}
+
+HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& p) {
   HistoryOptions options;
-  options.scope = CompileScope(parameters);
+  options.scope = CompileScope(p);
+  options.dry = CompileDry(p.dry());
+  options.no_repeat_ngram = p.no_repeat_ngram_size();
+  options.bad_words = CompileBadWords(p.bad_words());
+  options.bad_words_in_prompt = !options.bad_words.empty() && p.chain().preset() == v1::Chain::PRESET_HF;
+  options.min_tokens = p.min_tokens();
+  if (options.min_tokens != 0) {
+    options.stop_tokens = Tokens(p.stop_token_ids());
+    std::ranges::sort(options.stop_tokens);
+  }
+  options.forced_tokens = Tokens(p.forced_tokens().tokens());
+  if (!options.forced_tokens.empty()) options.forced_start = p.forced_tokens().start();
   return options;
 }
 

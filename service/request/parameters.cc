@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
 #include "service/request/chain_options.h"
 #include "service/request/checks.h"
@@ -29,17 +30,8 @@ struct NotBuilt {
   bool (*on)(const v1::SamplingParameters&);
 };
 constexpr NotBuilt kNotBuilt[] = {
-    {"logprob_token_ids", [](const v1::SamplingParameters& p) { return p.logprob_token_ids_size() > 0; }},
-    {"entropy", [](const v1::SamplingParameters& p) { return p.entropy(); }},
-    {"kept_set", [](const v1::SamplingParameters& p) { return p.kept_set().count() || p.kept_set().tokens(); }},
     {"mirostat", [](const v1::SamplingParameters& p) { return p.mirostat().version() != 0; }},
     {"adaptive_p", [](const v1::SamplingParameters& p) { return p.has_adaptive_p(); }},
-    {"dry", [](const v1::SamplingParameters& p) { return p.dry().multiplier() != 0; }},
-    {"no_repeat_ngram_size", [](const v1::SamplingParameters& p) { return p.no_repeat_ngram_size() != 0; }},
-    {"min_tokens", [](const v1::SamplingParameters& p) { return p.min_tokens() != 0; }},
-    {"stop_token_ids", [](const v1::SamplingParameters& p) { return p.stop_token_ids_size() > 0; }},
-    {"bad_words", [](const v1::SamplingParameters& p) { return p.bad_words_size() > 0; }},
-    {"forced_tokens", [](const v1::SamplingParameters& p) { return p.forced_tokens().tokens_size() > 0; }},
     {"watermark", [](const v1::SamplingParameters& p) { return p.has_watermark(); }},
 };
 
@@ -111,7 +103,8 @@ class Compiler {
   std::optional<Refusal> History() {
     if (auto refusal = CheckHistoryOptions(parameters_, limits_, path_, spec_.live_vocabulary)) return refusal;
     spec_.history = CompileHistoryOptions(parameters_);
-    return std::nullopt;
+    if (DryOptions& dry = spec_.history.dry; dry.on()) dry.terms = law::DryTerms(dry.multiplier, dry.base);
+    return TokenSet(parameters_.stop_token_ids(), "stop_token_ids", &spec_.stop_tokens);
   }
 
   std::optional<Refusal> Logprobs() {
@@ -126,6 +119,25 @@ class Compiler {
       spec_.parameters.processed_logprob = true;
       spec_.parameters.processed_top = p.processed_logprobs().top();
     }
+    spec_.parameters.entropy = p.entropy();
+    spec_.parameters.kept_count = p.kept_set().count();
+    spec_.parameters.kept_tokens = p.kept_set().tokens();
+    return LogprobTokens();
+  }
+
+  // In the order asked for, in which they are answered.
+  std::optional<Refusal> LogprobTokens() {
+    const auto& tokens = parameters_.logprob_token_ids();
+    if (tokens.empty()) return std::nullopt;
+    const std::string field = Field("logprob_token_ids");
+    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), kernels::kMaxTopLogprobs, field))
+      return refusal;
+    std::vector<uint32_t> sorted;
+    if (auto refusal = TokenSet(tokens, "logprob_token_ids", &sorted)) return refusal;
+    if (!spec_.parameters.raw_logprob && !spec_.parameters.processed_logprob) {
+      return Refusal{Reason::kContradiction, field, "", "neither raw_logprobs nor processed_logprobs are asked for"};
+    }
+    spec_.logprob_token_ids.assign(tokens.begin(), tokens.end());
     return std::nullopt;
   }
 
@@ -157,6 +169,9 @@ class Compiler {
 
     std::vector<uint32_t> banned;
     if (auto refusal = TokenSet(parameters_.banned_token_ids(), "banned_token_ids", &banned)) return refusal;
+    for (const v1::TokenSequence& word : parameters_.bad_words()) {
+      if (word.tokens_size() == 1) banned.push_back(word.tokens(0));
+    }
     for (uint32_t token : banned) {
       TokenPatch& patch = patches[token];
       patch.token = token;

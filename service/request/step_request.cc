@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/position_request.h"
 #include "service/request/region_payloads.h"
 #include "service/request/trace.h"
 
@@ -79,7 +80,12 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
                    absl::StrCat(">= ", packed, ", a multiple of ", element),
                    absl::StrCat("a stride of ", shape->row_stride, " bytes does not fit the row")};
   }
-  shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(message.rows_size());
+  uint64_t rows = 0;
+  for (const v1::StepRow& row : message.rows()) {
+    shape->first_rows.push_back(static_cast<uint32_t>(rows));
+    rows = std::min<uint64_t>(rows + TensorRowsOf(row), std::numeric_limits<uint32_t>::max());
+  }
+  shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
   if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
     return refusal;
 
@@ -112,14 +118,40 @@ std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Paylo
   return std::nullopt;
 }
 
+std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
+                                   StepShape* shape) {
+  if (!message.has_draft_probabilities()) return std::nullopt;
+  const v1::DraftTensor& drafts = message.draft_probabilities();
+  auto source = ParseSource(drafts.source(), payloads, "step.draft_probabilities.source");
+  if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
+  const std::optional<kernels::DType> dtype = ToDType(drafts.dtype());
+  if (!dtype) return MissingField("step.draft_probabilities.dtype");
+  shape->draft_payload = std::get<size_t>(source);
+  shape->draft_dtype = *dtype;
+  shape->draft_rows = drafts.rows();
+  if (auto refusal = CheckRange<uint32_t>(shape->draft_rows, 1, limits.max_step_rows, "step.draft_probabilities.rows"))
+    return refusal;
+  shape->draft_stride = uint64_t{shape->vocabulary} * kernels::ElementBytes(*dtype);
+  const uint64_t want = shape->draft_stride * shape->draft_rows;
+  const uint64_t have = payloads[*shape->draft_payload].size;
+  if (have == want) return std::nullopt;
+  return SizeMismatch(absl::StrCat("payloads[", *shape->draft_payload, "]"), want, have,
+                      "rows of draft probabilities and their dtype");
+}
+
 std::optional<Refusal> CheckPayloadsUsed(std::span<const Payload> payloads, const StepShape& shape) {
   if (shape.mask_payload == shape.logits_payload) {
     const bool in_region = payloads[*shape.mask_payload].range.has_value();
     return Refusal{Reason::kContradiction, in_region ? "step.masks.source.region" : "step.masks.source.inline.payload",
                    "", "is the payload of the logits"};
   }
+  if (shape.draft_payload &&
+      (shape.draft_payload == shape.logits_payload || shape.draft_payload == shape.mask_payload)) {
+    return Refusal{Reason::kContradiction, "step.draft_probabilities.source.inline.payload", "",
+                   "is the payload of the logits or the masks"};
+  }
   for (size_t i = 0; i < payloads.size(); ++i) {
-    if (i == shape.logits_payload || i == shape.mask_payload) continue;
+    if (i == shape.logits_payload || i == shape.mask_payload || i == shape.draft_payload) continue;
     return Refusal{Reason::kContradiction, absl::StrCat("payloads[", i, "]"), "", "nothing refers to this payload"};
   }
   return std::nullopt;
@@ -137,43 +169,18 @@ std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
   return std::nullopt;
 }
 
-std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& field, const StepShape& shape,
-                                 const SequenceSpec& spec, const Limits& limits, StepRowRequest* request) {
-  switch (mask.kind_case()) {
-    case v1::RowMask::KIND_NOT_SET:
-      return MissingField(field + ".kind");
-    case v1::RowMask::kUploadedMaskId:
-      return NotImplemented(field + ".uploaded_mask_id");
-    case v1::RowMask::kMaskRow:
-      if (!shape.mask_payload) return MissingField("step.masks");
-      if (mask.mask_row() >= shape.mask_rows) {
-        return Refusal{Reason::kOutOfRange, field + ".mask_row", absl::StrCat("< ", shape.mask_rows),
-                       absl::StrCat("the step has ", shape.mask_rows, " mask rows")};
-      }
-      request->mask_row = mask.mask_row();
-      return std::nullopt;
-    case v1::RowMask::kAllowedTokens:
-      break;
-  }
-  const auto& tokens = mask.allowed_tokens().tokens();
-  const std::string at = field + ".allowed_tokens.tokens";
-  if (auto refusal = CheckCount(tokens.size(), limits.max_listed_tokens, at)) return refusal;
-  for (int i = 0; i < tokens.size(); ++i) {
-    if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, at, i)) return refusal;
-  }
-  request->has_allowed_tokens = true;
-  request->allowed_tokens.assign(tokens.begin(), tokens.end());
-  std::ranges::sort(request->allowed_tokens);
-  request->allowed_tokens.erase(std::unique(request->allowed_tokens.begin(), request->allowed_tokens.end()),
-                                request->allowed_tokens.end());
-  return std::nullopt;
-}
-
-// Everything of a step beside its id and its logits that decides its answer.
-uint64_t DigestOptions(const v1::StepRow& row, const StepRowRequest& request) {
+// Everything of a step beside its id, its tensors and what they hold that decides its answer.
+uint64_t DigestOptions(const StepRowRequest& request) {
   const StepIntent& intent = request.intent;
-  return absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, request.draw_salt,
-                      row.mask().kind_case(), request.allowed_tokens);
+  const PositionPlan& plan = request.plan;
+  uint64_t digest = absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens,
+                                 request.draw_salt, plan.kind, plan.is_tree, plan.draft_row.has_value(),
+                                 plan.ahead.tokens, plan.ahead.parents, plan.scored, plan.return_probabilities);
+  for (const PositionMask& mask : plan.masks) {
+    digest = absl::HashOf(digest, mask.mask_row.has_value(), mask.has_allowed_tokens, mask.allowed_tokens);
+  }
+  for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
+  return digest;
 }
 
 }  // namespace
@@ -194,10 +201,10 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
     if (auto refusal = CheckTrace(message.trace())) return *refusal;
     shape.traced = IsSampled(message.trace());
   }
-  if (message.has_draft_probabilities()) return NotImplemented("step.draft_probabilities");
   if (auto refusal = ParseTimeout(message, &shape)) return *refusal;
   if (auto refusal = ParseLogits(message, payloads, limits, &shape)) return *refusal;
   if (auto refusal = ParseMasks(message, payloads, limits, &shape)) return *refusal;
+  if (auto refusal = ParseDrafts(message, payloads, limits, &shape)) return *refusal;
   if (auto refusal = CheckPayloadsUsed(payloads, shape)) return *refusal;
   return shape;
 }
@@ -205,17 +212,6 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                                    const SequenceSpec& spec, const Limits& limits) {
   const auto field = [&](absl::string_view name) { return absl::StrCat("step.rows[", index, "].", name); };
-  switch (row.task_case()) {
-    case v1::StepRow::kDraw:
-    case v1::StepRow::TASK_NOT_SET:
-      break;
-    case v1::StepRow::kScore:
-      return NotImplemented(field("score"));
-    case v1::StepRow::kVerifyChain:
-      return NotImplemented(field("verify_chain"));
-    case v1::StepRow::kVerifyTree:
-      return NotImplemented(field("verify_tree"));
-  }
   if (!row.checkpoint().empty()) return NotImplemented(field("checkpoint"));
   if (spec.vocabulary != shape.vocabulary) {
     return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),
@@ -230,7 +226,8 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   if (row.has_history_hash()) intent.history_hash = row.history_hash();
   if (spec.stateful() && !intent.history_hash) return MissingField(field("history_hash"));
   if (row.has_truncate_to()) intent.truncate_to = row.truncate_to();
-  const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : static_cast<uint32_t>(index);
+  const uint32_t first_row = shape.first_rows[static_cast<size_t>(index)];
+  const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : first_row;
   const std::optional<Refusal> checks[] = {
       CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position")),
       CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt")),
@@ -247,10 +244,23 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
   request.draw_salt = row.draw_salt();
   request.tensor_row = tensor_row;
-  if (row.has_mask()) {
-    if (auto refusal = ParseMask(row.mask(), field("mask"), shape, spec, limits, &request)) return *refusal;
+  const std::string path = absl::StrCat("step.rows[", index, "]");
+  PositionPlan& plan = request.plan;
+  if (auto refusal = ParsePositions(row, path, shape, spec, limits, &plan)) return *refusal;
+  if (plan.kind != PositionPlan::Kind::kDraw && kernels::KeepsSamplerState(spec.parameters.chain)) {
+    return NotImplemented(path + (plan.verifies() ? ".verify" : ".score"));
   }
-  intent.options_digest = DigestOptions(row, request);
+  // The check of the first one has been made above.
+  if (plan.positions() > shape.tensor_rows - tensor_row) {
+    return Refusal{
+        Reason::kOutOfRange, field("tensor_row"), absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),
+        absl::StrCat("the row takes ", plan.positions(), " tensor rows; the tensor has ", shape.tensor_rows)};
+  }
+  if (plan.positions() > limits.max_history - intent.position) {
+    return Refusal{Reason::kOutOfRange, field("position"),
+                   absl::StrCat("<= ", limits.max_history, " - ", plan.positions()), "the text would become too long"};
+  }
+  intent.options_digest = DigestOptions(request);
   return request;
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/request/position_plan.h"
 #include "service/sequence/sequence.h"
 #include "service/stream/frame.h"
 #include "sortition/v1/sampling.pb.h"
@@ -27,6 +28,11 @@ struct StepShape {
   std::optional<size_t> mask_payload;
   uint32_t mask_rows = 0;
   uint64_t mask_stride = 0;  // bytes
+  std::optional<size_t> draft_payload;
+  kernels::DType draft_dtype = kernels::DType::kF32;
+  uint32_t draft_rows = 0;
+  uint64_t draft_stride = 0;         // bytes
+  std::vector<uint32_t> first_rows;  // of the step's rows: the tensor row where each begins by default
   absl::Duration timeout = absl::InfiniteDuration();
   int32_t priority = 0;
   bool traced = false;  // the worker records this step's trace
@@ -40,10 +46,8 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 struct StepRowRequest {
   StepIntent intent;
   uint32_t draw_salt = 0;
-  uint32_t tensor_row = 0;
-  std::optional<uint32_t> mask_row;
-  bool has_allowed_tokens = false;
-  std::vector<uint32_t> allowed_tokens;  // of this step; sorted, distinct
+  uint32_t tensor_row = 0;  // of its first position
+  PositionPlan plan;
 };
 
 // A refusal here concerns this row alone. Thread-safe.

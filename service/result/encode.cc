@@ -10,7 +10,6 @@
 #include "service/limits.h"
 
 namespace sortition::service {
-namespace {
 
 void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs) {
   logprobs->set_logprob(law::Logprob(distribution, distribution.chosen.bits, temperature));
@@ -21,9 +20,11 @@ void EncodeLogprobs(const kernels::Distribution& distribution, double temperatur
     logprobs->add_top_tokens(top.token);
     logprobs->add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
   }
+  for (const kernels::Place& place : distribution.requested) {
+    logprobs->add_requested_logprobs(law::Logprob(distribution, place.bits, temperature));
+    logprobs->add_requested_ranks(place.rank);
+  }
 }
-
-}  // namespace
 
 void EncodeError(const Refusal& refusal, v1::Error* error) {
   error->set_code(static_cast<int32_t>(CodeOf(refusal.reason)));
@@ -76,6 +77,8 @@ void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& 
   if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->mutable_raw());
   if (parameters.processed_logprob)
     EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->mutable_processed());
+  if (parameters.entropy) result->set_entropy(law::Entropy(answer.entropy));
+  if (parameters.kept_count) result->set_kept_count(answer.kept);
 }
 
 Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row) {

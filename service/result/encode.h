@@ -17,7 +17,10 @@ void EncodeError(const Refusal& refusal, v1::Error* error);
 // the stream. Not for steps.
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal);
 
-// The logprobs are computed here, on the host, from the device's integers. `answer.error` is kNone.
+// The logprobs are computed here, on the host, from the device's integers.
+void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs);
+
+// Everything but the kept tokens, which may take several messages (encode_outcome.h). `answer.error` is kNone.
 void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 

@@ -59,7 +59,8 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
 }
 
-std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent) {
+std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                             const TokenTree& ahead) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
@@ -90,17 +91,20 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
                                                        : "history_hash differs from the history the server has");
   }
   in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo)};
-  return StepGrant{in_flight_->ticket, state_->LendPatches()};
+  return StepGrant{in_flight_->ticket, LookAhead(state_.get(), ahead)};
 }
 
-std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, kernels::RowAnswer answer) {
+std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, StepOutcome outcome) {
   absl::MutexLock lock(&mutex_);
   if (retired_) return Refusal{Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
-  SORTITION_CHECK(state_ != nullptr && answer.error == kernels::RowError::kNone);
+  SORTITION_CHECK(state_ != nullptr && !outcome.rows.empty());
   state_->EndLoan();
-  state_->Append(answer.token);
-  last_ = LastStep{in_flight_->step_id, in_flight_->digest, StepAnswer{std::move(answer), state_->history_hash()}};
+  for (const kernels::RowAnswer& answer : outcome.rows) {
+    SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+    state_->Append(answer.token);
+  }
+  last_ = LastStep{in_flight_->step_id, in_flight_->digest, StepAnswer{std::move(outcome), state_->history_hash()}};
   in_flight_.reset();
   return last_->answer;
 }
@@ -175,8 +179,14 @@ uint64_t Sequence::bytes() const {
   uint64_t bytes = sizeof(*this) + spec_->bytes();
   if (state_) bytes += state_->bytes();
   if (last_) {
-    const kernels::RowAnswer& row = last_->answer.row;
-    bytes += (row.raw.top.capacity() + row.processed.top.capacity()) * sizeof(kernels::TokenBits);
+    for (const kernels::RowAnswer& row : last_->answer.outcome.rows) {
+      bytes += sizeof(row);
+      for (const kernels::Distribution& distribution : {std::cref(row.raw), std::cref(row.processed)}) {
+        bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);
+        bytes += distribution.requested.capacity() * sizeof(kernels::Place);
+      }
+      bytes += row.kept_tokens.capacity() * sizeof(kernels::TokenBits);
+    }
   }
   return bytes;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/row.h"
 #include "service/refusal.h"
+#include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
 
@@ -41,15 +43,28 @@ struct StepIntent {
   uint64_t options_digest = 0;  // of everything else that may change the answer
 };
 
-struct StepAnswer {
-  kernels::RowAnswer row;
-  uint64_t history_hash = 0;  // with the drawn token appended
+// What a step came to: one token, or accepted drafts and the token after them.
+struct StepOutcome {
+  std::vector<kernels::RowAnswer> rows;  // that answered the step's tokens, in their order; at least one
+  std::vector<uint32_t> path;            // the accepted drafts, by their number
+  std::vector<bool> matched;             // of each draft: it passed at its own position
+
+  static StepOutcome Drawn(kernels::RowAnswer answer) {
+    StepOutcome outcome;
+    outcome.rows.push_back(std::move(answer));
+    return outcome;
+  }
 };
 
-// A step that may run: the patches it sees, and the ticket with which its result comes back.
+struct StepAnswer {
+  StepOutcome outcome;
+  uint64_t history_hash = 0;  // with the outcome's tokens appended
+};
+
+// A step that may run: what it sees at each position, and the ticket with which its result comes back.
 struct StepGrant {
   uint64_t ticket = 0;
-  std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
+  PositionViews views;
 };
 
 // Thread-safe.
@@ -65,12 +80,14 @@ class Sequence {
 
   // Starts a step. Returns the grant, or the answer if this very step has been answered already, or why not; a refusal
   // changes nothing.
-  std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent);
+  // `ahead`: tokens after which the step has further positions.
+  std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                     const TokenTree& ahead = {});
 
-  // Ends the step of `ticket` with a drawn token: the state advances by the intent's edits and the token, exactly once.
+  // Ends the step of `ticket` with its tokens: the state advances by the intent's edits and by them, exactly once.
   // Refused with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
   // Neither after Commit nor after Abort does anybody read the grant's patches.
-  std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, kernels::RowAnswer answer);
+  std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, StepOutcome outcome);
 
   // Ends the step of `ticket` without a token; the state stays what it was before the step.
   void Abort(uint64_t ticket);

@@ -28,7 +28,9 @@ struct SequenceSpec {
   // Bias and bans, sorted by token.
   std::vector<kernels::TokenPatch> listed_patches;
   bool has_allowed_tokens = false;
-  std::vector<uint32_t> allowed_tokens;  // sorted, distinct
+  std::vector<uint32_t> allowed_tokens;     // sorted, distinct
+  std::vector<uint32_t> stop_tokens;        // sorted, distinct
+  std::vector<uint32_t> logprob_token_ids;  // distinct, as asked for
 
   bool operator==(const SequenceSpec&) const = default;
 
@@ -41,7 +43,8 @@ struct SequenceSpec {
   }
   uint64_t bytes() const {
     return sizeof(*this) + listed_patches.capacity() * sizeof(kernels::TokenPatch) +
-           allowed_tokens.capacity() * sizeof(uint32_t) + history.bytes();
+           (allowed_tokens.capacity() + stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) +
+           history.bytes();
   }
 
   // Whether any option looks at the history. If not, the service keeps nothing for the sequence.

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/cuda/cuda_device.h"
 #include "devices/vulkan/vulkan_device.h"
 
 namespace sortition::server {
@@ -18,10 +19,16 @@ namespace {
 using devices::vulkan::Hardware;
 using devices::vulkan::Instance;
 
+constexpr char kCuda[] = "cuda";
 constexpr char kVulkan[] = "vulkan";
 constexpr absl::Duration kProofTimeout = absl::Minutes(2);  // compiling of shaders included
 
-bool IsVulkan(const std::string& entry) { return entry == kVulkan || absl::StartsWith(entry, "vulkan:"); }
+// "KIND" or "KIND:WHICH".
+bool IsOf(const char* kind, const std::string& entry) {
+  return entry == kind || absl::StartsWith(entry, absl::StrCat(kind, ":"));
+}
+bool IsVulkan(const std::string& entry) { return IsOf(kVulkan, entry); }
+bool IsCuda(const std::string& entry) { return IsOf(kCuda, entry); }
 
 absl::Status CheckEntries(const std::vector<std::string>& entries) {
   std::set<std::string> seen;
@@ -29,9 +36,10 @@ absl::Status CheckEntries(const std::vector<std::string>& entries) {
     if (!seen.insert(entry).second) {
       return absl::InvalidArgumentError(absl::StrCat("--devices: \"", entry, "\" is named twice"));
     }
-    if (entry != "cpu" && (!IsVulkan(entry) || entry == "vulkan:")) {
+    if (entry != "cpu" && ((!IsVulkan(entry) && !IsCuda(entry)) || absl::EndsWith(entry, ":"))) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--devices: this build has no \"", entry, "\"; it has cpu, vulkan, vulkan:INDEX, vulkan:NAME"));
+          absl::StrCat("--devices: this build has no \"", entry,
+                       "\"; it has cpu, cuda, cuda:INDEX, cuda:UUID, vulkan, vulkan:INDEX, vulkan:NAME"));
     }
   }
   return absl::OkStatus();
@@ -75,6 +83,39 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
   }
 }
 
+// Likewise the CUDA devices.
+void StartCuda(const std::vector<std::string>& entries, const std::function<void()>& restart_wanted, Log* log,
+               std::vector<std::unique_ptr<devices::Device>>* started) {
+  const auto api = devices::cuda::Api::Load();
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  std::set<uint32_t> taken;
+  for (const std::string& entry : entries) {
+    if (!IsCuda(entry)) continue;
+    if (!hardware.ok()) {
+      LogMissing(entry, std::string(hardware.status().message()), log);
+      continue;
+    }
+    const std::string wanted = entry == kCuda ? "" : entry.substr(sizeof(kCuda));
+    const auto matching = devices::cuda::Matching(wanted, *hardware);
+    if (matching.empty()) LogMissing(entry, "no CUDA device of capability 8.0 has this index, UUID or name", log);
+    for (const devices::cuda::Hardware& one : matching) {
+      if (!taken.insert(one.index).second) continue;
+      devices::CudaDeviceOptions options;
+      options.name = absl::StrCat("cuda", one.index);
+      options.lost = [log, restart_wanted, name = options.name](const absl::Status& why) {
+        log->Write(LogLevel::kError, "restart_wanted", {{"device", name}, {"reason", std::string(why.message())}});
+        if (restart_wanted != nullptr) restart_wanted();
+      };
+      auto device = devices::CudaDevice::Start(*api, one, options);
+      if (device.ok()) {
+        started->push_back(*std::move(device));
+      } else {
+        LogMissing(absl::StrCat(options.name, " (", one.name, ")"), std::string(device.status().message()), log);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Hardware> Matching(const std::string& entry, const std::vector<Hardware>& hardware) {
@@ -91,7 +132,8 @@ std::vector<Hardware> Matching(const std::string& entry, const std::vector<Hardw
   return matching;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config, Log* log) {
+absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config, Log* log,
+                                                                           std::function<void()> restart_wanted) {
   if (absl::Status status = CheckEntries(config.devices); !status.ok()) return status;
   std::vector<std::unique_ptr<devices::Device>> started;
   if (std::find(config.devices.begin(), config.devices.end(), "cpu") != config.devices.end()) {
@@ -101,6 +143,9 @@ absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const
     }
     started.push_back(std::make_unique<devices::CpuDevice>(
         devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
+  }
+  if (std::any_of(config.devices.begin(), config.devices.end(), IsCuda)) {
+    StartCuda(config.devices, restart_wanted, log, &started);
   }
   if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config, log, &started);
   if (started.empty()) return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");

@@ -29,7 +29,8 @@ ABSL_FLAG(std::string, health_listen, "",
           "Address that serves health alone, in plain text, for probes that cannot do TLS; empty = none");
 ABSL_FLAG(std::string, port_file, "", "File to write the port of the first TCP listener to, once the server serves");
 ABSL_FLAG(Texts, devices, Config().devices,
-          "Devices to use, separated by commas: cpu, vulkan (all of them), vulkan:INDEX or vulkan:PART-OF-ITS-NAME");
+          "Devices to use, separated by commas: cpu, cuda (all of them), cuda:INDEX or cuda:UUID, vulkan (all), "
+          "vulkan:INDEX or vulkan:PART-OF-ITS-NAME");
 ABSL_FLAG(RoutePolicy, route, Config().route,
           "How a batch's device is chosen: auto (where it is expected to be done first), round-robin, random or "
           "pinned:DEVICE");

@@ -23,6 +23,8 @@ constexpr const char* kServices[] = {"sortition.v1.SamplingService", "sortition.
 // Calls other than streams that one connection may have open at once: health, reflection, information.
 constexpr uint32_t kOtherCalls = 64;
 constexpr int kUnreadStreamBytes = 1 << 20;
+constexpr int kFrameBytes = 1 << 20;
+constexpr int kReadChunkBytes = 1 << 18;
 // Threads for reflection and for gRPC's own needs.
 constexpr int kMostThreads = 32;
 // How long calls other than streams may take to end by themselves.
@@ -40,6 +42,9 @@ void SetTransportOptions(const service::Limits& limits, grpc::ServerBuilder* bui
   // bound.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadStreamBytes);
+  // A message of a megabyte in a few frames and reads, not in a hundred.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
+  builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadChunkBytes);
   // Finds workers that vanished without a word, and keeps proxies from closing a stream between two steps.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);

@@ -22,6 +22,8 @@ int StopSignals::Wait() const {
   return signal;
 }
 
+void StopSignals::Request() const { kill(getpid(), SIGTERM); }
+
 void StopSignals::ExitOnNext() const {
   std::thread([signals = signals_] {
     int signal;

@@ -13,6 +13,9 @@ class StopSignals {
   // Blocks until one of the signals comes; returns its number.
   int Wait() const;
 
+  // As if SIGTERM had come. Any thread; returns at once.
+  void Request() const;
+
   // From now on another one ends the process at once, with exit status 1. Returns at once.
   void ExitOnNext() const;
 

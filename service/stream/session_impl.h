@@ -61,8 +61,8 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   std::variant<const StreamSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   void AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state);
-  void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const PayloadView& logits,
-                  const std::optional<PayloadView>& masks, StepInFlight* step);
+  void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
+                  StepInFlight* step);
 
   void Send(v1::StreamResponse response, SentRelease release = {});
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);

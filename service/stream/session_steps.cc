@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/request/region_payloads.h"
 #include "service/result/encode.h"
+#include "service/result/split_results.h"
 #include "service/stream/session_impl.h"
 
 namespace sortition::service {
@@ -44,6 +45,8 @@ void Session::Impl::OnStep(Frame frame) {
   const PayloadView logits(step->frame().payloads[shape.logits_payload]);
   std::optional<PayloadView> masks;
   if (shape.mask_payload) masks.emplace(step->frame().payloads[*shape.mask_payload]);
+  std::optional<PayloadView> drafts;
+  if (shape.draft_payload) drafts.emplace(step->frame().payloads[*shape.draft_payload]);
   absl::flat_hash_map<absl::string_view, int> uses;
   for (const v1::StepRow& row : message.rows()) ++uses[row.request_id()];
   for (int i = 0; i < message.rows_size(); ++i) {
@@ -54,7 +57,7 @@ void Session::Impl::OnStep(Frame frame) {
                               "the step has several rows for this sequence; none of them is served"});
       continue;
     }
-    AddStepRow(row, i, shape, logits, masks, step.get());
+    AddStepRow(row, i, shape, {logits, masks, drafts}, step.get());
   }
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
@@ -81,8 +84,8 @@ std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInF
   return std::nullopt;
 }
 
-void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const PayloadView& logits,
-                               const std::optional<PayloadView>& masks, StepInFlight* step) {
+void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShape& shape,
+                               const StepInFlight::Tensors& tensors, StepInFlight* step) {
   const auto it = sequences_.find(row.request_id());
   if (it == sequences_.end()) {
     return step->RefuseNow(index, row.step_id(),
@@ -93,15 +96,17 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
   auto parsed = ParseStepRow(row, index, shape, *sequence.spec, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return step->RefuseNow(index, row.step_id(), *refusal);
   StepRowRequest& request = std::get<StepRowRequest>(parsed);
-  std::vector<uint32_t> mask_words;
-  if (request.mask_row) {
-    mask_words.resize(shape.mask_stride / sizeof(uint32_t));
-    masks->Copy(*request.mask_row * shape.mask_stride, shape.mask_stride, mask_words.data());
-    request.intent.options_digest = absl::HashOf(request.intent.options_digest, mask_words);
+  std::vector<std::vector<uint32_t>> mask_words;
+  for (const PositionMask& mask : request.plan.masks) {
+    std::vector<uint32_t>& words = mask_words.emplace_back();
+    if (!mask.mask_row) continue;
+    words.resize(shape.mask_stride / sizeof(uint32_t));
+    tensors.masks->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
+    request.intent.options_digest = absl::HashOf(request.intent.options_digest, words);
   }
   std::optional<StepGrant> grant;
   if (sequence.state) {
-    auto begun = sequence.state->Begin(sequence.owner, request.intent);
+    auto begun = sequence.state->Begin(sequence.owner, request.intent, request.plan.ahead);
     if (auto* refusal = std::get_if<Refusal>(&begun)) {
       // A replica that takes over many sequences says to each worker when its turn is.
       if (refusal->reason == Reason::kHistoryRequired) {
@@ -110,11 +115,11 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
       if (!refusal->field.empty()) refusal->field = absl::StrCat("step.rows[", index, "].", refusal->field);
       return step->RefuseNow(index, row.step_id(), *refusal);
     }
-    if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, row.step_id(), sequence, *answer);
+    if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, request, sequence, *answer);
     grant = std::move(std::get<StepGrant>(begun));
   }
   step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(mask_words), shape,
-               logits);
+               tensors);
 }
 
 void Session::Impl::OnCancel(const v1::CancelStep& cancel) {
@@ -132,7 +137,8 @@ void Session::Impl::OnCancel(const v1::CancelStep& cancel) {
 void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bool last) {
   uint32_t tokens = 0;
   for (const v1::RowResult& row : results.rows()) {
-    if (row.has_draw()) ++tokens;
+    if (row.has_draw() && !row.draw().continues()) ++tokens;
+    if (row.has_verify()) tokens += static_cast<uint32_t>(row.verify().tokens_size());
     if (row.has_error()) engine_.observer().Refused(static_cast<Reason>(row.error().reason()), 1);
   }
   if (tokens > 0) engine_.observer().TokensDrawn(tokens);
@@ -147,7 +153,7 @@ void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bo
     absl::MutexLock lock(&mutex_);
     steps_.erase(step.batch_id());
   }
-  const SentRelease release{static_cast<uint32_t>(results.rows_size()), last ? step.frame_bytes() : 0};
+  const SentRelease release{AnsweredRows(results), last ? step.frame_bytes() : 0};
   v1::StreamResponse response;
   *response.mutable_results() = std::move(results);
   Send(std::move(response), release);

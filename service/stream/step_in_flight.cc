@@ -5,13 +5,50 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/check.h"
 #include "service/request/payload_view.h"
 #include "service/result/encode.h"
+#include "service/result/encode_outcome.h"
+#include "service/result/split_results.h"
 
 namespace sortition::service {
+namespace {
+
+// What a step's rows are sampled with where it asks for more than its sequence.
+std::optional<kernels::RowParameters> MoreParameters(const PositionPlan& plan, const SequenceSpec& spec) {
+  if (!plan.return_probabilities) return std::nullopt;
+  kernels::RowParameters parameters = spec.parameters;
+  parameters.processed_logprob = parameters.kept_tokens = true;
+  return parameters;
+}
+
+// The drafter's probabilities of draft `index`; `memory` holds dense ones that arrived in pieces.
+void SetDraftDistribution(const PositionPlan& plan, uint32_t index, const StepShape& shape,
+                          const std::optional<PayloadView>& drafts, kernels::DraftDistribution* draft,
+                          std::vector<std::byte>* memory) {
+  if (!plan.sparse.empty()) {
+    draft->form = kernels::DraftDistribution::Form::kSparse;
+    draft->sparse_tokens = plan.sparse[index].tokens;
+    draft->sparse_bits = plan.sparse[index].bits;
+  } else if (plan.draft_row) {
+    draft->form = kernels::DraftDistribution::Form::kDense;
+    draft->dtype = shape.draft_dtype;
+    const uint64_t begin = (*plan.draft_row + index) * shape.draft_stride;
+    const auto segments = drafts->Slice(begin, shape.draft_stride);
+    SORTITION_CHECK(!drafts->may_change());
+    if (segments.size() == 1) {
+      draft->dense = segments[0].data;
+    } else {
+      memory->resize(shape.draft_stride);
+      drafts->Copy(begin, shape.draft_stride, memory->data());
+      draft->dense = memory->data();
+    }
+  }
+}
+
+}  // namespace
 
 StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences,
                            std::shared_ptr<StepAnswers> answers)
@@ -20,52 +57,90 @@ StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, Sequen
       frame_(std::move(frame)),
       sequences_(*sequences),
       answers_(std::move(answers)),
-      running_of_index_(rows, -1),
       unanswered_(rows) {
   immediate_.set_batch_id(batch_id);
 }
 
 void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence,
-                          StepRowRequest request, std::optional<StepGrant> grant, std::vector<uint32_t> mask_words,
-                          const StepShape& shape, const PayloadView& logits) {
+                          StepRowRequest request, std::optional<StepGrant> grant,
+                          std::vector<std::vector<uint32_t>> mask_words, const StepShape& shape,
+                          const Tensors& tensors) {
   auto row = std::make_unique<Row>();
   row->index = index;
   row->sequence = sequence;
   row->request = std::move(request);
   row->grant = std::move(grant);
   row->mask_words = std::move(mask_words);
-
-  const SequenceSpec& spec = *row->sequence.spec;
-  row->queued.index = index;
-  row->queued.sequence = std::move(request_id);
-  row->queued.row.segments = logits.Slice(row->request.tensor_row * shape.row_stride,
-                                          uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
-  row->queued.row.may_change = logits.may_change();
-  kernels::RowRequest& kernel = row->queued.row.request;
-  kernel.dtype = shape.dtype;
-  kernel.live_vocabulary = spec.live_vocabulary;
-  kernel.parameters = &spec.parameters;
-  kernel.noise = {spec.seed, row->request.intent.position, spec.choice_index | row->request.draw_salt << 16};
-  kernel.patches = row->grant ? std::span<const kernels::TokenPatch>(*row->grant->patches) : spec.listed_patches;
-  kernel.has_allowed_tokens = spec.has_allowed_tokens || row->request.has_allowed_tokens;
-  if (spec.has_allowed_tokens && row->request.has_allowed_tokens) {
-    std::ranges::set_intersection(spec.allowed_tokens, row->request.allowed_tokens, std::back_inserter(row->allowed));
-    kernel.allowed_tokens = row->allowed;
-  } else {
-    kernel.allowed_tokens = spec.has_allowed_tokens ? spec.allowed_tokens : row->request.allowed_tokens;
-  }
-  kernel.allowed_bits = row->mask_words.empty() ? nullptr : row->mask_words.data();
-
-  running_of_index_[index] = static_cast<int32_t>(running_.size());
+  row->parameters = MoreParameters(row->request.plan, *row->sequence.spec);
+  const uint32_t positions = row->request.plan.positions();
+  row->missing = positions;
+  row->results.resize(positions);
+  row->positions.resize(positions);
+  for (uint32_t i = 0; i < positions; ++i) AddPosition(i, request_id, shape, tensors, row.get());
   running_.push_back(std::move(row));
 }
 
-void StepInFlight::AnswerNow(uint32_t index, uint64_t step_id, const StreamSequence& sequence,
+void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, const StepShape& shape,
+                               const Tensors& tensors, Row* row) {
+  const SequenceSpec& spec = *row->sequence.spec;
+  const PositionPlan& plan = row->request.plan;
+  Position& position = row->positions[index];
+  position.queued.index = static_cast<uint32_t>(queued_.size());
+  position.queued.sequence = request_id;
+  position.queued.row.segments =
+      tensors.logits.Slice((row->request.tensor_row + index) * shape.row_stride,
+                           uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
+  position.queued.row.may_change = tensors.logits.may_change();
+  kernels::RowRequest& kernel = position.queued.row.request;
+  kernel.dtype = shape.dtype;
+  kernel.live_vocabulary = spec.live_vocabulary;
+  kernel.parameters = &row->sampled_with();
+  kernel.noise = {spec.seed, row->request.intent.position + plan.DepthOf(index),
+                  spec.choice_index | row->request.draw_salt << 16};
+  kernel.patches =
+      row->grant ? std::span<const kernels::TokenPatch>(*row->grant->views[index].patches) : spec.listed_patches;
+  kernel.has_allowed_tokens = spec.has_allowed_tokens;
+  kernel.allowed_tokens = spec.allowed_tokens;
+  kernel.requested = spec.logprob_token_ids;
+  if (!plan.masks.empty()) {
+    const size_t at = plan.masks.size() == 1 ? 0 : index;
+    const PositionMask& mask = plan.masks[at];
+    if (mask.has_allowed_tokens && spec.has_allowed_tokens) {
+      std::ranges::set_intersection(spec.allowed_tokens, mask.allowed_tokens, std::back_inserter(position.allowed));
+      kernel.allowed_tokens = position.allowed;
+    } else if (mask.has_allowed_tokens) {
+      kernel.has_allowed_tokens = true;
+      kernel.allowed_tokens = mask.allowed_tokens;
+    }
+    kernel.allowed_bits = row->mask_words[at].empty() ? nullptr : row->mask_words[at].data();
+  }
+  if (row->grant && row->grant->views[index].forced && plan.kind != PositionPlan::Kind::kScore) {
+    // Whatever other options say: nothing but this token can come.
+    kernel.patches = {};
+    kernel.has_allowed_tokens = true;
+    position.allowed.assign(1, *row->grant->views[index].forced);
+    kernel.allowed_tokens = position.allowed;
+    kernel.allowed_bits = nullptr;
+  }
+  if (plan.kind == PositionPlan::Kind::kScore) {
+    kernel.task = kernels::RowTask::kScore;
+    kernel.given = plan.scored[index];
+  } else if (const std::optional<uint32_t> draft = plan.FirstDraftAfter(index)) {
+    kernel.given = plan.ahead.tokens[*draft];
+    if (plan.kind == PositionPlan::Kind::kReject) {
+      kernel.task = kernels::RowTask::kVerify;
+      SetDraftDistribution(plan, *draft, shape, tensors.drafts, &kernel.draft, &position.draft);
+    } else {
+      kernel.likely = kernel.given;
+    }
+  }
+  queued_.emplace_back(row, index);
+}
+
+void StepInFlight::AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
                              const StepAnswer& answer) {
-  v1::RowResult* result = immediate_.add_rows();
-  result->set_row(index);
-  result->set_step_id(step_id);
-  EncodeDraw(answer.row, sequence.spec->parameters, answer.history_hash, result->mutable_draw());
+  EncodeOutcome(answer.outcome, request.plan, *sequence.spec, answer.history_hash, {index, request.intent.step_id},
+                immediate_.mutable_rows());
 }
 
 void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal) {
@@ -77,8 +152,8 @@ void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& re
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {
   std::vector<QueuedRow> rows;
-  rows.reserve(running_.size());
-  for (auto& row : running_) rows.push_back(std::move(row->queued));
+  rows.reserve(queued_.size());
+  for (const auto& [row, position] : queued_) rows.push_back(std::move(row->positions[position].queued));
   return rows;
 }
 
@@ -98,49 +173,59 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
   results.mutable_rows()->Reserve(static_cast<int>(outcomes.size()));
   const bool wanted = answers_->Wanted();
   for (RowOutcome& outcome : outcomes) {
-    const int32_t at = running_of_index_[outcome.index];
-    SORTITION_CHECK(at >= 0);
-    Row& row = *running_[at];
+    const auto [row, position] = queued_[outcome.index];
+    if (!Collect(row, position, std::move(outcome.result))) continue;
     if (wanted) {
-      Encode(row, std::move(outcome.result), results.add_rows());
-    } else if (row.grant) {
-      row.sequence.state->Abort(row.grant->ticket);
+      Encode(row, &results);
+    } else {
+      // Counted as answered all the same, so that the stream's books close.
+      results.add_rows()->set_row(row->index);
+      if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     }
-    if (row.grant) sequences_.Touch(*row.sequence.key, row.sequence.state.get());
+    if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
   }
-  if (!wanted) {
-    // Counted as answered all the same, so that the stream's books close.
-    for (const RowOutcome& outcome : outcomes) results.add_rows()->set_row(outcome.index);
-  }
-  Send(std::move(results));
+  if (results.rows_size() > 0) Send(std::move(results));
 }
 
-void StepInFlight::Encode(const Row& row, std::variant<kernels::RowAnswer, Refusal> result, v1::RowResult* out) {
-  const StepIntent& intent = row.request.intent;
-  out->set_row(row.index);
-  out->set_step_id(intent.step_id);
-  if (auto* answer = std::get_if<kernels::RowAnswer>(&result);
-      answer != nullptr && answer->error != kernels::RowError::kNone) {
-    result = RefusalOf(*answer, row.index);
+bool StepInFlight::Collect(Row* row, uint32_t position, PositionResult result) {
+  if (row->positions.size() == 1) {
+    row->results[0] = std::move(result);
+    return true;
   }
-  if (auto* refusal = std::get_if<Refusal>(&result)) {
-    if (row.grant) row.sequence.state->Abort(row.grant->ticket);
-    EncodeError(*refusal, out->mutable_error());
-    return;
+  absl::MutexLock lock(&mutex_);
+  row->results[position] = std::move(result);
+  return --row->missing == 0;
+}
+
+void StepInFlight::Encode(Row* row, v1::StepResults* out) {
+  const StepIntent& intent = row->request.intent;
+  const PositionPlan& plan = row->request.plan;
+  const auto refuse = [&](const Refusal& refusal) {
+    v1::RowResult* result = out->add_rows();
+    result->set_row(row->index);
+    result->set_step_id(intent.step_id);
+    EncodeError(refusal, result->mutable_error());
+  };
+  auto walked = Walk(plan, absl::MakeSpan(row->results));
+  if (auto* failed = std::get_if<FailedPosition>(&walked)) {
+    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
+    auto* refusal = std::get_if<Refusal>(&failed->why);
+    if (refusal != nullptr) return refuse(*refusal);
+    Refusal unusable = RefusalOf(std::get<kernels::RowAnswer>(failed->why), row->index);
+    if (plan.positions() > 1) absl::StrAppend(&unusable.message, ", on the row's tensor row ", failed->index);
+    return refuse(unusable);
   }
-  kernels::RowAnswer& answer = std::get<kernels::RowAnswer>(result);
-  const kernels::RowParameters& parameters = row.sequence.spec->parameters;
-  if (!row.grant) {
-    EncodeDraw(answer, parameters, std::nullopt, out->mutable_draw());
-    return;
+  StepOutcome& outcome = std::get<StepOutcome>(walked);
+  const RowPlace place = {row->index, intent.step_id};
+  const SequenceSpec& spec = *row->sequence.spec;
+  if (!row->grant || plan.kind == PositionPlan::Kind::kScore) {
+    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
+    return EncodeOutcome(outcome, plan, spec, std::nullopt, place, out->mutable_rows());
   }
-  auto committed = row.sequence.state->Commit(row.grant->ticket, std::move(answer));
-  if (auto* refusal = std::get_if<Refusal>(&committed)) {
-    EncodeError(*refusal, out->mutable_error());
-    return;
-  }
+  auto committed = row->sequence.state->Commit(row->grant->ticket, std::move(outcome));
+  if (auto* refusal = std::get_if<Refusal>(&committed)) return refuse(*refusal);
   const StepAnswer& kept = std::get<StepAnswer>(committed);
-  EncodeDraw(kept.row, parameters, kept.history_hash, out->mutable_draw());
+  EncodeOutcome(kept.outcome, plan, spec, kept.history_hash, place, out->mutable_rows());
 }
 
 void StepInFlight::Send(v1::StepResults results) {
@@ -149,14 +234,17 @@ void StepInFlight::Send(v1::StepResults results) {
     refused_.fetch_add(static_cast<uint32_t>(std::ranges::count_if(results.rows(), is_error)),
                        std::memory_order_relaxed);
   }
-  bool last;
-  {
-    absl::MutexLock lock(&mutex_);
-    SORTITION_CHECK(unanswered_ >= static_cast<uint32_t>(results.rows_size()));
-    unanswered_ -= static_cast<uint32_t>(results.rows_size());
-    last = unanswered_ == 0;
+  for (v1::StepResults& message : SplitResults(std::move(results))) {
+    const uint32_t rows = AnsweredRows(message);
+    bool last;
+    {
+      absl::MutexLock lock(&mutex_);
+      SORTITION_CHECK(unanswered_ >= rows);
+      unanswered_ -= rows;
+      last = unanswered_ == 0;
+    }
+    answers_->Answer(std::move(message), *this, last);
   }
-  answers_->Answer(std::move(results), *this, last);
 }
 
 }  // namespace sortition::service

@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
 #include "service/request/payload_view.h"
@@ -16,6 +18,7 @@
 #include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
 #include "service/stream/stream_sequence.h"
+#include "service/stream/walk.h"
 
 namespace sortition::service {
 
@@ -37,12 +40,20 @@ class StepInFlight : public PendingStep {
   StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences,
                std::shared_ptr<StepAnswers> answers);
 
+  // Tensors of the step's message.
+  struct Tensors {
+    const PayloadView& logits;
+    const std::optional<PayloadView>& masks;
+    const std::optional<PayloadView>& drafts;
+  };
+
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
-  // `mask_words` is the packed mask of this row, empty if it has none.
+  // `mask_words` are the packed masks of request.plan.masks, empty where there is none.
   void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
-              std::optional<StepGrant> grant, std::vector<uint32_t> mask_words, const StepShape& shape,
-              const PayloadView& logits);
-  void AnswerNow(uint32_t index, uint64_t step_id, const StreamSequence& sequence, const StepAnswer& answer);
+              std::optional<StepGrant> grant, std::vector<std::vector<uint32_t>> mask_words, const StepShape& shape,
+              const Tensors& tensors);
+  void AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
+                 const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
 
   // The rows to submit, referring to memory of this object.
@@ -64,17 +75,32 @@ class StepInFlight : public PendingStep {
   bool traced = false;  // set before the step is submitted
 
  private:
+  // What a device is given for one position of a row.
+  struct Position {
+    std::vector<uint32_t> allowed;  // intersection of the sequence's and the step's lists, if both are given
+    std::vector<std::byte> draft;   // probabilities that were copied
+    QueuedRow queued;
+  };
   struct Row {
     uint32_t index = 0;
     StreamSequence sequence;
     StepRowRequest request;
-    std::optional<StepGrant> grant;    // if the sequence keeps state
-    std::vector<uint32_t> mask_words;  // this step's packed mask
-    std::vector<uint32_t> allowed;     // intersection of the sequence's and the step's lists, if both are given
-    QueuedRow queued;
+    std::optional<kernels::RowParameters> parameters;  // where the step asks for more than the sequence
+    std::optional<StepGrant> grant;                    // if the sequence keeps state
+    std::vector<std::vector<uint32_t>> mask_words;
+    absl::InlinedVector<Position, 1> positions;
+    // Delivered so far; guarded by the step's mutex if there are several.
+    absl::InlinedVector<PositionResult, 1> results;
+    uint32_t missing = 0;
+
+    const kernels::RowParameters& sampled_with() const { return parameters ? *parameters : sequence.spec->parameters; }
   };
 
-  void Encode(const Row& row, std::variant<kernels::RowAnswer, Refusal> result, v1::RowResult* out);
+  void AddPosition(uint32_t position, const std::string& request_id, const StepShape& shape, const Tensors& tensors,
+                   Row* row);
+  // Takes one position's result; true once the row has all.
+  bool Collect(Row* row, uint32_t position, PositionResult result);
+  void Encode(Row* row, v1::StepResults* out);
   void Send(v1::StepResults results);
 
   const uint64_t batch_id_;
@@ -82,8 +108,8 @@ class StepInFlight : public PendingStep {
   const Frame frame_;
   SequenceTable& sequences_;
   const std::shared_ptr<StepAnswers> answers_;
-  std::vector<std::unique_ptr<Row>> running_;  // fixed once submitted
-  std::vector<int32_t> running_of_index_;
+  std::vector<std::unique_ptr<Row>> running_;      // fixed once submitted
+  std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
   v1::StepResults immediate_;
 
   std::atomic<uint32_t> refused_ = 0;

@@ -1,7 +1,9 @@
 // Penalties by counting, the row by the law's reference.
 #include "tests/client/reference_sequence.h"
 
+#include <algorithm>
 #include <bit>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -83,13 +85,23 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   request.live_vocabulary = live_vocabulary_;
   request.parameters = &row;
   request.noise = {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16};
-  request.patches = patches;
-  request.allowed_bits = allowed_bits;
+  const std::optional<uint32_t> forced = PlainForcedToken(parameters_, tokens_.size() - prompt_length_);
+  if (forced) {
+    request.has_allowed_tokens = true;
+    request.allowed_tokens = {&*forced, 1};
+  } else {
+    request.patches = patches;
+    request.allowed_bits = allowed_bits;
+  }
   const kernels::RowAnswer answer = law::SampleRowReference(request);
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
 
   v1::DrawResult draw;
   draw.set_token(answer.token);
+  const auto& stops = parameters_.stop_token_ids();
+  if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
+    draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  }
   if (row.raw_logprob) FillLogprobs(answer.raw, 1, draw.mutable_raw());
   if (row.processed_logprob) FillLogprobs(answer.processed, row.temperature, draw.mutable_processed());
   tokens_.push_back(answer.token);
@@ -102,7 +114,7 @@ void ReferenceSequence::SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_
 }
 
 std::string Bits(const v1::DrawResult& draw) {
-  std::string text = absl::StrCat("token ", draw.token());
+  std::string text = absl::StrCat("token ", draw.token(), draw.finish_reason() == 0 ? "" : " stop");
   if (draw.has_raw()) absl::StrAppend(&text, " raw ", Bits(draw.raw()));
   if (draw.has_processed()) absl::StrAppend(&text, " processed ", Bits(draw.processed()));
   return text;

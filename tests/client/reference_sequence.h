@@ -15,8 +15,8 @@ class ReferenceSequence {
   ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
                     uint32_t live_vocabulary, std::vector<uint32_t> prompt);
 
-  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw and processed only.
-  // `allowed_bits` as in client::Row.
+  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw, processed and finish
+  // reason only. `allowed_bits` as in client::Row.
   v1::DrawResult Step(v1::DType dtype, const void* logits, uint32_t draw_salt = 0,
                       const uint32_t* allowed_bits = nullptr);
 

@@ -165,6 +165,7 @@ void RandomRow::MakeOptions(RowOptions which) {
   static constexpr uint32_t kTops[] = {0, 1, 5, 20, kMaxTopLogprobs};
   if (parameters_.raw_logprob) parameters_.raw_top = kTops[Below(5)];
   if (parameters_.processed_logprob) parameters_.processed_top = kTops[Below(5)];
+  parameters_.kept_count = OneIn(4);
 }
 
 std::vector<uint32_t> RandomRow::Tokens(uint32_t count) {
@@ -212,7 +213,6 @@ void RandomRow::MakeMasks() {
 
 void RandomRow::AskForMore() {
   parameters_.entropy = OneIn(2);
-  parameters_.kept_count = OneIn(2);
   parameters_.kept_tokens = OneIn(3);
   static constexpr uint32_t kCounts[] = {0, 1, 5, 30, kMaxTopLogprobs};
   for (uint32_t n = kCounts[Below(5)]; n > 0; --n) requested_.push_back(Below(request_.live_vocabulary));

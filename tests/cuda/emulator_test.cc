@@ -36,8 +36,6 @@ TEST(Emulator, WarpFunctionsAreCudas) {
 TEST(Emulator, ArithmeticIsCudas) {
   EXPECT_EQ(__vmaxs2(0x80017fffu, 0x00008000u), 0x00007fffu);
   EXPECT_EQ(__vmins2(0x80017fffu, 0x00008000u), 0x80018000u);
-  EXPECT_EQ(__byte_perm(0x80007fffu, 0, 0xbb99), 0xffff0000u);
-  EXPECT_EQ(__byte_perm(0x44332211u, 0x88776655u, 0x7301), 0x88441122u);
 }
 
 // A value that is taken from shared memory without a barrier is not always the one that was meant.

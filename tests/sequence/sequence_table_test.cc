@@ -180,7 +180,7 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
         if (auto* grant = std::get_if<StepGrant>(&begun)) {
           kernels::RowAnswer answer;
           answer.token = random() % 100;
-          sequence.Commit(grant->ticket, answer);
+          sequence.Commit(grant->ticket, StepOutcome::Drawn(answer));
         }
         table().Touch(key, &sequence);
         if (random() % 4 == 0) table().Close(key, owner);

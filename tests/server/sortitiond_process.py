@@ -40,6 +40,13 @@ class Sortitiond:
             self.terminate()
             self.wait()
 
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def send_signal(self, number):
+        self._process.send_signal(number)
+
     def terminate(self):
         self._process.terminate()
 

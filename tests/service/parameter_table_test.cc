@@ -49,7 +49,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
       break;
     }
     case FieldDescriptor::CPPTYPE_FLOAT:
-      reflection.SetFloat(message, field, 0.5f);
+      reflection.SetFloat(message, field, field->name() == "base" ? 1.5f : 0.5f);
       break;
     case FieldDescriptor::CPPTYPE_BOOL:
       reflection.SetBool(message, field, true);
@@ -82,6 +82,10 @@ TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
+    // What it is for; without it there is a contradiction.
+    if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
+    // Names tokens for logprobs that something else asks for.
+    if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     SystemEntropy entropy;
     const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);

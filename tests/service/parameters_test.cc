@@ -204,6 +204,31 @@ TEST(Parameters, EachPenaltyAloneNeedsState) {
   }
 }
 
+TEST(Parameters, LogprobsByName) {
+  SamplingParameters parameters;
+  for (const uint32_t token : {7u, 3u, 5u}) parameters.add_logprob_token_ids(token);
+  ExpectRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
+  parameters.mutable_raw_logprobs();
+  EXPECT_EQ(MustCompile(parameters).logprob_token_ids, (std::vector<uint32_t>{7, 3, 5}));
+  parameters.set_logprob_token_ids(1, 7);
+  ExpectRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
+  parameters.set_logprob_token_ids(1, 0xffffffff);
+  ExpectRefused(parameters, Reason::kOutOfRange, "p.logprob_token_ids[1]");
+  parameters.mutable_logprob_token_ids()->Resize(1001, 0);
+  ExpectRefused(parameters, Reason::kTooMany, "p.logprob_token_ids");
+}
+
+TEST(Parameters, EntropyAndKeptSet) {
+  SamplingParameters parameters;
+  parameters.set_entropy(true);
+  parameters.mutable_kept_set()->set_tokens(true);
+  const kernels::RowParameters compiled = MustCompile(parameters).parameters;
+  EXPECT_TRUE(compiled.entropy);
+  EXPECT_TRUE(compiled.kept_tokens);
+  EXPECT_FALSE(compiled.kept_count);
+  EXPECT_FALSE(compiled.processed_logprob);
+}
+
 TEST(Parameters, TopLogprobsAreBounded) {
   SamplingParameters raw, processed;
   raw.mutable_raw_logprobs()->set_top(1000);
@@ -352,23 +377,9 @@ struct NotBuiltCase {
 
 std::vector<NotBuiltCase> NotBuiltCases() {
   return {
-      {"logprob_token_ids", [](auto* p) { p->add_logprob_token_ids(0); }, [](auto*) {}},
-      {"entropy", [](auto* p) { p->set_entropy(true); }, [](auto* p) { p->set_entropy(false); }},
-      {"kept_set", [](auto* p) { p->mutable_kept_set()->set_count(true); },
-       [](auto* p) { p->mutable_kept_set()->set_count(false); }},
-      {"kept_set", [](auto* p) { p->mutable_kept_set()->set_tokens(true); }, [](auto* p) { p->mutable_kept_set(); }},
       {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); },
        [](auto* p) { p->mutable_mirostat()->set_tau(5); }},
       {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
-      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); },
-       [](auto* p) { p->mutable_dry()->set_allowed_length(2); }},
-      {"no_repeat_ngram_size", [](auto* p) { p->set_no_repeat_ngram_size(3); },
-       [](auto* p) { p->set_no_repeat_ngram_size(0); }},
-      {"min_tokens", [](auto* p) { p->set_min_tokens(1); }, [](auto* p) { p->set_min_tokens(0); }},
-      {"stop_token_ids", [](auto* p) { p->add_stop_token_ids(2); }, [](auto*) {}},
-      {"bad_words", [](auto* p) { p->add_bad_words()->add_tokens(2); }, [](auto*) {}},
-      {"forced_tokens", [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
-       [](auto* p) { p->mutable_forced_tokens()->set_start(5); }},
       {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
   };
 }

@@ -197,21 +197,6 @@ TEST_F(SessionRows, RefusalsOfSingleRows) {
   for (const v1::RowResult& result : results) EXPECT_EQ(result.step_id(), result.row() == 2 ? 0u : 1u);
 }
 
-TEST_F(SessionRows, TasksThatAreNotBuiltAreTheirRowsAlone) {
-  OpenAll(4);
-  StepBuilder step(1, kVocabulary);
-  step.AddRow(Name(0), 1, 0, F32Peak(kVocabulary, 1)).mutable_score()->add_tokens(1);
-  step.AddRow(Name(1), 1, 0, F32Peak(kVocabulary, 2)).mutable_verify_chain();
-  step.AddRow(Name(2), 1, 0, F32Peak(kVocabulary, 3)).mutable_verify_tree();
-  step.AddRow(Name(3), 1, 0, F32Peak(kVocabulary, 4)).mutable_draw();
-  const auto results = worker_.Run(step.Build());
-  ASSERT_EQ(results.size(), 4u);
-  ExpectError(results[0], Reason::kNotImplemented, "step.rows[0].score");
-  ExpectError(results[1], Reason::kNotImplemented, "step.rows[1].verify_chain");
-  ExpectError(results[2], Reason::kNotImplemented, "step.rows[2].verify_tree");
-  EXPECT_EQ(results[3].draw().token(), 4u);
-}
-
 TEST_F(SessionRows, TensorRowsInAnyOrderAndShared) {
   OpenAll(3);
   StepBuilder step(1, kVocabulary);

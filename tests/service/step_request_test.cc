@@ -242,7 +242,6 @@ TEST(StepShape, NotBuilt) {
       {"step.logits.source.device", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_device(); }},
       {"step.logits.shard", [](auto* s) { s->mutable_logits()->mutable_shard(); }},
       {"step.masks.source.device", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_device(); }},
-      {"step.draft_probabilities", [](auto* s) { s->mutable_draft_probabilities(); }},
   };
   for (const auto& [field, change] : cases) {
     v1::Step step = StepOf(1);

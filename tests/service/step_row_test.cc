@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "service/request/step_request.h"
 
@@ -16,6 +17,7 @@ class StepRowTest : public ::testing::Test {
   StepRowTest() {
     shape_.vocabulary = kVocabulary;
     shape_.tensor_rows = 4;
+    shape_.first_rows = {0, 1, 2, 3, 4};
     shape_.mask_payload = 1;
     shape_.mask_rows = 2;
     spec_.vocabulary = kVocabulary;
@@ -64,8 +66,9 @@ TEST_F(StepRowTest, CarriesWhatWasSent) {
   EXPECT_EQ(request.intent.append_tokens, std::vector<uint32_t>{kLive - 1});
   EXPECT_EQ(request.draw_salt, 65535u);
   EXPECT_EQ(request.tensor_row, 3u);
-  EXPECT_EQ(request.mask_row, 1u);
-  EXPECT_FALSE(request.has_allowed_tokens);
+  ASSERT_EQ(request.plan.masks.size(), 1u);
+  EXPECT_EQ(request.plan.masks[0].mask_row, 1u);
+  EXPECT_FALSE(request.plan.masks[0].has_allowed_tokens);
 }
 
 TEST_F(StepRowTest, DrawMayBeSpelledOut) {
@@ -147,9 +150,9 @@ TEST_F(StepRowTest, MaskRow) {
 
 TEST_F(StepRowTest, AllowedTokensAreASet) {
   auto& tokens = *row_.mutable_mask()->mutable_allowed_tokens();
-  EXPECT_TRUE(MustParse().has_allowed_tokens) << "the empty set allows nothing";
+  EXPECT_TRUE(MustParse().plan.masks.at(0).has_allowed_tokens) << "the empty set allows nothing";
   for (const uint32_t token : {7u, 3u, 7u, kLive - 1}) tokens.add_tokens(token);
-  EXPECT_EQ(MustParse().allowed_tokens, (std::vector<uint32_t>{3, 7, kLive - 1}));
+  EXPECT_EQ(MustParse().plan.masks.at(0).allowed_tokens, (std::vector<uint32_t>{3, 7, kLive - 1}));
   for (const uint32_t token : {kLive, 0xffffffffu}) {
     tokens.set_tokens(1, token);
     ExpectRefused(Reason::kOutOfRange, "step.rows[2].mask.allowed_tokens.tokens[1]");
@@ -161,9 +164,6 @@ TEST_F(StepRowTest, AllowedTokensAreASet) {
 
 TEST_F(StepRowTest, NotBuilt) {
   const std::vector<std::pair<std::string, std::function<void(v1::StepRow*)>>> cases = {
-      {"score", [](auto* r) { r->mutable_score(); }},
-      {"verify_chain", [](auto* r) { r->mutable_verify_chain(); }},
-      {"verify_tree", [](auto* r) { r->mutable_verify_tree(); }},
       {"checkpoint", [](auto* r) { r->set_checkpoint("x"); }},
       {"mask.uploaded_mask_id", [](auto* r) { r->mutable_mask()->set_uploaded_mask_id(1); }},
   };
@@ -173,6 +173,132 @@ TEST_F(StepRowTest, NotBuilt) {
     ExpectRefused(Reason::kNotImplemented, "step.rows[2]." + field);
     row_ = saved;
   }
+}
+
+TEST_F(StepRowTest, ChainOfDrafts) {
+  v1::VerifyChain& chain = *row_.mutable_verify_chain();
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_chain.draft_tokens");
+  chain.add_draft_tokens(7);
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_chain.mode");
+  chain.set_mode(v1::VERIFY_MODE_GREEDY);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.mode");
+  spec_.parameters.greedy = true;
+  EXPECT_EQ(MustParse().plan.kind, PositionPlan::Kind::kCompare);
+  chain.set_mode(v1::VERIFY_MODE_COUPLED);
+  chain.add_draft_tokens(kLive);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.draft_tokens[1]");
+  chain.set_draft_tokens(1, 8);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].tensor_row");
+  row_.set_tensor_row(1);
+  const PositionPlan plan = MustParse().plan;
+  EXPECT_EQ(plan.ahead, TokenTree::Chain({7, 8}));
+  EXPECT_EQ(plan.positions(), 3u);
+  chain.mutable_draft_tokens()->Resize(kMaxDraftTokens + 1, 0);
+  ExpectRefused(Reason::kTooMany, "step.rows[2].verify_chain.draft_tokens");
+}
+
+TEST_F(StepRowTest, DraftProbabilities) {
+  v1::VerifyChain& chain = *row_.mutable_verify_chain();
+  row_.set_tensor_row(0);
+  chain.add_draft_tokens(7);
+  chain.add_draft_tokens(8);
+  chain.set_mode(v1::VERIFY_MODE_COUPLED);
+  chain.set_draft_row(0);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.draft_row");
+  chain.set_mode(v1::VERIFY_MODE_REJECTION);
+  ExpectRefused(Reason::kMissingField, "step.draft_probabilities");
+  shape_.draft_payload = 2;
+  shape_.draft_rows = 2;
+  EXPECT_EQ(MustParse().plan.draft_row, 0u);
+  for (const uint32_t row : {1u, 2u, 0xffffffffu}) {
+    chain.set_draft_row(row);
+    ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.draft_row");
+  }
+  chain.set_draft_row(0);
+  v1::SparseProbabilities& first = *chain.add_sparse_probabilities();
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.sparse_probabilities");
+  chain.clear_draft_row();
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.sparse_probabilities");
+  v1::SparseProbabilities& second = *chain.add_sparse_probabilities();
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_chain.sparse_probabilities[0].tokens");
+  first.add_tokens(7);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.sparse_probabilities[0].probabilities");
+  first.add_probabilities(1);
+  for (const uint32_t token : {9u, 8u}) second.add_tokens(token);
+  for (const float q : {0.25f, 0.75f}) second.add_probabilities(q);
+  const PositionPlan plan = MustParse().plan;
+  EXPECT_EQ(plan.sparse[1].tokens, (std::vector<uint32_t>{8, 9}));
+  EXPECT_EQ(plan.sparse[1].bits, (std::vector<uint32_t>{0x3f400000, 0x3e800000}));
+
+  const std::string field = "step.rows[2].verify_chain.sparse_probabilities[1]";
+  for (const float q : {-0.25f, 1.25f, std::numeric_limits<float>::quiet_NaN()}) {
+    second.set_probabilities(0, q);
+    ExpectRefused(Reason::kOutOfRange, field + ".probabilities[0]");
+  }
+  second.set_probabilities(0, 0.2605f);
+  ExpectRefused(Reason::kOutOfRange, field + ".probabilities");
+  second.set_probabilities(0, 0.2595f);
+  MustParse();
+  second.set_tokens(0, 8);
+  ExpectRefused(Reason::kContradiction, field + ".tokens");
+  second.set_tokens(0, 9);
+  second.set_probabilities(0, 1);
+  second.set_probabilities(1, -0.0f);
+  ExpectRefused(Reason::kContradiction, field);
+}
+
+TEST_F(StepRowTest, TreeOfDrafts) {
+  v1::VerifyTree& tree = *row_.mutable_verify_tree();
+  row_.set_tensor_row(0);
+  for (const uint32_t token : {5u, 6u, 5u}) tree.add_draft_tokens(token);
+  tree.set_mode(v1::VERIFY_MODE_COUPLED);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_tree.parents");
+  for (const int parent : {-1, -1, 0}) tree.add_parents(parent);
+  const PositionPlan plan = MustParse().plan;
+  EXPECT_EQ(plan.DepthOf(0), 0u);
+  EXPECT_EQ(plan.DepthOf(2), 1u);
+  EXPECT_EQ(plan.DepthOf(3), 2u);
+  EXPECT_EQ(plan.FirstDraftAfter(0), 0u);
+  EXPECT_EQ(plan.FirstDraftAfter(1), 2u);
+  EXPECT_EQ(plan.FirstDraftAfter(2), std::nullopt);
+  for (const int parent : {-2, 2, 3}) {
+    tree.set_parents(2, parent);
+    ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_tree.parents[2]");
+  }
+  tree.set_parents(2, -1);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_tree.draft_tokens[2]");
+  tree.set_parents(2, 0);
+  tree.set_draft_row(0);
+  ExpectRefused(Reason::kNotImplemented, "step.rows[2].verify_tree.draft_row");
+}
+
+TEST_F(StepRowTest, MasksOfPositions) {
+  v1::VerifyChain& chain = *row_.mutable_verify_chain();
+  row_.set_tensor_row(0);
+  chain.add_draft_tokens(7);
+  chain.set_mode(v1::VERIFY_MODE_COUPLED);
+  chain.add_masks()->set_mask_row(1);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.masks");
+  chain.add_masks()->mutable_allowed_tokens()->add_tokens(3);
+  EXPECT_EQ(MustParse().plan.masks.size(), 2u);
+  chain.mutable_masks(0)->set_mask_row(2);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.masks[0].mask_row");
+  row_.mutable_mask()->set_mask_row(0);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.masks");
+}
+
+TEST_F(StepRowTest, Scores) {
+  v1::Score& score = *row_.mutable_score();
+  ExpectRefused(Reason::kMissingField, "step.rows[2].score.tokens");
+  score.add_tokens(kLive);
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].score.tokens[0]");
+  score.set_tokens(0, 1);
+  score.add_tokens(2);
+  const PositionPlan plan = MustParse().plan;
+  EXPECT_EQ(plan.scored, (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(plan.ahead, TokenTree::Chain({1}));
+  score.mutable_tokens()->Resize(kMaxScoreTokens + 1, 0);
+  ExpectRefused(Reason::kTooMany, "step.rows[2].score.tokens");
 }
 
 // A retry is recognised by this: whatever may change the answer changes the digest, and nothing else does.
@@ -191,6 +317,22 @@ TEST_F(StepRowTest, DigestSeesEveryOption) {
       {"append_tokens", [](auto* r) { r->set_append_tokens(0, 2); }},
       {"more append_tokens", [](auto* r) { r->add_append_tokens(1); }},
       {"draw_salt", [](auto* r) { r->set_draw_salt(1); }},
+      {"a score", [](auto* r) { r->mutable_score()->add_tokens(1); }},
+      {"drafts",
+       [](auto* r) {
+         r->mutable_verify_chain()->add_draft_tokens(1);
+         r->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+       }},
+      {"other drafts",
+       [](auto* r) {
+         r->mutable_verify_chain()->add_draft_tokens(2);
+         r->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+       }},
+      {"drafts to be rejected",
+       [](auto* r) {
+         r->mutable_verify_chain()->add_draft_tokens(1);
+         r->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_REJECTION);
+       }},
       {"no mask", [](auto* r) { r->clear_mask(); }},
       {"another kind of mask", [](auto* r) { r->mutable_mask()->set_mask_row(0); }},
       {"allowed_tokens", [](auto* r) { r->mutable_mask()->mutable_allowed_tokens()->set_tokens(0, 4); }},

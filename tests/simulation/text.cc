@@ -8,6 +8,7 @@
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/simulation/draw.h"
+#include "tests/support/plain_history.h"
 
 namespace sortition::simulation {
 namespace {
@@ -17,6 +18,44 @@ void ScopePenalties(Draws* draws, v1::PenaltyScope* scope) {
   if (draws->OneIn(2)) scope->set_ignored_prefix(draws->Below(8));
   if (draws->OneIn(2)) scope->set_repetition_counts_prompt(false);
   if (draws->OneIn(2)) scope->set_frequency_counts_prompt(true);
+}
+
+v1::TokenSequence Tokens(Draws* draws, uint32_t count) {
+  v1::TokenSequence tokens;
+  while (count-- > 0) tokens.add_tokens(draws->Below(kVocabulary));
+  return tokens;
+}
+
+// Options that look at the history beside the penalties; each leaves some token to draw.
+void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
+  if (draws->OneIn(3)) {
+    v1::Dry& dry = *parameters->mutable_dry();
+    dry.set_multiplier(0.5f);
+    if (draws->OneIn(2)) dry.set_allowed_length(draws->Between(1, 2));
+    if (draws->OneIn(3)) dry.set_base(1.2f);
+    if (draws->OneIn(2)) dry.set_window(draws->Between(2, 30));
+    if (draws->OneIn(2)) *dry.add_sequence_breakers() = Tokens(draws, draws->Between(1, 2));
+  }
+  if (draws->OneIn(4)) parameters->set_no_repeat_ngram_size(draws->Between(2, 3));
+  if (draws->OneIn(4)) *parameters->add_bad_words() = Tokens(draws, draws->Between(1, 2));
+  if (draws->OneIn(3)) {
+    parameters->add_stop_token_ids(draws->Below(12));
+    parameters->add_stop_token_ids(12 + draws->Below(12));
+    if (draws->OneIn(2)) parameters->set_min_tokens(draws->Between(1, 8));
+  }
+  if (draws->OneIn(4)) {
+    parameters->mutable_forced_tokens()->set_start(draws->Below(6));
+    *parameters->mutable_forced_tokens()->mutable_tokens() = Tokens(draws, draws->Between(1, 3)).tokens();
+  }
+}
+
+// Whether a mask leaves a token that nothing else bans.
+bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
+            uint32_t prompt_length) {
+  for (const kernels::TokenPatch& patch : testing::PlainPatches(parameters, tokens, prompt_length)) {
+    if ((patch.flags & kernels::TokenPatch::kBanned) != 0) mask &= ~(1u << patch.token);
+  }
+  return mask != 0;
 }
 
 // Edits `step`'s text as a caller might, and says what was done.
@@ -66,6 +105,7 @@ client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
     if (draws.OneIn(2)) options.parameters.set_frequency_penalty(0.5f);
     options.parameters.set_presence_penalty(0.25f);
     if (draws.OneIn(3)) ScopePenalties(&draws, options.parameters.mutable_penalty_scope());
+    if (draws.OneIn(2)) LookAtHistory(&draws, &options.parameters);
   }
   for (uint32_t i = draws.Below(12); i > 0; --i) options.prompt.push_back(draws.Below(kVocabulary));
   return options;
@@ -102,7 +142,10 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     uint64_t row = Draw(seed, Choice::kRow, {sequence, tokens.size()});
     for (uint32_t token : tokens) row = Draw(row, Choice::kRow, {token});
     step.logits = testing::MakeRow(v1::DTYPE_BF16, kVocabulary, row);
-    if (draws.OneIn(8)) step.allowed_bits = {static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24))};
+    if (draws.OneIn(8)) {
+      const uint32_t mask = static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24));
+      if (Leaves(mask, options.parameters, tokens, prompt_length)) step.allowed_bits = {mask};
+    }
     step.answer = testing::Bits(reference.Step(v1::DTYPE_BF16, step.logits.data(), step.draw_salt,
                                                step.allowed_bits.empty() ? nullptr : step.allowed_bits.data()));
   }

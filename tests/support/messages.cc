@@ -126,10 +126,23 @@ uint32_t StepBuilder::AddMask(const std::vector<bool>& allowed) {
   return masks.rows() - 1;
 }
 
+uint32_t StepBuilder::AddDraftRow(std::span<const float> probabilities) {
+  drafts_ += F32Bytes(probabilities);
+  v1::DraftTensor& drafts = *step().mutable_draft_probabilities();
+  drafts.set_dtype(v1::DTYPE_F32);
+  drafts.set_rows(drafts.rows() + 1);
+  return drafts.rows() - 1;
+}
+
 v1::StreamRequest StepBuilder::Build() const {
   v1::StreamRequest request = request_;
   request.add_payloads(logits_);
   if (!masks_.empty()) request.add_payloads(masks_);
+  if (!drafts_.empty()) {
+    v1::TensorSource& source = *request.mutable_step()->mutable_draft_probabilities()->mutable_source();
+    source.mutable_inline_()->set_payload(static_cast<uint32_t>(request.payloads_size()));
+    request.add_payloads(drafts_);
+  }
   return request;
 }
 

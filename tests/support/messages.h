@@ -53,6 +53,10 @@ class StepBuilder {
   v1::Step& step() { return *request_.mutable_step(); }
 
   v1::StepRow& AddRow(std::string_view request_id, uint64_t step_id, uint32_t position, std::string_view logits);
+  // Adds a tensor row beyond the one that AddRow adds.
+  void AddTensorRow(std::string_view logits) { logits_ += logits; }
+  // Adds a row of the drafter's probabilities, as f32, and returns its index.
+  uint32_t AddDraftRow(std::span<const float> probabilities);
   // Adds a row of the packed mask tensor, one bit an id, and returns its index.
   uint32_t AddMask(const std::vector<bool>& allowed);
 
@@ -62,6 +66,7 @@ class StepBuilder {
   v1::StreamRequest request_;
   std::string logits_;
   std::string masks_;
+  std::string drafts_;
 };
 
 }  // namespace sortition::testing

@@ -1,8 +1,10 @@
 // Counting, and looking back token by token.
 #include "tests/support/plain_history.h"
 
+#include <algorithm>
 #include <map>
 
+#include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
 
 namespace sortition::testing {
@@ -27,13 +29,81 @@ class Patches {
   std::map<uint32_t, TokenPatch> patches_;
 };
 
+bool Matches(const std::vector<uint32_t>& tokens, size_t at, const v1::TokenSequence& string) {
+  for (int i = 0; i < string.tokens_size(); ++i) {
+    if (at + i >= tokens.size() || tokens[at + i] != string.tokens(i)) return false;
+  }
+  return true;
+}
+
+// How many of the last tokens come after the last sequence breaker, by its start, of those within `from`; all from
+// there on if there is none.
+size_t AfterBreaker(const v1::Dry& dry, const std::vector<uint32_t>& tokens, size_t from) {
+  for (size_t at = tokens.size(); at-- > from;) {
+    int longest = 0;
+    for (const v1::TokenSequence& breaker : dry.sequence_breakers()) {
+      if (Matches(tokens, at, breaker)) longest = std::max(longest, breaker.tokens_size());
+    }
+    if (longest > 0) return tokens.size() - at - longest;
+  }
+  return tokens.size() - from;
+}
+
+// By token, how long the repetition is that it would go on with.
+std::map<uint32_t, size_t> Repetitions(const v1::Dry& dry, const std::vector<uint32_t>& tokens) {
+  const size_t from = dry.window() == 0 || dry.window() >= tokens.size() ? 0 : tokens.size() - dry.window();
+  const size_t limit = AfterBreaker(dry, tokens, from);
+  const size_t allowed = dry.has_allowed_length() ? dry.allowed_length() : 2;
+  std::map<uint32_t, size_t> longest;
+  for (size_t at = from + 1; at < tokens.size(); ++at) {
+    size_t length = 0;
+    while (length < at - from && tokens[at - 1 - length] == tokens[tokens.size() - 1 - length]) ++length;
+    length = std::min(length, limit);
+    if (length >= allowed) longest[tokens[at]] = std::max(longest[tokens[at]], length);
+  }
+  for (const v1::TokenSequence& breaker : dry.sequence_breakers()) {
+    if (breaker.tokens_size() == 1) longest.erase(breaker.tokens(0));
+  }
+  return longest;
+}
+
+double DryTerm(const v1::Dry& dry, size_t length) {
+  const size_t allowed = dry.has_allowed_length() ? dry.allowed_length() : 2;
+  const std::vector<double> terms = law::DryTerms(dry.multiplier(), dry.has_base() ? dry.base() : 1.75f);
+  return terms[std::min(length - allowed, terms.size() - 1)];
+}
+
+std::vector<uint32_t> Banned(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
+                             uint32_t prompt_length) {
+  std::vector<uint32_t> banned(p.banned_token_ids().begin(), p.banned_token_ids().end());
+  if (const size_t n = p.no_repeat_ngram_size(); n != 0) {
+    for (size_t at = n - 1; at < tokens.size(); ++at) {
+      const bool same =
+          std::equal(tokens.begin() + static_cast<ptrdiff_t>(at - (n - 1)), tokens.begin() + static_cast<ptrdiff_t>(at),
+                     tokens.end() - static_cast<ptrdiff_t>(n - 1));
+      if (same) banned.push_back(tokens[at]);
+    }
+  }
+  const std::vector<uint32_t> output(tokens.begin() + prompt_length, tokens.end());
+  for (v1::TokenSequence word : p.bad_words()) {
+    const uint32_t last = word.tokens(word.tokens_size() - 1);
+    word.mutable_tokens()->RemoveLast();
+    const size_t begun = static_cast<size_t>(word.tokens_size());
+    if (begun <= output.size() && Matches(output, output.size() - begun, word)) banned.push_back(last);
+  }
+  if (output.size() < p.min_tokens()) {
+    banned.insert(banned.end(), p.stop_token_ids().begin(), p.stop_token_ids().end());
+  }
+  return banned;
+}
+
 }  // namespace
 
 std::vector<TokenPatch> PlainPatches(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
                                      uint32_t prompt_length) {
   Patches patches;
   for (const v1::LogitBias& bias : p.logit_bias()) patches[bias.token()].bias = law::CanonicalBits(bias.bias());
-  for (const uint32_t token : p.banned_token_ids()) patches[token].flags |= TokenPatch::kBanned;
+  for (const uint32_t token : Banned(p, tokens, prompt_length)) patches[token].flags |= TokenPatch::kBanned;
 
   const v1::PenaltyScope& scope = p.penalty_scope();
   const bool repeats = p.has_repetition_penalty() && p.repetition_penalty() != 1;
@@ -46,12 +116,25 @@ std::vector<TokenPatch> PlainPatches(const v1::SamplingParameters& p, const std:
     if (repeats && (!in_prompt || repetition_in_prompt)) patches[tokens[i]].flags |= TokenPatch::kRepeated;
     if (!in_prompt || scope.frequency_counts_prompt()) ++frequent[tokens[i]];
   }
+  std::map<uint32_t, double> dry;
+  if (p.dry().multiplier() != 0) {
+    for (const auto& [token, length] : Repetitions(p.dry(), tokens)) dry[token] = DryTerm(p.dry(), length);
+  }
   if (p.frequency_penalty() != 0 || p.presence_penalty() != 0) {
-    for (const auto& [token, count] : frequent) {
-      patches[token].penalty = law::PenaltyBits(p.frequency_penalty(), p.presence_penalty(), count);
-    }
+    for (const auto& [token, count] : frequent) dry.try_emplace(token, 0);
+  }
+  for (const auto& [token, term] : dry) {
+    patches[token].penalty = law::PenaltyBits(p.frequency_penalty(), p.presence_penalty(), frequent[token], term);
   }
   return patches.Sorted();
+}
+
+std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& p, size_t output) {
+  const v1::ForcedTokens& forced = p.forced_tokens();
+  for (int i = 0; i < forced.tokens_size(); ++i) {
+    if (output == size_t{forced.start()} + static_cast<size_t>(i)) return forced.tokens(i);
+  }
+  return std::nullopt;
 }
 
 }  // namespace sortition::testing

@@ -2,7 +2,9 @@
 // anew from the whole history.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/row.h"
@@ -13,5 +15,8 @@ namespace sortition::testing {
 // Bias, bans and penalties of the row that follows `tokens`, of which the first `prompt_length` are prompt; sorted.
 std::vector<kernels::TokenPatch> PlainPatches(const v1::SamplingParameters& parameters,
                                               const std::vector<uint32_t>& tokens, uint32_t prompt_length);
+
+// The token that is emitted after `output` tokens of output whatever the row says, if there is one.
+std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& parameters, size_t output);
 
 }  // namespace sortition::testing

@@ -36,6 +36,9 @@ kernels::RowParameters Compiled(const v1::SamplingParameters& p) {
   compiled.raw_top = p.raw_logprobs().top();
   compiled.processed_logprob = p.has_processed_logprobs();
   compiled.processed_top = p.processed_logprobs().top();
+  compiled.entropy = p.entropy();
+  compiled.kept_count = p.kept_set().count();
+  compiled.kept_tokens = p.kept_set().tokens();
   return compiled;
 }
 
@@ -50,6 +53,10 @@ v1::Logprobs ToLogprobs(const kernels::Distribution& distribution, double temper
   for (const kernels::TokenBits& top : distribution.top) {
     logprobs.add_top_tokens(top.token);
     logprobs.add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
+  }
+  for (const kernels::Place& place : distribution.requested) {
+    logprobs.add_requested_logprobs(law::Logprob(distribution, place.bits, temperature));
+    logprobs.add_requested_ranks(place.rank);
   }
   return logprobs;
 }
@@ -78,7 +85,7 @@ uint64_t PlainSequence::hash() const {
   return service::HistoryHash(chain, prompt_length_, service::HistoryDigest(identity));
 }
 
-v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
+kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) const {
   const v1::SamplingParameters& p = open_.parameters();
   const kernels::RowParameters parameters = Compiled(p);
   const std::vector<kernels::TokenPatch> patches = PlainPatches(p, tokens_, prompt_length_);
@@ -92,6 +99,9 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
     const bool in_step = !row.allowed || std::find(row.allowed->begin(), row.allowed->end(), id) != row.allowed->end();
     if (listed && in_mask && in_step) allowed.insert(id);
   }
+  const bool draws = row.task != kernels::RowTask::kScore;
+  const std::optional<uint32_t> forced = draws ? PlainForcedToken(p, tokens_.size() - prompt_length_) : std::nullopt;
+  if (forced) allowed = {*forced};
   const std::vector<uint32_t> allowed_tokens(allowed.begin(), allowed.end());
 
   kernels::RowRequest request;
@@ -100,18 +110,35 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const {
   request.live_vocabulary = live;
   request.parameters = &parameters;
   request.noise = {open_.seed(), position, open_.choice_index() | row.draw_salt << 16};
-  request.patches = patches;
+  if (!forced) request.patches = patches;
   request.has_allowed_tokens = true;
   request.allowed_tokens = allowed_tokens;
-  const kernels::RowAnswer answer = law::SampleRowReference(request);
-  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
+  request.requested = requested;
+  request.task = row.task;
+  request.given = row.given;
+  request.draft = row.draft;
+  return law::SampleRowReference(request);
+}
 
+v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const { return Encode(Answer(row, position)); }
+
+v1::DrawResult PlainSequence::Encode(const kernels::RowAnswer& answer) const {
+  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  const kernels::RowParameters parameters = Compiled(open_.parameters());
   v1::DrawResult result;
   result.set_token(answer.token);
+  const auto& stops = open_.parameters().stop_token_ids();
+  if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
+    result.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  }
   if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
   if (parameters.processed_logprob) {
     *result.mutable_processed() = ToLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer));
   }
+  if (parameters.entropy) result.set_entropy(law::Entropy(answer.entropy));
+  if (parameters.kept_count) result.set_kept_count(answer.kept);
+  for (const kernels::TokenBits& token : answer.kept_tokens) result.add_kept_tokens(token.token);
   return result;
 }
 

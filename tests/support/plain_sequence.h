@@ -30,11 +30,18 @@ class PlainSequence {
     uint32_t draw_salt = 0;
     std::vector<bool> mask = {};                        // allowed ids; empty: none
     std::optional<std::vector<uint32_t>> allowed = {};  // the sparse form
+    kernels::RowTask task = kernels::RowTask::kDraw;
+    uint32_t given = 0;
+    kernels::DraftDistribution draft = {};
   };
+  // What the law's reference says of a row at `position`, as integers.
+  kernels::RowAnswer Answer(const Row& row, uint32_t position) const;
   // The answer that a step at `position` is due, as a message; `position` is also the history's length unless the
   // sequence is stateless. The history stays as it is.
   v1::DrawResult Draw(const Row& row, uint32_t position) const;
   v1::DrawResult Draw(const Row& row) const { return Draw(row, position()); }
+  // An answer of a sequence with these options as a message.
+  v1::DrawResult Encode(const kernels::RowAnswer& answer) const;
 
   void Append(uint32_t token) { tokens_.push_back(token); }
   void TruncateTo(uint32_t position) {

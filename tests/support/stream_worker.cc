@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <variant>
 
+#include "service/result/split_results.h"
 #include "service/stream/frame.h"
 
 namespace sortition::testing {
@@ -52,6 +54,7 @@ std::vector<v1::RowResult> StreamWorker::Run(const v1::StreamRequest& step) {
 
 std::vector<v1::RowResult> StreamWorker::Results(uint64_t batch_id, size_t rows) {
   std::vector<v1::RowResult> results;
+  std::map<uint32_t, v1::RowResult> partial;
   while (results.size() < rows) {
     const auto response = Await([&](const v1::StreamResponse& message) {
       return message.has_results() && message.results().batch_id() == batch_id;
@@ -59,7 +62,10 @@ std::vector<v1::RowResult> StreamWorker::Results(uint64_t batch_id, size_t rows)
     if (!response) return {};
     EXPECT_FALSE(response->results().has_error()) << response->results().error().ShortDebugString();
     if (response->results().has_error()) return {};
-    for (const v1::RowResult& row : response->results().rows()) results.push_back(row);
+    for (const v1::RowResult& row : response->results().rows()) {
+      partial[row.row()].MergeFrom(row);
+      if (!service::Continues(row)) results.push_back(partial[row.row()]);
+    }
   }
   std::sort(results.begin(), results.end(), [](const auto& a, const auto& b) { return a.row() < b.row(); });
   EXPECT_EQ(results.size(), rows);

@@ -3,6 +3,7 @@
 #include "devices/vulkan/vulkan_device.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "devices/proof/proof.h"
@@ -163,8 +165,8 @@ class VulkanCacheTest : public VulkanDeviceTest {
  protected:
   void SetUp() override {
     VulkanDeviceTest::SetUp();
-    folder_ = std::filesystem::path(::testing::TempDir()) / "vulkan_cache";
-    std::filesystem::remove_all(folder_);
+    // Tests of this fixture run at the same time, each in a process of its own.
+    folder_ = std::filesystem::path(::testing::TempDir()) / absl::StrCat("vulkan_cache_", getpid());
     std::filesystem::create_directory(folder_);
   }
   void TearDown() override {

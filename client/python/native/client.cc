@@ -59,10 +59,49 @@ class Client {
   std::shared_ptr<client::Client> client_;
 };
 
+client::TransportKind ParseTransport(const std::string& name) {
+  if (name == "auto") return client::TransportKind::kAuto;
+  if (name == "tcp") return client::TransportKind::kInlineTcp;
+  if (name == "unix") return client::TransportKind::kInlineUds;
+  if (name == "shared_memory") return client::TransportKind::kSharedMemory;
+  throw nb::value_error("transport: \"auto\", \"tcp\", \"unix\" or \"shared_memory\"");
+}
+
+const char* TransportName(const client::TransportInUse& transport) {
+  if (transport.in_process) return "in_process";
+  switch (transport.kind) {
+    case client::TransportKind::kSharedMemory:
+      return "shared_memory";
+    case client::TransportKind::kInlineUds:
+      return "unix";
+    case client::TransportKind::kInlineTcp:
+    case client::TransportKind::kAuto:
+      break;
+  }
+  return "tcp";
+}
+
+// Writable bytes that live as long as an array refers to them, and whether a server shares them.
+nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
+  self.get();
+  absl::StatusOr<client::Client::RowMemory> memory;
+  {
+    auto client = self.share();
+    nb::gil_scoped_release released;
+    memory = client->AllocateRows(bytes);
+    client.reset();
+  }
+  if (!memory.ok()) Raise(memory.status());
+  auto* const owner = new std::shared_ptr<std::byte>(memory->data);
+  const nb::capsule capsule(owner, [](void* data) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(data); });
+  const size_t shape[] = {static_cast<size_t>(bytes)};
+  return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(owner->get(), 1, shape, capsule), memory->shared);
+}
+
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, uint64_t message_bytes,
-                uint32_t message_rows) {
+                uint32_t message_rows, const std::string& transport, uint64_t shared_memory_bytes) {
   client::ClientOptions options;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
@@ -86,6 +125,8 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   options.in_process_threads = in_process_threads;
   options.message_bytes = message_bytes;
   options.message_rows = message_rows;
+  options.transport = ParseTransport(transport);
+  options.shared_memory_bytes = shared_memory_bytes;
 
   absl::StatusOr<std::unique_ptr<client::Client>> connected;
   {
@@ -184,7 +225,7 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   Masks masks = ReadMasks(allowed, nb::len(sequences), rows.width);
   const client::Batch batch = MakeBatch(sequences, rows, masks, draw_salts);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
-  auto memory = std::make_unique<StepMemory>(std::move(rows), std::move(masks), sequences, std::move(callback));
+  std::unique_ptr<StepMemory> memory(new StepMemory{std::move(rows), std::move(masks), sequences, std::move(callback)});
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
   absl::Status status;
@@ -245,7 +286,9 @@ void BindClient(nb::module_& module) {
       .def(nb::new_(&Connect), nb::arg("targets"), nb::kw_only(), nb::arg("fallback"), nb::arg("worker_session"),
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
-           nb::arg("in_process_threads"), nb::arg("message_bytes"), nb::arg("message_rows"))
+           nb::arg("in_process_threads"), nb::arg("message_bytes"), nb::arg("message_rows"), nb::arg("transport"),
+           nb::arg("shared_memory_bytes"))
+      .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(), nb::arg("draw_salts"),
@@ -255,6 +298,7 @@ void BindClient(nb::module_& module) {
            nb::arg("traceparent"), nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
+      .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })
       .def_prop_ro("in_process", [](const Client& self) { return self.get().in_process(); });
 }
 

@@ -46,10 +46,8 @@ Tensor Import(nb::handle object, const char* name) {
     return tensor;
   }
   PyErr_Clear();
-  TypeError(
-      absl::StrCat(name, ": ", Text(object.type().attr("__name__")),
-                   " gives no tensor in this process's memory (DLPack or buffer protocol)",
-                   nb::hasattr(object, "detach") ? "; a tensor that needs gradients has to be detached first" : ""));
+  TypeError(absl::StrCat(name, ": ", Text(object.type().attr("__name__")),
+                         " gives no tensor in this process's memory (DLPack or buffer protocol)"));
 }
 
 v1::DType TypeOf(nb::handle object, const Tensor& tensor, const std::optional<std::string>& dtype) {

@@ -6,6 +6,8 @@ import threading
 import weakref
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
+import numpy
+
 from sortition import _native
 from sortition.describe import describe, token_list
 from sortition.errors import Error
@@ -20,20 +22,22 @@ class Client:
 
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
     of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
-    in this process, with the same tokens, while no target can be reached. Times are in seconds. Blocks until a target,
-    or the fallback, is ready.
+    in this process, with the same tokens, while no target can be reached. `transport` is "auto" (shared memory where
+    the server offers it to this machine, else the stream), "tcp", "unix" or "shared_memory". Times are in seconds.
+    Blocks until a target, or the fallback, is ready.
     """
 
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
                  name: str = "sortition-python", tls: Optional[Mapping[str, str]] = None, connect_timeout: float = 5,
                  keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
                  backoff_max: float = 5, in_process_threads: int = 0, message_bytes: int = 2 << 20,
-                 message_rows: int = 256):
+                 message_rows: int = 256, transport: str = "auto", shared_memory_bytes: int = 64 << 20):
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
             name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
             default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
-            in_process_threads=in_process_threads, message_bytes=message_bytes, message_rows=message_rows)
+            in_process_threads=in_process_threads, message_bytes=message_bytes, message_rows=message_rows,
+            transport=transport, shared_memory_bytes=shared_memory_bytes)
         # Threads of the client must be gone before the interpreter is.
         self._finalizer = weakref.finalize(self, self._native.close)
         self._numbers = iter(range(1, 1 << 62))
@@ -82,9 +86,23 @@ class Client:
             raise outcome
         return outcome
 
+    def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
+        """A matrix for logits that need no copy: in memory shared with the server, where the stream in use does that.
+
+        Its rows are stepped like any others, whatever becomes of the stream. bfloat16 is numpy.uint16 here.
+        """
+        size = numpy.dtype(dtype).itemsize
+        memory, _ = self._native.allocate_rows(max(1, rows * vocabulary_size * size))
+        return memory[:rows * vocabulary_size * size].view(dtype).reshape(rows, vocabulary_size)
+
     @property
     def worker_session(self) -> str:
         return self._native.worker_session
+
+    @property
+    def transport(self) -> str:
+        """How rows travel now: "tcp", "unix", "shared_memory" or "in_process"."""
+        return self._native.transport
 
     @property
     def in_process(self) -> bool:

@@ -94,7 +94,8 @@ class Sequences {
     SORTITION_CHECK(std::holds_alternative<service::StepGrant>(begun));
     kernels::RowAnswer answer;
     answer.token = Token(random_);
-    auto committed = entry.sequence->Commit(std::get<service::StepGrant>(begun).ticket, std::move(answer));
+    auto committed = entry.sequence->Commit(std::get<service::StepGrant>(begun).ticket,
+                                            service::StepOutcome::Drawn(std::move(answer)));
     SORTITION_CHECK(std::holds_alternative<service::StepAnswer>(committed));
     entry.hash = std::get<service::StepAnswer>(committed).history_hash;
     table_.Touch(entry.key, entry.sequence.get());

@@ -155,18 +155,6 @@ inline int __clz(int32_t x) { return std::countl_zero(uint32_t(x)); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t((uint64_t{a} * b) >> 32); }
 inline int32_t __mulhi(int32_t a, int32_t b) { return int32_t((int64_t{a} * b) >> 32); }
 
-// Four bytes of y:x; a selector of 8 or more is the sign of its byte.
-inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selectors) {
-  const uint64_t bytes = uint64_t{y} << 32 | x;
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t selector = selectors >> (4 * i) & 15;
-    const auto byte = uint32_t(bytes >> (8 * (selector & 7)) & 255);
-    result |= (selector < 8 ? byte : (byte & 128) != 0 ? 255u : 0u) << (8 * i);
-  }
-  return result;
-}
-
 inline uint32_t __vmaxs2(uint32_t a, uint32_t b) {
   const auto low = uint16_t(std::max(int16_t(a), int16_t(b)));
   const auto high = uint16_t(std::max(int16_t(a >> 16), int16_t(b >> 16)));

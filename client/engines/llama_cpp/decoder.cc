@@ -1,0 +1,110 @@
+// Accepted and drawn tokens against the sequence's own.
+#include "client/engines/llama_cpp/decoder.h"
+
+#include <atomic>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "service/entropy.h"
+
+namespace sortition::engines::llama_cpp {
+namespace {
+
+// A request id is used once at a time in a client; decoders that are reset or cloned need more than one.
+std::string FreshId(const std::string& prefix) {
+  static std::atomic<uint64_t> number{0};
+  return absl::StrCat(prefix.empty() ? "llama" : prefix, "-", number.fetch_add(1, std::memory_order_relaxed));
+}
+
+}  // namespace
+
+Decoder::Decoder(client::Client* client, client::SequenceOptions options)
+    : client_(client), options_(std::move(options)) {
+  if (!options_.seed) options_.seed = service::SystemEntropy().Draw();
+}
+
+absl::Status Decoder::Open(uint32_t vocabulary_size) {
+  client::SequenceOptions options = options_;
+  options.request_id = FreshId(options_.request_id);
+  options.vocabulary_size = vocabulary_size;
+  prompt_length_ = prompt_length_ == 0 ? static_cast<uint32_t>(accepted_.size()) : prompt_length_;
+  options.prompt.assign(accepted_.begin(), accepted_.begin() + prompt_length_);
+  if (client_ != nullptr) {
+    auto opened = client_->Open(std::move(options));
+    if (!opened.ok()) return opened.status();
+    remote_ = *std::move(opened);
+  } else {
+    auto opened = client::LocalSequence::Open(options);
+    if (!opened.ok()) return opened.status();
+    local_ = *std::move(opened);
+  }
+  const std::span<const uint32_t> output = std::span(accepted_).subspan(prompt_length_);
+  return EditSequence([&](auto& sequence) { return sequence.Append(output); });
+}
+
+template <typename Edit>
+absl::Status Decoder::EditSequence(Edit edit) {
+  if (remote_ != nullptr) return edit(*remote_);
+  if (local_ != nullptr) return edit(*local_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::DrawResult> Decoder::Step(const float* logits, uint32_t vocabulary_size) {
+  client::RowOutcome outcome;
+  if (local_ != nullptr) {
+    if (vocabulary_size != local_->vocabulary_size()) return absl::InvalidArgumentError("the vocabulary has changed");
+    outcome = local_->Step(v1::DTYPE_F32, client::Row{nullptr, logits});
+  } else {
+    auto outcomes = client_->Step(client::Batch{v1::DTYPE_F32, vocabulary_size, {{remote_.get(), logits}}});
+    if (!outcomes.ok()) return outcomes.status();
+    outcome = std::move((*outcomes)[0]);
+  }
+  if (const auto* error = std::get_if<client::RowError>(&outcome)) return client::ToStatus(*error);
+  return std::get<v1::DrawResult>(std::move(outcome));
+}
+
+absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocabulary_size) {
+  if (remote_ == nullptr && local_ == nullptr) {
+    if (absl::Status status = Open(vocabulary_size); !status.ok()) return status;
+  }
+  if (drawn_) {  // and never accepted
+    const uint32_t position = static_cast<uint32_t>(accepted_.size());
+    absl::Status status = EditSequence([&](auto& sequence) { return sequence.Truncate(position); });
+    if (!status.ok()) return status;
+    drawn_.reset();
+  }
+  auto result = Step(logits, vocabulary_size);
+  if (result.ok()) drawn_ = result->token();
+  return result;
+}
+
+absl::Status Decoder::Accept(uint32_t token) {
+  absl::Status status;
+  if (!drawn_) {
+    status = EditSequence([&](auto& sequence) { return sequence.Append({&token, 1}); });
+  } else if (*drawn_ != token) {
+    status = EditSequence([&](auto& sequence) { return sequence.ReplaceLast(token); });
+  }
+  if (!status.ok()) return status;
+  drawn_.reset();
+  accepted_.push_back(token);
+  return status;
+}
+
+void Decoder::Reset() {
+  remote_.reset();
+  local_.reset();
+  drawn_.reset();
+  accepted_.clear();
+  prompt_length_ = 0;
+}
+
+std::unique_ptr<Decoder> Decoder::Clone() const {
+  auto clone = std::make_unique<Decoder>(client_, options_);
+  clone->accepted_ = accepted_;
+  clone->prompt_length_ = prompt_length_;
+  return clone;
+}
+
+}  // namespace sortition::engines::llama_cpp

@@ -1,0 +1,47 @@
+// Sampling options under llama.cpp's names, and what they are under Sortition's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::engines::llama_cpp {
+
+// Names, defaults and off values are those of llama.cpp's common_params_sampling. What has no counterpart there keeps
+// its default here; the samplers' order is llama.cpp's default one.
+struct SamplingOptions {
+  int32_t top_k = 40;  // <= 0: off
+  float top_p = 0.95f;
+  float min_p = 0.05f;
+  float typ_p = 1.0f;
+  float top_n_sigma = -1.0f;  // < 0: off
+  float temp = 0.8f;          // <= 0: greedy
+  float dynatemp_range = 0.0f;
+  float dynatemp_exponent = 1.0f;
+  float xtc_probability = 0.0f;
+  float xtc_threshold = 0.1f;
+  int32_t penalty_last_n = 64;  // 0: no penalties, -1: all of the history
+  float penalty_repeat = 1.0f;
+  float penalty_freq = 0.0f;
+  float penalty_present = 0.0f;
+  int32_t mirostat = 0;  // 1 or 2
+  float mirostat_tau = 5.0f;
+  float mirostat_eta = 0.1f;
+  float adaptive_target = -1.0f;  // < 0: off
+  float adaptive_decay = 0.9f;
+  int32_t min_keep = 0;
+  struct Bias {
+    int32_t token = 0;
+    float bias = 0;  // -Inf bans the token
+  };
+  std::vector<Bias> logit_bias;
+};
+
+// INVALID_ARGUMENT names an option that has no counterpart. Whether the service has built what the message asks for, it
+// says itself when a sequence opens.
+absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& options);
+
+}  // namespace sortition::engines::llama_cpp

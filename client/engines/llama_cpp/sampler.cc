@@ -1,0 +1,87 @@
+// llama_sampler_i over a Decoder.
+#include "client/engines/llama_cpp/sampler.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace sortition::engines::llama_cpp {
+namespace {
+
+struct Context {
+  std::unique_ptr<Decoder> decoder;
+  std::vector<float> row;
+  absl::Status last_error;
+};
+
+Context& ContextOf(const llama_sampler* sampler) { return *static_cast<Context*>(sampler->ctx); }
+
+const char* Name(const llama_sampler*) { return "sortition"; }
+
+void Accept(llama_sampler* sampler, llama_token token) {
+  Context& context = ContextOf(sampler);
+  context.last_error = context.decoder->Accept(static_cast<uint32_t>(token));
+}
+
+// The candidates as a row; a token that an earlier sampler has dropped cannot be drawn.
+void GatherRow(const llama_token_data_array& candidates, std::vector<float>* row) {
+  if (candidates.size < row->size()) std::fill(row->begin(), row->end(), -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < candidates.size; ++i) {
+    const llama_token_data& candidate = candidates.data[i];
+    SORTITION_CHECK(candidate.id >= 0 && static_cast<size_t>(candidate.id) < row->size());
+    (*row)[static_cast<size_t>(candidate.id)] = candidate.logit;
+  }
+}
+
+void Apply(llama_sampler* sampler, llama_token_data_array* candidates) {
+  Context& context = ContextOf(sampler);
+  GatherRow(*candidates, &context.row);
+  auto drawn = context.decoder->Draw(context.row.data(), static_cast<uint32_t>(context.row.size()));
+  context.last_error = drawn.status();
+  candidates->selected = -1;
+  if (!drawn.ok()) return;
+  for (size_t i = 0; i < candidates->size; ++i) {
+    if (candidates->data[i].id == static_cast<llama_token>(drawn->token())) {
+      candidates->selected = static_cast<int64_t>(i);
+      return;
+    }
+  }
+}
+
+void Reset(llama_sampler* sampler) { ContextOf(sampler).decoder->Reset(); }
+
+llama_sampler* Clone(const llama_sampler* sampler) {
+  const Context& context = ContextOf(sampler);
+  return InitSampler(context.decoder->Clone(), static_cast<uint32_t>(context.row.size()));
+}
+
+void Free(llama_sampler* sampler) { delete &ContextOf(sampler); }
+
+llama_sampler_i* Interface() {
+  static llama_sampler_i interface = {
+      .name = Name, .accept = Accept, .apply = Apply, .reset = Reset, .clone = Clone, .free = Free};
+  return &interface;
+}
+
+}  // namespace
+
+llama_sampler* InitSampler(std::unique_ptr<Decoder> decoder, uint32_t vocabulary_size) {
+  return llama_sampler_init(Interface(), new Context{std::move(decoder), std::vector<float>(vocabulary_size), {}});
+}
+
+absl::StatusOr<v1::DrawResult> Sample(llama_sampler* sampler, llama_context* context, int32_t index) {
+  const float* logits = llama_get_logits_ith(context, index);
+  if (logits == nullptr) return absl::InvalidArgumentError("the context has no logits for this output");
+  Decoder& decoder = *ContextOf(sampler).decoder;
+  auto drawn = decoder.Draw(logits, static_cast<uint32_t>(ContextOf(sampler).row.size()));
+  if (!drawn.ok()) return drawn.status();
+  if (absl::Status status = decoder.Accept(drawn->token()); !status.ok()) return status;
+  return drawn;
+}
+
+const absl::Status& LastError(const llama_sampler* sampler) { return ContextOf(sampler).last_error; }
+
+}  // namespace sortition::engines::llama_cpp

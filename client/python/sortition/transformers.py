@@ -1,0 +1,232 @@
+"""Sortition under Hugging Face Transformers: `model.generate(..., custom_generate=SortitionSampler(client))`.
+
+Written for Transformers 5. `generate` prepares inputs, cache and stopping criteria as always; the tokens are
+Sortition's.
+What `generate` would have done to the scores, it says by a list of logits processors; each of them is honoured by the
+parameter that means the same, or refused by name. None of them runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+import numpy
+import torch
+from transformers.generation import logits_process as processors
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from sortition._native import Draw
+from sortition.client import Client
+from sortition.errors import Error
+from sortition.local import Sampler
+from sortition.masks import pack_mask
+
+# Of processors that carry one number: the attribute, and the parameter that means the same.
+_PLAIN = {
+    processors.RepetitionPenaltyLogitsProcessor: ("penalty", "repetition_penalty"),
+    processors.NoRepeatNGramLogitsProcessor: ("ngram_size", "no_repeat_ngram_size"),
+    processors.TemperatureLogitsWarper: ("temperature", "temperature"),
+    processors.TopKLogitsWarper: ("top_k", "top_k"),
+    processors.TopPLogitsWarper: ("top_p", "top_p"),
+    processors.MinPLogitsWarper: ("min_p", "min_p"),
+    processors.TopHLogitsWarper: ("top_h", "top_h"),
+    processors.TypicalLogitsWarper: ("mass", "typical_p"),
+    processors.EpsilonLogitsWarper: ("epsilon", "epsilon_cutoff"),
+    processors.EtaLogitsWarper: ("epsilon", "eta_cutoff"),
+}
+_FILTERS = {"top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
+# These change nothing that the law does not do anyway: its probabilities are those of the kept tokens.
+_WITHOUT_EFFECT = (processors.LogitNormalization,)
+
+
+class Plan:
+    """What a list of processors asks for: parameters of the sequences, and masks of single steps."""
+
+    def __init__(self, processor_list: Sequence[Any], do_sample: bool):
+        self.parameters: Dict[str, Any] = {} if do_sample else {"temperature": 0.0}
+        self.ignored_prefix: Any = 0  # tokens at the start of a row, or of each row, that are no history
+        self._masks: List[Callable[[int, torch.Tensor, numpy.ndarray], None]] = []
+        for processor in processor_list:
+            self._add(processor)
+        if len(_FILTERS & self.parameters.keys()) > 1:
+            self.parameters["chain"] = {"preset": "PRESET_HF"}  # there order counts
+
+    def mask(self, row: int, tokens: torch.Tensor, vocabulary: int) -> Optional[numpy.ndarray]:
+        """Which tokens the next one may be, packed; None if all."""
+        if not self._masks:
+            return None
+        allowed = numpy.ones(vocabulary, bool)
+        for restrict in self._masks:
+            restrict(row, tokens, allowed)
+        return None if allowed.all() else pack_mask(allowed)
+
+    def _add(self, processor: Any) -> None:
+        kind = type(processor)
+        if kind in _PLAIN:
+            attribute, parameter = _PLAIN[kind]
+            self.parameters[parameter] = getattr(processor, attribute)
+            if getattr(processor, "prompt_ignore_length", None) is not None:
+                self.ignored_prefix = processor.prompt_ignore_length
+        elif kind is processors.MinLengthLogitsProcessor:
+            self._ban_until(processor.min_length, processor.eos_token_id)
+        elif kind is processors.MinNewTokensLengthLogitsProcessor:
+            self._ban_until(processor.prompt_length_to_skip + processor.min_new_tokens, processor.eos_token_id)
+        elif kind is processors.SuppressTokensLogitsProcessor:
+            self._ban(_ids(processor.suppress_tokens))
+        elif kind is processors.SequenceBiasLogitsProcessor:
+            self._add_bias(processor.sequence_bias)
+        elif kind is processors.NoBadWordsLogitsProcessor:
+            words = [list(word) for word in processor.sequence_bias]  # without those that are end tokens
+            self._ban([word[0] for word in words if len(word) == 1])
+            longer = [{"tokens": word} for word in words if len(word) > 1]
+            if longer:
+                self.parameters["bad_words"] = longer
+        elif kind is processors.PrefixConstrainedLogitsProcessor:
+            self._masks.append(_prefix_constraint(processor._prefix_allowed_tokens_fn))
+        elif kind not in _WITHOUT_EFFECT:
+            raise ValueError(f"{kind.__name__} has no counterpart in Sortition: generate without it")
+
+    def _ban(self, tokens: List[int]) -> None:
+        banned = self.parameters.setdefault("banned_token_ids", [])
+        banned += [token for token in dict.fromkeys(tokens) if token not in banned]
+
+    def _ban_until(self, length: int, end_tokens: torch.Tensor) -> None:
+        banned = _ids(end_tokens)
+
+        def restrict(_: int, tokens: torch.Tensor, allowed: numpy.ndarray) -> None:
+            if tokens.shape[0] < length:
+                allowed[banned] = False
+
+        self._masks.append(restrict)
+
+    def _add_bias(self, sequence_bias: Any) -> None:
+        pairs = sequence_bias.items() if isinstance(sequence_bias, dict) else sequence_bias
+        for tokens, bias in pairs:
+            if len(tokens) != 1:
+                raise ValueError("sequence_bias: Sortition has a bias of single tokens, not of sequences")
+            self.parameters.setdefault("logit_bias", []).append({"token": int(tokens[0]), "bias": float(bias)})
+
+
+def _ids(tokens: Any) -> List[int]:
+    return [int(token) for token in torch.as_tensor(tokens).reshape(-1)]
+
+
+def _prefix_constraint(allowed_tokens: Callable[[int, torch.Tensor], Any]) -> Callable[..., None]:
+    def restrict(row: int, tokens: torch.Tensor, allowed: numpy.ndarray) -> None:
+        may_follow = numpy.zeros_like(allowed)
+        may_follow[_ids(allowed_tokens(row, tokens))] = True
+        allowed &= may_follow
+
+    return restrict
+
+
+class SortitionSampler:
+    """A decoding method for `generate(custom_generate=...)`.
+
+    `sampler` is a Client or a local Sampler. With a `seed` every call draws alike, row i with choice index i; without
+    one it comes from torch's generator, so that torch.manual_seed decides. `sampling` are further fields of
+    SamplingParameters (frequency_penalty=0.3, processed_logprobs={}, ...). `on_step` is called after each step with its
+    draws, one for each row, None for rows that are finished. May be used again and again, by one thread at a time.
+    """
+
+    def __init__(self, sampler: Union[Client, Sampler], *, seed: Optional[int] = None,
+                 on_step: Optional[Callable[[List[Optional[Draw]]], None]] = None, timeout: Optional[float] = None,
+                 **sampling: Any):
+        self._sampler = sampler
+        self._seed = seed
+        self._on_step = on_step
+        self._timeout = timeout
+        self._sampling = sampling
+
+    def generate(self, model: Any, *inputs: Any, streamer: Any = None, **options: Any) -> Any:
+        """`model.generate(*inputs, **options)` with these tokens, streamed if there is a streamer.
+
+        The way to stream: Transformers 5 hands a streamer to its own decoding methods alone, not to `custom_generate`.
+        """
+        return model.generate(*inputs, streamer=streamer, custom_generate=functools.partial(self, streamer=streamer),
+                              **options)
+
+    @torch.no_grad()
+    def __call__(self, model: Any, input_ids: torch.Tensor, logits_processor: Sequence[Any] = (),
+                 stopping_criteria: Any = None, generation_config: Any = None, synced_gpus: bool = False,
+                 streamer: Any = None, **model_kwargs: Any) -> Any:
+        _refuse(generation_config, synced_gpus)
+        plan = Plan(logits_processor, generation_config.do_sample)
+        rows = input_ids.shape[0]
+        pad = generation_config._pad_token_tensor
+        kept_logits: Optional[List[torch.Tensor]] = [] if generation_config.output_logits else None
+        sequences: List[Any] = []
+        unfinished = torch.ones(rows, dtype=torch.bool, device=input_ids.device)
+        outputs = model._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True)
+        try:
+            while True:
+                model_kwargs = model._update_model_kwargs_for_generation(
+                    outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder)
+                logits = outputs.logits[:, -1]
+                if not sequences:
+                    sequences = self._open(plan, input_ids, logits.shape[-1])
+                if kept_logits is not None:
+                    kept_logits.append(logits.to(torch.float32, copy=True))
+                next_tokens = self._step(plan, sequences, input_ids, logits, unfinished, pad)
+                del outputs, logits
+                input_ids = torch.cat([input_ids, next_tokens[:, None]], dim=-1)
+                if streamer is not None:
+                    streamer.put(next_tokens.cpu())
+                unfinished = unfinished & ~stopping_criteria(input_ids, None)
+                if not unfinished.any():
+                    break
+                inputs = model.prepare_inputs_for_generation(
+                    input_ids, next_sequence_length=1 if model_kwargs.get("use_cache") else None, **model_kwargs)
+                outputs = model(**inputs, return_dict=True)
+        finally:
+            for sequence in sequences:
+                getattr(sequence, "close", lambda: None)()
+        if streamer is not None:
+            streamer.end()
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=input_ids, logits=tuple(kept_logits) if kept_logits else None,
+                                             past_key_values=model_kwargs.get("past_key_values"))
+        return input_ids
+
+    def _open(self, plan: Plan, input_ids: torch.Tensor, vocabulary: int) -> List[Any]:
+        # Of the CPU's generator, whatever device the model is on.
+        seed = self._seed if self._seed is not None else int(torch.randint(1 << 62, ()))
+        ignored = torch.as_tensor(plan.ignored_prefix).reshape(-1).expand(input_ids.shape[0]).tolist()
+        prompts = input_ids.tolist()
+        return [self._sampler.open(vocabulary_size=vocabulary, prompt=prompt[ignored[row]:], seed=seed,
+                                   choice_index=row, **{**plan.parameters, **self._sampling})
+                for row, prompt in enumerate(prompts)]
+
+    def _step(self, plan: Plan, sequences: List[Any], input_ids: torch.Tensor, logits: torch.Tensor,
+              unfinished: torch.Tensor, pad: Optional[torch.Tensor]) -> torch.Tensor:
+        vocabulary = logits.shape[-1]
+        live = unfinished.nonzero().reshape(-1).tolist()
+        on_host = logits.detach().cpu()
+        masks = [plan.mask(row, input_ids[row], vocabulary) for row in live]
+        outcomes = self._sampler.step([sequences[row] for row in live],
+                                      on_host if len(live) == len(sequences) else [on_host[row] for row in live],
+                                      allowed=masks if any(mask is not None for mask in masks) else None,
+                                      timeout=self._timeout)
+        draws: List[Optional[Draw]] = [None] * len(sequences)
+        for row, outcome in zip(live, outcomes):
+            if isinstance(outcome, Error):
+                raise outcome
+            draws[row] = outcome
+        if self._on_step is not None:
+            self._on_step(draws)
+        filler = 0 if pad is None else int(pad)
+        tokens = [filler if draw is None else draw.token for draw in draws]
+        return torch.tensor(tokens, dtype=input_ids.dtype, device=input_ids.device)
+
+
+def _refuse(config: Any, synced_gpus: bool) -> None:
+    """Options of GenerationConfig that no logits processor stands for, and that ask for more than tokens."""
+    if (config.num_beams or 1) > 1:
+        raise ValueError("num_beams: Sortition draws tokens, it does not search beams")
+    for name in ("penalty_alpha", "dola_layers", "prompt_lookup_num_tokens", "output_scores", "output_attentions",
+                 "output_hidden_states", "assistant_early_exit"):
+        if getattr(config, name, None):
+            raise ValueError(f"{name} has no counterpart in Sortition: generate without it")
+    if synced_gpus:
+        raise ValueError("synced_gpus has no counterpart in Sortition: generate without it")

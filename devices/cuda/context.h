@@ -1,0 +1,68 @@
+// A device's context with the kernels loaded: what all streams of a device share.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "devices/cuda/api.h"
+#include "devices/cuda/hardware.h"
+#include "kernels/cuda/input.h"
+#include "kernels/cuda/layout.h"
+
+namespace sortition::devices::cuda {
+
+// Thread-safe. It is the device's primary context, the one that other CUDA libraries of the process use, too.
+class Context {
+ public:
+  // Blocks for the time that the driver takes to load the kernels; seconds where it compiles them. FAILED_PRECONDITION
+  // where this build has no kernels, or the driver cannot run them.
+  static absl::StatusOr<std::shared_ptr<Context>> Create(const Api& api, const Hardware& hardware,
+                                                         std::span<const std::byte> image);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Api& api() const { return api_; }
+  const Hardware& hardware() const { return hardware_; }
+  ContextHandle handle() const { return handle_; }
+
+  // Puts the kernels for a batch of `rows` rows, whose states are ready, into the stream; `weighs`: the second one,
+  // too. The context is current. Does not wait; may be captured into a graph.
+  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, bool weighs,
+                      StreamHandle stream) const;
+
+ private:
+  Context(const Api& api, const Hardware& hardware) : api_(api), hardware_(hardware) {}
+  absl::Status Open(std::span<const std::byte> image);
+
+  const Api api_;
+  const Hardware hardware_;
+  ContextHandle handle_ = nullptr;
+  ModuleHandle module_ = nullptr;
+  FunctionHandle read_ = nullptr;
+  FunctionHandle weigh_ = nullptr;
+};
+
+// Makes a context current in this thread for as long as it lives.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Context& context) : CurrentContext(context.api(), context.handle()) {}
+  CurrentContext(const Api& api, ContextHandle handle) : api_(api), result_(api.CtxPushCurrent(handle)) {}
+  ~CurrentContext() {
+    ContextHandle popped = nullptr;
+    if (result_ == Result::kSuccess) api_.CtxPopCurrent(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+  absl::Status status() const { return ToStatus(api_, result_, "cuCtxPushCurrent"); }
+
+ private:
+  const Api& api_;
+  const Result result_;
+};
+
+}  // namespace sortition::devices::cuda

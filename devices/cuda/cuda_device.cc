@@ -1,0 +1,90 @@
+// Threads, and what is left of a device that is lost.
+#include "devices/cuda/cuda_device.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace sortition::devices {
+
+using cuda::Context;
+using cuda::Lane;
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Start(const cuda::Api& api, const cuda::Hardware& hardware,
+                                                              const CudaDeviceOptions& options) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice(hardware, options));
+  if (absl::Status status = device->Open(api, hardware); !status.ok()) return status;
+  return device;
+}
+
+CudaDevice::CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& options) : options_(options) {
+  SORTITION_CHECK(options.batches_in_flight >= 1 && options.max_batch_rows >= 1 && options.max_batch_rows <= 65535);
+  description_.name = options.name;
+  description_.kind = "cuda";
+  description_.hardware = absl::StrCat(hardware.name, ", ", hardware.uuid);
+  description_.max_batch_rows = options.max_batch_rows;
+  description_.batches_in_flight = options.batches_in_flight;
+}
+
+absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardware) {
+  auto context = Context::Create(api, hardware, options_.image);
+  if (!context.ok()) return context.status();
+  for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
+    auto lane = Lane::Create(*context, options_.max_batch_bytes);
+    if (!lane.ok()) return lane.status();
+    lanes_.push_back(*std::move(lane));
+  }
+  for (const auto& lane : lanes_) threads_.emplace_back([this, lane = lane.get()] { Run(lane); });
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void CudaDevice::Submit(std::vector<DeviceRow> rows, Done done) {
+  SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(!stopping_);
+  queue_.push_back({std::move(rows), std::move(done)});
+}
+
+CudaDevice::Batch CudaDevice::TakeBatch() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &CudaDevice::BatchOrStop));
+  if (queue_.empty()) return {};
+  Batch batch = std::move(queue_.front());
+  queue_.pop_front();
+  return batch;
+}
+
+// The reason why the device is lost, if it is; `status` otherwise.
+absl::Status CudaDevice::LostOr(absl::Status status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lost_.ok()) return lost_;
+    if (!absl::IsUnavailable(status)) return status;
+    lost_ = status;
+  }
+  if (options_.lost != nullptr) options_.lost(status);
+  return status;
+}
+
+void CudaDevice::Run(Lane* lane) {
+  for (Batch batch = TakeBatch(); batch.done != nullptr; batch = TakeBatch()) {
+    BatchResult result;
+    result.status = LostOr(absl::OkStatus());
+    if (result.status.ok()) {
+      result.status = LostOr(lane->Run(batch.rows, &result.answers, &result.kernel_nanoseconds));
+    }
+    if (!result.status.ok()) result.answers.clear();
+    std::exchange(batch.done, nullptr)(std::move(result));
+  }
+}
+
+}  // namespace sortition::devices

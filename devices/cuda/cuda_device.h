@@ -1,0 +1,73 @@
+// A CUDA device: one thread for each batch in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "devices/cuda/context.h"
+#include "devices/cuda/lane.h"
+#include "devices/device.h"
+#include "kernels/cuda/image.h"
+
+namespace sortition::devices {
+
+struct CudaDeviceOptions {
+  std::string name = "cuda0";
+  uint32_t max_batch_rows = 1024;
+  uint32_t batches_in_flight = 2;
+  uint64_t max_batch_bytes = 512 << 20;  // of device memory; a batch that needs more runs in slices
+  std::span<const std::byte> image = kernels::cuda::Image();
+  // Called once, on a thread of the device's, when the driver has lost the device to this process: nothing but a new
+  // process brings it back.
+  std::function<void(const absl::Status&)> lost = nullptr;
+};
+
+// Thread-safe. A batch that ends with an error leaves no trace. UNAVAILABLE means that the device is lost to this
+// process: so end all batches in flight, and all later ones at once.
+//
+// Destruction finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs
+// meanwhile must not submit. Not to be destroyed from within `done`.
+class CudaDevice final : public Device {
+ public:
+  // Blocks for as long as the driver takes to load the kernels. The error says what it failed at.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Start(const cuda::Api& api, const cuda::Hardware& hardware,
+                                                           const CudaDeviceOptions& options);
+  ~CudaDevice() override;
+
+  const DeviceDescription& description() const override { return description_; }
+  void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Batch {
+    std::vector<DeviceRow> rows;
+    Done done;
+  };
+
+  CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& options);
+  absl::Status Open(const cuda::Api& api, const cuda::Hardware& hardware);
+  void Run(cuda::Lane* lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  Batch TakeBatch() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool BatchOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+  absl::Status LostOr(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const CudaDeviceOptions options_;
+  DeviceDescription description_;
+  std::vector<std::unique_ptr<cuda::Lane>> lanes_;
+  absl::Mutex mutex_;
+  std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sortition::devices

@@ -1,0 +1,76 @@
+// What the driver says of its devices.
+#include "devices/cuda/hardware.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace sortition::devices::cuda {
+namespace {
+
+constexpr uint32_t kLeastCapability = 80;
+
+std::string UuidText(const Uuid& uuid) {
+  const std::string hex = absl::BytesToHexString({reinterpret_cast<const char*>(uuid.bytes), std::size(uuid.bytes)});
+  return absl::StrCat("GPU-", hex.substr(0, 8), "-", hex.substr(8, 4), "-", hex.substr(12, 4), "-", hex.substr(16, 4),
+                      "-", hex.substr(20));
+}
+
+absl::StatusOr<Hardware> Describe(const Api& api, int ordinal) {
+  Hardware hardware;
+  hardware.index = uint32_t(ordinal);
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGet(&hardware.handle, ordinal));
+  char name[256] = {};
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetName(name, sizeof(name) - 1, hardware.handle));
+  hardware.name = name;
+  Uuid uuid = {};
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetUuid(&uuid, hardware.handle));
+  hardware.uuid = UuidText(uuid);
+  size_t bytes = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceTotalMem(&bytes, hardware.handle));
+  hardware.memory_bytes = bytes;
+  int value = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetAttribute(&value, DeviceAttribute::kMultiprocessors, hardware.handle));
+  hardware.multiprocessors = uint32_t(value);
+  int minor = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api,
+                                 DeviceGetAttribute(&value, DeviceAttribute::kComputeCapabilityMajor, hardware.handle));
+  SORTITION_CUDA_RETURN_IF_ERROR(api,
+                                 DeviceGetAttribute(&minor, DeviceAttribute::kComputeCapabilityMinor, hardware.handle));
+  hardware.capability = uint32_t(10 * value + minor);
+  return hardware;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api) {
+  int count = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetCount(&count));
+  std::vector<Hardware> hardware;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    auto one = Describe(api, ordinal);
+    if (!one.ok()) return one.status();
+    if (one->capability >= kLeastCapability) hardware.push_back(*std::move(one));
+  }
+  return hardware;
+}
+
+std::vector<Hardware> Matching(const std::string& wanted, const std::vector<Hardware>& hardware) {
+  uint32_t index = 0;
+  const bool is_index = absl::SimpleAtoi(wanted, &index);
+  const std::string text = absl::AsciiStrToLower(wanted);
+  std::vector<Hardware> matching;
+  for (const Hardware& one : hardware) {
+    const std::string uuid = absl::AsciiStrToLower(one.uuid);
+    const bool matches =
+        wanted.empty() || (is_index ? one.index == index
+                                    : absl::StartsWith(uuid, text) || absl::StartsWith(uuid, "gpu-" + text) ||
+                                          absl::StrContains(absl::AsciiStrToLower(one.name), text));
+    if (matches) matching.push_back(one);
+  }
+  return matching;
+}
+
+}  // namespace sortition::devices::cuda

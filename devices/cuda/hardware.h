@@ -1,0 +1,31 @@
+// The CUDA devices of a machine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "devices/cuda/api.h"
+
+namespace sortition::devices::cuda {
+
+struct Hardware {
+  DeviceHandle handle = 0;
+  uint32_t index = 0;  // in the driver's order, which CUDA_VISIBLE_DEVICES changes
+  std::string name;
+  std::string uuid;  // "GPU-…", as nvidia-smi prints it
+  uint32_t multiprocessors = 1;
+  uint32_t capability = 0;  // 90: compute capability 9.0
+  uint64_t memory_bytes = 0;
+};
+
+// Devices of compute capability 8.0 or later.
+absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api);
+
+// Those that `wanted` means: all if it is empty, the one at that index if it is a number, otherwise those whose UUID
+// begins with it ("GPU-" may be left out) or whose name has it, whatever the case.
+std::vector<Hardware> Matching(const std::string& wanted, const std::vector<Hardware>& hardware);
+
+}  // namespace sortition::devices::cuda

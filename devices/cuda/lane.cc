@@ -1,0 +1,139 @@
+// A batch's way over the device: upload, kernels, download.
+#include "devices/cuda/lane.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace sortition::devices::cuda {
+
+using kernels::cuda::Slice;
+
+namespace {
+
+void CopySegments(const DeviceRow& row, std::byte* to, size_t bytes) {
+  for (const ByteSegment& segment : row.segments) {
+    const size_t part = std::min(segment.size, bytes);
+    if (part != 0) std::memcpy(to, segment.data, part);
+    to += part;
+    bytes -= part;
+  }
+  SORTITION_CHECK(bytes == 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes) {
+  const CurrentContext current(*context);
+  if (!current.status().ok()) return current.status();
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes));
+  if (absl::Status status = lane->Open(); !status.ok()) return status;
+  return lane;
+}
+
+absl::Status Lane::Open() {
+  const Api& api = context_->api();
+  SORTITION_CUDA_RETURN_IF_ERROR(api, StreamCreate(&stream_, kStreamNonBlocking));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventCreate(&start_, kEventDefault));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventCreate(&end_, kEventDefault));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventCreate(&done_, kEventBlockingSync));
+  upload_ = std::make_unique<DeviceMemory>(context_, stream_);
+  work_ = std::make_unique<DeviceMemory>(context_, stream_);
+  download_ = std::make_unique<DeviceMemory>(context_, stream_);
+  host_upload_ = std::make_unique<PinnedMemory>(context_);
+  host_download_ = std::make_unique<PinnedMemory>(context_);
+  return absl::OkStatus();
+}
+
+Lane::~Lane() {
+  const CurrentContext current(*context_);
+  const Api& api = context_->api();
+  upload_.reset();
+  work_.reset();
+  download_.reset();
+  host_upload_.reset();
+  host_download_.reset();
+  for (const EventHandle event : {start_, end_, done_}) {
+    if (event != nullptr) api.EventDestroy(event);
+  }
+  if (stream_ != nullptr) api.StreamDestroy(stream_);
+}
+
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers,
+                       uint64_t* nanoseconds) {
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  uint64_t most_bytes = most_bytes_;
+  while (!rows.empty()) {
+    size_t taken = 0;
+    const absl::Status status = RunSlice(rows, most_bytes, &taken, answers, nanoseconds);
+    if (absl::IsResourceExhausted(status) && taken > 1) {
+      most_bytes /= 2;
+      continue;
+    }
+    if (!status.ok()) return status;
+    rows = rows.subspan(taken);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
+                            std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds) {
+  // Kernels read the device's copy; the request's own pointer only has to be one.
+  std::vector<kernels::RowRequest> requests;
+  requests.reserve(rows.size());
+  Slice slice;
+  for (const DeviceRow& row : rows) {
+    requests.push_back(row.request);
+    requests.back().logits = row.segments.front().data;
+    // One row is tried whatever it takes.
+    if (!slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes)) break;
+  }
+  *taken = slice.rows();
+  if (absl::Status status = Reserve(slice); !status.ok()) return status;
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    size_t bytes = 0;
+    std::byte* const to = slice.LogitsOf(row, host_upload_->data(), &bytes);
+    CopySegments(rows[row], to, bytes);
+  }
+  slice.WriteInputs(host_upload_->data(), upload_->address(), work_->address(), download_->address());
+  if (absl::Status status = Submit(slice); !status.ok()) return status;
+
+  const Api& api = context_->api();
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventSynchronize(done_));
+  float milliseconds = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
+  *nanoseconds += uint64_t(double(milliseconds) * 1e6);
+  for (uint32_t row = 0; row < slice.rows(); ++row) answers->push_back(slice.AnswerOf(row, host_download_->data()));
+  return absl::OkStatus();
+}
+
+absl::Status Lane::Reserve(const Slice& slice) {
+  if (absl::Status status = host_upload_->Reserve(slice.upload_bytes()); !status.ok()) return status;
+  if (absl::Status status = host_download_->Reserve(slice.download_bytes()); !status.ok()) return status;
+  if (absl::Status status = upload_->Reserve(slice.upload_bytes()); !status.ok()) return status;
+  if (absl::Status status = work_->Reserve(slice.work_bytes()); !status.ok()) return status;
+  return download_->Reserve(slice.download_bytes());
+}
+
+absl::Status Lane::Submit(const Slice& slice) {
+  const Api& api = context_->api();
+  const uint32_t multiprocessors = context_->hardware().multiprocessors;
+  SORTITION_CUDA_RETURN_IF_ERROR(
+      api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), slice.upload_bytes(), stream_));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, slice.states_bytes(), stream_));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
+  const kernels::cuda::BatchView view =
+      slice.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
+  absl::Status status =
+      context_->Launch(view, slice.rows(), slice.geometry(multiprocessors).chunks, slice.weighs(), stream_);
+  if (!status.ok()) return status;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(end_, stream_));
+  SORTITION_CUDA_RETURN_IF_ERROR(
+      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), slice.download_bytes(), stream_));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(done_, stream_));
+  return absl::OkStatus();
+}
+
+}  // namespace sortition::devices::cuda

@@ -1,0 +1,55 @@
+// One batch in flight: its stream, events and memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "devices/cuda/context.h"
+#include "devices/cuda/memory.h"
+#include "devices/device.h"
+#include "kernels/cuda/slice.h"
+
+namespace sortition::devices::cuda {
+
+// Not thread-safe; several lanes of one context may run at once.
+class Lane {
+ public:
+  // `most_bytes` of device memory that a batch may take; one that needs more runs in slices.
+  static absl::StatusOr<std::unique_ptr<Lane>> Create(std::shared_ptr<Context> context, uint64_t most_bytes);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
+  // Blocks until they are there. Where the device has less memory than a slice takes, slices become smaller. An error
+  // leaves some rows out; if it is UNAVAILABLE, the device is lost to this process.
+  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+
+ private:
+  Lane(std::shared_ptr<Context> context, uint64_t most_bytes) : context_(std::move(context)), most_bytes_(most_bytes) {}
+  absl::Status Open();
+  // Samples as many rows, from the first, as fit `most_bytes`; `*taken` of them.
+  absl::Status RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
+                        std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+  absl::Status Reserve(const kernels::cuda::Slice& slice);
+  absl::Status Submit(const kernels::cuda::Slice& slice);
+
+  const std::shared_ptr<Context> context_;
+  const uint64_t most_bytes_;
+  StreamHandle stream_ = nullptr;
+  EventHandle start_ = nullptr;  // of the kernels
+  EventHandle end_ = nullptr;
+  EventHandle done_ = nullptr;  // with the download
+  // After `stream_`, which they are freed on.
+  std::unique_ptr<DeviceMemory> upload_;
+  std::unique_ptr<DeviceMemory> work_;
+  std::unique_ptr<DeviceMemory> download_;
+  std::unique_ptr<PinnedMemory> host_upload_;
+  std::unique_ptr<PinnedMemory> host_download_;
+};
+
+}  // namespace sortition::devices::cuda

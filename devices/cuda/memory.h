@@ -1,0 +1,53 @@
+// Memory that belongs to one stream, on the device and on the host, grown to the largest batch that there was.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "devices/cuda/context.h"
+
+namespace sortition::devices::cuda {
+
+// On the device, from the driver's stream-ordered pool. Not thread-safe; the context is current in every call.
+class DeviceMemory {
+ public:
+  DeviceMemory(std::shared_ptr<Context> context, StreamHandle stream) : context_(std::move(context)), stream_(stream) {}
+  ~DeviceMemory() { Free(); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  // `bytes` of it at least; what it held is lost where it grows. An error leaves none.
+  absl::Status Reserve(uint64_t bytes);
+  DevicePointer address() const { return address_; }
+
+ private:
+  void Free();
+
+  const std::shared_ptr<Context> context_;
+  const StreamHandle stream_;
+  DevicePointer address_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+// On the host, where the device copies from and to without the processor. Likewise.
+class PinnedMemory {
+ public:
+  explicit PinnedMemory(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  ~PinnedMemory() { Free(); }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  absl::Status Reserve(uint64_t bytes);
+  std::byte* data() const { return data_; }
+
+ private:
+  void Free();
+
+  const std::shared_ptr<Context> context_;
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace sortition::devices::cuda

@@ -1,0 +1,261 @@
+// Validation of tasks: scores, chains and trees of drafts, drafters' probabilities, masks.
+#include "service/request/position_request.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/law/law.h"
+#include "service/request/checks.h"
+
+namespace sortition::service {
+namespace {
+
+template <typename Tokens>
+std::optional<Refusal> CheckTokens(const Tokens& tokens, uint32_t most, const SequenceSpec& spec,
+                                   const std::string& field) {
+  if (tokens.empty()) return MissingField(field);
+  if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), most, field)) return refusal;
+  for (int i = 0; i < tokens.size(); ++i) {
+    if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, field, i)) return refusal;
+  }
+  return std::nullopt;
+}
+
+Refusal Contradiction(std::string field, absl::string_view why) {
+  return Refusal{Reason::kContradiction, std::move(field), "", std::string(why)};
+}
+
+std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, const std::string& path,
+                                 PositionPlan* plan) {
+  const std::string field = path + ".mode";
+  switch (mode) {
+    case v1::VERIFY_MODE_GREEDY:
+      if (!spec.parameters.greedy) return Contradiction(field, "the sequence's temperature is not 0");
+      plan->kind = PositionPlan::Kind::kCompare;
+      return std::nullopt;
+    case v1::VERIFY_MODE_COUPLED:
+      plan->kind = PositionPlan::Kind::kCompare;
+      return std::nullopt;
+    case v1::VERIFY_MODE_REJECTION:
+      plan->kind = PositionPlan::Kind::kReject;
+      return std::nullopt;
+    default:
+      return MissingField(field);
+  }
+}
+
+std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, uint32_t draft, const std::string& field,
+                                   const SequenceSpec& spec, const Limits& limits, SparseDraft* sparse) {
+  const std::string tokens = field + ".tokens";
+  if (auto refusal = CheckTokens(message.tokens(), limits.max_listed_tokens, spec, tokens)) return refusal;
+  if (message.probabilities_size() != message.tokens_size()) {
+    return Refusal{Reason::kOutOfRange, field + ".probabilities", absl::StrCat(message.tokens_size(), " entries"),
+                   absl::StrCat("has ", message.probabilities_size(), " entries; there is one for each token")};
+  }
+  std::vector<std::pair<uint32_t, uint32_t>> entries;
+  uint64_t units = 0;
+  for (int i = 0; i < message.tokens_size(); ++i) {
+    const float q = message.probabilities(i);
+    if (auto refusal = CheckRange(q, 0.0f, 1.0f, absl::StrCat(field, ".probabilities[", i, "]"))) return refusal;
+    // -0 is 0.
+    entries.emplace_back(message.tokens(i), std::bit_cast<uint32_t>(q) & 0x7fffffffu);
+    units += law::ProbabilityUnits(entries.back().second);
+  }
+  if (!law::IsWhole(units)) {
+    return Refusal{Reason::kOutOfRange, field + ".probabilities", "a sum of 1 within 0.01",
+                   "the probabilities do not sum to 1"};
+  }
+  std::ranges::sort(entries);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto& [token, bits] = entries[i];
+    if (i > 0 && entries[i - 1].first == token) {
+      return Contradiction(tokens, absl::StrCat("token id ", token, " is listed twice"));
+    }
+    if (bits == 0) continue;
+    sparse->tokens.push_back(token);
+    sparse->bits.push_back(bits);
+  }
+  if (std::ranges::binary_search(sparse->tokens, draft)) return std::nullopt;
+  return Contradiction(field, absl::StrCat("token id ", draft, " was drafted with probability 0"));
+}
+
+std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyChain& chain, const std::string& path,
+                                               const StepShape& shape, const SequenceSpec& spec, const Limits& limits,
+                                               PositionPlan* plan) {
+  const std::string row_field = path + ".draft_row";
+  const std::string sparse_field = path + ".sparse_probabilities";
+  const bool is_sparse = chain.sparse_probabilities_size() > 0;
+  if (!chain.has_draft_row() && !is_sparse) return std::nullopt;
+  if (plan->kind != PositionPlan::Kind::kReject) {
+    return Contradiction(is_sparse ? sparse_field : row_field, "the mode looks at no draft probabilities");
+  }
+  if (chain.has_draft_row() && is_sparse) return Contradiction(sparse_field, "there is a draft_row, too");
+  const uint32_t drafts = plan->drafts();
+  if (chain.has_draft_row()) {
+    if (!shape.draft_payload) return MissingField("step.draft_probabilities");
+    if (chain.draft_row() >= shape.draft_rows || drafts > shape.draft_rows - chain.draft_row()) {
+      return Refusal{Reason::kOutOfRange, row_field, absl::StrCat("<= ", shape.draft_rows, " - ", drafts),
+                     absl::StrCat("the step has ", shape.draft_rows, " rows of draft probabilities")};
+    }
+    plan->draft_row = chain.draft_row();
+    return std::nullopt;
+  }
+  if (static_cast<uint32_t>(chain.sparse_probabilities_size()) != drafts) {
+    return Refusal{Reason::kOutOfRange, sparse_field, absl::StrCat(drafts, " entries"),
+                   absl::StrCat("has ", chain.sparse_probabilities_size(), " entries; there is one for each draft")};
+  }
+  plan->sparse.resize(drafts);
+  for (uint32_t i = 0; i < drafts; ++i) {
+    if (auto refusal = ParseSparse(chain.sparse_probabilities(static_cast<int>(i)), plan->ahead.tokens[i],
+                                   absl::StrCat(sparse_field, "[", i, "]"), spec, limits, &plan->sparse[i])) {
+      return refusal;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParseChain(const v1::VerifyChain& chain, const std::string& path, const StepShape& shape,
+                                  const SequenceSpec& spec, const Limits& limits, PositionPlan* plan) {
+  if (auto refusal = CheckTokens(chain.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
+  if (auto refusal = ParseMode(chain.mode(), spec, path, plan)) return refusal;
+  plan->ahead = TokenTree::Chain({chain.draft_tokens().begin(), chain.draft_tokens().end()});
+  plan->return_probabilities = chain.return_probabilities();
+  return ParseDraftProbabilities(chain, path, shape, spec, limits, plan);
+}
+
+std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& path, const SequenceSpec& spec,
+                                 PositionPlan* plan) {
+  if (auto refusal = CheckTokens(tree.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
+  if (auto refusal = ParseMode(tree.mode(), spec, path, plan)) return refusal;
+  if (tree.has_draft_row()) return NotImplemented(path + ".draft_row");
+  // Of certain drafts, to reject one after the other is to draw and to look whether one of them was drawn.
+  plan->kind = PositionPlan::Kind::kCompare;
+  plan->is_tree = true;
+  plan->return_probabilities = tree.return_probabilities();
+  if (tree.parents_size() != tree.draft_tokens_size()) {
+    return Refusal{Reason::kOutOfRange, path + ".parents", absl::StrCat(tree.draft_tokens_size(), " entries"),
+                   absl::StrCat("has ", tree.parents_size(), " entries; there is one for each draft")};
+  }
+  std::set<std::pair<int32_t, uint32_t>> continuations;
+  for (int i = 0; i < tree.parents_size(); ++i) {
+    const std::string field = absl::StrCat(path, ".parents[", i, "]");
+    if (auto refusal = CheckRange<int32_t>(tree.parents(i), -1, i - 1, field)) return refusal;
+    if (!continuations.emplace(tree.parents(i), tree.draft_tokens(i)).second) {
+      return Contradiction(absl::StrCat(path, ".draft_tokens[", i, "]"), "its parent has this continuation already");
+    }
+  }
+  plan->ahead.tokens.assign(tree.draft_tokens().begin(), tree.draft_tokens().end());
+  plan->ahead.parents.assign(tree.parents().begin(), tree.parents().end());
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& path, const SequenceSpec& spec,
+                                  PositionPlan* plan) {
+  if (auto refusal = CheckTokens(score.tokens(), kMaxScoreTokens, spec, path + ".tokens")) return refusal;
+  plan->kind = PositionPlan::Kind::kScore;
+  plan->scored.assign(score.tokens().begin(), score.tokens().end());
+  plan->ahead = TokenTree::Chain({score.tokens().begin(), score.tokens().end() - 1});
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& field, const StepShape& shape,
+                                 const SequenceSpec& spec, const Limits& limits, PositionMask* parsed) {
+  switch (mask.kind_case()) {
+    case v1::RowMask::KIND_NOT_SET:
+      return MissingField(field + ".kind");
+    case v1::RowMask::kUploadedMaskId:
+      return NotImplemented(field + ".uploaded_mask_id");
+    case v1::RowMask::kMaskRow:
+      if (!shape.mask_payload) return MissingField("step.masks");
+      if (mask.mask_row() >= shape.mask_rows) {
+        return Refusal{Reason::kOutOfRange, field + ".mask_row", absl::StrCat("< ", shape.mask_rows),
+                       absl::StrCat("the step has ", shape.mask_rows, " mask rows")};
+      }
+      parsed->mask_row = mask.mask_row();
+      return std::nullopt;
+    case v1::RowMask::kAllowedTokens:
+      break;
+  }
+  const auto& tokens = mask.allowed_tokens().tokens();
+  const std::string at = field + ".allowed_tokens.tokens";
+  if (auto refusal = CheckCount(tokens.size(), limits.max_listed_tokens, at)) return refusal;
+  for (int i = 0; i < tokens.size(); ++i) {
+    if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, at, i)) return refusal;
+  }
+  parsed->has_allowed_tokens = true;
+  std::vector<uint32_t>& allowed = parsed->allowed_tokens;
+  allowed.assign(tokens.begin(), tokens.end());
+  std::ranges::sort(allowed);
+  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+  return std::nullopt;
+}
+
+template <typename Masks>
+std::optional<Refusal> ParseMasks(const v1::StepRow& row, const std::string& path, const Masks& masks,
+                                  const std::string& masks_field, const StepShape& shape, const SequenceSpec& spec,
+                                  const Limits& limits, PositionPlan* plan) {
+  if (row.has_mask()) {
+    if (!masks.empty()) return Contradiction(masks_field, "the row has a mask for all positions, too");
+    return ParseMask(row.mask(), path + ".mask", shape, spec, limits, &plan->masks.emplace_back());
+  }
+  if (masks.empty()) return std::nullopt;
+  if (static_cast<uint32_t>(masks.size()) != plan->positions()) {
+    return Refusal{Reason::kOutOfRange, masks_field, absl::StrCat(plan->positions(), " entries"),
+                   absl::StrCat("has ", masks.size(), " entries; there is one for each draft and one more")};
+  }
+  for (int i = 0; i < masks.size(); ++i) {
+    if (auto refusal = ParseMask(masks[i], absl::StrCat(masks_field, "[", i, "]"), shape, spec, limits,
+                                 &plan->masks.emplace_back())) {
+      return refusal;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+uint64_t TensorRowsOf(const v1::StepRow& row) {
+  switch (row.task_case()) {
+    case v1::StepRow::kScore:
+      return static_cast<uint64_t>(std::max(row.score().tokens_size(), 1));
+    case v1::StepRow::kVerifyChain:
+      return static_cast<uint64_t>(row.verify_chain().draft_tokens_size()) + 1;
+    case v1::StepRow::kVerifyTree:
+      return static_cast<uint64_t>(row.verify_tree().draft_tokens_size()) + 1;
+    case v1::StepRow::kDraw:
+    case v1::StepRow::TASK_NOT_SET:
+      break;
+  }
+  return 1;
+}
+
+std::optional<Refusal> ParsePositions(const v1::StepRow& row, const std::string& path, const StepShape& shape,
+                                      const SequenceSpec& spec, const Limits& limits, PositionPlan* plan) {
+  const google::protobuf::RepeatedPtrField<v1::RowMask> none;
+  const std::string chain = path + ".verify_chain";
+  const std::string tree = path + ".verify_tree";
+  std::optional<Refusal> refusal;
+  switch (row.task_case()) {
+    case v1::StepRow::kDraw:
+    case v1::StepRow::TASK_NOT_SET:
+      break;
+    case v1::StepRow::kScore:
+      refusal = ParseScore(row.score(), path + ".score", spec, plan);
+      break;
+    case v1::StepRow::kVerifyChain:
+      refusal = ParseChain(row.verify_chain(), chain, shape, spec, limits, plan);
+      if (refusal) return refusal;
+      return ParseMasks(row, path, row.verify_chain().masks(), chain + ".masks", shape, spec, limits, plan);
+    case v1::StepRow::kVerifyTree:
+      refusal = ParseTree(row.verify_tree(), tree, spec, plan);
+      if (refusal) return refusal;
+      return ParseMasks(row, path, row.verify_tree().masks(), tree + ".masks", shape, spec, limits, plan);
+  }
+  if (refusal) return refusal;
+  return ParseMasks(row, path, none, "", shape, spec, limits, plan);
+}
+
+}  // namespace sortition::service

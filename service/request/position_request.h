@@ -1,0 +1,23 @@
+// The task of a row, validated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/request/position_plan.h"
+#include "service/request/step_request.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// How many tensor rows a row's task takes.
+uint64_t TensorRowsOf(const v1::StepRow& row);
+
+// Fills `*plan` with the row's task and masks. `path` is the row's own. Thread-safe.
+std::optional<Refusal> ParsePositions(const v1::StepRow& row, const std::string& path, const StepShape& shape,
+                                      const SequenceSpec& spec, const Limits& limits, PositionPlan* plan);
+
+}  // namespace sortition::service

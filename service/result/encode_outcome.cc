@@ -1,0 +1,173 @@
+// Integers to logprobs, kept sets to pieces.
+#include "service/result/encode_outcome.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/law/chain.h"
+#include "kernels/law/logprob.h"
+#include "kernels/law/row_law.h"
+#include "service/result/encode.h"
+
+namespace sortition::service {
+namespace {
+
+using kernels::RowAnswer;
+using kernels::RowParameters;
+
+// The messages of one row's answer.
+class Pieces {
+ public:
+  Pieces(RowPlace place, google::protobuf::RepeatedPtrField<v1::RowResult>* results)
+      : place_(place), results_(*results) {
+    Add();
+  }
+  v1::RowResult& last() { return *results_.Mutable(results_.size() - 1); }
+  uint32_t room() const { return room_; }
+  void Take(uint32_t tokens) { room_ -= tokens; }
+
+  // The last message is full: another one of the same kind follows.
+  void Continue() {
+    switch (last().outcome_case()) {
+      case v1::RowResult::kDraw:
+        last().mutable_draw()->set_continues(true);
+        Add()->mutable_draw();
+        break;
+      case v1::RowResult::kScore:
+        last().mutable_score()->set_continues(true);
+        Add()->mutable_score();
+        break;
+      default:
+        last().mutable_verify()->set_continues(true);
+        Add()->mutable_verify();
+        break;
+    }
+  }
+
+ private:
+  v1::RowResult* Add() {
+    v1::RowResult* result = results_.Add();
+    result->set_row(place_.row);
+    result->set_step_id(place_.step_id);
+    room_ = kPieceTokens;
+    return result;
+  }
+
+  const RowPlace place_;
+  google::protobuf::RepeatedPtrField<v1::RowResult>& results_;
+  uint32_t room_ = 0;
+};
+
+void AddKept(uint32_t index, const kernels::TokenBits* tokens, uint32_t count, v1::RowResult* result) {
+  google::protobuf::RepeatedField<uint32_t>* to = nullptr;
+  if (result->has_draw()) {
+    to = result->mutable_draw()->mutable_kept_tokens();
+  } else {
+    v1::KeptTokens* kept =
+        result->has_score() ? result->mutable_score()->add_kept_tokens() : result->mutable_verify()->add_kept_tokens();
+    kept->set_index(index);
+    to = kept->mutable_tokens();
+  }
+  to->Reserve(static_cast<int>(count));
+  for (uint32_t i = 0; i < count; ++i) to->Add(tokens[i].token);
+}
+
+void EncodeKept(uint32_t index, const RowAnswer& answer, Pieces* pieces) {
+  const auto all = static_cast<uint32_t>(answer.kept_tokens.size());
+  for (uint32_t begin = 0; begin < all;) {
+    if (pieces->room() == 0) pieces->Continue();
+    const uint32_t count = std::min(all - begin, pieces->room());
+    AddKept(index, answer.kept_tokens.data() + begin, count, &pieces->last());
+    pieces->Take(count);
+    begin += count;
+  }
+}
+
+// Every live token's probability, from the list of those that are kept.
+std::vector<float> ProbabilitiesOf(const RowAnswer& answer, const RowParameters& parameters, uint32_t live_vocabulary) {
+  std::vector<float> probabilities(live_vocabulary);
+  const law::Scale scale = law::ProcessedScale(parameters, answer);
+  for (const kernels::TokenBits& token : answer.kept_tokens) {
+    probabilities[token.token] = law::Probability(token.bits, answer.processed.weight_sum, scale);
+  }
+  return probabilities;
+}
+
+void EncodeProbabilities(uint32_t index, const std::vector<float>& probabilities, Pieces* pieces) {
+  static_assert(std::endian::native == std::endian::little, "floats are sent as they lie in memory");
+  const auto all = static_cast<uint32_t>(probabilities.size());
+  for (uint32_t begin = 0; begin < all;) {
+    if (pieces->room() == 0) pieces->Continue();
+    const uint32_t count = std::min(all - begin, pieces->room());
+    v1::ProbabilityPiece* piece = pieces->last().mutable_verify()->add_probabilities();
+    piece->set_index(index);
+    piece->set_first_token(begin);
+    piece->mutable_probabilities()->assign(reinterpret_cast<const char*>(probabilities.data() + begin),
+                                           size_t{count} * sizeof(float));
+    pieces->Take(count);
+    begin += count;
+  }
+}
+
+// Of ScoreResult and VerifyResult: one entry for each answered position.
+template <typename Result>
+void EncodeRows(const std::vector<RowAnswer>& rows, const RowParameters& parameters, Result* result) {
+  for (const RowAnswer& answer : rows) {
+    if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->add_raw());
+    if (parameters.processed_logprob) {
+      EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->add_processed());
+    }
+    if (parameters.entropy) result->add_entropy(law::Entropy(answer.entropy));
+    if (parameters.kept_count) result->add_kept_count(answer.kept);
+  }
+}
+
+void EncodeVerify(const StepOutcome& outcome, const PositionPlan& plan, v1::VerifyResult* result) {
+  result->set_accepted(static_cast<uint32_t>(outcome.path.size()));
+  for (const RowAnswer& answer : outcome.rows) result->add_tokens(answer.token);
+  result->set_matched(static_cast<uint32_t>(std::ranges::count(outcome.matched, true)));
+  for (const bool matched : outcome.matched) result->add_position_matched(matched);
+  if (plan.is_tree) result->mutable_path()->Assign(outcome.path.begin(), outcome.path.end());
+}
+
+void EncodeFinish(const StepOutcome& outcome, const std::vector<uint32_t>& stop_tokens, v1::RowResult* result) {
+  const auto stops = [&](const RowAnswer& answer) { return std::ranges::binary_search(stop_tokens, answer.token); };
+  if (result->has_score() || !std::ranges::any_of(outcome.rows, stops)) return;
+  if (result->has_draw()) {
+    result->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  } else {
+    result->mutable_verify()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  }
+}
+
+}  // namespace
+
+void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
+                   std::optional<uint64_t> history_hash, RowPlace place,
+                   google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
+  SORTITION_CHECK(!outcome.rows.empty());
+  const RowParameters& parameters = spec.parameters;
+  Pieces pieces(place, results);
+  if (plan.kind == PositionPlan::Kind::kDraw) {
+    EncodeDraw(outcome.rows[0], parameters, history_hash, pieces.last().mutable_draw());
+  } else if (plan.kind == PositionPlan::Kind::kScore) {
+    EncodeRows(outcome.rows, parameters, pieces.last().mutable_score());
+  } else {
+    v1::VerifyResult* verify = pieces.last().mutable_verify();
+    EncodeVerify(outcome, plan, verify);
+    EncodeRows(outcome.rows, parameters, verify);
+    if (history_hash) verify->set_history_hash(*history_hash);
+  }
+  EncodeFinish(outcome, spec.stop_tokens, &pieces.last());
+  for (uint32_t i = 0; i < outcome.rows.size(); ++i) {
+    if (parameters.kept_tokens) EncodeKept(i, outcome.rows[i], &pieces);
+    if (!plan.return_probabilities) continue;
+    EncodeProbabilities(i, ProbabilitiesOf(outcome.rows[i], parameters, spec.live_vocabulary), &pieces);
+  }
+}
+
+}  // namespace sortition::service

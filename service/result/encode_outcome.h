@@ -1,0 +1,30 @@
+// What a row of a step came to, as messages: its tokens, and the logprobs, which are computed here, on the host, from
+// devices' integers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "google/protobuf/repeated_field.h"
+#include "kernels/row.h"
+#include "service/request/position_plan.h"
+#include "service/sequence/sequence.h"
+#include "service/sequence/sequence_spec.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Where a row's answer goes.
+struct RowPlace {
+  uint32_t row = 0;
+  uint64_t step_id = 0;
+};
+
+// Appends the answer in as many messages as it takes (`continues`): one holds at most kPieceTokens kept tokens or
+// probabilities. Answers what `spec` and `plan` ask for, and no more.
+inline constexpr uint32_t kPieceTokens = 1u << 16;
+void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
+                   std::optional<uint64_t> history_hash, RowPlace place,
+                   google::protobuf::RepeatedPtrField<v1::RowResult>* results);
+
+}  // namespace sortition::service

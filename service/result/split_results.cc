@@ -1,0 +1,37 @@
+// Rows to messages.
+#include "service/result/split_results.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sortition::service {
+
+std::vector<v1::StepResults> SplitResults(v1::StepResults results) {
+  std::vector<v1::StepResults> messages;
+  if (results.rows_size() <= 1 || results.ByteSizeLong() <= kAnswerBytes) {
+    messages.push_back(std::move(results));
+    return messages;
+  }
+  uint64_t bytes = kAnswerBytes;
+  for (v1::RowResult& row : *results.mutable_rows()) {
+    const uint64_t more = row.ByteSizeLong();
+    if (bytes + more > kAnswerBytes) {
+      messages.emplace_back().set_batch_id(results.batch_id());
+      bytes = 0;
+    }
+    bytes += more;
+    *messages.back().add_rows() = std::move(row);
+  }
+  return messages;
+}
+
+bool Continues(const v1::RowResult& row) {
+  return row.draw().continues() || row.score().continues() || row.verify().continues();
+}
+
+uint32_t AnsweredRows(const v1::StepResults& results) {
+  return static_cast<uint32_t>(
+      std::ranges::count_if(results.rows(), [](const v1::RowResult& row) { return !Continues(row); }));
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,67 @@
+// Forward and back by the state's own edits, so that every option that it keeps holds after drafts, too.
+#include "service/sequence/look_ahead.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace sortition::service {
+namespace {
+
+// A walk over the tree.
+class Walk {
+ public:
+  Walk(SequenceState* state, const TokenTree& tree) : state_(*state), tree_(tree) {}
+  ~Walk() { BackTo(0); }
+
+  // Goes to the position after token `index`.
+  void GoTo(int32_t index) {
+    std::vector<int32_t> way;
+    for (int32_t at = index; at >= 0; at = tree_.parents[static_cast<size_t>(at)]) way.push_back(at);
+    std::ranges::reverse(way);
+    const auto [here, there] = std::ranges::mismatch(way_, way);
+    BackTo(static_cast<size_t>(here - way_.begin()));
+    for (auto next = there; next != way.end(); ++next) {
+      edits_.push_back(state_.Edit(std::nullopt, {&tree_.tokens[static_cast<size_t>(*next)], 1}));
+    }
+    way_ = std::move(way);
+  }
+
+ private:
+  void BackTo(size_t length) {
+    for (; edits_.size() > length; edits_.pop_back()) state_.Revert(edits_.back());
+  }
+
+  SequenceState& state_;
+  const TokenTree& tree_;
+  std::vector<int32_t> way_;
+  std::vector<SequenceState::Undo> edits_;  // one for each token of the way
+};
+
+}  // namespace
+
+TokenTree TokenTree::Chain(std::vector<uint32_t> tokens) {
+  TokenTree tree;
+  tree.tokens = std::move(tokens);
+  for (size_t i = 0; i < tree.tokens.size(); ++i) tree.parents.push_back(static_cast<int32_t>(i) - 1);
+  return tree;
+}
+
+PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
+  SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
+  PositionViews views;
+  if (tree.tokens.empty()) {
+    views.push_back({state->LendPatches(), state->forced_token()});
+    return views;
+  }
+  Walk walk(state, tree);
+  for (int32_t index = -1; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
+    walk.GoTo(index);
+    views.push_back({state->LendPatches(), state->forced_token()});
+    state->LeaveLoan();
+  }
+  return views;
+}
+
+}  // namespace sortition::service

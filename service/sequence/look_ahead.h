@@ -1,0 +1,37 @@
+// What a sequence would see at positions that do not exist yet: after tokens that a drafter proposes, or that are
+// given.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "kernels/row.h"
+#include "service/sequence/sequence_state.h"
+
+namespace sortition::service {
+
+// Tokens that may follow the history. parents[i] < i is the token before tokens[i]; -1 is the history's last.
+struct TokenTree {
+  std::vector<uint32_t> tokens;
+  std::vector<int32_t> parents;
+
+  static TokenTree Chain(std::vector<uint32_t> tokens);
+  bool operator==(const TokenTree&) const = default;
+};
+
+// What a row at one position sees of the history.
+struct PositionView {
+  std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
+  std::optional<uint32_t> forced;  // the token that comes whatever the row says; the patches do not matter then
+};
+
+using PositionViews = absl::InlinedVector<PositionView, 1>;
+
+// The views at the history's end and after each token of the tree, tokens.size() + 1 of them. The state is the same
+// afterwards; what is lent is left to the borrower, unless there is no token: then it is as LendPatches says.
+PositionViews LookAhead(SequenceState* state, const TokenTree& tree);
+
+}  // namespace sortition::service

@@ -1,0 +1,29 @@
+// From what every position of a step's row came to, to what the row came to: which drafts are accepted.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/row.h"
+#include "service/refusal.h"
+#include "service/request/position_plan.h"
+#include "service/sequence/sequence.h"
+
+namespace sortition::service {
+
+using PositionResult = std::variant<kernels::RowAnswer, Refusal>;
+
+// A position without which there is no answer could not be served.
+struct FailedPosition {
+  uint32_t index = 0;
+  PositionResult why;  // a refusal, or an answer with an error
+};
+
+// `results`: one for each position of the plan; they are moved from. What stands behind the first draft that is not
+// accepted has no say, whether it was served or not. Pure.
+std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, absl::Span<PositionResult> results);
+
+}  // namespace sortition::service

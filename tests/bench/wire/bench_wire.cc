@@ -1,0 +1,331 @@
+// The data plane: what each way of getting logits to the service costs, beside the plainest way there is.
+//
+//   bench_wire [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
+//
+// The client's end and the server's run on one core each. Greedy rows: the service reads each float once, as the peers
+// do, so that what differs is the wire. Ratios are of medians; contenders take turns input by input.
+//
+// inline_tcp_1m, inline_uds_1m: GB/s of rows of 1 MB, eight to a turn, within the stream; baseline raw TCP.
+// inline_vs_protobuf_1m: inline_tcp_1m again; baseline the contract's messages as protobuf and gRPC carry them.
+// raw_uds_1m: a raw Unix socket beside raw TCP. shm_vs_tcp_1m: the rows copied into shared memory; baseline raw TCP.
+// shm_direct_vs_tcp_1m: the rows lie there already. cpu_s_per_gb_*: processor seconds of both ends for a GB.
+// shm_control: a step of one row of 64 floats that lies in shared memory, in microseconds; baseline a round trip over
+// a blocking futex. step_KIND_N: a step of N rows x 128256 bf16 (temperature, top-k, top-p, min-p); baseline the
+// kernels alone over the same rows on one thread. step_KIND_N_over: the difference. shm_vs_inprocess_64: 64 rows in
+// shared memory; baseline the same client in process; both with one kernel thread.
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "client/cpp/client.h"
+#include "client/demo/worker/server_process.h"
+#include "kernels/check.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/parameters.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/interleaved.h"
+#include "tests/bench/report.h"
+#include "tests/bench/wire/cores.h"
+#include "tests/bench/wire/peers.h"
+
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
+ABSL_FLAG(uint32_t, rounds, 10, "rounds over all inputs");
+ABSL_FLAG(int, client_core, 0, "core of the client");
+ABSL_FLAG(int, server_core, 1, "core of the server");
+
+namespace sortition::bench {
+namespace {
+
+using client::TransportKind;
+
+constexpr uint32_t kWide = 1 << 18;  // floats of a row of 1 MB
+constexpr size_t kWideRows = 32;
+constexpr size_t kAtOnce = 8;  // rows of 1 MB in flight
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kModelRows = 128;
+constexpr size_t kMostRows = 64;
+
+double OwnCpuSeconds() {
+  timespec time;
+  SORTITION_CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+v1::SamplingParameters ModelParameters() {
+  v1::SamplingParameters parameters;
+  parameters.set_temperature(0.8f);
+  parameters.set_top_k(50);
+  parameters.set_top_p(0.95f);
+  parameters.set_min_p(0.05f);
+  return parameters;
+}
+
+v1::SamplingParameters Greedy() {
+  v1::SamplingParameters parameters;
+  parameters.set_temperature(0);
+  return parameters;
+}
+
+// A client with its sequences.
+class Worker {
+ public:
+  // In process if `target` is empty.
+  Worker(const std::string& target, TransportKind kind, uint64_t message_bytes) {
+    client::ClientOptions options;
+    if (!target.empty()) options.targets = {target};
+    options.transport = kind;
+    options.message_bytes = message_bytes;
+    options.in_process_threads = 1;
+    auto client = target.empty() ? client::Client::InProcess(options) : client::Client::Connect(options);
+    if (!client.ok()) std::cerr << client.status() << "\n";
+    SORTITION_CHECK(client.ok());
+    client_ = *std::move(client);
+  }
+
+  void Open(size_t count, uint32_t vocabulary, const v1::SamplingParameters& parameters) {
+    for (size_t i = 0; i < count; ++i) {
+      client::SequenceOptions options;
+      options.request_id = absl::StrCat("bench-", vocabulary, "-", i);
+      options.parameters = parameters;
+      options.seed = i;
+      options.vocabulary_size = vocabulary;
+      auto opened = client_->Open(std::move(options));
+      SORTITION_CHECK(opened.ok());
+      sequences_.push_back(std::move(*opened));
+    }
+  }
+
+  // One row a batch, all in flight at once.
+  void StepEach(std::span<const std::span<const std::byte>> rows) {
+    absl::BlockingCounter left(static_cast<int>(rows.size()));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto done = [&left](const std::vector<client::RowOutcome>& outcomes) {
+        SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcomes[0]));
+        left.DecrementCount();
+      };
+      const client::Batch batch{v1::DTYPE_F32, kWide, {{sequences_[i].get(), rows[i].data()}}};
+      SORTITION_CHECK(client_->StepAsync(batch, {}, done).ok());
+    }
+    left.Wait();
+  }
+
+  // One batch of rows that lie one after the other.
+  void Step(v1::DType dtype, uint32_t vocabulary, const std::byte* rows, size_t count, size_t stride) {
+    client::Batch batch{dtype, vocabulary, {}};
+    for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), rows + i * stride});
+    const auto outcomes = client_->Step(batch);
+    SORTITION_CHECK(outcomes.ok());
+    for (const auto& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+  }
+
+  client::Client& client() { return *client_; }
+
+ private:
+  std::unique_ptr<client::Client> client_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+};
+
+// The rows one right after the other in memory that the worker shares with the server, if it does.
+client::Client::RowMemory Place(const Logits& logits, client::Client* client) {
+  auto memory = client->AllocateRows(logits.count() * logits.row_bytes());
+  SORTITION_CHECK(memory.ok());
+  for (size_t i = 0; i < logits.count(); ++i) {
+    std::memcpy(memory->data.get() + i * logits.row_bytes(), logits.row(i), logits.row_bytes());
+  }
+  return *std::move(memory);
+}
+
+class WireBench {
+ public:
+  WireBench(ProtobufPeer* protobuf, RawSocketPeer* tcp, RawSocketPeer* uds, FutexPeer* futex)
+      : protobuf_(*protobuf), tcp_(*tcp), uds_(*uds), futex_(*futex) {
+    const auto temporary = std::filesystem::temp_directory_path();
+    const std::string unix_target = absl::StrCat("unix:", (temporary / absl::StrCat("wire_", getpid())).string());
+    const OnCore on_server_core(absl::GetFlag(FLAGS_server_core));
+    auto started = demo::ServerProcess::Start(
+        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(),
+        {"--cpu_threads=1", absl::StrCat("--listen=127.0.0.1:0,", unix_target),
+         absl::StrCat("--memory_listen=", unix_target, "_memory")},
+        "");
+    SORTITION_CHECK(started.ok());
+    server_ = *std::move(started);
+    SORTITION_CHECK(clock_getcpuclockid(server_->process().pid(), &server_clock_) == 0);
+    unix_target_ = unix_target;
+  }
+
+  int Run() {
+    Throughput();
+    Control();
+    Steps();
+    return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  }
+
+ private:
+  double ServerCpuSeconds() const {
+    timespec time;
+    SORTITION_CHECK(clock_gettime(server_clock_, &time) == 0);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  void Throughput() {
+    const Logits logits(Shape::kPeaked, kernels::DType::kF32, kWideRows, kWide);
+    const uint64_t message = logits.row_bytes();
+    Worker tcp(server_->address(), TransportKind::kInlineTcp, message);
+    Worker uds(unix_target_, TransportKind::kInlineUds, message);
+    Worker shm(unix_target_, TransportKind::kSharedMemory, message);
+    for (Worker* worker : {&tcp, &uds, &shm}) worker->Open(kAtOnce, kWide, Greedy());
+    const client::Client::RowMemory placed = Place(logits, &shm.client());
+
+    using Rows = std::vector<std::span<const std::byte>>;
+    const auto rows_at = [&](size_t input, const std::byte* from) {
+      Rows rows;
+      for (size_t i = 0; i < kAtOnce; ++i) {
+        const size_t row = (input * kAtOnce + i) % kWideRows;
+        rows.emplace_back(from == nullptr ? logits.row(row) : from + row * message, message);
+      }
+      return rows;
+    };
+    double cpu[2] = {};
+    const auto counting = [&](double* seconds, Worker* worker, const Rows& rows) {
+      const double before = OwnCpuSeconds() + ServerCpuSeconds();
+      worker->StepEach(rows);
+      *seconds += OwnCpuSeconds() + ServerCpuSeconds() - before;
+    };
+    size_t turns = 0;
+    const auto medians = MeasureInterleaved(
+        {
+            {"raw_tcp_1m", [&](size_t i) { tcp_.Send(rows_at(i, nullptr)); }},
+            {"raw_uds_1m", [&](size_t i) { uds_.Send(rows_at(i, nullptr)); }},
+            {"protobuf_1m", [&](size_t i) { protobuf_.Send(rows_at(i, nullptr)); }},
+            {"inline_tcp_1m",
+             [&](size_t i) {
+               counting(&cpu[0], &tcp, rows_at(i, nullptr));
+               ++turns;
+             }},
+            {"inline_uds_1m", [&](size_t i) { uds.StepEach(rows_at(i, nullptr)); }},
+            {"shm_1m", [&](size_t i) { counting(&cpu[1], &shm, rows_at(i, nullptr)); }},
+            {"shm_direct_1m", [&](size_t i) { shm.StepEach(rows_at(i, placed.data.get())); }},
+        },
+        {.inputs = kWideRows / kAtOnce, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1});
+    const auto rate = [&](double microseconds) {
+      return static_cast<double>(kAtOnce * message) / microseconds / 1e3;  // GB/s
+    };
+    report_.Add({"raw_uds_1m", rate(medians[1]), "GB/s", rate(medians[0])});
+    report_.Add({"inline_tcp_1m", rate(medians[3]), "GB/s", rate(medians[0])});
+    report_.Add({"inline_uds_1m", rate(medians[4]), "GB/s", rate(medians[0])});
+    report_.Add({"inline_vs_protobuf_1m", rate(medians[3]), "GB/s", rate(medians[2])});
+    report_.Add({"shm_vs_tcp_1m", rate(medians[5]), "GB/s", rate(medians[0])});
+    report_.Add({"shm_direct_vs_tcp_1m", rate(medians[6]), "GB/s", rate(medians[0])});
+    const double gigabytes = 1e-9 * static_cast<double>(turns * kAtOnce * message);
+    report_.Add({"cpu_s_per_gb_inline", cpu[0] / gigabytes, "s/GB", std::nullopt});
+    report_.Add({"cpu_s_per_gb_shm", cpu[1] / gigabytes, "s/GB", std::nullopt});
+  }
+
+  void Control() {
+    constexpr uint32_t kNarrow = 64;
+    const Logits logits(Shape::kPeaked, kernels::DType::kF32, 64, kNarrow);
+    Worker shm(unix_target_, TransportKind::kSharedMemory, 1 << 20);
+    shm.Open(1, kNarrow, Greedy());
+    const client::Client::RowMemory placed = Place(logits, &shm.client());
+    const auto medians = MeasureInterleaved(
+        {
+            {"futex", [&](size_t) { futex_.RoundTrip(); }},
+            {"shm_control",
+             [&](size_t i) {
+               shm.Step(v1::DTYPE_F32, kNarrow, placed.data.get() + i * logits.row_bytes(), 1, logits.row_bytes());
+             }},
+        },
+        {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1});
+    report_.Add({"shm_control", medians[1], "us", medians[0]});
+  }
+
+  void Steps() {
+    const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kModelRows, kVocabulary);
+    const size_t stride = logits.row_bytes();
+    Worker tcp(server_->address(), TransportKind::kInlineTcp, 2 << 20);
+    Worker shm(unix_target_, TransportKind::kSharedMemory, 2 << 20);
+    Worker in_process("", TransportKind::kAuto, 2 << 20);
+    for (Worker* worker : {&tcp, &shm, &in_process}) worker->Open(kMostRows, kVocabulary, ModelParameters());
+    const client::Client::RowMemory placed = Place(logits, &shm.client());
+    const client::Client::RowMemory local = Place(logits, &in_process.client());
+
+    kernels::cpu::Scratch scratch;
+    kernels::RowParameters compiled;
+    law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &compiled);
+    for (const size_t rows : {size_t{1}, size_t{16}, size_t{64}}) {
+      const size_t inputs = kModelRows / rows;
+      const auto at = [&](const client::Client::RowMemory& memory, size_t input) {
+        return memory.data.get() + input * rows * stride;
+      };
+      const auto medians = MeasureInterleaved(
+          {
+              {"kernels",
+               [&](size_t i) {
+                 kernels::RowAnswer answer;
+                 for (size_t row = 0; row < rows; ++row) {
+                   kernels::RowRequest request;
+                   request.logits = at(local, i) + row * stride;
+                   request.dtype = kernels::DType::kBF16;
+                   request.live_vocabulary = kVocabulary;
+                   request.parameters = &compiled;
+                   request.noise = {row, 0, 0};
+                   kernels::cpu::SampleRow(request, &scratch, &answer);
+                 }
+               }},
+              {"in_process",
+               [&](size_t i) { in_process.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
+              {"step_shm", [&](size_t i) { shm.Step(v1::DTYPE_BF16, kVocabulary, at(placed, i), rows, stride); }},
+              {"step_tcp", [&](size_t i) { tcp.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
+          },
+          {.inputs = inputs,
+           .rounds = absl::GetFlag(FLAGS_rounds) * rows,
+           .prepare = {},
+           .stride = inputs > 4 ? inputs / 4 : 1});
+      for (const auto& [name, index] : {std::pair("in_process", 1), std::pair("shm", 2), std::pair("tcp", 3)}) {
+        const std::string step = absl::StrCat("step_", name, "_", rows);
+        report_.Add({step, medians[index], "us", medians[0]});
+        report_.Add({step + "_over", medians[index] - medians[0], "us", std::nullopt});
+      }
+      if (rows == kMostRows) report_.Add({"shm_vs_inprocess_64", medians[2], "us", medians[1]});
+    }
+  }
+
+  ProtobufPeer& protobuf_;
+  RawSocketPeer& tcp_;
+  RawSocketPeer& uds_;
+  FutexPeer& futex_;
+  std::unique_ptr<demo::ServerProcess> server_;
+  clockid_t server_clock_ = 0;
+  std::string unix_target_;
+  Report report_{"wire", MachineName()};
+};
+
+int Main() {
+  const int server_core = absl::GetFlag(FLAGS_server_core);
+  // Forked before this process has threads, and before it knows gRPC.
+  ProtobufPeer protobuf(server_core);
+  RawSocketPeer tcp(RawSocketPeer::Kind::kTcp, server_core);
+  RawSocketPeer uds(RawSocketPeer::Kind::kUnix, server_core);
+  FutexPeer futex(server_core);
+  RunOnCore(absl::GetFlag(FLAGS_client_core));
+  return WireBench(&protobuf, &tcp, &uds, &futex).Run();
+}
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return sortition::bench::Main();
+}

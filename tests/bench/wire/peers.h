@@ -1,0 +1,71 @@
+// What the service's transports are measured against: processes that take bytes, or only a word, by the plainest means
+// and do with the bytes what the service must do at least, a maximum over their floats.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace sortition::bench {
+
+// A forked process that ends when this does. Create it before the process has threads. Not thread-safe.
+class Peer {
+ public:
+  virtual ~Peer();
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  // Processor time that the process has used, in seconds.
+  double CpuSeconds() const;
+
+ protected:
+  Peer() = default;
+  void EndPeer();
+  pid_t peer_ = -1;
+};
+
+// A stream socket: a message is a length and its bytes, an answer eight bytes.
+class RawSocketPeer final : public Peer {
+ public:
+  enum class Kind { kTcp, kUnix };  // kUnix with a send buffer of 1 MB
+  RawSocketPeer(Kind kind, int core);
+  ~RawSocketPeer() override;
+
+  // Sends the messages one after the other, then waits for all answers.
+  void Send(std::span<const std::span<const std::byte>> messages);
+
+ private:
+  int socket_ = -1;
+};
+
+// A word in shared memory behind a futex; both ends sleep until it is their turn.
+class FutexPeer final : public Peer {
+ public:
+  explicit FutexPeer(int core);
+  ~FutexPeer() override;
+  void RoundTrip();
+
+ private:
+  struct Words;
+  Words* const words_;
+};
+
+// The contract's messages as protobuf makes and reads them, over gRPC's blocking calls, with the allocator as it is.
+class ProtobufPeer final : public Peer {
+ public:
+  explicit ProtobufPeer(int core);
+  ~ProtobufPeer() override;
+  // As RawSocketPeer. Connects at the first call.
+  void Send(std::span<const std::span<const std::byte>> messages);
+
+ private:
+  struct Stream;
+  std::string address_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace sortition::bench

@@ -1,0 +1,75 @@
+"""A TCP proxy on loopback whose connections a test can reset, or leave open without carrying a byte any more."""
+
+import socket
+import struct
+import threading
+
+
+class TcpProxy:
+    """Carries bytes from a port of its own to the target, "host:port"; a context manager."""
+
+    def __init__(self, target):
+        host, port = target.rsplit(":", 1)
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._pairs = []  # guarded by _lock
+        self._silenced = set()  # guarded by _lock
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset()
+
+    def reset(self):
+        """Every connection of now ends with a TCP reset, on both sides."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for side in pair:
+                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Wakes the thread that reads from it.
+                try:
+                    side.shutdown(socket.SHUT_RD)
+                except OSError:
+                    pass
+                side.close()
+
+    def silence(self):
+        """Connections of now stay open, and what is sent over them is lost."""
+        with self._lock:
+            self._silenced.update(id(side) for pair in self._pairs for side in pair)
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            for side in (client, server):
+                side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._pairs.append((client, server))
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                with self._lock:
+                    lost = id(source) in self._silenced
+                if not lost:
+                    sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass

@@ -1,0 +1,220 @@
+// The CUDA device: memory, streams, slices and errors, over a driver whose kernels run in the emulator.
+#include "devices/cuda/cuda_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "devices/proof/proof.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/cuda/fake_driver.h"
+
+namespace sortition::devices {
+namespace {
+
+using cuda::Result;
+using kernels::RandomRow;
+using testing::FakeCudaDriver;
+using ::testing::HasSubstr;
+
+std::unique_ptr<CudaDevice> StartOn(const FakeCudaDriver& driver, CudaDeviceOptions options = {}) {
+  options.image = FakeCudaDriver::Image();
+  const cuda::Api api = driver.api();
+  const auto hardware = cuda::FindHardware(api);
+  if (!hardware.ok()) ADD_FAILURE() << hardware.status();
+  auto device = CudaDevice::Start(api, hardware->at(0), options);
+  if (!device.ok()) ADD_FAILURE() << device.status();
+  return device.ok() ? *std::move(device) : nullptr;
+}
+
+struct Rows {
+  explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
+    for (int i = 0; i < count; ++i) rows.push_back(std::make_unique<RandomRow>(seed + uint64_t(i), vocabulary));
+  }
+
+  std::vector<DeviceRow> Batch() const {
+    std::vector<DeviceRow> batch;
+    for (const auto& random : rows) {
+      DeviceRow row;
+      row.request = random->request();
+      const std::vector<std::byte>& tensor = random->tensor();
+      const size_t cut = tensor.size() / 3;
+      row.segments.push_back({tensor.data(), cut});
+      row.segments.push_back({tensor.data() + cut, tensor.size() - cut});
+      batch.push_back(std::move(row));
+    }
+    return batch;
+  }
+
+  void ExpectRight(const BatchResult& result) const {
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ASSERT_EQ(result.answers.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
+    }
+  }
+
+  std::vector<std::unique_ptr<RandomRow>> rows;
+};
+
+BatchResult RunBatch(Device* device, std::vector<DeviceRow> rows) {
+  BatchResult result;
+  absl::Notification done;
+  device->Submit(std::move(rows), [&](BatchResult r) {
+    result = std::move(r);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+TEST(CudaDevice, AnswersBatches) {
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver);
+  const Rows rows(24);
+  const BatchResult result = RunBatch(device.get(), rows.Batch());
+  rows.ExpectRight(result);
+  EXPECT_EQ(result.kernel_nanoseconds, 500'000u);
+  EXPECT_EQ(device->description().kind, "cuda");
+  EXPECT_EQ(device->description().hardware, "Fake GPU 0, GPU-00112233-4455-6677-8899-aabbccddeeff");
+}
+
+TEST(CudaDevice, ProvesItself) {
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver);
+  std::vector<law::KnownRow> known = law::KnownRows();
+  const Proof proof(std::move(known));
+  const Proof::Verdict verdict = proof.Run(device.get(), absl::Minutes(2));
+  EXPECT_TRUE(verdict.status.ok()) << verdict.status;
+  EXPECT_GT(verdict.rows, 20u);
+}
+
+TEST(CudaDevice, SeveralBatchesAtOnce) {
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver, {.batches_in_flight = 3});
+  std::vector<Rows> rows;
+  for (uint64_t seed = 0; seed < 12; ++seed) rows.emplace_back(3, 300, 100 * seed);
+  std::vector<BatchResult> results(rows.size());
+  absl::BlockingCounter left(int(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    device->Submit(rows[i].Batch(), [&, i](BatchResult result) {
+      results[i] = std::move(result);
+      left.DecrementCount();
+    });
+  }
+  left.Wait();
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].ExpectRight(results[i]);
+}
+
+TEST(CudaDevice, ALargeBatchRunsInSlices) {
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver, {.batches_in_flight = 1, .max_batch_bytes = 30'000});
+  const Rows rows(30);
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  EXPECT_GT(driver.launches(), 4u);
+}
+
+TEST(CudaDevice, WithLittleMemorySlicesAreSmaller) {
+  const FakeCudaDriver driver({.memory_bytes = 150'000});
+  const auto device = StartOn(driver, {.batches_in_flight = 1});
+  const Rows rows(30);
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+}
+
+TEST(CudaDevice, ARowThatNoMemoryHoldsEndsTheBatch) {
+  const FakeCudaDriver driver({.memory_bytes = 100'000});
+  const auto device = StartOn(driver);
+  const Rows large(1, 60'000);
+  EXPECT_TRUE(absl::IsResourceExhausted(RunBatch(device.get(), large.Batch()).status));
+  const Rows rows(2, 300);
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+}
+
+TEST(CudaDevice, AnErrorThatPassesEndsOneBatch) {
+  FakeCudaDriver driver;
+  const auto device = StartOn(driver);
+  const Rows rows(4);
+  for (const char* function : {"MemcpyHtoDAsync", "MemsetD8Async", "LaunchKernel", "EventRecord", "MemcpyDtoHAsync"}) {
+    driver.Fail(function, Result(701));
+    const BatchResult result = RunBatch(device.get(), rows.Batch());
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal) << function;
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr(function));
+    EXPECT_TRUE(result.answers.empty());
+    rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  }
+}
+
+TEST(CudaDevice, AFaultLosesTheDeviceForGood) {
+  FakeCudaDriver driver;
+  std::atomic<int> lost = 0;
+  const auto device = StartOn(driver, {.lost = [&](const absl::Status& why) {
+                                EXPECT_TRUE(absl::IsUnavailable(why));
+                                ++lost;
+                              }});
+  const Rows rows(4);
+  driver.FailKernel(Result::kIllegalAddress);
+  EXPECT_TRUE(absl::IsUnavailable(RunBatch(device.get(), rows.Batch()).status));
+  const uint64_t launches = driver.launches();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsUnavailable(RunBatch(device.get(), rows.Batch()).status));
+  EXPECT_EQ(driver.launches(), launches);
+  EXPECT_EQ(lost, 1);
+}
+
+TEST(CudaDevice, WhatKeepsItFromStarting) {
+  FakeCudaDriver driver;
+  const cuda::Api api = driver.api();
+  const cuda::Hardware hardware = cuda::FindHardware(api)->at(0);
+  CudaDeviceOptions options;
+  options.image = {};
+  EXPECT_THAT(std::string(CudaDevice::Start(api, hardware, options).status().message()), HasSubstr("without nvcc"));
+  options.image = FakeCudaDriver::Image();
+  for (const auto& [function, error, code] :
+       {std::tuple{"ModuleLoadData", Result::kUnsupportedPtxVersion, absl::StatusCode::kFailedPrecondition},
+        {"DevicePrimaryCtxRetain", Result::kOutOfMemory, absl::StatusCode::kResourceExhausted},
+        {"StreamCreate", Result::kDeviceUnavailable, absl::StatusCode::kUnavailable},
+        {"ModuleGetFunction", Result(500), absl::StatusCode::kInternal}}) {
+    driver.Fail(function, error);
+    EXPECT_EQ(CudaDevice::Start(api, hardware, options).status().code(), code) << function;
+  }
+}
+
+TEST(CudaDriver, IsFoundAtRunTime) {
+  EXPECT_TRUE(absl::IsNotFound(cuda::Api::Load("libcuda-of-no-machine.so.1").status()));
+  const absl::Status old = cuda::Api::Load("libm.so.6").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(old));
+  EXPECT_THAT(std::string(old.message()), HasSubstr("too old: it has no cuInit"));
+}
+
+TEST(CudaDriver, DevicesAreChosenByIndexUuidOrName) {
+  const FakeCudaDriver driver({.devices = 3});
+  const auto hardware = cuda::FindHardware(driver.api());
+  ASSERT_TRUE(hardware.ok());
+  const auto chosen = [&](const std::string& wanted) {
+    std::vector<uint32_t> indexes;
+    for (const cuda::Hardware& one : cuda::Matching(wanted, *hardware)) indexes.push_back(one.index);
+    return indexes;
+  };
+  EXPECT_THAT(chosen(""), ::testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(chosen("1"), ::testing::ElementsAre(1));
+  EXPECT_THAT(chosen("GPU-02"), ::testing::ElementsAre(2));
+
+  EXPECT_THAT(chosen("00112233-"), ::testing::ElementsAre(0));
+  EXPECT_THAT(chosen("fake gpu 2"), ::testing::ElementsAre(2));
+  EXPECT_THAT(chosen("7"), ::testing::ElementsAre());
+}
+
+TEST(CudaDriver, OldHardwareIsLeftOut) {
+  const FakeCudaDriver driver({.devices = 2, .capability = 75});
+  EXPECT_TRUE(cuda::FindHardware(driver.api())->empty());
+}
+
+}  // namespace
+}  // namespace sortition::devices

@@ -1,0 +1,58 @@
+// Our declarations of the driver's interface against CUDA's own.
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "devices/cuda/api.h"
+
+namespace sortition::devices::cuda {
+namespace {
+
+// What a call looks like to the machine: how many arguments, and how long each is.
+template <typename R, typename... Arguments>
+constexpr std::array<size_t, sizeof...(Arguments)> Sizes(R (*)(Arguments...)) {
+  return {sizeof(Arguments)...};
+}
+
+#define SORTITION_CUDA_FUNCTION(name, symbol, ...) \
+  static_assert(Sizes(static_cast<Api::name##Function*>(nullptr)) == Sizes(static_cast<decltype(&symbol)>(nullptr)));
+#include "devices/cuda/functions.inc"
+#undef SORTITION_CUDA_FUNCTION
+
+TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
+  EXPECT_EQ(int(Result::kOutOfMemory), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(int(Result::kNotInitialized), CUDA_ERROR_NOT_INITIALIZED);
+  EXPECT_EQ(int(Result::kDeviceUnavailable), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(int(Result::kNoDevice), CUDA_ERROR_NO_DEVICE);
+  EXPECT_EQ(int(Result::kInvalidImage), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(int(Result::kNoBinaryForGpu), CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(int(Result::kEccUncorrectable), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(int(Result::kUnsupportedPtxVersion), CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+  EXPECT_EQ(int(Result::kIllegalAddress), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(int(Result::kLaunchTimeout), CUDA_ERROR_LAUNCH_TIMEOUT);
+  EXPECT_EQ(int(Result::kContextIsDestroyed), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(int(Result::kAssert), CUDA_ERROR_ASSERT);
+  EXPECT_EQ(int(Result::kHardwareStackError), CUDA_ERROR_HARDWARE_STACK_ERROR);
+  EXPECT_EQ(int(Result::kIllegalInstruction), CUDA_ERROR_ILLEGAL_INSTRUCTION);
+  EXPECT_EQ(int(Result::kMisalignedAddress), CUDA_ERROR_MISALIGNED_ADDRESS);
+  EXPECT_EQ(int(Result::kInvalidAddressSpace), CUDA_ERROR_INVALID_ADDRESS_SPACE);
+  EXPECT_EQ(int(Result::kInvalidPc), CUDA_ERROR_INVALID_PC);
+  EXPECT_EQ(int(Result::kLaunchFailed), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(int(Result::kSystemNotReady), CUDA_ERROR_SYSTEM_NOT_READY);
+  EXPECT_EQ(int(Result::kSystemDriverMismatch), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+  EXPECT_EQ(int(Result::kStreamCaptureUnsupported), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(int(DeviceAttribute::kMultiprocessors), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMajor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMinor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  EXPECT_EQ(int(PointerAttribute::kContext), CU_POINTER_ATTRIBUTE_CONTEXT);
+  EXPECT_EQ(int(PointerAttribute::kMemoryType), CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+  EXPECT_EQ(int(PointerAttribute::kDeviceOrdinal), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+  EXPECT_EQ(kMemoryTypeDevice, unsigned(CU_MEMORYTYPE_DEVICE));
+  EXPECT_EQ(kStreamNonBlocking, unsigned(CU_STREAM_NON_BLOCKING));
+  EXPECT_EQ(kEventBlockingSync, unsigned(CU_EVENT_BLOCKING_SYNC));
+  EXPECT_EQ(kFunctionRegisters, int(CU_FUNC_ATTRIBUTE_NUM_REGS));
+}
+
+}  // namespace
+}  // namespace sortition::devices::cuda

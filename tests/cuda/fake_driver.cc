@@ -1,0 +1,373 @@
+// The driver's functions over the host's memory. Copies and kernels are done when they are asked for.
+#include "tests/cuda/fake_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "kernels/check.h"
+#include "kernels/cuda/image.h"
+#include "tests/cuda/emulated_kernels.h"
+
+namespace sortition::testing {
+namespace {
+
+using namespace devices::cuda;
+
+constexpr char kImage[] = "the emulated kernels";
+constexpr std::byte kNoise{0xcd};
+
+struct Allocation {
+  uint64_t bytes;
+  int device;
+  bool is_tests;
+};
+
+struct State {
+  FakeCudaOptions options;
+  std::mutex mutex;  // of all that follows
+  std::mutex launch_mutex;
+  std::map<uint64_t, Allocation> memory;
+  std::set<void*> pinned;
+  std::map<std::string, std::pair<int, Result>> failures;
+  Result kernel_fault = Result::kSuccess;
+  Result sticky = Result::kSuccess;
+  int streams = 0;
+  int events = 0;
+  int contexts = 0;
+  int modules = 0;
+  uint64_t launches = 0;
+};
+State* state = nullptr;
+
+thread_local std::vector<ContextHandle> current_contexts;
+
+ContextHandle ContextOf(int device) { return reinterpret_cast<ContextHandle>(uintptr_t(100 + device)); }
+int DeviceOf(ContextHandle context) { return int(reinterpret_cast<uintptr_t>(context)) - 100; }
+
+uint64_t AllocatedBytes(int device) {
+  uint64_t sum = 0;
+  for (const auto& [address, allocation] : state->memory) sum += allocation.device == device ? allocation.bytes : 0;
+  return sum;
+}
+
+// Whether `bytes` from the address lie in one allocation.
+bool IsOnDevice(uint64_t address, uint64_t bytes) {
+  auto after = state->memory.upper_bound(address);
+  if (after == state->memory.begin()) return false;
+  const auto& [begin, allocation] = *--after;
+  return address + bytes <= begin + allocation.bytes;
+}
+
+Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address) {
+  if (AllocatedBytes(device) + bytes > state->options.memory_bytes) return Result::kOutOfMemory;
+  void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(memory, int(kNoise), bytes);
+  *address = reinterpret_cast<uint64_t>(memory);
+  state->memory[*address] = {bytes, device, is_tests};
+  return Result::kSuccess;
+}
+
+Result Free(uint64_t address) {
+  if (state->memory.erase(address) == 0) return Result::kInvalidValue;
+  std::free(reinterpret_cast<void*>(address));
+  return Result::kSuccess;
+}
+
+// What a call of `function` is to end with, before it does anything.
+Result Before(const char* function) {
+  if (state->sticky != Result::kSuccess) return state->sticky;
+  const auto failure = state->failures.find(function);
+  if (failure == state->failures.end() || --failure->second.first > 0) return Result::kSuccess;
+  const Result error = failure->second.second;
+  state->failures.erase(failure);
+  return error;
+}
+
+// Runs `body` under the lock, unless the call is to fail.
+template <typename Body>
+Result Call(const char* function, Body body) {
+  const std::lock_guard lock(state->mutex);
+  const Result before = Before(function);
+  return before != Result::kSuccess ? before : body();
+}
+
+constexpr Result kOk = Result::kSuccess;
+
+Result FakeInit(unsigned) {
+  return Call("Init", [] { return kOk; });
+}
+Result FakeDriverGetVersion(int* version) {
+  *version = 13000;
+  return kOk;
+}
+Result FakeGetErrorName(Result, const char** name) {
+  *name = "CUDA_ERROR_OF_A_TEST";
+  return kOk;
+}
+Result FakeDeviceGetCount(int* count) {
+  return Call("DeviceGetCount", [&] {
+    *count = state->options.devices;
+    return kOk;
+  });
+}
+Result FakeDeviceGet(DeviceHandle* device, int ordinal) {
+  *device = ordinal;
+  return kOk;
+}
+Result FakeDeviceGetName(char* name, int length, DeviceHandle device) {
+  std::snprintf(name, size_t(length), "Fake GPU %d", device);
+  return kOk;
+}
+Result FakeDeviceGetUuid(Uuid* uuid, DeviceHandle device) {
+  for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<unsigned char>(17 * i + device);
+  return kOk;
+}
+Result FakeDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceHandle) {
+  const int capability = state->options.capability;
+  if (attribute == DeviceAttribute::kMultiprocessors) *value = state->options.multiprocessors;
+  if (attribute == DeviceAttribute::kComputeCapabilityMajor) *value = capability / 10;
+  if (attribute == DeviceAttribute::kComputeCapabilityMinor) *value = capability % 10;
+  return kOk;
+}
+Result FakeDeviceTotalMem(size_t* bytes, DeviceHandle) {
+  *bytes = state->options.memory_bytes;
+  return kOk;
+}
+Result FakeDevicePrimaryCtxRetain(ContextHandle* context, DeviceHandle device) {
+  return Call("DevicePrimaryCtxRetain", [&] {
+    ++state->contexts;
+    *context = ContextOf(device);
+    return kOk;
+  });
+}
+Result FakeDevicePrimaryCtxRelease(DeviceHandle) {
+  const std::lock_guard lock(state->mutex);
+  --state->contexts;
+  return kOk;
+}
+Result FakeCtxPushCurrent(ContextHandle context) {
+  current_contexts.push_back(context);
+  return kOk;
+}
+Result FakeCtxPopCurrent(ContextHandle* context) {
+  SORTITION_CHECK(!current_contexts.empty());
+  *context = current_contexts.back();
+  current_contexts.pop_back();
+  return kOk;
+}
+Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
+  return Call("ModuleLoadData", [&] {
+    if (image != kImage) return Result::kInvalidImage;
+    ++state->modules;
+    *module = reinterpret_cast<ModuleHandle>(uintptr_t{7});
+    return kOk;
+  });
+}
+Result FakeModuleUnload(ModuleHandle) {
+  const std::lock_guard lock(state->mutex);
+  --state->modules;
+  return kOk;
+}
+Result FakeModuleGetFunction(FunctionHandle* function, ModuleHandle, const char* name) {
+  return Call("ModuleGetFunction", [&] {
+    const bool is_read = std::string_view(name) == kernels::cuda::kReadKernel;
+    SORTITION_CHECK(is_read || std::string_view(name) == kernels::cuda::kWeighKernel);
+    *function = reinterpret_cast<FunctionHandle>(uintptr_t(is_read ? 1 : 2));
+    return kOk;
+  });
+}
+Result FakeFuncGetAttribute(int* value, int, FunctionHandle) {
+  *value = 64;
+  return kOk;
+}
+Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
+                        void** extra) {
+  uint64_t seed = 0;
+  const Result before = Call("LaunchKernel", [&] {
+    SORTITION_CHECK(!current_contexts.empty() && extra == nullptr && shared_bytes == 0);
+    SORTITION_CHECK(grid_z == 1 && block_x == kernels::cuda::kThreads && block_y == 1 && block_z == 1);
+    SORTITION_CHECK(grid_x >= 1 && grid_y >= 1 && grid_y <= 65535);
+    seed = state->launches++;
+    return kOk;
+  });
+  if (before != kOk) return before;
+  const std::lock_guard lock(state->launch_mutex);
+  const CudaKernel kernel =
+      function == reinterpret_cast<FunctionHandle>(uintptr_t{1}) ? CudaKernel::kRead : CudaKernel::kWeigh;
+  RunEmulated(kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
+  return kOk;
+}
+Result FakeStreamCreate(StreamHandle* stream, unsigned) {
+  return Call("StreamCreate", [&] {
+    *stream = reinterpret_cast<StreamHandle>(uintptr_t(1000 + state->streams++));
+    return kOk;
+  });
+}
+Result FakeStreamDestroy(StreamHandle) {
+  const std::lock_guard lock(state->mutex);
+  --state->streams;
+  return kOk;
+}
+Result FakeStreamGetCtx(StreamHandle, ContextHandle* context) {
+  *context = ContextOf(0);
+  return kOk;
+}
+Result FakeEventCreate(EventHandle* event, unsigned) {
+  return Call("EventCreate", [&] {
+    *event = reinterpret_cast<EventHandle>(uintptr_t(2000 + state->events++));
+    return kOk;
+  });
+}
+Result FakeEventDestroy(EventHandle) {
+  const std::lock_guard lock(state->mutex);
+  --state->events;
+  return kOk;
+}
+Result FakeEventRecord(EventHandle, StreamHandle) {
+  return Call("EventRecord", [] { return kOk; });
+}
+Result FakeEventSynchronize(EventHandle) {
+  return Call("EventSynchronize", [] {
+    state->sticky = state->kernel_fault;
+    return state->sticky;
+  });
+}
+Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
+  *milliseconds = 0.5f;
+  return kOk;
+}
+Result FakeMemAlloc(DevicePointer* memory, size_t bytes) {
+  return Call("MemAlloc", [&] {
+    SORTITION_CHECK(!current_contexts.empty());
+    uint64_t address = 0;
+    const Result result = Allocate(bytes, DeviceOf(current_contexts.back()), false, &address);
+    *memory = address;
+    return result;
+  });
+}
+Result FakeMemFree(DevicePointer memory) {
+  const std::lock_guard lock(state->mutex);
+  return Free(memory);
+}
+Result FakeMemAllocAsync(DevicePointer* memory, size_t bytes, StreamHandle) {
+  return Call("MemAllocAsync", [&] {
+    SORTITION_CHECK(!current_contexts.empty());
+    uint64_t address = 0;
+    const Result result = Allocate(bytes, DeviceOf(current_contexts.back()), false, &address);
+    *memory = address;
+    return result;
+  });
+}
+Result FakeMemFreeAsync(DevicePointer memory, StreamHandle) { return FakeMemFree(memory); }
+Result FakeMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  return Call("MemHostAlloc", [&] {
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    state->pinned.insert(*memory);
+    return kOk;
+  });
+}
+Result FakeMemFreeHost(void* memory) {
+  const std::lock_guard lock(state->mutex);
+  SORTITION_CHECK(state->pinned.erase(memory) == 1);
+  std::free(memory);
+  return kOk;
+}
+Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle) {
+  return Call("MemcpyHtoDAsync", [&] {
+    SORTITION_CHECK(IsOnDevice(to, bytes));
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    return kOk;
+  });
+}
+Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHandle) {
+  return Call("MemcpyDtoHAsync", [&] {
+    SORTITION_CHECK(IsOnDevice(from, bytes));
+    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    return kOk;
+  });
+}
+Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
+  return Call("MemsetD8Async", [&] {
+    SORTITION_CHECK(IsOnDevice(to, bytes));
+    std::memset(reinterpret_cast<void*>(to), value, bytes);
+    return kOk;
+  });
+}
+Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePointer pointer) {
+  return Call("PointerGetAttribute", [&] {
+    if (!IsOnDevice(pointer, 1)) return Result::kInvalidValue;
+    const int device = (--state->memory.upper_bound(pointer))->second.device;
+    if (attribute == PointerAttribute::kDeviceOrdinal) *static_cast<int*>(value) = device;
+    if (attribute == PointerAttribute::kMemoryType) *static_cast<unsigned*>(value) = kMemoryTypeDevice;
+    if (attribute == PointerAttribute::kContext) *static_cast<ContextHandle*>(value) = ContextOf(device);
+    return kOk;
+  });
+}
+
+}  // namespace
+
+FakeCudaDriver::FakeCudaDriver(const FakeCudaOptions& options) {
+  SORTITION_CHECK(state == nullptr);
+  state = new State;
+  state->options = options;
+}
+
+FakeCudaDriver::~FakeCudaDriver() {
+  while (!state->memory.empty()) {
+    EXPECT_TRUE(state->memory.begin()->second.is_tests) << "memory of the device was not freed";
+    Free(state->memory.begin()->first);
+  }
+  EXPECT_TRUE(state->pinned.empty());
+  EXPECT_EQ(state->streams, 0);
+  EXPECT_EQ(state->events, 0);
+  EXPECT_EQ(state->contexts, 0);
+  EXPECT_EQ(state->modules, 0);
+  delete state;
+  state = nullptr;
+}
+
+Api FakeCudaDriver::api() const {
+  Api api;
+#define SORTITION_CUDA_FUNCTION(name, symbol, ...) api.name = &Fake##name;
+#include "devices/cuda/functions.inc"
+#undef SORTITION_CUDA_FUNCTION
+  return api;
+}
+
+void FakeCudaDriver::Fail(const std::string& function, Result error, int nth) {
+  const std::lock_guard lock(state->mutex);
+  state->failures[function] = {nth, error};
+}
+
+void FakeCudaDriver::FailKernel(Result error) {
+  const std::lock_guard lock(state->mutex);
+  state->kernel_fault = error;
+}
+
+uint64_t FakeCudaDriver::launches() const {
+  const std::lock_guard lock(state->mutex);
+  return state->launches;
+}
+
+uint64_t FakeCudaDriver::allocated_bytes() const {
+  const std::lock_guard lock(state->mutex);
+  return AllocatedBytes(0);
+}
+
+std::span<const std::byte> FakeCudaDriver::Image() { return std::as_bytes(std::span(kImage)); }
+
+void* FakeCudaDriver::Allocate(uint64_t bytes, int device) {
+  const std::lock_guard lock(state->mutex);
+  uint64_t address = 0;
+  SORTITION_CHECK(testing::Allocate(bytes, device, true, &address) == Result::kSuccess);
+  return reinterpret_cast<void*>(address);
+}
+
+}  // namespace sortition::testing

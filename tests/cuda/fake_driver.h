@@ -1,0 +1,46 @@
+// A CUDA driver for tests: its devices' memory is the host's, and its kernels run in the emulator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "devices/cuda/api.h"
+
+namespace sortition::testing {
+
+struct FakeCudaOptions {
+  int devices = 1;
+  int capability = 90;
+  int multiprocessors = 4;
+  uint64_t memory_bytes = uint64_t{1} << 40;  // of each device
+};
+
+// There is one in a process at a time: the driver's functions know no object. Thread-safe. The destructor fails the
+// test that runs if anything is left that should have been given back.
+class FakeCudaDriver {
+ public:
+  explicit FakeCudaDriver(const FakeCudaOptions& options = {});
+  ~FakeCudaDriver();
+  FakeCudaDriver(const FakeCudaDriver&) = delete;
+  FakeCudaDriver& operator=(const FakeCudaDriver&) = delete;
+
+  devices::cuda::Api api() const;
+
+  // The `nth` call from now on of the function of this name in Api ends with `error`, and has no other effect.
+  void Fail(const std::string& function, devices::cuda::Result error, int nth = 1);
+  // A kernel's fault: it surfaces where the host next waits, and ends that call and all later ones.
+  void FailKernel(devices::cuda::Result error);
+
+  uint64_t launches() const;
+  uint64_t allocated_bytes() const;
+
+  // What stands for the kernels' image.
+  static std::span<const std::byte> Image();
+  // Memory of the device, for tests that have no other way to it; freed with the driver.
+  void* Allocate(uint64_t bytes, int device = 0);
+};
+
+}  // namespace sortition::testing

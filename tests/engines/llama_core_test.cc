@@ -1,0 +1,152 @@
+// llama.cpp's names and habits, without llama.cpp.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "client/engines/llama_cpp/decoder.h"
+#include "client/engines/llama_cpp/parameters.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sortition::engines::llama_cpp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kVocabulary = 300;
+
+std::vector<float> Row(uint32_t number) {
+  std::vector<float> row(kVocabulary);
+  for (uint32_t i = 0; i < kVocabulary; ++i) row[i] = static_cast<float>((i * 37 + number * 101) % 97) / 9;
+  return row;
+}
+
+client::SequenceOptions Options() {
+  client::SequenceOptions options;
+  options.seed = 5;
+  options.parameters.set_repetition_penalty(1.3f);
+  options.parameters.set_frequency_penalty(0.5f);
+  return options;
+}
+
+TEST(LlamaParameters, GreedyNeedsNoFilter) {
+  SamplingOptions options;
+  options.temp = 0;
+  options.penalty_repeat = 1.1f;
+  options.penalty_last_n = -1;
+  const auto parameters = ToParameters(options);
+  ASSERT_TRUE(parameters.ok());
+  EXPECT_EQ(parameters->temperature(), 0);
+  EXPECT_FALSE(parameters->has_top_k());
+  EXPECT_FALSE(parameters->has_chain());
+  EXPECT_EQ(parameters->repetition_penalty(), 1.1f);
+  EXPECT_EQ(parameters->penalty_scope().window(), 0u);
+}
+
+TEST(LlamaParameters, DefaultsAreLlamasOrder) {
+  const auto parameters = ToParameters(SamplingOptions{});
+  ASSERT_TRUE(parameters.ok());
+  EXPECT_EQ(parameters->temperature(), 0.8f);
+  EXPECT_EQ(parameters->top_k(), 40u);
+  EXPECT_EQ(parameters->top_p(), 0.95f);
+  EXPECT_EQ(parameters->min_p(), 0.05f);
+  EXPECT_EQ(parameters->chain().preset(), v1::Chain::PRESET_LLAMA_CPP);
+  EXPECT_FALSE(parameters->has_penalty_scope());
+  EXPECT_FALSE(parameters->has_repetition_penalty());
+}
+
+TEST(LlamaParameters, ScopeBiasAndBans) {
+  SamplingOptions options;
+  options.penalty_present = 0.5f;
+  options.logit_bias = {{7, 1.5f}, {9, -INFINITY}};
+  const auto parameters = ToParameters(options);
+  ASSERT_TRUE(parameters.ok());
+  EXPECT_EQ(parameters->penalty_scope().window(), 64u);
+  EXPECT_TRUE(parameters->penalty_scope().frequency_counts_prompt());
+  ASSERT_EQ(parameters->logit_bias_size(), 1);
+  EXPECT_EQ(parameters->logit_bias(0).token(), 7u);
+  EXPECT_THAT(parameters->banned_token_ids(), ElementsAre(9));
+  options.penalty_last_n = 0;
+  EXPECT_FALSE(ToParameters(options)->has_presence_penalty());
+}
+
+TEST(LlamaParameters, WhatHasNoCounterpartIsNamed) {
+  SamplingOptions options;
+  options.min_keep = 2;
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("min_keep"));
+  options = {};
+  options.logit_bias = {{-1, 1}};
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("logit_bias"));
+  options = {};
+  options.penalty_last_n = -2;
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("penalty_last_n"));
+}
+
+// The text that a plain sequence writes when tokens are accepted as they are drawn, but for the fourth.
+std::vector<uint32_t> Write(Decoder* decoder, uint32_t from, uint32_t to) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t step = from; step < to; ++step) {
+    const auto drawn = decoder->Draw(Row(step).data(), kVocabulary);
+    EXPECT_TRUE(drawn.ok()) << drawn.status();
+    tokens.push_back(step == 4 ? 250 : drawn->token());
+    EXPECT_TRUE(decoder->Accept(tokens.back()).ok());
+  }
+  return tokens;
+}
+
+TEST(LlamaDecoder, WritesWhatAPlainSequenceWrites) {
+  client::SequenceOptions options = Options();
+  options.request_id = "plain";
+  options.vocabulary_size = kVocabulary;
+  options.prompt = {3, 4, 3};
+  const auto plain = client::LocalSequence::Open(options);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  std::vector<uint32_t> expected;
+  for (uint32_t step = 0; step < 8; ++step) {
+    const std::vector<float> row = Row(step);
+    const auto outcome = (*plain)->Step(v1::DTYPE_F32, client::Row{nullptr, row.data()});
+    expected.push_back(std::get<v1::DrawResult>(outcome).token());
+    if (step == 4) {
+      ASSERT_TRUE((*plain)->ReplaceLast(250).ok());
+      expected.back() = 250;
+    }
+  }
+
+  const auto client = client::Client::InProcess();
+  ASSERT_TRUE(client.ok());
+  for (client::Client* through : {static_cast<client::Client*>(nullptr), client->get()}) {
+    Decoder decoder(through, Options());
+    for (uint32_t token : {3, 4, 3}) ASSERT_TRUE(decoder.Accept(token).ok());
+    std::vector<uint32_t> written = Write(&decoder, 0, 6);
+    const auto clone = decoder.Clone();
+    // A draw that nobody accepts leaves no trace.
+    ASSERT_TRUE(decoder.Draw(Row(77).data(), kVocabulary).ok());
+    for (Decoder* each : {&decoder, clone.get()}) {
+      std::vector<uint32_t> text = written;
+      for (uint32_t token : Write(each, 6, 8)) text.push_back(token);
+      EXPECT_EQ(text, expected);
+    }
+    decoder.Reset();
+    for (uint32_t token : {3, 4, 3}) ASSERT_TRUE(decoder.Accept(token).ok());
+    EXPECT_EQ(Write(&decoder, 0, 8), expected);
+  }
+}
+
+TEST(LlamaDecoder, SaysWhyItCannotDraw) {
+  client::SequenceOptions options;
+  options.parameters.set_top_p(7);
+  Decoder wrong(nullptr, options);
+  const auto refused = wrong.Draw(Row(0).data(), kVocabulary);
+  ASSERT_TRUE(client::ErrorOf(refused.status()).has_value());
+  EXPECT_EQ(client::ErrorOf(refused.status())->field, "open.parameters.top_p");
+
+  Decoder decoder(nullptr, Options());
+  std::vector<float> bad = Row(1);
+  bad[8] = NAN;
+  EXPECT_EQ(client::ErrorOf(decoder.Draw(bad.data(), kVocabulary).status())->reason, v1::LOGIT_NAN);
+  EXPECT_TRUE(decoder.Draw(Row(1).data(), kVocabulary).ok());
+}
+
+}  // namespace
+}  // namespace sortition::engines::llama_cpp

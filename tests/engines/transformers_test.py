@@ -1,0 +1,234 @@
+"""Real Transformers models, small and random, generate through the service and in process."""
+
+import unittest
+
+import torch
+import transformers
+import sortition.local
+from sortition.transformers import Plan, SortitionSampler
+
+from rows import serve
+from sortitiond_process import free_port
+
+torch.set_num_threads(1)
+
+VOCABULARY = 503
+STEPS = 12
+
+
+def models():
+    """(name, model): weights wide enough for logits that are not flat."""
+    common = {"vocab_size": VOCABULARY, "initializer_range": 0.25, "bos_token_id": 1, "eos_token_id": 2}
+    gpt2 = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128, **common)
+    llama = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                                     num_key_value_heads=2, max_position_embeddings=128, **common)
+    for dtype in (torch.float32, torch.bfloat16):
+        for name, kind, config in (("gpt2", transformers.GPT2LMHeadModel, gpt2),
+                                   ("llama", transformers.LlamaForCausalLM, llama)):
+            torch.manual_seed(5)
+            yield f"{name} {dtype}", kind(config).to(dtype).eval()
+
+
+MODELS = dict(models())
+
+
+def prompts():
+    """Three, padded on the left."""
+    tokens = torch.randint(3, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0
+    tokens[1, :4] = 0
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def generate(model, method=None, **options):
+    return model.generate(**prompts(), max_new_tokens=STEPS, pad_token_id=0, custom_generate=method, **options)
+
+
+class TransformersTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = serve()
+        cls.client = sortition.Client(cls.server.serving["listen"])
+        cls.samplers = {"service": cls.client, "in process": sortition.local.Sampler()}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__()
+
+    def each(self):
+        for model_name, model in MODELS.items():
+            for sampler_name, sampler in self.samplers.items():
+                yield f"{model_name}, {sampler_name}", model, sampler
+
+    def test_greedy_is_generate(self):
+        for options in ({}, {"repetition_penalty": 1.3, "sequence_bias": [[[7], 9.0], [[11], -9.0]]},
+                        {"min_new_tokens": 9, "suppress_tokens": [3, 4, 5], "bad_words_ids": [[50], [51]]}):
+            for name, model, sampler in self.each():
+                with self.subTest(name):
+                    expected = generate(model, do_sample=False, **options)
+                    drawn = generate(model, SortitionSampler(sampler), do_sample=False, **options)
+                    self.assertEqual(drawn.tolist(), expected.tolist(), options)
+
+    def test_prefix_constraint(self):
+        def allowed(row, tokens):
+            return [(int(tokens[-1]) * 7 + row + step) % VOCABULARY for step in range(5)]
+
+        for name, model, sampler in self.each():
+            with self.subTest(name):
+                expected = generate(model, do_sample=False, prefix_allowed_tokens_fn=allowed)
+                drawn = generate(model, SortitionSampler(sampler), do_sample=False, prefix_allowed_tokens_fn=allowed)
+                self.assertEqual(drawn.tolist(), expected.tolist())
+
+    def assert_steps_agree(self, model, sampler, **options):
+        steps = []
+        method = SortitionSampler(sampler, seed=3, on_step=steps.append, processed_logprobs={"top": VOCABULARY})
+        output = generate(model, method, do_sample=True, output_logits=True, return_dict_in_generate=True, **options)
+        config = transformers.GenerationConfig(do_sample=True, pad_token_id=0, **options)
+        model._prepare_special_tokens(config)
+        batch = prompts()
+        chain = model._get_logits_processor(config, input_ids_seq_length=batch["input_ids"].shape[1], device="cpu",
+                                            model_kwargs={"attention_mask": batch["attention_mask"]})
+        length = batch["input_ids"].shape[1]
+        compared = 0
+        for step, (logits, draws) in enumerate(zip(output.logits, steps)):
+            scores = chain(output.sequences[:, :length + step], logits.clone())
+            logprobs = torch.log_softmax(scores, -1)
+            for row, draw in enumerate(draws):
+                if draw is None:
+                    continue
+                kept = scores[row].isfinite().nonzero().reshape(-1).tolist()
+                self.assertEqual(sorted(draw.processed.top_tokens), kept, (options, step, row))
+                self.assertAlmostEqual(draw.processed.logprob, float(logprobs[row, draw.token]), places=4)
+                compared += 1
+        self.assertGreater(compared, STEPS)
+
+    def test_processors_agree_at_every_step(self):
+        for options in ({"top_k": 0, "temperature": 0.7, "repetition_penalty": 1.4}, {"top_k": 17},
+                        {"top_k": 0, "top_p": 0.8}, {"top_k": 0, "min_p": 0.05, "temperature": 1.5},
+                        {"top_k": 0, "repetition_penalty": 0.8, "suppress_tokens": [9, 8], "top_p": 0.6}):
+            for name, model, sampler in self.each():
+                with self.subTest(name):
+                    self.assert_steps_agree(model, sampler, **options)
+
+    def test_orders_and_further_samplers_agree_or_are_refused_by_name(self):
+        for options, field in (({"top_k": 40, "top_p": 0.9, "min_p": 0.02}, "chain"),
+                               ({"top_k": 0, "typical_p": 0.8}, "typical_p"),
+                               ({"top_k": 0, "epsilon_cutoff": 0.002}, "epsilon_cutoff"),
+                               ({"top_k": 0, "eta_cutoff": 0.002}, "eta_cutoff"),
+                               ({"top_k": 0, "top_h": 0.5}, "top_h"),
+                               ({"top_k": 0, "no_repeat_ngram_size": 2}, "no_repeat_ngram_size"),
+                               ({"top_k": 0, "bad_words_ids": [[4, 5], [7, 8, 9]]}, "bad_words")):
+            for name, model, sampler in self.each():
+                with self.subTest(name):
+                    try:
+                        self.assert_steps_agree(model, sampler, **options)
+                    except sortition.Error as error:
+                        self.assertEqual(error.reason, "NOT_IMPLEMENTED", options)
+                        self.assertIn("open.parameters." + field, error.field)
+
+    def test_what_has_no_counterpart_is_refused_by_name(self):
+        class Mine(transformers.LogitsProcessor):
+            def __call__(self, input_ids, scores):
+                return scores
+
+        model = MODELS["llama torch.float32"]
+        for options, name in (({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
+                              ({"exponential_decay_length_penalty": (5, 1.1)}, "ExponentialDecayLengthPenalty"),
+                              ({"forced_eos_token_id": 2}, "ForcedEOSTokenLogitsProcessor"),
+                              ({"logits_processor": [Mine()]}, "Mine"), ({"num_beams": 2}, "num_beams"),
+                              ({"sequence_bias": [[[7, 8], 9.0]]}, "sequence_bias"),
+                              ({"output_scores": True, "return_dict_in_generate": True}, "output_scores")):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, name):
+                generate(model, SortitionSampler(self.client), do_sample=True, **options)
+
+    def test_seeds_reproduce(self):
+        options = {"do_sample": True, "temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1}
+        for name, model, sampler in self.each():
+            with self.subTest(name):
+                first = generate(model, SortitionSampler(sampler, seed=1), **options).tolist()
+                self.assertEqual(generate(model, SortitionSampler(sampler, seed=1), **options).tolist(), first)
+                self.assertNotEqual(generate(model, SortitionSampler(sampler, seed=2), **options).tolist(), first)
+                torch.manual_seed(8)
+                unseeded = generate(model, SortitionSampler(sampler), **options).tolist()
+                torch.manual_seed(8)
+                self.assertEqual(generate(model, SortitionSampler(sampler), **options).tolist(), unseeded)
+
+    def test_several_texts_of_one_prompt_differ(self):
+        for name, model, sampler in self.each():
+            with self.subTest(name):
+                batch = {name: tensor[:1] for name, tensor in prompts().items()}
+                texts = model.generate(**batch, max_new_tokens=STEPS, pad_token_id=0, do_sample=True, top_k=0,
+                                       num_return_sequences=4, custom_generate=SortitionSampler(sampler, seed=1)).tolist()
+                self.assertEqual(len(set(map(tuple, texts))), 4)
+
+    def test_kill_and_restart_change_nothing(self):
+        options = {"do_sample": True, "temperature": 1.1, "top_k": 0, "repetition_penalty": 1.2,
+                   "min_new_tokens": STEPS}
+        listen = f"127.0.0.1:{free_port()}"
+        for name, model in MODELS.items():
+            with self.subTest(name):
+                expected = generate(model, SortitionSampler(self.samplers["in process"], seed=4), **options).tolist()
+                servers = [serve(listen=listen)]
+                steps = []
+
+                def kill(draws):
+                    steps.append(draws)
+                    if len(steps) in (3, 8):
+                        servers[-1].kill()
+                        servers[-1].wait()
+                        servers.append(serve(listen=listen))
+
+                with sortition.Client(listen, backoff_max=0.2) as client:
+                    drawn = generate(model, SortitionSampler(client, seed=4, on_step=kill), **options).tolist()
+                servers[-1].__exit__()
+                self.assertEqual(len(servers), 3)
+                self.assertEqual(drawn, expected)
+
+    def test_streaming(self):
+        class Collect(transformers.generation.BaseStreamer):
+            def __init__(self):
+                self.pieces, self.ended = [], False
+
+            def put(self, value):
+                self.pieces.append(value.tolist())
+
+            def end(self):
+                self.ended = True
+
+        for name, model, sampler in self.each():
+            with self.subTest(name):
+                streamer = Collect()
+                batch = {name: tensor[:1] for name, tensor in prompts().items()}
+                tokens = model.generate(**batch, max_new_tokens=STEPS, pad_token_id=0, do_sample=True, streamer=streamer,
+                                        custom_generate=SortitionSampler(sampler, seed=1)).tolist()
+                self.assertEqual(streamer.pieces[0], [tokens[0][:9]])
+                self.assertEqual(streamer.pieces[1:], [[token] for token in tokens[0][9:]])
+                self.assertTrue(streamer.ended)
+
+    def test_tensors_of_torch(self):
+        sampler = self.samplers["in process"]
+
+        def draw(logits):
+            return sampler.draw(sampler.open(vocabulary_size=VOCABULARY, seed=1, raw_logprobs={}), logits)
+
+        logits = torch.randn(2, 3, VOCABULARY, generator=torch.Generator().manual_seed(1))
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            rounded = logits.to(dtype)
+            self.assertEqual(draw(rounded[1, -1]), draw(rounded[1, -1].float().numpy()))
+            self.assertEqual(draw(rounded[1:, -1]), draw(rounded[1, -1]))
+        for bad, kind, text in ((logits[0, 0].double(), TypeError, "float64"),
+                                (logits[..., 0], ValueError, "sequences"),
+                                (torch.empty(VOCABULARY, device="meta"), TypeError, "memory")):
+            with self.assertRaisesRegex(kind, text):
+                draw(bad)
+
+    def test_a_plan_runs_no_processor(self):
+        chain = [transformers.RepetitionPenaltyLogitsProcessor(1.5), transformers.TemperatureLogitsWarper(0.5)]
+        self.assertEqual(Plan(chain, True).parameters, {"repetition_penalty": 1.5, "temperature": 0.5})
+        self.assertEqual(Plan([], False).parameters, {"temperature": 0.0})
+
+
+if __name__ == "__main__":
+    unittest.main()

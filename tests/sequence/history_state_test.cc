@@ -1,0 +1,294 @@
+// Options that look at a history: step by step against their definitions, and at length against a rebuilt state.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "service/request/parameters.h"
+#include "service/sequence/sequence_state.h"
+#include "tests/support/plain_history.h"
+#include "tests/support/scale.h"
+
+namespace sortition::service {
+namespace {
+
+using kernels::TokenPatch;
+using testing::Scaled;
+using v1::SamplingParameters;
+
+struct Options {
+  std::string name;
+  std::function<void(SamplingParameters*)> set;
+};
+
+void AddTokens(v1::TokenSequence* string, std::initializer_list<uint32_t> tokens) {
+  for (const uint32_t token : tokens) string->add_tokens(token);
+}
+
+std::vector<Options> AllOptions() {
+  return {
+      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); }},
+      {"dry_short",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(5);
+         p->mutable_dry()->set_base(4);
+         p->mutable_dry()->set_allowed_length(1);
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {3});
+         p->set_frequency_penalty(0.3f);
+       }},
+      {"dry_window",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(0.5f);
+         p->mutable_dry()->set_window(70);
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1, 2});
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1});
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {2, 4, 1});
+         p->set_repetition_penalty(1.2f);
+         p->mutable_penalty_scope()->set_window(64);
+       }},
+      {"dry_narrow",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(0.5f);
+         p->mutable_dry()->set_window(9);
+       }},
+      {"dry_flat",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(2);
+         p->mutable_dry()->set_base(1);
+         p->mutable_dry()->set_allowed_length(4);
+       }},
+      {"dry_long",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(0.01f);
+         p->mutable_dry()->set_base(1.01f);
+       }},
+      {"ngram", [](auto* p) { p->set_no_repeat_ngram_size(3); }},
+      {"unigram", [](auto* p) { p->set_no_repeat_ngram_size(1); }},
+      {"words_and_stops",
+       [](auto* p) {
+         AddTokens(p->add_bad_words(), {5, 6});
+         AddTokens(p->add_bad_words(), {5, 6, 7});
+         AddTokens(p->add_bad_words(), {8});
+         AddTokens(p->add_bad_words(), {0, 0, 0});
+         AddTokens(p->add_bad_words(), {9, 6});
+         for (const uint32_t token : {11u, 2u}) p->add_stop_token_ids(token);
+         p->set_min_tokens(50);
+       }},
+      {"all",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(1);
+         p->mutable_dry()->set_window(200);
+         p->set_no_repeat_ngram_size(4);
+         p->set_presence_penalty(-0.5f);
+         p->set_repetition_penalty(1.1f);
+         p->add_banned_token_ids(4);
+         AddTokens(p->add_bad_words(), {1, 2, 1});
+         p->add_stop_token_ids(0);
+         p->set_min_tokens(400);
+         v1::LogitBias& bias = *p->add_logit_bias();
+         bias.set_token(2);
+         bias.set_bias(1);
+       }},
+  };
+}
+
+std::shared_ptr<const SequenceSpec> SpecOf(const SamplingParameters& parameters, uint32_t vocabulary) {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = vocabulary;
+  const auto refusal = CompileParameters(parameters, Limits(), "p", spec.get());
+  EXPECT_FALSE(refusal.has_value()) << refusal->field << refusal->message;
+  return spec;
+}
+
+// A state, its parameters, and the history that it should be of.
+struct Sequence {
+  SamplingParameters parameters;
+  std::unique_ptr<SequenceState> state;
+  std::vector<uint32_t> history;
+  uint32_t prompt = 0;
+
+  void Push(uint32_t token) {
+    state->Append(token);
+    history.push_back(token);
+  }
+  // Cuts to `to`, or as deep as can be.
+  void Edit(uint32_t to, const std::vector<uint32_t>& append, bool revert) {
+    to = std::max(to, state->lowest_truncation());
+    const SequenceState::Undo undo = state->Edit(to, append);
+    if (revert) return state->Revert(undo);
+    history.resize(to);
+    prompt = std::min(prompt, to);
+    history.insert(history.end(), append.begin(), append.end());
+  }
+  uint32_t length() const { return static_cast<uint32_t>(history.size()); }
+};
+
+std::vector<TokenPatch> PatchesOf(SequenceState* state) {
+  std::vector<TokenPatch> patches = *state->LendPatches();
+  state->EndLoan();
+  return patches;
+}
+
+// Patches that change nothing are left out: what occurred may have one or not.
+std::vector<TokenPatch> Effective(std::vector<TokenPatch> patches) {
+  std::erase_if(patches, [](const TokenPatch& patch) { return patch == TokenPatch{.token = patch.token}; });
+  return patches;
+}
+
+class HistoryStateTest : public ::testing::TestWithParam<Options> {};
+
+constexpr uint32_t kVocabulary = 12;
+
+// Repeats itself at all lengths.
+void Grow(std::mt19937* random, Sequence* sequence) {
+  const uint32_t length = sequence->length();
+  if ((*random)() % 6 != 0 || length < 40) return sequence->Push((*random)() % kVocabulary);
+  const uint32_t count = (*random)() % 35;
+  const uint32_t from = (*random)() % (length - count);
+  for (uint32_t i = 0; i < count; ++i) sequence->Push(sequence->history[from + i]);
+}
+
+TEST_P(HistoryStateTest, EqualsTheDefinitionsThroughCutsForksAndSnapshots) {
+  std::mt19937 random(3);
+  SamplingParameters parameters;
+  GetParam().set(&parameters);
+  const auto spec = SpecOf(parameters, kVocabulary);
+  ASSERT_TRUE(spec->stateful());
+  std::vector<uint32_t> prompt(60);
+  for (uint32_t& token : prompt) token = random() % kVocabulary;
+  std::vector<Sequence> family;
+  family.push_back({parameters, SequenceState::Build(spec, prompt, 30, 64), prompt, 30});
+  uint64_t changes = 0;
+  for (uint64_t step = 0; step < Scaled(2000); ++step) {
+    Sequence& one = family[random() % family.size()];
+    const uint32_t deepest = std::min(one.length() - one.state->lowest_truncation(), 60u);
+    if (step % 50 == 20) {
+      SamplingParameters other = parameters;
+      if (step % 100 == 20) other.mutable_dry()->set_multiplier(3);
+      const uint32_t at = one.length() - random() % (deepest + 1);
+      auto state = one.state->Fork(SpecOf(other, kVocabulary), at);
+      if (state == nullptr) continue;
+      Sequence child{other, std::move(state), one.history, std::min(one.prompt, at)};
+      child.history.resize(at);
+      family.push_back(std::move(child));
+    } else if (step % 40 == 30) {
+      const auto same = SpecOf(one.parameters, kVocabulary);
+      one.state = SequenceState::FromSnapshot(same, one.state->Snapshot(), 64);
+      ASSERT_NE(one.state, nullptr) << "step " << step;
+    } else if (step % 5 == 0) {
+      std::vector<uint32_t> append(random() % 4);
+      for (uint32_t& token : append) token = random() % kVocabulary;
+      one.Edit(one.length() - random() % (deepest + 1), append, random() % 2 == 0);
+    } else {
+      Grow(&random, &one);
+    }
+    for (Sequence& sequence : family) {
+      const auto expected = Effective(testing::PlainPatches(sequence.parameters, sequence.history, sequence.prompt));
+      ASSERT_EQ(Effective(PatchesOf(sequence.state.get())), expected) << "step " << step;
+      changes += expected.size();
+    }
+  }
+  EXPECT_GT(changes, 0u);
+  EXPECT_GE(family.size(), Scaled(5));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(AllOptions()),
+                         [](const auto& info) { return info.param.name; });
+
+// 100,000 tokens of a text that quotes itself, cut and forked at random: the patches are, byte for byte, those of a
+// state that is rebuilt from the history.
+class LongHistoryTest : public ::testing::TestWithParam<Options> {};
+
+TEST_P(LongHistoryTest, EqualsARebuiltState) {
+  constexpr uint32_t kTokens = 100'000;
+  constexpr uint32_t kWords = 5000;
+  std::mt19937 random(4);
+  SamplingParameters parameters;
+  GetParam().set(&parameters);
+  const auto spec = SpecOf(parameters, kWords);
+  const auto token = [&]() -> uint32_t { return random() % (1 + random() % (1 + random() % kWords)); };
+  std::vector<uint32_t> history;
+  while (history.size() < kTokens) {
+    if (history.size() > 1000 && random() % 50 == 0) {
+      const size_t from = random() % (history.size() - 500);
+      for (size_t count = random() % 500, i = 0; i < count; ++i) history.push_back(history[from + i]);
+    } else {
+      history.push_back(token());
+    }
+  }
+  std::vector<Sequence> both;
+  both.push_back({parameters, SequenceState::Build(spec, history, 1000, 4096), history, 1000});
+  for (uint64_t round = 0; round < Scaled(8); ++round) {
+    Sequence& one = both[random() % both.size()];
+    for (int step = 0; step < 300; ++step) {
+      if (random() % 20 == 0) {
+        one.Edit(one.length() - random() % 200, {token(), token()}, random() % 2 == 0);
+      } else {
+        one.Push(random() % 3 == 0 ? token() : one.history[one.length() - 997]);
+      }
+    }
+    one.Edit(one.length() - random() % 4000, {}, false);
+    const auto rebuilt = SequenceState::Build(spec, one.history, one.prompt, 4096);
+    ASSERT_EQ(PatchesOf(one.state.get()), PatchesOf(rebuilt.get())) << "round " << round;
+    ASSERT_EQ(one.state->history_hash(), rebuilt->history_hash());
+    if (both.size() > 1) continue;
+    const uint32_t at = std::max<uint32_t>(one.length() - random() % 50, one.state->lowest_truncation());
+    Sequence child{parameters, one.state->Fork(spec, at), one.history, one.prompt};
+    ASSERT_NE(child.state, nullptr);
+    child.history.resize(at);
+    both.push_back(std::move(child));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, LongHistoryTest,
+                         ::testing::Values(Options{"dry", AllOptions()[0].set},
+                                           Options{"dry_window",
+                                                   [](auto* p) {
+                                                     p->mutable_dry()->set_multiplier(0.8f);
+                                                     p->mutable_dry()->set_window(32768);
+                                                     p->set_frequency_penalty(0.1f);
+                                                     p->mutable_penalty_scope()->set_window(5000);
+                                                   }},
+                                           Options{"ngram",
+                                                   [](auto* p) {
+                                                     p->set_no_repeat_ngram_size(3);
+                                                     p->set_repetition_penalty(1.1f);
+                                                   }}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(HistoryState, ForcedTokensStandAtTheirPlaceInTheOutput) {
+  SamplingParameters parameters;
+  parameters.mutable_forced_tokens()->set_start(2);
+  for (const uint32_t token : {7u, 8u}) parameters.mutable_forced_tokens()->add_tokens(token);
+  const auto spec = SpecOf(parameters, kVocabulary);
+  const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
+  std::vector<std::optional<uint32_t>> forced;
+  for (uint32_t token = 0; token < 6; ++token) {
+    forced.push_back(state->forced_token());
+    state->Append(token);
+  }
+  EXPECT_EQ(forced, (std::vector<std::optional<uint32_t>>{{}, {}, 7, 8, {}, {}}));
+  state->Edit(5, {});
+  EXPECT_EQ(state->forced_token(), 7u);
+}
+
+// What the options look at is kept, however little else is; and a child that looks further back than its parent kept
+// cannot be made.
+TEST(HistoryState, KeepsWhatItLooksAt) {
+  SamplingParameters windowed, whole;
+  windowed.mutable_dry()->set_multiplier(1);
+  windowed.mutable_dry()->set_window(1000);
+  whole.mutable_dry()->set_multiplier(1);
+  const auto narrow = SpecOf(windowed, kVocabulary);
+  const auto state = SequenceState::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
+  EXPECT_GT(state->lowest_truncation(), 2700u);
+  EXPECT_LE(state->lowest_truncation(), 2936u);
+  EXPECT_NE(state->Fork(narrow, 2950), nullptr);
+  EXPECT_EQ(state->Fork(SpecOf(whole, kVocabulary), 3000), nullptr);
+  EXPECT_EQ(
+      SequenceState::Build(SpecOf(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,206 @@
+// Parameters that look at the history: ranges, off values, contradictions, and their words in the history hash.
+#include "service/request/history_options.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <set>
+
+#include "kernels/law/dry.h"
+#include "service/request/parameters.h"
+
+namespace sortition::service {
+namespace {
+
+using v1::SamplingParameters;
+using Set = std::function<void(SamplingParameters*)>;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr uint32_t kVocabulary = 1000;
+
+std::variant<SequenceSpec, Refusal> Compile(const Set& set, const Limits& limits = {}) {
+  SamplingParameters parameters;
+  set(&parameters);
+  SequenceSpec spec;
+  spec.vocabulary = spec.live_vocabulary = kVocabulary;
+  if (auto refusal = CompileParameters(parameters, limits, "p", &spec)) return *std::move(refusal);
+  return spec;
+}
+
+SequenceSpec MustCompile(const Set& set) {
+  auto compiled = Compile(set);
+  if (const auto* refusal = std::get_if<Refusal>(&compiled)) {
+    ADD_FAILURE() << refusal->field << ": " << refusal->message;
+    return {};
+  }
+  return std::get<SequenceSpec>(std::move(compiled));
+}
+
+void ExpectRefused(const Set& set, Reason reason, const std::string& field, const Limits& limits = {}) {
+  const auto compiled = Compile(set, limits);
+  const auto* refusal = std::get_if<Refusal>(&compiled);
+  ASSERT_NE(refusal, nullptr) << field;
+  EXPECT_EQ(refusal->reason, reason) << field << " " << ReasonName(refusal->reason);
+  EXPECT_EQ(refusal->field, field);
+  EXPECT_FALSE(refusal->message.empty());
+}
+
+Set Dry(const std::function<void(v1::Dry*)>& set) {
+  return [set](SamplingParameters* p) {
+    p->mutable_dry()->set_multiplier(1);
+    set(p->mutable_dry());
+  };
+}
+
+void Fill(v1::TokenSequence* string, size_t tokens) {
+  for (size_t i = 0; i < tokens; ++i) string->add_tokens(static_cast<uint32_t>(i % kVocabulary));
+}
+
+TEST(HistoryOptions, DryAtTheEndsOfItsRanges) {
+  for (const float multiplier : {0.01f, 100.0f}) MustCompile(Dry([=](auto* dry) { dry->set_multiplier(multiplier); }));
+  for (const float base : {1.0f, 1.01f, 100.0f}) MustCompile(Dry([=](auto* dry) { dry->set_base(base); }));
+  for (const uint32_t length : {1u, 1024u}) MustCompile(Dry([=](auto* dry) { dry->set_allowed_length(length); }));
+  MustCompile(Dry([](auto* dry) { dry->set_window(Limits().max_history); }));
+  for (const float multiplier : {std::nextafter(0.01f, 0.0f), std::nextafter(100.0f, 101.0f), -1.0f, kNaN}) {
+    ExpectRefused(Dry([=](auto* dry) { dry->set_multiplier(multiplier); }), Reason::kOutOfRange, "p.dry.multiplier");
+  }
+  for (const float base : {0.5f, 0.0f, std::nextafter(1.0f, 2.0f), std::nextafter(1.01f, 1.0f), 101.0f, kNaN}) {
+    ExpectRefused(Dry([=](auto* dry) { dry->set_base(base); }), Reason::kOutOfRange, "p.dry.base");
+  }
+  for (const uint32_t length : {0u, 1025u}) {
+    ExpectRefused(Dry([=](auto* dry) { dry->set_allowed_length(length); }), Reason::kOutOfRange,
+                  "p.dry.allowed_length");
+  }
+  ExpectRefused(Dry([](auto* dry) { dry->set_window(Limits().max_history + 1); }), Reason::kOutOfRange, "p.dry.window");
+}
+
+TEST(HistoryOptions, DryHasTheDefaultsThatItStates) {
+  const DryOptions dry = MustCompile(Dry([](auto*) {})).history.dry;
+  EXPECT_EQ(dry.base, 1.75f);
+  EXPECT_EQ(dry.allowed_length, 2u);
+  EXPECT_EQ(dry.window, 0u);
+  EXPECT_EQ(dry.terms, law::DryTerms(1, 1.75f));
+  EXPECT_EQ(dry.reach(), 24u);
+}
+
+TEST(HistoryOptions, StringsOfTokensAreBounded) {
+  const auto breaker = [](size_t tokens) {
+    return Dry([=](auto* dry) { Fill(dry->add_sequence_breakers(), tokens); });
+  };
+  const auto word = [](size_t tokens) { return [=](SamplingParameters* p) { Fill(p->add_bad_words(), tokens); }; };
+  MustCompile(breaker(1024));
+  MustCompile(word(1024));
+  ExpectRefused(breaker(1025), Reason::kTooMany, "p.dry.sequence_breakers[0].tokens");
+  ExpectRefused(word(1025), Reason::kTooMany, "p.bad_words[0].tokens");
+  ExpectRefused(breaker(0), Reason::kMissingField, "p.dry.sequence_breakers[0].tokens");
+  ExpectRefused(word(0), Reason::kMissingField, "p.bad_words[0].tokens");
+  Limits limits;
+  limits.max_listed_tokens = 3;
+  const Set words = [](SamplingParameters* p) {
+    Fill(p->add_bad_words(), 2);
+    Fill(p->add_bad_words(), 1);
+  };
+  EXPECT_TRUE(std::holds_alternative<SequenceSpec>(Compile(words, limits)));
+  limits.max_listed_tokens = 2;
+  ExpectRefused(words, Reason::kTooMany, "p.bad_words", limits);
+}
+
+TEST(HistoryOptions, ListsAreOfLiveTokensEachOnce) {
+  ExpectRefused([](auto* p) { p->add_stop_token_ids(kVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
+  ExpectRefused([](auto* p) { p->mutable_forced_tokens()->add_tokens(kVocabulary); }, Reason::kOutOfRange,
+                "p.forced_tokens.tokens[0]");
+  ExpectRefused([](auto* p) { p->add_bad_words()->add_tokens(kVocabulary); }, Reason::kOutOfRange,
+                "p.bad_words[0].tokens[0]");
+  const Set stops = [](auto* p) {
+    p->add_stop_token_ids(1);
+    p->add_stop_token_ids(1);
+  };
+  const Set words = [](auto* p) {
+    Fill(p->add_bad_words(), 2);
+    Fill(p->add_bad_words(), 2);
+  };
+  ExpectRefused(stops, Reason::kContradiction, "p.stop_token_ids");
+  ExpectRefused(words, Reason::kContradiction, "p.bad_words[1]");
+}
+
+TEST(HistoryOptions, AMinimumNeedsStopTokens) {
+  ExpectRefused([](auto* p) { p->set_min_tokens(5); }, Reason::kContradiction, "p.min_tokens");
+  ExpectRefused([](auto* p) { p->set_no_repeat_ngram_size(1025); }, Reason::kOutOfRange, "p.no_repeat_ngram_size");
+}
+
+// What needs no history keeps none.
+TEST(HistoryOptions, OnlyWhatLooksAtTheHistoryNeedsState) {
+  EXPECT_FALSE(MustCompile([](auto* p) { p->add_stop_token_ids(2); }).stateful());
+  const SequenceSpec banned = MustCompile([](auto* p) { p->add_bad_words()->add_tokens(7); });
+  EXPECT_FALSE(banned.stateful());
+  ASSERT_EQ(banned.listed_patches.size(), 1u);
+  EXPECT_EQ(banned.listed_patches[0].token, 7u);
+  EXPECT_TRUE(MustCompile([](auto* p) { Fill(p->add_bad_words(), 2); }).stateful());
+}
+
+TEST(HistoryOptions, OffIsAbsentAndOnIsAnotherHistory) {
+  const SequenceSpec absent = MustCompile([](auto*) {});
+  for (const Set& off : std::vector<Set>{
+           [](auto* p) { p->mutable_dry()->set_window(5); }, [](auto* p) { p->mutable_dry()->set_multiplier(-0.0f); },
+           [](auto* p) { p->set_no_repeat_ngram_size(0); }, [](auto* p) { p->set_min_tokens(0); },
+           [](auto* p) { p->mutable_forced_tokens()->set_start(5); }}) {
+    EXPECT_EQ(MustCompile(off), absent);
+  }
+  std::set<std::vector<uint64_t>> words = {absent.history.Words()};
+  EXPECT_TRUE(words.begin()->empty());
+  const std::vector<Set> different = {
+      Dry([](auto*) {}),
+      Dry([](auto* dry) { dry->set_multiplier(2); }),
+      Dry([](auto* dry) { dry->set_base(2); }),
+      Dry([](auto* dry) { dry->set_allowed_length(3); }),
+      Dry([](auto* dry) { dry->set_window(3); }),
+      Dry([](auto* dry) { Fill(dry->add_sequence_breakers(), 1); }),
+      Dry([](auto* dry) { Fill(dry->add_sequence_breakers(), 2); }),
+      [](auto* p) { p->set_no_repeat_ngram_size(2); },
+      [](auto* p) { p->set_no_repeat_ngram_size(3); },
+      [](auto* p) { Fill(p->add_bad_words(), 2); },
+      [](auto* p) { Fill(p->add_bad_words(), 3); },
+      [](auto* p) { p->add_stop_token_ids(1), p->set_min_tokens(1); },
+      [](auto* p) { p->add_stop_token_ids(2), p->set_min_tokens(1); },
+      [](auto* p) { p->add_stop_token_ids(2), p->set_min_tokens(2); },
+      [](auto* p) { p->mutable_forced_tokens()->add_tokens(1); },
+      [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
+      [](auto* p) { p->mutable_forced_tokens()->add_tokens(2), p->mutable_forced_tokens()->set_start(1); },
+  };
+  for (size_t i = 0; i < different.size(); ++i) {
+    const SequenceSpec spec = MustCompile(different[i]);
+    EXPECT_TRUE(spec.stateful()) << i;
+    EXPECT_TRUE(words.insert(spec.history.Words()).second) << i;
+  }
+}
+
+// Sets may come in any order.
+TEST(HistoryOptions, TheOrderOfASetMeansNothing) {
+  const auto with = [](std::vector<std::vector<uint32_t>> strings) {
+    return MustCompile([strings](SamplingParameters* p) {
+      p->mutable_dry()->set_multiplier(1);
+      p->set_min_tokens(3);
+      for (const auto& string : strings) {
+        p->add_stop_token_ids(string[0]);
+        v1::TokenSequence& breaker = *p->mutable_dry()->add_sequence_breakers();
+        v1::TokenSequence& word = *p->add_bad_words();
+        for (const uint32_t token : string) breaker.add_tokens(token), word.add_tokens(token);
+      }
+    });
+  };
+  EXPECT_EQ(with({{1, 2}, {3, 2}, {2, 2, 1}}), with({{2, 2, 1}, {3, 2}, {1, 2}}));
+}
+
+TEST(DryTerms, EndWhereAnyLogitIsMasked) {
+  const std::vector<double> terms = law::DryTerms(0.5f, 2);
+  for (size_t e = 0; e < terms.size(); ++e) EXPECT_EQ(terms[e], std::ldexp(0.5, static_cast<int>(e)));
+  EXPECT_GE(terms.back(), 131008);
+  EXPECT_LT(terms[terms.size() - 2], 131008);
+  EXPECT_EQ(law::DryTerms(3, 1), std::vector<double>{3});
+  EXPECT_LT(law::DryTerms(0.01f, 1.01f).size(), 2048u);
+}
+
+}  // namespace
+}  // namespace sortition::service
