@@ -62,7 +62,7 @@ Stage TemperatureStage(const SamplingParameters& p) {
   const auto least = uint32_t(RoundedUnits(std::max(0.0, p.temperature - range), 24));
   const auto most = uint32_t(RoundedUnits(p.temperature + range, 24));
   return {StageKind::kDynamicTemperature,
-          {least, most - least, uint32_t(RoundedUnits(p.dynamic_temperature_exponent, 16))}};
+          {least, most - least, uint32_t(RoundedUnits(p.dynamic_temperature_exponent, 28))}};
 }
 
 Stage SmoothingStage(const SamplingParameters& p) {
