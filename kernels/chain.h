@@ -23,7 +23,7 @@ enum class StageKind : uint32_t {
   kTopH = 9,                 // round(h * 2^31)
   kPLess = 10,               // nothing
   kXtc = 11,                 // round(probability * 2^32) - 1; -log2(threshold), Q6.26
-  kDynamicTemperature = 12,  // lowest T and what the highest is above it, Q8.24; exponent, Q16.16
+  kDynamicTemperature = 12,  // lowest T and what the highest is above it, Q8.24; exponent, Q4.28
   kQuadraticSmoothing = 13,  // f32 bits: of the square's factor, and of the cube's
   kMirostat1 = 14,           // tau, Q6.26; eta, Q2.30; m
   kMirostat2 = 15,           // tau, Q6.26; eta, Q2.30

@@ -62,7 +62,7 @@ Stage TemperatureStage(const SamplingParameters& p) {
   const auto least = uint32_t(RoundedUnits(std::max(0.0, p.temperature - range), 24));
   const auto most = uint32_t(RoundedUnits(p.temperature + range, 24));
   return {StageKind::kDynamicTemperature,
-          {least, most - least, uint32_t(RoundedUnits(p.dynamic_temperature_exponent, 16))}};
+          {least, most - least, uint32_t(RoundedUnits(p.dynamic_temperature_exponent, 28))}};
 }
 
 Stage SmoothingStage(const SamplingParameters& p) {
@@ -216,26 +216,37 @@ std::vector<Stage> CompileChain(const SamplingParameters& parameters) {
   return chain;
 }
 
-double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
-  if (parameters.chain.empty()) return parameters.temperature;
-  double temperature = 1;
+namespace {
+
+// The temperature that divides the processed distribution's logits.
+struct LastTemperature {
+  Temperature constants;
+  double value;
+};
+
+LastTemperature LastTemperatureOf(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+  LastTemperature last = {{parameters.multiplier, parameters.exponent, parameters.window}, parameters.temperature};
   for (const Stage& stage : parameters.chain) {
-    switch (stage.kind) {
-      case StageKind::kTemperature:
-        temperature = std::bit_cast<float>(stage.operands[3]);
-        break;
-      case StageKind::kDynamicTemperature:
-        temperature = answer.temperature * 0x1p-24;
-        break;
-      case StageKind::kQuadraticSmoothing:
-      case StageKind::kAdaptiveP:
-        temperature = 1;
-        break;
-      default:
-        break;
+    const auto [a, b, c, d] = stage.operands;
+    if (stage.kind == StageKind::kTemperature) last = {{a, int32_t(b), c}, std::bit_cast<float>(d)};
+    if (stage.kind == StageKind::kDynamicTemperature) {
+      last = {TemperatureOf(answer.temperature), answer.temperature * 0x1p-24};
+    }
+    if (stage.kind == StageKind::kQuadraticSmoothing || stage.kind == StageKind::kAdaptiveP) {
+      last = {UnitTemperature(), 1};
     }
   }
-  return temperature;
+  return last;
+}
+
+}  // namespace
+
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+  return LastTemperatureOf(parameters, answer).value;
+}
+
+Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+  return ScaleOf(answer.processed.max_bits, LastTemperatureOf(parameters, answer).constants);
 }
 
 void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer) {

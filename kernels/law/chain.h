@@ -30,6 +30,9 @@ std::vector<kernels::Stage> CompileChain(const SamplingParameters& parameters);
 // The temperature that goes with answer.processed in law::Logprob.
 double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer);
 
+// The scale that goes with it in law::Probability; answer.processed is filled.
+Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer);
+
 // The bits that answers show for a token of canonical bits `bits` in the processed distribution: its logit as the chain
 // left it, before the temperature; of adaptive-p, by how much its new logit falls short of the best there can be.
 uint32_t ProcessedBits(uint32_t bits, const Shape& shape);

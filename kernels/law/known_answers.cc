@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/law/chain.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/law.h"
 #include "kernels/law/logprob.h"
@@ -256,14 +257,30 @@ std::string OptionsOf(const SamplingParameters& options) {
                  Field("repetition_penalty_bits", Number(Bits(options.repetition_penalty)))});
 }
 
+std::string ChainOf(const kernels::RowParameters& compiled) {
+  std::vector<std::string> stages;
+  for (const kernels::Stage& stage : compiled.chain) {
+    const auto [a, b, c, d] = stage.operands;
+    stages.push_back(Numbers({uint32_t(stage.kind), a, b, c, d}));
+  }
+  return List(stages);
+}
+
 std::string CompiledOf(const kernels::RowParameters& compiled) {
-  return Object({Field("greedy", Truth(compiled.greedy)), Field("multiplier", Number(compiled.multiplier)),
-                 Field("exponent", std::to_string(compiled.exponent)), Field("window", Number(compiled.window)),
-                 Field("min_p_distance", Number(compiled.min_p_distance)), Field("top_k", Number(compiled.top_k)),
-                 Field("top_p", Number(compiled.top_p)), Field("repetition", Number(compiled.repetition)),
-                 Field("inverse_repetition", Number(compiled.inverse_repetition)),
-                 Field("mask_nan", Truth(compiled.mask_nan)), Field("raw_top", Number(compiled.raw_top)),
-                 Field("processed_top", Number(compiled.processed_top))});
+  std::vector<std::string> fields = {Field("greedy", Truth(compiled.greedy)),
+                                     Field("multiplier", Number(compiled.multiplier)),
+                                     Field("exponent", std::to_string(compiled.exponent)),
+                                     Field("window", Number(compiled.window)),
+                                     Field("min_p_distance", Number(compiled.min_p_distance)),
+                                     Field("top_k", Number(compiled.top_k)),
+                                     Field("top_p", Number(compiled.top_p)),
+                                     Field("repetition", Number(compiled.repetition)),
+                                     Field("inverse_repetition", Number(compiled.inverse_repetition)),
+                                     Field("mask_nan", Truth(compiled.mask_nan)),
+                                     Field("raw_top", Number(compiled.raw_top)),
+                                     Field("processed_top", Number(compiled.processed_top))};
+  if (!compiled.chain.empty()) fields.push_back(Field("chain", ChainOf(compiled)));
+  return Object(fields);
 }
 
 std::string NoiseOf(const kernels::NoiseKey& noise) {
@@ -297,9 +314,13 @@ std::string AnswerOf(const KnownRow& row) {
   if (answer.error != RowError::kNone) {
     return Object({Field("error", Quoted(NameOf(answer.error))), Field("error_token", Number(answer.error_token))});
   }
-  return Object({Field("token", Number(answer.token)), Field("kept", Number(answer.kept)),
-                 Field("raw", DistributionOf(answer.raw, 1)),
-                 Field("processed", DistributionOf(answer.processed, row.compiled.temperature))});
+  std::vector<std::string> fields = {
+      Field("token", Number(answer.token)), Field("kept", Number(answer.kept)),
+      Field("raw", DistributionOf(answer.raw, 1)),
+      Field("processed", DistributionOf(answer.processed, ProcessedTemperature(row.compiled, answer)))};
+  if (answer.sampler_state != 0) fields.push_back(Field("sampler_state", Wide(answer.sampler_state)));
+  if (answer.temperature != 0) fields.push_back(Field("temperature", Number(answer.temperature)));
+  return Object(fields);
 }
 
 std::string RowText(const KnownRow& row) {
@@ -318,6 +339,7 @@ std::string RowText(const KnownRow& row) {
   } else if (!row.allowed_bits.empty()) {
     fields.push_back(Field("allowed_bits_shape", Quoted("mask")));
   }
+  if (row.sampler_state != 0) fields.push_back(Field("sampler_state", Wide(row.sampler_state)));
   fields.push_back(Field("answer", AnswerOf(row)));
   return Cat({"    {\n      ", Joined(fields, ",\n      "), "\n    }"});
 }

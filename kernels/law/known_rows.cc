@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/law/chain.h"
 #include "kernels/law/law.h"
 
 namespace sortition::law {
@@ -152,12 +153,59 @@ void AddShapedRows(std::vector<KnownRow>* rows) {
   all.noise = {0xfedcba9876543210, 4000000000, 0x00030002};
 }
 
+SamplingParameters InOrderOf(Preset preset, SamplingParameters options) {
+  const auto order = PresetOrder(preset);
+  options.order.assign(order.begin(), order.end());
+  return options;
+}
+
+void AddChained(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary, SamplingParameters options,
+                std::vector<KnownRow>* rows) {
+  rows->push_back(Shaped("chain: " + std::move(name), shape, dtype, vocabulary, std::move(options)));
+  rows->back().sampler_state = kernels::InitialSamplerState(rows->back().compiled.chain);
+}
+
+// A stage each, alone on a whole row or after others that leave a list.
+void AddChainedRows(std::vector<KnownRow>* rows) {
+  const auto model = KnownShape::kModel;
+  const SamplingParameters usual = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f, .min_p = 0.02f};
+  AddChained("llama.cpp's order", model, DType::kF32, 32000, InOrderOf(Preset::kLlamaCpp, usual), rows);
+  AddChained("Transformers' order", model, DType::kBF16, 32001, InOrderOf(Preset::kHf, usual), rows);
+  AddChained("typical-p", model, DType::kBF16, 50257, {.typical_p = 0.9f}, rows);
+  AddChained("typical-p of a flat row", KnownShape::kFlat, DType::kF32, 5000, {.typical_p = 0.3f}, rows);
+  AddChained("typical-p of ties", KnownShape::kTies, DType::kF16, 3001, {.top_k = 900, .typical_p = 0.5f}, rows);
+  AddChained("top-n-sigma", model, DType::kF32, 32768, {.temperature = 1.5f, .top_n_sigma = 1}, rows);
+  AddChained("top-n-sigma with holes", KnownShape::kHoles, DType::kBF16, 4099, {.top_n_sigma = 2.5f}, rows);
+  AddChained("epsilon cutoff", model, DType::kF16, 32003, {.epsilon_cutoff = 3e-4f}, rows);
+  AddChained("eta cutoff", model, DType::kF32, 32004, {.eta_cutoff = 2e-3f}, rows);
+  AddChained("top-a", model, DType::kBF16, 32005, {.top_a = 0.3f}, rows);
+  AddChained("top-h", model, DType::kF32, 32006, {.top_h = 0.5f}, rows);
+  AddChained("p-less", KnownShape::kTies, DType::kBF16, 32007, {.p_less = true}, rows);
+  AddChained("XTC", model, DType::kF32, 32008, {.temperature = 0.5f, .xtc_probability = 1, .xtc_threshold = 0.02f},
+             rows);
+  AddChained("XTC on a list", model, DType::kF32, 128256,
+             {.top_k = 40, .xtc_probability = 0.5f, .xtc_threshold = 0.01f}, rows);
+  AddChained("dynamic temperature", model, DType::kF32, 32009,
+             {.top_k = 100, .dynamic_temperature_range = 0.6f, .dynamic_temperature_exponent = 1.5f}, rows);
+  AddChained("quadratic smoothing", model, DType::kF32, 32010, {.smoothing_factor = 0.2f, .smoothing_curve = 1.5f},
+             rows);
+  AddChained("smoothing after a temperature", model, DType::kBF16, 32011,
+             {.temperature = 0.7f, .top_p = 0.9f, .smoothing_factor = 0.3f, .smoothing_curve = 2}, rows);
+  AddChained("mirostat 1", model, DType::kF32, 32012, {.temperature = 0.9f, .mirostat = 1}, rows);
+  AddChained("mirostat 2", model, DType::kF32, 32013, {.mirostat = 2, .mirostat_tau = 3}, rows);
+  AddChained("adaptive-p", model, DType::kF32, 2001, {.adaptive_p = true, .adaptive_target = 0.3f}, rows);
+  AddChained("adaptive-p after min-p", model, DType::kBF16, 32014,
+             {.min_p = 0.01f, .adaptive_p = true, .adaptive_target = 0.1f}, rows);
+  rows->back().sampler_state = 0x20000000;
+}
+
 }  // namespace
 
 std::vector<KnownRow> KnownRows() {
   std::vector<KnownRow> rows;
   AddExplicitRows(&rows);
   AddShapedRows(&rows);
+  AddChainedRows(&rows);
   return rows;
 }
 
@@ -178,6 +226,7 @@ kernels::RowRequest RequestOf(const KnownRow& row, const std::vector<std::byte>&
   request.patches = row.patches;
   request.has_allowed_tokens = row.has_allowed_tokens;
   request.allowed_tokens = row.allowed_tokens;
+  request.sampler_state = row.sampler_state;
   request.allowed_bits = row.allowed_bits.empty() ? nullptr : row.allowed_bits.data();
   return request;
 }

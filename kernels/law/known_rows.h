@@ -36,6 +36,7 @@ struct KnownRow {
   bool has_allowed_tokens = false;
   std::vector<uint32_t> allowed_tokens;
   std::vector<uint32_t> allowed_bits;  // empty = no mask
+  uint64_t sampler_state = 0;
 };
 
 // All of them, in the file's order.

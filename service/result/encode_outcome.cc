@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/row_law.h"
 #include "service/result/encode.h"
@@ -89,7 +90,7 @@ void EncodeKept(uint32_t index, const RowAnswer& answer, Pieces* pieces) {
 // Every live token's probability, from the list of those that are kept.
 std::vector<float> ProbabilitiesOf(const RowAnswer& answer, const RowParameters& parameters, uint32_t live_vocabulary) {
   std::vector<float> probabilities(live_vocabulary);
-  const law::Scale scale = law::ScaleAt(parameters, answer.processed.max_bits);
+  const law::Scale scale = law::ProcessedScale(parameters, answer);
   for (const kernels::TokenBits& token : answer.kept_tokens) {
     probabilities[token.token] = law::Probability(token.bits, answer.processed.weight_sum, scale);
   }
@@ -118,7 +119,7 @@ void EncodeRows(const std::vector<RowAnswer>& rows, const RowParameters& paramet
   for (const RowAnswer& answer : rows) {
     if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->add_raw());
     if (parameters.processed_logprob) {
-      EncodeLogprobs(answer.processed, parameters.temperature, result->add_processed());
+      EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->add_processed());
     }
     if (parameters.entropy) result->add_entropy(law::Entropy(answer.entropy));
     if (parameters.kept_count) result->add_kept_count(answer.kept);
