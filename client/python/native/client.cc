@@ -64,7 +64,8 @@ client::TransportKind ParseTransport(const std::string& name) {
   if (name == "tcp") return client::TransportKind::kInlineTcp;
   if (name == "unix") return client::TransportKind::kInlineUds;
   if (name == "shared_memory") return client::TransportKind::kSharedMemory;
-  throw nb::value_error("transport: \"auto\", \"tcp\", \"unix\" or \"shared_memory\"");
+  if (name == "ring") return client::TransportKind::kRing;
+  throw nb::value_error("transport: \"auto\", \"tcp\", \"unix\", \"shared_memory\" or \"ring\"");
 }
 
 const char* TransportName(const client::TransportInUse& transport) {
@@ -72,6 +73,8 @@ const char* TransportName(const client::TransportInUse& transport) {
   switch (transport.kind) {
     case client::TransportKind::kSharedMemory:
       return "shared_memory";
+    case client::TransportKind::kRing:
+      return "ring";
     case client::TransportKind::kInlineUds:
       return "unix";
     case client::TransportKind::kInlineTcp:

@@ -23,8 +23,8 @@ class Client:
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
     of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
     in this process, with the same tokens, while no target can be reached. `transport` is "auto" (shared memory where
-    the server offers it to this machine, else the stream), "tcp", "unix" or "shared_memory". Times are in seconds.
-    Blocks until a target, or the fallback, is ready.
+    the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". Times are in
+    seconds. Blocks until a target, or the fallback, is ready.
     """
 
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
@@ -101,7 +101,7 @@ class Client:
 
     @property
     def transport(self) -> str:
-        """How rows travel now: "tcp", "unix", "shared_memory" or "in_process"."""
+        """How rows travel now: "tcp", "unix", "shared_memory", "ring" or "in_process"."""
         return self._native.transport
 
     @property

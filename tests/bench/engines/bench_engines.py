@@ -2,8 +2,9 @@
 
     bench_engines.py [--json FILE] [--rounds N]
 
-A vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8.
-Contenders take turns row by row, each row another one; figures are medians, in microseconds a row.
+A vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8, in
+the order of the engine beside which it stands. Contenders take turns row by row, each row another one; figures are
+medians, in microseconds a row.
 
 py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory,
 one row that lies there; the baseline is the C++ client's step. vs_llamacpp_*: the adapter in process, and the service
@@ -31,6 +32,8 @@ from rows import serve
 VOCABULARY = 128256
 ROWS = 64
 SAMPLING = {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8}
+LLAMA_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_LLAMA_CPP"}}
+HF_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_HF"}}
 
 torch.set_num_threads(1)
 
@@ -85,9 +88,9 @@ def tokens_of(outcomes):
 
 def from_python(matrix, native, listen, rounds):
     sampler = sortition.local.Sampler()
-    local = sampler.open(vocabulary_size=VOCABULARY, seed=7, **SAMPLING)
+    local = sampler.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
     client = sortition.Client(listen, transport="shared_memory")
-    remote = client.open(vocabulary_size=VOCABULARY, seed=7, **SAMPLING)
+    remote = client.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
     shared = client.allocate_rows(1, VOCABULARY)
 
     def put(index):
@@ -116,7 +119,7 @@ def beside_transformers(matrix, listen, rounds, rows):
     logits = torch.from_numpy(matrix)
     sampler = sortition.local.Sampler()
     client = sortition.Client(listen, transport="shared_memory")
-    local, remote = ([opener.open(vocabulary_size=VOCABULARY, prompt=history[row], seed=row, **SAMPLING)
+    local, remote = ([opener.open(vocabulary_size=VOCABULARY, prompt=history[row], seed=row, **HF_ORDER)
                       for row in range(rows)] for opener in (sampler, client))
 
     def pick(index):

@@ -23,7 +23,8 @@
 namespace sortition::bench {
 namespace {
 
-// The same for everybody: repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8.
+// The same for everybody: repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8, in llama.cpp's
+// order.
 v1::SamplingParameters Parameters() {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.1f);
@@ -31,6 +32,7 @@ v1::SamplingParameters Parameters() {
   parameters.set_top_p(0.95f);
   parameters.set_min_p(0.05f);
   parameters.set_temperature(0.8f);
+  parameters.mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP);
   return parameters;
 }
 
