@@ -22,6 +22,8 @@
 
 namespace sortition::service {
 
+class ShardTable;
+
 // Thread-safe. Outlives the sessions that use it. Destruction waits for the devices to finish what they were given.
 class Engine {
  public:
@@ -51,6 +53,9 @@ class Engine {
   RegionTable& regions() { return regions_; }
   MaskMemory& masks() { return masks_; }
   const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }
+  ShardTable& shards() { return *shards_; }
+  // Ends what has waited too long. Called now and then.
+  void Sweep();
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
@@ -67,6 +72,7 @@ class Engine {
   RegionTable regions_;
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;
+  const std::unique_ptr<ShardTable> shards_;
   std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };

@@ -109,6 +109,10 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
     return refuse({service::Reason::kOutOfRange, "step.rows[0].draw_salt", absl::StrCat("0..", service::kMaxDrawSalt),
                    "the draw salt is out of range"});
   }
+  if (row.drafts != nullptr || !row.scored.empty()) {
+    return refuse({service::Reason::kNotImplemented, row.drafts != nullptr ? "drafts" : "scored", "",
+                   "a local sequence draws one token at a time"});
+  }
   std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
   if (state_ != nullptr) patches = state_->LendPatches();
 

@@ -22,6 +22,7 @@ struct Config {
   std::string health_listen;
   // Where workers on this machine get shared memory: "unix:PATH"; empty = nowhere.
   std::string memory_listen;
+  absl::Duration ring_spin = absl::Microseconds(50);  // before the thread of a ring sleeps
   // If set, the port of the first TCP listener is written there once the server serves.
   std::string port_file;
 

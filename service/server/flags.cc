@@ -78,7 +78,12 @@ ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row"
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
 ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
 ABSL_FLAG(uint64_t, max_mask_bytes, Limits().max_mask_bytes, "Bytes of uploaded masks, all streams together");
+ABSL_FLAG(absl::Duration, shard_wait, Limits().shard_wait,
+          "A step that comes in slices of the vocabulary waits so long for the last of them");
 ABSL_FLAG(uint32_t, max_memory_connections, Limits().max_memory_connections, "Connections to the memory socket");
+ABSL_FLAG(uint32_t, max_rings, Limits().max_rings, "Streams over rings in shared memory; each takes a thread");
+ABSL_FLAG(absl::Duration, ring_spin, Config().ring_spin,
+          "How long the thread of a ring looks for the next request before it sleeps; 0 = it sleeps at once");
 ABSL_FLAG(uint64_t, max_memory_bytes, Limits().max_memory_bytes,
           "Bytes of shared memory, all connections to the memory socket together");
 ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,
@@ -175,7 +180,10 @@ Config Fill() {
   limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
   limits.max_mask_bytes = absl::GetFlag(FLAGS_max_mask_bytes);
+  limits.shard_wait = absl::GetFlag(FLAGS_shard_wait);
   limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
+  limits.max_rings = absl::GetFlag(FLAGS_max_rings);
+  config.ring_spin = absl::GetFlag(FLAGS_ring_spin);
   limits.max_memory_bytes = absl::GetFlag(FLAGS_max_memory_bytes);
   limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);
   limits.connection_regions = absl::GetFlag(FLAGS_connection_regions);

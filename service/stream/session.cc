@@ -187,6 +187,7 @@ void Session::Impl::Close() {
       if (auto held = step.lock()) steps.push_back(std::move(held));
     }
   }
+  engine_.shards().Withdraw(this);
   for (auto& step : steps) step->Cancel();
   if (!steps.empty()) engine_.batcher().Sweep();
 }

@@ -1,5 +1,5 @@
 // The state behind a session, shared with its rows in flight. session.cc is its life and its dispatch,
-// session_sequences.cc and session_steps.cc are what messages do.
+// session_sequences.cc, session_steps.cc and session_shards.cc are what messages do.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,14 @@
 #include "service/stream/partial_histories.h"
 #include "service/stream/partial_snapshots.h"
 #include "service/stream/session.h"
+#include "service/stream/shard_table.h"
 #include "service/stream/step_in_flight.h"
 #include "service/stream/stream_sequence.h"
 #include "service/stream/uploaded_masks.h"
 
 namespace sortition::service {
 
-class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Session::Impl> {
+class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_shared_from_this<Session::Impl> {
  public:
   // `stream_id` is unique in the process.
   Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
@@ -48,6 +49,8 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
                              const Checkpoint& checkpoint) const override;
   void Answer(v1::StepResults results, const StepInFlight& step, bool last) override;
   bool Wanted() const override;
+  void AnswerShard(v1::StepResults results, uint64_t bytes, bool last) override;
+  void RefuseShard(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) override;
 
  private:
   // What any message must keep to before its kind is looked at.
@@ -60,6 +63,9 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
   std::optional<Refusal> OnUploadMask(const Frame& frame);
   void OnStep(Frame frame);
+  // A slice whose rows have been looked at; the last one of its step starts it.
+  void AddShard(StepShard shard, absl::Time now);
+  void SubmitShards(std::vector<StepShard> shards);
   void OnCancel(const v1::CancelStep& cancel);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
@@ -79,6 +85,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   void Send(v1::StreamResponse response, SentRelease release = {});
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
+  bool IsDraining() const;
   std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
 
   Engine& engine_;

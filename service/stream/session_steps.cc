@@ -5,12 +5,20 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
 #include "service/request/region_payloads.h"
 #include "service/result/encode.h"
 #include "service/result/split_results.h"
 #include "service/stream/session_impl.h"
 
 namespace sortition::service {
+namespace {
+
+Refusal Draining() {
+  return {Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
+}
+
+}  // namespace
 
 void Session::Impl::OnStep(Frame frame) {
   const absl::Time now = engine_.clock().Now();
@@ -26,12 +34,21 @@ void Session::Impl::OnStep(Frame frame) {
     return RefuseStep(batch_id, *refusal, rows, bytes);
   }
   uint64_t payload_bytes = 0;
-  for (const Payload& payload : frame.payloads) payload_bytes += payload.size;
+  uint64_t shared_bytes = 0;
+  for (const Payload& payload : frame.payloads) {
+    payload_bytes += payload.size;
+    if (payload.range) shared_bytes += payload.size;
+  }
+  if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
   engine_.observer().StepReceived(rows, payload_bytes);
 
   auto parsed = ParseStepShape(frame.message.step(), frame.payloads, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return RefuseStep(batch_id, *refusal, rows, bytes);
   const StepShape& shape = std::get<StepShape>(parsed);
+  if (shape.shard && shape.shard->index != 0) {
+    if (IsDraining()) return RefuseStep(batch_id, Draining(), rows, bytes);
+    return AddShard({shape, std::make_shared<const Frame>(std::move(frame)), nullptr, nullptr}, now);
+  }
 
   auto step =
       std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), shared_from_this());
@@ -59,6 +76,7 @@ void Session::Impl::OnStep(Frame frame) {
     }
     AddStepRow(row, i, shape, {logits, masks, drafts}, step.get());
   }
+  if (shape.shard) return AddShard({shape, {step, &step->frame()}, nullptr, step}, now);
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
     if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
@@ -75,9 +93,7 @@ void Session::Impl::OnStep(Frame frame) {
 
 std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInFlight>& step) {
   absl::MutexLock lock(&mutex_);
-  if (draining_) {
-    return Refusal{Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
-  }
+  if (draining_) return Draining();
   if (!steps_.try_emplace(step->batch_id(), step).second) {
     return Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
   }
@@ -207,6 +223,7 @@ void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bo
     steps_.erase(step.batch_id());
   }
   const SentRelease release{AnsweredRows(results), last ? step.frame_bytes() : 0};
+  if (!Wanted()) return OnSent(release);  // nobody is told that nobody waits any more
   v1::StreamResponse response;
   *response.mutable_results() = std::move(results);
   Send(std::move(response), release);

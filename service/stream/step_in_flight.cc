@@ -48,6 +48,12 @@ void SetDraftDistribution(const PositionPlan& plan, uint32_t index, const StepSh
   }
 }
 
+// Where a row's logits begin in the tensor of a slice.
+uint64_t FirstTensorRow(const StepShard& shard, uint32_t index) {
+  const v1::StepRow& row = shard.frame->message.step().rows(static_cast<int>(index));
+  return row.has_tensor_row() ? row.tensor_row() : index;
+}
+
 }  // namespace
 
 std::string MaskField(const v1::StepRow& row, int index, size_t number) {
@@ -92,10 +98,12 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
   Position& position = row->positions[index];
   position.queued.index = static_cast<uint32_t>(queued_.size());
   position.queued.sequence = request_id;
-  position.queued.row.segments =
-      tensors.logits.Slice((row->request.tensor_row + index) * shape.row_stride,
-                           uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
-  position.queued.row.may_change = tensors.logits.may_change();
+  if (!shape.shard) {
+    position.queued.row.segments =
+        tensors.logits.Slice((row->request.tensor_row + index) * shape.row_stride,
+                             uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
+    position.queued.row.may_change = tensors.logits.may_change();
+  }
   kernels::RowRequest& kernel = position.queued.row.request;
   kernel.dtype = shape.dtype;
   kernel.live_vocabulary = spec.live_vocabulary;
@@ -156,6 +164,34 @@ void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& re
   EncodeError(refusal, result->mutable_error());
 }
 
+std::optional<Refusal> StepInFlight::SetShards(const std::vector<StepShard>& shards) {
+  for (const StepShard& shard : shards) {
+    for (const auto& row : running_) {
+      if (FirstTensorRow(shard, row->index) + row->positions.size() <= shard.shape.tensor_rows) continue;
+      return Refusal{Reason::kOutOfRange, absl::StrCat("step.rows[", row->index, "].tensor_row"),
+                     absl::StrCat("< ", shard.shape.tensor_rows),
+                     absl::StrCat("the tensor of slice ", shard.shape.shard->index, " has no such row")};
+    }
+  }
+  for (const StepShard& shard : shards) {
+    const PayloadView logits(shard.frame->payloads[shard.shape.logits_payload]);
+    for (auto& row : running_) {
+      const uint32_t live = row->sequence.spec->live_vocabulary;
+      if (live <= shard.first_token()) continue;  // padding, all of it
+      const uint64_t bytes =
+          uint64_t{std::min(shard.shape.width, live - shard.first_token())} * kernels::ElementBytes(shard.shape.dtype);
+      for (size_t i = 0; i < row->positions.size(); ++i) {
+        const auto slice = logits.Slice((FirstTensorRow(shard, row->index) + i) * shard.shape.row_stride, bytes);
+        devices::DeviceRow& queued = row->positions[i].queued.row;
+        queued.segments.insert(queued.segments.end(), slice.begin(), slice.end());
+        queued.may_change |= logits.may_change();
+      }
+    }
+    if (shard.step == nullptr) followers_.push_back(shard);
+  }
+  return std::nullopt;
+}
+
 std::vector<QueuedRow> StepInFlight::TakeRows() {
   std::vector<QueuedRow> rows;
   rows.reserve(queued_.size());
@@ -184,8 +220,11 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
     if (wanted) {
       Encode(row, &results);
     } else {
-      // Counted as answered all the same, so that the stream's books close.
-      results.add_rows()->set_row(row->index);
+      // Counted as answered all the same, so that the books close: the stream's, and those of streams of other slices.
+      v1::RowResult* const result = results.add_rows();
+      result->set_row(row->index);
+      result->set_step_id(row->request.intent.step_id);
+      EncodeError(Refusal{Reason::kStepCancelled, "", "", "the stream of the step has ended"}, result->mutable_error());
       if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     }
     if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
@@ -270,6 +309,9 @@ void StepInFlight::Send(v1::StepResults results) {
       SORTITION_CHECK(unanswered_ >= rows);
       unanswered_ -= rows;
       last = unanswered_ == 0;
+    }
+    for (const StepShard& follower : followers_) {
+      follower.owner->AnswerShard(message, follower.frame->bytes, last);
     }
     answers_->Answer(std::move(message), *this, last);
   }

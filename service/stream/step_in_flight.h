@@ -19,6 +19,7 @@
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
+#include "service/stream/shard_table.h"
 #include "service/stream/stream_sequence.h"
 #include "service/stream/walk.h"
 
@@ -56,7 +57,7 @@ class StepInFlight : public PendingStep {
   };
 
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
-  // `masks` are the packed masks of request.plan.masks, empty where there is none.
+  // `masks` are the packed masks of request.plan.masks, empty where there is none. Of a slice no logits are taken.
   void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
               std::optional<StepGrant> grant, std::vector<RowMaskBits> masks, const StepShape& shape,
               const Tensors& tensors);
@@ -64,6 +65,9 @@ class StepInFlight : public PendingStep {
                  const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
 
+  // Of a step that came in slices, all of them by their first token: gives the rows their logits, and the other slices'
+  // streams the answers. Before TakeRows. A refusal concerns the whole step.
+  std::optional<Refusal> SetShards(const std::vector<StepShard>& shards);
   // The rows to submit, referring to memory of this object.
   std::vector<QueuedRow> TakeRows();
   // Sends what was answered at once, if anything.
@@ -122,6 +126,7 @@ class StepInFlight : public PendingStep {
   std::vector<std::unique_ptr<Row>> running_;      // fixed once submitted
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
   v1::StepResults immediate_;
+  std::vector<StepShard> followers_;  // slices other than 0; fixed once submitted
 
   std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;

@@ -111,8 +111,8 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
 
 TEST_F(SessionRefusal, ParametersThatAreNotBuilt) {
   v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
-  open.mutable_parameters()->mutable_mirostat()->set_version(2);
-  ExpectError(worker_.Open(open).error(), Reason::kNotImplemented, "open.parameters.mirostat");
+  open.mutable_parameters()->mutable_watermark()->set_key(2);
+  ExpectError(worker_.Open(open).error(), Reason::kNotImplemented, "open.parameters.watermark");
   ExpectStreamGoesOn();
 }
 
@@ -123,7 +123,7 @@ TEST_F(SessionRefusal, AStepWhoseShapeIsWrong) {
       {Reason::kOutOfRange, "step.priority", [](auto* r) { r->mutable_step()->set_priority(101); }},
       {Reason::kOutOfRange, "step.timeout", [](auto* r) { r->mutable_step()->mutable_timeout(); }},
       {Reason::kMissingField, "step.rows", [](auto* r) { r->mutable_step()->clear_rows(); }},
-      {Reason::kNotImplemented, "step.logits.shard",
+      {Reason::kOutOfRange, "step.logits.shard.count",
        [](auto* r) { r->mutable_step()->mutable_logits()->mutable_shard(); }},
   };
   worker_.MustOpen(OpenOf("a", 1, kVocabulary));
