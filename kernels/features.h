@@ -19,7 +19,7 @@ inline constexpr Features kFeatureScore = Features{1} << 32;
 inline constexpr Features kFeatureVerify = Features{1} << 33;
 inline constexpr Features kFeatureRequested = Features{1} << 34;  // logprobs of tokens by name
 inline constexpr Features kFeatureEntropy = Features{1} << 35;
-inline constexpr Features kFeatureKeptTokens = Features{1} << 36;
+inline constexpr Features kFeatureKeptSet = Features{1} << 36;  // its count, or its tokens
 
 // O(stages).
 inline Features FeaturesOf(const RowRequest& request) {
@@ -30,7 +30,7 @@ inline Features FeaturesOf(const RowRequest& request) {
   if (request.task == RowTask::kVerify) features |= kFeatureVerify;
   if (!request.requested.empty()) features |= kFeatureRequested;
   if (parameters.entropy) features |= kFeatureEntropy;
-  if (parameters.kept_tokens) features |= kFeatureKeptTokens;
+  if (parameters.kept_count || parameters.kept_tokens) features |= kFeatureKeptSet;
   return features;
 }
 

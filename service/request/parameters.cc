@@ -23,25 +23,13 @@ using kernels::TokenPatch;
 // -0 is 0: an off value means the same as absent, also to the history hash.
 float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
 
-// Parameters of the contract that this server does not build, each with the test whether it is on. An off value means
-// absent.
-struct NotBuilt {
-  absl::string_view name;
-  bool (*on)(const v1::SamplingParameters&);
-};
-constexpr NotBuilt kNotBuilt[] = {
-    {"mirostat", [](const v1::SamplingParameters& p) { return p.mirostat().version() != 0; }},
-    {"adaptive_p", [](const v1::SamplingParameters& p) { return p.has_adaptive_p(); }},
-};
-
 class Compiler {
  public:
   Compiler(const v1::SamplingParameters& parameters, const Limits& limits, absl::string_view path, SequenceSpec* spec)
       : parameters_(parameters), limits_(limits), path_(path), spec_(*spec) {}
 
   std::optional<Refusal> Run() {
-    for (auto step :
-         {&Compiler::RefuseNotBuilt, &Compiler::Scalars, &Compiler::History, &Compiler::Logprobs, &Compiler::Lists}) {
+    for (auto step : {&Compiler::Scalars, &Compiler::History, &Compiler::Logprobs, &Compiler::Lists}) {
       if (std::optional<Refusal> refusal = (this->*step)()) return refusal;
     }
     return std::nullopt;
@@ -49,13 +37,6 @@ class Compiler {
 
  private:
   std::string Field(absl::string_view name) const { return absl::StrCat(path_, ".", name); }
-
-  std::optional<Refusal> RefuseNotBuilt() {
-    for (const NotBuilt& parameter : kNotBuilt) {
-      if (parameter.on(parameters_)) return NotImplemented(Field(parameter.name));
-    }
-    return std::nullopt;
-  }
 
   std::optional<Refusal> Scalars() {
     law::SamplingParameters law;

@@ -223,6 +223,7 @@ void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bo
     steps_.erase(step.batch_id());
   }
   const SentRelease release{AnsweredRows(results), last ? step.frame_bytes() : 0};
+  if (!Wanted()) return OnSent(release);  // nobody is told that nobody waits any more
   v1::StreamResponse response;
   *response.mutable_results() = std::move(results);
   Send(std::move(response), release);

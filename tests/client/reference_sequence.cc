@@ -114,14 +114,15 @@ void ReferenceSequence::SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_
 }
 
 std::string Bits(const v1::DrawResult& draw) {
-  std::string text = absl::StrCat("token ", draw.token(), draw.finish_reason() == 0 ? "" : " stop");
+  std::string text = absl::StrCat("token ", draw.token());
   if (draw.has_raw()) absl::StrAppend(&text, " raw ", Bits(draw.raw()));
   if (draw.has_processed()) absl::StrAppend(&text, " processed ", Bits(draw.processed()));
   return text;
 }
 
 std::optional<std::string> Bits(const client::RowOutcome& outcome) {
-  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return Bits(*draw);
+  const auto stop = [](const auto& result) { return result.finish_reason() == 0 ? "" : kStop; };
+  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return Bits(*draw) + stop(*draw);
   const auto* verify = std::get_if<v1::VerifyResult>(&outcome);
   if (verify == nullptr) return std::nullopt;
   std::string text;
@@ -133,7 +134,7 @@ std::optional<std::string> Bits(const client::RowOutcome& outcome) {
     if (i + 1 == verify->tokens_size()) draw.set_finish_reason(verify->finish_reason());
     text += Bits(draw);
   }
-  return text;
+  return text + stop(*verify);
 }
 
 }  // namespace sortition::testing

@@ -41,7 +41,9 @@ class ReferenceSequence {
 
 // A readable form in which two draws are equal exactly if their tokens are and every logprob is to the bit.
 std::string Bits(const v1::DrawResult& draw);
-// Of an outcome: that of its tokens as if each had been drawn, one after the other; nothing of an error.
+// Of an outcome: that of its tokens as if each had been drawn, one after the other, then kStop if one of them is a stop
+// token; nothing of an error.
+inline constexpr const char* kStop = " stop";
 std::optional<std::string> Bits(const client::RowOutcome& outcome);
 
 }  // namespace sortition::testing

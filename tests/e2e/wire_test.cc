@@ -81,14 +81,14 @@ TEST(WireTest, RefusalsOfTheServerArriveTyped) {
   client::SequenceOptions options;
   options.request_id = std::string("refused");
   options.vocabulary_size = 10;
-  options.parameters.mutable_mirostat()->set_version(2);
+  options.parameters.mutable_watermark()->set_key(2);
   const auto sequence = client->Open(options);
   ASSERT_FALSE(sequence.ok());
   EXPECT_EQ(sequence.status().code(), absl::StatusCode::kUnimplemented);
   const auto error = client::ErrorOf(sequence.status());
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->reason, v1::NOT_IMPLEMENTED);
-  EXPECT_EQ(error->field, "open.parameters.mirostat");
+  EXPECT_EQ(error->field, "open.parameters.watermark");
 }
 
 TEST(WireTest, NobodyThereIsSaidWithTheTarget) {

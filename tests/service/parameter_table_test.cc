@@ -61,7 +61,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
       if (field->is_repeated()) {
         reflection.AddUInt32(message, field, 1);
       } else {
-        reflection.SetUInt32(message, field, 1);
+        reflection.SetUInt32(message, field, field->name() == "m" ? 2 : 1);
       }
       break;
     case FieldDescriptor::CPPTYPE_UINT64:

@@ -382,31 +382,5 @@ TEST(Parameters, ScopesAreBounded) {
   ExpectRefused(prefix, Reason::kOutOfRange, "p.penalty_scope.ignored_prefix");
 }
 
-// What is not built, each on and off. parameter_table_test holds the names against the published table.
-struct NotBuiltCase {
-  std::string field;
-  std::function<void(SamplingParameters*)> on;
-  std::function<void(SamplingParameters*)> off;
-};
-
-std::vector<NotBuiltCase> NotBuiltCases() {
-  return {
-      {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); },
-       [](auto* p) { p->mutable_mirostat()->set_tau(5); }},
-      {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
-  };
-}
-
-TEST(Parameters, NotBuiltAreRefusedByNameAndAcceptedWhenOff) {
-  const SequenceSpec absent = MustCompile(SamplingParameters());
-  for (const NotBuiltCase& test : NotBuiltCases()) {
-    SamplingParameters on, off;
-    test.on(&on);
-    test.off(&off);
-    ExpectRefused(on, Reason::kNotImplemented, "p." + test.field);
-    EXPECT_EQ(MustCompile(off), absent) << test.field;
-  }
-}
-
 }  // namespace
 }  // namespace sortition::service

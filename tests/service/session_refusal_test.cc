@@ -109,10 +109,10 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, ParametersThatAreNotBuilt) {
+TEST_F(SessionRefusal, ParametersOutOfRange) {
   v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
-  open.mutable_parameters()->mutable_mirostat()->set_version(2);
-  ExpectError(worker_.Open(open).error(), Reason::kNotImplemented, "open.parameters.mirostat");
+  open.mutable_parameters()->set_typical_p(2);
+  ExpectError(worker_.Open(open).error(), Reason::kOutOfRange, "open.parameters.typical_p");
   ExpectStreamGoesOn();
 }
 

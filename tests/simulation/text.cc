@@ -124,6 +124,7 @@ void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, Draws* draws, t
     holds = holds && !stopped;
     if (holds) drawn = draw();
   }
+  if (stopped) step->answer += testing::kStop;
   step->verification.tokens = step->drafts;
   if (step->allowed_bits.empty()) return;
   step->allowed_bits.resize(drafts + 1, step->allowed_bits[0]);

@@ -1,0 +1,146 @@
+// Samplers that depend on past probabilities: their checkpoint goes to the worker and comes back, to any replica that
+// shares the key.
+#include <gtest/gtest.h>
+
+#include "devices/cpu/cpu_device.h"
+#include "tests/service/expect_error.h"
+#include "tests/service/stateful_stream.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/plain_sequence.h"
+#include "tests/support/stream_worker.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::PlainSequence;
+using testing::StepBuilder;
+using testing::StreamWorker;
+
+constexpr uint32_t kVocabulary = 64;
+
+// A replica of the service and one stream to it.
+class Replica {
+ public:
+  explicit Replica(std::optional<CheckpointKey> key) {
+    Engine::Options options;
+    options.devices.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = 1}));
+    options.clock = &clock_;
+    options.observer = &observer_;
+    options.checkpoint_key = std::move(key);
+    engine_ = std::make_unique<Engine>(std::move(options));
+    worker_ = std::make_unique<StreamWorker>(engine_.get());
+  }
+  StreamWorker& worker() { return *worker_; }
+
+ private:
+  testing::FakeClock clock_;
+  NullObserver observer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<StreamWorker> worker_;
+};
+
+CheckpointKey KeyOf(char byte) { return *CheckpointKey::Of(std::string(32, byte)); }
+
+v1::OpenSequence Mirostat(std::string_view request_id) {
+  v1::OpenSequence open = testing::OpenOf(request_id, 1, kVocabulary);
+  open.mutable_parameters()->mutable_mirostat()->set_version(2);
+  open.mutable_parameters()->mutable_mirostat()->set_tau(2);
+  return open;
+}
+
+// The same logits for every step at a position.
+std::string LogitsAt(uint32_t position) {
+  std::mt19937_64 random(position);
+  return testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+}
+
+v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t position, const std::string& checkpoint) {
+  StepBuilder step(position + 1, kVocabulary);
+  v1::StepRow& row = step.AddRow(request_id, position + 1, position, LogitsAt(position));
+  if (!checkpoint.empty()) row.set_checkpoint(checkpoint);
+  return replica->worker().Run(step.Build()).at(0);
+}
+
+TEST(SessionCheckpoint, AnotherReplicaWithTheKeyGoesOnWithTheSameTokens) {
+  Replica first(KeyOf('k')), second(KeyOf('k'));
+  first.worker().MustOpen(Mirostat("a"));
+  second.worker().MustOpen(Mirostat("a"));
+  std::string checkpoint;
+  std::set<std::string> checkpoints;
+  for (uint32_t position = 0; position < 40; ++position) {
+    const v1::RowResult there = Step(&first, "a", position, checkpoint);
+    const v1::RowResult here = Step(&second, "a", position, checkpoint);
+    ASSERT_TRUE(here.has_draw()) << here.ShortDebugString();
+    ASSERT_EQ(here.SerializeAsString(), there.SerializeAsString());
+    checkpoint = here.draw().checkpoint();
+    EXPECT_TRUE(checkpoints.insert(checkpoint).second) << "the sampler has not moved";
+  }
+}
+
+TEST(SessionCheckpoint, WhatWasChangedOrIsAnothersIsRefusedAlone) {
+  Replica replica(KeyOf('k')), stranger(std::nullopt);
+  for (const char* name : {"a", "b"}) {
+    replica.worker().MustOpen(Mirostat(name));
+    stranger.worker().MustOpen(Mirostat(name));
+  }
+  const std::string checkpoint = Step(&replica, "a", 0, "").draw().checkpoint();
+  std::string tampered = checkpoint;
+  tampered[3] = static_cast<char>(tampered[3] ^ 1);
+
+  StepBuilder step(1, kVocabulary);
+  step.AddRow("a", 1, 1, LogitsAt(1)).set_checkpoint(tampered);
+  step.AddRow("b", 1, 1, LogitsAt(1)).set_checkpoint(checkpoint);
+  const std::vector<v1::RowResult> results = replica.worker().Run(step.Build());
+  ExpectError(results.at(0).error(), Reason::kCheckpointRefused, "step.rows[0].checkpoint");
+  ExpectError(results.at(1).error(), Reason::kCheckpointRefused, "step.rows[1].checkpoint");
+  EXPECT_TRUE(Step(&replica, "a", 1, checkpoint).has_draw()) << "nothing was changed by it";
+
+  const v1::RowResult elsewhere = Step(&stranger, "a", 1, checkpoint);
+  ExpectError(elsewhere.error(), Reason::kCheckpointRefused, "step.rows[0].checkpoint");
+  EXPECT_NE(elsewhere.error().message().find("--checkpoint_key"), std::string::npos);
+}
+
+// A sequence that keeps state takes the checkpoint of its last step alone, unless it edits its text; a retry repeats
+// the answer with its checkpoint.
+TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
+  Replica replica(KeyOf('k'));
+  v1::OpenSequence open = Mirostat("a");
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->add_tokens(1);
+  open.mutable_history()->set_prompt_length(1);
+  replica.worker().MustOpen(open);
+  PlainSequence plain(open);
+  uint64_t batch = 0;
+  const auto step = [&](uint64_t step_id, const std::string& checkpoint, std::optional<uint32_t> truncate_to) {
+    StepBuilder builder(++batch, kVocabulary);
+    v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
+    row.set_history_hash(plain.hash());
+    row.set_checkpoint(checkpoint);
+    if (truncate_to) row.set_truncate_to(*truncate_to);
+    return replica.worker().Run(builder.Build()).at(0);
+  };
+  const v1::RowResult first = step(1, "", std::nullopt);
+  ASSERT_TRUE(first.has_draw());
+  EXPECT_EQ(step(1, "", std::nullopt).SerializeAsString(), first.SerializeAsString());
+  plain.Append(first.draw().token());
+  const v1::RowResult second = step(2, first.draw().checkpoint(), std::nullopt);
+  ASSERT_TRUE(second.has_draw());
+  plain.Append(second.draw().token());
+  ExpectError(step(3, first.draw().checkpoint(), std::nullopt).error(), Reason::kCheckpointRefused,
+              "step.rows[0].checkpoint");
+  plain.TruncateTo(2);
+  const v1::RowResult again = step(4, first.draw().checkpoint(), 2);
+  ASSERT_TRUE(again.has_draw()) << again.ShortDebugString();
+  EXPECT_EQ(again.draw().token(), second.draw().token());
+  EXPECT_EQ(again.draw().checkpoint(), second.draw().checkpoint());
+}
+
+TEST(SessionCheckpoint, SequencesWithoutSuchASamplerHaveNone) {
+  Replica replica(KeyOf('k'));
+  replica.worker().MustOpen(testing::OpenOf("a", 1, kVocabulary));
+  EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());
+  ExpectError(Step(&replica, "a", 1, "x").error(), Reason::kContradiction, "step.rows[0].checkpoint");
+}
+
+}  // namespace
+}  // namespace sortition::service
