@@ -54,7 +54,7 @@ struct RowParameters {
 
   // At most kMaxStages stages; each kind once. Empty: the temperature, min_p_distance, top_k and top_p above, in this
   // order, as today. Otherwise these alone decide, and the fields above have their defaults, but for `greedy`.
-  std::vector<Stage> chain;
+  std::vector<Stage> chain = {};
 
   bool mask_nan = false;  // NaN counts as masked instead of failing the row
 

@@ -25,6 +25,11 @@ struct Limits {
   uint32_t max_vocabulary = (1u << 20) - 1;
   absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
 
+  // Masks.
+  uint32_t stream_masks = 4096;                 // uploaded on one stream
+  uint64_t stream_mask_bytes = 64u << 20;       // of these
+  uint64_t max_mask_bytes = uint64_t{1} << 29;  // of uploaded masks, all streams together
+
   // Shared memory.
   uint32_t max_memory_connections = 64;                  // to the memory socket
   uint32_t max_rings = 8;                                // streams over rings; each has a thread

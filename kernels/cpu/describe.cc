@@ -85,9 +85,7 @@ void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, con
     const auto end = std::partition(first.begin(), first.end(), [&](Candidate c) { return kept.Has(c); });
     FillTop(first.first(size_t(end - first.begin())), distribution);
   } else {
-    uint64_t* const weights = scratch->weights.Reserve(kept.listed.size());
-    const auto count = uint32_t(kept.listed.size());
-    distribution->weight_sum = kernels.WeighCandidates(kept.listed.data(), count, scale, weights);
+    distribution->weight_sum = WeighList(kernels, kept.listed, scale, scratch);
     if (top != 0) FillTopOf(kept.listed, top, distribution);
   }
 }
@@ -121,7 +119,7 @@ EntropySums SumEntropy(const Kernels& kernels, const Row& row, const RowScale& s
                        Scratch* scratch) {
   EntropySums sums;
   for (const Candidate& candidate : AllKept(kernels, row, kept, scratch)) {
-    const uint32_t t = law::Distance(law::KeyBits(candidate.key()), scale.scale);
+    const uint32_t t = DistanceOfKey(candidate.key(), scale);
     const uint64_t weight = law::Weight(t);
     sums.weights += weight;
     sums.surplus += law::Surplus(weight, t);

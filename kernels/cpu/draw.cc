@@ -17,10 +17,12 @@ constexpr uint32_t kMostGroupsAtOnce = 64;
 
 class Race {
  public:
-  // `reweigh`: null in a race of the weights as they are.
-  Race(const Kernels& kernels, const law::DrawKey& key, const Reweigh* reweigh, Scratch* scratch)
+  // `adapted` is RowScale's; `reweigh`: null in a race of the weights as they are.
+  Race(const Kernels& kernels, const law::DrawKey& key, const law::Shape* adapted, const Reweigh* reweigh,
+       Scratch* scratch)
       : kernels_(kernels),
         key_(key),
+        adapted_(adapted),
         reweigh_(reweigh),
         entrants_(scratch->token_entrants),
         survivors_(scratch->survivors) {}
@@ -34,6 +36,7 @@ class Race {
   void Run() {
     const uint32_t count = entrants_.count;
     if (count == 0) return;
+    if (adapted_ != nullptr) AdaptEntrants();
     kernels_.PromiseTokens(key_, &entrants_);
     const uint32_t* const promises = entrants_.promise.data();
     const uint32_t most = kernels_.FindMax(promises, count);
@@ -47,6 +50,14 @@ class Race {
   }
 
  private:
+  void AdaptEntrants() {
+    for (uint32_t i = 0; i < entrants_.count; ++i) {
+      uint32_t& t = entrants_.t.data()[i];
+      if (t == law::kDead) continue;
+      t = law::AdaptedDistance(law::ProbabilityOf(law::Weight(t), adapted_->share), adapted_->target);
+    }
+  }
+
   void RunOne(uint32_t i) {
     const uint64_t group_word = entrants_.GroupWord(i);
     const uint32_t token = entrants_.token.data()[i];
@@ -72,6 +83,7 @@ class Race {
 
   const Kernels& kernels_;
   const law::DrawKey& key_;
+  const law::Shape* const adapted_;
   const Reweigh* const reweigh_;
   TokenEntrants& entrants_;
   Array<uint32_t>& survivors_;
@@ -92,10 +104,14 @@ class RowRace {
         groups_(scratch->group_entrants),
         survivors_(scratch->groups),
         able_(scratch->leading),
-        race_(kernels, key, reweigh, scratch) {}
+        race_(kernels, key, scale.adapted, reweigh, scratch) {
+    // From an adapted distance no way leads back to a logit.
+    if (scale_.adapted != nullptr) scale_.logits_per_unit = std::numeric_limits<float>::infinity();
+  }
 
   uint32_t Run(std::optional<Candidate> likely) {
     kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
+    if (scale_.adapted != nullptr) AdaptPromises(*scale_.adapted);
     race_.entrants().count = 0;
     race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
     if (likely) {
@@ -114,6 +130,23 @@ class RowRace {
 
   uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
   uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
+
+  // Promises that hold for adapted distances: nearer to the target than the group's largest probability, rounded up by
+  // whole octaves, none of its tokens is, where that lies below the target; otherwise one may be there.
+  void AdaptPromises(const law::Shape& shape) {
+    uint32_t nearest[64];
+    const uint64_t first = law::ProbabilityOf(law::kUnitWeight, shape.share);
+    for (uint32_t octaves = 0; octaves < 64; ++octaves) {
+      const uint64_t most = (first >> octaves) + 1;
+      nearest[octaves] = most >= shape.target ? 0 : law::AdaptedDistance(uint32_t(most), shape.target);
+    }
+    for (uint32_t group = 0; group < row_.groups; ++group) {
+      uint32_t& promise = groups_.promise.data()[group];
+      if (promise == 0) continue;
+      const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(row_.maxima[group]), shape), shape.scale);
+      promise += (t >> 3) - (nearest[t >> 26] >> 3);
+    }
+  }
 
   void RunLikelyGroups() {
     // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
@@ -172,7 +205,7 @@ class RowRace {
 
   const Kernels& kernels_;
   const Row& row_;
-  const RowScale& scale_;
+  RowScale scale_;
   const Candidate last_;
   const law::DrawKey& key_;
   GroupEntrants& groups_;
@@ -184,7 +217,7 @@ class RowRace {
 uint32_t RaceOf(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
                 const law::DrawKey& key, const Reweigh* reweigh, std::optional<Candidate> likely, Scratch* scratch) {
   if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, reweigh, scratch).Run(likely);
-  Race race(kernels, key, reweigh, scratch);
+  Race race(kernels, key, scale.adapted, reweigh, scratch);
   race.entrants().count = 0;
   race.entrants().Reserve(uint32_t(kept.listed.size()));
   kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.entrants());

@@ -1,26 +1,78 @@
 // The inverse of the law's distance.
 #include "kernels/cpu/row_scale.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "kernels/check.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 
-RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
-  SORTITION_CHECK(max_key != 0);
+namespace {
+
+// `max` is the largest logit that `scale` is for.
+RowScale LinearScale(const law::Scale& scale, double max) {
   RowScale row;
-  row.scale = law::ScaleAt(parameters, law::KeyBits(max_key));
+  row.scale = scale;
   row.to_fixed_point = std::bit_cast<float>((127 + 157 - row.scale.e0) << 23);
   row.first_live_key = FirstKeyWithin(law::kDeadFromDistance - 1, row.scale);
-  row.first_weighted_key = FirstKeyWithin((45u << 26) - 1, row.scale);
+  row.first_weighted_key = FirstKeyWithin(law::kWeightlessFromDistance - 1, row.scale);
   const double per_unit =
       std::ldexp(double(uint64_t{1} << row.scale.shift) / row.scale.multiplier, int(row.scale.e0) - 157);
-  const double max = std::bit_cast<float>(law::KeyBits(max_key));
   row.logits_per_unit = float(per_unit * (1 + 0x1p-20));
   row.slack = float((std::abs(max) + per_unit * 0x1p32) * 0x1p-20);
+  return row;
+}
+
+float Float(uint32_t bits) { return std::bit_cast<float>(bits); }
+
+}  // namespace
+
+float CurvedFloat(float x, const CurveFloats& curve) {
+  const auto flushed = [](float v) { return v < 0x1p-60f ? 0 : v; };
+  const float a = flushed(flushed(curve.max - x) * curve.inverse);
+  const float factor = flushed(flushed(a * curve.cube) + curve.square);
+  const float result = flushed(flushed(a * a) * factor);
+  return result == 0 ? 0 : -result;
+}
+
+float CurvedLogitBelow(float logit, float distance, const RowScale& scale) {
+  // The curve is steeper than its square and its cube alone, so neither leads further down than the curve.
+  const CurveFloats& curve = scale.curve;
+  const float least = CurvedFloat(logit, curve) - (distance * scale.logits_per_unit + scale.slack);
+  float a = std::numeric_limits<float>::infinity();
+  if (curve.square > 0) a = std::sqrt(-least / curve.square);
+  if (curve.cube > 0) a = std::min(a, std::cbrt(-least / curve.cube));
+  return curve.max - a / curve.inverse * 1.001f - std::abs(curve.max) * 0x1p-20f;
+}
+
+RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
+  SORTITION_CHECK(max_key != 0);
+  return LinearScale(law::ScaleAt(parameters, law::KeyBits(max_key)), Float(law::KeyBits(max_key)));
+}
+
+RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
+  SORTITION_CHECK(max_key != 0);
+  RowScale row = LinearScale(shape.scale, Float(law::ShapedBits(law::KeyBits(max_key), shape)));
+  if (!shape.is_curved) return row;
+  row.curve = {true,
+               shape.curve,
+               Float(shape.curve.max),
+               Float(shape.curve.inverse),
+               Float(shape.curve.square),
+               Float(shape.curve.cube),
+               Float(law::KeyBits(row.first_live_key - 1)),
+               Float(law::KeyBits(row.first_weighted_key - 1))};
+  const auto first_within = [&](uint32_t bound) {
+    return FirstKeyWhere(max_key, [&](uint32_t bits) {
+      return law::Distance(std::bit_cast<uint32_t>(CurvedFloat(Float(bits), row.curve)), shape.scale) <= bound;
+    });
+  };
+  row.first_live_key = first_within(law::kDeadFromDistance - 1);
+  row.first_weighted_key = first_within(law::kWeightlessFromDistance - 1);
   return row;
 }
 

@@ -8,21 +8,70 @@
 
 namespace sortition::kernels::cpu {
 
+// Smoothing as floating-point operations, each of which is the law's; square and cube are 0 where there is none.
+struct CurveFloats {
+  bool is_on = false;
+  law::Curve bits = {};  // what the following are the numbers of
+  float max = 0;
+  float inverse = 1;
+  float square = 0;
+  float cube = 0;
+  // Smoothed logits that are just dead, and just weightless: smaller ones are taken for these.
+  float just_dead = 0;
+  float just_weightless = 0;
+};
+
 struct RowScale {
   law::Scale scale;
-  float to_fixed_point;         // law::FixedPoint(x) = truncate(x * to_fixed_point); a power of two
-  uint32_t first_live_key;      // keys below it are dead
-  uint32_t first_weighted_key;  // keys below it have weight 0
-  float logits_per_unit;        // of distance, rounded up
-  float slack;                  // logits: more than all roundings on the way from distances to logits add up to
+  float to_fixed_point;                 // law::FixedPoint(x) = truncate(x * to_fixed_point); a power of two
+  uint32_t first_live_key;              // keys below it are dead
+  uint32_t first_weighted_key;          // keys below it have weight 0
+  float logits_per_unit;                // of distance, rounded up
+  float slack;                          // logits: more than all roundings on the way from distances to logits add up to
+  const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
+  CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or patched
 };
 
 // `max_key`: the row's largest key, not 0.
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
 
+// Of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is left out of account.
+RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
+
+// Of a live key that is not above the largest.
+inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
+  const uint32_t bits = law::KeyBits(key);
+  if (row.adapted != nullptr) return law::ShapedDistance(bits, *row.adapted);
+  return law::Distance(row.curve.is_on ? law::Curved(bits, row.curve.bits) : bits, row.scale);
+}
+
+// The smallest key that `is_within` holds for, if it holds for `max_key` and for every key above one for which it
+// holds. It is asked about canonical bits.
+template <typename IsWithin>
+uint32_t FirstKeyWhere(uint32_t max_key, IsWithin is_within) {
+  uint32_t low = law::Key(0xc77fdfffu);  // the smallest live logit's
+  uint32_t high = max_key;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (is_within(law::Flush(law::KeyBits(middle)))) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high;
+}
+
+// law::Curved of a number that is not above the curve's maximum.
+float CurvedFloat(float x, const CurveFloats& curve);
+
+// LogitBelow of a row with a curve.
+float CurvedLogitBelow(float logit, float distance, const RowScale& scale);
+
 // `logit` less `distance`, or a little less than that: a token with a smaller logit, as it was sent, is further than
 // `distance` from a token whose logit is `logit`. To leave out what cannot matter, never to decide.
 inline float LogitBelow(float logit, float distance, const RowScale& scale) {
+  if (scale.curve.is_on) return CurvedLogitBelow(logit, distance, scale);
   return logit - (distance * scale.logits_per_unit + scale.slack);
 }
 

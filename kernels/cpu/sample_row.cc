@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/check_row.h"
+#include "kernels/cpu/chain.h"
 #include "kernels/cpu/change_row.h"
 #include "kernels/cpu/describe.h"
 #include "kernels/cpu/draw.h"
@@ -12,6 +13,7 @@
 #include "kernels/cpu/read_row.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/verify.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -78,11 +80,9 @@ std::optional<Candidate> Likely(const RowRequest& request, const Row& row, const
   return likely;
 }
 
-void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
-                 RowAnswer* answer) {
-  const RowParameters& parameters = *request.parameters;
-  const RowScale scale = ScaleOf(parameters, row.max_key);
-  const Kept kept = Filter(kernels, request, row, scale, scratch);
+// The token, and what is asked of the distribution that it comes from.
+void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                const Kept& kept, Scratch* scratch, RowAnswer* answer) {
   switch (request.task) {
     case RowTask::kDraw:
       answer->token =
@@ -96,6 +96,25 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& r
       break;
   }
   DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
+}
+
+void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+                 RowAnswer* answer) {
+  const RowScale scale = ScaleOf(*request.parameters, row.max_key);
+  SampleKept(kernels, request, row, scale, Filter(kernels, request, row, scale, scratch), scratch, answer);
+}
+
+void SampleChained(const Kernels& kernels, const RowRequest& request, const Row& changed, Scratch* scratch,
+                   RowAnswer* answer) {
+  Chain chain(kernels, request, changed, scratch);
+  chain.Run();
+  const Kept kept = chain.kept();
+  SampleKept(kernels, request, chain.row(), chain.scale(), kept, scratch, answer);
+  answer->temperature = chain.temperature();
+  const Candidate chosen = Changed(request, chain.row(), answer->token);
+  const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
+  answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;
+  law::ShowProcessed(chain.shape(), answer);
 }
 
 }  // namespace
@@ -117,6 +136,8 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
   if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
   if (parameters.greedy) {
     SampleGreedy(kernels, request, row, scratch, answer);
+  } else if (!parameters.chain.empty()) {
+    SampleChained(kernels, request, row, scratch, answer);
   } else {
     SampleDrawn(kernels, request, row, scratch, answer);
   }

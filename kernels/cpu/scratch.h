@@ -29,6 +29,8 @@ struct Scratch {
   Array<Candidate> leading;  // the first tokens of a distribution
   Array<Candidate> requested;
   Array<uint64_t> weights;
+  Array<uint32_t> distances;
+  Array<Candidate> nearest;
   GroupEntrants group_entrants;
   TokenEntrants token_entrants;
   Array<uint32_t> survivors;

@@ -38,6 +38,12 @@ std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_
   return candidates.first(kernels.MoveNotAfter(candidates.data(), uint32_t(candidates.size()), last));
 }
 
+std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,
+                                     Array<Candidate>* memory) {
+  const std::span<Candidate> candidates = CollectBetween(kernels, row, last.key(), kNoCeiling, scratch, memory);
+  return candidates.first(kernels.MoveNotAfter(candidates.data(), uint32_t(candidates.size()), last));
+}
+
 Candidate First(const Kernels& kernels, const Row& row) {
   const uint32_t group = kernels.FindMax(row.maxima, row.groups);
   // Its tokens of the largest key come in the order of their ids.

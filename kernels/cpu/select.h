@@ -18,7 +18,12 @@ inline constexpr uint32_t kNoCeiling = ~0u;
 std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
                                     Scratch* scratch, Array<Candidate>* memory);
 
-// Those of them in every `step`-th group, but for patched ones; so many steps that about `count` tokens are looked at.
+// All tokens that are not after `last`, likewise.
+std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,
+                                     Array<Candidate>* memory);
+
+// Those of CollectBetween in every `step`-th group, but for patched ones; so many steps that about `count` tokens are
+// looked at.
 struct Sample {
   std::span<Candidate> candidates;  // in `*memory`
   uint32_t step;

@@ -1,16 +1,30 @@
 // Sums: of what was sent, group by group, and of the patched tokens.
 #include "kernels/cpu/sums.h"
 
+#include "kernels/cpu/select.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 
+uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, const RowScale& scale, Scratch* scratch) {
+  if (scale.adapted == nullptr) {
+    uint64_t* const weights = scratch->weights.Reserve(list.size());
+    return kernels.WeighCandidates(list.data(), uint32_t(list.size()), scale, weights);
+  }
+  uint64_t sum = 0;
+  for (const Candidate& candidate : list) sum += law::Weight(DistanceOfKey(candidate.key(), scale));
+  return sum;
+}
+
 uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch) {
+  if (scale.adapted != nullptr) {
+    return WeighList(kernels, CollectNotAfter(kernels, row, last, scratch, &scratch->leading), scale, scratch);
+  }
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
   uint64_t sum = kernels.SumWeights(row, groups, count, last, scale);
   for (const Candidate& candidate : row.patched) {
-    if (candidate >= last) sum += law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+    if (candidate >= last) sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
 }
@@ -23,7 +37,7 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floo
   sum.all = kernels.SplitWeights(row, groups, count, floor, high, scale, &sum.above);
   for (const Candidate& candidate : row.patched) {
     if (candidate.key() < floor) continue;
-    const uint64_t weight = law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+    const uint64_t weight = law::Weight(DistanceOfKey(candidate.key(), scale));
     sum.all += weight;
     if (candidate.key() >= high) sum.above += weight;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/cpu/row_scale.h"
 #include "kernels/cpu/row_view.h"
@@ -9,6 +10,9 @@
 #include "kernels/cpu/simd/kernels.h"
 
 namespace sortition::kernels::cpu {
+
+// Of the weights of listed tokens.
+uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, const RowScale& scale, Scratch* scratch);
 
 // Of the weights of the tokens that are not after `last`. Reads the groups that have one.
 uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch);

@@ -11,13 +11,12 @@ namespace sortition::kernels::cpu {
 namespace {
 
 uint64_t WeightOf(Candidate candidate, const RowScale& scale) {
-  return law::Weight(law::Distance(law::KeyBits(candidate.key()), scale.scale));
+  return law::Weight(DistanceOfKey(candidate.key(), scale));
 }
 
 uint64_t SumOfKept(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Scratch* scratch) {
   if (kept.listed.empty()) return SumOfWeights(kernels, row, kept.last, scale, scratch);
-  const auto count = uint32_t(kept.listed.size());
-  return kernels.WeighCandidates(kept.listed.data(), count, scale, scratch->weights.Reserve(count));
+  return WeighList(kernels, kept.listed, scale, scratch);
 }
 
 // max(0, w - q S)

@@ -23,7 +23,7 @@ int64_t Log2Clamped(uint64_t x) {
 
 // ln(S * 2^-44)
 double LogSum(uint64_t weight_sum) {
-  SORTITION_CHECK(weight_sum >= kUnitWeight);
+  SORTITION_CHECK(weight_sum != 0);
   return double(Log2Clamped(weight_sum) - (int64_t{44} << 32)) * kLn2PerUnit;
 }
 

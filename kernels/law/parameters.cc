@@ -1,17 +1,19 @@
 // Compilation of sampling options to the law's integers.
 #include "kernels/law/parameters.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "kernels/check.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/law.h"
+#include "kernels/law/units.h"
 
 namespace sortition::law {
 namespace {
 
 constexpr double kLog2E = 0x1.71547652b82fep+0;  // the double nearest to log2(e)
 constexpr double k63Ln2 = 0x1.5d589f2fe5107p+5;  // the double nearest to 63 ln 2
-constexpr double kTwoToThe32 = 4294967296.0;
 
 // A positive normal double as mantissa * 2^(exponent - 52), 2^52 <= mantissa < 2^53.
 struct Parts {
@@ -32,30 +34,6 @@ uint64_t RoundedShift(uint64_t value, int n) {
   return quotient + (rest > tie || (rest == tie && (quotient & 1) != 0));
 }
 
-void CompileTemperature(float temperature, kernels::RowParameters* compiled) {
-  compiled->greedy = temperature == 0;
-  const double t = compiled->greedy ? 1.0 : double(temperature);
-  const Parts c = PartsOf(kLog2E / t);
-  compiled->multiplier = uint32_t(RoundedShift(c.mantissa, 22));
-  compiled->exponent = c.exponent;
-  if (compiled->multiplier == 1u << 31) {
-    compiled->multiplier = 1u << 30;
-    compiled->exponent += 1;
-  }
-  compiled->window = uint32_t(127 + PartsOf(k63Ln2 * t).exponent);
-  compiled->temperature = t;
-}
-
-// round half even of p * 2^32; 0 stands for off. A p that rounds to 0 keeps the first token alone, and so does 1.
-uint32_t TopPUnits(float p) {
-  const double scaled = double(p) * kTwoToThe32;
-  uint64_t units = uint64_t(scaled);
-  const double rest = scaled - double(units);
-  units += rest > 0.5 || (rest == 0.5 && (units & 1) != 0);
-  if (units >= uint64_t{1} << 32) return 0;
-  return units == 0 ? 1 : uint32_t(units);
-}
-
 // floor(log2(m / 2^23) * 2^26) for 2^23 <= m < 2^24, bit by bit: squaring doubles a logarithm. Each squaring also
 // doubles the relative error of what was cut off, to 2^-36 at the last; of all mantissas, none comes within 2^-28 of a
 // wrong bit (a test visits every one).
@@ -72,6 +50,33 @@ uint32_t Log2Mantissa(uint32_t m) {
 }
 
 }  // namespace
+
+Temperature TemperatureConstants(double t) {
+  const Parts c = PartsOf(kLog2E / t);
+  Temperature constants;
+  constants.multiplier = uint32_t(RoundedShift(c.mantissa, 22));
+  constants.exponent = c.exponent;
+  if (constants.multiplier == 1u << 31) {
+    constants.multiplier = 1u << 30;
+    constants.exponent += 1;
+  }
+  constants.window = uint32_t(127 + PartsOf(k63Ln2 * t).exponent);
+  return constants;
+}
+
+uint64_t RoundedUnits(double value, int bits) {
+  const double scaled = value * double(uint64_t{1} << bits);
+  const auto units = uint64_t(scaled);
+  const double rest = scaled - double(units);
+  return units + (rest > 0.5 || (rest == 0.5 && (units & 1) != 0));
+}
+
+// A p that rounds to 0 keeps the first token alone, and so does 1.
+uint32_t TopPUnits(float p) {
+  const uint64_t units = RoundedUnits(p, 32);
+  if (units >= uint64_t{1} << 32) return 0;
+  return units == 0 ? 1 : uint32_t(units);
+}
 
 uint32_t CanonicalBits(float value) { return Flush(std::bit_cast<uint32_t>(value)); }
 
@@ -96,6 +101,22 @@ uint32_t MinPDistance(float min_p) {
   return (octaves << 26) - ceiling;
 }
 
+static void CompileTemperature(float temperature, kernels::RowParameters* compiled) {
+  compiled->greedy = temperature == 0;
+  const double t = compiled->greedy ? 1.0 : double(temperature);
+  const Temperature constants = TemperatureConstants(t);
+  compiled->multiplier = constants.multiplier;
+  compiled->exponent = constants.exponent;
+  compiled->window = constants.window;
+  compiled->temperature = t;
+}
+
+// Whether the stages are some of temperature, min-p, top-k and top-p, in this order.
+static bool IsPlain(const std::vector<kernels::Stage>& chain) {
+  return std::is_sorted(chain.begin(), chain.end(), [](auto& a, auto& b) { return a.kind < b.kind; }) &&
+         (chain.empty() || chain.back().kind <= kernels::StageKind::kTopP);
+}
+
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled) {
   const float temperature = parameters.temperature;
   SORTITION_CHECK(temperature == 0 || (temperature >= kMinTemperature && temperature <= kMaxTemperature));
@@ -108,10 +129,14 @@ void Compile(const SamplingParameters& parameters, kernels::RowParameters* compi
   SORTITION_CHECK(parameters.presence_penalty >= -kMaxAbsPresencePenalty &&
                   parameters.presence_penalty <= kMaxAbsPresencePenalty);
 
-  CompileTemperature(temperature, compiled);
-  compiled->top_k = parameters.top_k;
-  compiled->top_p = TopPUnits(parameters.top_p);
-  compiled->min_p_distance = MinPDistance(parameters.min_p);
+  compiled->chain.clear();
+  if (temperature != 0) compiled->chain = CompileChain(parameters);
+  const bool chained = !IsPlain(compiled->chain);
+  CompileTemperature(chained ? 1 : temperature, compiled);
+  compiled->top_k = chained ? 0 : parameters.top_k;
+  compiled->top_p = chained ? 0 : TopPUnits(parameters.top_p);
+  compiled->min_p_distance = chained ? kernels::RowParameters::kMinPOff : MinPDistance(parameters.min_p);
+  if (!chained) compiled->chain.clear();
   const bool repeats = repetition != 1;
   compiled->repetition = repeats ? std::bit_cast<uint32_t>(repetition) : 0;
   compiled->inverse_repetition = repeats ? std::bit_cast<uint32_t>(1.0f / repetition) : 0;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/row.h"
 
@@ -24,6 +25,40 @@ inline constexpr float kMaxAbsFrequencyPenalty = 100.0f;
 inline constexpr float kMaxAbsPresencePenalty = 100.0f;
 // A live logit lies strictly between -kLogitLimit and kLogitLimit, and so does a bias.
 inline constexpr float kLogitLimit = 65504.0f;
+
+inline constexpr float kMinTopNSigma = 0.01f;  // 0 is accepted too and means off
+inline constexpr float kMaxTopNSigma = 100.0f;
+inline constexpr float kMaxXtcThreshold = 0.5f;  // above it XTC is off, as in llama.cpp
+inline constexpr float kMinDynamicExponent = 0.01f;
+inline constexpr float kMaxDynamicExponent = 10.0f;
+inline constexpr float kMaxSmoothingFactor = 100.0f;
+inline constexpr float kMinSmoothingCurve = 1.0f;
+inline constexpr float kMaxSmoothingCurve = 3.0f;  // beyond it smoothing would put other tokens before the first
+inline constexpr float kMaxMirostatTau = 20.0f;
+inline constexpr float kMaxMirostatEta = 1.0f;
+inline constexpr uint32_t kMinMirostatM = 2;
+inline constexpr uint32_t kMaxMirostatM = 1000;
+inline constexpr float kMaxAdaptiveDecay = 0.99f;
+
+// What can stand in a chain. Dynamic temperature takes the place of temperature.
+enum class Sampler : uint8_t {
+  kTemperature,
+  kQuadraticSmoothing,
+  kTopNSigma,
+  kMinP,
+  kTopK,
+  kTopP,
+  kTypicalP,
+  kEpsilonCutoff,
+  kEtaCutoff,
+  kTopA,
+  kTopH,
+  kPLess,
+  kXtc,
+  kMirostat,
+  kAdaptiveP,
+};
+inline constexpr uint32_t kSamplers = 15;
 
 // A sequence's sampling options. The defaults are the off values: they change nothing and cost nothing.
 struct SamplingParameters {
@@ -50,6 +85,32 @@ struct SamplingParameters {
   // Subtracted if a token occurred at all (OpenAI's API). Logit units, -100 to 100.
   float presence_penalty = 0;
 
+  // The samplers of the chain. LAW.md has each one's formula and source.
+  float typical_p = 1;       // probability, (0, 1]; 1 is off
+  float top_n_sigma = 0;     // standard deviations, 0 (off) or 0.01 to 100
+  float epsilon_cutoff = 0;  // probability, 0 (off) to 1
+  float eta_cutoff = 0;      // probability, 0 (off) to 1
+  float top_a = 0;           // ratio, 0 (off) to 1
+  float top_h = 0;           // share of the entropy, 0 (off) to 1
+  bool p_less = false;
+  float xtc_probability = 0;               // 0 (off) to 1
+  float xtc_threshold = 0.1f;              // probability, above 0; above 0.5 is off
+  float dynamic_temperature_range = 0;     // on either side of the temperature, 0 (off) to 100
+  float dynamic_temperature_exponent = 1;  // 0.01 to 10
+  float smoothing_factor = 0;              // 0 (off) to 100
+  float smoothing_curve = 1;               // 1 to 3
+  uint32_t mirostat = 0;                   // version 1 or 2; 0 is off
+  float mirostat_tau = 5;                  // octaves of surprise, above 0, to 20
+  float mirostat_eta = 0.1f;               // above 0, to 1
+  uint32_t mirostat_m = 100;               // tokens, 2 to 1000; of version 1
+  bool adaptive_p = false;
+  float adaptive_target = 0;    // probability, 0 to 1
+  float adaptive_decay = 0.9f;  // 0 to 0.99
+
+  // First applied first; holds every sampler that is on, none twice, mirostat or adaptive-p last. Empty: PresetOrder of
+  // Preset::kVllm.
+  std::vector<Sampler> order = {};
+
   bool operator==(const SamplingParameters&) const = default;
 };
 
@@ -62,6 +123,9 @@ struct SamplingParameters {
 //   top_p               -> top_p = round half even of p * 2^32, at least 1; 0 (off) where that is 2^32
 //   min_p               -> min_p_distance (see MinPDistance)
 //   repetition_penalty  -> repetition, inverse_repetition; 0 (off) at 1
+//
+// Where other samplers of the chain are on, or these stand in another order than temperature, min-p, top-k, top-p, all
+// of the chain goes to `chain` and the first four to their off values, but for `greedy`: greedy rows have no chain.
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled);
 
 // The bits of a finite number that is to be added to logits, in canonical form: magnitudes below 2^-60, -0 included,

@@ -9,6 +9,8 @@
 
 #include "kernels/check.h"
 #include "kernels/check_row.h"
+#include "kernels/law/chain.h"
+#include "kernels/law/reference_chain.h"
 #include "kernels/law/reference_verify.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/token_noise.h"
@@ -76,35 +78,39 @@ std::vector<TokenBits> LiveInOrder(std::vector<TokenBits> tokens) {
   return tokens;
 }
 
-u64 SumOfWeights(const std::vector<TokenBits>& tokens, const Scale& scale) {
+u64 SumOfWeights(const std::vector<TokenBits>& tokens, const DistanceOf& distance) {
   u64 sum = 0;
-  for (const TokenBits& token : tokens) sum += Weight(Distance(token.bits, scale));
+  for (const TokenBits& token : tokens) sum += Weight(distance(token.bits));
   return sum;
 }
 
+DistanceOf DistanceAt(const Scale& scale) {
+  return [scale](u32 bits) { return Distance(bits, scale); };
+}
+
 // Drops from the tokens, which stand in order, those that a filter does not keep.
-void Filter(const RowParameters& parameters, const Scale& scale, std::vector<TokenBits>* tokens) {
+void Filter(const RowParameters& parameters, const DistanceOf& distance, std::vector<TokenBits>* tokens) {
   if (parameters.min_p_distance != RowParameters::kMinPOff) {
     std::erase_if(*tokens, [&](const TokenBits& token) {
-      const u32 t = Distance(token.bits, scale);
+      const u32 t = distance(token.bits);
       return t == kDead || t > parameters.min_p_distance;
     });
   }
   if (parameters.top_k != 0 && parameters.top_k < tokens->size()) tokens->resize(parameters.top_k);
   if (parameters.top_p != 0) {
-    const u64 threshold = TopPThreshold(SumOfWeights(*tokens, scale), parameters.top_p);
+    const u64 threshold = TopPThreshold(SumOfWeights(*tokens, distance), parameters.top_p);
     u64 sum = 0;
     size_t kept = 0;
-    while (sum < threshold) sum += Weight(Distance((*tokens)[kept++].bits, scale));
+    while (sum < threshold) sum += Weight(distance((*tokens)[kept++].bits));
     tokens->resize(kept);
   }
 }
 
-TokenBits Race(const std::vector<TokenBits>& kept, const Scale& scale, const DrawKey& key) {
+TokenBits Race(const std::vector<TokenBits>& kept, const DistanceOf& distance, const DrawKey& key) {
   std::optional<TokenBits> winner;
   int64_t best = 0;
   for (const TokenBits& token : kept) {
-    const u32 t = Distance(token.bits, scale);
+    const u32 t = distance(token.bits);
     if (t == kDead) continue;
     const int64_t race = SignedRaceKey(t, TokenNoise(key, token.token));
     if (!winner || race < best || (race == best && token.token < winner->token)) {
@@ -124,11 +130,11 @@ kernels::Place PlaceOf(const std::vector<TokenBits>& tokens, u32 token) {
 }
 
 // `tokens` stand in order.
-Distribution Describe(const std::vector<TokenBits>& tokens, const Scale& scale, u32 token, u32 top,
+Distribution Describe(const std::vector<TokenBits>& tokens, const DistanceOf& distance, u32 token, u32 top,
                       std::span<const u32> requested) {
   Distribution distribution;
   distribution.max_bits = tokens[0].bits;
-  distribution.weight_sum = SumOfWeights(tokens, scale);
+  distribution.weight_sum = SumOfWeights(tokens, distance);
   const kernels::Place chosen = PlaceOf(tokens, token);
   distribution.chosen = {token, chosen.bits};
   distribution.rank = chosen.rank;
@@ -137,10 +143,10 @@ Distribution Describe(const std::vector<TokenBits>& tokens, const Scale& scale, 
   return distribution;
 }
 
-kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const Scale& scale) {
+kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const DistanceOf& distance) {
   kernels::EntropySums sums;
   for (const TokenBits& token : tokens) {
-    const u32 t = Distance(token.bits, scale);
+    const u32 t = distance(token.bits);
     sums.weights += Weight(t);
     sums.surplus += Surplus(Weight(t), t);
   }
@@ -149,20 +155,21 @@ kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const Scal
 
 // What a row answers beside its token.
 void Describe(const RowRequest& request, const std::vector<TokenBits>& raw, const std::vector<TokenBits>& kept,
-              const Scale& scale, RowAnswer* answer) {
+              const DistanceOf& distance, RowAnswer* answer) {
   const RowParameters& parameters = *request.parameters;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = u32(kept.size());
   if (parameters.processed_logprob) {
-    answer->processed = Describe(kept, scale, answer->token, parameters.processed_top, request.requested);
+    answer->processed = Describe(kept, distance, answer->token, parameters.processed_top, request.requested);
   }
-  if (parameters.entropy) answer->entropy = SumEntropy(kept, scale);
+  if (parameters.entropy) answer->entropy = SumEntropy(kept, distance);
   if (parameters.kept_tokens) {
     answer->kept_tokens = kept;
     std::ranges::sort(answer->kept_tokens, {}, &TokenBits::token);
   }
   if (parameters.raw_logprob) {
     const std::vector<TokenBits> live = LiveInOrder(raw);
-    answer->raw = Describe(live, UnitScale(live[0].bits), answer->token, parameters.raw_top, request.requested);
+    answer->raw =
+        Describe(live, DistanceAt(UnitScale(live[0].bits)), answer->token, parameters.raw_top, request.requested);
   }
 }
 
@@ -190,14 +197,20 @@ RowAnswer SampleRowReference(const RowRequest& request) {
   std::vector<TokenBits> kept = LiveInOrder(changed);
   if (kept.empty()) return Failed(RowError::kNoLiveToken, 0);
 
-  const Scale scale = ScaleAt(parameters, kept[0].bits);
+  RowAnswer answer;
+  DistanceOf distance = DistanceAt(ScaleAt(parameters, kept[0].bits));
+  ReferenceChain chain(request, kept);
   if (parameters.greedy) {
     kept.resize(1);
+  } else if (parameters.chain.empty()) {
+    Filter(parameters, distance, &kept);
   } else {
-    Filter(parameters, scale, &kept);
+    chain.Run();
+    kept = chain.kept();
+    distance = [shape = chain.shape()](u32 bits) { return ShapedDistance(bits, shape); };
+    answer.temperature = chain.temperature();
   }
 
-  RowAnswer answer;
   switch (request.task) {
     case RowTask::kScore:
       answer.token = request.given;
@@ -206,16 +219,20 @@ RowAnswer SampleRowReference(const RowRequest& request) {
       if (const DraftError error = CheckDraft(request); error.error != RowError::kNone) {
         return Failed(error.error, error.token);
       }
-      const Verdict verdict = VerifyReference(request, kept, scale);
+      const Verdict verdict = VerifyReference(request, kept, distance);
       answer.token = verdict.token.token;
       answer.accepted = verdict.accepted;
       break;
     }
     case RowTask::kDraw:
-      answer.token = parameters.greedy ? kept[0].token : Race(kept, scale, KeyOf(request.noise)).token;
+      answer.token = parameters.greedy ? kept[0].token : Race(kept, distance, KeyOf(request.noise)).token;
       break;
   }
-  Describe(request, raw, kept, scale, &answer);
+  Describe(request, raw, kept, distance, &answer);
+  if (!parameters.greedy && !parameters.chain.empty()) {
+    answer.sampler_state = chain.NextState(answer.token);
+    ShowProcessed(chain.shape(), &answer);
+  }
   return answer;
 }
 

@@ -47,13 +47,13 @@ DraftError CheckDraft(const RowRequest& request) {
   return {};
 }
 
-Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>& kept, const Scale& scale) {
+Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>& kept, const DistanceOf& distance) {
   const DrawKey key = KeyOf(request.noise);
   const PhiloxWords words = NoiseWords(0, kVerifyTag, key);
   std::vector<u64> weights;
   u64 sum = 0;
   for (const TokenBits& token : kept) {
-    weights.push_back(Weight(Distance(token.bits, scale)));
+    weights.push_back(Weight(distance(token.bits)));
     sum += weights.back();
   }
   for (size_t i = 0; i < kept.size(); ++i) {

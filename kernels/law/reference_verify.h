@@ -1,12 +1,16 @@
 // Rejection of drafts as a program: slow, plain, what every kernel is compared with.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
 namespace sortition::law {
+
+// The distance of a kept token of these bits.
+using DistanceOf = std::function<u32(u32 bits)>;
 
 // Why the draft's distribution fails the row; kNone, with token 0, if it does not.
 struct DraftError {
@@ -22,6 +26,6 @@ struct Verdict {
   bool accepted = false;
 };
 Verdict VerifyReference(const kernels::RowRequest& request, const std::vector<kernels::TokenBits>& kept,
-                        const Scale& scale);
+                        const DistanceOf& distance);
 
 }  // namespace sortition::law

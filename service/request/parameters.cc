@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
+#include "service/request/chain_options.h"
 #include "service/request/checks.h"
 #include "service/request/history_options.h"
 
@@ -29,18 +30,8 @@ struct NotBuilt {
   bool (*on)(const v1::SamplingParameters&);
 };
 constexpr NotBuilt kNotBuilt[] = {
-    {"typical_p", [](const v1::SamplingParameters& p) { return p.has_typical_p() && p.typical_p() != 1; }},
-    {"top_n_sigma", [](const v1::SamplingParameters& p) { return p.top_n_sigma() != 0; }},
-    {"epsilon_cutoff", [](const v1::SamplingParameters& p) { return p.epsilon_cutoff() != 0; }},
-    {"eta_cutoff", [](const v1::SamplingParameters& p) { return p.eta_cutoff() != 0; }},
-    {"top_a", [](const v1::SamplingParameters& p) { return p.top_a() != 0; }},
-    {"top_h", [](const v1::SamplingParameters& p) { return p.top_h() != 0; }},
-    {"p_less", [](const v1::SamplingParameters& p) { return p.p_less(); }},
-    {"xtc", [](const v1::SamplingParameters& p) { return p.xtc().probability() != 0; }},
-    {"dynamic_temperature", [](const v1::SamplingParameters& p) { return p.dynamic_temperature().range() != 0; }},
     {"mirostat", [](const v1::SamplingParameters& p) { return p.mirostat().version() != 0; }},
     {"adaptive_p", [](const v1::SamplingParameters& p) { return p.has_adaptive_p(); }},
-    {"quadratic_smoothing", [](const v1::SamplingParameters& p) { return p.quadratic_smoothing().factor() != 0; }},
     {"watermark", [](const v1::SamplingParameters& p) { return p.has_watermark(); }},
 };
 
@@ -63,11 +54,6 @@ class Compiler {
   std::optional<Refusal> RefuseNotBuilt() {
     for (const NotBuilt& parameter : kNotBuilt) {
       if (parameter.on(parameters_)) return NotImplemented(Field(parameter.name));
-    }
-    const v1::Chain& chain = parameters_.chain();
-    if (chain.has_explicit_()) return NotImplemented(Field("chain.explicit"));
-    if (chain.preset() == v1::Chain::PRESET_LLAMA_CPP || chain.preset() == v1::Chain::PRESET_HF) {
-      return NotImplemented(Field("chain.preset"));
     }
     return std::nullopt;
   }
@@ -105,6 +91,7 @@ class Compiler {
     for (const std::optional<Refusal>& refusal : checks) {
       if (refusal) return refusal;
     }
+    if (auto refusal = TakeChainOptions(p, path_, &law)) return refusal;
     law::Compile(law, &spec_.parameters);
     spec_.repetition_penalty = law.repetition_penalty;
     spec_.frequency_penalty = law.frequency_penalty;

@@ -24,7 +24,7 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
                                          std::vector<Payload>* payloads);
 
 // The index of the payload that AddRegionPayloads made of a source.
-std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source,
-                                                const std::string& field, std::span<const Payload> payloads);
+std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,
+                                                std::span<const Payload> payloads);
 
 }  // namespace sortition::service

@@ -111,6 +111,8 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
     shape->first_rows.push_back(static_cast<uint32_t>(rows));
     rows = std::min<uint64_t>(rows + TensorRowsOf(row), std::numeric_limits<uint32_t>::max());
   }
+  // Each is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
+  if (auto refusal = CheckCount(rows, limits.max_step_rows, "step.rows")) return refusal;
   shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
   if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
     return refusal;
@@ -203,7 +205,7 @@ uint64_t DigestOptions(const StepRowRequest& request) {
                                  request.draw_salt, plan.kind, plan.is_tree, plan.draft_row.has_value(),
                                  plan.ahead.tokens, plan.ahead.parents, plan.scored, plan.return_probabilities);
   for (const PositionMask& mask : plan.masks) {
-    digest = absl::HashOf(digest, mask.mask_row.has_value(), mask.has_allowed_tokens, mask.allowed_tokens);
+    digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens);
   }
   for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
   return digest;
@@ -238,7 +240,10 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                                    const SequenceSpec& spec, const Limits& limits) {
   const auto field = [&](absl::string_view name) { return absl::StrCat("step.rows[", index, "].", name); };
-  if (!row.checkpoint().empty()) return NotImplemented(field("checkpoint"));
+  const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
+  if (!row.checkpoint().empty() && !keeps_sampler_state) {
+    return Refusal{Reason::kContradiction, field("checkpoint"), "", "no sampler of this sequence keeps a state"};
+  }
   if (spec.vocabulary != shape.vocabulary) {
     return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),
                    absl::StrCat("the sequence was opened with another width than ", shape.vocabulary)};
@@ -269,11 +274,12 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   }
   intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
   request.draw_salt = row.draw_salt();
+  request.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
   request.tensor_row = tensor_row;
   const std::string path = absl::StrCat("step.rows[", index, "]");
   PositionPlan& plan = request.plan;
   if (auto refusal = ParsePositions(row, path, shape, spec, limits, &plan)) return *refusal;
-  if (plan.kind != PositionPlan::Kind::kDraw && kernels::KeepsSamplerState(spec.parameters.chain)) {
+  if (plan.kind != PositionPlan::Kind::kDraw && keeps_sampler_state) {
     return NotImplemented(path + (plan.verifies() ? ".verify" : ".score"));
   }
   // The check of the first one has been made above.

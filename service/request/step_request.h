@@ -55,7 +55,8 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 struct StepRowRequest {
   StepIntent intent;
   uint32_t draw_salt = 0;
-  uint32_t tensor_row = 0;  // of its first position
+  uint64_t sampler_state = 0;  // before any step; a checkpoint has a later one
+  uint32_t tensor_row = 0;     // of its first position
   PositionPlan plan;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "service/limits.h"
 
@@ -75,7 +76,7 @@ void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& 
   if (history_hash) result->set_history_hash(*history_hash);
   if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->mutable_raw());
   if (parameters.processed_logprob)
-    EncodeLogprobs(answer.processed, parameters.temperature, result->mutable_processed());
+    EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->mutable_processed());
   if (parameters.entropy) result->set_entropy(law::Entropy(answer.entropy));
   if (parameters.kept_count) result->set_kept_count(answer.kept);
 }

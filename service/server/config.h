@@ -40,6 +40,10 @@ struct Config {
   std::string tls_key;
   std::string tls_client_ca;
 
+  // File of the key under which sampler checkpoints are sealed, which replicas share; empty = one of this process
+  // alone.
+  std::string checkpoint_key;
+
   uint32_t stream_threads = 1;  // threads that read and write streams
   uint32_t max_watchers = 64;   // calls of WatchCounters at once
   // Messages in memory, all streams together; while they hold more, no stream is read.

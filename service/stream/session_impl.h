@@ -20,6 +20,7 @@
 #include "service/stream/shard_table.h"
 #include "service/stream/step_in_flight.h"
 #include "service/stream/stream_sequence.h"
+#include "service/stream/uploaded_masks.h"
 
 namespace sortition::service {
 
@@ -32,7 +33,8 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
         sink_(std::move(sink)),
         stream_id_(stream_id),
         partial_histories_(engine->limits(), &engine->replays()),
-        partial_snapshots_(engine->limits()) {}
+        partial_snapshots_(engine->limits()),
+        masks_(engine->limits(), &engine->masks()) {}
 
   void OnFrame(Frame frame);
   void OnRejectedFrame(const Refusal& refusal);
@@ -43,6 +45,8 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
   void Close();
 
+  std::string SealCheckpoint(const std::string& request_id, const SequenceSpec& spec,
+                             const Checkpoint& checkpoint) const override;
   void Answer(v1::StepResults results, const StepInFlight& step, bool last) override;
   bool Wanted() const override;
   void AnswerShard(v1::StepResults results, uint64_t bytes, bool last) override;
@@ -57,6 +61,7 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
+  std::optional<Refusal> OnUploadMask(const Frame& frame);
   void OnStep(Frame frame);
   // A slice whose rows have been looked at; the last one of its step starts it.
   void AddShard(StepShard shard, absl::Time now);
@@ -69,6 +74,13 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   void AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state);
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                   StepInFlight* step);
+
+  std::optional<Refusal> FindMasks(const v1::StepRow& row, int index, const StepShape& shape,
+                                   const StepInFlight::Tensors& tensors, StepRowRequest* request,
+                                   std::vector<RowMaskBits>* masks) const;
+  std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
+                                        StepRowRequest* request) const;
+  CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
 
   void Send(v1::StreamResponse response, SentRelease release = {});
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
@@ -90,6 +102,7 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
   PartialHistories partial_histories_;
   PartialSnapshots partial_snapshots_;
+  UploadedMasks masks_;
   std::shared_ptr<MemoryConnection> memory_;  // whose regions steps may name; null if none
 
   mutable absl::Mutex mutex_;

@@ -112,13 +112,12 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
   auto parsed = ParseStepRow(row, index, shape, *sequence.spec, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return step->RefuseNow(index, row.step_id(), *refusal);
   StepRowRequest& request = std::get<StepRowRequest>(parsed);
-  std::vector<std::vector<uint32_t>> mask_words;
-  for (const PositionMask& mask : request.plan.masks) {
-    std::vector<uint32_t>& words = mask_words.emplace_back();
-    if (!mask.mask_row) continue;
-    words.resize(shape.mask_stride / sizeof(uint32_t));
-    tensors.masks->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
-    request.intent.options_digest = absl::HashOf(request.intent.options_digest, words);
+  std::vector<RowMaskBits> masks;
+  if (auto refusal = FindMasks(row, index, shape, tensors, &request, &masks)) {
+    return step->RefuseNow(index, row.step_id(), *refusal);
+  }
+  if (auto refusal = OpenCheckpoint(row, index, *sequence.spec, &request)) {
+    return step->RefuseNow(index, row.step_id(), *refusal);
   }
   std::optional<StepGrant> grant;
   if (sequence.state) {
@@ -134,8 +133,62 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
     if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, request, sequence, *answer);
     grant = std::move(std::get<StepGrant>(begun));
   }
-  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(mask_words), shape,
+  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(masks), shape,
                tensors);
+}
+
+// The packed masks of the row's positions; each becomes part of what a retry is compared by.
+std::optional<Refusal> Session::Impl::FindMasks(const v1::StepRow& row, int index, const StepShape& shape,
+                                                const StepInFlight::Tensors& tensors, StepRowRequest* request,
+                                                std::vector<RowMaskBits>* masks) const {
+  for (size_t i = 0; i < request->plan.masks.size(); ++i) {
+    const PositionMask& mask = request->plan.masks[i];
+    RowMaskBits& bits = masks->emplace_back();
+    if (mask.mask_row) {
+      std::vector<uint32_t> words(shape.mask_stride / sizeof(uint32_t));
+      tensors.masks->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
+      bits = RowMaskBits(std::move(words));
+    } else if (mask.uploaded_mask_id) {
+      auto found = masks_.Find(*mask.uploaded_mask_id, shape.vocabulary,
+                               absl::StrCat(MaskField(row, index, i), ".uploaded_mask_id"));
+      if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+      bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
+    }
+    if (mask.is_packed()) {
+      request->intent.options_digest = absl::HashOf(request->intent.options_digest, bits.digest());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
+                                                     StepRowRequest* request) const {
+  if (row.checkpoint().empty()) return std::nullopt;
+  const std::string field = absl::StrCat("step.rows[", index, "].checkpoint");
+  auto opened = engine_.checkpoint_key().Open(OwnerOf(row.request_id(), spec), row.checkpoint(), field);
+  if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
+  const Checkpoint& checkpoint = std::get<Checkpoint>(opened);
+  const StepIntent& intent = request->intent;
+  // Where the worker edits its text, or the server does not know it, the worker alone can tell which one it goes on
+  // from.
+  const bool edits = intent.truncate_to || !intent.append_tokens.empty();
+  if (spec.stateful() && !edits &&
+      (checkpoint.position != intent.position || checkpoint.history_hash != intent.history_hash)) {
+    return Refusal{Reason::kCheckpointRefused, field, absl::StrCat("position ", intent.position),
+                   absl::StrCat("is of the step before position ", checkpoint.position, ", or of another text")};
+  }
+  request->sampler_state = checkpoint.sampler_state;
+  request->intent.options_digest = absl::HashOf(intent.options_digest, checkpoint.sampler_state);
+  return std::nullopt;
+}
+
+CheckpointOwner Session::Impl::OwnerOf(const std::string& request_id, const SequenceSpec& spec) const {
+  return {name_space_, worker_session_, request_id, HistoryDigest(spec.Identity())};
+}
+
+std::string Session::Impl::SealCheckpoint(const std::string& request_id, const SequenceSpec& spec,
+                                          const Checkpoint& checkpoint) const {
+  return engine_.checkpoint_key().Seal(OwnerOf(request_id, spec), checkpoint);
 }
 
 void Session::Impl::OnCancel(const v1::CancelStep& cancel) {

@@ -23,7 +23,7 @@ inline void PrintTo(const RowAnswer& answer, std::ostream* out) {
   PrintTo(answer.raw, out);
   *out << ", processed ";
   PrintTo(answer.processed, out);
-  *out << "}";
+  *out << ", sampler_state " << answer.sampler_state << ", temperature " << answer.temperature << "}";
 }
 
 }  // namespace sortition::kernels

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 
@@ -31,12 +32,12 @@ enum Shape { kGaussian, kPeaked, kFlat, kTies, kConstant, kTwoValued, kTiny, kWi
 
 }  // namespace
 
-RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary)
+RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options)
     : random_(seed), vocabulary_(vocabulary), dtype_(static_cast<DType>(Below(3))) {
   description_ = absl::StrCat("RandomRow(", seed, ", ", vocabulary, ")");
   tensor_.resize(size_t{vocabulary} * ElementBytes(dtype_));
   MakeLogits();
-  MakeOptions();
+  MakeOptions(options);
   request_.logits = tensor_.data();
   request_.dtype = dtype_;
   // Sometimes the last ids are padding, which nobody may read into the answer.
@@ -101,7 +102,48 @@ void RandomRow::MakeLogits() {
   }
 }
 
-void RandomRow::MakeOptions() {
+// Any samplers, in any order that ends in the one with a state.
+void RandomRow::MakeChain(law::SamplingParameters* options) {
+  law::SamplingParameters& p = *options;
+  const uint32_t rarity = 2 + Below(8);  // few samplers, or many
+  if (OneIn(rarity)) p.typical_p = OneOf({1e-9f, 0.2f, 0.5f, 0.9f, 0.999f});
+  if (OneIn(rarity)) p.top_n_sigma = OneOf({0.01f, 0.5f, 1.0f, 1.5f, 3.0f, 100.0f});
+  if (OneIn(rarity)) p.epsilon_cutoff = OneOf({1e-15f, 1e-6f, 3e-4f, 0.01f, 0.3f, 1.0f});
+  if (OneIn(rarity)) p.eta_cutoff = OneOf({1e-15f, 1e-6f, 3e-4f, 0.01f, 0.3f, 1.0f});
+  if (OneIn(rarity)) p.top_a = OneOf({1e-18f, 1e-4f, 0.1f, 0.5f, 1.0f});
+  if (OneIn(rarity)) p.top_h = OneOf({1e-6f, 0.1f, 0.4f, 0.9f, 1.0f});
+  if (OneIn(rarity)) p.p_less = true;
+  if (OneIn(rarity)) {
+    p.xtc_probability = OneOf({1e-3f, 0.5f, 1.0f, 1.0f});
+    p.xtc_threshold = OneOf({1e-25f, 1e-4f, 0.01f, 0.1f, 0.3f, 0.5f});
+  }
+  if (OneIn(rarity)) {
+    p.dynamic_temperature_range = OneOf({0.01f, 0.5f, 1.0f, 20.0f, 100.0f});
+    p.dynamic_temperature_exponent = OneOf({0.01f, 0.5f, 1.0f, 2.5f, 10.0f});
+    if (p.temperature == 0) p.temperature = 1;
+  }
+  if (OneIn(rarity)) {
+    p.smoothing_factor = OneOf({1e-30f, 1e-6f, 0.01f, 0.2f, 1.5f, 100.0f});
+    p.smoothing_curve = OneOf({1.0f, 1.3f, 2.0f, 3.0f});
+  }
+  if (OneIn(rarity)) {
+    p.mirostat = 1 + Below(2);
+    p.mirostat_tau = OneOf({0.01f, 2.0f, 5.0f, 9.0f, 20.0f});
+    p.mirostat_eta = OneOf({0.001f, 0.1f, 1.0f});
+    p.mirostat_m = OneIn(2) ? 100 : 2 + Below(999);
+    request_.sampler_state = uint64_t(int64_t(OneOf({-1e3f, -1.0f, 0.0f, 3.0f, 10.0f, 15.0f, 1e4f, 1e12f}) * 0x1p26f));
+  } else if (OneIn(rarity)) {
+    p.adaptive_p = true;
+    p.adaptive_target = OneOf({0.0f, 0.1f, 0.3f, 0.6f, 1.0f});
+    p.adaptive_decay = OneOf({0.0f, 0.5f, 0.9f, 0.99f});
+    request_.sampler_state = OneIn(3) ? 0 : uint32_t(random_());
+  }
+  p.order.assign(law::PresetOrder(law::Preset::kVllm).begin(), law::PresetOrder(law::Preset::kVllm).end());
+  std::shuffle(p.order.begin(), p.order.end() - 2, random_);
+  if (p.temperature == 0) request_.sampler_state = 0;
+}
+
+void RandomRow::MakeOptions(RowOptions which) {
   law::SamplingParameters options;
   static constexpr float kTemperatures[] = {0, 0.01f, 0.1f, 0.6f, 1, 1, 1.5f, 5, 100};
   options.temperature = OneIn(3) ? 0.2f + float(Below(2000)) / 1000 : kTemperatures[Below(9)];
@@ -115,6 +157,7 @@ void RandomRow::MakeOptions() {
   if (OneIn(3)) options.min_p = kMinPs[Below(7)];
   static constexpr float kRepetitions[] = {0.01f, 0.8f, 1.1f, 1.3f, 100};
   if (OneIn(2)) options.repetition_penalty = kRepetitions[Below(5)];
+  if (which == RowOptions::kChained) MakeChain(&options);
   law::Compile(options, &parameters_);
   parameters_.mask_nan = OneIn(2);
   parameters_.raw_logprob = OneIn(2);

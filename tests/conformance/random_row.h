@@ -7,15 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "kernels/law/parameters.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels {
+
+// Which samplers rows have: those that need no chain, or any, in any order.
+enum class RowOptions { kPlain, kChained };
 
 // A row with all that its request refers to. A pure function of its arguments, so that a failure names what to run
 // again. Not copyable: `request` points into it.
 class RandomRow {
  public:
-  RandomRow(uint64_t seed, uint32_t vocabulary);
+  RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options = RowOptions::kPlain);
   RandomRow(const RandomRow&) = delete;
   RandomRow& operator=(const RandomRow&) = delete;
 
@@ -29,7 +33,12 @@ class RandomRow {
 
  private:
   void MakeLogits();
-  void MakeOptions();
+  void MakeOptions(RowOptions which);
+  void MakeChain(law::SamplingParameters* options);
+  template <size_t kSize>
+  float OneOf(const float (&values)[kSize]) {
+    return values[Below(kSize)];
+  }
   void MakePatches();
   void MakeMasks();
   void MakeDraft();

@@ -35,14 +35,14 @@ void KeyBitsLanes(const uint32_t* keys, uint32_t* bits) {
 }
 
 void DistanceLanes(const uint32_t* keys, const RowScale& row, uint32_t* t) {
-  const ScaleLanes scale(row, row.first_live_key - 1);
+  const ScaleLanes scale(row, TooSmall::kToRace);
   for (uint32_t i = 0; i < kBatch; i += kLanes) {
     Put(DistanceOfKey(hn::Max(At(keys, i), scale.least_key), scale), t, i);
   }
 }
 
 void WeightLanes(const uint32_t* keys, const RowScale& row, uint64_t* weights) {
-  const ScaleLanes scale(row, row.first_weighted_key - 1);
+  const ScaleLanes scale(row, TooSmall::kToWeigh);
   const Powers powers;
   for (uint32_t i = 0; i < kBatch; i += kLanes) {
     V64 even_t, even, odd;

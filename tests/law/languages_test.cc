@@ -36,7 +36,8 @@ bool Contains(const std::string& text, const std::string& part) { return text.fi
 std::vector<std::string> FunctionNames() {
   std::vector<std::string> names;
   for (const char* file :
-       {"u64_pair", "bits", "soft_float", "changes", "distance", "weight", "log2", "noise", "race"}) {
+       {"u64_pair", "bits", "soft_float", "changes", "distance", "weight", "log2", "noise", "race", "moments",
+        "cutoffs", "sigma", "temperature", "smoothing", "mirostat", "adaptive", "shape"}) {
     std::istringstream lines(ReadFile(kRoot + "/kernels/law/text/" + file + ".inc"));
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);

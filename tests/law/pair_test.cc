@@ -91,6 +91,60 @@ TEST(Pair, RaceEqualsNative) {
   }
 }
 
+TEST(Pair, DivisionAndWideProductsEqualNative) {
+  Inputs inputs(6);
+  for (uint64_t n = testing::Scaled(1'000'000); n > 0; --n) {
+    const uint64_t a = inputs.LongWord();
+    const uint32_t b = inputs.Word() >> inputs.Below(32);
+    ASSERT_EQ(FromPair(pair::Mul64By32(ToPair(a), b)), Mul64By32(a, b)) << a << " " << b;
+    ASSERT_EQ(FromPair(pair::MulHigh64By32(ToPair(a), b)), MulHigh64By32(a, b)) << a << " " << b;
+    if (b == 0) continue;
+    ASSERT_EQ(FromPair(pair::Divide64By32(ToPair(a), b)), Divide64By32(a, b)) << a << " " << b;
+  }
+}
+
+TEST(Pair, ChainFunctionsEqualNative) {
+  Inputs inputs(7);
+  for (uint64_t n = testing::Scaled(300'000); n > 0; --n) {
+    const uint32_t t = inputs.Word();
+    const uint32_t q = inputs.Word();
+    const uint32_t count = 2 + inputs.Below(1u << 20);
+    const uint64_t sum = (uint64_t{1} << 44) + inputs.LongWord() % (uint64_t{count} << 44);
+    const uint64_t moment = inputs.LongWord() >> 4;
+    const uint64_t square = (uint64_t{1} << 42) + (inputs.LongWord() >> 12);
+    const uint64_t mu = inputs.Below(2) == 0 ? inputs.LongWord() >> 30 : ~(inputs.LongWord() >> 30);
+    ASSERT_EQ(FromPair(pair::Moment(t)), Moment(t)) << t;
+    ASSERT_EQ(FromPair(pair::SquaredWeight(t)), SquaredWeight(t)) << t;
+    ASSERT_EQ(FromPair(pair::EntropyTerm(t, q >> 3)), EntropyTerm(t, q >> 3)) << t;
+    ASSERT_EQ(pair::EtaBound(ToPair(sum), ToPair(moment), q), EtaBound(sum, moment, q)) << sum << " " << moment;
+    ASSERT_EQ(pair::TopABound(ToPair(sum), q), TopABound(sum, q)) << sum;
+    ASSERT_EQ(pair::PLessBound(ToPair(sum), ToPair(square)), PLessBound(sum, square)) << sum << " " << square;
+    const uint64_t levels = mu;
+    ASSERT_EQ(pair::SigmaBound(count, ToPair(levels), ToPair(square), q), SigmaBound(count, levels, square, q))
+        << count << " " << levels << " " << square << " " << q;
+    const uint32_t temperature = DynamicTemperature(count, sum, moment, q >> 8, t >> 8, 1 + (q & 0xfffff));
+    ASSERT_EQ(pair::DynamicTemperature(count, ToPair(sum), ToPair(moment), q >> 8, t >> 8, 1 + (q & 0xfffff)),
+              temperature);
+    const Temperature constants = TemperatureOf(temperature);
+    const pair::Temperature pair_constants = pair::TemperatureOf(temperature);
+    ASSERT_EQ(pair_constants.multiplier, constants.multiplier) << temperature;
+    ASSERT_EQ(pair_constants.exponent, constants.exponent) << temperature;
+    ASSERT_EQ(pair_constants.window, constants.window) << temperature;
+    ASSERT_EQ(pair::InverseTemperature(pair_constants), InverseTemperature(constants)) << temperature;
+    ASSERT_EQ(pair::MirostatBound(ToPair(sum), ToPair(mu)), MirostatBound(sum, mu)) << sum << " " << mu;
+    ASSERT_EQ(FromPair(pair::NextMu(ToPair(mu), ToPair(sum), t >> 1, q >> 1, q >> 2)),
+              NextMu(mu, sum, t >> 1, q >> 1, q >> 2));
+    const uint32_t s = q >> inputs.Below(32);
+    ASSERT_EQ(pair::MirostatTokens(s, ToPair(mu), count), MirostatTokens(s, mu, count)) << s << " " << mu;
+    const Share share = ShareOf(sum);
+    const pair::Share pair_share = pair::ShareOf(ToPair(sum));
+    const uint32_t p = ProbabilityOf(Weight(t), share);
+    ASSERT_EQ(pair::ProbabilityOf(pair::Weight(t), pair_share), p) << sum << " " << t;
+    ASSERT_EQ(pair::AdaptedDistance(p, q), AdaptedDistance(p, q)) << p << " " << q;
+    ASSERT_EQ(pair::AdaptedTarget(q, t), AdaptedTarget(q, t));
+  }
+}
+
 TEST(Pair, EntropyAndVerificationEqualNative) {
   Inputs inputs(5);
   for (uint64_t n = testing::Scaled(2'000'000); n > 0; --n) {

@@ -377,28 +377,9 @@ struct NotBuiltCase {
 
 std::vector<NotBuiltCase> NotBuiltCases() {
   return {
-      {"chain.preset", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP); },
-       [](auto* p) { p->mutable_chain(); }},
-      {"chain.preset", [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_HF); },
-       [](auto* p) { p->mutable_chain()->set_preset(v1::Chain::PRESET_VLLM); }},
-      {"chain.explicit", [](auto* p) { p->mutable_chain()->mutable_explicit_(); }, [](auto*) {}},
-      {"typical_p", [](auto* p) { p->set_typical_p(0.5f); }, [](auto* p) { p->set_typical_p(1); }},
-      {"typical_p", [](auto* p) { p->set_typical_p(kNaN); }, [](auto*) {}},
-      {"top_n_sigma", [](auto* p) { p->set_top_n_sigma(1); }, [](auto* p) { p->set_top_n_sigma(-0.0f); }},
-      {"epsilon_cutoff", [](auto* p) { p->set_epsilon_cutoff(1e-4f); }, [](auto* p) { p->set_epsilon_cutoff(0); }},
-      {"eta_cutoff", [](auto* p) { p->set_eta_cutoff(1e-4f); }, [](auto* p) { p->set_eta_cutoff(0); }},
-      {"top_a", [](auto* p) { p->set_top_a(kNaN); }, [](auto* p) { p->set_top_a(0); }},
-      {"top_h", [](auto* p) { p->set_top_h(0.4f); }, [](auto* p) { p->set_top_h(0); }},
-      {"p_less", [](auto* p) { p->set_p_less(true); }, [](auto* p) { p->set_p_less(false); }},
-      {"xtc", [](auto* p) { p->mutable_xtc()->set_probability(0.5f); },
-       [](auto* p) { p->mutable_xtc()->set_threshold(0.1f); }},
-      {"dynamic_temperature", [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); },
-       [](auto* p) { p->mutable_dynamic_temperature()->set_exponent(1); }},
       {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); },
        [](auto* p) { p->mutable_mirostat()->set_tau(5); }},
       {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
-      {"quadratic_smoothing", [](auto* p) { p->mutable_quadratic_smoothing()->set_factor(0.2f); },
-       [](auto* p) { p->mutable_quadratic_smoothing()->set_curve(1); }},
       {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
   };
 }

@@ -109,16 +109,6 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, KindsThatAreNotBuilt) {
-  v1::StreamRequest request;
-  request.mutable_upload_mask()->set_mask_id(4);
-  worker_.Send(request);
-  const auto response = worker_.Await([](const auto& message) { return message.has_mask_uploaded(); });
-  EXPECT_EQ(response->mask_uploaded().mask_id(), 4u);
-  ExpectError(response->mask_uploaded().error(), Reason::kNotImplemented, "upload_mask");
-  ExpectStreamGoesOn();
-}
-
 TEST_F(SessionRefusal, ParametersThatAreNotBuilt) {
   v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/check.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
@@ -133,7 +134,7 @@ v1::DrawResult PlainSequence::Encode(const kernels::RowAnswer& answer) const {
   }
   if (parameters.raw_logprob) *result.mutable_raw() = ToLogprobs(answer.raw, 1);
   if (parameters.processed_logprob) {
-    *result.mutable_processed() = ToLogprobs(answer.processed, parameters.temperature);
+    *result.mutable_processed() = ToLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer));
   }
   if (parameters.entropy) result.set_entropy(law::Entropy(answer.entropy));
   if (parameters.kept_count) result.set_kept_count(answer.kept);

@@ -29,6 +29,21 @@ struct Patched {
   uint32_t group_count;
 };
 
+// Of kept tokens, as the law's moments.inc and sigma.inc have them.
+struct Moments {
+  uint64_t sum = 0;
+  uint64_t moment = 0;
+  uint64_t square = 0;
+  uint32_t count = 0;
+};
+// The sum, and it with one of the others; or with the moment and how many tokens there are, dead ones too.
+enum class MomentsWanted { kSum, kMoment, kMomentAndCount, kSquare };
+
+struct Levels {
+  uint32_t count = 0;
+  int64_t sum = 0;
+  uint64_t squares = 0;
+};
 // Probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
 inline constexpr uint32_t kDraftStep = 64;
 

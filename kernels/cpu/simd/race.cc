@@ -64,7 +64,7 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
   uint32_t* const low = entrants->low.Reserve(row.groups);
   uint32_t* const high = entrants->high.Reserve(row.groups);
   uint32_t* const promise = entrants->promise.Reserve(row.groups);
-  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const ScaleLanes scale(row_scale, TooSmall::kToRace);
   const NoiseSource source(law::kGroupTag, key);
   const V32 least = hn::Set(d, HWY_MAX(floor, row_scale.first_live_key));
   const uint32_t groups = row.groups;
@@ -87,7 +87,7 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
 void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_t needed, Candidate last,
                  const RowScale& row_scale, const GroupEntrants& noise, TokenEntrants* entrants) {
   const D32 d;
-  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const ScaleLanes scale(row_scale, TooSmall::kToRace);
   const float least_live = SentFrom(row_scale.first_live_key);
   const VF32 no_end = hn::Set(DF32(), SentFrom(~0u));
   const V32 last_key = hn::Set(d, HWY_MAX(last.key(), row_scale.first_live_key));
@@ -126,7 +126,7 @@ void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale
   const D64 d64;
   const uint32_t begin = entrants->count;
   entrants->count = begin + count;
-  const ScaleLanes scale(row_scale, row_scale.first_live_key - 1);
+  const ScaleLanes scale(row_scale, TooSmall::kToRace);
   const NoiseSource source(law::kGroupTag, key);
   const V32 first_live = hn::Set(d, row_scale.first_live_key);
   for (uint32_t i = 0; i < count; i += kLanes) {

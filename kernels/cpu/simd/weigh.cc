@@ -15,13 +15,11 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr uint32_t kMaskedKey = ~0xc77fe000u;  // -65504, were it live: keys up to it are masked ones'
-
 class Adder {
  public:
   explicit HWY_INLINE Adder(const RowScale& row)
-      : scale_(row, row.first_weighted_key - 1),
-        least_(hn::BitCast(DF32(), KeyBits(hn::Set(D32(), row.first_weighted_key - 1)))),
+      : scale_(row, TooSmall::kToWeigh),
+        least_(hn::BitCast(DF32(), KeyBits(scale_.least_key))),
         even_(hn::Zero(D64())),
         odd_(hn::Zero(D64())) {}
 
@@ -76,7 +74,7 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
   const DF32 df;
   const D32 d;
   const D64 d64;
-  const ScaleLanes scale(row_scale, row_scale.first_weighted_key - 1);
+  const ScaleLanes scale(row_scale, TooSmall::kToWeigh);
   const VF32 weightless = hn::BitCast(df, KeyBits(scale.least_key));
   const VF32 first = hn::Set(df, SentFrom(HWY_MAX(floor, row_scale.first_weighted_key)));
   const VF32 upper = hn::Set(df, SentFrom(high));
@@ -110,7 +108,7 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
 uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint64_t* weights) {
   const D32 d;
   const D64 d64;
-  const ScaleLanes scale(row, row.first_weighted_key - 1);
+  const ScaleLanes scale(row, TooSmall::kToWeigh);
   const Powers powers;
   uint64_t sum = 0;
   for (uint32_t i = 0; i < count; i += kLanes) {
@@ -124,6 +122,18 @@ uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowS
   }
   for (uint32_t i = 0; i < count; ++i) sum += weights[i];
   return sum;
+}
+
+void DistancesOfCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint32_t* distances) {
+  const D32 d;
+  const D64 d64;
+  const ScaleLanes scale(row, TooSmall::kToWeigh);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
+    const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
+    const V32 keys = hn::IfThenElseZero(hn::FirstN(d, count - i), loaded);
+    hn::StoreU(DistanceOfKey(hn::Max(keys, scale.least_key), scale), d, distances + i);
+  }
 }
 
 }  // namespace sortition::kernels::cpu::HWY_NAMESPACE

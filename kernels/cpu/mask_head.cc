@@ -1,0 +1,45 @@
+// Words, maxima and patched tokens of a row without its head.
+#include "kernels/cpu/mask_head.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/cpu/select.h"
+
+namespace sortition::kernels::cpu {
+
+void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* row) {
+  const std::span<Candidate> head = CollectBetween(kernels, *row, first.key(), kNoCeiling, scratch, &scratch->leading);
+  uint64_t* const words = scratch->sent_words.Reserve(row->groups);
+  if (row->sent_words == nullptr) std::fill_n(words, row->groups, ~uint64_t{0});
+  uint32_t* const maxima = scratch->changed_maxima.Reserve(row->groups);
+  if (row->maxima != maxima) std::copy_n(row->maxima, (row->groups + 63) / 64 * 64, maxima);
+
+  uint32_t* const groups = scratch->groups.Reserve(head.size());
+  uint32_t count = 0;
+  for (const Candidate& candidate : head) {
+    if (candidate <= first) continue;
+    words[candidate.token() / law::kGroupSize] &= ~(uint64_t{1} << (candidate.token() % law::kGroupSize));
+    groups[count++] = candidate.token() / law::kGroupSize;
+  }
+  std::sort(groups, groups + count);
+  count = uint32_t(std::unique(groups, groups + count) - groups);
+
+  Candidate* const patched = scratch->patched.data();
+  Candidate* const kept_end =
+      std::remove_if(patched, patched + row->patched.size(), [&](Candidate c) { return c > first; });
+  row->patched = {patched, size_t(kept_end - patched)};
+  row->sent_words = words;
+  row->maxima = maxima;
+  uint32_t* const largest = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(*row, groups, count, largest);
+  for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = largest[i];
+  for (const Candidate& candidate : row->patched) {
+    uint32_t& max = maxima[candidate.token() / law::kGroupSize];
+    max = std::max(max, candidate.key());
+  }
+  row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
+  SORTITION_CHECK(row->max_key == first.key());
+}
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,239 @@
+// Sums over kept tokens for the filters of a chain.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/moments.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/law.inc"
+//
+#include "kernels/cpu/simd/load.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace sortition::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+template <MomentsWanted kWanted>
+class Adder {
+ public:
+  explicit HWY_INLINE Adder(const RowScale& row)
+      : scale_(row, TooSmall::kToWeigh), least_(hn::BitCast(DF32(), KeyBits(scale_.least_key))) {
+    for (V64& v : sums_) v = hn::Zero(D64());
+    for (V64& v : others_) v = hn::Zero(D64());
+  }
+
+  // Numbers, none above the row's largest; those too small to weigh anything add nothing.
+  HWY_INLINE void AddFloats(VF32 x) {
+    if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f))));
+    Add(x);
+  }
+
+  // Those that are not to be added are 0.
+  HWY_INLINE void AddKeys(V32 keys) {
+    if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32()))));
+    Add(Floats(KeyBits(hn::Max(keys, scale_.least_key))));
+  }
+
+  HWY_INLINE Moments Get() const {
+    Moments moments;
+    moments.sum = SumOf(hn::Add(sums_[0], sums_[1]));
+    const uint64_t other = SumOf(hn::Add(others_[0], others_[1]));
+    if (kHasMoment) moments.moment = other;
+    moments.count = count_;
+    if (kWanted == MomentsWanted::kSquare) moments.square = other;
+    return moments;
+  }
+
+ private:
+  static constexpr bool kCounts = kWanted == MomentsWanted::kMomentAndCount;
+  static constexpr bool kHasMoment = kWanted == MomentsWanted::kMoment || kCounts;
+
+  HWY_INLINE void Add(VF32 x) {
+    V64 t_of[2], mantissas[2], shifts[2];
+    const V32 t = Distance(hn::Max(x, least_), scale_, &t_of[0]);
+    t_of[1] = hn::ShiftRight<32>(Wide(t));
+    WeightMantissas(t, powers_, &mantissas[0], &mantissas[1]);
+    WeightShifts(t, t_of[0], &shifts[0], &shifts[1]);
+    for (int i = 0; i < 2; ++i) {
+      const V64 weights = hn::Shr(mantissas[i], shifts[i]);
+      sums_[i] = hn::Add(sums_[i], weights);
+      if constexpr (kHasMoment) {
+        const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas[i])), Narrow(t_of[i]));
+        const auto weightless = hn::Lt(hn::Set(D64(), 44 + 15), shifts[i]);
+        const V64 moments = hn::IfThenZeroElse(weightless, hn::Shr(product, shifts[i]));
+        others_[i] = hn::Add(others_[i], moments);
+      }
+      if constexpr (kWanted == MomentsWanted::kSquare) {
+        const V32 w = Narrow(hn::ShiftRight<13>(weights));
+        others_[i] = hn::Add(others_[i], hn::ShiftRight<20>(hn::MulEven(w, w)));
+      }
+    }
+  }
+
+  ScaleLanes scale_;
+  VF32 least_;
+  Powers powers_;
+  V64 sums_[2];
+  V64 others_[2];
+  uint32_t count_ = 0;
+};
+
+template <MomentsWanted kWanted>
+HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count, Candidate last,
+                         const RowScale& scale) {
+  // Whether a token that is after `last`, or masked, adds nothing: then a group may be read as it is.
+  const bool all =
+      scale.first_weighted_key > kMaskedKey &&
+      (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    Adder<kWanted> adder(scale);
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t group = groups[i];
+      if (all && (row.sent_words == nullptr || row.sent_words[group] == ~uint64_t{0})) {
+        const std::byte* const elements = ElementsOfGroup(row, group);
+        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+          adder.AddFloats(Floats(LoadBits<kType>(elements + offset * ElementBytes(kType))));
+        }
+      } else {
+        ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
+          adder.AddKeys(hn::IfThenElseZero(NotAfter(keys, group * law::kGroupSize + offset, last), keys));
+        });
+      }
+    }
+    return adder.Get();
+  });
+}
+
+template <MomentsWanted kWanted>
+HWY_INLINE Moments OfCandidates(const Candidate* candidates, uint32_t count, const RowScale& scale) {
+  const D32 d;
+  const D64 d64;
+  Adder<kWanted> adder(scale);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
+    const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
+    adder.AddKeys(hn::IfThenElseZero(hn::FirstN(d, count - i), loaded));
+  }
+  return adder.Get();
+}
+
+}  // namespace
+
+Moments SumMoments(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale,
+                   MomentsWanted wanted) {
+  switch (wanted) {
+    case MomentsWanted::kSum:
+      return OfRow<MomentsWanted::kSum>(row, groups, count, last, scale);
+    case MomentsWanted::kMoment:
+      return OfRow<MomentsWanted::kMoment>(row, groups, count, last, scale);
+    case MomentsWanted::kMomentAndCount:
+      return OfRow<MomentsWanted::kMomentAndCount>(row, groups, count, last, scale);
+    case MomentsWanted::kSquare:
+      return OfRow<MomentsWanted::kSquare>(row, groups, count, last, scale);
+  }
+  __builtin_unreachable();
+}
+
+Moments SumMomentsOfCandidates(const Candidate* candidates, uint32_t count, const RowScale& scale,
+                               MomentsWanted wanted) {
+  switch (wanted) {
+    case MomentsWanted::kSum:
+      return OfCandidates<MomentsWanted::kSum>(candidates, count, scale);
+    case MomentsWanted::kMoment:
+    case MomentsWanted::kMomentAndCount:
+      return OfCandidates<MomentsWanted::kMoment>(candidates, count, scale);
+    case MomentsWanted::kSquare:
+      return OfCandidates<MomentsWanted::kSquare>(candidates, count, scale);
+  }
+  __builtin_unreachable();
+}
+
+namespace {
+
+// Adds levels of numbers.
+class LevelAdder {
+ public:
+  explicit HWY_INLINE LevelAdder(const RowScale& row)
+      : curve_(row.curve),
+        to_level_(hn::Set(DF32(), row.to_fixed_point * 0x1p-10f)),
+        lowest_(hn::Set(DF32(), -0x1p21f)),
+        sum_(hn::Zero(DI32())),
+        squares_(hn::Zero(D64())) {}
+
+  HWY_INLINE VI32 LevelOf(VF32 x) const {
+    if (HWY_UNLIKELY(curve_.is_on)) x = Curved(x, curve_);
+    return hn::NearestInt(hn::Max(hn::Mul(x, to_level_), lowest_));
+  }
+
+  HWY_INLINE void Add(VI32 level) {
+    sum_ = hn::Add(sum_, level);
+    const V32 size = Unsigned(hn::Abs(level));
+    squares_ = hn::Add(squares_, hn::Add(hn::MulEven(size, size), hn::MulEven(OddToEven(size), OddToEven(size))));
+  }
+
+  // After at most 2^9 additions: the sums of 32 bits go to one of 64.
+  HWY_INLINE void Flush(Levels* levels) {
+    alignas(64) int32_t lanes[kLanes];
+    hn::Store(sum_, DI32(), lanes);
+    for (const int32_t lane : lanes) levels->sum += lane;
+    sum_ = hn::Zero(DI32());
+  }
+
+  HWY_INLINE uint64_t Squares() const { return SumOf(squares_); }
+
+ private:
+  const CurveFloats curve_;
+  VF32 to_level_, lowest_;
+  VI32 sum_;
+  V64 squares_;
+};
+
+}  // namespace
+
+Levels SumLevels(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
+  const D32 d;
+  const DF32 df;
+  const bool all = last == kLastLive;
+  constexpr uint32_t kVectors = law::kGroupSize / kLanes;
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    Levels levels;
+    LevelAdder adder(scale);
+    uint32_t added = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t group = groups[i];
+      const std::byte* const elements = ElementsOfGroup(row, group);
+      // A group of which every token counts is read as it is.
+      bool is_whole = all && (row.sent_words == nullptr || row.sent_words[group] == ~uint64_t{0});
+      if (is_whole) {
+        VF32 least = hn::Zero(df);
+        for (uint32_t v = 0; v < kVectors; ++v) {
+          least = hn::Min(least, Floats(LoadBits<kType>(elements + v * kLanes * ElementBytes(kType))));
+        }
+        is_whole = hn::AllTrue(df, hn::Gt(least, hn::Set(df, -65504.0f)));
+      }
+      if (is_whole) {
+        for (uint32_t v = 0; v < kVectors; ++v) {
+          adder.Add(adder.LevelOf(Floats(LoadBits<kType>(elements + v * kLanes * ElementBytes(kType)))));
+        }
+        levels.count += law::kGroupSize;
+      } else {
+        ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
+          const M32 kept = hn::And(NotAfter(keys, group * law::kGroupSize + offset, last), hn::Ne(keys, hn::Zero(d)));
+          const VI32 level = adder.LevelOf(Floats(KeyBits(hn::Max(keys, hn::Set(d, kMaskedKey)))));
+          adder.Add(hn::IfThenElseZero(hn::RebindMask(DI32(), kept), level));
+          levels.count += uint32_t(hn::CountTrue(d, kept));
+        });
+      }
+      if ((added += kVectors) + kVectors <= 512) continue;
+      adder.Flush(&levels);
+      added = 0;
+    }
+    adder.Flush(&levels);
+    levels.squares = adder.Squares();
+    return levels;
+  });
+}
+
+}  // namespace sortition::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

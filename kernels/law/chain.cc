@@ -1,0 +1,264 @@
+// Orders, and compilation of each sampler.
+#include "kernels/law/chain.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/check.h"
+#include "kernels/law/units.h"
+
+namespace sortition::law {
+namespace {
+
+using kernels::Stage;
+using kernels::StageKind;
+
+constexpr Sampler kVllmOrder[] = {Sampler::kTemperature, Sampler::kQuadraticSmoothing,
+                                  Sampler::kTopNSigma,   Sampler::kMinP,
+                                  Sampler::kTopK,        Sampler::kTopP,
+                                  Sampler::kTypicalP,    Sampler::kEpsilonCutoff,
+                                  Sampler::kEtaCutoff,   Sampler::kTopA,
+                                  Sampler::kTopH,        Sampler::kPLess,
+                                  Sampler::kXtc,         Sampler::kMirostat,
+                                  Sampler::kAdaptiveP};
+constexpr Sampler kLlamaCppOrder[] = {Sampler::kQuadraticSmoothing,
+                                      Sampler::kTopNSigma,
+                                      Sampler::kTopK,
+                                      Sampler::kTypicalP,
+                                      Sampler::kTopP,
+                                      Sampler::kMinP,
+                                      Sampler::kEpsilonCutoff,
+                                      Sampler::kEtaCutoff,
+                                      Sampler::kTopA,
+                                      Sampler::kTopH,
+                                      Sampler::kPLess,
+                                      Sampler::kXtc,
+                                      Sampler::kTemperature,
+                                      Sampler::kMirostat,
+                                      Sampler::kAdaptiveP};
+constexpr Sampler kHfOrder[] = {Sampler::kTemperature,   Sampler::kQuadraticSmoothing,
+                                Sampler::kTopNSigma,     Sampler::kTopH,
+                                Sampler::kTopK,          Sampler::kTopP,
+                                Sampler::kMinP,          Sampler::kTypicalP,
+                                Sampler::kEpsilonCutoff, Sampler::kEtaCutoff,
+                                Sampler::kTopA,          Sampler::kPLess,
+                                Sampler::kXtc,           Sampler::kMirostat,
+                                Sampler::kAdaptiveP};
+static_assert(std::size(kVllmOrder) == kSamplers && std::size(kLlamaCppOrder) == kSamplers &&
+              std::size(kHfOrder) == kSamplers && kSamplers <= kernels::kMaxStages);
+
+// Temperatures of 1 are off, so a range without a temperature is one about 1.
+bool IsDynamic(const SamplingParameters& p) { return p.dynamic_temperature_range != 0; }
+
+uint32_t Probability32(float p) { return uint32_t(std::min<uint64_t>(RoundedUnits(p, 32), 0xffffffff)); }
+
+Stage TemperatureStage(const SamplingParameters& p) {
+  if (!IsDynamic(p)) {
+    const Temperature t = TemperatureConstants(p.temperature);
+    return {StageKind::kTemperature,
+            {t.multiplier, uint32_t(t.exponent), t.window, std::bit_cast<uint32_t>(p.temperature)}};
+  }
+  const double range = p.dynamic_temperature_range;
+  const auto least = uint32_t(RoundedUnits(std::max(0.0, p.temperature - range), 24));
+  const auto most = uint32_t(RoundedUnits(p.temperature + range, 24));
+  return {StageKind::kDynamicTemperature,
+          {least, most - least, uint32_t(RoundedUnits(p.dynamic_temperature_exponent, 16))}};
+}
+
+Stage SmoothingStage(const SamplingParameters& p) {
+  const double factor = p.smoothing_factor;
+  return {StageKind::kQuadraticSmoothing,
+          {CanonicalBits(float(factor * (3 - double(p.smoothing_curve)) / 2)),
+           CanonicalBits(float(factor * (double(p.smoothing_curve) - 1) / 2))}};
+}
+
+Stage MirostatStage(const SamplingParameters& p) {
+  const auto tau = uint32_t(RoundedUnits(p.mirostat_tau, 26));
+  const auto eta = uint32_t(RoundedUnits(p.mirostat_eta, 30));
+  if (p.mirostat == 1) return {StageKind::kMirostat1, {tau, eta, p.mirostat_m}};
+  return {StageKind::kMirostat2, {tau, eta}};
+}
+
+Stage StageOf(const SamplingParameters& p, Sampler sampler) {
+  switch (sampler) {
+    case Sampler::kTemperature:
+      return TemperatureStage(p);
+    case Sampler::kQuadraticSmoothing:
+      return SmoothingStage(p);
+    case Sampler::kTopNSigma:
+      return {StageKind::kTopNSigma, {(7u << 26) - MinPDistance(p.top_n_sigma / 128)}};
+    case Sampler::kMinP:
+      return {StageKind::kMinP, {MinPDistance(p.min_p)}};
+    case Sampler::kTopK:
+      return {StageKind::kTopK, {p.top_k}};
+    case Sampler::kTopP:
+      return {StageKind::kTopP, {TopPUnits(p.top_p)}};
+    case Sampler::kTypicalP:
+      return {StageKind::kTypicalP, {TopPUnits(p.typical_p)}};
+    case Sampler::kEpsilonCutoff:
+      return {StageKind::kEpsilonCutoff, {MinPDistance(p.epsilon_cutoff)}};
+    case Sampler::kEtaCutoff:
+      return {StageKind::kEtaCutoff, {MinPDistance(p.eta_cutoff)}};
+    case Sampler::kTopA:
+      return {StageKind::kTopA, {MinPDistance(p.top_a)}};
+    case Sampler::kTopH:
+      return {StageKind::kTopH, {uint32_t(RoundedUnits(p.top_h, 31))}};
+    case Sampler::kPLess:
+      return {StageKind::kPLess, {}};
+    case Sampler::kXtc:
+      return {StageKind::kXtc, {TopPUnits(p.xtc_probability) - 1, MinPDistance(p.xtc_threshold)}};
+    case Sampler::kMirostat:
+      return MirostatStage(p);
+    case Sampler::kAdaptiveP:
+      return {StageKind::kAdaptiveP, {Probability32(p.adaptive_target), Probability32(p.adaptive_decay)}};
+  }
+  __builtin_unreachable();
+}
+
+bool IsWithin(float value, float low, float high) { return value >= low && value <= high; }
+
+// Whether a threshold on probabilities can drop anything.
+bool IsThreshold(float q) {
+  SORTITION_CHECK(IsWithin(q, 0, 1));
+  return MinPDistance(q) != kernels::RowParameters::kMinPOff;
+}
+
+void CheckRanges(const SamplingParameters& p) {
+  SORTITION_CHECK(p.top_n_sigma == 0 || IsWithin(p.top_n_sigma, kMinTopNSigma, kMaxTopNSigma));
+  SORTITION_CHECK(p.typical_p > 0 && p.typical_p <= 1);
+  SORTITION_CHECK(IsWithin(p.top_h, 0, 1));
+  SORTITION_CHECK(IsWithin(p.xtc_probability, 0, 1) && p.xtc_threshold > 0 && p.xtc_threshold <= 1);
+  SORTITION_CHECK(IsWithin(p.dynamic_temperature_range, 0, kMaxTemperature));
+  SORTITION_CHECK(IsWithin(p.dynamic_temperature_exponent, kMinDynamicExponent, kMaxDynamicExponent));
+  SORTITION_CHECK(IsWithin(p.smoothing_factor, 0, kMaxSmoothingFactor));
+  SORTITION_CHECK(IsWithin(p.smoothing_curve, kMinSmoothingCurve, kMaxSmoothingCurve));
+  SORTITION_CHECK(p.mirostat <= 2 && p.mirostat_m >= kMinMirostatM && p.mirostat_m <= kMaxMirostatM);
+  SORTITION_CHECK(p.mirostat_tau > 0 && p.mirostat_tau <= kMaxMirostatTau);
+  SORTITION_CHECK(p.mirostat_eta > 0 && p.mirostat_eta <= kMaxMirostatEta);
+  SORTITION_CHECK(IsWithin(p.adaptive_target, 0, 1) && IsWithin(p.adaptive_decay, 0, kMaxAdaptiveDecay));
+  SORTITION_CHECK(p.mirostat == 0 || !p.adaptive_p);
+}
+
+}  // namespace
+
+std::string_view SamplerName(Sampler sampler) {
+  static constexpr std::string_view kNames[kSamplers] = {
+      "temperature",    "quadratic_smoothing", "top_n_sigma", "min_p", "top_k",  "top_p", "typical_p",
+      "epsilon_cutoff", "eta_cutoff",          "top_a",       "top_h", "p_less", "xtc",   "mirostat",
+      "adaptive_p"};
+  return kNames[size_t(sampler)];
+}
+
+std::span<const Sampler> PresetOrder(Preset preset) {
+  switch (preset) {
+    case Preset::kVllm:
+      return kVllmOrder;
+    case Preset::kLlamaCpp:
+      return kLlamaCppOrder;
+    case Preset::kHf:
+      return kHfOrder;
+  }
+  __builtin_unreachable();
+}
+
+bool IsOn(const SamplingParameters& p, Sampler sampler) {
+  switch (sampler) {
+    case Sampler::kTemperature:
+      return p.temperature != 1 || IsDynamic(p);
+    case Sampler::kQuadraticSmoothing:
+      return p.smoothing_factor != 0;
+    case Sampler::kTopNSigma:
+      return p.top_n_sigma != 0;
+    case Sampler::kMinP:
+      return IsThreshold(p.min_p);
+    case Sampler::kTopK:
+      return p.top_k != 0;
+    case Sampler::kTopP:
+      return TopPUnits(p.top_p) != 0;
+    case Sampler::kTypicalP:
+      return TopPUnits(p.typical_p) != 0;
+    case Sampler::kEpsilonCutoff:
+      return IsThreshold(p.epsilon_cutoff);
+    case Sampler::kEtaCutoff:
+      return IsThreshold(p.eta_cutoff);
+    case Sampler::kTopA:
+      return IsThreshold(p.top_a);
+    case Sampler::kTopH:
+      return p.top_h != 0;
+    case Sampler::kPLess:
+      return p.p_less;
+    case Sampler::kXtc:
+      return p.xtc_probability != 0 && p.xtc_threshold <= kMaxXtcThreshold;
+    case Sampler::kMirostat:
+      return p.mirostat != 0;
+    case Sampler::kAdaptiveP:
+      return p.adaptive_p;
+  }
+  __builtin_unreachable();
+}
+
+std::vector<Stage> CompileChain(const SamplingParameters& parameters) {
+  CheckRanges(parameters);
+  const std::span<const Sampler> order =
+      parameters.order.empty() ? PresetOrder(Preset::kVllm) : std::span<const Sampler>(parameters.order);
+  std::vector<Stage> chain;
+  uint32_t listed = 0;
+  for (const Sampler sampler : order) {
+    SORTITION_CHECK((listed >> uint32_t(sampler) & 1) == 0);
+    listed |= 1u << uint32_t(sampler);
+    if (!IsOn(parameters, sampler)) continue;
+    SORTITION_CHECK(!kernels::KeepsSamplerState(chain));
+    chain.push_back(StageOf(parameters, sampler));
+  }
+  for (uint32_t i = 0; i < kSamplers; ++i) {
+    SORTITION_CHECK((listed >> i & 1) != 0 || !IsOn(parameters, static_cast<Sampler>(i)));
+  }
+  return chain;
+}
+
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+  if (parameters.chain.empty()) return parameters.temperature;
+  double temperature = 1;
+  for (const Stage& stage : parameters.chain) {
+    switch (stage.kind) {
+      case StageKind::kTemperature:
+        temperature = std::bit_cast<float>(stage.operands[3]);
+        break;
+      case StageKind::kDynamicTemperature:
+        temperature = answer.temperature * 0x1p-24;
+        break;
+      case StageKind::kQuadraticSmoothing:
+      case StageKind::kAdaptiveP:
+        temperature = 1;
+        break;
+      default:
+        break;
+    }
+  }
+  return temperature;
+}
+
+void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer) {
+  const auto show = [&](uint32_t* bits) {
+    if (*bits != kMaskedBits) *bits = ProcessedBits(*bits, shape);
+  };
+  kernels::Distribution& processed = answer->processed;
+  if (processed.weight_sum != 0) {
+    show(&processed.max_bits);
+    show(&processed.chosen.bits);
+    if (shape.is_adapted) processed.max_bits = 0;  // as likely as a token can be
+  }
+  for (kernels::TokenBits& token : processed.top) show(&token.bits);
+  for (kernels::Place& place : processed.requested) show(&place.bits);
+  for (kernels::TokenBits& token : answer->kept_tokens) show(&token.bits);
+}
+
+uint32_t ProcessedBits(uint32_t bits, const Shape& shape) {
+  if (!shape.is_adapted) return ShapedBits(bits, shape);
+  const uint32_t t = ShapedDistance(bits, shape);
+  // Octaves to nats; dead tokens are infinitely far.
+  constexpr double kLn2PerUnit = 0x1.62e42fefa39efp-27;  // the double nearest to ln 2, times 2^-26
+  return t == kDead ? kMaskedBits : CanonicalBits(float(-(double(t) * kLn2PerUnit)));
+}
+
+}  // namespace sortition::law

@@ -1,0 +1,41 @@
+// What the host does about a chain: it compiles one, and reads answers of rows that have one.
+//
+// Every function here is pure, thread-safe and gives the same bits on every machine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/law/law.h"
+#include "kernels/law/parameters.h"
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// The field of SamplingParameters that a sampler is set by: "top_p".
+std::string_view SamplerName(Sampler sampler);
+
+// The orders of peers; what a peer lacks has the place that docs/semantics.md gives it.
+enum class Preset { kVllm, kLlamaCpp, kHf };
+std::span<const Sampler> PresetOrder(Preset preset);
+
+// Whether the sampler has another value than its off value.
+bool IsOn(const SamplingParameters& parameters, Sampler sampler);
+
+// The stages of the samplers that are on, in their order.
+std::vector<kernels::Stage> CompileChain(const SamplingParameters& parameters);
+
+// The temperature that goes with answer.processed in law::Logprob.
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer);
+
+// The bits that answers show for a token of canonical bits `bits` in the processed distribution: its logit as the chain
+// left it, before the temperature; of adaptive-p, by how much its new logit falls short of the best there can be.
+uint32_t ProcessedBits(uint32_t bits, const Shape& shape);
+
+// Turns the bits of the processed distribution's tokens, which are those before the chain, into those that answers
+// show. Tokens that are not in it stay so.
+void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer);
+
+}  // namespace sortition::law

@@ -1,0 +1,122 @@
+// What each sampler costs alone, at temperature 0.8, on one thread, beside the usual token of the same run. Samplers
+// that need the probabilities of the whole row stand beside the token with exact logprobs.
+//
+//   bench_samplers [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/chain.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/interleaved.h"
+#include "tests/bench/report.h"
+#include "tests/bench/samplers/history.h"
+
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
+ABSL_FLAG(uint32_t, rounds, 10, "how often every row is sampled");
+ABSL_FLAG(std::string, only, "", "measure only cases whose name starts with this");
+
+namespace sortition::bench {
+namespace {
+
+using kernels::RowParameters;
+
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kRows = 64;
+
+struct Case {
+  std::string name;
+  law::SamplingParameters options;
+  bool needs_row = false;  // its probabilities
+};
+
+law::SamplingParameters Usual() { return {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}; }
+
+std::vector<Case> Cases() {
+  law::SamplingParameters llama = Usual();
+  const auto order = law::PresetOrder(law::Preset::kLlamaCpp);
+  llama.order.assign(order.begin(), order.end());
+  const float t = 0.8f;
+  return {
+      {"top_k", {.temperature = t, .top_k = 50}},
+      {"min_p", {.temperature = t, .min_p = 0.05f}},
+      {"top_p", {.temperature = t, .top_p = 0.95f}, true},
+      {"chain_llama_cpp", llama},
+      {"top_n_sigma", {.temperature = t, .top_n_sigma = 1}},
+      {"top_h", {.temperature = t, .top_h = 0.4f}},
+      {"quadratic_smoothing", {.temperature = t, .smoothing_factor = 0.3f, .smoothing_curve = 1.5f}},
+      {"typical_p", {.temperature = t, .typical_p = 0.9f}, true},
+      {"epsilon_cutoff", {.temperature = t, .epsilon_cutoff = 3e-4f}, true},
+      {"eta_cutoff", {.temperature = t, .eta_cutoff = 3e-4f}, true},
+      {"top_a", {.temperature = t, .top_a = 0.2f}, true},
+      {"p_less", {.temperature = t, .p_less = true}, true},
+      {"xtc", {.temperature = t, .xtc_probability = 1, .xtc_threshold = 0.1f}, true},
+      {"dynamic_temperature", {.temperature = t, .dynamic_temperature_range = 0.5f}, true},
+      {"mirostat_1", {.temperature = t, .mirostat = 1}, true},
+      {"mirostat_2", {.temperature = t, .mirostat = 2}, true},
+      {"adaptive_p", {.temperature = t, .adaptive_p = true, .adaptive_target = 0.3f}, true},
+      {"adaptive_p_min_p", {.temperature = t, .min_p = 0.05f, .adaptive_p = true, .adaptive_target = 0.3f}},
+  };
+}
+
+class Sampling {
+ public:
+  Sampling(const Logits& logits, const law::SamplingParameters& options, bool raw_logprob) : logits_(logits) {
+    law::Compile(options, &parameters_);
+    parameters_.raw_logprob = raw_logprob;
+    parameters_.raw_top = raw_logprob ? 5 : 0;
+  }
+
+  void operator()(size_t row) {
+    kernels::RowRequest request;
+    request.logits = logits_.row(row);
+    request.live_vocabulary = kVocabulary;
+    request.parameters = &parameters_;
+    request.noise = {.seed = 1234, .position = position_++, .stream = 0};
+    request.sampler_state = kernels::InitialSamplerState(parameters_.chain);
+    kernels::cpu::SampleRow(request, &scratch_, &answer_);
+    asm volatile("" ::"r"(answer_.token));
+  }
+
+ private:
+  const Logits& logits_;
+  RowParameters parameters_;
+  kernels::cpu::Scratch scratch_;
+  kernels::RowAnswer answer_;
+  uint32_t position_ = 0;
+};
+
+void Measure(const Case& what, const Logits& logits, Report* report) {
+  Sampling token(logits, Usual(), false);
+  Sampling logprobs(logits, Usual(), true);
+  Sampling sampler(logits, what.options, false);
+  Schedule schedule;
+  schedule.inputs = kRows;
+  schedule.rounds = absl::GetFlag(FLAGS_rounds);
+  schedule.prepare = [&](size_t row) { Warm(logits, row); };
+  Sampling& baseline = what.needs_row ? logprobs : token;
+  const std::vector<double> medians =
+      MeasureInterleaved({{what.needs_row ? "logprobs_f32" : "token_f32", [&](size_t row) { baseline(row); }},
+                          {what.name, [&](size_t row) { sampler(row); }}},
+                         schedule);
+  report->Add({what.name, medians[1], "us", medians[0]});
+}
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  using namespace sortition::bench;
+  absl::ParseCommandLine(argc, argv);
+  Report report("samplers", MachineName());
+  const Logits logits(Shape::kPeaked, sortition::kernels::DType::kF32, kRows, kVocabulary);
+  for (const Case& what : Cases()) {
+    if (what.name.starts_with(absl::GetFlag(FLAGS_only))) Measure(what, logits, &report);
+  }
+  if (absl::GetFlag(FLAGS_only).empty()) MeasureHistory(absl::GetFlag(FLAGS_rounds), &report);
+  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+}
