@@ -11,8 +11,8 @@ struct Kept {
   u32 listed;  // so many, in order, in the list; 0: not listed
 };
 
-// Up to so many tokens are kept in a list.
-constexpr u32 kMostListed = kListed / 2;
+// So that ties at a list's end have room.
+static_assert(kMostListed <= kListed / 2);
 // Groups whose tokens are tried first for an unbounded top-p.
 constexpr u32 kLeadingGroups = 128;
 

@@ -9,8 +9,6 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// Of top-k: up to so many kept tokens stand in a list (kMostListed of filter.cuh).
-constexpr uint32_t kMostListed = 1024;
 // Blocks that a multiprocessor runs at once, and how many such waves a launch is cut into: the last blocks of early
 // rows then work while later rows are read.
 constexpr uint32_t kBlocksAtOnce = 4;

@@ -23,6 +23,9 @@ inline constexpr uint32_t kThreads = 256;
 inline constexpr uint32_t kTileGroups = 32;
 inline constexpr uint32_t kMaxChunkGroups = 1024;
 
+// Up to so many kept tokens stand in a list on chip; where more may be kept, the read leaves noise for the race.
+inline constexpr uint32_t kMostListed = 1024;
+
 // RowInput::flags
 inline constexpr uint32_t kFlagMaskNan = 1;
 inline constexpr uint32_t kFlagGreedy = 2;
