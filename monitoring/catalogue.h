@@ -28,6 +28,13 @@ inline constexpr MetricName kSentMessages = {"sortition_sent_messages_total", "M
 inline constexpr MetricName kSentBytes = {"sortition_sent_bytes_total", "Bytes of the messages sent."};
 inline constexpr MetricName kPayloadBytes = {"sortition_payload_bytes_total", "Bulk bytes received: logits and masks."};
 
+// Shared memory.
+inline constexpr MetricName kSharedPayloadBytes = {"sortition_shared_payload_bytes_total",
+                                                   "Bulk bytes of steps that lay in memory shared with the worker."};
+inline constexpr MetricName kMemoryConnections = {"sortition_memory_connections", "Connections to the memory socket."};
+inline constexpr MetricName kMemoryRegions = {"sortition_memory_regions", "Regions of shared memory."};
+inline constexpr MetricName kMemoryBytes = {"sortition_memory_bytes", "Bytes of shared memory."};
+
 // The queue and the batches.
 inline constexpr MetricName kQueuedRows = {"sortition_queued_rows", "Rows that wait for a device."};
 inline constexpr MetricName kQueueWait = {"sortition_queue_wait_seconds",

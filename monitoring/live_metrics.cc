@@ -99,10 +99,14 @@ LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining
       started_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
 
 std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
+  const service::MemoryUse memory = engine_.regions().use();
   return {
       Gauge(kQueuedRows, engine_.batcher().queued_rows()),
       Gauge(kLiveSequences, engine_.sequences().live_sequences()),
       Gauge(kStateBytes, static_cast<double>(engine_.sequences().state_bytes())),
+      Gauge(kMemoryConnections, memory.connections),
+      Gauge(kMemoryRegions, memory.regions),
+      Gauge(kMemoryBytes, static_cast<double>(memory.bytes)),
       LimitGauges(engine_.limits()),
       DeviceStates(engine_.batcher().device_statuses()),
       Gauge(kDraining, draining_() ? 1 : 0),

@@ -49,6 +49,8 @@ const char* TransportLabel(service::Transport transport) {
       return "tcp";
     case service::Transport::kUnix:
       return "unix";
+    case service::Transport::kRing:
+      return "ring";
   }
   SORTITION_CHECK(!"a transport");
   return "";
@@ -64,6 +66,7 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       rows_(Counter(*registry_, kRows)),
       tokens_(Counter(*registry_, kTokens)),
       payload_bytes_(Counter(*registry_, kPayloadBytes)),
+      shared_payload_bytes_(Counter(*registry_, kSharedPayloadBytes)),
       sequences_opened_(Counter(*registry_, kSequencesOpened)),
       replays_(Counter(*registry_, kReplays)),
       replayed_tokens_(Counter(*registry_, kReplayedTokens)),
@@ -144,6 +147,8 @@ void PrometheusObserver::StepReceived(uint32_t rows, uint64_t payload_bytes) {
   rows_.Increment(rows);
   payload_bytes_.Increment(static_cast<double>(payload_bytes));
 }
+
+void PrometheusObserver::SharedPayload(uint64_t bytes) { shared_payload_bytes_.Increment(static_cast<double>(bytes)); }
 
 void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Observe(absl::ToDoubleSeconds(latency)); }
 

@@ -28,6 +28,7 @@ class PrometheusObserver final : public service::Observer {
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
   void StepReceived(uint32_t rows, uint64_t payload_bytes) override;
+  void SharedPayload(uint64_t bytes) override;
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
@@ -79,6 +80,7 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Counter& rows_;
   prometheus::Counter& tokens_;
   prometheus::Counter& payload_bytes_;
+  prometheus::Counter& shared_payload_bytes_;
   prometheus::Counter& sequences_opened_;
   prometheus::Counter& replays_;
   prometheus::Counter& replayed_tokens_;

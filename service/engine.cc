@@ -4,6 +4,8 @@
 #include <random>
 #include <utility>
 
+#include "service/stream/shard_table.h"
+
 namespace sortition::service {
 namespace {
 
@@ -47,10 +49,18 @@ Engine::Engine(Options options)
       sequences_(limits_, options.clock, options.observer),
       replays_(limits_, options.clock, &entropy_),
       regions_(limits_, &entropy_),
+      masks_(limits_.max_mask_bytes),
+      checkpoint_key_(options.checkpoint_key ? *options.checkpoint_key : CheckpointKey::Random(&entropy_)),
+      shards_(std::make_unique<ShardTable>()),
       check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
                OptionsOf(options, &event_log_, check_threads_.get())) {}
 
 Engine::~Engine() = default;
+
+void Engine::Sweep() {
+  shards_->Expire(clock_.Now());
+  batcher_.Sweep();
+}
 
 }  // namespace sortition::service

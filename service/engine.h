@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "devices/device.h"
@@ -11,13 +12,17 @@
 #include "service/entropy.h"
 #include "service/event_log.h"
 #include "service/limits.h"
+#include "service/memory/mask_memory.h"
 #include "service/memory/region_table.h"
 #include "service/observer.h"
 #include "service/route/check_threads.h"
+#include "service/sequence/checkpoint.h"
 #include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
 
 namespace sortition::service {
+
+class ShardTable;
 
 // Thread-safe. Outlives the sessions that use it. Destruction waits for the devices to finish what they were given.
 class Engine {
@@ -29,6 +34,7 @@ class Engine {
     Observer* observer = nullptr;                           // not owned, outlives the engine
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
     Entropy* entropy = nullptr;                             // the same; null: the operating system's
+    std::optional<CheckpointKey> checkpoint_key = {};       // absent: one of this engine alone
     RoutePolicy route = {};
     double recheck_share = 0;               // of live rows that are compared with the reference
     const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
@@ -45,6 +51,11 @@ class Engine {
   SequenceTable& sequences() { return sequences_; }
   ReplayBudget& replays() { return replays_; }
   RegionTable& regions() { return regions_; }
+  MaskMemory& masks() { return masks_; }
+  const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }
+  ShardTable& shards() { return *shards_; }
+  // Ends what has waited too long. Called now and then.
+  void Sweep();
   Batcher& batcher() { return batcher_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
@@ -59,6 +70,9 @@ class Engine {
   SequenceTable sequences_;
   ReplayBudget replays_;
   RegionTable regions_;
+  MaskMemory masks_;
+  const CheckpointKey checkpoint_key_;
+  const std::unique_ptr<ShardTable> shards_;
   std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
   Batcher batcher_;
 };

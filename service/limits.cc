@@ -20,7 +20,13 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_step_rows", limits.max_step_rows, "rows", "of one step"},
       {"max_queued_rows", limits.max_queued_rows, "rows", "waiting for a device, all streams together"},
       {"max_vocabulary", limits.max_vocabulary, "tokens", "width of a row"},
+      {"stream_masks", limits.stream_masks, "masks", "uploaded on one stream"},
+      {"stream_mask_bytes", limits.stream_mask_bytes, "bytes", "of the masks uploaded on one stream"},
+      {"max_mask_bytes", limits.max_mask_bytes, "bytes", "of uploaded masks, all streams together"},
+      {"shard_wait", milliseconds(limits.shard_wait), "milliseconds",
+       "a step that comes in slices waits so long for the last of them"},
       {"max_memory_connections", limits.max_memory_connections, "connections", "to the memory socket"},
+      {"max_rings", limits.max_rings, "streams", "over rings in shared memory"},
       {"max_memory_bytes", limits.max_memory_bytes, "bytes", "of shared memory, all connections together"},
       {"connection_memory_bytes", limits.connection_memory_bytes, "bytes", "of shared memory of one connection"},
       {"connection_regions", limits.connection_regions, "regions", "of shared memory of one connection"},
@@ -44,6 +50,7 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_score_tokens", kMaxScoreTokens, "tokens", "that one row scores"},
       {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},
       {"max_message_parts", kMaxMessageParts, "", "messages and strings within one message"},
+      {"max_shards", kMaxShards, "", "slices of a row"},
       {"max_payloads", kMaxPayloads, "", "of one message"},
   };
 }

@@ -23,9 +23,16 @@ struct Limits {
   uint32_t max_step_rows = 1024;
   uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
+  absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
+
+  // Masks.
+  uint32_t stream_masks = 4096;                 // uploaded on one stream
+  uint64_t stream_mask_bytes = 64u << 20;       // of these
+  uint64_t max_mask_bytes = uint64_t{1} << 29;  // of uploaded masks, all streams together
 
   // Shared memory.
   uint32_t max_memory_connections = 64;                  // to the memory socket
+  uint32_t max_rings = 8;                                // streams over rings; each has a thread
   uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together
   uint64_t connection_memory_bytes = uint64_t{1} << 28;  // of the regions of one connection
   uint32_t connection_regions = 64;                      // regions of one connection
@@ -55,6 +62,7 @@ inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings 
 inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
 inline constexpr uint32_t kMostListedTokens =
     kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
+inline constexpr uint32_t kMaxShards = 256;   // slices of a row
 inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
 
 struct LimitDescription {

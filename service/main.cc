@@ -13,6 +13,7 @@
 #include "service/clock.h"
 #include "service/engine.h"
 #include "service/server/allocator.h"
+#include "service/server/checkpoint_key_file.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
 #include "service/server/event_log.h"
@@ -66,6 +67,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   });
   if (!devices.ok()) return devices.status();
   if (absl::Status status = CheckRoute(config, *devices); !status.ok()) return status;
+  const auto checkpoint_key = ReadCheckpointKey(config.checkpoint_key);
+  if (!checkpoint_key.ok()) return checkpoint_key.status();
   const devices::Proof proof;
   const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
   monitoring::PrometheusObserver observer(descriptions);
@@ -75,6 +78,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .clock = &clock,
                           .observer = &observer,
                           .event_log = &event_log,
+                          .checkpoint_key = *checkpoint_key,
                           .route = config.route,
                           .recheck_share = config.recheck_share,
                           .proof = &proof});
@@ -87,6 +91,12 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
   LogServing(**server, descriptions, (*exposition)->address(), log);
+  if (!checkpoint_key->has_value()) {
+    log->Write(LogLevel::kInfo, "checkpoint_key_random",
+               {{"message",
+                 "no other replica, and not this one after a restart, goes on with mirostat or adaptive-p "
+                 "sequences of this process; set --checkpoint_key"}});
+  }
 
   log->Write(LogLevel::kInfo, "stop_requested", {{"signal", signals.Wait()}});
   draining = true;

@@ -12,8 +12,8 @@
 namespace sortition::service {
 
 // How a stream's messages travel.
-enum class Transport : uint8_t { kTcp, kUnix };
-inline constexpr Transport kAllTransports[] = {Transport::kTcp, Transport::kUnix};
+enum class Transport : uint8_t { kTcp, kUnix, kRing };
+inline constexpr Transport kAllTransports[] = {Transport::kTcp, Transport::kUnix, Transport::kRing};
 
 // Thread-safe; never blocks for long.
 class Observer {
@@ -31,6 +31,8 @@ class Observer {
 
   // A step message of `rows` rows and `payload_bytes` bulk bytes has arrived.
   virtual void StepReceived(uint32_t rows, uint64_t payload_bytes) = 0;
+  // `bytes` of a step's bulk bytes lie in memory shared with the worker; counted among its payload bytes, too.
+  virtual void SharedPayload(uint64_t bytes) = 0;
   // The last row of a step has been answered, `latency` after it arrived.
   virtual void StepAnswered(absl::Duration latency) = 0;
   // `count` rows were answered with a token.
@@ -69,6 +71,7 @@ class Observer {
 class NullObserver : public Observer {
  public:
   void StepReceived(uint32_t, uint64_t) override {}
+  void SharedPayload(uint64_t) override {}
   void StepAnswered(absl::Duration) override {}
   void TokensDrawn(uint32_t) override {}
   void Refused(Reason, uint32_t) override {}

@@ -35,6 +35,10 @@ std::string_view ReasonName(Reason reason) {
       return "PROTOCOL_VIOLATION";
     case Reason::kUnknownRegion:
       return "UNKNOWN_REGION";
+    case Reason::kUnknownMask:
+      return "UNKNOWN_MASK";
+    case Reason::kCheckpointRefused:
+      return "CHECKPOINT_REFUSED";
     case Reason::kLogitNan:
       return "LOGIT_NAN";
     case Reason::kLogitTooLarge:
@@ -85,6 +89,7 @@ absl::StatusCode CodeOf(Reason reason) {
       return absl::StatusCode::kAborted;
     case Reason::kUnknownSequence:
     case Reason::kUnknownRegion:
+    case Reason::kUnknownMask:
       return absl::StatusCode::kNotFound;
     case Reason::kOverloaded:
       return absl::StatusCode::kResourceExhausted;

@@ -28,6 +28,8 @@ enum class Reason : uint8_t {
   kUnsupportedLawVersion = 12,
   kProtocolViolation = 13,
   kUnknownRegion = 14,
+  kUnknownMask = 15,
+  kCheckpointRefused = 16,
   kLogitNan = 20,
   kLogitTooLarge = 21,
   kNoLiveToken = 22,
@@ -54,7 +56,7 @@ inline constexpr Reason kAllReasons[] = {
     Reason::kSuperseded,         Reason::kStepInFlight,    Reason::kUnknownSequence,
     Reason::kStepConflict,       Reason::kOverloaded,      Reason::kDeadlinePassed,
     Reason::kStepCancelled,      Reason::kDraining,        Reason::kDeviceFailed,
-    Reason::kUnknownRegion,
+    Reason::kUnknownRegion,      Reason::kUnknownMask,     Reason::kCheckpointRefused,
 };
 
 // The wire's name, e.g. "HISTORY_REQUIRED". A static string.

@@ -44,5 +44,6 @@ Outcome Devices();
 Outcome Sample(const std::vector<std::string>& arguments);
 Outcome Watch();
 Outcome Health();
+Outcome Detect(const std::vector<std::string>& arguments);
 
 }  // namespace sortition::cli

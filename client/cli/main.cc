@@ -19,6 +19,7 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl devices         each device: whether it serves and why, and what batches cost on it
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
   sortitionctl watch           live counters, one line an interval (--interval, --count)
+  sortitionctl detect FILE     whether a text carries a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
 
 Exit codes: 0 done, 1 wrong use, 2 no answer from the server, 3 refused by the server.)";
@@ -32,6 +33,7 @@ int Main(int argc, char** argv) {
   const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
   const std::string command = positional.size() > 1 ? positional[1] : "";
   const std::vector<std::string> arguments(positional.begin() + (command.empty() ? 1 : 2), positional.end());
+  if (command == "detect") return static_cast<int>(Detect(arguments));
   if (command == "sample") return static_cast<int>(Sample(arguments));
   if (arguments.empty() && command == "info") return static_cast<int>(Info());
   if (arguments.empty() && command == "devices") return static_cast<int>(Devices());

@@ -17,23 +17,47 @@ namespace sortition::client {
 
 class Sequence;
 
+// Drafts of the next tokens of a sequence, to be judged together. Nothing is owned.
+struct Drafts {
+  // What VerifyChain and VerifyTree of the contract say of these.
+  v1::VerifyMode mode = v1::VERIFY_MODE_COUPLED;
+  std::span<const uint32_t> tokens;
+  std::span<const int32_t> parents;  // of a tree: each draft's parent, -1 = the root; empty: a chain
+  // Of a chain that is verified by rejection: tokens.size() rows of vocabulary_size probabilities of the batch's
+  // draft_dtype, one right after the other; or a list for each draft; or neither.
+  const void* probabilities = nullptr;
+  std::span<const v1::SparseProbabilities> sparse_probabilities;
+  bool return_probabilities = false;
+};
+
 // One row of logits for the next token of one sequence. Nothing is owned; everything stays alive and unchanged until
 // the step is over.
 struct Row {
   Sequence* sequence = nullptr;
-  // vocabulary_size elements of the batch's type, little-endian, in any alignment.
+  // vocabulary_size elements of the batch's type, little-endian, in any alignment. With `drafts` or `scored`:
+  // positions() rows of them, one right after the other.
   const void* logits = nullptr;
   // Another draw at the same position. 0 to 65535.
   uint32_t draw_salt = 0;
   // Tokens that can be drawn in this step, or null: ceil(vocabulary_size / 32) words, least significant bit first, 1 =
-  // allowed.
+  // allowed; for each position, one right after the other.
   const uint32_t* allowed_bits = nullptr;
+  // Instead of a draw: drafts to be verified, answered by a VerifyResult, or tokens whose log probabilities are wanted,
+  // answered by a ScoreResult.
+  const Drafts* drafts = nullptr;
+  std::span<const uint32_t> scored = {};
+
+  size_t positions() const {
+    if (drafts != nullptr) return drafts->tokens.size() + 1;
+    return scored.empty() ? 1 : scored.size();
+  }
 };
 
 struct Batch {
   v1::DType dtype = v1::DTYPE_F32;
   uint32_t vocabulary_size = 0;  // elements of a row; that of every sequence in the batch
   std::vector<Row> rows;
+  v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
 
   // The rows of a matrix [sequences.size(), vocabulary_size] whose rows lie `stride_bytes` apart; 0 = one right after
   // the other.
@@ -52,7 +76,8 @@ struct StepOptions {
   std::string traceparent;  // W3C trace context, for the server's logs
 };
 
-// The drawn token with the log probabilities asked for, or why there is none.
-using RowOutcome = std::variant<v1::DrawResult, RowError>;
+// The drawn token with the log probabilities asked for; of a row with drafts, those accepted and the token after them;
+// of a row with scored tokens, their log probabilities; or why there is none.
+using RowOutcome = std::variant<v1::DrawResult, RowError, v1::VerifyResult, v1::ScoreResult>;
 
 }  // namespace sortition::client

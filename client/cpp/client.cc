@@ -28,6 +28,8 @@ absl::Status CheckOptions(const ClientOptions& options) {
     if (target.empty()) return refuse("targets", "addresses that are not empty");
     if (options.transport == TransportKind::kInlineTcp && IsUnixTarget(target))
       return refuse("targets", "\"host:port\" with TransportKind::kInlineTcp");
+    if (options.transport == TransportKind::kRing && !IsUnixTarget(target))
+      return refuse("targets", "memory sockets, \"unix:path\", with TransportKind::kRing");
     if (options.transport == TransportKind::kInlineUds && !IsUnixTarget(target))
       return refuse("targets", "\"unix:path\" with TransportKind::kInlineUds");
   }
@@ -53,6 +55,8 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options) {
   if (batch.vocabulary_size == 0 || batch.vocabulary_size > kernels::kMaxVocabulary) {
     return absl::InvalidArgumentError(absl::StrCat("vocabulary_size must be 1..", kernels::kMaxVocabulary));
   }
+  if (ElementBytes(batch.draft_dtype) == 0)
+    return absl::InvalidArgumentError("draft_dtype must be DTYPE_F32, DTYPE_F16 or DTYPE_BF16");
   if (options.timeout && *options.timeout <= absl::ZeroDuration())
     return absl::InvalidArgumentError("timeout must be above 0");
   for (size_t i = 0; i < batch.rows.size(); ++i) {
@@ -60,6 +64,13 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].sequence is null"));
     if (batch.rows[i].logits == nullptr)
       return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].logits is null"));
+    if (batch.rows[i].drafts != nullptr && !batch.rows[i].scored.empty())
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "] has both drafts and scored tokens"));
+    const Drafts* drafts = batch.rows[i].drafts;
+    if (drafts != nullptr && !drafts->parents.empty() &&
+        (drafts->probabilities != nullptr || !drafts->sparse_probabilities.empty())) {
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].drafts: a tree takes all drafts as certain"));
+    }
   }
   return absl::OkStatus();
 }
@@ -112,6 +123,7 @@ absl::StatusOr<std::vector<RowOutcome>> Client::Step(const Batch& batch, const S
     over.Notify();
   });
   if (!status.ok()) return status;
+  core_->Poll([&over] { return over.HasBeenNotified(); });
   over.WaitForNotification();
   return outcomes;
 }

@@ -93,6 +93,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   pending->dtype = batch.dtype;
   pending->vocabulary_size = batch.vocabulary_size;
   pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
+  pending->draft_dtype = batch.draft_dtype;
   pending->deadline = absl::Now() + options.timeout.value_or(options_.default_timeout);
   pending->priority = options.priority;
   pending->traceparent = options.traceparent;
@@ -136,6 +137,15 @@ void ClientCore::Shutdown() {
 bool ClientCore::in_process() const {
   absl::MutexLock lock(&mutex_);
   return state_.links().in_process();
+}
+
+void ClientCore::Poll(absl::FunctionRef<bool()> done) {
+  std::shared_ptr<Transport> transport;
+  {
+    absl::MutexLock lock(&mutex_);
+    transport = state_.links().current_transport();
+  }
+  if (transport != nullptr) transport->Poll(done);
 }
 
 std::shared_ptr<SharedMemory> ClientCore::memory() const {

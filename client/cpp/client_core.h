@@ -45,6 +45,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
 
   const ClientOptions& options() const { return options_; }
   bool in_process() const;
+  // Waits for `done` in the transport's own way, if it has one, for a while.
+  void Poll(absl::FunctionRef<bool()> done);
   // Of the stream in use; null and nothing where there is none.
   std::shared_ptr<SharedMemory> memory() const;
   TransportInUse transport_in_use() const;

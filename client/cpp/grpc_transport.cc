@@ -212,6 +212,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         absl::MutexLock lock(&mutex_);
         ended_ = true;
         unsent.swap(messages_);
+        if (memory_ != nullptr) memory_->Disconnect();
       }
       events_.OnEnded(number_, unshared_.ok() ? FromGrpc(status_) : unshared_);
       break;

@@ -90,8 +90,8 @@ absl::Status History::Truncate(uint32_t position) {
   return absl::OkStatus();
 }
 
-void History::Drawn(uint32_t token) {
-  Append({&token, 1});
+void History::Drawn(std::span<const uint32_t> tokens) {
+  Append(tokens);
   service_position_ = shared_ = position_;
 }
 

@@ -47,8 +47,9 @@ class History {
   void Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
 
-  // The service drew `token` for the step that was described last.
-  void Drawn(uint32_t token);
+  // The service answered the step that was described last with these tokens.
+  void Drawn(std::span<const uint32_t> tokens);
+  void Drawn(uint32_t token) { Drawn(std::span(&token, 1)); }
 
   // Whether the service has said what it looks at.
   bool CanDescribe() const { return !keeps_tokens_ || digest_.has_value(); }

@@ -71,7 +71,9 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Open(const Sequenc
 
 LocalSequence::LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::vector<uint32_t> tokens,
                              uint32_t position, uint32_t prompt_length)
-    : spec_(std::move(spec)), position_(position) {
+    : spec_(std::move(spec)),
+      position_(position),
+      sampler_state_(kernels::InitialSamplerState(spec_->parameters.chain)) {
   if (!spec_->stateful()) return;
   tokens_ = std::move(tokens);
   // The whole history is kept, so that every cut can be made.
@@ -107,6 +109,10 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
     return refuse({service::Reason::kOutOfRange, "step.rows[0].draw_salt", absl::StrCat("0..", service::kMaxDrawSalt),
                    "the draw salt is out of range"});
   }
+  if (row.drafts != nullptr || !row.scored.empty()) {
+    return refuse({service::Reason::kNotImplemented, row.drafts != nullptr ? "drafts" : "scored", "",
+                   "a local sequence draws one token at a time"});
+  }
   std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
   if (state_ != nullptr) patches = state_->LendPatches();
 
@@ -116,11 +122,26 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
   request.live_vocabulary = spec_->live_vocabulary;
   request.parameters = &spec_->parameters;
   request.noise = {spec_->seed, position_, spec_->choice_index | row.draw_salt << 16};
+  std::optional<uint32_t> forced;
+  if (state_ != nullptr) {
+    forced = state_->forced_token();
+    if (const std::optional<uint64_t> seed = state_->watermark_seed()) {
+      request.noise.seed = *seed;
+      request.noise.position = 0;
+    }
+  }
   request.patches = patches != nullptr ? std::span<const kernels::TokenPatch>(*patches) : spec_->listed_patches;
   request.has_allowed_tokens = spec_->has_allowed_tokens;
   request.allowed_tokens = spec_->allowed_tokens;
   request.allowed_bits = row.allowed_bits;
   request.requested = spec_->logprob_token_ids;
+  request.sampler_state = sampler_state_;
+  if (forced) {
+    request.patches = {};
+    request.has_allowed_tokens = true;
+    request.allowed_tokens = {&*forced, 1};
+    request.allowed_bits = nullptr;
+  }
 
   Workspace& workspace = ThreadWorkspace();
   kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);
@@ -135,11 +156,12 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
     tokens_.push_back(answer.token);
     history_hash = state_->history_hash();
   }
+  sampler_state_ = answer.sampler_state;
   RowOutcome outcome;
-  service::EncodeDraw(answer, spec_->parameters, history_hash, &outcome.emplace<v1::DrawResult>());
-  for (const kernels::TokenBits& kept : answer.kept_tokens) {
-    std::get<v1::DrawResult>(outcome).add_kept_tokens(kept.token);
-  }
+  v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
+  service::EncodeDraw(answer, spec_->parameters, history_hash, &draw);
+  for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
+  if (spec_->stops(answer.token)) draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   return outcome;
 }
 

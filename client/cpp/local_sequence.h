@@ -1,4 +1,7 @@
 // One sequence sampled on the caller's own thread: no service, no stream, no queue; the same tokens and bits.
+//
+// With a sequence's options and seed it draws with that sequence's noise, at its positions: given a drafter's logits it
+// proposes what the sequence is most likely to draw (docs/client.md).
 #pragma once
 
 #include <cstdint>
@@ -52,6 +55,7 @@ class LocalSequence {
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
   std::vector<uint32_t> tokens_;
   uint32_t position_;
+  uint64_t sampler_state_;  // of samplers that depend on past probabilities
 };
 
 }  // namespace sortition::client

@@ -1,6 +1,7 @@
 // Packets to and from a memory socket.
 #include "client/cpp/memory_link.h"
 
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -14,6 +15,7 @@
 #include "client/cpp/errors.h"
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
+#include "service/memory/ring.h"
 
 namespace sortition::client {
 namespace {
@@ -56,6 +58,16 @@ absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::strin
 absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t bytes) {
   v1::MemoryRequest request;
   request.mutable_register_region()->set_bytes(bytes);
+  return Ask(request, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::OpenRing() {
+  v1::MemoryRequest request;
+  request.mutable_open_ring();
+  return Ask(request, service::kRingPairBytes);
+}
+
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Ask(const v1::MemoryRequest& request, uint64_t bytes) {
   const std::string packet = request.SerializeAsString();
   absl::MutexLock lock(&mutex_);
   if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) return Failed("memory socket");
@@ -65,15 +77,20 @@ absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t byte
     if (!response.ok()) return response.status();
     if (response->has_unregistered()) continue;  // of a region that was given back before
     if (response->has_error()) return ToStatus(FromWire(response->error()));
-    if (!response->has_registered() || !descriptor || response->registered().bytes() < bytes) {
-      return absl::InternalError("the memory socket answered what nobody asked");
-    }
-    const size_t size = response->registered().bytes();
+    const uint64_t size = response->has_registered() ? response->registered().bytes() : response->ring_opened().bytes();
+    if (!descriptor || size < bytes) return absl::InternalError("the memory socket answered what nobody asked");
     void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor.get(), 0);
     if (data == MAP_FAILED) return Failed("mmap");
     return std::make_unique<MappedRegion>(response->registered().region_id(),
                                           std::span<std::byte>(static_cast<std::byte*>(data), size));
   }
+}
+
+void MemoryLink::Disconnect() { shutdown(socket_.get(), SHUT_RDWR); }
+
+bool MemoryLink::IsConnected() const {
+  pollfd polled = {socket_.get(), POLLRDHUP, 0};
+  return poll(&polled, 1, 0) == 0;
 }
 
 void MemoryLink::Unregister(uint64_t region_id) {

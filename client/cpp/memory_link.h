@@ -45,11 +45,18 @@ class MemoryLink {
 
   // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf).
   absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes);
+  // A pair of rings (service/memory/ring.h): this connection is a stream from now on.
+  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing();
+  // Ends the connection, and with it what was registered; mappings stay.
+  void Disconnect();
+  // False once the server has ended it.
+  bool IsConnected() const;
   // Steps cannot name the region any more. Does not wait for those that do.
   void Unregister(uint64_t region_id);
 
  private:
   explicit MemoryLink(service::Descriptor socket) : socket_(std::move(socket)) {}
+  absl::StatusOr<std::unique_ptr<MappedRegion>> Ask(const v1::MemoryRequest& request, uint64_t bytes);
   absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, int flags);
 
   const service::Descriptor socket_;

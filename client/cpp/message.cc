@@ -85,6 +85,37 @@ class TensorPlacer {
   std::vector<PayloadRuns> payloads_;
 };
 
+// Sets what is asked for, if it is more than a draw; masks and dense probabilities are named later.
+void DescribeTask(const Row& row, v1::StepRow* message) {
+  if (!row.scored.empty()) {
+    message->mutable_score()->mutable_tokens()->Assign(row.scored.begin(), row.scored.end());
+  }
+  if (row.drafts == nullptr) return;
+  const Drafts& drafts = *row.drafts;
+  if (!drafts.parents.empty()) {
+    v1::VerifyTree& tree = *message->mutable_verify_tree();
+    tree.mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
+    tree.mutable_parents()->Assign(drafts.parents.begin(), drafts.parents.end());
+    tree.set_mode(drafts.mode);
+    tree.set_return_probabilities(drafts.return_probabilities);
+    return;
+  }
+  v1::VerifyChain& chain = *message->mutable_verify_chain();
+  chain.mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
+  chain.set_mode(drafts.mode);
+  chain.set_return_probabilities(drafts.return_probabilities);
+  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
+    *chain.add_sparse_probabilities() = sparse;
+  }
+}
+
+// The next position's mask.
+v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
+  if (row.drafts == nullptr) return message->mutable_mask();
+  return row.drafts->parents.empty() ? message->mutable_verify_chain()->add_masks()
+                                     : message->mutable_verify_tree()->add_masks();
+}
+
 }  // namespace
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
@@ -124,7 +155,10 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
 
   PayloadRuns logits;
   PayloadRuns masks;
+  PayloadRuns drafts;
   uint32_t mask_rows = 0;
+  uint32_t draft_rows = 0;
+  const size_t draft_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.draft_dtype);
   const size_t mask_bytes = (size_t{batch.vocabulary_size} + 31) / 32 * sizeof(uint32_t);
   for (uint32_t index : rows) {
     const PendingRow& pending = batch.rows[index];
@@ -135,11 +169,20 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
+      if (!pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
-    AddRun(pending.row.logits, batch.row_bytes, &logits);
+    const size_t positions = pending.row.positions();
+    AddRun(pending.row.logits, positions * batch.row_bytes, &logits);
+    DescribeTask(pending.row, &row);
     if (pending.row.allowed_bits != nullptr) {
-      row.mutable_mask()->set_mask_row(mask_rows++);
-      AddRun(pending.row.allowed_bits, mask_bytes, &masks);
+      for (size_t i = 0; i < positions; ++i) AddMask(pending.row, &row)->set_mask_row(mask_rows++);
+      AddRun(pending.row.allowed_bits, positions * mask_bytes, &masks);
+    }
+    if (pending.row.drafts != nullptr && pending.row.drafts->probabilities != nullptr) {
+      const uint32_t count = static_cast<uint32_t>(pending.row.drafts->tokens.size());
+      row.mutable_verify_chain()->set_draft_row(draft_rows);
+      AddRun(pending.row.drafts->probabilities, count * draft_bytes, &drafts);
+      draft_rows += count;
     }
   }
   TensorPlacer placer(memory, leases);
@@ -147,6 +190,12 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
   if (mask_rows > 0) {
     placer.Put(std::move(masks), sizeof(uint32_t), step.mutable_masks()->mutable_source());
     step.mutable_masks()->set_rows(mask_rows);
+  }
+  if (draft_rows > 0) {
+    v1::DraftTensor& tensor = *step.mutable_draft_probabilities();
+    placer.Put(std::move(drafts), ElementBytes(batch.draft_dtype), tensor.mutable_source());
+    tensor.set_dtype(batch.draft_dtype);
+    tensor.set_rows(draft_rows);
   }
   return EncodeMessage(header, placer.payloads(), std::move(hold));
 }

@@ -32,9 +32,12 @@ enum class Fallback {
 
 // How bytes travel to a target. Tokens do not depend on it.
 enum class TransportKind {
-  kAuto,          // the best that works: shared memory where the server offers it to this machine, else the stream
-  kInlineTcp,     // within the stream, over TCP; every target must be "host:port"
-  kInlineUds,     // within the stream, over a Unix socket; every target must be "unix:path"
+  kAuto,       // the best that works: shared memory where the server offers it to this machine, else the stream
+  kInlineTcp,  // within the stream, over TCP; every target must be "host:port"
+  kInlineUds,  // within the stream, over a Unix socket; every target must be "unix:path"
+  // In rings in memory shared with the server, looked at without sleeping for a while: for steps of microseconds, at
+  // the price of processor time. Every target must be the path of a memory socket, "unix:path".
+  kRing,
   kSharedMemory,  // in memory shared with the server; one that offers none counts as a target that cannot be reached
 };
 
@@ -46,6 +49,8 @@ struct ClientOptions {
   // Of the memory shared with a server for rows that the caller has elsewhere (Client::AllocateRows has the others). As
   // much as the server gives if that is less. Rows that find no room travel within the stream.
   uint64_t shared_memory_bytes = uint64_t{64} << 20;
+  // How long a caller that waits for its step over a ring looks for the answer before it sleeps.
+  absl::Duration ring_spin = absl::Microseconds(200);
   // Tells apart engines that number their requests alike. 1 to 128 bytes; random if empty. Keep it across restarts only
   // if request ids are never used twice.
   std::string worker_session;

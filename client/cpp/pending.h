@@ -26,7 +26,7 @@ struct PendingRow {
   absl::Time not_before = absl::InfinitePast();
   uint32_t attempts = 0;  // refusals that asked for patience
   uint32_t replays = 0;
-  v1::DrawResult partial;  // of an answer that comes in parts
+  v1::RowResult partial;  // of an answer that comes in parts
   RowOutcome outcome;
 };
 
@@ -37,6 +37,7 @@ struct PendingBatch {
   v1::DType dtype = v1::DTYPE_F32;
   uint32_t vocabulary_size = 0;
   size_t row_bytes = 0;
+  v1::DType draft_dtype = v1::DTYPE_F32;
   std::vector<PendingRow> rows;
   uint32_t unfinished = 0;  // rows that are not done
   absl::Time deadline;

@@ -50,6 +50,7 @@ struct SequenceRecord {
 
   absl::Mutex mutex;
   History history ABSL_GUARDED_BY(mutex);
+  std::string checkpoint ABSL_GUARDED_BY(mutex);  // of the last answer; empty if its samplers keep no state
   uint64_t seed ABSL_GUARDED_BY(mutex) = 0;
   bool stateful ABSL_GUARDED_BY(mutex) = false;
   uint64_t next_step_id ABSL_GUARDED_BY(mutex) = 1;

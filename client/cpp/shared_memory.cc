@@ -16,9 +16,13 @@ constexpr uint64_t kUnit = 4096;
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const std::string& address, uint64_t bytes) {
   auto link = MemoryLink::Connect(address);
   if (!link.ok()) return link.status();
-  auto copies = (*link)->Register(std::min(bytes, (*link)->most_bytes()));
+  return Make(*std::move(link), bytes);
+}
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes) {
+  auto copies = link->Register(std::min(bytes, link->most_bytes()));
   if (!copies.ok()) return copies.status();
-  return std::shared_ptr<SharedMemory>(new SharedMemory(*std::move(link), *std::move(copies)));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(link), *std::move(copies)));
 }
 
 SharedMemory::SharedMemory(std::unique_ptr<MemoryLink> link, std::unique_ptr<MappedRegion> copies)

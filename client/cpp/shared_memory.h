@@ -31,6 +31,13 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // trips and for the clearing of the pages.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Connect(const std::string& address, uint64_t bytes);
 
+  // The same over a connection that exists.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Make(std::unique_ptr<MemoryLink> link, uint64_t bytes);
+
+  // The stream has ended: the server forgets the regions. Mappings stay as long as somebody has them.
+  void Disconnect() { link_->Disconnect(); }
+  bool IsConnected() const { return link_->IsConnected(); }
+
   const std::string& token() const { return link_->token(); }
 
   // A region of the caller's own, of at least `bytes`; given back when the last reference goes.

@@ -31,6 +31,21 @@ RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
 }
 
+// Of an answer that is whole.
+RowOutcome OutcomeOf(v1::RowResult result) {
+  switch (result.outcome_case()) {
+    case v1::RowResult::kVerify:
+      result.mutable_verify()->clear_continues();
+      return std::move(*result.mutable_verify());
+    case v1::RowResult::kScore:
+      result.mutable_score()->clear_continues();
+      return std::move(*result.mutable_score());
+    default:
+      result.mutable_draw()->clear_continues();
+      return std::move(*result.mutable_draw());
+  }
+}
+
 }  // namespace
 
 // True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
@@ -151,12 +166,18 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   const bool named = IsShared(*batch, link->transport->memory().get());
   const uint64_t most_rows = std::min<uint64_t>(named ? options_.message_rows : rows_by_bytes, options_.message_rows);
   std::vector<uint32_t> ready;
+  uint64_t tensor_rows = 0;
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     const PendingRow& row = batch->rows[i];
     if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now))
       continue;
+    const uint64_t more = row.row.positions();
+    if (!ready.empty() && tensor_rows + more > most_rows) {
+      SendStep(link, batch, std::exchange(ready, {}), now);
+      tensor_rows = 0;
+    }
     ready.push_back(i);
-    if (ready.size() == most_rows) SendStep(link, batch, std::exchange(ready, {}), now);
+    tensor_rows += more;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
@@ -293,23 +314,22 @@ absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& resul
   if (index == SentStep::kAnswered) return absl::OkStatus();  // the same answer again
   PendingRow& row = sent->batch->rows[index];
   if (row.step_id != result.step_id()) return absl::InternalError("an answer for another step of its sequence");
-  switch (result.outcome_case()) {
-    case v1::RowResult::kDraw:
-      row.partial.MergeFrom(result.draw());
-      if (result.draw().continues()) return absl::OkStatus();
-      row.partial.clear_continues();
-      index = SentStep::kAnswered;
-      --sent->unanswered;
-      FinishRow(sent->batch.get(), &row, std::move(row.partial));
-      return absl::OkStatus();
-    case v1::RowResult::kError:
-      index = SentStep::kAnswered;
-      --sent->unanswered;
-      OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
-      return absl::OkStatus();
-    default:
-      return absl::InternalError("a row was answered with what it did not ask for");
+  if (result.has_error()) {
+    index = SentStep::kAnswered;
+    --sent->unanswered;
+    OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
+    return absl::OkStatus();
   }
+  const auto asked = row.row.drafts != nullptr ? v1::RowResult::kVerify
+                     : row.row.scored.empty()  ? v1::RowResult::kDraw
+                                               : v1::RowResult::kScore;
+  if (result.outcome_case() != asked) return absl::InternalError("a row was answered with what it did not ask for");
+  row.partial.MergeFrom(result);
+  if (result.draw().continues() || result.score().continues() || result.verify().continues()) return absl::OkStatus();
+  index = SentStep::kAnswered;
+  --sent->unanswered;
+  FinishRow(sent->batch.get(), &row, OutcomeOf(std::move(row.partial)));
+  return absl::OkStatus();
 }
 
 void StreamState::OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now) {

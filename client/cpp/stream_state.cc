@@ -215,7 +215,13 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome out
   {
     absl::MutexLock lock(&row->record->mutex);
     row->record->in_flight = false;
-    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) row->record->history.Drawn(draw->token());
+    History& history = row->record->history;
+    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
+      history.Drawn(draw->token());
+      row->record->checkpoint = draw->checkpoint();
+    } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
+      history.Drawn({verify->tokens().data(), static_cast<size_t>(verify->tokens_size())});
+    }
   }
   row->outcome = std::move(outcome);
   row->state = PendingRow::State::kDone;

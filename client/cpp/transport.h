@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/cpp/options.h"
 #include "sortition/v1/sampling.pb.h"
@@ -38,7 +39,7 @@ struct OutgoingMessage {
 };
 
 // Told what happens to the streams of a connector. Outlives the connector. Calls come from the connector's threads,
-// never from within a call to a transport; those of one stream in order. Thread-safe.
+// never from within a call to a transport but Poll; those of one stream in order. Thread-safe.
 class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
@@ -57,6 +58,9 @@ class Transport {
   virtual void Flush() = 0;
   // Ends the stream; OnEnded follows, and every `hold` is let go soon.
   virtual void Cancel() = 0;
+  // Reads answers on the caller's thread until `done` is true, for a while; does nothing where that would gain nothing.
+  // Called without locks. Events may come from within it.
+  virtual void Poll(absl::FunctionRef<bool()>) {}
   // The memory shared with the server, null if there is none. Constant from the server's welcome on.
   virtual std::shared_ptr<SharedMemory> memory() { return nullptr; }
   // How bytes travel, with the reason where a better way was tried in vain. Constant from the server's welcome on.

@@ -22,7 +22,8 @@ class Wakeup {
 
   void SetTime(absl::Time time) {
     absl::MutexLock lock(&mutex_);
-    if (time < time_) changed_.Signal();
+    // Who sleeps until an earlier time looks again by then; steps with later deadlines than the last one wake nobody.
+    if (time < sleeping_until_) changed_.Signal();
     time_ = time;
   }
   void Push(std::shared_ptr<PendingBatch> batch) {
@@ -39,7 +40,11 @@ class Wakeup {
   // Blocks until there is something to do. For one thread.
   Event Wait() {
     absl::MutexLock lock(&mutex_);
-    while (!stopped_ && batches_.empty() && absl::Now() < time_) changed_.WaitWithDeadline(&mutex_, time_);
+    while (!stopped_ && batches_.empty() && absl::Now() < time_) {
+      sleeping_until_ = time_;
+      changed_.WaitWithDeadline(&mutex_, time_);
+    }
+    sleeping_until_ = absl::InfinitePast();
     time_ = absl::InfiniteFuture();
     return Event{std::exchange(batches_, {}), stopped_};
   }
@@ -48,6 +53,7 @@ class Wakeup {
   absl::Mutex mutex_;
   absl::CondVar changed_;
   absl::Time time_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Time sleeping_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // if somebody sleeps
   std::vector<std::shared_ptr<PendingBatch>> batches_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -5,6 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
+// The driver's own names for what its handles point to.
+struct CUctx_st;
+struct CUmod_st;
+struct CUfunc_st;
+struct CUstream_st;
+struct CUevent_st;
+
 namespace sortition::devices::cuda {
 
 // As in CUDA's cuda.h. Handles are pointers, a device's address is a number.
@@ -31,16 +38,15 @@ enum class Result : int {
   kLaunchFailed = 719,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
-  kStreamCaptureUnsupported = 900,
 };
 
 using DeviceHandle = int;
 using DevicePointer = unsigned long long;
-using ContextHandle = struct CUctx_st*;
-using ModuleHandle = struct CUmod_st*;
-using FunctionHandle = struct CUfunc_st*;
-using StreamHandle = struct CUstream_st*;
-using EventHandle = struct CUevent_st*;
+using ContextHandle = ::CUctx_st*;
+using ModuleHandle = ::CUmod_st*;
+using FunctionHandle = ::CUfunc_st*;
+using StreamHandle = ::CUstream_st*;
+using EventHandle = ::CUevent_st*;
 
 struct Uuid {
   unsigned char bytes[16];
@@ -51,12 +57,7 @@ enum class DeviceAttribute : int {
   kComputeCapabilityMajor = 75,
   kComputeCapabilityMinor = 76,
 };
-enum class PointerAttribute : int {
-  kContext = 1,
-  kMemoryType = 2,
-  kDeviceOrdinal = 9,
-};
-inline constexpr unsigned kMemoryTypeDevice = 2;
+enum class PointerAttribute : int { kDeviceOrdinal = 9 };
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;

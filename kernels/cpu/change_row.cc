@@ -4,26 +4,12 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/cpu/allowed_words.h"
 #include "kernels/cpu/read_row.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
-
-bool IsMasked(const RowRequest& request) { return request.has_allowed_tokens || request.allowed_bits != nullptr; }
-
-// One word a group, whichever way the masks are given; bits past the vocabulary are of no account.
-void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words) {
-  std::fill_n(words, groups, request.has_allowed_tokens ? 0 : ~uint64_t{0});
-  for (const uint32_t token : request.allowed_tokens) words[token / 64] |= uint64_t{1} << (token % 64);
-  if (request.allowed_bits == nullptr) return;
-  const uint32_t half_words = (request.live_vocabulary + 31) / 32;
-  for (uint32_t group = 0; group < groups; ++group) {
-    uint64_t word = request.allowed_bits[2 * group];
-    if (2 * group + 1 < half_words) word |= uint64_t{request.allowed_bits[2 * group + 1]} << 32;
-    words[group] &= word;
-  }
-}
 
 // The maxima of groups that are masked in part.
 void MaskMaxima(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima) {
@@ -74,14 +60,15 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
                RowAnswer* answer) {
   *row = raw;
   const std::span<const TokenPatch> patches = request.patches;
-  if (!IsMasked(request) && patches.empty()) return true;
+  const bool mask_is_laid = raw.sent_words != nullptr;  // when the row was read
+  if (patches.empty() && (!IsMasked(request) || mask_is_laid)) return true;
 
   uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
   std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, maxima);
   uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
-  FillAllowedWords(request, raw.groups, words);
+  if (!mask_is_laid) FillAllowedWords(request, raw.groups, words);
   row->maxima = maxima;
-  if (IsMasked(request)) {
+  if (IsMasked(request) && !mask_is_laid) {
     row->sent_words = words;
     MaskMaxima(kernels, *row, scratch, maxima);
   }

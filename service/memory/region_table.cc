@@ -86,40 +86,54 @@ MemoryConnection::MemoryConnection(const Limits& limits, std::string token, std:
 
 MemoryConnection::~MemoryConnection() { Close(); }
 
-std::variant<MemoryConnection::Registered, Refusal> MemoryConnection::Register(uint64_t bytes) {
+std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::Make(uint64_t bytes, SealedMemory::Access access,
+                                                                     const char* field) {
   const uint64_t most = limits_.connection_memory_bytes;
   if (bytes == 0 || bytes > most) {
-    return Refusal{Reason::kOutOfRange, "register_region.bytes", absl::StrCat("1..", most),
+    return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bytes"), absl::StrCat("1..", most),
                    absl::StrCat(bytes, " bytes are no region")};
   }
   const uint64_t size = SealedMemory::WholePages(bytes);
   if (!releases_->Take(size, most, limits_.connection_regions)) {
-    return Full("register_region",
+    return Full(field,
                 absl::StrCat("connection_memory_bytes ", most, ", connection_regions ", limits_.connection_regions),
                 "this connection has as much as it may have");
   }
   if (!accounts_->Take(size, limits_.max_memory_bytes)) {
     releases_->GiveBack(size);
-    return Full("register_region", absl::StrCat("max_memory_bytes ", limits_.max_memory_bytes),
+    return Full(field, absl::StrCat("max_memory_bytes ", limits_.max_memory_bytes),
                 "all connections together have as much as they may have");
   }
-  auto memory = SealedMemory::Make(bytes, SealedMemory::Access::kRead);
+  auto memory = SealedMemory::Make(bytes, access);
   if (!memory.ok()) {
     accounts_->GiveBack(size);
     releases_->GiveBack(size);
-    return Full("register_region", "", std::string(memory.status().message()));
+    return Full(field, "", std::string(memory.status().message()));
   }
   SORTITION_CHECK((*memory)->bytes().size() == size);
-  Registered registered{accounts_->next_id.fetch_add(1, std::memory_order_relaxed), size, (*memory)->TakeDescriptor()};
-  auto region = std::make_shared<const Region>(registered.id, std::move(*memory),
-                                               [accounts = accounts_, releases = releases_, id = registered.id, size] {
-                                                 accounts->GiveBack(size);
-                                                 releases->Released(id, size);
-                                               });
+  Descriptor descriptor = (*memory)->TakeDescriptor();
+  const uint64_t id = accounts_->next_id.fetch_add(1, std::memory_order_relaxed);
+  auto region =
+      std::make_shared<const Region>(id, std::move(*memory), [accounts = accounts_, releases = releases_, id, size] {
+        accounts->GiveBack(size);
+        releases->Released(id, size);
+      });
+  return Ring{std::move(region), std::move(descriptor)};
+}
+
+std::variant<MemoryConnection::Registered, Refusal> MemoryConnection::Register(uint64_t bytes) {
+  auto made = Make(bytes, SealedMemory::Access::kRead, "register_region");
+  if (auto* refusal = std::get_if<Refusal>(&made)) return std::move(*refusal);
+  Ring& ring = std::get<Ring>(made);
+  Registered registered{ring.memory->id(), ring.memory->bytes().size(), std::move(ring.descriptor)};
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(!closed_);
-  regions_.emplace(registered.id, std::move(region));
+  regions_.emplace(registered.id, std::move(ring.memory));
   return registered;
+}
+
+std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::MakeRing(uint64_t bytes) {
+  return Make(bytes, SealedMemory::Access::kReadWrite, "open_ring");
 }
 
 std::optional<Refusal> MemoryConnection::Unregister(uint64_t id) {

@@ -46,6 +46,8 @@ class Region {
 
   uint64_t id() const { return id_; }
   std::span<const std::byte> bytes() const { return memory_->bytes(); }
+  // Of rings only, which both ends write.
+  std::byte* data() const { return memory_->data(); }
 
  private:
   const uint64_t id_;
@@ -70,6 +72,13 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   // the time it takes to clear the pages.
   std::variant<Registered, Refusal> Register(uint64_t bytes);
 
+  // Memory that this process writes too, and steps cannot name; counts like a region. Same refusals.
+  struct Ring {
+    std::shared_ptr<const Region> memory;
+    Descriptor descriptor;
+  };
+  std::variant<Ring, Refusal> MakeRing(uint64_t bytes);
+
   // From its return on the id is unknown; `released` tells when the memory is free. UNKNOWN_REGION if it is already.
   std::optional<Refusal> Unregister(uint64_t id);
 
@@ -84,6 +93,7 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
 
  private:
   friend class RegionTable;
+  std::variant<Ring, Refusal> Make(uint64_t bytes, SealedMemory::Access access, const char* field);
   struct Accounts;
   struct Releases;
   MemoryConnection(const Limits& limits, std::string token, std::shared_ptr<Accounts> accounts,

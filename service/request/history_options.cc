@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/dry.h"
+#include "kernels/law/watermark.h"
 #include "service/request/checks.h"
 
 namespace sortition::service {
@@ -109,6 +110,14 @@ class Checker {
     return Live(forced.tokens(), Field("forced_tokens.tokens"));
   }
 
+  std::optional<Refusal> Watermark(const v1::SamplingParameters& p) const {
+    if (!p.has_watermark()) return std::nullopt;
+    if (!p.watermark().has_key()) return MissingField(Field("watermark.key"));
+    if (!p.watermark().has_context_width()) return std::nullopt;
+    return CheckRange<uint32_t>(p.watermark().context_width(), 1, law::kMaxWatermarkWidth,
+                                Field("watermark.context_width"));
+  }
+
   // Token sequences that are a set.
   std::optional<Refusal> Strings(const TokenSequences& strings, absl::string_view name) const {
     uint64_t tokens = 0;
@@ -161,7 +170,8 @@ std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, cons
   }
   if (auto refusal = check.Stops(p)) return refusal;
   if (auto refusal = check.Strings(p.bad_words(), "bad_words")) return refusal;
-  return check.Forced(p.forced_tokens());
+  if (auto refusal = check.Forced(p.forced_tokens())) return refusal;
+  return check.Watermark(p);
 }
 
 HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& p) {
@@ -178,6 +188,11 @@ HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& p) {
   }
   options.forced_tokens = Tokens(p.forced_tokens().tokens());
   if (!options.forced_tokens.empty()) options.forced_start = p.forced_tokens().start();
+  if (p.has_watermark()) {
+    options.watermark_key = p.watermark().key();
+    options.watermark_width =
+        p.watermark().has_context_width() ? p.watermark().context_width() : law::kDefaultWatermarkWidth;
+  }
   return options;
 }
 

@@ -68,10 +68,11 @@ constexpr ParameterDescription kParameters[] = {
      "Token sequences that the output cannot complete (vLLM; with PRESET_HF they may begin in the prompt)", true},
     {"forced_tokens", "start 0..max_history", "none", "sequence",
      "Emitted instead of drawn from an output position on (thinking budgets)", true},
-    {"watermark", "", "off", "sequence", "Keyed watermark on the race", false},
+    {"watermark", "context_width 1..64", "off; width 4", "sequence",
+     "Noise from a secret key and the last tokens, so that the text can be told (Aaronson 2022)", true},
     {"draw_salt", "0..65535", "0", "step", "Another draw at the same position", true},
-    {"mask", "mask_row, allowed_tokens", "none", "step",
-     "Tokens that can be drawn in this step; uploaded masks are not built", true},
+    {"mask", "mask_row, uploaded_mask_id, allowed_tokens", "none", "step", "Tokens that can be drawn in this step",
+     true},
 };
 
 }  // namespace

@@ -32,7 +32,6 @@ struct NotBuilt {
 constexpr NotBuilt kNotBuilt[] = {
     {"mirostat", [](const v1::SamplingParameters& p) { return p.mirostat().version() != 0; }},
     {"adaptive_p", [](const v1::SamplingParameters& p) { return p.has_adaptive_p(); }},
-    {"watermark", [](const v1::SamplingParameters& p) { return p.has_watermark(); }},
 };
 
 class Compiler {

@@ -19,9 +19,12 @@ struct SparseDraft {
 
 // The tokens that a step allows at a position, beside what the sequence allows.
 struct PositionMask {
-  std::optional<uint32_t> mask_row;
-  bool has_allowed_tokens = false;
-  std::vector<uint32_t> allowed_tokens;  // sorted, distinct
+  std::optional<uint32_t> mask_row;          // of the step's mask tensor, ...
+  std::optional<uint64_t> uploaded_mask_id;  // ... or uploaded before, ...
+  bool has_allowed_tokens = false;           // ... or a list
+  std::vector<uint32_t> allowed_tokens;      // sorted, distinct
+
+  bool is_packed() const { return mask_row || uploaded_mask_id; }
 };
 
 struct PositionPlan {

@@ -167,7 +167,8 @@ std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& fie
     case v1::RowMask::KIND_NOT_SET:
       return MissingField(field + ".kind");
     case v1::RowMask::kUploadedMaskId:
-      return NotImplemented(field + ".uploaded_mask_id");
+      parsed->uploaded_mask_id = mask.uploaded_mask_id();
+      return std::nullopt;
     case v1::RowMask::kMaskRow:
       if (!shape.mask_payload) return MissingField("step.masks");
       if (mask.mask_row() >= shape.mask_rows) {

@@ -60,10 +60,35 @@ Refusal SizeMismatch(std::string field, uint64_t want, uint64_t have, absl::stri
                  absl::StrCat("has ", have, " bytes; ", why, " need ", want)};
 }
 
+std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits, StepShape* shape) {
+  if (!message.logits().has_shard()) return std::nullopt;
+  const v1::VocabularyShard& shard = message.logits().shard();
+  const uint32_t total = shard.total_vocabulary_size();
+  const std::optional<Refusal> checks[] = {
+      CheckRange<uint32_t>(shard.count(), 2, kMaxShards, "step.logits.shard.count"),
+      CheckRange<uint32_t>(shard.index(), 0, shard.count() - 1, "step.logits.shard.index"),
+      CheckRange<uint32_t>(total, 1, limits.max_vocabulary, "step.logits.shard.total_vocabulary_size"),
+      CheckRange<uint32_t>(shard.first_token(), 0, total - 1, "step.logits.shard.first_token"),
+  };
+  for (const std::optional<Refusal>& refusal : checks) {
+    if (refusal) return *refusal;
+  }
+  if (shape->width > total - shard.first_token()) {
+    return Refusal{Reason::kOutOfRange, "step.logits.shard.first_token",
+                   absl::StrCat("<= ", int64_t{total} - shape->width), "the slice ends behind the vocabulary"};
+  }
+  if (shard.index() != 0 && (message.has_masks() || message.has_draft_probabilities())) {
+    return Refusal{Reason::kContradiction, message.has_masks() ? "step.masks" : "step.draft_probabilities", "",
+                   "come with slice 0"};
+  }
+  shape->shard = ShardShape{shard.index(), shard.count(), shard.first_token()};
+  shape->vocabulary = total;
+  return std::nullopt;
+}
+
 std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
                                    StepShape* shape) {
   const v1::LogitsTensor& logits = message.logits();
-  if (logits.has_shard()) return NotImplemented("step.logits.shard");
   const std::optional<kernels::DType> dtype = ToDType(logits.dtype());
   if (!dtype) return MissingField("step.logits.dtype");
   shape->dtype = *dtype;
@@ -71,9 +96,10 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
           CheckRange<uint32_t>(logits.vocabulary_size(), 1, limits.max_vocabulary, "step.logits.vocabulary_size")) {
     return refusal;
   }
-  shape->vocabulary = logits.vocabulary_size();
+  shape->vocabulary = shape->width = logits.vocabulary_size();
+  if (auto refusal = ParseShard(message, limits, shape)) return refusal;
   const uint32_t element = kernels::ElementBytes(*dtype);
-  const uint64_t packed = uint64_t{shape->vocabulary} * element;
+  const uint64_t packed = uint64_t{shape->width} * element;
   shape->row_stride = logits.has_row_stride_bytes() ? logits.row_stride_bytes() : packed;
   if (shape->row_stride < packed || shape->row_stride % element != 0) {
     return Refusal{Reason::kOutOfRange, "step.logits.row_stride_bytes",
@@ -85,6 +111,8 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
     shape->first_rows.push_back(static_cast<uint32_t>(rows));
     rows = std::min<uint64_t>(rows + TensorRowsOf(row), std::numeric_limits<uint32_t>::max());
   }
+  // Each is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
+  if (auto refusal = CheckCount(rows, limits.max_step_rows, "step.rows")) return refusal;
   shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
   if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
     return refusal;
@@ -177,7 +205,7 @@ uint64_t DigestOptions(const StepRowRequest& request) {
                                  request.draw_salt, plan.kind, plan.is_tree, plan.draft_row.has_value(),
                                  plan.ahead.tokens, plan.ahead.parents, plan.scored, plan.return_probabilities);
   for (const PositionMask& mask : plan.masks) {
-    digest = absl::HashOf(digest, mask.mask_row.has_value(), mask.has_allowed_tokens, mask.allowed_tokens);
+    digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens);
   }
   for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
   return digest;
@@ -212,7 +240,10 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                                    const SequenceSpec& spec, const Limits& limits) {
   const auto field = [&](absl::string_view name) { return absl::StrCat("step.rows[", index, "].", name); };
-  if (!row.checkpoint().empty()) return NotImplemented(field("checkpoint"));
+  const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
+  if (!row.checkpoint().empty() && !keeps_sampler_state) {
+    return Refusal{Reason::kContradiction, field("checkpoint"), "", "no sampler of this sequence keeps a state"};
+  }
   if (spec.vocabulary != shape.vocabulary) {
     return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),
                    absl::StrCat("the sequence was opened with another width than ", shape.vocabulary)};
@@ -243,11 +274,12 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   }
   intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
   request.draw_salt = row.draw_salt();
+  request.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
   request.tensor_row = tensor_row;
   const std::string path = absl::StrCat("step.rows[", index, "]");
   PositionPlan& plan = request.plan;
   if (auto refusal = ParsePositions(row, path, shape, spec, limits, &plan)) return *refusal;
-  if (plan.kind != PositionPlan::Kind::kDraw && kernels::KeepsSamplerState(spec.parameters.chain)) {
+  if (plan.kind != PositionPlan::Kind::kDraw && keeps_sampler_state) {
     return NotImplemented(path + (plan.verifies() ? ".verify" : ".score"));
   }
   // The check of the first one has been made above.

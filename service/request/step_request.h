@@ -18,11 +18,20 @@
 
 namespace sortition::service {
 
+// Which slice of each row a tensor is.
+struct ShardShape {
+  uint32_t index = 0;
+  uint32_t count = 0;
+  uint32_t first_token = 0;
+};
+
 // What holds for the whole step. Offsets and sizes have been checked against the payloads.
 struct StepShape {
   kernels::DType dtype = kernels::DType::kF32;
-  uint32_t vocabulary = 0;
-  uint64_t row_stride = 0;  // bytes
+  uint32_t vocabulary = 0;          // of a whole row
+  std::optional<ShardShape> shard;  // if the tensor is a slice
+  uint32_t width = 0;               // elements of a row of the tensor
+  uint64_t row_stride = 0;          // bytes
   uint32_t tensor_rows = 0;
   size_t logits_payload = 0;
   std::optional<size_t> mask_payload;
@@ -46,7 +55,8 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 struct StepRowRequest {
   StepIntent intent;
   uint32_t draw_salt = 0;
-  uint32_t tensor_row = 0;  // of its first position
+  uint64_t sampler_state = 0;  // before any step; a checkpoint has a later one
+  uint32_t tensor_row = 0;     // of its first position
   PositionPlan plan;
 };
 

@@ -134,8 +134,8 @@ void EncodeVerify(const StepOutcome& outcome, const PositionPlan& plan, v1::Veri
   if (plan.is_tree) result->mutable_path()->Assign(outcome.path.begin(), outcome.path.end());
 }
 
-void EncodeFinish(const StepOutcome& outcome, const std::vector<uint32_t>& stop_tokens, v1::RowResult* result) {
-  const auto stops = [&](const RowAnswer& answer) { return std::ranges::binary_search(stop_tokens, answer.token); };
+void EncodeFinish(const StepOutcome& outcome, const SequenceSpec& spec, v1::RowResult* result) {
+  const auto stops = [&](const RowAnswer& answer) { return spec.stops(answer.token); };
   if (result->has_score() || !std::ranges::any_of(outcome.rows, stops)) return;
   if (result->has_draw()) {
     result->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
@@ -162,7 +162,7 @@ void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const S
     EncodeRows(outcome.rows, parameters, verify);
     if (history_hash) verify->set_history_hash(*history_hash);
   }
-  EncodeFinish(outcome, spec.stop_tokens, &pieces.last());
+  EncodeFinish(outcome, spec, &pieces.last());
   for (uint32_t i = 0; i < outcome.rows.size(); ++i) {
     if (parameters.kept_tokens) EncodeKept(i, outcome.rows[i], &pieces);
     if (!plan.return_probabilities) continue;

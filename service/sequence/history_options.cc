@@ -16,6 +16,7 @@ enum Field : uint64_t {
   kMinTokens = 34,
   kBadWords = 36,
   kForcedTokens = 37,
+  kWatermark = 38,
 };
 
 using Words = std::vector<uint64_t>;
@@ -47,12 +48,13 @@ uint64_t BytesOf(const std::vector<TokenString>& strings) {
 }  // namespace
 
 bool HistoryOptions::on() const {
-  return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !forced_tokens.empty();
+  return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !forced_tokens.empty() ||
+         watermark_width != 0;
 }
 
 uint32_t HistoryOptions::lookback() const {
   if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0)) return std::numeric_limits<uint32_t>::max();
-  uint32_t tokens = std::max(scope.window, dry.window);
+  uint32_t tokens = std::max({scope.window, dry.window, watermark_width});
   for (const TokenString& word : bad_words) tokens = std::max(tokens, static_cast<uint32_t>(word.size()) - 1);
   return tokens;
 }
@@ -71,6 +73,7 @@ std::vector<uint64_t> HistoryOptions::Words() const {
   if (min_tokens != 0) AddAll(&words, kMinTokens, min_tokens, stop_tokens);
   if (!bad_words.empty()) AddAll(&words, kBadWords, uint64_t{bad_words_in_prompt}, bad_words);
   if (!forced_tokens.empty()) AddAll(&words, kForcedTokens, forced_start, forced_tokens);
+  if (watermark_width != 0) AddAll(&words, kWatermark, watermark_key, watermark_width);
   return words;
 }
 

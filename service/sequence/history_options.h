@@ -47,6 +47,8 @@ struct HistoryOptions {
   TokenString stop_tokens;           // sorted, distinct; with min_tokens only
   uint32_t forced_start = 0;         // of the output
   TokenString forced_tokens;         // from there on; empty = off
+  uint64_t watermark_key = 0;        // of the noise; a secret
+  uint32_t watermark_width = 0;      // so many last tokens decide the noise; 0 = off
 
   bool operator==(const HistoryOptions&) const = default;
 

@@ -9,6 +9,10 @@
 namespace sortition::service {
 namespace {
 
+PositionView ViewOf(SequenceState* state) {
+  return {state->LendPatches(), state->watermark_seed(), state->forced_token()};
+}
+
 // A walk over the tree.
 class Walk {
  public:
@@ -52,13 +56,13 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
   if (tree.tokens.empty()) {
-    views.push_back({state->LendPatches(), state->forced_token()});
+    views.push_back(ViewOf(state));
     return views;
   }
   Walk walk(state, tree);
   for (int32_t index = -1; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
     walk.GoTo(index);
-    views.push_back({state->LendPatches(), state->forced_token()});
+    views.push_back(ViewOf(state));
     state->LeaveLoan();
   }
   return views;

@@ -25,7 +25,8 @@ struct TokenTree {
 // What a row at one position sees of the history.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
-  std::optional<uint32_t> forced;  // the token that comes whatever the row says; the patches do not matter then
+  std::optional<uint64_t> noise_seed;  // of a watermark: it stands for the sequence's seed, and the position is 0
+  std::optional<uint32_t> forced;      // the token that comes whatever the row says; the patches do not matter then
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;

@@ -1,6 +1,7 @@
 // What a sequence is asked to be, fixed when it opens: validated and compiled options, seed, vocabulary.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -49,6 +50,7 @@ struct SequenceSpec {
 
   // Whether any option looks at the history. If not, the service keeps nothing for the sequence.
   bool stateful() const { return penalises() || history.on(); }
+  bool stops(uint32_t token) const { return std::ranges::binary_search(stop_tokens, token); }
   // Whether occurrences of tokens are counted.
   bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
 };

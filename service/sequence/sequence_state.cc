@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/law/watermark.h"
 #include "service/sequence/scope_counts.h"
 
 namespace sortition::service {
@@ -99,6 +100,15 @@ std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
   MergeChanges(*spec_, *counts_, changes, merged_.get());
   merged_lent_ = true;
   return merged_;
+}
+
+std::optional<uint64_t> SequenceState::watermark_seed() const {
+  const HistoryOptions& options = spec_->history;
+  if (options.watermark_width == 0) return std::nullopt;
+  uint32_t context[law::kMaxWatermarkWidth];
+  const uint32_t width = std::min(options.watermark_width, position());
+  for (uint32_t i = 0; i < width; ++i) context[i] = log_.at(position() - width + i);
+  return law::WatermarkNoise(options.watermark_key, {context, width}, 0).seed;
 }
 
 void SequenceState::LeaveLoan() {

@@ -66,6 +66,9 @@ class SequenceState {
   // The token that comes next whatever the row says, if there is one.
   std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
 
+  // What stands for the seed of the next draw's noise, at position 0; absent without a watermark.
+  std::optional<uint64_t> watermark_seed() const;
+
   // A drawn token, which is there to stay.
   void Append(uint32_t token);
 

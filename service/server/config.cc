@@ -42,7 +42,11 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_step_rows", limits.max_step_rows, 1, service::kMostStepRows},
       {"max_queued_rows", limits.max_queued_rows, 1, 10000000},
       {"max_vocabulary", limits.max_vocabulary, 1, service::Limits().max_vocabulary},
+      {"stream_masks", limits.stream_masks, 0, 10000000},
+      {"stream_mask_bytes", limits.stream_mask_bytes, 0, kTera},
+      {"max_mask_bytes", limits.max_mask_bytes, 0, kTera},
       {"max_memory_connections", limits.max_memory_connections, 1, 10000},
+      {"max_rings", limits.max_rings, 0, 1024},
       {"max_memory_bytes", limits.max_memory_bytes, 4096, kTera},
       {"connection_memory_bytes", limits.connection_memory_bytes, 4096, kTera},
       {"connection_regions", limits.connection_regions, 1, 10000},
@@ -63,6 +67,8 @@ absl::Status ValidateRanges(const Config& config) {
       {"stalled_write", limits.stalled_write, absl::Milliseconds(100), absl::Hours(24)},
       {"max_stream_age", limits.max_stream_age, absl::ZeroDuration(), absl::Hours(24 * 365)},
       {"replay_guard", limits.replay_guard, absl::ZeroDuration(), absl::Minutes(10)},
+      {"ring_spin", config.ring_spin, absl::ZeroDuration(), absl::Seconds(1)},
+      {"shard_wait", limits.shard_wait, absl::Milliseconds(1), absl::Hours(1)},
       {"sequence_ttl", limits.sequence_ttl, absl::Seconds(1), absl::Hours(24 * 365)},
   };
   for (const DurationRange& duration : durations) {

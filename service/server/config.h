@@ -22,6 +22,7 @@ struct Config {
   std::string health_listen;
   // Where workers on this machine get shared memory: "unix:PATH"; empty = nowhere.
   std::string memory_listen;
+  absl::Duration ring_spin = absl::Microseconds(50);  // before the thread of a ring sleeps
   // If set, the port of the first TCP listener is written there once the server serves.
   std::string port_file;
 
@@ -38,6 +39,10 @@ struct Config {
   std::string tls_certificate;
   std::string tls_key;
   std::string tls_client_ca;
+
+  // File of the key under which sampler checkpoints are sealed, which replicas share; empty = one of this process
+  // alone.
+  std::string checkpoint_key;
 
   uint32_t stream_threads = 1;  // threads that read and write streams
   uint32_t max_watchers = 64;   // calls of WatchCounters at once

@@ -50,6 +50,9 @@ ABSL_FLAG(std::string, tls_client_ca, "",
           "PEM file of the authorities that sign client certificates; if set, clients must show one, and the identity "
           "in it is "
           "the namespace of their sequences");
+ABSL_FLAG(std::string, checkpoint_key, "",
+          "File of 32 bytes or more, a secret that replicas share: with it they go on with each other's mirostat and "
+          "adaptive-p sequences; empty = a key of this process alone");
 ABSL_FLAG(uint32_t, stream_threads, Config().stream_threads, "Threads that read and write streams");
 ABSL_FLAG(uint32_t, max_watchers, Config().max_watchers, "Calls of WatchCounters at once");
 ABSL_FLAG(uint64_t, max_received_bytes, Config().max_received_bytes,
@@ -72,7 +75,15 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
 ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
+ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
+ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
+ABSL_FLAG(uint64_t, max_mask_bytes, Limits().max_mask_bytes, "Bytes of uploaded masks, all streams together");
+ABSL_FLAG(absl::Duration, shard_wait, Limits().shard_wait,
+          "A step that comes in slices of the vocabulary waits so long for the last of them");
 ABSL_FLAG(uint32_t, max_memory_connections, Limits().max_memory_connections, "Connections to the memory socket");
+ABSL_FLAG(uint32_t, max_rings, Limits().max_rings, "Streams over rings in shared memory; each takes a thread");
+ABSL_FLAG(absl::Duration, ring_spin, Config().ring_spin,
+          "How long the thread of a ring looks for the next request before it sleeps; 0 = it sleeps at once");
 ABSL_FLAG(uint64_t, max_memory_bytes, Limits().max_memory_bytes,
           "Bytes of shared memory, all connections to the memory socket together");
 ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,
@@ -147,6 +158,7 @@ Config Fill() {
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
+  config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
   config.stream_threads = absl::GetFlag(FLAGS_stream_threads);
   config.max_watchers = absl::GetFlag(FLAGS_max_watchers);
@@ -165,7 +177,13 @@ Config Fill() {
   limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
+  limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);
+  limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
+  limits.max_mask_bytes = absl::GetFlag(FLAGS_max_mask_bytes);
+  limits.shard_wait = absl::GetFlag(FLAGS_shard_wait);
   limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
+  limits.max_rings = absl::GetFlag(FLAGS_max_rings);
+  config.ring_spin = absl::GetFlag(FLAGS_ring_spin);
   limits.max_memory_bytes = absl::GetFlag(FLAGS_max_memory_bytes);
   limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);
   limits.connection_regions = absl::GetFlag(FLAGS_connection_regions);

@@ -13,10 +13,12 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/request/checks.h"
 #include "service/request/strictness.h"
 #include "service/result/encode.h"
+#include "service/server/ring_stream.h"
 
 namespace sortition::server {
 
@@ -78,7 +80,10 @@ class MemoryServer::Wakeup {
 struct MemoryServer::Client {
   Client(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory)
       : socket(std::move(socket)), memory(std::move(memory)) {}
-  ~Client() { memory->Close(); }
+  ~Client() {
+    if (ring != nullptr) ring->Stop();
+    memory->Close();
+  }
 
   void Send(const v1::MemoryResponse& response, const Descriptor& descriptor = Descriptor()) {
     if (!SendPacket(socket.get(), response, descriptor)) over = true;
@@ -87,11 +92,13 @@ struct MemoryServer::Client {
   const Descriptor socket;
   const std::shared_ptr<service::MemoryConnection> memory;
   absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
+  std::shared_ptr<RingStream> ring;            // null if it has none
+  bool drained = false;                        // the ring's stream has been told
   bool over = false;
 };
 
-MemoryServer::MemoryServer(service::Engine* engine, Log* log)
-    : engine_(*engine), log_(*log), wakeup_(std::make_shared<Wakeup>()), thread_([this] { Run(); }) {}
+MemoryServer::MemoryServer(const Config& config, service::Engine* engine, Log* log)
+    : config_(config), engine_(*engine), log_(*log), wakeup_(std::make_shared<Wakeup>()), thread_([this] { Run(); }) {}
 
 MemoryServer::~MemoryServer() { Stop(); }
 
@@ -133,10 +140,19 @@ void MemoryServer::Run() {
       if (stopping_) break;
       taken.swap(taken_);
     }
-    clients_.remove_if([](const Client& client) { return client.over; });
+    EndRings();
+    RemoveClients();
     for (Descriptor& connection : taken) Admit(std::move(connection));
   }
   clients_.clear();
+}
+
+void MemoryServer::RemoveClients() {
+  uint32_t rings = 0;
+  for (const Client& client : clients_) rings += client.over && client.ring != nullptr;
+  clients_.remove_if([](const Client& client) { return client.over; });
+  absl::MutexLock lock(&mutex_);
+  rings_ -= rings;
 }
 
 void MemoryServer::Admit(Descriptor connection) {
@@ -180,7 +196,7 @@ void MemoryServer::Answer(Client* client, const v1::MemoryRequest& request) {
     case v1::MemoryRequest::kUnregisterRegion:
       return Unregister(client, request.unregister_region().region_id());
     case v1::MemoryRequest::kOpenRing:
-      return client->Send(Refused(service::NotImplemented("open_ring")));
+      return OpenRing(client);
     case v1::MemoryRequest::KIND_NOT_SET:
       return client->Send(Refused(service::MissingField("kind")));
   }
@@ -205,6 +221,64 @@ void MemoryServer::Unregister(Client* client, uint64_t region_id) {
     client->unregistered.erase(region_id);
     client->Send(Refused(*refusal));
   }
+}
+
+void MemoryServer::OpenRing(Client* client) {
+  if (client->ring != nullptr) {
+    return client->Send(Refused({Reason::kContradiction, "open_ring", "1", "this connection has a ring"}));
+  }
+  const uint32_t most = engine_.limits().max_rings;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return client->Send(Refused({Reason::kDraining, "", "", "the server is shutting down"}));
+    if (rings_ >= most) {
+      return client->Send(Refused({Reason::kOverloaded, "open_ring", absl::StrCat("max_rings ", most),
+                                   "as many streams over rings are open as there may be", absl::Seconds(1)}));
+    }
+  }
+  auto made = client->memory->MakeRing(service::kRingPairBytes);
+  if (const auto* refusal = std::get_if<Refusal>(&made)) return client->Send(Refused(*refusal));
+  auto& ring = std::get<service::MemoryConnection::Ring>(made);
+  v1::MemoryResponse response;
+  response.mutable_ring_opened()->set_bytes(service::kRingPairBytes);
+  client->Send(response, ring.descriptor);
+  absl::MutexLock lock(&mutex_);
+  client->ring = RingStream::Start({.engine = &engine_,
+                                    .log = &log_,
+                                    .spin = config_.ring_spin,
+                                    .drain_grace = config_.drain_grace,
+                                    .on_ended = [wakeup = wakeup_] { wakeup->Signal(); }},
+                                   std::move(ring.memory));
+  ++rings_;
+}
+
+void MemoryServer::EndRings() {
+  bool drain;
+  {
+    absl::MutexLock lock(&mutex_);
+    drain = draining_;
+  }
+  for (Client& client : clients_) {
+    if (client.ring == nullptr) continue;
+    if (client.ring->ended()) {
+      client.over = true;
+    } else if (drain && !client.drained) {
+      client.drained = true;
+      client.ring->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, config_.drain_grace);
+    }
+  }
+}
+
+void MemoryServer::StartDraining() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  wakeup_->Signal();
+}
+
+uint32_t MemoryServer::AwaitRings(absl::Duration grace) {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &MemoryServer::NoRings), grace);
+  return rings_;
 }
 
 void MemoryServer::AnswerReleased(Client* client) {

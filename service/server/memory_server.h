@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "service/engine.h"
 #include "service/memory/descriptor.h"
+#include "service/server/config.h"
 #include "service/server/log.h"
 #include "sortition/v1/memory.pb.h"
 
@@ -26,11 +27,16 @@ namespace sortition::server {
 class MemoryServer {
  public:
   // `engine` and `log` are not owned and outlive the server.
-  MemoryServer(service::Engine* engine, Log* log);
+  MemoryServer(const Config& config, service::Engine* engine, Log* log);
   ~MemoryServer();
 
   // A connection that was accepted; takes the descriptor. Refused, and closed, after Stop.
   void Take(service::Descriptor connection);
+
+  // Tells every stream over rings to end, and refuses new ones.
+  void StartDraining();
+  // Returns when no stream over rings is left, or after `grace`; how many were left.
+  uint32_t AwaitRings(absl::Duration grace);
 
   // Ends every connection, and with it its regions. Idempotent; called by one thread.
   void Stop();
@@ -45,8 +51,14 @@ class MemoryServer {
   void Answer(Client* client, const v1::MemoryRequest& request);
   void Register(Client* client, uint64_t bytes);
   void Unregister(Client* client, uint64_t region_id);
+  void OpenRing(Client* client);
+  void RemoveClients();
+  // Of the clients whose streams over rings have ended.
+  void EndRings();
+  bool NoRings() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return rings_ == 0; }
   void AnswerReleased(Client* client);
 
+  const Config config_;
   service::Engine& engine_;
   Log& log_;
   const std::shared_ptr<Wakeup> wakeup_;  // shared with regions that are still read
@@ -54,6 +66,8 @@ class MemoryServer {
   absl::Mutex mutex_;
   std::vector<service::Descriptor> taken_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  uint32_t rings_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

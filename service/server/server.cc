@@ -7,6 +7,7 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <mutex>
@@ -127,7 +128,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
   if (!socket.ok()) return socket.status();
   // Workers may run in another folder.
   engine_.regions().SetAddress(absl::StrCat("unix:", std::filesystem::absolute(address->unix_path()).string()));
-  memory_server_.emplace(&engine_, &log_);
+  memory_server_.emplace(config_, &engine_, &log_);
   return AcceptLoop::Listener{std::move(*socket),
                               [this](service::Descriptor connection) { memory_server_->Take(std::move(connection)); }};
 }
@@ -179,7 +180,10 @@ void Server::Drain() {
   // From here on every service, known or not, is NOT_SERVING.
   server_->GetHealthCheckService()->Shutdown();
   if (health_server_ != nullptr) health_server_->GetHealthCheckService()->Shutdown();
-  const uint32_t left = streams_.Drain(config_.drain_grace);
+  const absl::Time end = engine_.clock().Now() + config_.drain_grace;
+  if (memory_server_) memory_server_->StartDraining();
+  uint32_t left = streams_.Drain(config_.drain_grace);
+  if (memory_server_) left += memory_server_->AwaitRings(std::max(end - engine_.clock().Now(), absl::ZeroDuration()));
   log_.Write(left == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"streams_left", left}});
 }
 

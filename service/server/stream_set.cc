@@ -116,7 +116,7 @@ void StreamSet::KeepTime() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stop_timekeeper_), kTick)) return;
     }
-    engine_.batcher().Sweep();
+    engine_.Sweep();
     const absl::Time now = engine_.clock().Now();
     for (const auto& call : calls()) call->Tick(now);
   }

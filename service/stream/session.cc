@@ -59,7 +59,7 @@ void Session::Impl::OnFrame(Frame frame) {
       refusal = OnFork(message.fork());
       break;
     case v1::StreamRequest::kUploadMask:
-      refusal = NotImplemented("upload_mask");
+      refusal = OnUploadMask(frame);
       break;
     case v1::StreamRequest::kExportSequence:
       refusal = OnExport(message.export_sequence());
@@ -84,7 +84,7 @@ std::optional<Refusal> Session::Impl::CheckFrame(const Frame& frame) const {
                    absl::StrCat("has ", frame.bytes, " bytes")};
   }
   if (auto refusal = FindUnknown(frame.message, "")) return refusal;
-  if (!frame.message.has_step() && !frame.payloads.empty()) {
+  if (!frame.message.has_step() && !frame.message.has_upload_mask() && !frame.payloads.empty()) {
     return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
   }
   if (!greeted_ && !frame.message.has_hello()) {
@@ -118,6 +118,15 @@ std::optional<Refusal> Session::Impl::OnAttachMemory(const v1::AttachMemory& att
   if (memory_ != nullptr) return std::nullopt;
   return Refusal{Reason::kUnknownRegion, "attach_memory.token", "",
                  "no connection to the memory socket has this token"};
+}
+
+std::optional<Refusal> Session::Impl::OnUploadMask(const Frame& frame) {
+  const v1::UploadMask& upload = frame.message.upload_mask();
+  if (auto refusal = masks_.Upload(upload, frame.payloads)) return refusal;
+  v1::StreamResponse response;
+  response.mutable_mask_uploaded()->set_mask_id(upload.mask_id());
+  Send(std::move(response));
+  return std::nullopt;
 }
 
 void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {
@@ -178,6 +187,7 @@ void Session::Impl::Close() {
       if (auto held = step.lock()) steps.push_back(std::move(held));
     }
   }
+  engine_.shards().Withdraw(this);
   for (auto& step : steps) step->Cancel();
   if (!steps.empty()) engine_.batcher().Sweep();
 }

@@ -1,5 +1,5 @@
 // The state behind a session, shared with its rows in flight. session.cc is its life and its dispatch,
-// session_sequences.cc and session_steps.cc are what messages do.
+// session_sequences.cc, session_steps.cc and session_shards.cc are what messages do.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,14 @@
 #include "service/stream/partial_histories.h"
 #include "service/stream/partial_snapshots.h"
 #include "service/stream/session.h"
+#include "service/stream/shard_table.h"
 #include "service/stream/step_in_flight.h"
 #include "service/stream/stream_sequence.h"
+#include "service/stream/uploaded_masks.h"
 
 namespace sortition::service {
 
-class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Session::Impl> {
+class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_shared_from_this<Session::Impl> {
  public:
   // `stream_id` is unique in the process.
   Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
@@ -31,7 +33,8 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
         sink_(std::move(sink)),
         stream_id_(stream_id),
         partial_histories_(engine->limits(), &engine->replays()),
-        partial_snapshots_(engine->limits()) {}
+        partial_snapshots_(engine->limits()),
+        masks_(engine->limits(), &engine->masks()) {}
 
   void OnFrame(Frame frame);
   void OnRejectedFrame(const Refusal& refusal);
@@ -42,8 +45,12 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
   void Close();
 
+  std::string SealCheckpoint(const std::string& request_id, const SequenceSpec& spec,
+                             const Checkpoint& checkpoint) const override;
   void Answer(v1::StepResults results, const StepInFlight& step, bool last) override;
   bool Wanted() const override;
+  void AnswerShard(v1::StepResults results, uint64_t bytes, bool last) override;
+  void RefuseShard(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) override;
 
  private:
   // What any message must keep to before its kind is looked at.
@@ -54,7 +61,11 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
+  std::optional<Refusal> OnUploadMask(const Frame& frame);
   void OnStep(Frame frame);
+  // A slice whose rows have been looked at; the last one of its step starts it.
+  void AddShard(StepShard shard, absl::Time now);
+  void SubmitShards(std::vector<StepShard> shards);
   void OnCancel(const v1::CancelStep& cancel);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
@@ -64,9 +75,17 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                   StepInFlight* step);
 
+  std::optional<Refusal> FindMasks(const v1::StepRow& row, int index, const StepShape& shape,
+                                   const StepInFlight::Tensors& tensors, StepRowRequest* request,
+                                   std::vector<RowMaskBits>* masks) const;
+  std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
+                                        StepRowRequest* request) const;
+  CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
+
   void Send(v1::StreamResponse response, SentRelease release = {});
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
+  bool IsDraining() const;
   std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
 
   Engine& engine_;
@@ -83,6 +102,7 @@ class Session::Impl : public StepAnswers, public std::enable_shared_from_this<Se
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
   PartialHistories partial_histories_;
   PartialSnapshots partial_snapshots_;
+  UploadedMasks masks_;
   std::shared_ptr<MemoryConnection> memory_;  // whose regions steps may name; null if none
 
   mutable absl::Mutex mutex_;

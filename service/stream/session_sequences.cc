@@ -17,6 +17,8 @@ constexpr size_t kSnapshotPieceBytes = 1 << 20;
 
 // Longer than a piece takes, so that histories of one stream take less than half of a thread.
 constexpr absl::Duration kRestAfterPiece = absl::Milliseconds(1);
+// The same where an index is made of it.
+constexpr absl::Duration kRestAfterIndexedPiece = absl::Milliseconds(6);
 
 }  // namespace
 
@@ -28,7 +30,9 @@ std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
   OpenRequest& request = std::get<OpenRequest>(parsed);
   std::unique_ptr<SequenceState> state;
   if (request.history) {
-    if (piece.continues() || request.history->tokens.size() > ReplayBudget::kShortHistory) rest_ = kRestAfterPiece;
+    if (piece.continues() || request.history->tokens.size() > ReplayBudget::kShortHistory) {
+      rest_ = HistoryIndex::Needed(request.spec->history) ? kRestAfterIndexedPiece : kRestAfterPiece;
+    }
     auto added = partial_histories_.Add(&request, engine_.batcher().queued_rows() > 0);
     if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
     auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));

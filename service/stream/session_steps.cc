@@ -5,12 +5,20 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
 #include "service/request/region_payloads.h"
 #include "service/result/encode.h"
 #include "service/result/split_results.h"
 #include "service/stream/session_impl.h"
 
 namespace sortition::service {
+namespace {
+
+Refusal Draining() {
+  return {Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
+}
+
+}  // namespace
 
 void Session::Impl::OnStep(Frame frame) {
   const absl::Time now = engine_.clock().Now();
@@ -26,12 +34,21 @@ void Session::Impl::OnStep(Frame frame) {
     return RefuseStep(batch_id, *refusal, rows, bytes);
   }
   uint64_t payload_bytes = 0;
-  for (const Payload& payload : frame.payloads) payload_bytes += payload.size;
+  uint64_t shared_bytes = 0;
+  for (const Payload& payload : frame.payloads) {
+    payload_bytes += payload.size;
+    if (payload.range) shared_bytes += payload.size;
+  }
+  if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
   engine_.observer().StepReceived(rows, payload_bytes);
 
   auto parsed = ParseStepShape(frame.message.step(), frame.payloads, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return RefuseStep(batch_id, *refusal, rows, bytes);
   const StepShape& shape = std::get<StepShape>(parsed);
+  if (shape.shard && shape.shard->index != 0) {
+    if (IsDraining()) return RefuseStep(batch_id, Draining(), rows, bytes);
+    return AddShard({shape, std::make_shared<const Frame>(std::move(frame)), nullptr, nullptr}, now);
+  }
 
   auto step =
       std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), shared_from_this());
@@ -59,6 +76,7 @@ void Session::Impl::OnStep(Frame frame) {
     }
     AddStepRow(row, i, shape, {logits, masks, drafts}, step.get());
   }
+  if (shape.shard) return AddShard({shape, {step, &step->frame()}, nullptr, step}, now);
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
     if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
@@ -75,9 +93,7 @@ void Session::Impl::OnStep(Frame frame) {
 
 std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInFlight>& step) {
   absl::MutexLock lock(&mutex_);
-  if (draining_) {
-    return Refusal{Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
-  }
+  if (draining_) return Draining();
   if (!steps_.try_emplace(step->batch_id(), step).second) {
     return Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
   }
@@ -96,13 +112,12 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
   auto parsed = ParseStepRow(row, index, shape, *sequence.spec, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return step->RefuseNow(index, row.step_id(), *refusal);
   StepRowRequest& request = std::get<StepRowRequest>(parsed);
-  std::vector<std::vector<uint32_t>> mask_words;
-  for (const PositionMask& mask : request.plan.masks) {
-    std::vector<uint32_t>& words = mask_words.emplace_back();
-    if (!mask.mask_row) continue;
-    words.resize(shape.mask_stride / sizeof(uint32_t));
-    tensors.masks->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
-    request.intent.options_digest = absl::HashOf(request.intent.options_digest, words);
+  std::vector<RowMaskBits> masks;
+  if (auto refusal = FindMasks(row, index, shape, tensors, &request, &masks)) {
+    return step->RefuseNow(index, row.step_id(), *refusal);
+  }
+  if (auto refusal = OpenCheckpoint(row, index, *sequence.spec, &request)) {
+    return step->RefuseNow(index, row.step_id(), *refusal);
   }
   std::optional<StepGrant> grant;
   if (sequence.state) {
@@ -118,8 +133,62 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
     if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, request, sequence, *answer);
     grant = std::move(std::get<StepGrant>(begun));
   }
-  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(mask_words), shape,
+  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(masks), shape,
                tensors);
+}
+
+// The packed masks of the row's positions; each becomes part of what a retry is compared by.
+std::optional<Refusal> Session::Impl::FindMasks(const v1::StepRow& row, int index, const StepShape& shape,
+                                                const StepInFlight::Tensors& tensors, StepRowRequest* request,
+                                                std::vector<RowMaskBits>* masks) const {
+  for (size_t i = 0; i < request->plan.masks.size(); ++i) {
+    const PositionMask& mask = request->plan.masks[i];
+    RowMaskBits& bits = masks->emplace_back();
+    if (mask.mask_row) {
+      std::vector<uint32_t> words(shape.mask_stride / sizeof(uint32_t));
+      tensors.masks->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
+      bits = RowMaskBits(std::move(words));
+    } else if (mask.uploaded_mask_id) {
+      auto found = masks_.Find(*mask.uploaded_mask_id, shape.vocabulary,
+                               absl::StrCat(MaskField(row, index, i), ".uploaded_mask_id"));
+      if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+      bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
+    }
+    if (mask.is_packed()) {
+      request->intent.options_digest = absl::HashOf(request->intent.options_digest, bits.digest());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
+                                                     StepRowRequest* request) const {
+  if (row.checkpoint().empty()) return std::nullopt;
+  const std::string field = absl::StrCat("step.rows[", index, "].checkpoint");
+  auto opened = engine_.checkpoint_key().Open(OwnerOf(row.request_id(), spec), row.checkpoint(), field);
+  if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
+  const Checkpoint& checkpoint = std::get<Checkpoint>(opened);
+  const StepIntent& intent = request->intent;
+  // Where the worker edits its text, or the server does not know it, the worker alone can tell which one it goes on
+  // from.
+  const bool edits = intent.truncate_to || !intent.append_tokens.empty();
+  if (spec.stateful() && !edits &&
+      (checkpoint.position != intent.position || checkpoint.history_hash != intent.history_hash)) {
+    return Refusal{Reason::kCheckpointRefused, field, absl::StrCat("position ", intent.position),
+                   absl::StrCat("is of the step before position ", checkpoint.position, ", or of another text")};
+  }
+  request->sampler_state = checkpoint.sampler_state;
+  request->intent.options_digest = absl::HashOf(intent.options_digest, checkpoint.sampler_state);
+  return std::nullopt;
+}
+
+CheckpointOwner Session::Impl::OwnerOf(const std::string& request_id, const SequenceSpec& spec) const {
+  return {name_space_, worker_session_, request_id, HistoryDigest(spec.Identity())};
+}
+
+std::string Session::Impl::SealCheckpoint(const std::string& request_id, const SequenceSpec& spec,
+                                          const Checkpoint& checkpoint) const {
+  return engine_.checkpoint_key().Seal(OwnerOf(request_id, spec), checkpoint);
 }
 
 void Session::Impl::OnCancel(const v1::CancelStep& cancel) {

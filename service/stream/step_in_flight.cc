@@ -48,7 +48,19 @@ void SetDraftDistribution(const PositionPlan& plan, uint32_t index, const StepSh
   }
 }
 
+// Where a row's logits begin in the tensor of a slice.
+uint64_t FirstTensorRow(const StepShard& shard, uint32_t index) {
+  const v1::StepRow& row = shard.frame->message.step().rows(static_cast<int>(index));
+  return row.has_tensor_row() ? row.tensor_row() : index;
+}
+
 }  // namespace
+
+std::string MaskField(const v1::StepRow& row, int index, size_t number) {
+  const std::string path = absl::StrCat("step.rows[", index, "].");
+  if (row.has_mask()) return path + "mask";
+  return absl::StrCat(path, row.has_verify_tree() ? "verify_tree" : "verify_chain", ".masks[", number, "]");
+}
 
 StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences,
                            std::shared_ptr<StepAnswers> answers)
@@ -62,15 +74,14 @@ StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, Sequen
 }
 
 void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence,
-                          StepRowRequest request, std::optional<StepGrant> grant,
-                          std::vector<std::vector<uint32_t>> mask_words, const StepShape& shape,
-                          const Tensors& tensors) {
+                          StepRowRequest request, std::optional<StepGrant> grant, std::vector<RowMaskBits> masks,
+                          const StepShape& shape, const Tensors& tensors) {
   auto row = std::make_unique<Row>();
   row->index = index;
   row->sequence = sequence;
   row->request = std::move(request);
   row->grant = std::move(grant);
-  row->mask_words = std::move(mask_words);
+  row->masks = std::move(masks);
   row->parameters = MoreParameters(row->request.plan, *row->sequence.spec);
   const uint32_t positions = row->request.plan.positions();
   row->missing = positions;
@@ -87,21 +98,28 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
   Position& position = row->positions[index];
   position.queued.index = static_cast<uint32_t>(queued_.size());
   position.queued.sequence = request_id;
-  position.queued.row.segments =
-      tensors.logits.Slice((row->request.tensor_row + index) * shape.row_stride,
-                           uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
-  position.queued.row.may_change = tensors.logits.may_change();
+  if (!shape.shard) {
+    position.queued.row.segments =
+        tensors.logits.Slice((row->request.tensor_row + index) * shape.row_stride,
+                             uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
+    position.queued.row.may_change = tensors.logits.may_change();
+  }
   kernels::RowRequest& kernel = position.queued.row.request;
   kernel.dtype = shape.dtype;
   kernel.live_vocabulary = spec.live_vocabulary;
   kernel.parameters = &row->sampled_with();
   kernel.noise = {spec.seed, row->request.intent.position + plan.DepthOf(index),
                   spec.choice_index | row->request.draw_salt << 16};
+  if (row->grant && row->grant->views[index].noise_seed) {
+    kernel.noise.seed = *row->grant->views[index].noise_seed;
+    kernel.noise.position = 0;
+  }
   kernel.patches =
       row->grant ? std::span<const kernels::TokenPatch>(*row->grant->views[index].patches) : spec.listed_patches;
   kernel.has_allowed_tokens = spec.has_allowed_tokens;
   kernel.allowed_tokens = spec.allowed_tokens;
   kernel.requested = spec.logprob_token_ids;
+  kernel.sampler_state = row->request.sampler_state;
   if (!plan.masks.empty()) {
     const size_t at = plan.masks.size() == 1 ? 0 : index;
     const PositionMask& mask = plan.masks[at];
@@ -112,7 +130,8 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
       kernel.has_allowed_tokens = true;
       kernel.allowed_tokens = mask.allowed_tokens;
     }
-    kernel.allowed_bits = row->mask_words[at].empty() ? nullptr : row->mask_words[at].data();
+    const std::span<const uint32_t> words = row->masks[at].words();
+    kernel.allowed_bits = words.empty() ? nullptr : words.data();
   }
   if (row->grant && row->grant->views[index].forced && plan.kind != PositionPlan::Kind::kScore) {
     // Whatever other options say: nothing but this token can come.
@@ -139,8 +158,7 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
 
 void StepInFlight::AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
                              const StepAnswer& answer) {
-  EncodeOutcome(answer.outcome, request.plan, *sequence.spec, answer.history_hash, {index, request.intent.step_id},
-                immediate_.mutable_rows());
+  EncodeAnswer(index, request, *sequence.spec, answer.outcome, answer.history_hash, &immediate_);
 }
 
 void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal) {
@@ -148,6 +166,34 @@ void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& re
   result->set_row(index);
   result->set_step_id(step_id);
   EncodeError(refusal, result->mutable_error());
+}
+
+std::optional<Refusal> StepInFlight::SetShards(const std::vector<StepShard>& shards) {
+  for (const StepShard& shard : shards) {
+    for (const auto& row : running_) {
+      if (FirstTensorRow(shard, row->index) + row->positions.size() <= shard.shape.tensor_rows) continue;
+      return Refusal{Reason::kOutOfRange, absl::StrCat("step.rows[", row->index, "].tensor_row"),
+                     absl::StrCat("< ", shard.shape.tensor_rows),
+                     absl::StrCat("the tensor of slice ", shard.shape.shard->index, " has no such row")};
+    }
+  }
+  for (const StepShard& shard : shards) {
+    const PayloadView logits(shard.frame->payloads[shard.shape.logits_payload]);
+    for (auto& row : running_) {
+      const uint32_t live = row->sequence.spec->live_vocabulary;
+      if (live <= shard.first_token()) continue;  // padding, all of it
+      const uint64_t bytes =
+          uint64_t{std::min(shard.shape.width, live - shard.first_token())} * kernels::ElementBytes(shard.shape.dtype);
+      for (size_t i = 0; i < row->positions.size(); ++i) {
+        const auto slice = logits.Slice((FirstTensorRow(shard, row->index) + i) * shard.shape.row_stride, bytes);
+        devices::DeviceRow& queued = row->positions[i].queued.row;
+        queued.segments.insert(queued.segments.end(), slice.begin(), slice.end());
+        queued.may_change |= logits.may_change();
+      }
+    }
+    if (shard.step == nullptr) followers_.push_back(shard);
+  }
+  return std::nullopt;
 }
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {
@@ -178,8 +224,11 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
     if (wanted) {
       Encode(row, &results);
     } else {
-      // Counted as answered all the same, so that the stream's books close.
-      results.add_rows()->set_row(row->index);
+      // Counted as answered all the same, so that the books close: the stream's, and those of streams of other slices.
+      v1::RowResult* const result = results.add_rows();
+      result->set_row(row->index);
+      result->set_step_id(row->request.intent.step_id);
+      EncodeError(Refusal{Reason::kStepCancelled, "", "", "the stream of the step has ended"}, result->mutable_error());
       if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     }
     if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
@@ -206,26 +255,48 @@ void StepInFlight::Encode(Row* row, v1::StepResults* out) {
     result->set_step_id(intent.step_id);
     EncodeError(refusal, result->mutable_error());
   };
-  auto walked = Walk(plan, absl::MakeSpan(row->results));
+  auto walked = Walk(plan, row->sequence.spec->stop_tokens, absl::MakeSpan(row->results));
   if (auto* failed = std::get_if<FailedPosition>(&walked)) {
     if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     auto* refusal = std::get_if<Refusal>(&failed->why);
     if (refusal != nullptr) return refuse(*refusal);
-    Refusal unusable = RefusalOf(std::get<kernels::RowAnswer>(failed->why), row->index);
-    if (plan.positions() > 1) absl::StrAppend(&unusable.message, ", on the row's tensor row ", failed->index);
-    return refuse(unusable);
+    return refuse(WhyUnusable(*row, *failed));
   }
   StepOutcome& outcome = std::get<StepOutcome>(walked);
-  const RowPlace place = {row->index, intent.step_id};
   const SequenceSpec& spec = *row->sequence.spec;
   if (!row->grant || plan.kind == PositionPlan::Kind::kScore) {
     if (row->grant) row->sequence.state->Abort(row->grant->ticket);
-    return EncodeOutcome(outcome, plan, spec, std::nullopt, place, out->mutable_rows());
+    return EncodeAnswer(row->index, row->request, spec, outcome, std::nullopt, out);
   }
   auto committed = row->sequence.state->Commit(row->grant->ticket, std::move(outcome));
   if (auto* refusal = std::get_if<Refusal>(&committed)) return refuse(*refusal);
   const StepAnswer& kept = std::get<StepAnswer>(committed);
-  EncodeOutcome(kept.outcome, plan, spec, kept.history_hash, place, out->mutable_rows());
+  EncodeAnswer(row->index, row->request, spec, kept.outcome, kept.history_hash, out);
+}
+
+Refusal StepInFlight::WhyUnusable(const Row& row, const FailedPosition& failed) const {
+  Refusal refusal = RefusalOf(std::get<kernels::RowAnswer>(failed.why), row.index);
+  const size_t mask = row.masks.size() == 1 ? 0 : failed.index;
+  if (refusal.reason == Reason::kNoLiveToken && mask < row.masks.size() &&
+      row.masks[mask].AllowsNone(row.sequence.spec->live_vocabulary)) {
+    const int index = static_cast<int>(row.index);
+    refusal.field = MaskField(frame_.message.step().rows(index), index, mask);
+    refusal.message = "the mask allows no token";
+  }
+  if (row.positions.size() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
+  return refusal;
+}
+
+void StepInFlight::EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec,
+                                const StepOutcome& outcome, std::optional<uint64_t> history_hash,
+                                v1::StepResults* out) const {
+  const int first = out->rows_size();
+  EncodeOutcome(outcome, request.plan, spec, history_hash, {index, request.intent.step_id}, out->mutable_rows());
+  v1::RowResult* result = out->mutable_rows(first);
+  if (!kernels::KeepsSamplerState(spec.parameters.chain) || !result->has_draw()) return;
+  const Checkpoint checkpoint = {outcome.rows[0].sampler_state, request.intent.position + 1, history_hash.value_or(0)};
+  const std::string& request_id = frame_.message.step().rows(static_cast<int>(index)).request_id();
+  result->mutable_draw()->set_checkpoint(answers_->SealCheckpoint(request_id, spec, checkpoint));
 }
 
 void StepInFlight::Send(v1::StepResults results) {
@@ -242,6 +313,9 @@ void StepInFlight::Send(v1::StepResults results) {
       SORTITION_CHECK(unanswered_ >= rows);
       unanswered_ -= rows;
       last = unanswered_ == 0;
+    }
+    for (const StepShard& follower : followers_) {
+      follower.owner->AnswerShard(message, follower.frame->bytes, last);
     }
     answers_->Answer(std::move(message), *this, last);
   }

@@ -13,10 +13,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
+#include "service/memory/mask_memory.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
+#include "service/sequence/checkpoint.h"
 #include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
+#include "service/stream/shard_table.h"
 #include "service/stream/stream_sequence.h"
 #include "service/stream/walk.h"
 
@@ -30,9 +33,15 @@ class StepAnswers {
   virtual ~StepAnswers() = default;
   // Some rows of `step` are answered; `last` if no more follow.
   virtual void Answer(v1::StepResults results, const StepInFlight& step, bool last) = 0;
+  // What the worker sends back with the next step of a sequence whose sampler keeps a state.
+  virtual std::string SealCheckpoint(const std::string& request_id, const SequenceSpec& spec,
+                                     const Checkpoint& checkpoint) const = 0;
   // False once nobody waits for answers any more: results are dropped and sequences keep the state before the step.
   virtual bool Wanted() const = 0;
 };
+
+// Names mask `number` of the plan of step row `index`.
+std::string MaskField(const v1::StepRow& row, int index, size_t number);
 
 class StepInFlight : public PendingStep {
  public:
@@ -48,14 +57,17 @@ class StepInFlight : public PendingStep {
   };
 
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
-  // `mask_words` are the packed masks of request.plan.masks, empty where there is none.
+  // `masks` are the packed masks of request.plan.masks, empty where there is none. Of a slice no logits are taken.
   void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
-              std::optional<StepGrant> grant, std::vector<std::vector<uint32_t>> mask_words, const StepShape& shape,
+              std::optional<StepGrant> grant, std::vector<RowMaskBits> masks, const StepShape& shape,
               const Tensors& tensors);
   void AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
                  const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
 
+  // Of a step that came in slices, all of them by their first token: gives the rows their logits, and the other slices'
+  // streams the answers. Before TakeRows. A refusal concerns the whole step.
+  std::optional<Refusal> SetShards(const std::vector<StepShard>& shards);
   // The rows to submit, referring to memory of this object.
   std::vector<QueuedRow> TakeRows();
   // Sends what was answered at once, if anything.
@@ -87,7 +99,7 @@ class StepInFlight : public PendingStep {
     StepRowRequest request;
     std::optional<kernels::RowParameters> parameters;  // where the step asks for more than the sequence
     std::optional<StepGrant> grant;                    // if the sequence keeps state
-    std::vector<std::vector<uint32_t>> mask_words;
+    std::vector<RowMaskBits> masks;
     absl::InlinedVector<Position, 1> positions;
     // Delivered so far; guarded by the step's mutex if there are several.
     absl::InlinedVector<PositionResult, 1> results;
@@ -101,6 +113,9 @@ class StepInFlight : public PendingStep {
   // Takes one position's result; true once the row has all.
   bool Collect(Row* row, uint32_t position, PositionResult result);
   void Encode(Row* row, v1::StepResults* out);
+  Refusal WhyUnusable(const Row& row, const FailedPosition& failed) const;
+  void EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec, const StepOutcome& outcome,
+                    std::optional<uint64_t> history_hash, v1::StepResults* out) const;
   void Send(v1::StepResults results);
 
   const uint64_t batch_id_;
@@ -111,6 +126,7 @@ class StepInFlight : public PendingStep {
   std::vector<std::unique_ptr<Row>> running_;      // fixed once submitted
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
   v1::StepResults immediate_;
+  std::vector<StepShard> followers_;  // slices other than 0; fixed once submitted
 
   std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;

@@ -33,7 +33,8 @@ std::optional<uint32_t> AcceptedAfter(const PositionPlan& plan, size_t position,
 
 }  // namespace
 
-std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, absl::Span<PositionResult> results) {
+std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, const std::vector<uint32_t>& stop_tokens,
+                                               absl::Span<PositionResult> results) {
   SORTITION_CHECK(results.size() == plan.positions());
   StepOutcome outcome;
   for (size_t draft = 0; draft < plan.drafts(); ++draft) {
@@ -54,7 +55,8 @@ std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, absl::S
     const std::optional<uint32_t> accepted = AcceptedAfter(plan, *position, *answer);
     outcome.rows.push_back(std::move(std::get<kernels::RowAnswer>(result)));
     if (accepted) outcome.path.push_back(*accepted);
-    position = accepted ? std::optional<size_t>(*accepted + 1) : std::nullopt;
+    const bool stops = std::ranges::binary_search(stop_tokens, outcome.rows.back().token);
+    position = accepted && !stops ? std::optional<size_t>(*accepted + 1) : std::nullopt;
   }
   return outcome;
 }

@@ -23,7 +23,9 @@ struct FailedPosition {
 };
 
 // `results`: one for each position of the plan; they are moved from. What stands behind the first draft that is not
-// accepted has no say, whether it was served or not. Pure.
-std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, absl::Span<PositionResult> results);
+// accepted has no say, whether it was served or not; nor has what stands behind an accepted draft that is one of
+// `stop_tokens`, which are sorted: the text ends with it. Pure.
+std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, const std::vector<uint32_t>& stop_tokens,
+                                               absl::Span<PositionResult> results);
 
 }  // namespace sortition::service

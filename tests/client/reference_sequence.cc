@@ -120,4 +120,20 @@ std::string Bits(const v1::DrawResult& draw) {
   return text;
 }
 
+std::optional<std::string> Bits(const client::RowOutcome& outcome) {
+  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return Bits(*draw);
+  const auto* verify = std::get_if<v1::VerifyResult>(&outcome);
+  if (verify == nullptr) return std::nullopt;
+  std::string text;
+  for (int i = 0; i < verify->tokens_size(); ++i) {
+    v1::DrawResult draw;
+    draw.set_token(verify->tokens(i));
+    if (verify->raw_size() > 0) *draw.mutable_raw() = verify->raw(i);
+    if (verify->processed_size() > 0) *draw.mutable_processed() = verify->processed(i);
+    if (i + 1 == verify->tokens_size()) draw.set_finish_reason(verify->finish_reason());
+    text += Bits(draw);
+  }
+  return text;
+}
+
 }  // namespace sortition::testing

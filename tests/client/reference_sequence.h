@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "client/cpp/batch.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::testing {
@@ -38,5 +41,7 @@ class ReferenceSequence {
 
 // A readable form in which two draws are equal exactly if their tokens are and every logprob is to the bit.
 std::string Bits(const v1::DrawResult& draw);
+// Of an outcome: that of its tokens as if each had been drawn, one after the other; nothing of an error.
+std::optional<std::string> Bits(const client::RowOutcome& outcome);
 
 }  // namespace sortition::testing

@@ -41,14 +41,10 @@ TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
   EXPECT_EQ(int(Result::kLaunchFailed), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(int(Result::kSystemNotReady), CUDA_ERROR_SYSTEM_NOT_READY);
   EXPECT_EQ(int(Result::kSystemDriverMismatch), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
-  EXPECT_EQ(int(Result::kStreamCaptureUnsupported), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(int(DeviceAttribute::kMultiprocessors), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMajor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMinor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-  EXPECT_EQ(int(PointerAttribute::kContext), CU_POINTER_ATTRIBUTE_CONTEXT);
-  EXPECT_EQ(int(PointerAttribute::kMemoryType), CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
   EXPECT_EQ(int(PointerAttribute::kDeviceOrdinal), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-  EXPECT_EQ(kMemoryTypeDevice, unsigned(CU_MEMORYTYPE_DEVICE));
   EXPECT_EQ(kStreamNonBlocking, unsigned(CU_STREAM_NON_BLOCKING));
   EXPECT_EQ(kEventBlockingSync, unsigned(CU_EVENT_BLOCKING_SYNC));
   EXPECT_EQ(kFunctionRegisters, int(CU_FUNC_ATTRIBUTE_NUM_REGS));

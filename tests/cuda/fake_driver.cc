@@ -42,6 +42,7 @@ struct State {
   int contexts = 0;
   int modules = 0;
   uint64_t launches = 0;
+  bool is_capturing = false;
 };
 State* state = nullptr;
 
@@ -101,10 +102,6 @@ constexpr Result kOk = Result::kSuccess;
 
 Result FakeInit(unsigned) {
   return Call("Init", [] { return kOk; });
-}
-Result FakeDriverGetVersion(int* version) {
-  *version = 13000;
-  return kOk;
 }
 Result FakeGetErrorName(Result, const char** name) {
   *name = "CUDA_ERROR_OF_A_TEST";
@@ -204,6 +201,7 @@ Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_
   RunEmulated(kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
   return kOk;
 }
+Result FakeEventSynchronize(EventHandle);
 Result FakeStreamCreate(StreamHandle* stream, unsigned) {
   return Call("StreamCreate", [&] {
     *stream = reinterpret_cast<StreamHandle>(uintptr_t(1000 + state->streams++));
@@ -215,8 +213,10 @@ Result FakeStreamDestroy(StreamHandle) {
   --state->streams;
   return kOk;
 }
-Result FakeStreamGetCtx(StreamHandle, ContextHandle* context) {
-  *context = ContextOf(0);
+Result FakeStreamSynchronize(StreamHandle) { return FakeEventSynchronize(nullptr); }
+Result FakeStreamIsCapturing(StreamHandle, int* status) {
+  const std::lock_guard lock(state->mutex);
+  *status = state->is_capturing ? 1 : 0;
   return kOk;
 }
 Result FakeEventCreate(EventHandle* event, unsigned) {
@@ -293,6 +293,13 @@ Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHan
     return kOk;
   });
 }
+Result FakeMemsetD8(DevicePointer to, unsigned char value, size_t bytes) {
+  return Call("MemsetD8", [&] {
+    SORTITION_CHECK(IsOnDevice(to, bytes));
+    std::memset(reinterpret_cast<void*>(to), value, bytes);
+    return kOk;
+  });
+}
 Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
   return Call("MemsetD8Async", [&] {
     SORTITION_CHECK(IsOnDevice(to, bytes));
@@ -305,8 +312,6 @@ Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePo
     if (!IsOnDevice(pointer, 1)) return Result::kInvalidValue;
     const int device = (--state->memory.upper_bound(pointer))->second.device;
     if (attribute == PointerAttribute::kDeviceOrdinal) *static_cast<int*>(value) = device;
-    if (attribute == PointerAttribute::kMemoryType) *static_cast<unsigned*>(value) = kMemoryTypeDevice;
-    if (attribute == PointerAttribute::kContext) *static_cast<ContextHandle*>(value) = ContextOf(device);
     return kOk;
   });
 }
@@ -351,14 +356,14 @@ void FakeCudaDriver::FailKernel(Result error) {
   state->kernel_fault = error;
 }
 
+void FakeCudaDriver::SetCapturing(bool is_capturing) {
+  const std::lock_guard lock(state->mutex);
+  state->is_capturing = is_capturing;
+}
+
 uint64_t FakeCudaDriver::launches() const {
   const std::lock_guard lock(state->mutex);
   return state->launches;
-}
-
-uint64_t FakeCudaDriver::allocated_bytes() const {
-  const std::lock_guard lock(state->mutex);
-  return AllocatedBytes(0);
 }
 
 std::span<const std::byte> FakeCudaDriver::Image() { return std::as_bytes(std::span(kImage)); }

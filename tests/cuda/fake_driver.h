@@ -34,8 +34,10 @@ class FakeCudaDriver {
   // A kernel's fault: it surfaces where the host next waits, and ends that call and all later ones.
   void FailKernel(devices::cuda::Result error);
 
+  // All streams capture graphs, or none does.
+  void SetCapturing(bool is_capturing);
+
   uint64_t launches() const;
-  uint64_t allocated_bytes() const;
 
   // What stands for the kernels' image.
   static std::span<const std::byte> Image();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/client/rows.h"
@@ -114,6 +115,53 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
   memory->data.get()[99] = std::byte{1};  // it is still there
+}
+
+std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
+
+TEST(RingTest, TextsAreTheReferences) {
+  const auto server = StartSharing("ring");
+  const auto client = Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring")}));
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kRing);
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      Texts more(client.get(), absl::StrCat("thread ", t), 3);
+      for (int step = 0; step < 15 && !::testing::Test::HasFatalFailure(); ++step) more.Step();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(server->Stop(absl::Seconds(20)).ok());
+}
+
+// Rows that find no room in the shared memory travel in the ring, which holds several of them.
+TEST(RingTest, RowsTravelInTheRingToo) {
+  const auto server = StartSharing("ring_rows");
+  client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_rows")});
+  options.shared_memory_bytes = 1;
+  options.ring_spin = absl::ZeroDuration();
+  const auto client = Connect(options);
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+TEST(RingTest, TextsGoOnWhereTheServerDies) {
+  auto first = StartSharing("ring_first");
+  const auto second = StartSharing("ring_second");
+  const auto client =
+      Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring_first"), MemoryTarget("ring_second")}));
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  first.reset();
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+TEST(RingTest, NobodyThereIsSaidWithTheTarget) {
+  const auto client = client::Client::Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("nobody")}));
+  ASSERT_FALSE(client.ok());
+  EXPECT_THAT(std::string(client.status().message()), ::testing::HasSubstr("nobody"));
 }
 
 }  // namespace

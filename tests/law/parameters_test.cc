@@ -80,6 +80,8 @@ TEST(Parameters, PenaltyBitsRoundEachOperationOnce) {
   EXPECT_EQ(PenaltyBits(0.5f, 0.25f, 3), std::bit_cast<uint32_t>(-1.75f));
   EXPECT_EQ(PenaltyBits(-0.5f, 0, 2), std::bit_cast<uint32_t>(1.0f));
   EXPECT_EQ(PenaltyBits(1e-20f, 0, 1), 0u);
+  EXPECT_EQ(PenaltyBits(0.5f, 0.25f, 3, 2.0), std::bit_cast<uint32_t>(-3.75f));
+  EXPECT_EQ(PenaltyBits(0.5f, 0.25f, 0, 2.0), std::bit_cast<uint32_t>(-2.0f)) << "what does not occur is not counted";
   EXPECT_EQ(PenaltyBits(0.1f, 0.1f, 7), std::bit_cast<uint32_t>(float(-(double(0.1f) * 7 + double(0.1f)))));
   EXPECT_EQ(PenaltyBits(100, 100, 0xffffffff), std::bit_cast<uint32_t>(-429496729600.0f));
 }

@@ -112,7 +112,8 @@ class ManyCallers(unittest.TestCase):
 class Transports(unittest.TestCase):
     def test_same_tokens_by_every_transport(self):
         with tempfile.TemporaryDirectory() as folder:
-            server = serve(f"--memory_listen=unix:{folder}/memory.sock", listen=f"127.0.0.1:0,unix:{folder}/stream.sock")
+            server = serve(f"--memory_listen=unix:{folder}/memory.sock",
+                           listen=f"127.0.0.1:0,unix:{folder}/stream.sock")
             tcp, unix = server.serving["listen"].split(",")
             for transport, target in (("tcp", tcp), ("unix", unix), ("shared_memory", tcp), ("auto", unix)):
                 with self.subTest(transport), sortition.Client(target, transport=transport) as client:

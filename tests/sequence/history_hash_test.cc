@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
+#include "service/sequence/history_options.h"
 
 namespace sortition::service {
 namespace {
@@ -33,7 +34,7 @@ TEST(HistoryHash, PublishedVectors) {
   Struct file;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(text.str(), &file).ok());
   const auto& vectors = file.fields().at("vectors").list_value();
-  ASSERT_GE(vectors.values_size(), 4);
+  ASSERT_GE(vectors.values_size(), 6);
   for (const auto& value : vectors.values()) {
     const Struct& vector = value.struct_value();
     HistoryIdentity spec;
@@ -45,6 +46,11 @@ TEST(HistoryHash, PublishedVectors) {
     spec.repetition_penalty = std::bit_cast<float>(static_cast<uint32_t>(Hex(vector, "repetition_penalty_bits")));
     spec.frequency_penalty = std::bit_cast<float>(static_cast<uint32_t>(Hex(vector, "frequency_penalty_bits")));
     spec.presence_penalty = std::bit_cast<float>(static_cast<uint32_t>(Hex(vector, "presence_penalty_bits")));
+    if (const auto words = vector.fields().find("option_words"); words != vector.fields().end()) {
+      for (const auto& word : words->second.list_value().values()) {
+        spec.options.push_back(static_cast<uint64_t>(word.number_value()));
+      }
+    }
     const uint64_t digest = HistoryDigest(spec);
     EXPECT_EQ(digest, Hex(vector, "digest"));
     uint64_t chain = kEmptyChain;
@@ -74,6 +80,28 @@ TEST(HistoryHash, EveryWordOfTheIdentityMatters) {
   changed([](HistoryIdentity& s) { s.repetition_penalty = 2; });
   changed([](HistoryIdentity& s) { s.frequency_penalty = 2; });
   changed([](HistoryIdentity& s) { s.presence_penalty = 2; });
+}
+
+// The words of the last vector's options, as the page lists them.
+TEST(HistoryHash, WordsOfOptions) {
+  HistoryOptions options;
+  options.scope = {
+      .window = 64, .ignored_prefix = 10, .repetition_counts_prompt = true, .frequency_counts_prompt = true};
+  EXPECT_EQ(options.Words(), (std::vector<uint64_t>{8, 64, 3, 10}));
+  options = HistoryOptions();
+  options.dry.multiplier = 0.8f;
+  options.dry.base = 1.75f;
+  options.dry.allowed_length = 2;
+  options.dry.breakers = {{5}, {5, 6}};
+  options.no_repeat_ngram = 3;
+  options.min_tokens = 20;
+  options.stop_tokens = {7, 9};
+  options.bad_words = {{1, 2, 4}, {8, 5}};
+  options.forced_start = 100;
+  options.forced_tokens = {11, 12};
+  EXPECT_EQ(options.Words(),
+            (std::vector<uint64_t>{32, 0x3f4ccccd, 0x3fe00000, 2, 0, 2, 1, 5, 2, 5, 6, 33, 3,   34, 20, 2, 7,
+                                   9,  36,         0,          2, 3, 1, 2, 4, 2, 8, 5, 37, 100, 2,  11, 12}));
 }
 
 // Penalties count prompt and output apart, so the same tokens with another prompt are another history.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
+#include "service/memory/ring.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
@@ -27,6 +29,7 @@ using client::MemoryLink;
 using service::Descriptor;
 
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kMostBytes = 10 << 20;
 
 // Blocks until `wanted` is true; false after 20 seconds.
 template <typename Wanted>
@@ -51,8 +54,9 @@ class MemoryServerTest : public ::testing::Test {
     Config config = TestConfig();
     config.memory_listen = address;
     config.limits.max_memory_connections = 3;
-    config.limits.connection_memory_bytes = 1 << 20;
-    config.limits.max_memory_bytes = 2 << 20;
+    config.limits.max_rings = 2;
+    config.limits.connection_memory_bytes = kMostBytes;
+    config.limits.max_memory_bytes = 2 * kMostBytes;
     return config;
   }
   std::unique_ptr<MemoryLink> Connect() {
@@ -101,7 +105,7 @@ TEST_F(MemoryServerTest, TheWelcomeOfAStreamNamesTheSocket) {
 TEST_F(MemoryServerTest, RegionsAreMappedAndGivenBack) {
   const auto link = Connect();
   EXPECT_EQ(link->token().size(), service::RegionTable::kTokenBytes);
-  EXPECT_EQ(link->most_bytes(), 1u << 20);
+  EXPECT_EQ(link->most_bytes(), kMostBytes);
   for (int i = 0; i < 200; ++i) {
     const auto region = link->Register(kPage);
     ASSERT_TRUE(region.ok()) << region.status();
@@ -113,10 +117,10 @@ TEST_F(MemoryServerTest, RegionsAreMappedAndGivenBack) {
 
 TEST_F(MemoryServerTest, RefusalsAreTypedAndTheConnectionGoesOn) {
   const auto link = Connect();
-  const auto large = link->Register((1 << 20) + 1);
+  const auto large = link->Register(kMostBytes + 1);
   ASSERT_FALSE(large.ok());
   EXPECT_EQ(client::ErrorOf(large.status())->reason, v1::OUT_OF_RANGE);
-  const auto fits = link->Register(1 << 20);
+  const auto fits = link->Register(kMostBytes);
   ASSERT_TRUE(fits.ok()) << fits.status();
   EXPECT_EQ(client::ErrorOf(link->Register(1).status())->reason, v1::OVERLOADED);
   link->Unregister((*fits)->id() + 77);
@@ -127,8 +131,8 @@ TEST_F(MemoryServerTest, ClientsThatDieLeaveNothingBehind) {
   const size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 20; ++i) {
     const auto link = Connect();
-    ASSERT_TRUE(link->Register(1 << 20).ok());
-    ASSERT_TRUE(Becomes([&] { return server_.engine().regions().use().bytes >= 1 << 20; }));
+    ASSERT_TRUE(link->Register(kMostBytes).ok());
+    ASSERT_TRUE(Becomes([&] { return server_.engine().regions().use().bytes >= kMostBytes; }));
   }
   EXPECT_TRUE(UseBecomes(0, 0));
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; })) << OpenDescriptors();
@@ -205,6 +209,99 @@ TEST_F(MemoryServerTest, AClientThatReadsNothingLosesItsConnection) {
     for (int i = 0; i < 100; ++i) send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return server_.engine().regions().use().connections == 0;
   }));
+}
+
+// A stream over rings, by hand.
+class RawRing {
+ public:
+  explicit RawRing(MemoryLink* link) {
+    auto opened = link->OpenRing();
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    region_ = *std::move(opened);
+    pair_.emplace(region_->bytes().data());
+    writer_.emplace(pair_->request_words, pair_->request_bytes);
+    reader_.emplace(pair_->answer_words, pair_->answer_bytes);
+  }
+  void Send(const v1::StreamRequest& request) { SendBytes(request.SerializeAsString()); }
+  void SendBytes(const std::string& bytes) {
+    const std::span<const std::byte> part = std::as_bytes(std::span(bytes.data(), bytes.size()));
+    EXPECT_EQ(writer_->Put({&part, 1}), service::RingStatus::kDone);
+  }
+  v1::StreamResponse Receive() {
+    std::string bytes;
+    EXPECT_TRUE(Becomes([&] { return reader_->Take(&bytes) == service::RingStatus::kDone; }));
+    v1::StreamResponse response;
+    EXPECT_TRUE(response.ParseFromString(bytes));
+    return response;
+  }
+  service::RingPair& pair() { return *pair_; }
+
+ private:
+  std::unique_ptr<client::MappedRegion> region_;
+  std::optional<service::RingPair> pair_;
+  std::optional<service::RingWriter> writer_;
+  std::optional<service::RingReader> reader_;
+};
+
+v1::StreamRequest HelloOf(const std::string& worker_session) {
+  v1::StreamRequest request;
+  request.mutable_hello()->set_worker_session(worker_session);
+  return request;
+}
+
+TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
+  const auto link = Connect();
+  RawRing ring(link.get());
+  v1::StreamRequest early;
+  early.mutable_close()->set_request_id("r");
+  ring.Send(early);
+  EXPECT_EQ(ring.Receive().rejected().error().reason(), v1::PROTOCOL_VIOLATION);
+  ring.SendBytes("no message");
+  EXPECT_EQ(ring.Receive().rejected().error().reason(), v1::MALFORMED_MESSAGE);
+  ring.Send(HelloOf("worker"));
+  EXPECT_EQ(ring.Receive().welcome().memory_address(), address_);
+  EXPECT_EQ(client::ErrorOf(link->OpenRing().status())->reason, v1::CONTRADICTION) << "one for each connection";
+}
+
+TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
+  for (int way = 0; way < 3; ++way) {
+    const auto link = Connect();
+    RawRing ring(link.get());
+    ring.Send(HelloOf("worker"));
+    EXPECT_TRUE(ring.Receive().has_welcome());
+    if (way == 0) ring.pair().request_words->written = 12345;
+    if (way == 1) ring.pair().answer_words->read = ~uint64_t{0};
+    if (way == 2) std::memset(ring.pair().request_bytes, 0xff, service::kRingBytes);
+    if (way == 1) {
+      ring.Send(HelloOf("again"));  // the answer meets the word
+    } else if (way == 2) {
+      ring.pair().request_words->written += 64;
+    }
+    service::WakeRingReader(ring.pair().request_words);
+    EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); })) << way;
+  }
+  EXPECT_TRUE(UseBecomes(0, 0));
+}
+
+TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
+  const auto one = Connect();
+  RawRing ring(one.get());
+  auto two = Connect();
+  RawRing last(two.get());
+  const auto three = Connect();
+  EXPECT_EQ(client::ErrorOf(three->OpenRing().status())->reason, v1::OVERLOADED);
+  two.reset();
+  EXPECT_TRUE(Becomes([&] { return three->OpenRing().ok(); })) << "a client that has gone leaves room";
+}
+
+TEST_F(MemoryServerTest, RingsAreDrained) {
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  server_.server().Drain();
+  EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
+  EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); }));
 }
 
 TEST_F(MemoryServerTest, StopEndsConnections) {

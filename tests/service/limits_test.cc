@@ -37,7 +37,12 @@ TEST(Limits, EachIsDescribedByItsName) {
       {"max_step_rows", [](Limits& l) { l.max_step_rows = 7; }, 7},
       {"max_queued_rows", [](Limits& l) { l.max_queued_rows = 7; }, 7},
       {"max_vocabulary", [](Limits& l) { l.max_vocabulary = 7; }, 7},
+      {"stream_masks", [](Limits& l) { l.stream_masks = 7; }, 7},
+      {"stream_mask_bytes", [](Limits& l) { l.stream_mask_bytes = 7; }, 7},
+      {"max_mask_bytes", [](Limits& l) { l.max_mask_bytes = 7; }, 7},
+      {"shard_wait", [](Limits& l) { l.shard_wait = absl::Seconds(7); }, 7000},
       {"max_memory_connections", [](Limits& l) { l.max_memory_connections = 7; }, 7},
+      {"max_rings", [](Limits& l) { l.max_rings = 7; }, 7},
       {"max_memory_bytes", [](Limits& l) { l.max_memory_bytes = 7; }, 7},
       {"connection_memory_bytes", [](Limits& l) { l.connection_memory_bytes = 7; }, 7},
       {"connection_regions", [](Limits& l) { l.connection_regions = 7; }, 7},
@@ -68,6 +73,7 @@ TEST(Limits, FixedOnesAreDescribed) {
   EXPECT_EQ(described.at("max_priority"), uint64_t{kMaxPriority});
   EXPECT_EQ(described.at("max_message_parts"), kMaxMessageParts);
   EXPECT_EQ(described.at("max_payloads"), kMaxPayloads);
+  EXPECT_EQ(described.at("max_shards"), kMaxShards);
 }
 
 }  // namespace

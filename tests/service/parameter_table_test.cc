@@ -81,11 +81,11 @@ TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
-    if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     // What it is for; without it there is a contradiction.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
     // Names tokens for logprobs that something else asks for.
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
+    if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     SystemEntropy entropy;
     const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);

@@ -218,6 +218,20 @@ TEST(Parameters, LogprobsByName) {
   ExpectRefused(parameters, Reason::kTooMany, "p.logprob_token_ids");
 }
 
+TEST(Parameters, Watermark) {
+  SamplingParameters parameters;
+  parameters.mutable_watermark();
+  ExpectRefused(parameters, Reason::kMissingField, "p.watermark.key");
+  parameters.mutable_watermark()->set_key(0);
+  const SequenceSpec spec = MustCompile(parameters);
+  EXPECT_EQ(spec.history.watermark_width, 4u);
+  EXPECT_TRUE(spec.stateful());
+  for (const uint32_t width : {0u, 65u}) {
+    parameters.mutable_watermark()->set_context_width(width);
+    ExpectRefused(parameters, Reason::kOutOfRange, "p.watermark.context_width");
+  }
+}
+
 TEST(Parameters, EntropyAndKeptSet) {
   SamplingParameters parameters;
   parameters.set_entropy(true);
@@ -380,7 +394,6 @@ std::vector<NotBuiltCase> NotBuiltCases() {
       {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); },
        [](auto* p) { p->mutable_mirostat()->set_tau(5); }},
       {"adaptive_p", [](auto* p) { p->mutable_adaptive_p(); }, [](auto*) {}},
-      {"watermark", [](auto* p) { p->mutable_watermark()->set_key(1); }, [](auto*) {}},
   };
 }
 

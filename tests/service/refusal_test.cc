@@ -34,7 +34,8 @@ TEST(Refusal, CodesAreThoseOfTheContract) {
 
        {Reason::kMalformedMessage, Reason::kUnknownField, Reason::kUnknownEnumValue, Reason::kMissingField,
         Reason::kTooMany, Reason::kContradiction, Reason::kSizeMismatch, Reason::kVocabularyMismatch,
-        Reason::kDuplicateRow, Reason::kLogitNan, Reason::kLogitTooLarge, Reason::kNoLiveToken}},
+        Reason::kDuplicateRow, Reason::kLogitNan, Reason::kLogitTooLarge, Reason::kNoLiveToken,
+        Reason::kCheckpointRefused}},
       {11,  // OUT_OF_RANGE
        {Reason::kOutOfRange}},
       {12,  // UNIMPLEMENTED
@@ -46,7 +47,7 @@ TEST(Refusal, CodesAreThoseOfTheContract) {
       {10,  // ABORTED
        {Reason::kSuperseded}},
       {5,  // NOT_FOUND
-       {Reason::kUnknownSequence, Reason::kUnknownRegion}},
+       {Reason::kUnknownSequence, Reason::kUnknownRegion, Reason::kUnknownMask}},
       {8,  // RESOURCE_EXHAUSTED
        {Reason::kOverloaded}},
       {4,  // DEADLINE_EXCEEDED

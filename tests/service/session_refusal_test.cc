@@ -109,16 +109,6 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, KindsThatAreNotBuilt) {
-  v1::StreamRequest request;
-  request.mutable_upload_mask()->set_mask_id(4);
-  worker_.Send(request);
-  const auto response = worker_.Await([](const auto& message) { return message.has_mask_uploaded(); });
-  EXPECT_EQ(response->mask_uploaded().mask_id(), 4u);
-  ExpectError(response->mask_uploaded().error(), Reason::kNotImplemented, "upload_mask");
-  ExpectStreamGoesOn();
-}
-
 TEST_F(SessionRefusal, ParametersThatAreNotBuilt) {
   v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
@@ -133,7 +123,7 @@ TEST_F(SessionRefusal, AStepWhoseShapeIsWrong) {
       {Reason::kOutOfRange, "step.priority", [](auto* r) { r->mutable_step()->set_priority(101); }},
       {Reason::kOutOfRange, "step.timeout", [](auto* r) { r->mutable_step()->mutable_timeout(); }},
       {Reason::kMissingField, "step.rows", [](auto* r) { r->mutable_step()->clear_rows(); }},
-      {Reason::kNotImplemented, "step.logits.shard",
+      {Reason::kOutOfRange, "step.logits.shard.count",
        [](auto* r) { r->mutable_step()->mutable_logits()->mutable_shard(); }},
   };
   worker_.MustOpen(OpenOf("a", 1, kVocabulary));

@@ -369,6 +369,21 @@ TEST_F(SessionVerifyRows, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   ExpectError(RunOne(step), Reason::kStepConflict, "step.rows[0].step_id");
 }
 
+TEST_F(SessionVerifyRows, AStopTokenEndsThePrefix) {
+  open_.mutable_parameters()->add_stop_token_ids(2);
+  worker_.MustOpen(open_);
+  StepBuilder step(1, kVocabulary);
+  v1::StepRow& row = step.AddRow("a", 1, 0, F32Peak(kVocabulary, 1));
+  for (const uint32_t token : {2u, 3u, 4u}) step.AddTensorRow(F32Peak(kVocabulary, token));
+  for (const uint32_t token : {1u, 2u, 3u}) row.mutable_verify_chain()->add_draft_tokens(token);
+  row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+  const v1::VerifyResult verify = RunOne(step).verify();
+  EXPECT_EQ(verify.accepted(), 2u);
+  EXPECT_EQ(std::vector<uint32_t>(verify.tokens().begin(), verify.tokens().end()), (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(verify.finish_reason(), v1::FINISH_REASON_STOP_TOKEN);
+  EXPECT_EQ(verify.matched(), 3u);
+}
+
 // What fails the rows of positions behind the first wrong draft concerns nobody.
 TEST_F(SessionVerifyRows, OnlyPositionsThatMatterCanFail) {
   worker_.MustOpen(open_);

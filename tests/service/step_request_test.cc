@@ -237,10 +237,22 @@ TEST(StepShape, RegionThatWasNotFound) {
   ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.masks.source.region.region_id");
 }
 
+// A step whose rows judge drafts has more rows for devices than rows.
+TEST(StepShape, DraftsCountAsRows) {
+  v1::Step step = StepOf(2);
+  v1::VerifyChain& chain = *step.mutable_rows(0)->mutable_verify_chain();
+  for (int i = 0; i < 3; ++i) chain.add_draft_tokens(1);
+  const StepShape shape = MustParse(step, Payloads({5 * kVocabulary * 4}));
+  EXPECT_EQ(shape.tensor_rows, 5u);
+  EXPECT_EQ(shape.first_rows, (std::vector<uint32_t>{0, 4}));
+  chain.mutable_draft_tokens()->Resize(1023, 1);
+  step.mutable_logits()->set_tensor_rows(5);
+  ExpectRefused(step, Payloads({5 * kVocabulary * 4}), Reason::kTooMany, "step.rows");
+}
+
 TEST(StepShape, NotBuilt) {
   const std::vector<std::pair<std::string, std::function<void(v1::Step*)>>> cases = {
       {"step.logits.source.device", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_device(); }},
-      {"step.logits.shard", [](auto* s) { s->mutable_logits()->mutable_shard(); }},
       {"step.masks.source.device", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_device(); }},
   };
   for (const auto& [field, change] : cases) {

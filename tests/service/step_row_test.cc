@@ -162,17 +162,9 @@ TEST_F(StepRowTest, AllowedTokensAreASet) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].mask.allowed_tokens.tokens");
 }
 
-TEST_F(StepRowTest, NotBuilt) {
-  const std::vector<std::pair<std::string, std::function<void(v1::StepRow*)>>> cases = {
-      {"checkpoint", [](auto* r) { r->set_checkpoint("x"); }},
-      {"mask.uploaded_mask_id", [](auto* r) { r->mutable_mask()->set_uploaded_mask_id(1); }},
-  };
-  for (const auto& [field, change] : cases) {
-    const v1::StepRow saved = row_;
-    change(&row_);
-    ExpectRefused(Reason::kNotImplemented, "step.rows[2]." + field);
-    row_ = saved;
-  }
+TEST_F(StepRowTest, ACheckpointNeedsASamplerThatKeepsAState) {
+  row_.set_checkpoint("x");
+  ExpectRefused(Reason::kContradiction, "step.rows[2].checkpoint");
 }
 
 TEST_F(StepRowTest, ChainOfDrafts) {

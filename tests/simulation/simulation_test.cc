@@ -34,6 +34,7 @@ TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
   EXPECT_GT(tally.overloaded, worlds / 16);
   EXPECT_GT(tally.forks, worlds / 4);
   EXPECT_GT(tally.zombie_tokens, worlds / 16);
+  EXPECT_GT(tally.accepted_drafts, worlds);
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
   }

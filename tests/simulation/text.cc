@@ -58,6 +58,11 @@ bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::
   return mask != 0;
 }
 
+// Whether the history may ban tokens.
+bool Bans(const v1::SamplingParameters& parameters) {
+  return parameters.no_repeat_ngram_size() != 0 || parameters.bad_words_size() > 0 || parameters.min_tokens() != 0;
+}
+
 // Edits `step`'s text as a caller might, and says what was done.
 void Edit(Draws* draws, TextStep* step) {
   const uint32_t length = static_cast<uint32_t>(step->tokens.size());
@@ -84,6 +89,44 @@ void Edit(Draws* draws, TextStep* step) {
     default:
       return;
   }
+}
+
+// A model's logits follow from the text.
+std::vector<std::byte> LogitsAfter(uint64_t seed, uint32_t sequence, const std::vector<uint32_t>& tokens) {
+  uint64_t row = Draw(seed, Choice::kRow, {sequence, tokens.size()});
+  for (uint32_t token : tokens) row = Draw(row, Choice::kRow, {token});
+  return testing::MakeRow(v1::DTYPE_BF16, kVocabulary, row);
+}
+
+// Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about.
+void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, Draws* draws, testing::ReferenceSequence* reference,
+              TextStep* step) {
+  bool stopped = false;
+  const auto draw = [&] {
+    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, reference->tokens());
+    const v1::DrawResult answer = reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
+                                                  step->allowed_bits.empty() ? nullptr : step->allowed_bits.data());
+    step->answer += testing::Bits(answer);
+    stopped = answer.finish_reason() == v1::FINISH_REASON_STOP_TOKEN;
+    return answer.token();
+  };
+  std::vector<uint32_t> ahead = reference->tokens();
+  step->logits = LogitsAfter(seed, sequence, ahead);
+  uint32_t drawn = draw();
+  bool holds = true;
+  for (uint32_t i = 0; i < drafts; ++i) {
+    const uint32_t draft = holds && !draws->OneIn(3) ? drawn : draws->Below(kVocabulary);
+    holds = holds && draft == drawn;
+    step->drafts.push_back(draft);
+    ahead.push_back(draft);
+    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
+    step->logits.insert(step->logits.end(), logits.begin(), logits.end());
+    holds = holds && !stopped;
+    if (holds) drawn = draw();
+  }
+  step->verification.tokens = step->drafts;
+  if (step->allowed_bits.empty()) return;
+  step->allowed_bits.resize(drafts + 1, step->allowed_bits[0]);
 }
 
 }  // namespace
@@ -138,16 +181,14 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     const uint32_t prompt_length = std::min(step.prompt_length, static_cast<uint32_t>(tokens.size()));
     tokens.insert(tokens.end(), step.append.begin(), step.append.end());
     reference.SetTokens(tokens, prompt_length);
-    // A model's logits follow from the text.
-    uint64_t row = Draw(seed, Choice::kRow, {sequence, tokens.size()});
-    for (uint32_t token : tokens) row = Draw(row, Choice::kRow, {token});
-    step.logits = testing::MakeRow(v1::DTYPE_BF16, kVocabulary, row);
     if (draws.OneIn(8)) {
       const uint32_t mask = static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24));
       if (Leaves(mask, options.parameters, tokens, prompt_length)) step.allowed_bits = {mask};
     }
-    step.answer = testing::Bits(reference.Step(v1::DTYPE_BF16, step.logits.data(), step.draw_salt,
-                                               step.allowed_bits.empty() ? nullptr : step.allowed_bits.data()));
+    // After a draft the history may ban all that a mask leaves.
+    const bool may_draft = step.allowed_bits.empty() || !Bans(options.parameters);
+    const uint32_t drafts = may_draft && draws.OneIn(3) ? draws.Between(1, 4) : 0;
+    DrawStep(seed, sequence, drafts, &draws, &reference, &step);
   }
   tokens_ = reference.tokens();
 }

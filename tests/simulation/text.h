@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cpp/batch.h"
 #include "client/cpp/sequence_record.h"
 
 namespace sortition::simulation {
@@ -36,11 +37,13 @@ struct TextStep {
   // The caller's edits.
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append;
-  // The row.
+  // The row: one of logits, or one for each draft and one more.
   std::vector<std::byte> logits;  // bf16
   uint32_t draw_salt = 0;
   std::vector<uint32_t> allowed_bits;  // empty: all
-  // The answer, printed to the bit.
+  std::vector<uint32_t> drafts;        // to be verified, one after the other; empty: a draw
+  client::Drafts verification;         // refers to `drafts`
+  // The answer, printed to the bit: that of each token.
   std::string answer;
 };
 

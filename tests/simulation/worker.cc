@@ -247,6 +247,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     row.row.logits = step.logits.data();
     row.row.draw_salt = step.draw_salt;
     if (!step.allowed_bits.empty()) row.row.allowed_bits = step.allowed_bits.data();
+    if (!step.drafts.empty()) row.row.drafts = &step.verification;
     job->busy = true;
     asked.emplace_back(job, job->step);
   }
@@ -261,17 +262,17 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
 }
 
 void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome) {
-  const auto* draw = std::get_if<v1::DrawResult>(&outcome);
-  if (draw != nullptr && testing::Bits(*draw) != job->text->step(step).answer) {
-    return fail_(absl::StrCat(NameOf(*job), ", step ", step, ": ", testing::Bits(*draw), " instead of ",
-                              job->text->step(step).answer));
+  const std::optional<std::string> answer = testing::Bits(outcome);
+  if (answer && *answer != job->text->step(step).answer) {
+    return fail_(
+        absl::StrCat(NameOf(*job), ", step ", step, ": ", *answer, " instead of ", job->text->step(step).answer));
   }
   if (generation != process_->generation()) {
-    if (draw != nullptr) ++tally_.zombie_tokens;
+    if (answer) ++tally_.zombie_tokens;
     return;
   }
   job->busy = false;
-  if (draw == nullptr) {
+  if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
     // A step in a hurry may learn what stood in its way.
     const bool fair = hurried && (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
@@ -280,6 +281,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     ++tally_.missed_deadlines;
     return;
   }
+  if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) tally_.accepted_drafts += verify->accepted();
   ++tally_.tokens;
   ++job->step;
   job->edited = false;

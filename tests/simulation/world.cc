@@ -26,7 +26,7 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   if (draws.OneIn(3)) limits.replay_tokens_per_second = draws.Between(3000, 20000);
   limits.max_stream_age = draws.OneIn(3) ? absl::Milliseconds(draws.Between(5, 50)) : absl::ZeroDuration();
   limits.stream_unanswered_rows = draws.OneIn(3) ? draws.Between(1, 4) : 4096;
-  limits.max_queued_rows = draws.OneIn(4) ? draws.Between(3, 6) : 16384;
+  limits.max_queued_rows = draws.OneIn(4) ? draws.Between(5, 8) : 16384;  // a row with drafts takes up to 5
 
   for (uint32_t i = 0; i < replicas; ++i) client.targets.push_back(absl::StrCat("replica ", i));
   client.message_rows = draws.Between(1, 3);
@@ -50,6 +50,7 @@ Tally& Tally::operator+=(const Tally& other) {
   overloaded += other.overloaded;
   history_required += other.history_required;
   forks += other.forks;
+  accepted_drafts += other.accepted_drafts;
   zombie_tokens += other.zombie_tokens;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
@@ -61,7 +62,7 @@ std::string Tally::Describe() const {
       " sequences evicted, ", history_required, " histories asked for, ", superseded, " superseded, ", overloaded,
       " overloaded, ", missed_deadlines, " missed deadlines, ", drained_streams, " drained streams, ", lost_messages,
       " lost messages, ", late_requests, " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ",
-      zombie_tokens, " tokens of zombies; faults:");
+      accepted_drafts, " accepted drafts, ", zombie_tokens, " tokens of zombies; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

@@ -53,7 +53,8 @@ struct Tally {
   uint64_t superseded = 0;  // steps and opens of owners that had lost their sequence
   uint64_t overloaded = 0;
   uint64_t history_required = 0;
-  uint64_t forks = 0;          // whose parent's history the replica shared
+  uint64_t forks = 0;  // whose parent's history the replica shared
+  uint64_t accepted_drafts = 0;
   uint64_t zombie_tokens = 0;  // drawn by processes that had been replaced
   uint64_t faults[16] = {};    // by kind
 

@@ -9,6 +9,7 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
+#include "kernels/law/watermark.h"
 #include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
 #include "tests/support/plain_history.h"
@@ -115,6 +116,11 @@ kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.allowed_tokens = allowed_tokens;
   const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
   request.requested = requested;
+  if (p.has_watermark()) {
+    const size_t width =
+        std::min<size_t>(p.watermark().has_context_width() ? p.watermark().context_width() : 4, tokens_.size());
+    request.noise = law::WatermarkNoise(p.watermark().key(), std::span(tokens_).last(width), request.noise.stream);
+  }
   request.task = row.task;
   request.given = row.given;
   request.draft = row.draft;

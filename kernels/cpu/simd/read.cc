@@ -21,8 +21,20 @@ constexpr uint32_t kTooLargeKey = 0x477fe000u | 0x80000000u;  // 65504
 // The three readers below say how vectors of elements are loaded and compared. Such a vector stands for the larger ones
 // of what it was made from; no canonical form yet, and NaNs may be lost in it.
 
-// f32 as they are: hardware compares them. Watches for NaNs in two vectors at a time, which Highway's IsNaN does not
-// do.
+// Clears the lanes of `*numbers` where a or b is a NaN; Highway's IsNaN does not take two at a time.
+HWY_INLINE void WatchNumbers(VF32 a, VF32 b, hn::Mask<DF32>* numbers) {
+#if HWY_TARGET == HWY_AVX3
+  numbers->raw = _mm512_mask_cmp_ps_mask(numbers->raw, a.raw, b.raw, _CMP_ORD_Q);
+#elif HWY_TARGET == HWY_AVX2
+  numbers->raw = _mm256_and_ps(numbers->raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_ORD_Q));
+#elif HWY_TARGET == HWY_SSE4
+  numbers->raw = _mm_and_ps(numbers->raw, _mm_cmpord_ps(a.raw, b.raw));
+#else
+  *numbers = hn::And(*numbers, hn::And(hn::Eq(a, a), hn::Eq(b, b)));
+#endif
+}
+
+// f32 as they are: hardware compares them. Watches for NaNs.
 class Floats32 {
  public:
   using D = DF32;
@@ -50,7 +62,7 @@ class Floats32 {
 #if HWY_TARGET == HWY_AVX3
       asm("" : "+v"(b.raw));  // into a register, or gcc would load it for either use
 #endif
-      Watch(a, b, &numbers_[kFirst / 2 % kWatches]);
+      WatchNumbers(a, b, &numbers_[kFirst / 2 % kWatches]);
       return Larger(a, b);
     } else {
       const V a = Load<kVectors / 2, kFirst>(elements);
@@ -58,19 +70,51 @@ class Floats32 {
     }
   }
 
-  static HWY_INLINE void Watch(V a, V b, M* numbers) {
+  M numbers_[kWatches];  // false where a NaN was met
+};
+
+// f32 of which a word a group says which ones show; -Inf stands for the others. Watches all of them for NaNs, and for
+// the largest.
+class ShownFloats32 {
+ public:
+  HWY_INLINE ShownFloats32() {
+    largest_[0] = largest_[1] = Floats(hn::Set(D32(), law::kMaskedBits));
+    numbers_[0] = numbers_[1] = hn::Eq(hn::Zero(DF32()), hn::Zero(DF32()));
+  }
+
+  HWY_INLINE VF32 LoadGroup(const std::byte* elements, uint64_t shown) {
+    const VF32 masked = Floats(hn::Set(D32(), law::kMaskedBits));
+    VF32 maxima[2] = {masked, masked};
+    for (uint32_t i = 0; i < law::kGroupSize; i += 2 * kLanes) {
+      const VF32 a = hn::LoadU(DF32(), reinterpret_cast<const float*>(elements) + i);
+      const VF32 b = hn::LoadU(DF32(), reinterpret_cast<const float*>(elements) + i + kLanes);
+      const uint32_t turn = i / (2 * kLanes) % 2;
+      WatchNumbers(a, b, &numbers_[turn]);
+      largest_[turn] = hn::Max(largest_[turn], hn::Max(a, b));
+      maxima[0] = MaxWhere(uint32_t(shown >> i), a, maxima[0]);
+      maxima[1] = MaxWhere(uint32_t(shown >> (i + kLanes)), b, maxima[1]);
+    }
+    return hn::Max(maxima[0], maxima[1]);
+  }
+
+  bool FoundNan() const { return !hn::AllTrue(DF32(), hn::And(numbers_[0], numbers_[1])); }
+  bool FoundTooLarge() const {
+    const VF32 largest = hn::Max(largest_[0], largest_[1]);
+    return !hn::AllFalse(DF32(), hn::Ge(largest, Floats(hn::Set(D32(), kTooLargeKey & 0x7fffffffu))));
+  }
+
+ private:
+  static HWY_INLINE VF32 MaxWhere(uint32_t bits, VF32 x, VF32 max) {
 #if HWY_TARGET == HWY_AVX3
-    numbers->raw = _mm512_mask_cmp_ps_mask(numbers->raw, a.raw, b.raw, _CMP_ORD_Q);
-#elif HWY_TARGET == HWY_AVX2
-    numbers->raw = _mm256_and_ps(numbers->raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_ORD_Q));
-#elif HWY_TARGET == HWY_SSE4
-    numbers->raw = _mm_and_ps(numbers->raw, _mm_cmpord_ps(a.raw, b.raw));
+    return VF32{_mm512_mask_max_ps(max.raw, __mmask16(bits), max.raw, x.raw)};
 #else
-    *numbers = hn::And(*numbers, hn::And(hn::Eq(a, a), hn::Eq(b, b)));
+    return hn::Max(max,
+                   hn::IfThenElse(hn::RebindMask(DF32(), MaskOf(bits)), x, Floats(hn::Set(D32(), law::kMaskedBits))));
 #endif
   }
 
-  M numbers_[kWatches];  // false where a NaN was met
+  VF32 largest_[2];
+  hn::Mask<DF32> numbers_[2];  // false where a NaN was met
 };
 
 // f16 and bf16 as signed integers. Those order positive numbers; of negative ones the result is only that it is
@@ -318,6 +362,28 @@ void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uin
       hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);
     }
   });
+}
+
+Reading ReadShownMaxima(const Row& row, uint32_t* maxima) {
+  constexpr size_t kGroupBytes = law::kGroupSize * sizeof(float);
+  ShownFloats32 reader;
+  uint32_t group = 0;
+  // The last group may lie elsewhere.
+  for (; group + kLanes < row.groups; group += kLanes) {
+    const std::byte* const elements = row.elements + group * kGroupBytes;
+    const VF32 largest = WholeGroups<Floats32>([&](size_t lane) HWY_ATTR {
+      const std::byte* const at = elements + lane * kGroupBytes;
+      for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
+      return reader.LoadGroup(at, row.sent_words[group + lane]);
+    });
+    hn::StoreU(KeyOf(hn::BitCast(D32(), largest)), D32(), maxima + group);
+  }
+  for (; group < row.groups; ++group) {
+    const VF32 largest = reader.LoadGroup(ElementsOfGroup(row, group), row.sent_words[group]);
+    maxima[group] = hn::GetLane(hn::MaxOfLanes(D32(), KeyOf(hn::BitCast(D32(), largest))));
+  }
+  for (; group % 64 != 0; ++group) maxima[group] = 0;
+  return {MaxOf(maxima, group), reader.FoundNan() || reader.FoundTooLarge()};
 }
 
 Reading ReadMaxima(const Row& row, uint32_t* maxima) {

@@ -13,6 +13,7 @@
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
+#include "tests/bench/samplers/history.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
@@ -116,5 +117,6 @@ int main(int argc, char** argv) {
   for (const Case& what : Cases()) {
     if (what.name.starts_with(absl::GetFlag(FLAGS_only))) Measure(what, logits, &report);
   }
+  if (absl::GetFlag(FLAGS_only).empty()) MeasureHistory(absl::GetFlag(FLAGS_rounds), &report);
   return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
 }

@@ -8,11 +8,14 @@
 // inline_tcp_1m, inline_uds_1m: GB/s of rows of 1 MB, eight to a turn, within the stream; baseline raw TCP.
 // inline_vs_protobuf_1m: inline_tcp_1m again; baseline the contract's messages as protobuf and gRPC carry them.
 // raw_uds_1m: a raw Unix socket beside raw TCP. shm_vs_tcp_1m: the rows copied into shared memory; baseline raw TCP.
-// shm_direct_vs_tcp_1m: the rows lie there already. cpu_s_per_gb_*: processor seconds of both ends for a GB.
-// shm_control: a step of one row of 64 floats that lies in shared memory, in microseconds; baseline a round trip over
-// a blocking futex. step_KIND_N: a step of N rows x 128256 bf16 (temperature, top-k, top-p, min-p); baseline the
-// kernels alone over the same rows on one thread. step_KIND_N_over: the difference. shm_vs_inprocess_64: 64 rows in
-// shared memory; baseline the same client in process; both with one kernel thread.
+// shm_direct_vs_tcp_1m: the rows lie there already. cpu_s_per_gb_*: processor seconds of both ends for a GB;
+// baseline raw TCP.
+// shm_control: a message and its answer over rings in shared memory (the close of a sequence that nobody has), both
+// ends asleep until it is their turn, in microseconds; baseline a round trip over a blocking futex. shm_spin: the same,
+// neither end sleeps. step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows
+// x 128256 bf16 (temperature, top-k, top-p, min-p); baseline the kernels alone over the same rows on one thread.
+// step_KIND_N_over: the difference. shm_vs_inprocess_64: 64 rows in shared memory; baseline the same client in process;
+// both with one kernel thread.
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +23,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,10 +32,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "client/cpp/client.h"
+#include "client/cpp/memory_link.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
+#include "service/memory/ring.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
@@ -53,7 +59,7 @@ constexpr uint32_t kWide = 1 << 18;  // floats of a row of 1 MB
 constexpr size_t kWideRows = 32;
 constexpr size_t kAtOnce = 8;  // rows of 1 MB in flight
 constexpr uint32_t kVocabulary = 128256;
-constexpr size_t kModelRows = 128;
+constexpr size_t kModelRows = 64;
 constexpr size_t kMostRows = 64;
 
 double OwnCpuSeconds() {
@@ -146,22 +152,63 @@ client::Client::RowMemory Place(const Logits& logits, client::Client* client) {
   return *std::move(memory);
 }
 
+// A stream over rings, with no client library between.
+class RingControl {
+ public:
+  RingControl(const std::string& target, bool spin) : spin_(spin) {
+    auto link = client::MemoryLink::Connect(target);
+    SORTITION_CHECK(link.ok());
+    link_ = *std::move(link);
+    auto region = link_->OpenRing();
+    SORTITION_CHECK(region.ok());
+    region_ = *std::move(region);
+    const service::RingPair pair(region_->bytes().data());
+    writer_.emplace(pair.request_words, pair.request_bytes);
+    reader_.emplace(pair.answer_words, pair.answer_bytes);
+    v1::StreamRequest hello;
+    hello.mutable_hello()->set_worker_session("bench");
+    RoundTrip(hello.SerializeAsString());
+    v1::StreamRequest close;
+    close.mutable_close()->set_request_id("nobody's");
+    close_ = close.SerializeAsString();
+  }
+
+  void RoundTrip() { RoundTrip(close_); }
+
+ private:
+  void RoundTrip(const std::string& bytes) {
+    const std::span<const std::byte> part = std::as_bytes(std::span(bytes.data(), bytes.size()));
+    SORTITION_CHECK(writer_->Put({&part, 1}) == service::RingStatus::kDone);
+    while (reader_->Take(&answer_) != service::RingStatus::kDone) {
+      if (spin_) {
+        service::SpinPause();
+      } else {
+        reader_->Sleep(absl::Seconds(1));
+      }
+    }
+  }
+
+  const bool spin_;
+  std::unique_ptr<client::MemoryLink> link_;
+  std::unique_ptr<client::MappedRegion> region_;
+  std::optional<service::RingWriter> writer_;
+  std::optional<service::RingReader> reader_;
+  std::string close_;
+  std::string answer_;
+};
+
 class WireBench {
  public:
   WireBench(ProtobufPeer* protobuf, RawSocketPeer* tcp, RawSocketPeer* uds, FutexPeer* futex)
       : protobuf_(*protobuf), tcp_(*tcp), uds_(*uds), futex_(*futex) {
     const auto temporary = std::filesystem::temp_directory_path();
     const std::string unix_target = absl::StrCat("unix:", (temporary / absl::StrCat("wire_", getpid())).string());
-    const OnCore on_server_core(absl::GetFlag(FLAGS_server_core));
-    auto started = demo::ServerProcess::Start(
-        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(),
-        {"--cpu_threads=1", absl::StrCat("--listen=127.0.0.1:0,", unix_target),
-         absl::StrCat("--memory_listen=", unix_target, "_memory")},
-        "");
-    SORTITION_CHECK(started.ok());
-    server_ = *std::move(started);
-    SORTITION_CHECK(clock_getcpuclockid(server_->process().pid(), &server_clock_) == 0);
     unix_target_ = unix_target;
+    server_ = StartServer({"--cpu_threads=1", absl::StrCat("--listen=127.0.0.1:0,", unix_target),
+                           absl::StrCat("--memory_listen=", MemoryTarget())});
+    sleepy_server_ =
+        StartServer({"--cpu_threads=1", "--ring_spin=0", absl::StrCat("--memory_listen=", SleepyTarget())});
+    SORTITION_CHECK(clock_getcpuclockid(server_->process().pid(), &server_clock_) == 0);
   }
 
   int Run() {
@@ -177,6 +224,16 @@ class WireBench {
     SORTITION_CHECK(clock_gettime(server_clock_, &time) == 0);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
+
+  static std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags) {
+    const OnCore on_server_core(absl::GetFlag(FLAGS_server_core));
+    auto started = demo::ServerProcess::Start(
+        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(), flags, "");
+    SORTITION_CHECK(started.ok());
+    return *std::move(started);
+  }
+  std::string MemoryTarget() const { return unix_target_ + "_memory"; }
+  std::string SleepyTarget() const { return unix_target_ + "_sleepy"; }
 
   void Throughput() {
     const Logits logits(Shape::kPeaked, kernels::DType::kF32, kWideRows, kWide);
@@ -196,7 +253,7 @@ class WireBench {
       }
       return rows;
     };
-    double cpu[2] = {};
+    double cpu[3] = {};
     const auto counting = [&](double* seconds, Worker* worker, const Rows& rows) {
       const double before = OwnCpuSeconds() + ServerCpuSeconds();
       worker->StepEach(rows);
@@ -205,7 +262,12 @@ class WireBench {
     size_t turns = 0;
     const auto medians = MeasureInterleaved(
         {
-            {"raw_tcp_1m", [&](size_t i) { tcp_.Send(rows_at(i, nullptr)); }},
+            {"raw_tcp_1m",
+             [&](size_t i) {
+               const double before = OwnCpuSeconds() + tcp_.CpuSeconds();
+               tcp_.Send(rows_at(i, nullptr));
+               cpu[2] += OwnCpuSeconds() + tcp_.CpuSeconds() - before;
+             }},
             {"raw_uds_1m", [&](size_t i) { uds_.Send(rows_at(i, nullptr)); }},
             {"protobuf_1m", [&](size_t i) { protobuf_.Send(rows_at(i, nullptr)); }},
             {"inline_tcp_1m",
@@ -228,26 +290,36 @@ class WireBench {
     report_.Add({"shm_vs_tcp_1m", rate(medians[5]), "GB/s", rate(medians[0])});
     report_.Add({"shm_direct_vs_tcp_1m", rate(medians[6]), "GB/s", rate(medians[0])});
     const double gigabytes = 1e-9 * static_cast<double>(turns * kAtOnce * message);
-    report_.Add({"cpu_s_per_gb_inline", cpu[0] / gigabytes, "s/GB", std::nullopt});
-    report_.Add({"cpu_s_per_gb_shm", cpu[1] / gigabytes, "s/GB", std::nullopt});
+    report_.Add({"cpu_s_per_gb_inline", cpu[0] / gigabytes, "s/GB", cpu[2] / gigabytes});
+    report_.Add({"cpu_s_per_gb_shm", cpu[1] / gigabytes, "s/GB", cpu[2] / gigabytes});
   }
 
   void Control() {
     constexpr uint32_t kNarrow = 64;
     const Logits logits(Shape::kPeaked, kernels::DType::kF32, 64, kNarrow);
     Worker shm(unix_target_, TransportKind::kSharedMemory, 1 << 20);
-    shm.Open(1, kNarrow, Greedy());
-    const client::Client::RowMemory placed = Place(logits, &shm.client());
+    Worker ring(MemoryTarget(), TransportKind::kRing, 1 << 20);
+    for (Worker* worker : {&shm, &ring}) worker->Open(1, kNarrow, Greedy());
+    const client::Client::RowMemory shm_rows = Place(logits, &shm.client());
+    const client::Client::RowMemory ring_rows = Place(logits, &ring.client());
+    RingControl sleeping(SleepyTarget(), false);
+    RingControl spinning(MemoryTarget(), true);
+    const auto step = [&](Worker* worker, const client::Client::RowMemory& rows, size_t input) {
+      worker->Step(v1::DTYPE_F32, kNarrow, rows.data.get() + input * logits.row_bytes(), 1, logits.row_bytes());
+    };
     const auto medians = MeasureInterleaved(
         {
             {"futex", [&](size_t) { futex_.RoundTrip(); }},
-            {"shm_control",
-             [&](size_t i) {
-               shm.Step(v1::DTYPE_F32, kNarrow, placed.data.get() + i * logits.row_bytes(), 1, logits.row_bytes());
-             }},
+            {"shm_control", [&](size_t) { sleeping.RoundTrip(); }},
+            {"shm_spin", [&](size_t) { spinning.RoundTrip(); }},
+            {"step_shm_narrow", [&](size_t i) { step(&shm, shm_rows, i); }},
+            {"step_ring_narrow", [&](size_t i) { step(&ring, ring_rows, i); }},
         },
         {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1});
     report_.Add({"shm_control", medians[1], "us", medians[0]});
+    report_.Add({"shm_spin", medians[2], "us", medians[0]});
+    report_.Add({"step_shm_narrow", medians[3], "us", medians[0]});
+    report_.Add({"step_ring_narrow", medians[4], "us", medians[0]});
   }
 
   void Steps() {
@@ -255,9 +327,11 @@ class WireBench {
     const size_t stride = logits.row_bytes();
     Worker tcp(server_->address(), TransportKind::kInlineTcp, 2 << 20);
     Worker shm(unix_target_, TransportKind::kSharedMemory, 2 << 20);
+    Worker ring(MemoryTarget(), TransportKind::kRing, 2 << 20);
     Worker in_process("", TransportKind::kAuto, 2 << 20);
-    for (Worker* worker : {&tcp, &shm, &in_process}) worker->Open(kMostRows, kVocabulary, ModelParameters());
+    for (Worker* worker : {&tcp, &shm, &ring, &in_process}) worker->Open(kMostRows, kVocabulary, ModelParameters());
     const client::Client::RowMemory placed = Place(logits, &shm.client());
+    const client::Client::RowMemory ring_rows = Place(logits, &ring.client());
     const client::Client::RowMemory local = Place(logits, &in_process.client());
 
     kernels::cpu::Scratch scratch;
@@ -286,13 +360,15 @@ class WireBench {
               {"in_process",
                [&](size_t i) { in_process.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
               {"step_shm", [&](size_t i) { shm.Step(v1::DTYPE_BF16, kVocabulary, at(placed, i), rows, stride); }},
+              {"step_ring", [&](size_t i) { ring.Step(v1::DTYPE_BF16, kVocabulary, at(ring_rows, i), rows, stride); }},
               {"step_tcp", [&](size_t i) { tcp.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
           },
           {.inputs = inputs,
            .rounds = absl::GetFlag(FLAGS_rounds) * rows,
            .prepare = {},
            .stride = inputs > 4 ? inputs / 4 : 1});
-      for (const auto& [name, index] : {std::pair("in_process", 1), std::pair("shm", 2), std::pair("tcp", 3)}) {
+      for (const auto& [name, index] :
+           {std::pair("in_process", 1), std::pair("shm", 2), std::pair("ring", 3), std::pair("tcp", 4)}) {
         const std::string step = absl::StrCat("step_", name, "_", rows);
         report_.Add({step, medians[index], "us", medians[0]});
         report_.Add({step + "_over", medians[index] - medians[0], "us", std::nullopt});
@@ -306,6 +382,7 @@ class WireBench {
   RawSocketPeer& uds_;
   FutexPeer& futex_;
   std::unique_ptr<demo::ServerProcess> server_;
+  std::unique_ptr<demo::ServerProcess> sleepy_server_;  // its rings sleep at once
   clockid_t server_clock_ = 0;
   std::string unix_target_;
   Report report_{"wire", MachineName()};

@@ -1,0 +1,284 @@
+// The client's end of a ring.
+#include "client/cpp/ring_transport.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "client/cpp/memory_link.h"
+#include "client/cpp/shared_memory.h"
+#include "kernels/check.h"
+#include "service/memory/ring.h"
+
+namespace sortition::client {
+namespace {
+
+using service::RingStatus;
+
+// Between two looks at whether the server still lives, and whether the stream was cancelled.
+constexpr absl::Duration kSleep = absl::Milliseconds(50);
+// While messages wait for room, which nobody announces.
+constexpr absl::Duration kShortSleep = absl::Milliseconds(1);
+
+absl::Status Broken() { return absl::InternalError("the server has written what no ring can hold"); }
+
+}  // namespace
+
+// Lives until its thread has ended, however early its Transport is let go.
+class RingStream {
+ public:
+  RingStream(RingConnector* connector, const std::string& target, uint64_t number, StreamEvents* events)
+      : connector_(*connector), target_(target), number_(number), events_(*events) {}
+
+  std::thread Start() {
+    return std::thread([this] {
+      Run();
+      connector_.OnStreamOver(this);
+    });
+  }
+
+  void Send(OutgoingMessage message) {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) messages_.push_back(std::move(message));
+  }
+
+  void Flush() {
+    std::vector<OutgoingMessage> written;  // let go of after the lock
+    absl::MutexLock lock(&mutex_);
+    Write(&written);
+  }
+
+  void Cancel() {
+    cancelled_.store(true, std::memory_order_release);
+    if (connected_.load(std::memory_order_acquire)) service::WakeRingReader(rings_->pair.answer_words);
+  }
+
+  std::shared_ptr<SharedMemory> memory() {
+    absl::MutexLock lock(&mutex_);
+    return memory_;
+  }
+
+  void Poll(absl::FunctionRef<bool()> done);
+
+ private:
+  struct Rings {
+    explicit Rings(std::unique_ptr<MappedRegion> mapped)
+        : region(std::move(mapped)),
+          pair(region->bytes().data()),
+          writer(pair.request_words, pair.request_bytes),
+          reader(pair.answer_words, pair.answer_bytes) {}
+    const std::unique_ptr<MappedRegion> region;
+    const service::RingPair pair;
+    service::RingWriter writer;
+    service::RingReader reader;
+  };
+
+  void Run();
+  absl::Status Connect();
+  // Until the stream is over, and why.
+  absl::Status Read();
+  // What there is; false if there was nothing.
+  bool ReadSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
+  void Write(std::vector<OutgoingMessage>* written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasUnwritten();
+  bool NobodyPolls() const ABSL_SHARED_LOCKS_REQUIRED(polling_) { return pollers_ == 0; }
+
+  RingConnector& connector_;
+  const std::string target_;
+  const uint64_t number_;
+  StreamEvents& events_;
+  std::atomic<bool> cancelled_ = false;
+  std::atomic<bool> connected_ = false;
+  std::atomic<bool> asleep_ = false;  // the thread
+
+  absl::Mutex reading_;  // who reads the ring; taken before every other lock
+  absl::Status over_ ABSL_GUARDED_BY(reading_);
+  std::string bytes_ ABSL_GUARDED_BY(reading_);
+
+  absl::Mutex polling_;
+  uint32_t pollers_ ABSL_GUARDED_BY(polling_) = 0;
+
+  absl::Mutex mutex_;
+  std::deque<OutgoingMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<SharedMemory> memory_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Rings> rings_;  // set once, before connected_; its writer is guarded by mutex_, its reader by reading_
+  bool write_broken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+namespace {
+
+// The caller's end of a stream.
+class RingTransport final : public Transport {
+ public:
+  explicit RingTransport(std::shared_ptr<RingStream> stream) : stream_(std::move(stream)) {}
+  ~RingTransport() override { stream_->Cancel(); }
+  void Send(OutgoingMessage message) override { stream_->Send(std::move(message)); }
+  void Flush() override { stream_->Flush(); }
+  void Cancel() override { stream_->Cancel(); }
+  void Poll(absl::FunctionRef<bool()> done) override { stream_->Poll(done); }
+  std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
+  TransportInUse in_use() override { return {TransportKind::kRing, false, ""}; }
+
+ private:
+  const std::shared_ptr<RingStream> stream_;
+};
+
+}  // namespace
+
+void RingStream::Run() {
+  absl::Status status = Connect();
+  if (status.ok()) status = Read();
+  std::deque<OutgoingMessage> unsent;
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+    unsent.swap(messages_);
+    if (memory_ != nullptr) memory_->Disconnect();
+  }
+  unsent.clear();
+  events_.OnEnded(number_, std::move(status));
+}
+
+absl::Status RingStream::Connect() {
+  auto link = MemoryLink::Connect(target_);
+  if (!link.ok()) return link.status();
+  auto ring = (*link)->OpenRing();
+  if (!ring.ok()) return ring.status();
+  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_);
+  if (!memory.ok()) return memory.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    memory_ = *std::move(memory);
+    rings_.emplace(*std::move(ring));
+  }
+  connected_.store(true, std::memory_order_release);
+  Flush();
+  return absl::OkStatus();
+}
+
+absl::Status RingStream::Read() {
+  std::shared_ptr<SharedMemory> memory = this->memory();
+  for (;;) {
+    if (cancelled_.load(std::memory_order_acquire)) return absl::CancelledError("the stream was cancelled");
+    {
+      absl::MutexLock lock(&polling_);
+      polling_.AwaitWithTimeout(absl::Condition(this, &RingStream::NobodyPolls), kSleep);
+      if (pollers_ != 0) continue;
+    }
+    bool idle;
+    {
+      absl::MutexLock lock(&reading_);
+      idle = !ReadSome();
+      if (!over_.ok()) return over_;
+    }
+    if (!idle) continue;
+    if (!memory->IsConnected()) return absl::UnavailableError("the server ended the stream");
+    Flush();
+    // Not under the lock: a caller that comes to wait reads meanwhile.
+    asleep_.store(true, std::memory_order_seq_cst);
+    rings_->reader.Sleep(HasUnwritten() ? kShortSleep : kSleep);
+    asleep_.store(false, std::memory_order_seq_cst);
+  }
+}
+
+bool RingStream::ReadSome() {
+  const RingStatus status = rings_->reader.Take(&bytes_);
+  if (status == RingStatus::kNotNow || !over_.ok()) return false;
+  v1::StreamResponse response;
+  if (status == RingStatus::kBroken || !response.ParseFromString(bytes_)) {
+    over_ = Broken();
+    return false;
+  }
+  events_.OnResponse(number_, std::move(response));
+  return true;
+}
+
+void RingStream::Poll(absl::FunctionRef<bool()> done) {
+  if (!connected_.load(std::memory_order_acquire)) return;
+  {
+    absl::MutexLock lock(&polling_);
+    ++pollers_;
+  }
+  rings_->reader.StayAwake();
+  const absl::Time end = absl::Now() + connector_.spin_;
+  while (!done() && absl::Now() < end) {
+    for (int i = 0; i < 64 && !rings_->reader.HasMore(); ++i) service::SpinPause();
+    if (!rings_->reader.HasMore() || !reading_.TryLock()) continue;
+    ReadSome();
+    reading_.Unlock();
+  }
+  absl::MutexLock lock(&polling_);
+  if (--pollers_ == 0 && asleep_.load(std::memory_order_seq_cst)) rings_->reader.SleepOn();
+}
+
+void RingStream::Write(std::vector<OutgoingMessage>* written) {
+  if (!connected_.load(std::memory_order_acquire)) return;
+  while (!messages_.empty() && !write_broken_) {
+    std::vector<std::span<const std::byte>> parts;
+    uint64_t size = 0;
+    for (const Segment& segment : messages_.front().segments) {
+      const std::span<const std::byte> bytes =
+          segment.borrowed.empty() ? std::as_bytes(std::span(segment.owned.data(), segment.owned.size()))
+                                   : segment.borrowed;
+      if (!bytes.empty()) parts.push_back(bytes);
+      size += bytes.size();
+    }
+    const RingStatus status = size <= service::kMostRingMessageBytes ? rings_->writer.Put(parts) : RingStatus::kBroken;
+    write_broken_ = status == RingStatus::kBroken;
+    if (write_broken_) Cancel();
+    if (status != RingStatus::kDone) return;
+    written->push_back(std::move(messages_.front()));
+    messages_.pop_front();
+  }
+}
+
+bool RingStream::HasUnwritten() {
+  absl::MutexLock lock(&mutex_);
+  return !messages_.empty();
+}
+
+RingConnector::RingConnector(const ClientOptions& options)
+    : targets_(options.targets), shared_memory_bytes_(options.shared_memory_bytes), spin_(options.ring_spin) {}
+
+RingConnector::~RingConnector() {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto none_live = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return live_.empty(); };
+    mutex_.Await(absl::Condition(&none_live));
+  }
+  JoinFinished();
+}
+
+std::shared_ptr<Transport> RingConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
+  SORTITION_CHECK(target < targets_.size());
+  JoinFinished();
+  auto call = std::make_shared<RingStream>(this, targets_[target], stream, events);
+  {
+    absl::MutexLock lock(&mutex_);
+    live_.push_back({call, call->Start()});
+  }
+  return std::make_shared<RingTransport>(std::move(call));
+}
+
+void RingConnector::JoinFinished() {
+  std::vector<Live> finished;
+  {
+    absl::MutexLock lock(&mutex_);
+    finished.swap(finished_);
+  }
+  for (Live& live : finished) live.thread.join();
+}
+
+void RingConnector::OnStreamOver(RingStream* stream) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = std::ranges::find_if(live_, [&](const Live& live) { return live.stream.get() == stream; });
+  finished_.push_back(std::move(*it));
+  live_.erase(it);
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,44 @@
+// Scores of tokens and the tail of their sum.
+#include "client/cpp/watermark.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "kernels/check.h"
+#include "kernels/law/watermark.h"
+
+namespace sortition::client {
+namespace {
+
+// The chance that the sum of n exponential variables of mean 1 is at least x: e^-x times the sum of x^k / k!, k < n.
+double UpperTail(uint64_t n, double x) {
+  if (n == 0 || x <= 0) return 1;
+  double log_term = -x;
+  double tail = 0;
+  for (uint64_t k = 0; k < n; ++k) {
+    if (k > 0) log_term += std::log(x / static_cast<double>(k));
+    tail += std::exp(log_term);
+  }
+  return std::min(tail, 1.0);
+}
+
+}  // namespace
+
+WatermarkEvidence DetectWatermark(const WatermarkOptions& options, std::span<const uint32_t> tokens) {
+  SORTITION_CHECK(options.context_width >= 1 && options.context_width <= law::kMaxWatermarkWidth);
+  WatermarkEvidence evidence;
+  absl::flat_hash_set<std::pair<uint64_t, uint32_t>> seen;
+  for (size_t at = options.context_width; at < tokens.size(); ++at) {
+    const auto context = tokens.subspan(at - options.context_width, options.context_width);
+    const kernels::NoiseKey noise = law::WatermarkNoise(options.key, context, options.choice_index);
+    if (!seen.emplace(noise.seed, tokens[at]).second) continue;
+    ++evidence.tokens;
+    evidence.score += law::WatermarkScore(noise, tokens[at]);
+  }
+  evidence.p_value = UpperTail(evidence.tokens, evidence.score);
+  return evidence;
+}
+
+}  // namespace sortition::client

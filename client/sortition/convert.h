@@ -1,0 +1,13 @@
+// Statuses of the layers below as the library's callers see them.
+#pragma once
+
+#include "absl/status/status.h"
+#include "client/sortition/sampler.h"
+
+namespace sortition {
+
+Status ToPublic(const absl::Status& status);
+inline Status InvalidArgument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+inline Status FailedPrecondition(std::string message) { return {StatusCode::kFailedPrecondition, std::move(message)}; }
+
+}  // namespace sortition

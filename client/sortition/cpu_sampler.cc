@@ -1,0 +1,50 @@
+// The CPU's kernel behind the library.
+#include "absl/strings/str_cat.h"
+#include "client/sortition/convert.h"
+#include "client/sortition/sampler.h"
+#include "kernels/cpu/sample_row.h"
+
+namespace sortition {
+namespace {
+
+// The promises of kernels/row.h, as far as this library's rows can break them: the kernel asserts them.
+Status CheckRequest(const kernels::RowRequest& request) {
+  if (request.logits == nullptr || request.parameters == nullptr) return InvalidArgument("logits or parameters: null");
+  if (request.live_vocabulary == 0 || request.live_vocabulary > kernels::kMaxVocabulary) {
+    return InvalidArgument(
+        absl::StrCat("live_vocabulary is ", request.live_vocabulary, ", not in [1, ", kernels::kMaxVocabulary, "]"));
+  }
+  for (size_t i = 0; i < request.patches.size(); ++i) {
+    const bool is_sorted = i == 0 || request.patches[i - 1].token < request.patches[i].token;
+    if (!is_sorted || request.patches[i].token >= request.live_vocabulary) {
+      return InvalidArgument(absl::StrCat("patches[", i, "]: not sorted by token, or not of the vocabulary"));
+    }
+  }
+  for (size_t i = 0; i < request.allowed_tokens.size(); ++i) {
+    const bool is_sorted = i == 0 || request.allowed_tokens[i - 1] < request.allowed_tokens[i];
+    if (!is_sorted || request.allowed_tokens[i] >= request.live_vocabulary) {
+      return InvalidArgument(absl::StrCat("allowed_tokens[", i, "]: not sorted, or not of the vocabulary"));
+    }
+  }
+  if (request.task != kernels::RowTask::kDraw || !request.requested.empty()) {
+    return InvalidArgument("task, requested: this library draws tokens");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct CpuSampler::Memory {
+  kernels::cpu::Scratch scratch;
+};
+
+CpuSampler::CpuSampler() : memory_(std::make_unique<Memory>()) {}
+CpuSampler::~CpuSampler() = default;
+
+Status CpuSampler::Sample(const kernels::RowRequest& request, kernels::RowAnswer* answer) {
+  if (const Status status = CheckRequest(request); !status.ok()) return status;
+  kernels::cpu::SampleRow(request, &memory_->scratch, answer);
+  return {};
+}
+
+}  // namespace sortition

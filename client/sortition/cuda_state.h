@@ -1,0 +1,77 @@
+// A CudaSampler's memory: what the host wants of each row, and where the device has it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/sortition/sampler.h"
+#include "devices/cuda/context.h"
+#include "kernels/cuda/input.h"
+#include "kernels/cuda/layout.h"
+
+namespace sortition {
+
+// As CudaSampler, whose functions these are.
+struct CudaSampler::State {
+  static absl::StatusOr<std::unique_ptr<State>> Create(const devices::cuda::Api& api,
+                                                       const devices::cuda::Hardware& hardware,
+                                                       std::span<const std::byte> image, const CudaLimits& limits);
+  ~State();
+
+  absl::Status Bind(const CudaBatch& batch);
+  absl::Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
+  absl::Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
+  absl::Status Upload(CUstream_st* stream);
+  absl::Status Sample(CUstream_st* stream);
+  absl::Status Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers);
+
+ private:
+  // Of an upload: pinned memory that may be written again once `done` has come.
+  struct Stage {
+    std::byte* memory = nullptr;
+    devices::cuda::EventHandle done = nullptr;
+  };
+  struct Row {
+    kernels::RowParameters parameters;
+    kernels::NoiseKey noise;
+    std::vector<kernels::TokenPatch> patches;
+    bool is_set = false;
+    bool has_new_patches = false;
+  };
+
+  State(std::shared_ptr<devices::cuda::Context> context, const CudaLimits& limits);
+  absl::Status Open();
+  absl::Status CheckOnDevice(const void* pointer, const char* name) const;
+  absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
+  absl::Status CheckRow(uint32_t row) const;
+  kernels::cuda::RowInput InputOf(uint32_t row) const;
+  const devices::cuda::Api& api() const { return context_->api(); }
+
+  // The device's memory, one piece: inputs, patches, states, scratch, outputs, first tokens; offsets in bytes.
+  uint64_t InputsBytes() const { return uint64_t{sizeof(kernels::cuda::RowInput)} * limits_.rows; }
+  uint64_t PatchesBytes() const { return uint64_t{sizeof(kernels::TokenPatch)} * limits_.rows * limits_.patches; }
+  uint64_t StatesOffset() const { return InputsBytes() + PatchesBytes(); }
+  uint64_t ScratchOffset() const { return StatesOffset() + uint64_t{sizeof(kernels::cuda::RowState)} * limits_.rows; }
+  uint64_t ScratchBytes() const;  // of a row
+  uint64_t OutputsOffset() const { return ScratchOffset() + ScratchBytes() * limits_.rows; }
+  uint64_t TopsOffset() const { return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RowOutput)} * limits_.rows; }
+  uint64_t TopsBytes() const { return uint64_t{sizeof(kernels::cuda::TopToken)} * limits_.top; }  // of a distribution
+  uint64_t Bytes() const { return TopsOffset() + 2 * TopsBytes() * limits_.rows; }
+
+  const std::shared_ptr<devices::cuda::Context> context_;
+  const CudaLimits limits_;
+  devices::cuda::DevicePointer memory_ = 0;
+  std::array<Stage, 4> stages_;
+  size_t next_stage_ = 0;
+  CudaBatch batch_;
+  std::vector<Row> rows_;
+  bool is_uploaded_ = false;
+  bool weighs_ = false;  // as uploaded
+};
+
+}  // namespace sortition

@@ -1,0 +1,23 @@
+// The noise of a watermarked draw: a keyed hash of the tokens before it stands where seed and position stand otherwise
+// (WATERMARK.md). Pure and thread-safe; the same on every machine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+inline constexpr uint32_t kDefaultWatermarkWidth = 4;
+inline constexpr uint32_t kMaxWatermarkWidth = 64;
+
+// `context`: the tokens before the draw, oldest first; the last `width` of them, or fewer where there are fewer.
+// `stream` as in NoiseKey.
+kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context, uint32_t stream);
+
+// How much a token speaks for the watermark: -ln(1 - exp(-E)) of its noise E under that key. Of a token that was not
+// drawn with it, an exponential variable of mean 1; of one that was, more. To detect with, never to decide a draw.
+double WatermarkScore(const kernels::NoiseKey& noise, uint32_t token);
+
+}  // namespace sortition::law

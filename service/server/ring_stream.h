@@ -1,0 +1,84 @@
+// A sampling stream over a pair of rings in shared memory: the same session as behind gRPC, without its sockets.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "service/engine.h"
+#include "service/memory/region_table.h"
+#include "service/memory/ring.h"
+#include "service/server/log.h"
+#include "service/stream/session.h"
+
+namespace sortition::server {
+
+// A thread of its own, which spins for a while before it sleeps. Thread-safe.
+class RingStream final : public service::SessionSink, public std::enable_shared_from_this<RingStream> {
+ public:
+  struct Options {
+    service::Engine* engine;  // not owned; outlives the stream
+    Log* log;                 // the same
+    absl::Duration spin;      // how long it looks for the next request before it sleeps
+    absl::Duration drain_grace;
+    std::function<void()> on_ended;  // the client has broken the rules, or the stream has come to its end; any thread
+  };
+
+  // `memory`: a pair of rings, zeros.
+  static std::shared_ptr<RingStream> Start(const Options& options, std::shared_ptr<const service::Region> memory);
+  ~RingStream() override;
+
+  // Ends the stream; blocks until its thread has ended. Once, by whoever started it, not on its thread.
+  void Stop();
+  // As SamplingCall::Drain.
+  void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
+  // It has come to its end by itself.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+  void Send(v1::StreamResponse message, service::SentRelease release) override;
+
+ private:
+  RingStream(const Options& options, std::shared_ptr<const service::Region> memory);
+  void Run();
+  // One round; false if the stream is over.
+  bool Serve();
+  bool TakeMessage();
+  void Rest();
+  // Writes what waits, and tells the session what has left.
+  bool Write();
+  void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasRoom();
+  bool CheckTime();
+
+  const Options options_;
+  const std::shared_ptr<const service::Region> memory_;
+  const service::RingPair rings_;
+  service::RingReader reader_;     // of the thread
+  std::string message_;            // of the thread
+  absl::Time opened_;              // of the thread
+  const char* how_ = "by client";  // of the thread
+  std::unique_ptr<service::Session> session_;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> ended_ = false;
+  std::atomic<bool> draining_ = false;
+
+  absl::Mutex mutex_;
+  service::RingWriter writer_ ABSL_GUARDED_BY(mutex_);
+  struct Encoded {
+    std::string bytes;
+    service::SentRelease release;
+  };
+  std::deque<Encoded> waiting_ ABSL_GUARDED_BY(mutex_);
+  absl::Time waiting_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  service::SentRelease sent_ ABSL_GUARDED_BY(mutex_);  // that the session has not been told of
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time drain_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  std::thread thread_;
+};
+
+}  // namespace sortition::server

@@ -1,0 +1,89 @@
+// Uploading, finding and counting masks.
+#include "service/stream/uploaded_masks.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
+#include "service/request/payload_view.h"
+
+namespace sortition::service {
+namespace {
+
+std::optional<Refusal> CheckSource(const v1::TensorSource& source, std::span<const Payload> payloads) {
+  const std::string field = "upload_mask.mask.source";
+  switch (source.kind_case()) {
+    case v1::TensorSource::kInline:
+      break;
+    case v1::TensorSource::kRegion:
+      return NotImplemented(field + ".region");
+    case v1::TensorSource::kDevice:
+      return NotImplemented(field + ".device");
+    case v1::TensorSource::KIND_NOT_SET:
+      return MissingField(field + ".kind");
+  }
+  if (source.inline_().payload() < payloads.size()) return std::nullopt;
+  return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", payloads.size()),
+                 absl::StrCat("the message has ", payloads.size(), " payloads")};
+}
+
+}  // namespace
+
+std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::span<const Payload> payloads) {
+  const auto known = masks_.find(upload.mask_id());
+  const uint64_t freed = known == masks_.end() ? 0 : known->second->bytes();
+  if (!upload.has_mask()) {
+    if (!payloads.empty()) {
+      return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
+    }
+    if (known != masks_.end()) masks_.erase(known);
+    bytes_ -= freed;
+    return std::nullopt;
+  }
+  if (auto refusal = CheckSource(upload.mask().source(), payloads)) return refusal;
+  if (auto refusal = CheckCount(payloads.size(), 1, "payloads")) return refusal;
+  const std::optional<Refusal> checks[] = {
+      CheckRange<uint32_t>(upload.vocabulary_size(), 1, limits_.max_vocabulary, "upload_mask.vocabulary_size"),
+      CheckRange<uint32_t>(upload.mask().rows(), 1, 1, "upload_mask.mask.rows"),
+  };
+  for (const std::optional<Refusal>& refusal : checks) {
+    if (refusal) return refusal;
+  }
+  UploadedMask mask;
+  mask.vocabulary = upload.vocabulary_size();
+  mask.words.resize((uint64_t{mask.vocabulary} + 31) / 32);
+  const uint64_t want = mask.bytes();
+  if (payloads[0].size != want) {
+    return Refusal{Reason::kSizeMismatch, "payloads[0]", absl::StrCat(want, " bytes"),
+                   absl::StrCat("has ", payloads[0].size, " bytes; a mask of this vocabulary needs ", want)};
+  }
+  if (known == masks_.end()) {
+    if (auto refusal = CheckCount(masks_.size() + 1, limits_.stream_masks, "upload_mask")) return refusal;
+  }
+  if (auto refusal = CheckByteCount(bytes_ - freed + want, limits_.stream_mask_bytes, "upload_mask")) return refusal;
+  PayloadView(payloads[0]).Copy(0, want, mask.words.data());
+  mask.digest = MaskDigest(mask.words);
+  std::shared_ptr<const UploadedMask> held = memory_.Hold(std::move(mask));
+  if (held == nullptr) {
+    return Refusal{Reason::kOverloaded, "upload_mask", absl::StrCat("max_mask_bytes ", limits_.max_mask_bytes),
+                   "all streams together hold too many masks", absl::Milliseconds(100)};
+  }
+  masks_[upload.mask_id()] = std::move(held);
+  bytes_ += want - freed;
+  return std::nullopt;
+}
+
+std::variant<std::shared_ptr<const UploadedMask>, Refusal> UploadedMasks::Find(uint64_t mask_id, uint32_t vocabulary,
+                                                                               const std::string& field) const {
+  const auto it = masks_.find(mask_id);
+  if (it == masks_.end()) {
+    return Refusal{Reason::kUnknownMask, field, "", absl::StrCat("this stream holds no mask of the id ", mask_id)};
+  }
+  if (it->second->vocabulary != vocabulary) {
+    return Refusal{Reason::kVocabularyMismatch, field, absl::StrCat(vocabulary),
+                   absl::StrCat("the mask was uploaded for another width, ", it->second->vocabulary)};
+  }
+  return it->second;
+}
+
+}  // namespace sortition::service

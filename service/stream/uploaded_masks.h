@@ -1,0 +1,41 @@
+// Packed masks that a stream has uploaded, for its steps to refer to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "service/limits.h"
+#include "service/memory/mask_memory.h"
+#include "service/refusal.h"
+#include "service/stream/frame.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Those of one stream, at most `stream_masks` of `stream_mask_bytes` together; they go with it. Not thread-safe.
+class UploadedMasks {
+ public:
+  // `memory` is not owned and outlives this.
+  UploadedMasks(const Limits& limits, MaskMemory* memory) : limits_(limits), memory_(*memory) {}
+
+  // Takes what `upload` brings: a mask in place of the one of this id, if any, or none at all, which releases it. A
+  // refusal changes nothing.
+  std::optional<Refusal> Upload(const v1::UploadMask& upload, std::span<const Payload> payloads);
+
+  // The mask of this id for a row of `vocabulary` elements. `field` is what names it.
+  std::variant<std::shared_ptr<const UploadedMask>, Refusal> Find(uint64_t mask_id, uint32_t vocabulary,
+                                                                  const std::string& field) const;
+
+ private:
+  const Limits limits_;
+  MaskMemory& memory_;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<const UploadedMask>> masks_;
+  uint64_t bytes_ = 0;  // of masks_
+};
+
+}  // namespace sortition::service

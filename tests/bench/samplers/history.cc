@@ -1,0 +1,144 @@
+// A step with DRY is all that the option costs: the state looked up before the row, the row, the state advanced.
+#include "tests/bench/samplers/history.h"
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/dry.h"
+#include "kernels/law/parameters.h"
+#include "service/sequence/sequence_state.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/interleaved.h"
+
+namespace sortition::bench {
+namespace {
+
+using service::SequenceSpec;
+using service::SequenceState;
+
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kRows = 64;
+
+// Words by a power law, with passages that come again, as in code and in lists.
+class Text {
+ public:
+  explicit Text(uint32_t seed) : random_(seed) {}
+  uint32_t Next(const std::vector<uint32_t>& before) {
+    if (quoted_ > 0) return --quoted_, before[before.size() - distance_];
+    if (before.size() > 1000 && random_() % 60 == 0) {
+      quoted_ = random_() % 200;
+      distance_ = 300 + random_() % (before.size() - 600);
+    }
+    return static_cast<uint32_t>(random_() % (1 + random_() % (1 + random_() % kVocabulary)));
+  }
+
+ private:
+  std::mt19937 random_;
+  size_t quoted_ = 0;
+  size_t distance_ = 0;
+};
+
+std::shared_ptr<SequenceSpec> DrySpec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary;
+  service::DryOptions& dry = spec->history.dry;
+  dry.multiplier = 0.8f;
+  dry.base = law::kDefaultDryBase;
+  dry.allowed_length = law::kDefaultDryAllowedLength;
+  dry.terms = law::DryTerms(dry.multiplier, dry.base);
+  return spec;
+}
+
+// One row of token_f32 (the suite of the CPU's kernel), and what may be added to it.
+class Token {
+ public:
+  Token() : logits_(Shape::kPeaked, kernels::DType::kF32, kRows, kVocabulary) {
+    law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters_);
+  }
+
+  const Logits& logits() const { return logits_; }
+
+  void Sample(size_t row, std::span<const kernels::TokenPatch> patches, const uint32_t* allowed_bits) {
+    kernels::RowRequest request;
+    request.logits = logits_.row(row);
+    request.live_vocabulary = kVocabulary;
+    request.parameters = &parameters_;
+    request.noise = {.seed = 1234, .position = position_++, .stream = 0};
+    request.patches = patches;
+    request.allowed_bits = allowed_bits;
+    kernels::cpu::SampleRow(request, &scratch_, &answer_);
+    asm volatile("" ::"r"(answer_.token));
+  }
+
+ private:
+  Logits logits_;
+  kernels::RowParameters parameters_;
+  kernels::cpu::Scratch scratch_;
+  kernels::RowAnswer answer_;
+  uint32_t position_ = 0;
+};
+
+// Sequences of so many tokens whose text goes on with every step.
+class Texts {
+ public:
+  Texts(size_t count, uint32_t tokens) {
+    for (size_t i = 0; i < count; ++i) {
+      Text text(static_cast<uint32_t>(i));
+      std::vector<uint32_t> history;
+      while (history.size() < tokens + kAhead) history.push_back(text.Next(history));
+      ahead_.emplace_back(history.begin() + tokens, history.end());
+      history.resize(tokens);
+      states_.push_back(SequenceState::Build(DrySpec(), history, tokens / 2, /*kept_history=*/4096));
+    }
+  }
+  void Step(size_t row, Token* token) {
+    const size_t index = row % states_.size();
+    SequenceState& state = *states_[index];
+    token->Sample(row, *state.LendPatches(), nullptr);
+    state.EndLoan();
+    state.Append(ahead_[index][steps_++ / states_.size() % kAhead]);
+  }
+
+ private:
+  static constexpr size_t kAhead = 4096;
+  std::vector<std::vector<uint32_t>> ahead_;
+  std::vector<std::unique_ptr<SequenceState>> states_;
+  size_t steps_ = 0;
+};
+
+}  // namespace
+
+void MeasureHistory(size_t rounds, Report* report) {
+  Token token;
+  std::mt19937 random(3);
+  std::vector<std::vector<uint32_t>> masks(kRows);
+  for (std::vector<uint32_t>& mask : masks) {
+    mask.resize((kVocabulary + 31) / 32);
+    for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
+  }
+  Texts short_texts(1, 1024);
+  Texts texts(1, 32 * 1024);
+  Texts long_texts(1, 128 * 1024);
+  Texts many(kRows, 32 * 1024);
+  const std::vector<Contender> contenders = {
+      {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
+      {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
+      {"dry_32k", [&](size_t row) { texts.Step(row, &token); }},
+      {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
+      {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
+      {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
+  };
+  Schedule schedule;
+  schedule.inputs = kRows;
+  schedule.rounds = rounds;
+  schedule.prepare = [&](size_t row) { Warm(token.logits(), row); };
+  const std::vector<double> medians = MeasureInterleaved(contenders, schedule);
+  for (size_t i = 1; i < contenders.size(); ++i) report->Add({contenders[i].name, medians[i], "us", medians[0]});
+}
+
+}  // namespace sortition::bench

@@ -1,0 +1,11 @@
+// Samplers that look at the history, and masks.
+#pragma once
+
+#include "tests/bench/report.h"
+
+namespace sortition::bench {
+
+// Adds dry_1k, dry_32k, dry_128k, dry_32k_cold and mask; the baseline of each is token_f32, timed in turn with it.
+void MeasureHistory(size_t rounds, Report* report);
+
+}  // namespace sortition::bench

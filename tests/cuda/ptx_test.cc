@@ -1,0 +1,117 @@
+// What the CUDA kernels' source becomes: PTX whose only floating point is that of logprobs, and machine code whose hot
+// loops keep their registers.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace sortition::kernels::cuda {
+namespace {
+
+// Set by CMake: nvcc, empty where it is not installed, and the root of the tree.
+const std::string kNvcc = SORTITION_NVCC;
+const std::string kRoot = SORTITION_SOURCE_DIR;
+
+// Runs a command line of ours, with what it prints in `*output`. True if it succeeded.
+bool RunCommand(const std::string& command, std::string* output) {
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return false;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output->append(buffer, n);
+  return pclose(pipe) == 0;
+}
+
+struct Assembly {
+  std::string ptx;
+  std::string report;  // the assembler's
+};
+
+void Compile(Assembly* assembly) {
+  const std::string ptx = ::testing::TempDir() + "sample.ptx";
+  const std::string cubin = ::testing::TempDir() + "sample.cubin";
+  std::string output;
+  ASSERT_TRUE(RunCommand(kNvcc + " -ptx -std=c++20 -O3 --expt-relaxed-constexpr -arch=sm_90 -I " + kRoot + " " + kRoot +
+                             "/kernels/cuda/sample.cu -o " + ptx,
+                         &output))
+      << output;
+  std::ostringstream text;
+  text << std::ifstream(ptx).rdbuf();
+  assembly->ptx = text.str();
+  ASSERT_TRUE(RunCommand(kNvcc + " -cubin -arch=sm_90 -Xptxas -v " + ptx + " -o " + cubin, &assembly->report))
+      << assembly->report;
+  std::remove(ptx.c_str());
+  std::remove(cubin.c_str());
+}
+
+// Every instruction on floating point, with how it rounds: IEEE double operations rounded once and conversions, all of
+// Logprob (logprob.cuh). No fused multiply-add, no approximation, no flushing of denormals.
+void ExpectFloatingPointOfLogprobsAlone(const std::string& ptx) {
+  std::set<std::string> seen;
+  const std::regex instruction(R"(^\s*(?:@%p\d+ )?([a-z][a-z0-9_.:]*\.b?f(?:16|32|64)[a-z0-9.]*)\s)");
+  std::istringstream lines(ptx);
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_search(line, match, instruction) && match[1].str().rfind(".reg", 0) != 0) seen.insert(match[1]);
+  }
+  const std::set<std::string> allowed = {"sub.rn.f64",     "mul.rn.f64",     "div.rn.f64", "cvt.f64.f32",
+                                         "cvt.rn.f32.f64", "cvt.rn.f64.s64", "mov.f64",    "mov.f32"};
+  for (const std::string& name : seen) {
+    const bool moves = name.rfind("ld.", 0) == 0 || name.rfind("st.", 0) == 0;
+    EXPECT_TRUE(moves || allowed.contains(name)) << name;
+  }
+  EXPECT_TRUE(seen.contains("div.rn.f64")) << "the assembly was not understood";
+}
+
+// Eight loads under way for each type of elements.
+void ExpectLoadsOf16Bytes(const std::string& ptx) {
+  size_t loads = 0;
+  for (size_t at = 0; (at = ptx.find("ld.global.nc.v4.u32", at)) != std::string::npos; ++at) ++loads;
+  EXPECT_GE(loads, 3u * 8);
+}
+
+// By function, what the assembler says of spills: the loops that see every token have none.
+void ExpectNoSpillsInHotLoops(const std::string& report) {
+  std::map<std::string, int> spilled;
+  std::string function;
+  std::istringstream lines(report);
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_search(line, match, std::regex("Function properties for (\\S+)"))) function = match[1];
+    if (std::regex_search(line, match, std::regex("(\\d+) bytes spill stores, (\\d+) bytes spill loads"))) {
+      spilled[function] += std::stoi(match[1]) + std::stoi(match[2]);
+    }
+    if (std::regex_search(line, match, std::regex("Used (\\d+) registers"))) {
+      EXPECT_LE(std::stoi(match[1]), 64);
+    }
+  }
+  int hot = 0;
+  for (const auto& [name, bytes] : spilled) {
+    const bool is_hot = name.find("ReadTiles") != std::string::npos || name.find("WeighChunk") != std::string::npos ||
+                        name.rfind("Sortition", 0) == 0;
+    hot += is_hot;
+    if (is_hot) {
+      EXPECT_EQ(bytes, 0) << name;
+    }
+    EXPECT_LE(bytes, 600) << name;
+  }
+  EXPECT_EQ(hot, 6) << report;
+}
+
+// One test: compiling is what takes long.
+TEST(CudaAssembly, IsWhatItIsMeantToBe) {
+  if (kNvcc.empty()) GTEST_SKIP() << "nvcc is not installed";
+  Assembly assembly;
+  Compile(&assembly);
+  if (HasFatalFailure()) return;
+  ExpectFloatingPointOfLogprobsAlone(assembly.ptx);
+  ExpectLoadsOf16Bytes(assembly.ptx);
+  ExpectNoSpillsInHotLoops(assembly.report);
+}
+
+}  // namespace
+}  // namespace sortition::kernels::cuda

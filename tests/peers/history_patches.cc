@@ -1,0 +1,51 @@
+// Prints what the options of a sequence make of its history for the next row. Of each line of standard input, an
+// OpenSequence as JSON, it makes one line: a JSON list of [token, banned, repeated, penalty], and the forced token or
+// null.
+#include <bit>
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "google/protobuf/util/json_util.h"
+#include "service/entropy.h"
+#include "service/request/open_request.h"
+#include "service/sequence/sequence_state.h"
+
+namespace sortition::service {
+namespace {
+
+using kernels::TokenPatch;
+
+bool Print(const std::string& line) {
+  v1::OpenSequence open;
+  if (!google::protobuf::util::JsonStringToMessage(line, &open).ok()) return false;
+  SystemEntropy entropy;
+  const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
+  if (const auto* refusal = std::get_if<Refusal>(&parsed)) {
+    std::fprintf(stderr, "%s: %s\n", refusal->field.c_str(), refusal->message.c_str());
+    return false;
+  }
+  const OpenRequest& request = std::get<OpenRequest>(parsed);
+  const auto state =
+      SequenceState::Build(request.spec, request.history->tokens, request.history->prompt_length, /*kept_history=*/64);
+  const char* separator = "";
+  std::printf("[[");
+  for (const TokenPatch& patch : *state->LendPatches()) {
+    std::printf("%s[%u, %d, %d, %.9g]", separator, patch.token, (patch.flags & TokenPatch::kBanned) != 0,
+                (patch.flags & TokenPatch::kRepeated) != 0, double{std::bit_cast<float>(patch.penalty)});
+    separator = ", ";
+  }
+  const std::optional<uint32_t> forced = state->forced_token();
+  std::printf("], %s]\n", forced ? std::to_string(*forced).c_str() : "null");
+  return true;
+}
+
+}  // namespace
+}  // namespace sortition::service
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    if (!sortition::service::Print(line)) return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,201 @@
+// Masks of a step: uploaded ones, their bounds and their end; masks that allow nothing; forced and stop tokens.
+#include <gtest/gtest.h>
+
+#include "tests/service/expect_error.h"
+#include "tests/service/stateful_stream.h"
+#include "tests/support/plain_sequence.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::F32Peak;
+using testing::OpenOf;
+using testing::PlainSequence;
+using testing::StepBuilder;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+constexpr uint32_t kVocabulary = 70;
+
+v1::StreamRequest UploadOf(uint64_t id, const std::vector<uint32_t>& allowed, uint32_t vocabulary = kVocabulary) {
+  std::vector<uint32_t> words((vocabulary + 31) / 32);
+  for (const uint32_t token : allowed) words.at(token / 32) |= 1u << token % 32;
+  v1::StreamRequest request;
+  v1::UploadMask& upload = *request.mutable_upload_mask();
+  upload.set_mask_id(id);
+  upload.set_vocabulary_size(vocabulary);
+  upload.mutable_mask()->set_rows(1);
+  upload.mutable_mask()->mutable_source()->mutable_inline_()->set_payload(0);
+  request.add_payloads(std::string(reinterpret_cast<const char*>(words.data()), words.size() * 4));
+  return request;
+}
+
+v1::StreamRequest ReleaseOf(uint64_t id) {
+  v1::StreamRequest request;
+  request.mutable_upload_mask()->set_mask_id(id);
+  return request;
+}
+
+Limits SmallLimits() {
+  Limits limits;
+  limits.stream_masks = 3;
+  limits.stream_mask_bytes = 30;
+  limits.max_mask_bytes = 48;
+  return limits;
+}
+
+class SessionMask : public ::testing::Test {
+ protected:
+  v1::MaskUploaded Upload(const v1::StreamRequest& request) { return Upload(&worker_, request); }
+  static v1::MaskUploaded Upload(StreamWorker* worker, const v1::StreamRequest& request) {
+    worker->Send(request);
+    const auto response = worker->Await([](const auto& message) { return message.has_mask_uploaded(); });
+    return response ? response->mask_uploaded() : v1::MaskUploaded();
+  }
+  // A draw of "a" from a row whose likeliest token is `peak`, under mask `id`.
+  v1::RowResult Masked(uint64_t id, uint32_t peak) {
+    StepBuilder step(++batch_, kVocabulary);
+    v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kVocabulary, peak));
+    row.mutable_mask()->set_uploaded_mask_id(id);
+    return worker_.Run(step.Build()).at(0);
+  }
+
+  TestEngine engine_ = TestEngine::OnCpu(SmallLimits());
+  StreamWorker worker_{engine_.get()};
+  uint64_t batch_ = 0;
+};
+
+TEST_F(SessionMask, AnUploadedMaskHoldsForTheStepsThatReferToIt) {
+  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  ASSERT_FALSE(Upload(UploadOf(7, {3, 69})).has_error());
+  EXPECT_EQ(Masked(7, 69).draw().token(), 69u);
+  EXPECT_NE(Masked(7, 68).draw().token(), 68u);
+  // Replaced, then released.
+  ASSERT_FALSE(Upload(UploadOf(7, {5})).has_error());
+  EXPECT_EQ(Masked(7, 69).draw().token(), 5u);
+  ASSERT_FALSE(Upload(ReleaseOf(7)).has_error());
+  ExpectError(Masked(7, 69).error(), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
+  EXPECT_FALSE(Upload(ReleaseOf(7)).has_error());
+  EXPECT_EQ(engine_.get()->masks().bytes(), 0u);
+}
+
+TEST_F(SessionMask, AMaskOfAnotherWidthIsRefusedByName) {
+  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  ASSERT_FALSE(Upload(UploadOf(1, {3}, kVocabulary - 1)).has_error());
+  ExpectError(Masked(1, 3).error(), Reason::kVocabularyMismatch, "step.rows[0].mask.uploaded_mask_id");
+  v1::StreamRequest wrong = UploadOf(2, {3});
+  wrong.mutable_upload_mask()->set_vocabulary_size(kVocabulary + 32);
+  ExpectError(Upload(wrong).error(), Reason::kSizeMismatch, "payloads[0]");
+  wrong = UploadOf(2, {3});
+  wrong.mutable_upload_mask()->mutable_mask()->set_rows(2);
+  ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.rows");
+  wrong = UploadOf(2, {3});
+  wrong.mutable_upload_mask()->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(1);
+  ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.source.inline.payload");
+  wrong = UploadOf(2, {3});
+  wrong.add_payloads("more");
+  ExpectError(Upload(wrong).error(), Reason::kTooMany, "payloads");
+  wrong = ReleaseOf(2);
+  wrong.add_payloads("nothing refers to it");
+  ExpectError(Upload(wrong).error(), Reason::kContradiction, "payloads[0]");
+}
+
+TEST_F(SessionMask, MasksAreBoundedByStreamAndInAllAndGoWithTheStream) {
+  for (const uint64_t id : {1u, 2u}) ASSERT_FALSE(Upload(UploadOf(id, {})).has_error());
+  ExpectError(Upload(UploadOf(3, {})).error(), Reason::kTooMany, "upload_mask");  // 36 bytes
+  ASSERT_FALSE(Upload(UploadOf(3, {}, 32)).has_error());
+  ExpectError(Upload(UploadOf(4, {}, 1)).error(), Reason::kTooMany, "upload_mask");  // the fourth
+  EXPECT_FALSE(Upload(UploadOf(2, {5})).has_error()) << "in place of another there is room";
+  EXPECT_EQ(engine_.get()->masks().bytes(), 28u);
+
+  auto other = std::make_unique<StreamWorker>(engine_.get());
+  ASSERT_FALSE(Upload(other.get(), UploadOf(1, {})).has_error());
+  ExpectError(Upload(other.get(), UploadOf(2, {})).error(), Reason::kOverloaded, "upload_mask");
+  worker_.Disconnect();
+  EXPECT_EQ(engine_.get()->masks().bytes(), 12u);
+  EXPECT_FALSE(Upload(other.get(), UploadOf(2, {})).has_error());
+}
+
+// A retry may bring the same mask in another way.
+TEST_F(SessionMask, ARetryIsComparedByTheMasksContent) {
+  v1::OpenSequence open = StatefulOpen("a", 1);
+  worker_.MustOpen(open);
+  ASSERT_FALSE(Upload(UploadOf(1, {5, 6}, kStatefulVocabulary)).has_error());
+  const PlainSequence plain(open);
+  const auto step = [&](uint64_t batch, std::vector<uint32_t> allowed, bool uploaded) {
+    StepBuilder builder(batch, kStatefulVocabulary);
+    v1::StepRow& row = AddPeak(&builder, "a", 1, plain, 9);
+    if (uploaded) {
+      row.mutable_mask()->set_uploaded_mask_id(1);
+    } else {
+      std::vector<bool> bits(kStatefulVocabulary);
+      for (const uint32_t token : allowed) bits[token] = true;
+      row.mutable_mask()->set_mask_row(builder.AddMask(bits));
+    }
+    return worker_.Run(builder.Build()).at(0);
+  };
+  const v1::RowResult first = step(1, {}, true);
+  ASSERT_TRUE(first.has_draw());
+  EXPECT_EQ(step(2, {5, 6}, false).draw().history_hash(), first.draw().history_hash());
+  ExpectError(step(3, {5, 7}, false).error(), Reason::kStepConflict, "step.rows[0].step_id");
+}
+
+// Padding bits do not count.
+TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  open.set_live_vocabulary_size(66);
+  worker_.MustOpen(open);
+  worker_.MustOpen(OpenOf("b", 1, kVocabulary));
+  ASSERT_FALSE(Upload(UploadOf(1, {66, 69})).has_error());
+  ExpectError(Masked(1, 3).error(), Reason::kNoLiveToken, "step.rows[0].mask");
+  StepBuilder step(100, kVocabulary);
+  step.AddRow("a", 100, 0, F32Peak(kVocabulary, 3))
+      .mutable_mask()
+      ->set_mask_row(step.AddMask(std::vector<bool>(kVocabulary)));
+  step.AddRow("b", 100, 0, F32Peak(kVocabulary, 4));
+  const std::vector<v1::RowResult> results = worker_.Run(step.Build());
+  ExpectError(results.at(0).error(), Reason::kNoLiveToken, "step.rows[0].mask");
+  EXPECT_EQ(results.at(1).draw().token(), 4u);
+  // Where others ban what the mask allows, the mask is not to blame.
+  ASSERT_FALSE(Upload(UploadOf(2, {3})).has_error());
+  open.set_epoch(2);
+  open.mutable_parameters()->add_banned_token_ids(3);
+  worker_.MustOpen(open);
+  ExpectError(Masked(2, 3).error(), Reason::kNoLiveToken, "step.rows[0]");
+}
+
+TEST_F(SessionMask, StopTokensEndAndForcedTokensStandInTheAnswers) {
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  open.mutable_history();
+  v1::SamplingParameters& parameters = *open.mutable_parameters();
+  parameters.mutable_raw_logprobs();
+  parameters.add_stop_token_ids(9);
+  parameters.set_min_tokens(2);
+  parameters.mutable_forced_tokens()->set_start(1);
+  parameters.mutable_forced_tokens()->add_tokens(20);
+  const v1::OpenedState state = worker_.MustOpen(open);
+  EXPECT_TRUE(state.stateful());
+  PlainSequence plain(open);
+  const std::string logits = F32Peak(kVocabulary, 9);
+  std::vector<uint32_t> tokens;
+  for (uint64_t step = 1; step <= 3; ++step) {
+    StepBuilder builder(step, kVocabulary);
+    builder.AddRow("a", step, plain.position(), logits).set_history_hash(plain.hash());
+    const v1::RowResult result = worker_.Run(builder.Build()).at(0);
+    ASSERT_TRUE(result.has_draw()) << result.ShortDebugString();
+    v1::DrawResult expected = plain.Draw({.logits = logits});
+    plain.Append(expected.token());
+    expected.set_history_hash(plain.hash());
+    EXPECT_EQ(result.draw().SerializeAsString(), expected.SerializeAsString()) << result.ShortDebugString();
+    tokens.push_back(result.draw().token());
+    EXPECT_EQ(result.draw().finish_reason() == v1::FINISH_REASON_STOP_TOKEN, step == 3);
+  }
+  EXPECT_NE(tokens[0], 9u);
+  EXPECT_EQ(tokens[1], 20u);
+  EXPECT_EQ(tokens[2], 9u);
+}
+
+}  // namespace
+}  // namespace sortition::service
