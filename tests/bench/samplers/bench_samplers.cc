@@ -4,6 +4,7 @@
 //   bench_samplers [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -14,6 +15,7 @@
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
 #include "tests/bench/samplers/history.h"
+#include "tests/bench/samplers/verify.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
@@ -118,5 +120,8 @@ int main(int argc, char** argv) {
     if (what.name.starts_with(absl::GetFlag(FLAGS_only))) Measure(what, logits, &report);
   }
   if (absl::GetFlag(FLAGS_only).empty()) MeasureHistory(absl::GetFlag(FLAGS_rounds), &report);
+  if (std::string_view("verify_8").starts_with(absl::GetFlag(FLAGS_only))) {
+    MeasureVerify(logits, kVocabulary, absl::GetFlag(FLAGS_rounds), &report);
+  }
   return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
 }

@@ -1,0 +1,13 @@
+// What judging drafts costs beside drawing tokens.
+#pragma once
+
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/report.h"
+
+namespace sortition::bench {
+
+// Adds verify_8: 8 drafts of a chain with the usual options, coupled and all accepted, which takes all of their 9 rows;
+// its baseline is the usual token. f32 rows of `vocabulary` logits, one thread.
+void MeasureVerify(const Logits& logits, uint32_t vocabulary, uint32_t rounds, Report* report);
+
+}  // namespace sortition::bench
