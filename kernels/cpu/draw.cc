@@ -115,7 +115,9 @@ class RowRace {
     race_.entrants().count = 0;
     race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
     if (likely) {
-      kernels_.EnterCandidates(&*likely, 1, scale_, key_, &race_.entrants());
+      // Vectors read past the end of what they are given.
+      *able_.Reserve(1) = *likely;
+      kernels_.EnterCandidates(able_.data(), 1, scale_, key_, &race_.entrants());
       race_.Run();
     } else {
       RunLikelyGroups();

@@ -1,9 +1,11 @@
 // The file of the checkpoint key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "service/server/checkpoint_key_file.h"
 
 namespace sortition::server {
@@ -12,7 +14,8 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string FileOf(const std::string& content) {
-  const std::string path = ::testing::TempDir() + "/checkpoint.key";
+  // Tests run at the same time, each in a process of its own.
+  const std::string path = absl::StrCat(::testing::TempDir(), "/checkpoint_", getpid(), ".key");
   std::ofstream(path, std::ios::binary) << content;
   return path;
 }
@@ -26,7 +29,8 @@ TEST(CheckpointKeyFile, NoneIsAKeyOfTheProcess) {
 TEST(CheckpointKeyFile, EveryByteCounts) {
   const service::CheckpointOwner owner{"space", "worker", "request", 1};
   // No byte ends it early.
-  const std::string secret = std::string(40, '\0') + "\r\n";
+  std::string secret(40, '\0');
+  secret += "\r\n";
   const auto key = ReadCheckpointKey(FileOf(secret));
   ASSERT_TRUE(key.ok() && key->has_value()) << key.status();
   const std::string sealed = (*key)->Seal(owner, {});
