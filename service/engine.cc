@@ -60,6 +60,7 @@ Engine::~Engine() = default;
 
 void Engine::Sweep() {
   shards_->Expire(clock_.Now());
+  sequences_.Sweep();
   batcher_.Sweep();
 }
 

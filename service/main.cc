@@ -90,13 +90,13 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
       monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
-  LogServing(**server, descriptions, (*exposition)->address(), log);
   if (!checkpoint_key->has_value()) {
     log->Write(LogLevel::kInfo, "checkpoint_key_random",
                {{"message",
                  "no other replica, and not this one after a restart, goes on with mirostat or adaptive-p "
                  "sequences of this process; set --checkpoint_key"}});
   }
+  LogServing(**server, descriptions, (*exposition)->address(), log);
 
   log->Write(LogLevel::kInfo, "stop_requested", {{"signal", signals.Wait()}});
   draining = true;

@@ -89,6 +89,11 @@ uint64_t SequenceTable::state_bytes() const {
   return bytes_;
 }
 
+void SequenceTable::Sweep() {
+  absl::MutexLock lock(&mutex_);
+  MakeRoom(0);
+}
+
 void SequenceTable::Forget(Entries::iterator entry) {
   bytes_ -= entry->bytes;
   by_key_.erase(&entry->key);

@@ -54,6 +54,9 @@ class SequenceTable {
   // Forgets the sequence if `owner` still owns it.
   void Close(const SequenceKey& key, const SequenceOwner& owner);
 
+  // Forgets what has been idle for its time. Called now and then; without it that waits for the next open.
+  void Sweep();
+
   uint32_t live_sequences() const;
   uint64_t state_bytes() const;
 

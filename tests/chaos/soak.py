@@ -13,6 +13,7 @@ import sys
 import time
 
 from faults import World
+from replicas import await_true
 
 GENERATIONS = 12
 WARM_UP = 2  # generations that are not judged: allocators and caches fill
@@ -37,7 +38,8 @@ def main():
     options = parser.parse_args()
     resident, descriptors, p99_ms = [], [], []
     tokens = 0
-    with World(1) as world:
+    # What a generation leaves behind is forgotten before it is judged.
+    with World(1, ("--sequence_ttl=1s",)) as world:
         for generation in range(GENERATIONS):
             with world.workers() as workers:
                 world.await_streams()
@@ -47,6 +49,7 @@ def main():
                 sys.exit(f"soak: {found['failed']} steps failed, {found['different']} tokens differ")
             tokens += found["tokens"]
             world.await_streams(0)
+            await_true("no sequence is held", lambda: world.gauge(0, "sortition_live_sequences") == 0)
             resident.append(world.resident_bytes(0) / 2**20 + (8 * generation if options.plant else 0))
             descriptors.append(world.descriptors(0))
             p99_ms.append(found["p99_ms"])

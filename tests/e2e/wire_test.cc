@@ -81,14 +81,14 @@ TEST(WireTest, RefusalsOfTheServerArriveTyped) {
   client::SequenceOptions options;
   options.request_id = std::string("refused");
   options.vocabulary_size = 10;
-  options.parameters.mutable_watermark()->set_key(2);
+  options.parameters.set_typical_p(2);
   const auto sequence = client->Open(options);
   ASSERT_FALSE(sequence.ok());
-  EXPECT_EQ(sequence.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(sequence.status().code(), absl::StatusCode::kOutOfRange);
   const auto error = client::ErrorOf(sequence.status());
   ASSERT_TRUE(error.has_value());
-  EXPECT_EQ(error->reason, v1::NOT_IMPLEMENTED);
-  EXPECT_EQ(error->field, "open.parameters.watermark");
+  EXPECT_EQ(error->reason, v1::OUT_OF_RANGE);
+  EXPECT_EQ(error->field, "open.parameters.typical_p");
 }
 
 TEST(WireTest, NobodyThereIsSaidWithTheTarget) {

@@ -118,6 +118,19 @@ TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
   EXPECT_EQ(observer_.evicted["idle"], 1u);
 }
 
+// A server that nobody opens anything on kept them for ever.
+TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
+  limits_.sequence_ttl = absl::Minutes(10);
+  Open(0);
+  clock_.now += absl::Minutes(9);
+  table().Sweep();
+  EXPECT_EQ(table().live_sequences(), 1u);
+  clock_.now += absl::Minutes(2);
+  table().Sweep();
+  EXPECT_EQ(table().live_sequences(), 0u);
+  EXPECT_EQ(table().state_bytes(), 0u);
+}
+
 TEST_F(SequenceTableTest, ASequenceWithAStepInFlightIsNeverForgotten) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));

@@ -83,8 +83,8 @@ TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
     events.push_back(JsonText(*parsed, "event"));
     EXPECT_FALSE(absl::StrContains(line, "secret-request")) << line;
   }
-  EXPECT_EQ(events, (std::vector<std::string>{"device", "serving", "stream_open", "stream_close", "stop_requested",
-                                              "drain", "drained", "stopped"}));
+  EXPECT_EQ(events, (std::vector<std::string>{"device", "checkpoint_key_random", "serving", "stream_open",
+                                              "stream_close", "stop_requested", "drain", "drained", "stopped"}));
   unlink(port_file.c_str());
 }
 
