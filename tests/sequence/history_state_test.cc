@@ -189,7 +189,8 @@ TEST_P(HistoryStateTest, EqualsTheDefinitionsThroughCutsForksAndSnapshots) {
       changes += expected.size();
     }
   }
-  EXPECT_GT(changes, 0u);
+  // A sanitizer's few steps may change nothing.
+  EXPECT_TRUE(changes > 0 || sortition::testing::TestScale() < 1);
   EXPECT_GE(family.size(), Scaled(5));
 }
 
