@@ -98,9 +98,12 @@ std::optional<Refusal> Batcher::WhyNot(const PendingStep& step, absl::Time now) 
 }
 
 std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects) {
-  RefuseUnservable(rejects);
   // A batch that is to wait for its device holds up none that another device may have.
   for (const Router::Batch& open : queue_.OpenBatches()) {
+    if (!router_.CanServe(open.needs())) {
+      RefuseUnservable(rejects);
+      continue;
+    }
     const Router::Choice choice = router_.Choose(open, now);
     if (choice.device == nullptr) continue;
     auto batch = std::make_unique<Batch>();
@@ -108,7 +111,7 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
     batch->reason = choice.reason;
     batch->shape.memory = open.memory;
     FillBatch(batch.get(), now, rejects);
-    if (batch->rows.empty()) return Close(now, rejects);
+    if (batch->rows.empty()) continue;  // nobody waits for those rows any more
     router_.Started(batch->device, batch->shape, now);
     return batch;
   }
@@ -116,17 +119,14 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
 }
 
 void Batcher::RefuseUnservable(Rejects* rejects) {
-  for (const Router::Batch& open : queue_.OpenBatches()) {
-    if (router_.CanServe(open.needs())) continue;
-    queue_.EraseIf([&](WaitingRow& waiting) {
-      mutex_.AssertHeld();
-      if (router_.CanServe(NeedsOf(waiting.row.row))) return false;
-      rejects->push_back({std::move(waiting.step), waiting.row.index,
-                          Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
-                                  absl::Milliseconds(100)}});
-      return true;
-    });
-  }
+  queue_.EraseIf([&](WaitingRow& waiting) {
+    mutex_.AssertHeld();
+    if (router_.CanServe(NeedsOf(waiting.row.row))) return false;
+    rejects->push_back({std::move(waiting.step), waiting.row.index,
+                        Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
+                                absl::Milliseconds(100)}});
+    return true;
+  });
 }
 
 void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
