@@ -5,12 +5,56 @@
 #include "kernels/vulkan/row.glsl"
 
 shared u32 shared_count;
+shared u32 shared_max;
+shared u32 shared_sum_low;
+shared u32 shared_sum_high;
 
 #ifdef KERNEL_SUBGROUPS
 #include "kernels/vulkan/subgroup.glsl"
 #else
 #include "kernels/vulkan/workgroup.glsl"
 #endif
+
+// Adds to the sum in the workgroup's memory, which begins at zero.
+void AddToSum(u64 value) {
+  u32 before = atomicAdd(shared_sum_low, Low(value));
+  u32 high = High(value) + (before + Low(value) < before ? 1u : 0u);
+  if (high != 0u) atomicAdd(shared_sum_high, high);
+}
+
+// The largest `value` of any thread.
+u32 MaxOfAll(u32 value) {
+  barrier();
+  if (thread == 0u) shared_max = 0u;
+  barrier();
+  value = MaxOfNeighbours(value);
+  if (SpeaksForNeighbours()) atomicMax(shared_max, value);
+  barrier();
+  return shared_max;
+}
+
+u64 SumOfAll(u64 value) {
+  barrier();
+  if (thread == 0u) {
+    shared_sum_low = 0u;
+    shared_sum_high = 0u;
+  }
+  barrier();
+  value = SumOfNeighbours(value);
+  if (SpeaksForNeighbours()) AddToSum(value);
+  barrier();
+  return Make64(shared_sum_low, shared_sum_high);
+}
+
+u32 CountOfAll(u32 value) {
+  barrier();
+  if (thread == 0u) shared_count = 0u;
+  barrier();
+  value = CountOfNeighbours(value);
+  if (value != 0u && SpeaksForNeighbours()) atomicAdd(shared_count, value);
+  barrier();
+  return shared_count;
+}
 
 // Where the distribution's maxima lie, and its largest key.
 u32 g_maxima;
