@@ -88,19 +88,7 @@ HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count,
       (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     Adder<kWanted> adder(scale);
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t group = groups[i];
-      if (all && (row.sent_words == nullptr || row.sent_words[group] == ~uint64_t{0})) {
-        const std::byte* const elements = ElementsOfGroup(row, group);
-        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
-          adder.AddFloats(Floats(LoadBits<kType>(elements + offset * ElementBytes(kType))));
-        }
-      } else {
-        ForKeysOfGroup<kType>(row, group, [&](uint32_t offset, V32 keys) HWY_ATTR {
-          adder.AddKeys(hn::IfThenElseZero(NotAfter(keys, group * law::kGroupSize + offset, last), keys));
-        });
-      }
-    }
+    AddTokens<kType>(row, groups, count, last, all, &adder);
     return adder.Get();
   });
 }
