@@ -14,6 +14,7 @@
 #include "service/limits.h"
 #include "service/request/open_request.h"
 #include "service/result/encode.h"
+#include "service/sequence/row_of.h"
 
 namespace sortition::client {
 namespace {
@@ -113,35 +114,15 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
     return refuse({service::Reason::kNotImplemented, row.drafts != nullptr ? "drafts" : "scored", "",
                    "a local sequence draws one token at a time"});
   }
-  std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
-  if (state_ != nullptr) patches = state_->LendPatches();
-
-  kernels::RowRequest request;
+  service::PositionViews views;
+  if (state_ != nullptr) views = service::LookAhead(state_.get(), {});
+  const service::PositionView* const view = views.empty() ? nullptr : &views.front();
+  kernels::RowRequest request = service::RowOf(*spec_, view, position_, row.draw_salt);
   request.logits = row.logits;
   request.dtype = KernelType(dtype);
-  request.live_vocabulary = spec_->live_vocabulary;
-  request.parameters = &spec_->parameters;
-  request.noise = {spec_->seed, position_, spec_->choice_index | row.draw_salt << 16};
-  std::optional<uint32_t> forced;
-  if (state_ != nullptr) {
-    forced = state_->forced_token();
-    if (const std::optional<uint64_t> seed = state_->watermark_seed()) {
-      request.noise.seed = *seed;
-      request.noise.position = 0;
-    }
-  }
-  request.patches = patches != nullptr ? std::span<const kernels::TokenPatch>(*patches) : spec_->listed_patches;
-  request.has_allowed_tokens = spec_->has_allowed_tokens;
-  request.allowed_tokens = spec_->allowed_tokens;
   request.allowed_bits = row.allowed_bits;
-  request.requested = spec_->logprob_token_ids;
   request.sampler_state = sampler_state_;
-  if (forced) {
-    request.patches = {};
-    request.has_allowed_tokens = true;
-    request.allowed_tokens = {&*forced, 1};
-    request.allowed_bits = nullptr;
-  }
+  service::ForceToken(view, &request);
 
   Workspace& workspace = ThreadWorkspace();
   kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);

@@ -12,6 +12,7 @@
 #include "service/result/encode.h"
 #include "service/result/encode_outcome.h"
 #include "service/result/split_results.h"
+#include "service/sequence/row_of.h"
 
 namespace sortition::service {
 namespace {
@@ -104,21 +105,11 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
                              uint64_t{spec.live_vocabulary} * kernels::ElementBytes(shape.dtype));
     position.queued.row.may_change = tensors.logits.may_change();
   }
+  const PositionView* const view = row->grant ? &row->grant->views[index] : nullptr;
   kernels::RowRequest& kernel = position.queued.row.request;
+  kernel = RowOf(spec, view, row->request.intent.position + plan.DepthOf(index), row->request.draw_salt);
   kernel.dtype = shape.dtype;
-  kernel.live_vocabulary = spec.live_vocabulary;
   kernel.parameters = &row->sampled_with();
-  kernel.noise = {spec.seed, row->request.intent.position + plan.DepthOf(index),
-                  spec.choice_index | row->request.draw_salt << 16};
-  if (row->grant && row->grant->views[index].noise_seed) {
-    kernel.noise.seed = *row->grant->views[index].noise_seed;
-    kernel.noise.position = 0;
-  }
-  kernel.patches =
-      row->grant ? std::span<const kernels::TokenPatch>(*row->grant->views[index].patches) : spec.listed_patches;
-  kernel.has_allowed_tokens = spec.has_allowed_tokens;
-  kernel.allowed_tokens = spec.allowed_tokens;
-  kernel.requested = spec.logprob_token_ids;
   kernel.sampler_state = row->request.sampler_state;
   if (!plan.masks.empty()) {
     const size_t at = plan.masks.size() == 1 ? 0 : index;
@@ -133,14 +124,7 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
     const std::span<const uint32_t> words = row->masks[at].words();
     kernel.allowed_bits = words.empty() ? nullptr : words.data();
   }
-  if (row->grant && row->grant->views[index].forced && plan.kind != PositionPlan::Kind::kScore) {
-    // Whatever other options say: nothing but this token can come.
-    kernel.patches = {};
-    kernel.has_allowed_tokens = true;
-    position.allowed.assign(1, *row->grant->views[index].forced);
-    kernel.allowed_tokens = position.allowed;
-    kernel.allowed_bits = nullptr;
-  }
+  if (plan.kind != PositionPlan::Kind::kScore) ForceToken(view, &kernel);
   if (plan.kind == PositionPlan::Kind::kScore) {
     kernel.task = kernels::RowTask::kScore;
     kernel.given = plan.scored[index];

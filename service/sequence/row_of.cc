@@ -1,0 +1,30 @@
+// Options of a spec, patches and noise of a view.
+#include "service/sequence/row_of.h"
+
+namespace sortition::service {
+
+kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt) {
+  kernels::RowRequest row;
+  row.live_vocabulary = spec.live_vocabulary;
+  row.parameters = &spec.parameters;
+  row.noise = {spec.seed, position, spec.choice_index | draw_salt << 16};
+  if (view != nullptr && view->noise_seed) {
+    row.noise.seed = *view->noise_seed;
+    row.noise.position = 0;
+  }
+  row.patches = view != nullptr ? std::span<const kernels::TokenPatch>(*view->patches) : spec.listed_patches;
+  row.has_allowed_tokens = spec.has_allowed_tokens;
+  row.allowed_tokens = spec.allowed_tokens;
+  row.requested = spec.logprob_token_ids;
+  return row;
+}
+
+void ForceToken(const PositionView* view, kernels::RowRequest* row) {
+  if (view == nullptr || !view->forced) return;
+  row->patches = {};
+  row->has_allowed_tokens = true;
+  row->allowed_tokens = {&*view->forced, 1};
+  row->allowed_bits = nullptr;
+}
+
+}  // namespace sortition::service
