@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "tests/bench/socket_io.h"
 
 namespace sortition::bench {
 namespace {
@@ -24,29 +25,6 @@ struct Request {
   uint64_t bytes;
   uint64_t answer_bytes;
 };
-
-// False if the other end is gone.
-bool ReadAll(int socket, void* to, size_t bytes) {
-  auto* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t got = read(socket, at, bytes);
-    if (got <= 0) return false;
-    at += got;
-    bytes -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
-bool WriteAll(int socket, const void* from, size_t bytes) {
-  const auto* at = static_cast<const char*>(from);
-  while (bytes > 0) {
-    const ssize_t put = send(socket, at, bytes, MSG_NOSIGNAL);
-    if (put <= 0) return false;
-    at += put;
-    bytes -= static_cast<size_t>(put);
-  }
-  return true;
-}
 
 void SetNoDelay(int socket) {
   const int on = 1;

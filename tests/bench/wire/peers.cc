@@ -20,6 +20,7 @@
 
 #include "kernels/check.h"
 #include "sortition/v1/sampling.grpc.pb.h"
+#include "tests/bench/socket_io.h"
 #include "tests/bench/wire/cores.h"
 
 namespace sortition::bench {
@@ -27,28 +28,6 @@ namespace {
 
 constexpr size_t kReadBytes = 1 << 20;
 constexpr int kSendBufferBytes = 1 << 20;
-
-bool ReadAll(int socket, void* to, size_t bytes) {
-  auto* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t got = read(socket, at, bytes);
-    if (got <= 0) return false;
-    at += got;
-    bytes -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
-bool WriteAll(int socket, const void* from, size_t bytes) {
-  const auto* at = static_cast<const char*>(from);
-  while (bytes > 0) {
-    const ssize_t put = send(socket, at, bytes, MSG_NOSIGNAL);
-    if (put <= 0) return false;
-    at += put;
-    bytes -= static_cast<size_t>(put);
-  }
-  return true;
-}
 
 // In a form that a compiler turns into vector code.
 uint32_t Largest(const void* data, size_t bytes) {
