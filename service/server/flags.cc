@@ -50,6 +50,10 @@ ABSL_FLAG(std::string, tls_client_ca, "",
           "PEM file of the authorities that sign client certificates; if set, clients must show one, and the identity "
           "in it is "
           "the namespace of their sequences");
+ABSL_FLAG(std::string, clients, "",
+          "File that lists who may call, with which role and proved by what, one line each: IDENTITY ROLE[,ROLE] "
+          "sha256:HEX (of a bearer token), certificate:NAME or uid:NUMBER; followed when replaced; empty = all who can "
+          "connect");
 ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they go on with each other's mirostat and "
           "adaptive-p sequences; empty = a key of this process alone");
@@ -160,6 +164,7 @@ Config Fill() {
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
   config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  config.clients = absl::GetFlag(FLAGS_clients);
   config.stream_threads = absl::GetFlag(FLAGS_stream_threads);
   config.max_watchers = absl::GetFlag(FLAGS_max_watchers);
   config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
