@@ -6,9 +6,14 @@
 
 namespace sortition::devices::cuda {
 
+absl::Status CheckImage(std::span<const std::byte> image) {
+  if (!image.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError("this build has no CUDA kernels: it was made without nvcc");
+}
+
 absl::StatusOr<std::shared_ptr<Context>> Context::Create(const Api& api, const Hardware& hardware,
                                                          std::span<const std::byte> image) {
-  if (image.empty()) return absl::FailedPreconditionError("this build has no CUDA kernels: it was made without nvcc");
+  if (absl::Status status = CheckImage(image); !status.ok()) return status;
   std::shared_ptr<Context> context(new Context(api, hardware));
   if (absl::Status status = context->Open(image); !status.ok()) return status;
   return context;

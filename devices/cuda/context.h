@@ -14,6 +14,9 @@
 
 namespace sortition::devices::cuda {
 
+// FAILED_PRECONDITION if `image` is that of a build without nvcc.
+absl::Status CheckImage(std::span<const std::byte> image);
+
 // Thread-safe. It is the device's primary context, the one that other CUDA libraries of the process use, too.
 class Context {
  public:

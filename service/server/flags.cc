@@ -82,6 +82,9 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
           "A worker is asked to reopen its stream after this; 0 = never");
 ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
+ABSL_FLAG(
+    absl::Duration, max_queue_time, Limits().max_queue_time,
+    "A step whose rows would wait longer for a device is refused, with advice when to retry; 0 = none is for that");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
 ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
@@ -198,6 +201,7 @@ Config Fill() {
   limits.max_stream_age = absl::GetFlag(FLAGS_max_stream_age);
   limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
+  limits.max_queue_time = absl::GetFlag(FLAGS_max_queue_time);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
   limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
