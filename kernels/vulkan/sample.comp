@@ -59,9 +59,14 @@ void main() {
   Token winner;
   if (Has(kFlagGreedy)) {
     winner = First(max_key);
+    if (thread == 0u) outputs[row].first_token = winner.id;
   } else {
-    Filter(max_key);
-    winner = Race(max_key);
+    if (!Has(kFlagScore) || Has(kFlagProcessed | kFlagEntropy | kFlagKeptTokens)) Filter(max_key);
+    if (!Has(kFlagScore)) winner = Race(max_key);
+  }
+  if (Has(kFlagScore)) {
+    winner.id = g_row.given;
+    winner.key = KeyOf(g_row.given);
   }
   if (thread != 0u) return;
   outputs[row].token = winner.id;

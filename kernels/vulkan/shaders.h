@@ -12,8 +12,12 @@
 
 namespace sortition::kernels::vulkan {
 
-enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe };
-inline constexpr int kShaders = 5;
+enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe, kPlace, kList };
+inline constexpr int kShaders = 7;
+// Whether rows of every day need it; the others serve features.
+constexpr bool IsCommon(Shader shader) { return shader <= Shader::kDescribe; }
+// Whether a workgroup of its does a whole row, or a part of one.
+constexpr bool TakesWholeRows(Shader shader) { return shader >= Shader::kSample; }
 inline constexpr uint32_t kBindings = 6;
 
 // What a shader makes use of beyond Vulkan 1.1's core. The answers are the same.
@@ -29,7 +33,7 @@ const char* VariantName(Variant variant);
 // SPIR-V for Vulkan 1.1; the plain variant has no capability but Shader.
 std::span<const uint32_t> SpirV(Shader shader, Variant variant);
 // What the shaders have of features.h.
-inline constexpr Features kFeatures = kNoFeatures;
+inline constexpr Features kFeatures = kFeatureScore | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
 
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);

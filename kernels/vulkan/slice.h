@@ -37,6 +37,8 @@ class Slice {
   uint32_t patches() const { return patches_; }  // of the row that has most; 0: change.comp is not needed
   bool weighs() const { return weighs_; }        // weigh.comp is needed
   bool describes() const { return describes_; }  // describe.comp is needed
+  bool places() const { return places_; }        // place.comp is needed
+  bool lists() const { return lists_; }          // list.comp is needed
 
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
   void WriteInputs(RowInput* inputs) const;
@@ -54,6 +56,8 @@ class Slice {
   uint32_t patches_ = 0;
   bool weighs_ = false;
   bool describes_ = false;
+  bool places_ = false;
+  bool lists_ = false;
 };
 
 }  // namespace sortition::kernels::vulkan
