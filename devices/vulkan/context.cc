@@ -32,8 +32,9 @@ Workgroups Workgroups::For(const Hardware& hardware) {
 
 uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
   if (!kernels::vulkan::TakesWholeRows(shader)) return chunk;
+  const uint32_t tokens = kernels::vulkan::TokensOfThread(shader);
   uint32_t threads = row;
-  while (threads < long_row && kernels::vulkan::MaxVocabulary(threads) < vocabulary) threads *= 4;
+  while (threads < long_row && uint64_t{threads} * tokens < vocabulary) threads *= 4;
   return std::min(threads, long_row);
 }
 

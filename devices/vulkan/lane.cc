@@ -176,6 +176,7 @@ void Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
   for (uint32_t row = 0; row < slice->rows(); ++row) {
     CopySegments(rows[row], logits_.on_host<std::byte>() + size_t{16} * slice->inputs()[row].logits);
   }
+  slice->WriteDrafts(logits_.on_host<std::byte>());
   slice->WriteExtras(extras_.on_host<uint32_t>());
   slice->WriteInputs(inputs_.on_host<RowInput>());
 }
@@ -218,6 +219,7 @@ absl::Status Lane::Record(const Slice& slice) {
                {Shader::kChange, slice.patches() != 0, (slice.patches() + threads - 1) / threads, rows},
                {Shader::kWeigh, slice.weighs(), slice.chunks(), rows},
                {Shader::kSample, true, rows, 1},
+               {Shader::kVerify, slice.verifies(), rows, 1},
                {Shader::kDescribe, slice.describes(), rows, 2},
                {Shader::kPlace, slice.places(), rows, 2},
                {Shader::kList, slice.lists(), rows, 1}};

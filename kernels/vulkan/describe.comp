@@ -50,8 +50,7 @@ Mass OpenDistribution(u32 max_key) {
   if (g_raw) return MassOfChunks(kPartialRaw);
   ScaleFor(max_key);
   KeepSampled();
-  if (g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
-  return MassOfKept();
+  return MassOfSampled();
 }
 
 void main() {

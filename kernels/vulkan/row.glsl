@@ -43,15 +43,17 @@ u32 RawMaxima() { return Has(kFlagVisible) ? Area(KERNEL_RAW_MAXIMA(g_groups)) :
 
 // The row failed when it was read or changed.
 bool HasFailed() { return outputs[row].sent_error != kNone || outputs[row].changed_error != kNone; }
-// It has a token to answer. After sample.comp.
+// It has not, and has a live token. After sample.comp.
 bool IsSampled() { return !HasFailed() && outputs[row].max_key != kNone; }
 
-u32 SentBits(u32 id) {
-  if (g_row.dtype == kElementF32) return logits[4u * g_row.logits + id];
-  u32 pair = logits[4u * g_row.logits + (id >> 1)];
+// Element `id` of a tensor that begins at `begin`, in 16-byte units of the logits.
+u32 ElementBits(u32 begin, u32 dtype, u32 id) {
+  if (dtype == kElementF32) return logits[4u * begin + id];
+  u32 pair = logits[4u * begin + (id >> 1)];
   u32 element = (id & 1u) != 0u ? pair >> 16 : pair & 0xffffu;
-  return g_row.dtype == kElementF16 ? WidenF16(element) : WidenBf16(element);
+  return dtype == kElementF16 ? WidenF16(element) : WidenBf16(element);
 }
+u32 SentBits(u32 id) { return ElementBits(g_row.logits, g_row.dtype, id); }
 
 bool IsVisible(u32 id) { return (extras[g_row.visible + (id >> 5)] >> (id & 31u) & 1u) != 0u; }
 

@@ -46,6 +46,8 @@ uint32_t SharedBytes(Shader shader, uint32_t threads) {
       return kRest;
     case Shader::kSample:
       return 16 * threads + kBins + kRest;
+    case Shader::kVerify:
+      return 16 * threads + kRest;
     case Shader::kDescribe:
       return kBins + kRest;
     case Shader::kPlace:

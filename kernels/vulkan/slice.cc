@@ -2,7 +2,11 @@
 #include "kernels/vulkan/slice.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
 
+#include "kernels/check.h"
 #include "kernels/check_row.h"
 #include "kernels/law/row_law.h"
 #include "kernels/vulkan/extras.h"
@@ -24,6 +28,18 @@ uint32_t ElementOf(DType dtype) {
   __builtin_unreachable();
 }
 
+uint32_t FormOf(DraftDistribution::Form form) {
+  switch (form) {
+    case DraftDistribution::Form::kCertain:
+      return kDraftCertain;
+    case DraftDistribution::Form::kDense:
+      return kDraftDense;
+    case DraftDistribution::Form::kSparse:
+      return kDraftSparse;
+  }
+  __builtin_unreachable();
+}
+
 RowInput InputOf(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   RowInput input = {};
@@ -34,6 +50,7 @@ RowInput InputOf(const RowRequest& request) {
   if (HasExtras(request)) input.flags |= kFlagVisible;
   if (parameters.raw_logprob) input.flags |= kFlagRaw;
   if (request.task == RowTask::kScore) input.flags |= kFlagScore;
+  if (request.task == RowTask::kVerify) input.flags |= kFlagVerify;
   if (!parameters.greedy) {
     if (parameters.processed_logprob || parameters.kept_count) input.flags |= kFlagProcessed;
     if (parameters.entropy) input.flags |= kFlagEntropy;
@@ -56,7 +73,28 @@ RowInput InputOf(const RowRequest& request) {
   input.raw_top = std::min(parameters.raw_top, request.live_vocabulary);
   input.requested_count = uint32_t(request.requested.size());
   input.given = request.given;
+  input.draft_form = FormOf(request.draft.form);
+  input.draft_dtype = ElementOf(request.draft.dtype);
+  input.draft_count = uint32_t(request.draft.sparse_tokens.size());
   return input;
+}
+
+// Bytes of a tensor of the row's size, in whole quads.
+uint64_t TensorBytes(const RowRequest& request, DType dtype) {
+  return (uint64_t{request.live_vocabulary} * ElementBytes(dtype) + kQuadBytes - 1) / kQuadBytes * kQuadBytes;
+}
+
+RowError DraftErrorOf(uint32_t error) {
+  switch (error) {
+    case kDraftNoProbability:
+      return RowError::kDraftNoProbability;
+    case kDraftSum:
+      return RowError::kDraftSum;
+    case kDraftImpossible:
+      return RowError::kDraftImpossible;
+    default:
+      SORTITION_CHECK(false);
+  }
 }
 
 RowAnswer Failed(RowError error, uint32_t token) {
@@ -152,8 +190,11 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   const uint32_t groups = (request.live_vocabulary + law::kGroupSize - 1) / law::kGroupSize;
   Sizes sizes = sizes_;
   input.logits = uint32_t(sizes.logits / kQuadBytes);
-  sizes.logits +=
-      (uint64_t{request.live_vocabulary} * ElementBytes(request.dtype) + kQuadBytes - 1) / kQuadBytes * kQuadBytes;
+  sizes.logits += TensorBytes(request, request.dtype);
+  if ((input.flags & kFlagVerify) != 0 && input.draft_form == kDraftDense) {
+    input.draft = uint32_t(sizes.logits / kQuadBytes);
+    sizes.logits += TensorBytes(request, request.draft.dtype);
+  }
   input.visible = uint32_t(sizes.extras / 4);
   if (HasExtras(request)) sizes.extras += 4 * VisibleWords(request);
   input.patches = uint32_t(sizes.extras / 4);
@@ -166,6 +207,10 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   sizes.tops += uint64_t{8} * input.raw_top;
   input.requested = uint32_t(sizes.extras / 4);
   sizes.extras += uint64_t{4} * input.requested_count;
+  if ((input.flags & kFlagVerify) != 0 && input.draft_form == kDraftSparse) {
+    input.draft = uint32_t(sizes.extras / 4);
+    sizes.extras += uint64_t{8} * input.draft_count;
+  }
   if ((input.flags & kFlagProcessed) != 0) {
     input.processed_places = uint32_t(sizes.tops / 8);
     sizes.tops += uint64_t{8} * input.requested_count;
@@ -189,7 +234,10 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   const bool processed = (input.flags & kFlagProcessed) != 0;
   const bool raw = (input.flags & kFlagRaw) != 0;
   const bool whole_top_p = !request.parameters->greedy && input.top_k == 0 && input.top_p != 0;
-  weighs_ = weighs_ || raw || whole_top_p || (processed && input.top_k == 0);
+  const bool verifies = (input.flags & kFlagVerify) != 0;
+  const bool whole_sum = (processed || verifies) && input.top_k == 0;
+  weighs_ = weighs_ || raw || whole_top_p || whole_sum;
+  verifies_ = verifies_ || verifies;
   describes_ = describes_ || raw || processed;
   places_ = places_ || (input.requested_count != 0 && (raw || processed));
   lists_ = lists_ || (input.flags & (kFlagEntropy | kFlagKeptTokens)) != 0;
@@ -203,9 +251,24 @@ void Slice::WriteInputs(RowInput* inputs) const { std::copy(inputs_.begin(), inp
 void Slice::WriteExtras(uint32_t* extras) {
   for (uint32_t row = 0; row < rows(); ++row) {
     RowInput& input = inputs_[row];
-    std::ranges::copy(requests_[row]->requested, extras + input.requested);
+    const RowRequest& request = *requests_[row];
+    std::ranges::copy(request.requested, extras + input.requested);
+    if ((input.flags & kFlagVerify) != 0 && input.draft_form == kDraftSparse) {
+      std::ranges::copy(request.draft.sparse_tokens, extras + input.draft);
+      std::ranges::copy(request.draft.sparse_bits, extras + input.draft + input.draft_count);
+    }
     if ((input.flags & kFlagVisible) == 0) continue;
-    input.patch_count = WriteRowExtras(*requests_[row], extras + input.visible, extras + input.patches);
+    input.patch_count = WriteRowExtras(request, extras + input.visible, extras + input.patches);
+  }
+}
+
+void Slice::WriteDrafts(std::byte* logits) const {
+  for (uint32_t row = 0; row < rows(); ++row) {
+    const RowInput& input = inputs_[row];
+    if ((input.flags & kFlagVerify) == 0 || input.draft_form != kDraftDense) continue;
+    const RowRequest& request = *requests_[row];
+    std::memcpy(logits + size_t{input.draft} * kQuadBytes, request.draft.dense,
+                size_t{request.live_vocabulary} * ElementBytes(request.draft.dtype));
   }
 }
 
@@ -219,8 +282,12 @@ RowAnswer Slice::AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t
   }
   if (output.changed_error != kNone) return Failed(RowError::kLogitTooLarge, output.changed_error);
   if (output.max_key == kNone) return Failed(RowError::kNoLiveToken, 0);
+  if ((input.flags & kFlagVerify) != 0 && output.draft_error != kNone) {
+    return Failed(DraftErrorOf(output.draft_error), output.draft_error_token);
+  }
   RowAnswer answer;
   answer.token = output.token;
+  answer.accepted = output.accepted == 1;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer.kept = output.kept;
   if (parameters.greedy) {
     DescribeGreedy(request, output, &answer);

@@ -39,10 +39,13 @@ class Slice {
   bool describes() const { return describes_; }  // describe.comp is needed
   bool places() const { return places_; }        // place.comp is needed
   bool lists() const { return lists_; }          // list.comp is needed
+  bool verifies() const { return verifies_; }    // verify.comp is needed
 
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
   void WriteInputs(RowInput* inputs) const;
   void WriteExtras(uint32_t* extras);
+  // Adds drafters' dense probabilities to the logits.
+  void WriteDrafts(std::byte* logits) const;
 
   // What the device's output says of a row.
   RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const;
@@ -58,6 +61,7 @@ class Slice {
   bool describes_ = false;
   bool places_ = false;
   bool lists_ = false;
+  bool verifies_ = false;
 };
 
 }  // namespace sortition::kernels::vulkan
