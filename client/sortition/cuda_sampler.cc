@@ -13,7 +13,7 @@ Status CudaSampler::Create(int device, const CudaLimits& limits, std::unique_ptr
   if (!hardware.ok()) return ToPublic(hardware.status());
   for (const devices::cuda::Hardware& one : *hardware) {
     if (int(one.index) != device) continue;
-    auto context = devices::cuda::Context::Create(*api, one, kernels::cuda::Image());
+    auto context = devices::cuda::Context::Create(*api, one, kernels::cuda::CompiledImages());
     if (!context.ok()) return ToPublic(context.status());
     auto state = State::Create(*std::move(context), limits);
     if (!state.ok()) return ToPublic(state.status());

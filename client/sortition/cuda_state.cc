@@ -173,7 +173,7 @@ absl::Status CudaSampler::State::SetPatches(uint32_t row, std::span<const kernel
 
 RowInput CudaSampler::State::InputOf(uint32_t index) const {
   const Row& row = rows_[index];
-  RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary);
+  RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, false);
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
@@ -198,10 +198,10 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (!current.status().ok()) return current.status();
   Stage& stage = stages_[next_stage_++ % stages_.size()];
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventSynchronize(stage.done));
-  weighs_ = false;
+  needed_ = {};
   for (uint32_t row = 0; row < batch_.rows; ++row) {
     const RowInput input = InputOf(row);
-    weighs_ = weighs_ || kernels::cuda::NeedsWeights(input);
+    needed_ |= kernels::cuda::NeededBy(input);
     std::memcpy(stage.memory + sizeof(RowInput) * row, &input, sizeof(input));
   }
   SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyHtoDAsync(memory_, stage.memory, sizeof(RowInput) * batch_.rows, stream));
@@ -235,7 +235,7 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
       batch_.rows, kernels::cuda::GroupsOf(batch_.vocabulary), context_->hardware().multiprocessors);
   view.chunk_groups = geometry.chunk_groups;
-  return context_->Launch(view, batch_.rows, geometry.chunks, weighs_, stream);
+  return context_->Launch(view, batch_.rows, geometry.chunks, needed_, stream);
 }
 
 absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers) {
@@ -251,11 +251,12 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
                                  MemcpyDtoHAsync(outputs.data(), memory_ + OutputsOffset(), outputs.size(), stream));
   SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
   for (uint32_t row = 0; row < answers.size(); ++row) {
-    RowOutput output;
-    std::memcpy(&output, outputs.data() + sizeof(RowOutput) * row, sizeof(output));
     const std::byte* const tops = outputs.data() + (TopsOffset() - OutputsOffset()) + TopsBytes() * 2 * row;
-    answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, output, reinterpret_cast<const TopToken*>(tops),
-                                           reinterpret_cast<const TopToken*>(tops + TopsBytes()));
+    kernels::cuda::RowResult result;
+    result.output = reinterpret_cast<const RowOutput*>(outputs.data()) + row;
+    result.raw_top = reinterpret_cast<const TopToken*>(tops);
+    result.processed_top = reinterpret_cast<const TopToken*>(tops + TopsBytes());
+    answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
   }
   return absl::OkStatus();
 }

@@ -71,7 +71,7 @@ struct CudaSampler::State {
   CudaBatch batch_;
   std::vector<Row> rows_;
   bool is_uploaded_ = false;
-  bool weighs_ = false;  // as uploaded
+  kernels::cuda::LaterKernels needed_;  // as uploaded
 };
 
 }  // namespace sortition

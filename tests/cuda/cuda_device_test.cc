@@ -26,7 +26,7 @@ using testing::FakeCudaDriver;
 using ::testing::HasSubstr;
 
 std::unique_ptr<CudaDevice> StartOn(const FakeCudaDriver& driver, CudaDeviceOptions options = {}) {
-  options.image = FakeCudaDriver::Image();
+  options.images = FakeCudaDriver::Images();
   const cuda::Api api = driver.api();
   const auto hardware = cuda::FindHardware(api);
   if (!hardware.ok()) ADD_FAILURE() << hardware.status();
@@ -173,9 +173,9 @@ TEST(CudaDevice, WhatKeepsItFromStarting) {
   const cuda::Api api = driver.api();
   const cuda::Hardware hardware = cuda::FindHardware(api)->at(0);
   CudaDeviceOptions options;
-  options.image = {};
+  options.images = {};
   EXPECT_THAT(std::string(CudaDevice::Start(api, hardware, options).status().message()), HasSubstr("without nvcc"));
-  options.image = FakeCudaDriver::Image();
+  options.images = FakeCudaDriver::Images();
   for (const auto& [function, error, code] :
        {std::tuple{"ModuleLoadData", Result::kUnsupportedPtxVersion, absl::StatusCode::kFailedPrecondition},
         {"DevicePrimaryCtxRetain", Result::kOutOfMemory, absl::StatusCode::kResourceExhausted},

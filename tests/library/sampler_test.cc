@@ -72,7 +72,7 @@ class CudaLibrary : public ::testing::Test {
   std::unique_ptr<CudaSampler> Create(const CudaLimits& limits) {
     const devices::cuda::Api api = driver_.api();
     const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
-    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Image());
+    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Images());
     if (!context.ok()) ADD_FAILURE() << context.status();
     auto state = CudaSampler::State::Create(*std::move(context), limits);
     if (!state.ok()) ADD_FAILURE() << state.status();
