@@ -19,6 +19,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
        "a worker is asked to reopen its stream after this; 0 = never"},
       {"max_step_rows", limits.max_step_rows, "rows", "of one step"},
       {"max_queued_rows", limits.max_queued_rows, "rows", "waiting for a device, all streams together"},
+      {"max_queue_time", milliseconds(limits.max_queue_time), "milliseconds",
+       "a step that would wait longer for a device is refused; 0 = none is for that"},
       {"max_vocabulary", limits.max_vocabulary, "tokens", "width of a row"},
       {"stream_masks", limits.stream_masks, "masks", "uploaded on one stream"},
       {"stream_mask_bytes", limits.stream_mask_bytes, "bytes", "of the masks uploaded on one stream"},

@@ -23,6 +23,8 @@ struct Limits {
   uint32_t max_step_rows = 1024;
   uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
+  // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
+  absl::Duration max_queue_time = absl::Milliseconds(250);
   absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
 
   // Masks.

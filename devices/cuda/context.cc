@@ -6,10 +6,14 @@
 
 namespace sortition::devices::cuda {
 
+absl::Status CheckImages(const kernels::cuda::Images& images) {
+  if (!images.sample.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError("this build has no CUDA kernels: it was made without nvcc");
+}
+
 absl::StatusOr<std::shared_ptr<Context>> Context::Create(const Api& api, const Hardware& hardware,
                                                          const kernels::cuda::Images& images) {
-  if (images.sample.empty())
-    return absl::FailedPreconditionError("this build has no CUDA kernels: it was made without nvcc");
+  if (absl::Status status = CheckImages(images); !status.ok()) return status;
   std::shared_ptr<Context> context(new Context(api, hardware));
   if (absl::Status status = context->Open(images); !status.ok()) return status;
   return context;

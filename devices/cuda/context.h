@@ -14,6 +14,9 @@
 
 namespace sortition::devices::cuda {
 
+// FAILED_PRECONDITION if the images are those of a build without nvcc.
+absl::Status CheckImages(const kernels::cuda::Images& images);
+
 // Thread-safe. It is the device's primary context, the one that other CUDA libraries of the process use, too.
 class Context {
  public:

@@ -5,8 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/batch/admission.h"
 
 namespace sortition::service {
 
@@ -26,9 +28,12 @@ namespace {
 class Deliveries {
  public:
   void Add(std::shared_ptr<PendingStep> step, RowOutcome outcome) {
-    // Rows of one step lie together almost always.
-    if (steps_.empty() || steps_.back().step != step) steps_.push_back({std::move(step), {}});
-    steps_.back().outcomes.push_back(std::move(outcome));
+    // The rows of a client who is alone lie together.
+    if (steps_.empty() || steps_[last_].step != step) {
+      last_ = places_.try_emplace(step.get(), steps_.size()).first->second;
+      if (last_ == steps_.size()) steps_.push_back({std::move(step), {}});
+    }
+    steps_[last_].outcomes.push_back(std::move(outcome));
   }
   void Send() {
     for (auto& [step, outcomes] : steps_) step->Deliver(std::move(outcomes));
@@ -41,6 +46,8 @@ class Deliveries {
     std::vector<RowOutcome> outcomes;
   };
   std::vector<OfStep> steps_;
+  absl::flat_hash_map<const PendingStep*, size_t> places_;  // in steps_
+  size_t last_ = 0;
 };
 
 }  // namespace
@@ -64,12 +71,9 @@ Batcher::~Batcher() {
 std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
   {
     absl::MutexLock lock(&mutex_);
-    if (queue_.rows() + rows.size() > limits_.max_queued_rows) {
-      return Refusal{Reason::kOverloaded, "step", absl::StrCat("max_queued_rows ", limits_.max_queued_rows),
-                     absl::StrCat(queue_.rows(), " rows are waiting for a device"), absl::Milliseconds(20)};
-    }
+    if (auto refusal = WhyNotAdmitted(limits_, queue_, router_, *step, rows, clock_.Now())) return refusal;
     undelivered_rows_ += static_cast<uint32_t>(rows.size());
-    for (QueuedRow& row : rows) queue_.Add({step, std::move(row), step->priority, next_number_++, 0});
+    for (QueuedRow& row : rows) queue_.Add({step, std::move(row), step->client, step->priority, next_number_++});
   }
   Dispatch();
   return std::nullopt;

@@ -2,9 +2,11 @@
 // waits for a fuller batch.
 //
 // Batches are open while no device is to have them: rows that arrive join them (row_queue.h). When the router chooses a
-// device for one it closes, highest priority first and oldest first within a priority. Where its device fails, or gives
-// a wrong answer, the device leaves the pool until it has proved itself again, and the batch's rows take their old
-// places in the queue, for another device.
+// device for one it closes, highest priority first and with a share for each client within a priority. Where its device
+// fails, or gives a wrong answer, the device leaves the pool until it has proved itself again, and the batch's rows
+// take their old places in the queue, for another device.
+//
+// What would wait for too long is refused at once (admission.h).
 #pragma once
 
 #include <atomic>
@@ -53,6 +55,7 @@ class PendingStep {
 
   absl::Time deadline = absl::InfiniteFuture();  // rows not started by then get DEADLINE_PASSED
   int32_t priority = 0;
+  Client client;
   absl::Time arrived;
 
  private:
@@ -83,8 +86,8 @@ class Batcher {
   // Waits until every row has been delivered and every proof has ended.
   ~Batcher();
 
-  // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue. Rows of a step that
-  // was taken are delivered through `step`, maybe before Submit returns.
+  // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue or would wait in it
+  // for too long. Rows of a step that was taken are delivered through `step`, maybe before Submit returns.
   std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   // Answers the queued rows of steps that were cancelled or have passed their deadline, without waiting for a device to

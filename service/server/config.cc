@@ -65,6 +65,7 @@ absl::Status ValidateRanges(const Config& config) {
   const DurationRange durations[] = {
       {"drain_grace", config.drain_grace, absl::ZeroDuration(), absl::Hours(24)},
       {"stalled_write", limits.stalled_write, absl::Milliseconds(100), absl::Hours(24)},
+      {"max_queue_time", limits.max_queue_time, absl::ZeroDuration(), absl::Hours(1)},
       {"max_stream_age", limits.max_stream_age, absl::ZeroDuration(), absl::Hours(24 * 365)},
       {"replay_guard", limits.replay_guard, absl::ZeroDuration(), absl::Minutes(10)},
       {"ring_spin", config.ring_spin, absl::ZeroDuration(), absl::Seconds(1)},

@@ -39,6 +39,7 @@ struct Config {
   std::string tls_certificate;
   std::string tls_key;
   std::string tls_client_ca;
+  std::string clients;  // file that lists who may call (client_list.h); empty = all who can connect
 
   // File of the key under which sampler checkpoints are sealed, which replicas share; empty = one of this process
   // alone.

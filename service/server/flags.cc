@@ -50,6 +50,10 @@ ABSL_FLAG(std::string, tls_client_ca, "",
           "PEM file of the authorities that sign client certificates; if set, clients must show one, and the identity "
           "in it is "
           "the namespace of their sequences");
+ABSL_FLAG(std::string, clients, "",
+          "File that lists who may call, with which role and proved by what, one line each: IDENTITY ROLE[,ROLE] "
+          "sha256:HEX (of a bearer token), certificate:NAME or uid:NUMBER; followed when replaced; empty = all who can "
+          "connect");
 ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they go on with each other's mirostat and "
           "adaptive-p sequences; empty = a key of this process alone");
@@ -74,6 +78,9 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
           "A worker is asked to reopen its stream after this; 0 = never");
 ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
+ABSL_FLAG(
+    absl::Duration, max_queue_time, Limits().max_queue_time,
+    "A step whose rows would wait longer for a device is refused, with advice when to retry; 0 = none is for that");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
 ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
@@ -160,6 +167,7 @@ Config Fill() {
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
   config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  config.clients = absl::GetFlag(FLAGS_clients);
   config.stream_threads = absl::GetFlag(FLAGS_stream_threads);
   config.max_watchers = absl::GetFlag(FLAGS_max_watchers);
   config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
@@ -176,6 +184,7 @@ Config Fill() {
   limits.max_stream_age = absl::GetFlag(FLAGS_max_stream_age);
   limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
+  limits.max_queue_time = absl::GetFlag(FLAGS_max_queue_time);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
   limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/server/credentials.h"
+#include "service/server/user_acceptors.h"
 
 namespace sortition::server {
 namespace {
@@ -84,35 +85,55 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const Co
 
 }  // namespace
 
-Server::Server(const Config& config, service::Engine* engine, Log* log)
+Server::Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log)
     : config_(config),
       engine_(*engine),
       log_(*log),
-      streams_(config, engine, log),
-      information_(config, engine, [this] { return streams_.streams(); }) {}
+      authorization_(std::move(authorization)),
+      streams_(config, authorization_.get(), engine, log),
+      information_(config, authorization_.get(), engine, [this] { return streams_.streams(); }) {}
 
 Server::~Server() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, service::Engine* engine, Log* log) {
   EnableHealthAndReflection();
-  std::unique_ptr<Server> server(new Server(config, engine, log));
+  auto authorization = Authorization::Read(config.clients, log);
+  if (!authorization.ok()) return authorization.status();
+  std::unique_ptr<Server> server(new Server(config, *std::move(authorization), engine, log));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
+}
+
+absl::StatusOr<std::unique_ptr<ListenSocket>> Server::BindSocket(const std::string& address, int type) const {
+  const auto parsed = ListenAddress::Parse(address);
+  if (!parsed.ok()) return parsed.status();
+  auto socket = ListenSocket::Bind(*parsed, type);
+  if (socket.ok() && parsed->is_unix() && authorization_->lists_users()) {
+    if (absl::Status status = (*socket)->OpenToAllUsers(); !status.ok()) return status;
+  }
+  return socket;
 }
 
 absl::StatusOr<AcceptLoop::Listener> Server::Bind(
     const std::string& address, grpc::ServerBuilder* builder,
     const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const {
-  const auto parsed = ListenAddress::Parse(address);
-  if (!parsed.ok()) return parsed.status();
-  auto socket = ListenSocket::Bind(*parsed);
+  auto socket = BindSocket(address, SOCK_STREAM);
   if (!socket.ok()) return socket.status();
-  // A Unix socket is guarded by the mode of its path.
-  const auto credentials = parsed->is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
+  const int listener = (*socket)->fd();
+  if ((*socket)->address().is_unix() && authorization_->has_list()) {
+    auto acceptors = std::make_shared<UserAcceptors>(builder);
+    return AcceptLoop::Listener{std::move(*socket), [this, acceptors, listener](service::Descriptor connection) {
+                                  const uid_t user = UserOfPeer(connection.get());
+                                  if (acceptors->Take(user, listener, std::move(connection))) return;
+                                  log_.Write(LogLevel::kWarning, "connection_refused",
+                                             {{"error", "processes of too many users have connected"}});
+                                }};
+  }
+  // Without a list of clients all who may connect to a Unix socket are the same.
+  const auto credentials = (*socket)->address().is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
   using Builder = grpc::ServerBuilder::experimental_type;
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
       builder->experimental().AddExternalConnectionAcceptor(Builder::ExternalConnectionType::FROM_FD, credentials);
-  const int listener = (*socket)->fd();
   return AcceptLoop::Listener{std::move(*socket), [acceptor, listener](service::Descriptor connection) {
                                 grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
                                 parameters.listener_fd = listener;
@@ -122,13 +143,12 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(
 }
 
 absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
-  auto address = ListenAddress::Parse(config_.memory_listen);
-  if (!address.ok()) return address.status();
-  auto socket = ListenSocket::Bind(*address, SOCK_SEQPACKET);
+  auto socket = BindSocket(config_.memory_listen, SOCK_SEQPACKET);
   if (!socket.ok()) return socket.status();
   // Workers may run in another folder.
-  engine_.regions().SetAddress(absl::StrCat("unix:", std::filesystem::absolute(address->unix_path()).string()));
-  memory_server_.emplace(config_, &engine_, &log_);
+  engine_.regions().SetAddress(
+      absl::StrCat("unix:", std::filesystem::absolute((*socket)->address().unix_path()).string()));
+  memory_server_.emplace(config_, authorization_.get(), &engine_, &log_);
   return AcceptLoop::Listener{std::move(*socket),
                               [this](service::Descriptor connection) { memory_server_->Take(std::move(connection)); }};
 }
@@ -170,7 +190,8 @@ absl::Status Server::Listen() {
   if (server_ == nullptr) return NotStarted();
   SetServing(*server_);
   streams_.Start();
-  accept_loop_.emplace(std::move(listeners), &log_);
+  accept_loop_.emplace(
+      std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, &log_);
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "service/engine.h"
 #include "service/server/accept_loop.h"
+#include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "service/server/information_service.h"
 #include "service/server/listen_address.h"
@@ -45,8 +46,10 @@ class Server {
   void Stop();
 
  private:
-  Server(const Config& config, service::Engine* engine, Log* log);
+  Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log);
   absl::Status Listen();
+  // A Unix socket for whoever may connect.
+  absl::StatusOr<std::unique_ptr<ListenSocket>> BindSocket(const std::string& address, int type) const;
   absl::StatusOr<AcceptLoop::Listener> Bind(const std::string& address, grpc::ServerBuilder* builder,
                                             const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const;
 
@@ -55,6 +58,7 @@ class Server {
   const Config config_;
   service::Engine& engine_;
   Log& log_;
+  const std::unique_ptr<Authorization> authorization_;
   StreamSet streams_;
   InformationService information_;
   std::unique_ptr<grpc::Server> server_;

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/synchronization/mutex.h"
 #include "service/request/open_request.h"
 #include "service/request/payload_view.h"
@@ -92,6 +93,7 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   const std::string name_space_;
   const std::shared_ptr<SessionSink> sink_;
   const uint64_t stream_id_;
+  const uint64_t client_number_ = absl::HashOf(name_space_);  // by which devices are shared out
 
   // Touched by OnFrame's thread alone. The name of the worker session is set before the first step and then stays, so
   // that answers may read it.

@@ -86,6 +86,28 @@ TEST_F(SortitionctlTest, HealthIsOneLineAService) {
                                            "sortition.v1.InformationService +SERVING\n$"));
 }
 
+// The digest is that of `operators-token`.
+TEST(SortitionctlTokenTest, EveryCommandShowsTheTokenOfItsFile) {
+  const std::string clients = ::testing::TempDir() + "token-clients";
+  const std::string token = ::testing::TempDir() + "token";
+  WriteFile(clients, "operator sample sha256:ac90208e65ca394da5801030b895c631689ae9b24bd1f302ec5acce041bfe130\n");
+  WriteFile(token, "operators-token\n");
+  const auto server = StartServer({"--clients=" + clients});
+  const std::string row = ::testing::TempDir() + "token-row.f32";
+  WriteFile(row, std::string(64, '\0'));
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"info"}, {"watch", "--count=1"}, {"sample", row, "--dtype=f32", "--position=0", "--timeout=2s"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--server=" + server->address());
+    const Ended refused = RunProgram(SORTITIONCTL, arguments);
+    EXPECT_NE(refused.code, 0);
+    EXPECT_THAT(refused.output, HasSubstr("a bearer token or a client certificate is needed"));
+    arguments.push_back("--token_file=" + token);
+    const Ended served = RunProgram(SORTITIONCTL, arguments);
+    EXPECT_EQ(served.code, 0) << served.output;
+  }
+}
+
 TEST_F(SortitionctlTest, WatchPrintsAsManyLinesAsAskedFor) {
   const Ended watch = Run({"watch", "--count=3", "--interval=100ms"});
   EXPECT_EQ(watch.code, 0) << watch.output;

@@ -1,0 +1,103 @@
+// Two levels of turns over the streams' own queues.
+#include "service/batch/fair_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr uint64_t kRowWork = 32 << 10;
+
+void Count(Backlog* backlog, uint64_t work) {
+  ++backlog->rows;
+  backlog->work += work;
+}
+
+void Uncount(Backlog* backlog, uint64_t work) {
+  --backlog->rows;
+  backlog->work -= work;
+}
+
+}  // namespace
+
+uint64_t WorkOf(const devices::DeviceRow& row) { return kRowWork + BytesOf(row); }
+
+uint64_t Standing::WorkAhead() const {
+  return std::min({all.work, name_spaces * name_space.work, name_spaces * streams * stream.work});
+}
+
+void FairQueue::Add(WaitingRow row) {
+  const uint64_t work = WorkOf(row.row.row);
+  Count(&all_, work);
+  if (row.attempts > 0) {
+    const auto place = std::upper_bound(again_.begin(), again_.end(), row.number,
+                                        [](uint64_t number, const WaitingRow& other) { return number < other.number; });
+    again_.insert(place, std::move(row));
+    return;
+  }
+  NameSpace& name_space = name_spaces_.Join(row.client.name_space);
+  Count(&name_space.backlog, work);
+  Stream& stream = name_space.streams.Join(row.client.stream);
+  Count(&stream.backlog, work);
+  SORTITION_CHECK(stream.rows.empty() || stream.rows.back().number < row.number);
+  stream.rows.push_back(std::move(row));
+}
+
+const WaitingRow& FairQueue::front() const {
+  return again_.empty() ? name_spaces_.front().streams.front().rows.front() : again_.front();
+}
+
+WaitingRow FairQueue::Take() {
+  if (!again_.empty()) {
+    WaitingRow row = std::move(again_.front());
+    again_.pop_front();
+    Uncount(&all_, WorkOf(row.row.row));
+    return row;
+  }
+  NameSpace& name_space = name_spaces_.front();
+  Stream& stream = name_space.streams.front();
+  WaitingRow row = std::move(stream.rows.front());
+  stream.rows.pop_front();
+  const uint64_t work = WorkOf(row.row.row);
+  for (Backlog* backlog : {&all_, &name_space.backlog, &stream.backlog}) Uncount(backlog, work);
+  name_space.streams.Charge(work);
+  name_spaces_.Charge(work);
+  return row;
+}
+
+void FairQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
+  std::erase_if(again_, [&](WaitingRow& row) {
+    const uint64_t work = WorkOf(row.row.row);
+    if (!is_out(row)) return false;
+    Uncount(&all_, work);
+    return true;
+  });
+  name_spaces_.ForEach([&](NameSpace& name_space) {
+    name_space.streams.ForEach([&](Stream& stream) {
+      std::erase_if(stream.rows, [&](WaitingRow& row) {
+        const uint64_t work = WorkOf(row.row.row);
+        if (!is_out(row)) return false;
+        for (Backlog* backlog : {&all_, &name_space.backlog, &stream.backlog}) Uncount(backlog, work);
+        return true;
+      });
+    });
+  });
+}
+
+Standing FairQueue::StandingOf(const Client& client) const {
+  Standing standing;
+  standing.all = all_;
+  const NameSpace* const name_space = name_spaces_.Find(client.name_space);
+  standing.name_spaces = name_spaces_.size() + (name_space == nullptr ? 1 : 0);
+  if (name_space == nullptr) return standing;
+  standing.name_space = name_space->backlog;
+  const Stream* const stream = name_space->streams.Find(client.stream);
+  standing.streams = name_space->streams.size() + (stream == nullptr ? 1 : 0);
+  if (stream != nullptr) standing.stream = stream->backlog;
+  return standing;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,71 @@
+// Rows of one kind and priority, in an order that gives each client its share.
+//
+// Namespaces share devices equally, and the streams of a namespace share what it gets. Shares are of work, a row's
+// bytes and something for the row itself, so that neither many small rows nor few large ones get more. Within a stream
+// the oldest row goes first. Rows that come back because a device failed them go before all others, and cost nothing
+// again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "service/batch/turns.h"
+#include "service/batch/waiting_row.h"
+
+namespace sortition::service {
+
+// What waits.
+struct Backlog {
+  uint32_t rows = 0;
+  uint64_t work = 0;
+};
+
+// What of it concerns a client.
+struct Standing {
+  Backlog all;
+  Backlog name_space;
+  Backlog stream;
+  uint64_t name_spaces = 1;  // that take turns, its own among them
+  uint64_t streams = 1;      // the same within its namespace
+
+  // At most so much is done before the client's next row is: what waits in all, or as many turns of every other as it
+  // has rows waiting before it.
+  uint64_t WorkAhead() const;
+};
+
+// Of a row, in bytes: as long as a CPU core needs for the row beside its bytes, it could have read this many.
+uint64_t WorkOf(const devices::DeviceRow& row);
+
+// Not thread-safe. Add and Take cost O(log clients).
+class FairQueue {
+ public:
+  // Rows of a stream come in the order of their numbers, but for those that have been tried before.
+  void Add(WaitingRow row);
+  bool empty() const { return all_.rows == 0; }
+  uint32_t rows() const { return all_.rows; }
+  const WaitingRow& front() const;
+  WaitingRow Take();
+  // Takes out the rows of which `is_out` says so; it may move from them.
+  void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
+
+  Standing StandingOf(const Client& client) const;
+
+ private:
+  struct Stream {
+    Backlog backlog;
+    std::deque<WaitingRow> rows;
+    bool empty() const { return rows.empty(); }
+  };
+  struct NameSpace {
+    Backlog backlog;
+    Turns<Stream> streams;
+    bool empty() const { return backlog.rows == 0; }
+  };
+
+  Backlog all_;
+  Turns<NameSpace> name_spaces_;
+  std::deque<WaitingRow> again_;  // by number
+};
+
+}  // namespace sortition::service
