@@ -37,7 +37,11 @@ std::unique_ptr<CudaDevice> StartOn(const FakeCudaDriver& driver, CudaDeviceOpti
 
 struct Rows {
   explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
-    for (int i = 0; i < count; ++i) rows.push_back(std::make_unique<RandomRow>(seed + uint64_t(i), vocabulary));
+    for (int i = 0; i < count; ++i) {
+      const auto options = i % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+      rows.push_back(std::make_unique<RandomRow>(seed + uint64_t(i), vocabulary, options));
+      if (i % 3 == 2) rows.back()->AskForMore();
+    }
   }
 
   std::vector<DeviceRow> Batch() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/slice.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
@@ -211,7 +212,9 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   Batch batch;
   for (uint64_t seed = 0; seed < testing::Scaled(24); ++seed) {
-    rows.push_back(std::make_unique<RandomRow>(3'000'000 + seed, 5000));
+    const RowOptions options = seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained;
+    rows.push_back(std::make_unique<RandomRow>(3'000'000 + seed, 5000, options));
+    if (seed % 4 == 3) rows.back()->AskForMore();
     batch.AddRow(rows.back()->request());
   }
   batch.Lay();
@@ -228,7 +231,8 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
 TEST(CudaKernel, LogprobsAreTheHosts) {
   uint64_t compared = 0;
   for (uint64_t seed = 0; seed < 60 + testing::Scaled(140); ++seed) {
-    const RandomRow row(4'000'000 + seed, 300);
+    RandomRow row(4'000'000 + seed, 300, seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained);
+    if (seed % 4 == 3) row.AskForMore();
     const RowParameters& parameters = *row.request().parameters;
     Batch batch;
     batch.AddRow(row.request());
@@ -244,7 +248,8 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
     };
     if (parameters.raw_logprob) expect_equal(answer.raw, 1, batch.output(0).raw, batch.raw_top(0));
     if (parameters.processed_logprob) {
-      expect_equal(answer.processed, parameters.temperature, batch.output(0).processed, batch.processed_top(0));
+      expect_equal(answer.processed, law::ProcessedTemperature(parameters, answer), batch.output(0).processed,
+                   batch.processed_top(0));
     }
   }
   EXPECT_GE(compared, 500u);
