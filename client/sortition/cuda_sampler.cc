@@ -30,6 +30,9 @@ Status CudaSampler::Bind(const CudaBatch& batch) { return ToPublic(state_->Bind(
 Status CudaSampler::SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise) {
   return ToPublic(state_->SetRow(row, parameters, noise));
 }
+Status CudaSampler::SetSamplerState(uint32_t row, uint64_t state) {
+  return ToPublic(state_->SetSamplerState(row, state));
+}
 Status CudaSampler::SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches) {
   return ToPublic(state_->SetPatches(row, patches));
 }

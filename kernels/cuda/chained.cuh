@@ -72,7 +72,8 @@ __device__ __noinline__ void SampleChained(const Row& row, const BatchView& batc
   if (Thread() == 0) row.state.raw_sum = 0;
   if (FailsByDraft(row, batch)) return;
   const u32 max_key = row.state.max_key;
-  Chain chain = {row, OpenOwnView(row), max_key, kLastLive, 0, PlainShape(KeyBits(max_key)), 0};
+  const u64 before = ask.sampler_state_at != nullptr ? *ask.sampler_state_at : ask.sampler_state;
+  Chain chain = {row, OpenOwnView(row), max_key, kLastLive, 0, PlainShape(KeyBits(max_key)), 0, before};
   RunStages(chain);
 
   Sums sums = {0, 0, 0};
@@ -81,7 +82,10 @@ __device__ __noinline__ void SampleChained(const Row& row, const BatchView& batc
   const u32 token = TokenOf(chain, sums, &accepted);
   Answer(row, batch, token);
   const u64 state = NextState(chain, token, sums.weights);
-  if (Thread() == 0) *ask.output = {state, {sums.weights, sums.others}, chain.temperature, accepted};
+  if (Thread() == 0) {
+    *ask.output = {state, {sums.weights, sums.others}, chain.temperature, accepted};
+    if (ask.sampler_state_at != nullptr) *ask.sampler_state_at = state;
+  }
   DescribeChained(chain, token, sums);
   if (row.Has(kFlagRaw)) DescribeRawOfChained(row, token, raw_sum);
   AnswerLogprob(row, batch);

@@ -15,6 +15,7 @@ struct Chain {
   u32 listed;   // so many, in order, in the list; 0: not listed. Then the list alone says what is kept.
   Shape shape;
   u32 temperature;  // Q8.24, of dynamic temperature
+  u64 state;        // of the sampler that goes on from step to step
 };
 
 // The largest keys of groups, which a chain may change: the raw row keeps its own.

@@ -88,6 +88,7 @@ struct ChainedInput {
   TokenBits* kept = nullptr;          // in no order, with room for all; null: not wanted
   struct ChainedOutput* output = nullptr;
   uint64_t sampler_state = 0;
+  uint64_t* sampler_state_at = nullptr;  // where it stands when the kernel runs, and is left for the next step; or null
   DraftInput draft;
   bool sums_entropy = false;
 };

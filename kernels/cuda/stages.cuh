@@ -103,15 +103,13 @@ __device__ __noinline__ void KeepMirostat1(Chain& chain, u32 m) {
   terms = SumOfAll(shared, terms);
   squares = SumOfAll(shared, squares);
   if (CountOfAll(shared, steps) == 0) return KeepFirst(chain, 1);
-  const ChainedInput& ask = *shared.input.chained;
-  KeepFirst(chain, MirostatTokens(FallOff(terms, squares), ask.sampler_state, shared.input.vocabulary));
+  KeepFirst(chain, MirostatTokens(FallOff(terms, squares), chain.state, shared.input.vocabulary));
 }
 
 __device__ __noinline__ void ApplyStage(Chain& chain, const Stage& stage) {
   const u32 a = stage.operands[0];
   const u32 b = stage.operands[1];
   const u32 c = stage.operands[2];
-  const u64 state = chain.row.shared.input.chained->sampler_state;
   switch (stage.kind) {
     case StageKind::kTemperature:
       return SetTemperature(chain, {a, i32(b), c});
@@ -152,10 +150,10 @@ __device__ __noinline__ void ApplyStage(Chain& chain, const Stage& stage) {
     case StageKind::kMirostat1:
       return KeepMirostat1(chain, c);
     case StageKind::kMirostat2:
-      return KeepWithin(chain, MirostatBound(SumOfKept(chain), state));
+      return KeepWithin(chain, MirostatBound(SumOfKept(chain), chain.state));
     case StageKind::kAdaptiveP:
       chain.shape.share = ShareOf(SumOfKept(chain));
-      chain.shape.target = AdaptedTarget(a, Low(state));
+      chain.shape.target = AdaptedTarget(a, Low(chain.state));
       chain.shape.is_adapted = true;
       return;
   }
@@ -177,13 +175,13 @@ __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
   const ChainedInput& ask = *chain.row.shared.input.chained;
   if (!KeepsState(ask)) return 0;
   const u32 key = KeyIn(chain.row, chain.view, token);
-  if (key == 0 || !IsKept(chain, RankOf(key, token))) return ask.sampler_state;
+  if (key == 0 || !IsKept(chain, RankOf(key, token))) return chain.state;
   const Stage& stage = ask.stages[ask.stage_count - 1];
   const u32 t = Distance(BitsOf(key, chain.shape), chain.shape.scale);
   if (stage.kind != StageKind::kAdaptiveP) {
-    return NextMu(ask.sampler_state, sum, t, stage.operands[0], stage.operands[1]);
+    return NextMu(chain.state, sum, t, stage.operands[0], stage.operands[1]);
   }
-  return NextAverage(Low(ask.sampler_state), ProbabilityOf(Weight(t), chain.shape.share), stage.operands[1]);
+  return NextAverage(Low(chain.state), ProbabilityOf(Weight(t), chain.shape.share), stage.operands[1]);
 }
 
 // The temperature that still divides the processed distribution's logits.
