@@ -136,7 +136,11 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
 
 void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   const devices::DeviceDescription& description = batch->device->description();
-  while (batch->rows.size() < description.max_batch_rows) {
+  const bool moves = batch->shape.memory != description.memory;
+  const Costs costs = router_.costs(batch->device).At(now);
+  const double most = costs.launch + std::max(absl::ToDoubleSeconds(kLongestBatch), 9 * costs.launch);
+  while (batch->rows.size() < description.max_batch_rows &&
+         costs.Seconds({static_cast<uint32_t>(batch->rows.size()), batch->shape.bytes, moves}) < most) {
     std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
     if (!waiting) break;
     if (std::optional<Refusal> refusal = WhyNot(*waiting->step, now)) {

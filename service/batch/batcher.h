@@ -80,6 +80,9 @@ class Batcher {
  public:
   // After so many devices have failed a row, it is answered with DEVICE_FAILED, as it is where no other device serves.
   static constexpr uint32_t kMostAttempts = 4;
+  // What waits is not put into one batch beyond so much of a device's time, or nine times what a batch costs whatever
+  // is in it: rows that come meanwhile, of other clients and of higher priority, wait no longer than that.
+  static constexpr absl::Duration kLongestBatch = absl::Milliseconds(10);
 
   // `devices` are not owned and outlive the batcher, as do `clock` and `observer`. They serve from the start: the
   // caller has proved them, or quarantines them.

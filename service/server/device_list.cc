@@ -87,7 +87,7 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
 // Likewise the CUDA devices.
 void StartCuda(const std::vector<std::string>& entries, const std::function<void()>& restart_wanted, Log* log,
                std::vector<std::unique_ptr<devices::Device>>* started) {
-  const absl::Status built = devices::cuda::CheckImage(kernels::cuda::Image());
+  const absl::Status built = devices::cuda::CheckImages(kernels::cuda::CompiledImages());
   const auto api = built.ok() ? devices::cuda::Api::Load() : built;
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
   std::set<uint32_t> taken;
