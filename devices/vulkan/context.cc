@@ -31,9 +31,10 @@ Workgroups Workgroups::For(const Hardware& hardware) {
 }
 
 uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
-  if (shader != Shader::kSample && shader != Shader::kDescribe) return chunk;
+  if (!kernels::vulkan::TakesWholeRows(shader)) return chunk;
+  const uint32_t tokens = kernels::vulkan::TokensOfThread(shader);
   uint32_t threads = row;
-  while (threads < long_row && kernels::vulkan::MaxVocabulary(threads) < vocabulary) threads *= 4;
+  while (threads < long_row && uint64_t{threads} * tokens < vocabulary) threads *= 4;
   return std::min(threads, long_row);
 }
 
@@ -68,6 +69,11 @@ absl::Status Context::Open() {
   create.pEnabledFeatures = &features;
   create.queueCreateInfoCount = 1;
   create.pQueueCreateInfos = &queue;
+  const char* const host_import = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+  if (hardware_.host_import_alignment != 0) {
+    create.enabledExtensionCount = 1;
+    create.ppEnabledExtensionNames = &host_import;
+  }
   SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateDevice(hardware_.handle, &create, nullptr, &device_));
   {
     absl::MutexLock lock(&mutex_);
@@ -76,6 +82,7 @@ absl::Status Context::Open() {
   if (absl::Status status = MakeLayouts(); !status.ok()) return status;
   if (absl::Status status = OpenCache(); !status.ok()) return status;
   for (int shader = 0; shader < kernels::vulkan::kShaders; ++shader) {
+    if (!kernels::vulkan::IsCommon(Shader(shader))) continue;
     const auto pipeline = Pipeline(Shader(shader), workgroups().ThreadsOf(Shader(shader), 1));
     if (!pipeline.ok()) return pipeline.status();
   }

@@ -60,6 +60,7 @@ Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, co
       observer_(*observer),
       router_(devices, options_.policy, options_.seed),
       queue_({devices.begin(), devices.end()}),
+      devices_(devices),
       lottery_(options_.recheck_share, options_.seed) {}
 
 Batcher::~Batcher() {
@@ -212,10 +213,12 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, 
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
     const bool serves = router_.health(batch->device).serves();
+    // What a held device has begun before is as good as ever.
+    const bool is_believed = serves || router_.health(batch->device).held();
     router_.Finished(batch->device, batch->shape, verdict.ok(), now);
     if (!verdict.ok() && serves && options_.proof != nullptr) Quarantine(batch->device, verdict, now, &event);
     // Of a device that was found out meanwhile nothing is believed.
-    if (verdict.ok() && !serves) verdict = absl::UnavailableError(router_.health(batch->device).reason());
+    if (verdict.ok() && !is_believed) verdict = absl::UnavailableError(router_.health(batch->device).reason());
     if (verdict.ok() && lottery_.share() > 0 && lottery_.share() < 1) NoteTouched(*batch);
   }
   Tell(event);
@@ -338,6 +341,8 @@ void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& v
 
 void Batcher::TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
                           DeviceEvent* event) {
+  // It was found out, or taken out of service, while it proved itself.
+  if (router_.health(device).state() == DeviceState::kQuarantined) return;
   touched_.erase(device);
   if (!verdict.status.ok()) return Quarantine(device, verdict.status, now, event);
   for (const devices::Proof::Timing& timing : verdict.timings) {
