@@ -37,6 +37,8 @@ inline constexpr MetricName kMemoryBytes = {"sortition_memory_bytes", "Bytes of 
 
 // The queue and the batches.
 inline constexpr MetricName kQueuedRows = {"sortition_queued_rows", "Rows that wait for a device."};
+inline constexpr MetricName kQueueSeconds = {"sortition_queue_seconds",
+                                             "Time to work off the rows that wait, by what batches have cost."};
 inline constexpr MetricName kQueueWait = {"sortition_queue_wait_seconds",
                                           "Time that a batch's oldest row had waited for a device."};
 inline constexpr MetricName kBatches = {"sortition_batches_total", "Batches that a device has finished."};

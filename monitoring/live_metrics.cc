@@ -102,6 +102,7 @@ std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
   const service::MemoryUse memory = engine_.regions().use();
   return {
       Gauge(kQueuedRows, engine_.batcher().queued_rows()),
+      Gauge(kQueueSeconds, engine_.batcher().queue_seconds()),
       Gauge(kLiveSequences, engine_.sequences().live_sequences()),
       Gauge(kStateBytes, static_cast<double>(engine_.sequences().state_bytes())),
       Gauge(kMemoryConnections, memory.connections),

@@ -376,4 +376,14 @@ uint32_t Batcher::queued_rows() const {
   return queue_.rows();
 }
 
+double Batcher::queue_seconds() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_.Now();
+  double seconds = 0;
+  for (const Router::Batch& open : queue_.OpenBatches()) {
+    if (router_.CanServe(open.needs())) seconds += router_.SecondsToDrain(open, now);
+  }
+  return seconds;
+}
+
 }  // namespace sortition::service

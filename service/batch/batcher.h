@@ -112,6 +112,8 @@ class Batcher {
   absl::Status Hold(std::string_view device, const std::string& why);
 
   uint32_t queued_rows() const;
+  // To work off the rows that wait, by measured costs, as if all kinds of rows ran one after the other.
+  double queue_seconds() const;
   std::vector<DeviceStatus> device_statuses() const;
 
  private:
