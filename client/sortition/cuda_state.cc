@@ -123,15 +123,20 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
   if (batch.allowed_bits != nullptr && batch.allowed_words != 0 && batch.allowed_words < words) {
     return absl::InvalidArgumentError(absl::StrCat("batch.allowed_words is below ", words));
   }
+  const uint64_t draft_bytes = uint64_t{batch.vocabulary} * kernels::ElementBytes(batch.draft_dtype);
+  if (batch.draft != nullptr && (AddressOf(batch.draft) % 4 != 0 || batch.draft_row_bytes % 4 != 0 ||
+                                 (batch.rows > 1 && batch.draft_row_bytes < draft_bytes))) {
+    return absl::InvalidArgumentError(
+        "batch.draft, batch.draft_row_bytes: rows must begin at multiples of 4 bytes and not overlap");
+  }
   const struct {
     const void* pointer;
     const char* name;
     bool is_needed;
-  } pointers[] = {{batch.logits, "batch.logits", true},
-                  {batch.tokens, "batch.tokens", true},
-                  {batch.logprobs, "batch.logprobs", false},
-                  {batch.allowed_bits, "batch.allowed_bits", false},
-                  {batch.positions, "batch.positions", false}};
+  } pointers[] = {{batch.logits, "batch.logits", true},        {batch.tokens, "batch.tokens", true},
+                  {batch.logprobs, "batch.logprobs", false},   {batch.allowed_bits, "batch.allowed_bits", false},
+                  {batch.positions, "batch.positions", false}, {batch.given, "batch.given", false},
+                  {batch.draft, "batch.draft", false},         {batch.accepted, "batch.accepted", false}};
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   for (const auto& [pointer, name, is_needed] : pointers) {
@@ -159,6 +164,13 @@ absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParamete
   return SetSamplerState(row, kernels::InitialSamplerState(parameters.chain));
 }
 
+absl::Status CudaSampler::State::SetTask(uint32_t row, kernels::RowTask task) {
+  if (absl::Status status = CheckRow(row); !status.ok()) return status;
+  rows_[row].task = task;
+  is_uploaded_ = false;
+  return absl::OkStatus();
+}
+
 absl::Status CudaSampler::State::SetSamplerState(uint32_t row, uint64_t state) {
   if (absl::Status status = CheckRow(row); !status.ok()) return status;
   rows_[row].sampler_state = state;
@@ -182,9 +194,13 @@ absl::Status CudaSampler::State::SetPatches(uint32_t row, std::span<const kernel
   return absl::OkStatus();
 }
 
+bool CudaSampler::State::IsChained(uint32_t row) const {
+  return kernels::cuda::IsChained(rows_[row].parameters, rows_[row].task, false);
+}
+
 RowInput CudaSampler::State::InputOf(uint32_t index) const {
   const Row& row = rows_[index];
-  const bool is_chained = kernels::cuda::IsChained(row.parameters, kernels::RowTask::kDraw, false);
+  const bool is_chained = IsChained(index);
   RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, is_chained);
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
@@ -207,6 +223,14 @@ ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
   ChainedInput chained = kernels::cuda::ChainedOf(rows_[index].parameters);
   chained.sampler_state_at = PointerTo<uint64_t>(memory_ + SamplerStatesOffset() + sizeof(uint64_t) * index);
   chained.output = PointerTo<ChainedOutput>(memory_ + ChainedOutputsOffset() + sizeof(ChainedOutput) * index);
+  chained.task = rows_[index].task;
+  if (batch_.given != nullptr) chained.given_at = batch_.given + index;
+  if (batch_.accepted != nullptr) chained.accepted_at = batch_.accepted + index;
+  if (batch_.draft != nullptr) {
+    chained.draft.form = kernels::DraftDistribution::Form::kDense;
+    chained.draft.dtype = batch_.draft_dtype;
+    chained.draft.dense = PointerTo<const void>(AddressOf(batch_.draft) + batch_.draft_row_bytes * index);
+  }
   if (rows_[index].parameters.kept_tokens) {
     chained.kept = PointerTo<kernels::TokenBits>(memory_ + KeptOffset() + KeptBytes() * index);
   }
@@ -218,12 +242,19 @@ absl::Status CudaSampler::State::Move(const Stage& stage, uint64_t offset, uint6
   return absl::OkStatus();
 }
 
+absl::Status CudaSampler::State::CheckRows() const {
+  for (uint32_t row = 0; row < batch_.rows; ++row) {
+    if (!rows_[row].is_set) return absl::FailedPreconditionError(absl::StrCat("row ", row, " was never set"));
+    if (rows_[row].task == kernels::RowTask::kDraw || batch_.given != nullptr) continue;
+    return absl::FailedPreconditionError(absl::StrCat("row ", row, " has a task that needs batch.given"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (absl::Status status = CheckStream(stream, false); !status.ok()) return status;
   if (batch_.rows == 0) return absl::FailedPreconditionError("Upload before Bind");
-  for (uint32_t row = 0; row < batch_.rows; ++row) {
-    if (!rows_[row].is_set) return absl::FailedPreconditionError(absl::StrCat("row ", row, " was never set"));
-  }
+  if (absl::Status status = CheckRows(); !status.ok()) return status;
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   Stage& stage = stages_[next_stage_++ % stages_.size()];
@@ -298,7 +329,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
     result.output = reinterpret_cast<const RowOutput*>(outputs.data()) + row;
     result.raw_top = reinterpret_cast<const TopToken*>(tops);
     result.processed_top = reinterpret_cast<const TopToken*>(tops + TopsBytes());
-    if (kernels::cuda::IsChained(rows_[row].parameters, kernels::RowTask::kDraw, false)) {
+    if (IsChained(row)) {
       result.chained = reinterpret_cast<const ChainedOutput*>(at(ChainedOutputsOffset())) + row;
       result.kept = reinterpret_cast<const kernels::TokenBits*>(at(KeptOffset() + KeptBytes() * row));
     }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -231,6 +232,54 @@ TEST_F(CudaLibrary, SamplerStatesGoOn) {
   }
 }
 
+// Rows that score and verify, the tokens and the drafter's probabilities read where they lie; one row has no draft.
+TEST_F(CudaLibrary, ScoresAndVerifies) {
+  MakeRows();
+  auto* const given = static_cast<uint32_t*>(driver_.Allocate(4 * kRows));
+  auto* const draft = static_cast<float*>(driver_.Allocate(4 * kVocabulary * kRows));
+  batch_.given = given;
+  batch_.accepted = static_cast<int32_t*>(driver_.Allocate(4 * kRows));
+  const auto sampler = Create(Limits());
+  int accepted = 0;
+  for (const bool is_certain : {true, false}) {
+    batch_.draft = is_certain ? nullptr : draft;
+    batch_.draft_row_bytes = 4 * kVocabulary;
+    ASSERT_TRUE(sampler->Bind(batch_).ok());
+    SetRows(sampler.get());
+    std::vector<kernels::RowRequest> requests = Requests();
+    for (uint32_t i = 0; i < kRows; ++i) {
+      kernels::RowRequest& request = requests[i];
+      const RowAnswer drawn = law::SampleRowReference(request);
+      request.given = i % 2 == 0 ? drawn.token : 17 * i;
+      request.task = i % 3 == 0 ? kernels::RowTask::kScore : kernels::RowTask::kVerify;
+      ASSERT_TRUE(sampler->SetTask(i, request.task).ok());
+      given[i] = request.given;
+      if (i == 4) {
+        given[i] = ~0u;
+        request.task = kernels::RowTask::kDraw;
+      }
+      float* const q = draft + kVocabulary * i;
+      std::fill_n(q, kVocabulary, 0.75f / kVocabulary);
+      q[request.given] += i == 7 ? 0.5f : 0.25f;
+      if (is_certain) continue;
+      request.draft.form = kernels::DraftDistribution::Form::kDense;
+      request.draft.dense = q;
+    }
+    ASSERT_TRUE(sampler->Upload(kStream).ok());
+    ASSERT_TRUE(sampler->Sample(kStream).ok());
+    ExpectRight(sampler.get(), requests);
+    std::vector<RowAnswer> answers(kRows);
+    ASSERT_TRUE(sampler->Download(kStream, answers).ok());
+    for (uint32_t i = 0; i < kRows; ++i) {
+      if (answers[i].error != kernels::RowError::kNone) continue;
+      EXPECT_EQ(batch_.accepted[i], answers[i].accepted);
+      accepted += batch_.accepted[i];
+    }
+    EXPECT_EQ(answers[7].error == kernels::RowError::kDraftSum, !is_certain);
+  }
+  EXPECT_GE(accepted, 2);
+}
+
 // As replays of a graph see it: the same launches, other logits, positions and masks.
 TEST_F(CudaLibrary, LaunchesReadWhatIsThereWhenTheyRun) {
   MakeRows();
@@ -300,6 +349,9 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_THAT(refused([](CudaBatch* b) { b->logits = on_host; }), HasSubstr("batch.logits is not in the memory"));
   EXPECT_THAT(refused([](CudaBatch* b) { b->tokens = on_host; }), HasSubstr("batch.tokens"));
   EXPECT_THAT(refused([](CudaBatch* b) { b->tokens = nullptr; }), HasSubstr("batch.tokens"));
+  EXPECT_THAT(refused([](CudaBatch* b) { b->draft = b->logits; }), HasSubstr("batch.draft_row_bytes"));
+  EXPECT_THAT(refused([](CudaBatch* b) { b->given = reinterpret_cast<const uint32_t*>(on_host); }),
+              HasSubstr("batch.given"));
   void* const elsewhere = driver_.Allocate(64, 1);
   EXPECT_THAT(refused([&](CudaBatch* b) { b->logprobs = static_cast<float*>(elsewhere); }), HasSubstr("logprobs"));
 
@@ -315,12 +367,16 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_THAT(sampler->SetRow(0, parameters, {}).message, HasSubstr("limits.kept, 7"));
   parameters.top_k = 7;
   EXPECT_TRUE(sampler->SetRow(0, parameters, {}).ok());
+  EXPECT_EQ(sampler->SetTask(kRows, kernels::RowTask::kScore).code, StatusCode::kInvalidArgument);
+  ASSERT_TRUE(sampler->SetTask(0, kernels::RowTask::kScore).ok());
   EXPECT_EQ(sampler->SetSamplerState(kRows, 1).code, StatusCode::kInvalidArgument);
   const kernels::TokenPatch twice[] = {{.token = 4}, {.token = 4}};
   EXPECT_THAT(sampler->SetPatches(0, twice).message, HasSubstr("patches[1]"));
   EXPECT_THAT(sampler->SetPatches(0, std::vector<kernels::TokenPatch>(3)).message, HasSubstr("at most 2"));
 
   for (uint32_t i = 0; i < kRows; ++i) ASSERT_TRUE(sampler->SetRow(i, RowParameters(), {}).ok());
+  EXPECT_THAT(sampler->Upload(kStream).message, HasSubstr("row 0 has a task that needs batch.given"));
+  ASSERT_TRUE(sampler->SetTask(0, kernels::RowTask::kDraw).ok());
   EXPECT_THAT(sampler->Upload(nullptr).message, HasSubstr("null stream"));
   driver_.SetCapturing(true);
   EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kFailedPrecondition);
