@@ -53,6 +53,7 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
               {"listen", listen},
               {"devices", names},
               {"health", server.health_address() ? server.health_address()->ToString() : ""},
+              {"admin", server.admin_address() ? server.admin_address()->ToString() : ""},
               {"metrics", metrics}});
 }
 
@@ -84,7 +85,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .proof = &proof});
   if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
 
-  auto server = Server::Start(config, &engine, log);
+  auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();
   const auto exposition =
       monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });

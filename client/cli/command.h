@@ -49,6 +49,7 @@ Outcome Devices();
 Outcome Sample(const std::vector<std::string>& arguments);
 Outcome Watch();
 Outcome Health();
+Outcome Admin(const std::vector<std::string>& arguments);
 Outcome Detect(const std::vector<std::string>& arguments);
 
 }  // namespace sortition::cli

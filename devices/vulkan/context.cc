@@ -31,9 +31,10 @@ Workgroups Workgroups::For(const Hardware& hardware) {
 }
 
 uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
-  if (shader != Shader::kSample && shader != Shader::kDescribe) return chunk;
+  if (!kernels::vulkan::TakesWholeRows(shader)) return chunk;
+  const uint32_t tokens = kernels::vulkan::TokensOfThread(shader);
   uint32_t threads = row;
-  while (threads < long_row && kernels::vulkan::MaxVocabulary(threads) < vocabulary) threads *= 4;
+  while (threads < long_row && uint64_t{threads} * tokens < vocabulary) threads *= 4;
   return std::min(threads, long_row);
 }
 
@@ -81,6 +82,7 @@ absl::Status Context::Open() {
   if (absl::Status status = MakeLayouts(); !status.ok()) return status;
   if (absl::Status status = OpenCache(); !status.ok()) return status;
   for (int shader = 0; shader < kernels::vulkan::kShaders; ++shader) {
+    if (!kernels::vulkan::IsCommon(Shader(shader))) continue;
     const auto pipeline = Pipeline(Shader(shader), workgroups().ThreadsOf(Shader(shader), 1));
     if (!pipeline.ok()) return pipeline.status();
   }

@@ -206,7 +206,10 @@ absl::Status Lane::Record(const Slice& slice) {
                {Shader::kChange, slice.patches() != 0, (slice.patches() + threads - 1) / threads, rows},
                {Shader::kWeigh, slice.weighs(), slice.chunks(), rows},
                {Shader::kSample, true, rows, 1},
-               {Shader::kDescribe, slice.describes(), rows, 2}};
+               {Shader::kVerify, slice.verifies(), rows, 1},
+               {Shader::kDescribe, slice.describes(), rows, 2},
+               {Shader::kPlace, slice.places(), rows, 2},
+               {Shader::kList, slice.lists(), rows, 1}};
   for (const auto& [shader, needed, x, y] : steps) {
     if (!needed) continue;
     if (absl::Status status = Dispatch(slice, shader, x, y); !status.ok()) return status;

@@ -66,6 +66,15 @@ void LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::S
       if (buffer_.is_copied()) staged_.push_back(places[row]);
     }
   }
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    const std::span<const std::byte> draft = slice.DenseDraftOf(row);
+    if (!draft.empty()) Stage(draft, uint64_t{16} * slice.inputs()[row].draft);
+  }
+}
+
+void LogitsUpload::Stage(std::span<const std::byte> bytes, uint64_t at) {
+  std::memcpy(buffer_.on_host<std::byte>() + at, bytes.data(), bytes.size());
+  if (buffer_.is_copied()) staged_.push_back({at, at, bytes.size()});
 }
 
 bool LogitsUpload::FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy* places) {

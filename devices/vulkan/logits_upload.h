@@ -23,7 +23,7 @@ class LogitsUpload {
   // `copies`: as if the host could not map the device's memory.
   absl::Status Reserve(Context* context, bool copies, uint64_t bytes);
 
-  // Takes the rows of a slice, which stay as they are until Release.
+  // Takes the rows of a slice, and their drafters' probabilities, which stay as they are until Release.
   void Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
   // Records what is left to copy.
   void Record(const Api& api, VkCommandBuffer commands) const;
@@ -38,6 +38,7 @@ class LogitsUpload {
     std::unique_ptr<HostImport> from;
     std::vector<VkBufferCopy> rows;
   };
+  void Stage(std::span<const std::byte> bytes, uint64_t at);
   bool FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy* places);
 
   Context* context_ = nullptr;

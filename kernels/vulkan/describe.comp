@@ -5,7 +5,14 @@
 #include "kernels/vulkan/cut.glsl"
 #include "kernels/vulkan/mass.glsl"
 
-u32 ChosenKey() { return g_raw ? Key(Canonical(SentBits(outputs[row].token))) : outputs[row].token_key; }
+// The answer's token; its key is 0 where it is not in the distribution.
+Token Chosen() {
+  Token chosen;
+  chosen.id = outputs[row].token;
+  chosen.key = g_raw ? KeyOf(chosen.id) : outputs[row].token_key;
+  if (!IsKept(chosen)) chosen.key = 0u;
+  return chosen;
+}
 
 // 1 + the number of tokens before `chosen`.
 u32 RankOf(Token chosen) {
@@ -42,30 +49,26 @@ Mass OpenDistribution(u32 max_key) {
   KeepAll();
   if (g_raw) return MassOfChunks(kPartialRaw);
   ScaleFor(max_key);
-  g_last.key = outputs[row].last_key;
-  g_last.id = outputs[row].last_token;
-  if (g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
-  return MassOfKept();
+  KeepSampled();
+  return MassOfSampled();
 }
 
 void main() {
   OpenRow(gl_WorkGroupID.x);
   bool raw = gl_WorkGroupID.y == 1u;
-  if (HasFailed() || outputs[row].token == kNone || !Has(raw ? kFlagRaw : kFlagProcessed)) return;
+  if (!IsSampled() || !Has(raw ? kFlagRaw : kFlagProcessed)) return;
   LookAt(raw);
   // The two distributions of a row are described at the same time.
   g_list = Area(raw ? KERNEL_LIST(g_groups) : KERNEL_SURVIVORS(g_groups));
   u32 max_key = LargestKey();
   Mass mass = OpenDistribution(max_key);
-  Token chosen;
-  chosen.id = outputs[row].token;
-  chosen.key = ChosenKey();
+  Token chosen = Chosen();
   DistributionOutput result;
   result.max_key = max_key;
   result.sum_low = Low(mass.sum);
   result.sum_high = High(mass.sum);
   result.chosen_key = chosen.key;
-  result.rank = RankOf(chosen);
+  result.rank = chosen.key == 0u ? 0u : RankOf(chosen);
   result.top_count = 0u;
   u32 top = raw ? g_row.raw_top : g_row.processed_top;
   if (top != 0u) result.top_count = WriteTop(mass.count, top, raw ? g_row.raw_tops : g_row.processed_tops);

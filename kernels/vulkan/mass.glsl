@@ -39,6 +39,7 @@ Mass MassOfChunks(u32 which) {
   return mass;
 }
 
+// Of the kept tokens.
 Mass MassOfKept() {
   u32 listed = ListGroups(g_last.key);
   Mass mass = NoMass();
@@ -47,4 +48,10 @@ Mass MassOfKept() {
     if (token.key != 0u && IsKept(token)) AddToMass(mass, token.key);
   }
   return MassOfAll(mass);
+}
+
+// Of those that sample.comp left, where weigh.comp has run for them.
+Mass MassOfSampled() {
+  if (g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
+  return MassOfKept();
 }

@@ -3,6 +3,14 @@
 // A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below. So
 // the groups that are expanded are those whose bound does not lose to the best token so far; the best is found early by
 // taking the smallest bounds first. This prunes; it decides nothing. Needs scan.glsl.
+//
+// The includer says how far tokens are behind, which is a race key without its noise: those that are not in the race
+// give false.
+bool LagOf(Token token, out u64 lag);
+// The least that any token of this key or a smaller one can be behind.
+bool LeastLagOf(u32 key, out u64 lag);
+// The noise's key.
+DrawKey g_draw;
 
 const u32 kOctave = 1u;  // in the upper word of a race key
 
@@ -25,7 +33,7 @@ bool Wins(u64 race_key, u32 id, Racer other) {
   return !SignedLess64(other.race_key, race_key) && id < other.token.id;
 }
 
-DrawKey KeyOfDraw() {
+DrawKey KeyOfRow() {
   DrawKey key;
   key.seed_low = g_row.seed_low;
   key.seed_high = g_row.seed_high;
@@ -34,18 +42,20 @@ DrawKey KeyOfDraw() {
   return key;
 }
 
-u64 GroupWord(u32 group) { return WordOf(NoiseWords(group / 2u, kGroupTag, KeyOfDraw()), group); }
+u64 GroupWord(u32 group) { return WordOf(NoiseWords(group / 2u, kGroupTag, g_draw), group); }
 
-void Run(Token token, u32 t) {
+void Run(Token token) {
+  u64 lag;
+  if (!LagOf(token, lag)) return;
   u64 word = GroupWord(token.id / kGroupSize);
   u64 a = NegLog2(Uniform(word));
   u64 log;
   if (Owner(word) == token.id % kGroupSize) {
     log = OwnerLog(a);
   } else {
-    log = OtherLog(a, NegLog2(Uniform(WordOf(NoiseWords(token.id / 2u, kTokenTag, KeyOfDraw()), token.id))));
+    log = OtherLog(a, NegLog2(Uniform(WordOf(NoiseWords(token.id / 2u, kTokenTag, g_draw), token.id))));
   }
-  u64 race_key = RaceKey(t, log);
+  u64 race_key = Add64(lag, log);
   if (!Wins(race_key, token.id, g_best)) return;
   g_best.race_key = race_key;
   g_best.token = token;
@@ -99,8 +109,9 @@ u64 BoundGroups(u32 listed, u32 max_key) {
     u32 group = scratch[g_list + i];
     u32 key = scratch[g_maxima + group];
     if (key == max_key) atomicMin(likely_group, i);
-    u32 t = DistanceOf(key);
-    u64 bound = t == kDead ? Never() : RaceKey(t, OwnerLog(NegLog2(Uniform(GroupWord(group)))));
+    u64 bound = Never();
+    u64 lag;
+    if (LeastLagOf(key, lag)) bound = Add64(lag, OwnerLog(NegLog2(Uniform(GroupWord(group)))));
     SetBound(i, bound);
     if (!SignedLess64(bound, g_best.race_key)) continue;
     g_best.race_key = bound;
@@ -134,14 +145,13 @@ void ExpandGroups(u32 listed, u64 most, bool is_first) {
   for (u32 i = thread; i < length; i += kThreads) {
     Token token = Scan(count, i);
     if (token.key == 0u || !IsKept(token)) continue;
-    u32 t = DistanceOf(token.key);
-    if (t != kDead) Run(token, t);
+    Run(token);
   }
   g_list = list;
   ShareBest();
 }
 
-// The kept token of the smallest race key.
+// The kept token of the smallest race key; its id is kNone where none is in the race.
 Token Race(u32 max_key) {
   u32 listed = ListGroups(g_last.key);
   u64 least = BoundGroups(listed, max_key);

@@ -19,7 +19,7 @@ i32 FirstNumber() { return Ordered(g_row.dtype == kElementF16 ? 0xfc000000u : 0x
 u32 WidenUpper(u32 bits) { return g_row.dtype == kElementF16 ? WidenF16(bits >> 16) : bits; }
 
 // Element `i` of a load, in order, as bits in the upper half of a word or in all of it.
-u32 ElementBits(uvec4 quad, u32 i) {
+u32 ElementOf(uvec4 quad, u32 i) {
   if (g_row.dtype == kElementF32) return quad[i];
   u32 pair = quad[i >> 1];
   return (i & 1u) != 0u ? pair & 0xffff0000u : pair << 16;
@@ -39,7 +39,7 @@ i32 LargestOf(uvec4 quad, u32 first, u32 count) {
   i32 highest = kNothing;
   i32 lowest = 0x7fffffff;
   for (u32 i = 0u; i < count; ++i) {
-    i32 x = Ordered(ElementBits(quad, i));
+    i32 x = Ordered(ElementOf(quad, i));
     highest = max(highest, x);
     lowest = min(lowest, x);
     if ((visible >> i & 1u) != 0u) largest = max(largest, x);
@@ -48,12 +48,12 @@ i32 LargestOf(uvec4 quad, u32 first, u32 count) {
 
   largest = kNothing;
   for (u32 i = 0u; i < count; ++i) {
-    u32 bits = WidenUpper(ElementBits(quad, i));
+    u32 bits = WidenUpper(ElementOf(quad, i));
     bool nan = IsNan(bits);
     if (IsTooLarge(bits) || (nan && !Has(kFlagMaskNan))) {
       atomicMin(outputs[row].sent_error, 2u * (first + i) + (nan ? 0u : 1u));
     }
-    if (!nan && (visible >> i & 1u) != 0u) largest = max(largest, Ordered(ElementBits(quad, i)));
+    if (!nan && (visible >> i & 1u) != 0u) largest = max(largest, Ordered(ElementOf(quad, i)));
   }
   return largest;
 }

@@ -34,7 +34,8 @@ void OpenRow(u32 index) {
   g_groups = (g_row.vocabulary + kGroupSize - 1u) / kGroupSize;
 }
 
-bool Has(u32 flag) { return (g_row.flags & flag) != 0u; }
+// Any of them.
+bool Has(u32 flags) { return (g_row.flags & flags) != 0u; }
 
 u32 Area(u32 offset) { return g_row.scratch + offset; }
 u32 Maxima() { return Area(KERNEL_MAXIMA(g_groups)); }
@@ -42,13 +43,17 @@ u32 RawMaxima() { return Has(kFlagVisible) ? Area(KERNEL_RAW_MAXIMA(g_groups)) :
 
 // The row failed when it was read or changed.
 bool HasFailed() { return outputs[row].sent_error != kNone || outputs[row].changed_error != kNone; }
+// It has not, and has a live token. After sample.comp.
+bool IsSampled() { return !HasFailed() && outputs[row].max_key != kNone; }
 
-u32 SentBits(u32 id) {
-  if (g_row.dtype == kElementF32) return logits[4u * g_row.logits + id];
-  u32 pair = logits[4u * g_row.logits + (id >> 1)];
+// Element `id` of a tensor that begins at `begin`, in 16-byte units of the logits.
+u32 ElementBits(u32 begin, u32 dtype, u32 id) {
+  if (dtype == kElementF32) return logits[4u * begin + id];
+  u32 pair = logits[4u * begin + (id >> 1)];
   u32 element = (id & 1u) != 0u ? pair >> 16 : pair & 0xffffu;
-  return g_row.dtype == kElementF16 ? WidenF16(element) : WidenBf16(element);
+  return dtype == kElementF16 ? WidenF16(element) : WidenBf16(element);
 }
+u32 SentBits(u32 id) { return ElementBits(g_row.logits, g_row.dtype, id); }
 
 bool IsVisible(u32 id) { return (extras[g_row.visible + (id >> 5)] >> (id & 31u) & 1u) != 0u; }
 
@@ -63,6 +68,22 @@ u32 SentKey(u32 id) {
   if (id >= g_row.vocabulary) return 0u;
   if (!g_raw && Has(kFlagVisible) && !IsVisible(id)) return 0u;
   return Key(Canonical(SentBits(id)));
+}
+
+// The same, and of a patched token what it was changed to.
+u32 KeyOf(u32 id) {
+  if (g_raw || !Has(kFlagVisible) || IsVisible(id)) return SentKey(id);
+  u32 first = 0u;
+  u32 end = g_row.patch_count;
+  while (first < end) {
+    u32 middle = (first + end) / 2u;
+    if (PatchedToken(middle) < id) {
+      first = middle + 1u;
+    } else {
+      end = middle;
+    }
+  }
+  return first < g_row.patch_count && PatchedToken(first) == id ? PatchedKey(first) : 0u;
 }
 
 u32 PatchCount() { return g_raw ? 0u : g_row.patch_count; }

@@ -5,6 +5,13 @@
 #include "kernels/vulkan/mass.glsl"
 #include "kernels/vulkan/race.glsl"
 
+bool LagOf(Token token, out u64 lag) { return LeastLagOf(token.key, lag); }
+bool LeastLagOf(u32 key, out u64 lag) {
+  u32 t = DistanceOf(key);
+  lag = RaceKey(t, Make64(0u, 0u));
+  return t != kDead;
+}
+
 // min-p, top-k, top-p. The k-th largest of the groups' largest keys bounds the k-th key from below, so top-k looks at
 // about k groups.
 void Filter(u32 max_key) {
@@ -59,9 +66,15 @@ void main() {
   Token winner;
   if (Has(kFlagGreedy)) {
     winner = First(max_key);
+    if (thread == 0u) outputs[row].first_token = winner.id;
   } else {
-    Filter(max_key);
-    winner = Race(max_key);
+    if (!Has(kFlagScore) || Has(kFlagProcessed | kFlagEntropy | kFlagKeptTokens)) Filter(max_key);
+    g_draw = KeyOfRow();
+    if (!Has(kFlagScore | kFlagVerify)) winner = Race(max_key);
+  }
+  if (Has(kFlagScore)) {
+    winner.id = g_row.given;
+    winner.key = KeyOf(g_row.given);
   }
   if (thread != 0u) return;
   outputs[row].token = winner.id;

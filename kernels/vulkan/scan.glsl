@@ -126,6 +126,11 @@ void KeepAll() {
   g_last.key = 1u;
   g_last.id = kNone;
 }
+// What sample.comp left.
+void KeepSampled() {
+  g_last.key = outputs[row].last_key;
+  g_last.id = outputs[row].last_token;
+}
 
 Scale g_scale;
 u32 DistanceOf(u32 key) { return Distance(KeyBits(key), g_scale); }

@@ -35,6 +35,7 @@ std::span<const uint32_t> SpirV(Shader shader, Variant variant) {
 
 uint32_t SharedBytes(Shader shader, uint32_t threads) {
   constexpr uint32_t kBins = 2 * 256 * 4;
+  constexpr uint32_t kSorted = 2 * 1024 * 4;
   constexpr uint32_t kRest = 64;
   switch (shader) {
     case Shader::kRead:
@@ -45,8 +46,14 @@ uint32_t SharedBytes(Shader shader, uint32_t threads) {
       return kRest;
     case Shader::kSample:
       return 16 * threads + kBins + kRest;
+    case Shader::kVerify:
+      return 16 * threads + kRest;
     case Shader::kDescribe:
       return kBins + kRest;
+    case Shader::kPlace:
+      return kSorted + 1024 * 4 + kRest;
+    case Shader::kList:
+      return kRest;
   }
   __builtin_unreachable();
 }

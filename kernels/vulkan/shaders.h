@@ -12,8 +12,12 @@
 
 namespace sortition::kernels::vulkan {
 
-enum class Shader { kRead, kChange, kWeigh, kSample, kDescribe };
-inline constexpr int kShaders = 5;
+enum class Shader { kRead, kChange, kWeigh, kSample, kVerify, kDescribe, kPlace, kList };
+inline constexpr int kShaders = 8;
+// Whether rows of every day need it; the others serve features.
+constexpr bool IsCommon(Shader shader) { return shader <= Shader::kSample || shader == Shader::kDescribe; }
+// Whether a workgroup of its does a whole row, or a part of one.
+constexpr bool TakesWholeRows(Shader shader) { return shader >= Shader::kSample; }
 inline constexpr uint32_t kBindings = 6;
 
 // What a shader makes use of beyond Vulkan 1.1's core. The answers are the same.
@@ -29,7 +33,8 @@ const char* VariantName(Variant variant);
 // SPIR-V for Vulkan 1.1; the plain variant has no capability but Shader.
 std::span<const uint32_t> SpirV(Shader shader, Variant variant);
 // What the shaders have of features.h.
-inline constexpr Features kFeatures = kNoFeatures;
+inline constexpr Features kFeatures =
+    kFeatureScore | kFeatureVerify | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
 
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);
@@ -38,5 +43,8 @@ uint32_t SharedBytes(Shader shader, uint32_t threads);
 // a word after 65,535 iterations, all loops of an invocation together; a row this long stays below 60,000 whatever its
 // options.
 inline uint32_t MaxVocabulary(uint32_t threads) { return threads * 1024; }
+// The most tokens of a row for each thread, if there are more threads to be had: shaders of features go over a row more
+// often.
+constexpr uint32_t TokensOfThread(Shader shader) { return IsCommon(shader) ? 1024 : 256; }
 
 }  // namespace sortition::kernels::vulkan

@@ -37,10 +37,15 @@ class Slice {
   uint32_t patches() const { return patches_; }  // of the row that has most; 0: change.comp is not needed
   bool weighs() const { return weighs_; }        // weigh.comp is needed
   bool describes() const { return describes_; }  // describe.comp is needed
+  bool places() const { return places_; }        // place.comp is needed
+  bool lists() const { return lists_; }          // list.comp is needed
+  bool verifies() const { return verifies_; }    // verify.comp is needed
 
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
   void WriteInputs(RowInput* inputs) const;
   void WriteExtras(uint32_t* extras);
+  // Of a row's drafter, to lie 16 * inputs()[row].draft bytes into the logits; empty if it has no dense probabilities.
+  std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // What the device's output says of a row.
   RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const;
@@ -54,6 +59,9 @@ class Slice {
   uint32_t patches_ = 0;
   bool weighs_ = false;
   bool describes_ = false;
+  bool places_ = false;
+  bool lists_ = false;
+  bool verifies_ = false;
 };
 
 }  // namespace sortition::kernels::vulkan

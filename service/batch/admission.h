@@ -1,9 +1,9 @@
 // Whether a step may join the queue.
 //
 // Time: a step is refused where what goes before it would keep it waiting for longer than max_queue_time, or past its
-// own deadline, by the costs that the router has measured. What goes before it is its client's share of the queue: a
-// client that waits for little is taken however long others' queues are. A step that nothing goes before is always
-// taken.
+// own deadline, by the costs that the router has measured. What goes before it is what its stream has waiting, and as
+// much of each other that takes its share: a stream that has little waiting is taken however long others' queues are. A
+// step that nothing goes before is always taken.
 //
 // Memory: whoever is in the queue leaves a ninth of what is left of it to who is not, streams within their namespace
 // and namespaces among all; so there is room for one more client, though not for all of its rows.

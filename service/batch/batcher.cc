@@ -60,6 +60,7 @@ Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, co
       observer_(*observer),
       router_(devices, options_.policy, options_.seed),
       queue_({devices.begin(), devices.end()}),
+      devices_(devices),
       lottery_(options_.recheck_share, options_.seed) {}
 
 Batcher::~Batcher() {
@@ -135,7 +136,11 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
 
 void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   const devices::DeviceDescription& description = batch->device->description();
-  while (batch->rows.size() < description.max_batch_rows) {
+  const bool moves = batch->shape.memory != description.memory;
+  const Costs costs = router_.costs(batch->device).At(now);
+  const double most = costs.launch + std::max(absl::ToDoubleSeconds(kLongestBatch), 9 * costs.launch);
+  while (batch->rows.size() < description.max_batch_rows &&
+         costs.Seconds({static_cast<uint32_t>(batch->rows.size()), batch->shape.bytes, moves}) < most) {
     std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
     if (!waiting) break;
     if (std::optional<Refusal> refusal = WhyNot(*waiting->step, now)) {
@@ -208,10 +213,12 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, 
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
     const bool serves = router_.health(batch->device).serves();
+    // What a held device has begun before is as good as ever.
+    const bool is_believed = serves || router_.health(batch->device).held();
     router_.Finished(batch->device, batch->shape, verdict.ok(), now);
     if (!verdict.ok() && serves && options_.proof != nullptr) Quarantine(batch->device, verdict, now, &event);
     // Of a device that was found out meanwhile nothing is believed.
-    if (verdict.ok() && !serves) verdict = absl::UnavailableError(router_.health(batch->device).reason());
+    if (verdict.ok() && !is_believed) verdict = absl::UnavailableError(router_.health(batch->device).reason());
     if (verdict.ok() && lottery_.share() > 0 && lottery_.share() < 1) NoteTouched(*batch);
   }
   Tell(event);
@@ -334,6 +341,8 @@ void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& v
 
 void Batcher::TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
                           DeviceEvent* event) {
+  // It was found out, or taken out of service, while it proved itself.
+  if (router_.health(device).state() == DeviceState::kQuarantined) return;
   touched_.erase(device);
   if (!verdict.status.ok()) return Quarantine(device, verdict.status, now, event);
   for (const devices::Proof::Timing& timing : verdict.timings) {

@@ -25,10 +25,6 @@ void Uncount(Backlog* backlog, uint64_t work) {
 
 uint64_t WorkOf(const devices::DeviceRow& row) { return kRowWork + BytesOf(row); }
 
-uint64_t Standing::WorkAhead() const {
-  return std::min({all.work, name_spaces * name_space.work, name_spaces * streams * stream.work});
-}
-
 void FairQueue::Add(WaitingRow row) {
   const uint64_t work = WorkOf(row.row.row);
   Count(&all_, work);
@@ -91,12 +87,13 @@ Standing FairQueue::StandingOf(const Client& client) const {
   Standing standing;
   standing.all = all_;
   const NameSpace* const name_space = name_spaces_.Find(client.name_space);
-  standing.name_spaces = name_spaces_.size() + (name_space == nullptr ? 1 : 0);
   if (name_space == nullptr) return standing;
+  standing.name_spaces = name_spaces_.sharers();
   standing.name_space = name_space->backlog;
   const Stream* const stream = name_space->streams.Find(client.stream);
-  standing.streams = name_space->streams.size() + (stream == nullptr ? 1 : 0);
-  if (stream != nullptr) standing.stream = stream->backlog;
+  if (stream == nullptr) return standing;
+  standing.streams = name_space->streams.sharers();
+  standing.stream = stream->backlog;
   return standing;
 }
 

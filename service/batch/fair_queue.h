@@ -26,12 +26,11 @@ struct Standing {
   Backlog all;
   Backlog name_space;
   Backlog stream;
-  uint64_t name_spaces = 1;  // that take turns, its own among them
-  uint64_t streams = 1;      // the same within its namespace
+  double name_spaces = 1;  // that share the work, and ...
+  double streams = 1;      // ... streams that share its namespace's; by what has been done of late
 
-  // At most so much is done before the client's next row is: what waits in all, or as many turns of every other as it
-  // has rows waiting before it.
-  uint64_t WorkAhead() const;
+  // So much will be done before a row that the client adds now, if others go on as they have.
+  double WorkAhead() const { return name_spaces * streams * double(stream.work); }
 };
 
 // Of a row, in bytes: as long as a CPU core needs for the row beside its bytes, it could have read this many.

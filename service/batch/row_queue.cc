@@ -98,14 +98,14 @@ RowQueue::Ahead RowQueue::AheadOf(const devices::DeviceRow& row, const Client& c
     return other.able == able && other.memory == row.memory;
   });
   if (open == open_.end()) return {};
-  uint64_t all = 0;
-  uint64_t before = 0;
+  double all = 0;
+  double before = 0;
   for (const auto& [other, queue] : open->rows) {
     const Standing standing = queue.StandingOf(client);
-    all += standing.all.work;
-    if (other >= priority) before += other > priority ? standing.all.work : standing.WorkAhead();
+    all += double(standing.all.work);
+    if (other >= priority) before += other > priority ? double(standing.all.work) : standing.WorkAhead();
   }
-  return {open->Whole(), double(before) / double(all)};
+  return {open->Whole(), before / all};
 }
 
 }  // namespace sortition::service

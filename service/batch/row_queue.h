@@ -43,7 +43,7 @@ class RowQueue {
   // What would go before such a row of the client's if it came now: of its open batch.
   struct Ahead {
     Router::Batch all;  // what waits in the open batch; without rows where there is none
-    double share = 0;   // of it goes before
+    double share = 0;   // of it, by work, goes before; more than 1 where others go on to come
   };
   Ahead AheadOf(const devices::DeviceRow& row, const Client& client, int32_t priority) const;
 

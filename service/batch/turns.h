@@ -25,9 +25,10 @@ namespace sortition::service {
 template <typename Member>
 class Turns {
  public:
-  // Those that wait for a turn, and those whose last ones are not yet worth forgetting.
-  size_t size() const { return order_.size(); }
   bool empty() const { return order_.empty(); }
+  // Among how many the work has been shared out of late: how much was done while the clock moved by one. Who has taken
+  // less than a full share counts for less than one. Before any turn, how many members there are.
+  double sharers() const { return moved_ > 0 ? std::max(1.0, done_ / moved_) : double(order_.size()); }
   const Member* Find(uint64_t name) const {
     const auto found = entries_.find(name);
     return found == entries_.end() ? nullptr : &found->second->member;
@@ -48,6 +49,9 @@ class Turns {
   // That member has had its turn.
   void Charge(uint64_t cost) {
     Entry* const entry = Pop();
+    const double kept = 1 - 1 / (64.0 + 4 * double(order_.size()));  // of what was learned, each turn
+    done_ = kept * done_ + double(cost);
+    moved_ = kept * moved_ + double(entry->tag - clock_);
     clock_ = entry->tag;
     entry->tag += cost;
     entry->order = next_order_++;
@@ -87,12 +91,15 @@ class Turns {
   void Forget() {
     while (!order_.empty() && order_.front()->member.empty()) {
       const Entry* const entry = Pop();
+      moved_ += double(entry->tag - clock_);
       clock_ = entry->tag;
       entries_.erase(uint64_t{entry->name});
     }
   }
 
   uint64_t clock_ = 0;
+  double done_ = 0;   // of late
+  double moved_ = 0;  // the clock, meanwhile
   uint64_t next_order_ = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
   std::vector<Entry*> order_;  // a heap of all entries, whose front goes next and is not empty

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/limits.h"
 
 namespace sortition::server {
 
@@ -85,6 +86,9 @@ std::variant<std::string, Refusal> Authorization::Authorize(const Evidence& evid
   if (!has_list()) {
     if (evidence.certificate && evidence.certificate->empty()) {
       return Unauthenticated("client_certificate", "the client certificate names no identity");
+    }
+    if (evidence.certificate && evidence.certificate->size() > service::kMaxNameBytes) {
+      return Unauthenticated("client_certificate", "the identity in the client certificate is too long");
     }
     const bool is_own = evidence.user && IsOwn(*evidence.user);
     if ((any_of & kSample) == 0 && !is_own) {

@@ -16,8 +16,6 @@
 namespace sortition::server {
 namespace {
 
-// How often replaced certificate files are noticed.
-constexpr unsigned kRefreshSeconds = 30;
 constexpr absl::string_view kBearer = "Bearer ";
 
 absl::Status CheckPem(const char* flag, const std::string& path) {
@@ -40,8 +38,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
     if (absl::Status status = CheckPem("tls_client_ca", files.client_ca); !status.ok()) return status;
   }
   grpc::experimental::TlsServerCredentialsOptions options(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(files.key, files.certificate,
-                                                                           files.client_ca, kRefreshSeconds));
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          files.key, files.certificate, files.client_ca, static_cast<unsigned>(absl::ToInt64Seconds(files.refresh))));
   options.watch_identity_key_cert_pairs();
   if (!files.client_ca.empty()) {
     options.watch_root_certs();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "service/server/authorization.h"
 
 namespace sortition::server {
@@ -16,6 +17,7 @@ struct TlsFiles {
   std::string certificate;  // PEM, the chain with the server's own first
   std::string key;          // PEM
   std::string client_ca;    // PEM; if set, clients must show a certificate that it signed. Empty = clients show none
+  absl::Duration refresh = absl::Seconds(30);  // how often replaced files are noticed; in whole seconds
 };
 
 // Credentials that follow the files when they are replaced. The error names the file that cannot be used.

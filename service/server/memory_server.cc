@@ -96,6 +96,7 @@ struct MemoryServer::Client {
   const Evidence evidence;
   const std::string identity;
   absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
+  service::ClientStream stream;                // of the ring
   std::shared_ptr<RingStream> ring;            // null if it has none
   bool drained = false;                        // the ring's stream has been told
   bool over = false;
@@ -172,7 +173,10 @@ void MemoryServer::Admit(Descriptor connection) {
   const Evidence evidence = {.user = UserOfPeer(connection.get())};
   auto authorized = authorization_.Authorize(evidence, kSample);
   if (const auto* refusal = std::get_if<Refusal>(&authorized)) return refuse(*refusal);
-  auto connected = engine_.regions().Connect([wakeup = wakeup_] { wakeup->Signal(); });
+  auto entered = engine_.clients().Enter(std::get<std::string>(authorized));
+  if (const auto* refusal = std::get_if<Refusal>(&entered)) return refuse(*refusal);
+  auto connected = engine_.regions().Connect([wakeup = wakeup_] { wakeup->Signal(); },
+                                             std::get<std::shared_ptr<service::ClientAccount>>(entered));
   if (const auto* refusal = std::get_if<Refusal>(&connected)) return refuse(*refusal);
   auto memory = std::get<std::shared_ptr<service::MemoryConnection>>(std::move(connected));
   v1::MemoryResponse response;
@@ -250,6 +254,8 @@ void MemoryServer::OpenRing(Client* client) {
                                    "as many streams over rings are open as there may be", absl::Seconds(1)}));
     }
   }
+  auto stream = engine_.clients().OpenStream(client->identity);
+  if (const auto* refusal = std::get_if<Refusal>(&stream)) return client->Send(Refused(*refusal));
   auto made = client->memory->MakeRing(service::kRingPairBytes);
   if (const auto* refusal = std::get_if<Refusal>(&made)) return client->Send(Refused(*refusal));
   auto& ring = std::get<service::MemoryConnection::Ring>(made);
@@ -257,6 +263,7 @@ void MemoryServer::OpenRing(Client* client) {
   response.mutable_ring_opened()->set_bytes(service::kRingPairBytes);
   client->Send(response, ring.descriptor);
   absl::MutexLock lock(&mutex_);
+  client->stream = std::get<service::ClientStream>(std::move(stream));
   client->ring = RingStream::Start({.engine = &engine_,
                                     .log = &log_,
                                     .name_space = client->identity,

@@ -67,6 +67,12 @@ void SamplingCall::OnRequested(bool ok) {
     Refuse(*unauthorized);
     return;
   }
+  auto client_stream = surroundings_.engine->clients().OpenStream(name_space_);
+  if (const auto* refusal = std::get_if<service::Refusal>(&client_stream)) {
+    Refuse(*refusal);
+    return;
+  }
+  client_stream_ = std::get<service::ClientStream>(std::move(client_stream));
   Open();
 }
 

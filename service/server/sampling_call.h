@@ -139,6 +139,7 @@ class SamplingCall {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
+  service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
   Evidence evidence_ ABSL_GUARDED_BY(mutex_);
   uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorisation that admitted the caller
   std::string name_space_ ABSL_GUARDED_BY(mutex_);           // the caller's identity

@@ -86,6 +86,29 @@ TEST_F(SortitionctlTest, HealthIsOneLineAService) {
                                            "sortition.v1.InformationService +SERVING\n$"));
 }
 
+TEST(SortitionctlAdminTest, OperatorsActOverTheAdminSocket) {
+  const std::string socket = "unix:" + ::testing::TempDir() + "admin-test.sock";
+  const auto server = StartServer({"--admin_listen=" + socket});
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "admin");
+    arguments.push_back("--server=" + socket);
+    return RunProgram(SORTITIONCTL, arguments);
+  };
+  EXPECT_THAT(run({"clients"}).output, HasSubstr("CLIENT"));
+  EXPECT_THAT(run({"prove", "cpu0"}).output, HasSubstr("proved"));
+  EXPECT_EQ(run({"prove", "cpu7"}).code, 3);
+  const Ended last = run({"quarantine", "cpu0", "to look at it"});
+  EXPECT_EQ(last.code, 3);
+  EXPECT_THAT(last.output, HasSubstr("no other device serves; drain the server instead"));
+  EXPECT_THAT(run({"log-level", "debug"}).output, HasSubstr("was info"));
+  EXPECT_THAT(run({"forget", "default"}).output, HasSubstr("forgotten  0"));
+  EXPECT_EQ(run({"forget"}).code, 1);
+  EXPECT_EQ(run({}).code, 1);
+  EXPECT_THAT(run({"drain"}).output, HasSubstr("draining"));
+  const auto code = server->process().Wait(absl::Seconds(20));
+  EXPECT_TRUE(code.ok() && *code == 0);
+}
+
 // The digest is that of `operators-token`.
 TEST(SortitionctlTokenTest, EveryCommandShowsTheTokenOfItsFile) {
   const std::string clients = ::testing::TempDir() + "token-clients";

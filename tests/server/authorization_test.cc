@@ -9,14 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "service/server/listen_address.h"
 #include "sortition/v1/information.grpc.pb.h"
+#include "tests/server/client_list_file.h"
 #include "tests/server/server_process.h"
 #include "tests/server/status_details_decoder.h"
 #include "tests/server/test_certificates.h"
@@ -31,28 +30,6 @@ using service::Refusal;
 
 constexpr char kToken[] = "e3b1a2-token-of-a";
 constexpr uid_t kNobody = 65534;
-
-std::string Sha256(const std::string& token) {
-  const TokenDigest digest = DigestOfToken(token);
-  return absl::StrCat("sha256:", absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()}));
-}
-
-// A list in a file, gone with it.
-class ListFile {
- public:
-  explicit ListFile(const std::string& text) : path_(TestPath("clients")) { Write(text); }
-  ~ListFile() { unlink(path_.c_str()); }
-  const std::string& path() const { return path_; }
-  void Write(const std::string& text) { WriteFile(path_, text); }
-  // As an operator should, and as Kubernetes does: another file takes the name.
-  void Replace(const std::string& text) {
-    WriteFile(path_ + ".new", text);
-    ASSERT_EQ(rename((path_ + ".new").c_str(), path_.c_str()), 0);
-  }
-
- private:
-  const std::string path_;
-};
 
 std::string IdentityOf(const Authorization& authorization, const Evidence& evidence, Roles any_of = kSample) {
   const auto authorized = authorization.Authorize(evidence, any_of);
@@ -116,8 +93,8 @@ TEST(AuthorizationTest, WithoutAListEveryoneSamplesAndTheOwnUserAdministers) {
 }
 
 TEST(AuthorizationTest, WithAListOnlyThoseItNames) {
-  const ListFile file(absl::StrCat("engine-a sample ", Sha256(kToken),
-                                   "\nengine-b sample certificate:b.test\noperator admin uid:65534\n"));
+  const ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken),
+                                         "\nengine-b sample certificate:b.test\noperator admin uid:65534\n"));
   const auto read = Authorization::Read(file.path(), nullptr);
   ASSERT_TRUE(read.ok()) << read.status();
   const Authorization& authorization = **read;
@@ -146,7 +123,7 @@ TEST(AuthorizationTest, FollowsItsFileAndKeepsTheLastListThatIsRight) {
   const service::RealClock clock;
   LogLines lines;
   Log log(LogLevel::kInfo, &clock, [&](std::string_view line) { lines.Add(line); });
-  ListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
+  ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
   const auto authorization = Authorization::Read(file.path(), &log);
   ASSERT_TRUE(authorization.ok());
   const Evidence token = {.has_token = true, .token = DigestOfToken(kToken)};
@@ -198,7 +175,7 @@ grpc::Status TryInformation(const std::shared_ptr<grpc::Channel>& channel, const
   return v1::InformationService::NewStub(channel)->GetServerInformation(&context, {}, &information);
 }
 
-Config ListConfig(const ListFile& file) {
+Config ListConfig(const ClientListFile& file) {
   Config config = TestConfig();
   config.clients = file.path();
   return config;
@@ -212,7 +189,8 @@ bool Logged(const TestServer& server, const std::string& text) {
 }
 
 TEST(AuthorizedServerTest, ServesWhoShowsAKnownToken) {
-  const ListFile file(absl::StrCat("engine-a sample ", Sha256(kToken), "\noperator admin ", Sha256("admin-token")));
+  const ClientListFile file(
+      absl::StrCat("engine-a sample ", Sha256(kToken), "\noperator admin ", Sha256("admin-token")));
   TestServer server(ListConfig(file));
   const auto channel = server.Connect();
   for (const auto& attempt : {TryStream, TryInformation}) {
@@ -235,7 +213,7 @@ TEST(AuthorizedServerTest, ServesWhoShowsAKnownToken) {
 }
 
 TEST(AuthorizedServerTest, AClientThatIsStruckOffLosesItsStreams) {
-  ListFile file(absl::StrCat("engine-a sample ", Sha256(kToken), "\nengine-b sample ", Sha256("token-b")));
+  ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken), "\nengine-b sample ", Sha256("token-b")));
   TestServer server(ListConfig(file));
   TestStream struck(server.Connect(), absl::StrCat("Bearer ", kToken));
   struck.Greet();
@@ -252,7 +230,7 @@ TEST(AuthorizedServerTest, AClientThatIsStruckOffLosesItsStreams) {
 
 TEST(AuthorizedServerTest, CertificatesAreListedToo) {
   const TestCertificates certificates("authorization");
-  const ListFile file("engine-a sample certificate:a.test\n");
+  const ClientListFile file("engine-a sample certificate:a.test\n");
   Config config = ListConfig(file);
   config.tls_certificate = certificates.server_certificate_path();
   config.tls_key = certificates.server_key_path();
@@ -286,7 +264,7 @@ std::shared_ptr<grpc::Channel> ConnectAs(uid_t user, const ListenAddress& addres
 }
 
 TEST(AuthorizedServerTest, ProcessesAreKnownByTheirUserOverAUnixSocket) {
-  const ListFile file(absl::StrCat("me sample uid:", geteuid(), "\nengine-a sample ", Sha256(kToken)));
+  const ClientListFile file(absl::StrCat("me sample uid:", geteuid(), "\nengine-a sample ", Sha256(kToken)));
   Config config = ListConfig(file);
   config.listen = {absl::StrCat("unix:", TestPath("users.sock"))};
   TestServer server(config);
@@ -299,7 +277,7 @@ TEST(AuthorizedServerTest, ProcessesAreKnownByTheirUserOverAUnixSocket) {
 
 TEST(AuthorizedServerTest, ProcessesOfOtherUsersComeInIfTheyAreListed) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
-  ListFile file(absl::StrCat("stranger sample uid:", kNobody));
+  ClientListFile file(absl::StrCat("stranger sample uid:", kNobody));
   Config config = ListConfig(file);
   config.listen = {absl::StrCat("unix:", TestPath("strangers.sock"))};
   TestServer server(config);
@@ -318,7 +296,7 @@ TEST(AuthorizedServerTest, ProcessesOfOtherUsersComeInIfTheyAreListed) {
 }
 
 TEST(AuthorizedServerTest, WithoutUsersInTheListTheSocketStaysPrivate) {
-  const ListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
+  const ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
   Config config = ListConfig(file);
   config.listen = {absl::StrCat("unix:", TestPath("private.sock"))};
   TestServer server(config);

@@ -125,17 +125,32 @@ TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
   EXPECT_TRUE(queue_.empty());
 }
 
-TEST_F(FairQueueTest, WorkAheadIsTheLeastOfWhatCanGoBefore) {
-  const uint64_t row = WorkOf(Row({}, kSmall).row.row);
-  Add({0, 0}, 90);
-  EXPECT_EQ(queue_.StandingOf({0, 0}).WorkAhead(), 90 * row);
-  EXPECT_EQ(queue_.StandingOf({0, 1}).WorkAhead(), 0u);
-  EXPECT_EQ(queue_.StandingOf({1, 0}).WorkAhead(), 0u);
-  Add({0, 1}, 2);
-  Add({1, 2}, 3);
-  EXPECT_EQ(queue_.StandingOf({0, 1}).WorkAhead(), 2 * 2 * 2 * row) << "a turn of four goes to the stream";
-  EXPECT_EQ(queue_.StandingOf({1, 2}).WorkAhead(), 2 * 3 * row);
-  EXPECT_EQ(queue_.StandingOf({0, 0}).WorkAhead(), 95 * row) << "no more than there is";
+// Counted in rows.
+TEST_F(FairQueueTest, WorkAheadIsTheStreamsOwnAndAsMuchOfEachWhoShares) {
+  const double row = double(WorkOf(Row({}, kSmall).row.row));
+  const auto ahead = [&](Client client) { return queue_.StandingOf(client).WorkAhead() / row; };
+  Add({0, 0}, 900);
+  EXPECT_EQ(ahead({0, 0}), 900);
+  EXPECT_EQ(ahead({0, 1}), 0);
+  EXPECT_EQ(ahead({1, 0}), 0);
+  Take(500);
+  EXPECT_NEAR(ahead({0, 0}), 400, 5);
+  Add({0, 1}, 200);
+  Add({1, 2}, 300);
+  Take(400);
+  EXPECT_NEAR(ahead({0, 0}), 4 * 300, 80) << "a turn of four is the stream's";
+  EXPECT_NEAR(ahead({0, 1}), 4 * 100, 30);
+  EXPECT_NEAR(ahead({1, 2}), 2 * 100, 5);
+}
+
+TEST_F(FairQueueTest, WhoTakesLittleCountsForLittle) {
+  const double row = double(WorkOf(Row({}, kSmall).row.row));
+  Add({0, 0}, 1000);
+  for (uint64_t i = 0; i < 80; ++i) {
+    Add({0, 1 + i % 8}, 1);
+    Take(10);
+  }
+  EXPECT_NEAR(queue_.StandingOf({0, 0}).WorkAhead() / row, 280 / 0.9, 10);
 }
 
 // Two streams that both wait from some moment to another get the same work in between, give or take a row of each.

@@ -58,6 +58,7 @@ class Comparison {
 
   void Add(std::unique_ptr<RandomRow> row) {
     if (row->request().live_vocabulary > device_->description().max_vocabulary) return;
+    if ((FeaturesOf(row->request()) & ~device_->description().features) != 0) return;
     bytes_ += row->tensor().size();
     rows_.push_back(std::move(row));
     ++count_;
@@ -119,6 +120,26 @@ TEST_P(VulkanKernel, EqualsReference) {
   EXPECT_GE(comparison.count(), int(testing::Scaled(3000)));
 }
 
+std::unique_ptr<RandomRow> RowInAnyTask(uint64_t seed, uint32_t vocabulary) {
+  auto row = std::make_unique<RandomRow>(seed, vocabulary);
+  row->AskForMore();
+  return row;
+}
+
+// Everything beside the token that can be asked for, and other tasks than a draw.
+TEST_P(VulkanKernel, EqualsReferenceInEveryTask) {
+  const auto device = StartOn(GetParam(), {});
+  ASSERT_NE(device, nullptr);
+  Comparison comparison(device.get());
+  const auto add = [&](uint64_t seed, uint32_t vocabulary) { comparison.Add(RowInAnyTask(seed, vocabulary)); };
+  for (uint64_t seed = testing::Scaled(900); seed > 0; --seed) add(7'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
+  for (uint64_t seed = testing::Scaled(60); seed > 0; --seed)
+    add(8'000'000 + seed, 400 + uint32_t(seed * 104729 % 30'000));
+  for (uint64_t seed = testing::Scaled(6); seed > 0; --seed) add(9'000'000 + seed, 128'256);
+  comparison.Flush();
+  EXPECT_GE(comparison.count(), int(testing::Scaled(600)));
+}
+
 TEST_P(VulkanKernel, EqualsReferenceOnKnownRows) {
   const auto device = StartOn(GetParam(), {});
   ASSERT_NE(device, nullptr);
@@ -160,6 +181,9 @@ TEST_P(VulkanKernel, VariantsDoNotMatter) {
     Comparison comparison(device.get());
     for (uint64_t seed = testing::Scaled(500); seed > 0; --seed) {
       comparison.Add(std::make_unique<RandomRow>(5'000'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
+    }
+    for (uint64_t seed = testing::Scaled(150); seed > 0; --seed) {
+      comparison.Add(RowInAnyTask(5'500'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
     }
     comparison.Add(std::make_unique<RandomRow>(3, 128'256));
   }

@@ -1,0 +1,70 @@
+// The test of drafted tokens, and the race in their place (kernels/law/SPECULATION.md). A workgroup verifies a row; x
+// counts rows.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "kernels/vulkan/scan.glsl"
+#include "kernels/vulkan/mass.glsl"
+#include "kernels/vulkan/race.glsl"
+#include "kernels/vulkan/draft.glsl"
+
+u64 g_sum;          // of the kept tokens' weights
+bool g_is_residual;  // what the drafter gives is taken off the weights that race
+
+u64 DraftWeightOf(u32 id) { return DraftWeight(DraftBits(id), g_sum); }
+
+bool LagOfWeight(u64 weight, out u64 lag) {
+  if (Low(weight) == 0u && High(weight) == 0u) return false;
+  lag = ResidualRaceKey(weight, Make64(0u, 0u));
+  return true;
+}
+bool LagOf(Token token, out u64 lag) {
+  u64 weight = WeightOf(token.key);
+  if (g_is_residual) weight = Residual(weight, DraftWeightOf(token.id));
+  return LagOfWeight(weight, lag);
+}
+bool LeastLagOf(u32 key, out u64 lag) { return LagOfWeight(WeightOf(key), lag); }
+
+bool IsAccepted(Token draft, PhiloxWords words) {
+  if (draft.key == 0u || !IsKept(draft)) return false;
+  return Accepts(WordOf(words, 1u), WeightOf(draft.key), DraftWeightOf(draft.id));
+}
+
+// The token in the draft's place. Where the drafter gives every kept token as much as the target does, which only
+// roundings can bring about, the race is among the weights.
+Token Replacement(u32 max_key) {
+  Token winner;
+  winner.id = kNone;
+  g_is_residual = true;
+  for (u32 attempt = 0u; attempt < 2u && winner.id == kNone; ++attempt) {
+    winner = Race(max_key);
+    g_is_residual = false;
+  }
+  return winner;
+}
+
+void main() {
+  OpenRow(gl_WorkGroupID.x);
+  if (!Has(kFlagVerify) || !IsSampled() || !CheckDraft()) return;
+  if (Has(kFlagGreedy)) {
+    // The draft is accepted if it is the first token, which takes its place if it is not.
+    if (thread == 0u) outputs[row].accepted = outputs[row].first_token == g_row.given ? 1u : 0u;
+    return;
+  }
+  LookAt(false);
+  g_list = Area(KERNEL_LIST(g_groups));
+  u32 max_key = outputs[row].max_key;
+  ScaleFor(max_key);
+  KeepSampled();
+  g_sum = MassOfSampled().sum;
+  PhiloxWords words = NoiseWords(0u, kVerifyTag, KeyOfRow());
+  g_draw = ResidualKey(words, KeyOfRow());
+  Token token;
+  token.id = g_row.given;
+  token.key = KeyOf(token.id);
+  bool is_accepted = IsAccepted(token, words);
+  if (!is_accepted) token = Replacement(max_key);
+  if (thread != 0u) return;
+  outputs[row].token = token.id;
+  outputs[row].token_key = token.key;
+  outputs[row].accepted = is_accepted ? 1u : 0u;
+}
