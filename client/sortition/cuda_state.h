@@ -16,6 +16,14 @@
 
 namespace sortition {
 
+inline devices::cuda::DevicePointer AddressOf(const void* pointer) {
+  return reinterpret_cast<devices::cuda::DevicePointer>(pointer);
+}
+template <typename T>
+T* PointerTo(devices::cuda::DevicePointer address) {
+  return reinterpret_cast<T*>(address);
+}
+
 // As CudaSampler, whose functions these are.
 struct CudaSampler::State {
   // Samplers may share a context.
