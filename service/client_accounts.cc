@@ -72,7 +72,7 @@ void ClientAccount::GiveBackRegion(uint64_t bytes) {
 }
 
 std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, const char* field) {
-  if (rows_.rate == 0 && bytes_.rate == 0) return std::nullopt;
+  if (limits_.client_rows_per_second == 0 && limits_.client_bytes_per_second == 0) return std::nullopt;
   const absl::Time now = clock_.Now();
   absl::MutexLock lock(&mutex_);
   for (Allowance* allowance : {&rows_, &bytes_}) {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -117,6 +118,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "sortitiond: %s\n", std::string(valid.message()).c_str());
     return 2;
   }
+  // A file that may not grow, such as one of shared memory under ulimit -f, is an error like any other.
+  std::signal(SIGXFSZ, SIG_IGN);
   const StopSignals signals;
   const service::RealClock clock;
   Log log(config->log_level, &clock);

@@ -29,7 +29,9 @@ class Deliveries {
  public:
   void Add(std::shared_ptr<PendingStep> step, RowOutcome outcome) {
     // The rows of a client who is alone lie together.
-    if (steps_.empty() || steps_[last_].step != step) {
+    if (steps_.empty()) steps_.push_back({step, {}});
+    if (steps_[last_].step != step) {
+      if (places_.empty()) places_.emplace(steps_[0].step.get(), 0);
       last_ = places_.try_emplace(step.get(), steps_.size()).first->second;
       if (last_ == steps_.size()) steps_.push_back({std::move(step), {}});
     }

@@ -62,7 +62,15 @@ class FairQueue {
     bool empty() const { return backlog.rows == 0; }
   };
 
+  bool IsAlone(const Client& client) const {
+    return client.name_space == alone_client_.name_space && client.stream == alone_client_.stream;
+  }
+  // A second stream has come.
+  void BeginTurns();
+
   Backlog all_;
+  Stream alone_;  // a stream without others takes no turns; empty while name_spaces_ is not
+  Client alone_client_;
   Turns<NameSpace> name_spaces_;
   std::deque<WaitingRow> again_;  // by number
 };

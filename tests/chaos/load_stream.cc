@@ -61,7 +61,7 @@ void LoadStream::RunClosed(uint32_t rows, Clock::time_point until) {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&wanted));
     }
-    Send(Clock::now());
+    Send();
   }
 }
 
@@ -70,15 +70,14 @@ void LoadStream::RunOpen(Clock::duration every, uint64_t seed, Clock::time_point
   std::uniform_real_distribution<double> part(0.5, 1.5);
   for (Clock::time_point due = Clock::now(); due < until && Clock::now() < until;
        due += std::chrono::duration_cast<Clock::duration>(every * part(random))) {
-    Clock::time_point from = due;
     if (Clock::now() < due) {
       std::this_thread::sleep_until(due);
-      // That the machine is slow to wake us is no fault of the server's; that the last write was held back is.
-      from = Clock::now();
       absl::MutexLock lock(&mutex_);
-      found_.overslept_ms.push_back(Milliseconds(from - due));
+      found_.overslept_ms.push_back(Milliseconds(Clock::now() - due));
     }
-    Send(from);
+    // That the machine is slow to run us is no fault of the server's; that it holds a write back is, and the write
+    // counts.
+    Send();
   }
 }
 
@@ -93,11 +92,11 @@ Found LoadStream::TakeFound() {
   return std::exchange(found_, {});
 }
 
-void LoadStream::Send(Clock::time_point due) {
+void LoadStream::Send() {
   const uint64_t number = next_++;
   {
     absl::MutexLock lock(&mutex_);
-    sent_[number] = {due, rows_};
+    sent_[number] = {Clock::now(), rows_};
     found_.offered += rows_;
   }
   SORTITION_CHECK(stream_->Write(text_.StepOf(number, rows_)));
@@ -134,7 +133,7 @@ void LoadStream::OnResults(const v1::StepResults& results) {
     }
   }
   sent.unanswered -= static_cast<uint32_t>(results.rows_size());
-  const double took = Milliseconds(Clock::now() - sent.due);
+  const double took = Milliseconds(Clock::now() - sent.at);
   if (results.has_error()) {
     sent.unanswered = 0;
     const bool overloaded = results.error().reason() == v1::OVERLOADED && results.error().has_retry_after();

@@ -18,7 +18,7 @@
 
 namespace sortition::testing {
 
-// Since the last TakeFound. Latencies are from the time that a step was due to its last answer, in milliseconds.
+// Since the last TakeFound. Latencies are from the beginning of a step's writing to its last answer, in milliseconds.
 struct Found {
   uint64_t offered = 0;    // rows
   uint64_t tokens = 0;     // rows answered
@@ -54,11 +54,11 @@ class LoadStream {
 
  private:
   struct Sent {
-    Clock::time_point due;
+    Clock::time_point at;
     uint32_t unanswered = 0;  // rows
   };
 
-  void Send(Clock::time_point due);
+  void Send();
   void Read();
   void OnResults(const v1::StepResults& results) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -10,9 +10,13 @@
 #include <unistd.h>
 
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cpp/errors.h"
+#include "client/cpp/memory_link.h"
 #include "service/server/listen_address.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"
@@ -293,6 +297,31 @@ TEST(AuthorizedServerTest, ProcessesOfOtherUsersComeInIfTheyAreListed) {
   ASSERT_NE(unlisted, nullptr);
   EXPECT_EQ(TryStream(unlisted, "").error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(server.log_lines().Await("connection_refused"));
+}
+
+TEST(AuthorizedServerTest, MemoryAndRingsBelongToTheirUsersIdentity) {
+  ClientListFile file(absl::StrCat("me sample uid:", geteuid()));
+  Config config = ListConfig(file);
+  config.memory_listen = absl::StrCat("unix:", TestPath("memory.sock"));
+  TestServer server(config);
+  auto link = client::MemoryLink::Connect(config.memory_listen);
+  ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE((*link)->OpenRing().ok());
+  const auto clients = server.engine().clients().all();
+  ASSERT_EQ(clients.size(), 1u);
+  EXPECT_EQ(clients[0]->identity(), "me");
+  EXPECT_EQ(clients[0]->use().streams, 1u);
+  EXPECT_EQ(clients[0]->use().regions, 1u);
+
+  file.Replace(absl::StrCat("me admin uid:", geteuid()));
+  ASSERT_TRUE(server.log_lines().Await("clients_replaced"));
+  const auto denied = client::MemoryLink::Connect(config.memory_listen);
+  ASSERT_FALSE(denied.ok());
+  EXPECT_EQ(client::ErrorOf(denied.status())->reason, v1::PERMISSION_DENIED) << denied.status();
+  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end && clients[0]->use().streams > 0;) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(clients[0]->use().streams, 0u) << "the ring of a client that may no longer sample";
 }
 
 TEST(AuthorizedServerTest, WithoutUsersInTheListTheSocketStaysPrivate) {
