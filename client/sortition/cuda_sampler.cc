@@ -30,6 +30,7 @@ Status CudaSampler::Bind(const CudaBatch& batch) { return ToPublic(state_->Bind(
 Status CudaSampler::SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise) {
   return ToPublic(state_->SetRow(row, parameters, noise));
 }
+Status CudaSampler::SetTask(uint32_t row, kernels::RowTask task) { return ToPublic(state_->SetTask(row, task)); }
 Status CudaSampler::SetSamplerState(uint32_t row, uint64_t state) {
   return ToPublic(state_->SetSamplerState(row, state));
 }

@@ -16,6 +16,14 @@
 
 namespace sortition {
 
+inline devices::cuda::DevicePointer AddressOf(const void* pointer) {
+  return reinterpret_cast<devices::cuda::DevicePointer>(pointer);
+}
+template <typename T>
+T* PointerTo(devices::cuda::DevicePointer address) {
+  return reinterpret_cast<T*>(address);
+}
+
 // As CudaSampler, whose functions these are.
 struct CudaSampler::State {
   // Samplers may share a context.
@@ -25,6 +33,7 @@ struct CudaSampler::State {
 
   absl::Status Bind(const CudaBatch& batch);
   absl::Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
+  absl::Status SetTask(uint32_t row, kernels::RowTask task);
   absl::Status SetSamplerState(uint32_t row, uint64_t state);
   absl::Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
   absl::Status Upload(CUstream_st* stream);
@@ -41,6 +50,7 @@ struct CudaSampler::State {
     kernels::RowParameters parameters;
     kernels::NoiseKey noise;
     std::vector<kernels::TokenPatch> patches;
+    kernels::RowTask task = kernels::RowTask::kDraw;
     uint64_t sampler_state = 0;
     bool is_set = false;
     bool has_new_patches = false;
@@ -52,6 +62,8 @@ struct CudaSampler::State {
   absl::Status CheckOnDevice(const void* pointer, const char* name) const;
   absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status CheckRow(uint32_t row) const;
+  absl::Status CheckRows() const;  // of the batch, that they are set
+  bool IsChained(uint32_t row) const;
   kernels::cuda::RowInput InputOf(uint32_t row) const;
   kernels::cuda::ChainedInput ChainedInputOf(uint32_t row) const;
   // Puts bytes of a stage into the stream, where the device has them at the same offset.

@@ -138,6 +138,10 @@ uint32_t PenaltyBits(const law::SamplingParameters& parameters, uint32_t count) 
 
 uint32_t BiasBits(float bias) { return law::CanonicalBits(bias); }
 
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+  return law::ProcessedTemperature(parameters, answer);
+}
+
 float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature) {
   return law::Logprob(distribution, token_bits, temperature);
 }

@@ -60,6 +60,10 @@ SORTITION_PUBLIC uint32_t BiasBits(float bias);
 // ln of the probability of a token of these bits (law/logprob.h); temperature 1 for the raw distribution.
 SORTITION_PUBLIC float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature);
 
+// The temperature for Logprob of the processed distribution, whatever the chain.
+SORTITION_PUBLIC double ProcessedTemperature(const kernels::RowParameters& parameters,
+                                             const kernels::RowAnswer& answer);
+
 // Samples rows in the host's memory. Not thread-safe: one for each thread. Blocks for the time of the computation.
 class SORTITION_PUBLIC CpuSampler {
  public:
@@ -98,6 +102,12 @@ struct CudaBatch {
   const uint32_t* positions = nullptr;     // one a row, read when the kernels run; null: SetRow's
   int32_t* tokens = nullptr;               // one a row; -1 where the row failed
   float* logprobs = nullptr;               // one a row: raw where asked for, else processed, else 0; null: not wanted
+  // Of rows whose task is to score or to verify a token; all are read when the kernels run.
+  const uint32_t* given = nullptr;  // that token, one a row; a row with one that is not below `vocabulary` draws
+  const void* draft = nullptr;      // a drafter's probabilities, as many as live tokens; null: it was certain
+  uint64_t draft_row_bytes = 0;     // from one row to the next; multiple of 4
+  kernels::DType draft_dtype = kernels::DType::kF32;
+  int32_t* accepted = nullptr;  // of rows that verify and do not fail: 1 where the token is accepted, else 0; or null
 };
 
 // Samples batches of logits that lie in a GPU's memory, on the caller's stream: tokens and logprobs stay on the GPU,
@@ -107,10 +117,10 @@ struct CudaBatch {
 //   sampler->Sample(stream);  ...  sampler->Sample(stream);
 //
 // `Sample` is one kernel, one more where a row needs sums over the whole vocabulary, one more where one has a chain or
-// wants its entropy or kept tokens. It may be captured into a graph: its replays read logits, masks and positions as
-// they then are, and everything else as `Upload` left it. Penalties follow by SetPatches and Upload, which moves only
-// what changed. What mirostat and adaptive-p carry from step to step stays on the GPU: every Sample that does not fail
-// the row goes on from what the one before it left.
+// wants its entropy or kept tokens, scores or verifies. It may be captured into a graph: its replays read logits, masks
+// and positions as they then are, and everything else as `Upload` left it. Penalties follow by SetPatches and Upload,
+// which moves only what changed. What mirostat and adaptive-p carry from step to step stays on the GPU: every Sample
+// that does not fail the row goes on from what the one before it left.
 //
 // Not thread-safe. The work of one sampler belongs into one stream at a time: it shares memory. It must not be
 // destroyed while any is under way.
@@ -132,6 +142,8 @@ class SORTITION_PUBLIC CudaSampler {
   Status Bind(const CudaBatch& batch);
   // `parameters`: compiled. The next Sample begins with its chain's first sampler state.
   Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
+  // kDraw at first. Others need CudaBatch::given.
+  Status SetTask(uint32_t row, kernels::RowTask task);
   // The next Sample begins with this state: RowAnswer::sampler_state of the step before it.
   Status SetSamplerState(uint32_t row, uint64_t state);
   // All of the row's patches, sorted by token, no token twice; they stay until the next call.

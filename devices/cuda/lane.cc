@@ -105,6 +105,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
   float milliseconds = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
+  if (absl::Status status = DownloadKept(slice); !status.ok()) return status;
   for (uint32_t row = 0; row < slice.rows(); ++row) answers->push_back(slice.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }
@@ -131,8 +132,24 @@ absl::Status Lane::Submit(const Slice& slice) {
   if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(end_, stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(
-      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), slice.download_bytes(), stream_));
+      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), slice.first_download_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(done_, stream_));
+  return absl::OkStatus();
+}
+
+absl::Status Lane::DownloadKept(const Slice& slice) {
+  const Api& api = context_->api();
+  bool has_any = false;
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    const auto [offset, bytes] = slice.KeptOf(row, host_download_->data());
+    if (bytes == 0) continue;
+    SORTITION_CUDA_RETURN_IF_ERROR(
+        api, MemcpyDtoHAsync(host_download_->data() + offset, download_->address() + offset, bytes, stream_));
+    has_any = true;
+  }
+  if (!has_any) return absl::OkStatus();
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(done_, stream_));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventSynchronize(done_));
   return absl::OkStatus();
 }
 

@@ -37,6 +37,8 @@ class Lane {
                         std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::cuda::Slice& slice);
   absl::Status Submit(const kernels::cuda::Slice& slice);
+  // Blocks, once the rest has been downloaded.
+  absl::Status DownloadKept(const kernels::cuda::Slice& slice);
 
   const std::shared_ptr<Context> context_;
   const uint64_t most_bytes_;

@@ -55,9 +55,9 @@ __device__ inline bool NeedsSums(const Row& row, const ChainedInput& ask) {
 // The row's token; `sums` are needed of a row that verifies one.
 __device__ inline u32 TokenOf(const Chain& chain, const Sums& sums, bool* accepted) {
   const RowInput& input = chain.row.shared.input;
-  switch (input.chained->task) {
+  switch (TaskOf(input)) {
     case RowTask::kScore:
-      return input.chained->given;
+      return GivenOf(*input.chained);
     case RowTask::kVerify:
       return VerifiedToken(chain, sums.weights, accepted);
     default:
@@ -85,6 +85,7 @@ __device__ __noinline__ void SampleChained(const Row& row, const BatchView& batc
   if (Thread() == 0) {
     *ask.output = {state, {sums.weights, sums.others}, chain.temperature, accepted};
     if (ask.sampler_state_at != nullptr) *ask.sampler_state_at = state;
+    if (ask.accepted_at != nullptr) *ask.accepted_at = accepted;
   }
   DescribeChained(chain, token, sums);
   if (row.Has(kFlagRaw)) DescribeRawOfChained(row, token, raw_sum);

@@ -81,6 +81,8 @@ struct ChainedInput {
   uint32_t stage_count = 0;
   RowTask task = RowTask::kDraw;
   uint32_t given = 0;
+  const uint32_t* given_at = nullptr;  // where it stands when the kernel runs; no token of the row: it draws. Or null.
+  int32_t* accepted_at = nullptr;      // 1 where a verified draft is accepted, else 0; null: not wanted
   uint32_t requested_count = 0;
   const uint32_t* requested = nullptr;
   Place* raw_places = nullptr;        // of the requested tokens; null: not wanted

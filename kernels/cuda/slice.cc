@@ -76,10 +76,12 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
     place.processed_places = take(&sizes.tokens, parameters.processed_logprob ? places : 0);
     place.raw_places = take(&sizes.tokens, parameters.raw_logprob ? places : 0);
     const uint64_t kept = parameters.kept_tokens ? MostKept(parameters, request.live_vocabulary) : 0;
-    place.kept = take(&sizes.tokens, sizeof(TokenBits) * kept);
+    place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RowOutput);
-  if (a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.tokens > most_bytes) return false;
+  if (a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.tokens + sizes.kept > most_bytes) {
+    return false;
+  }
 
   sizes_ = sizes;
   largest_groups_ = std::max(largest_groups_, groups);
@@ -157,7 +159,7 @@ ChainedInput Slice::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t dev
     chained.processed_places = Pointer<kernels::Place>(tokens + place.processed_places);
   }
   if (parameters.raw_logprob) chained.raw_places = Pointer<kernels::Place>(tokens + place.raw_places);
-  if (parameters.kept_tokens) chained.kept = Pointer<TokenBits>(tokens + place.kept);
+  if (parameters.kept_tokens) chained.kept = Pointer<TokenBits>(device_download + KeptOffset() + place.kept);
   return chained;
 }
 
@@ -169,6 +171,12 @@ BatchView Slice::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t d
   view.outputs = Pointer<RowOutput>(device_download);
   view.chunk_groups = geometry(multiprocessors).chunk_groups;
   return view;
+}
+
+Slice::Range Slice::KeptOf(uint32_t row, const std::byte* download) const {
+  const RowOutput& output = reinterpret_cast<const RowOutput*>(download)[row];
+  if (!requests_[row]->parameters->kept_tokens || output.error != RowError::kNone) return {};
+  return {KeptOffset() + places_[row].kept, sizeof(TokenBits) * output.kept};
 }
 
 RowAnswer Slice::AnswerOf(uint32_t row, const std::byte* download) const {
@@ -185,7 +193,7 @@ RowAnswer Slice::AnswerOf(uint32_t row, const std::byte* download) const {
     result.raw_places = at(place.raw_places, result.raw_places);
     result.processed_places = at(place.processed_places, result.processed_places);
     result.requested = uint32_t(requests_[row]->requested.size());
-    result.kept = at(place.kept, result.kept);
+    result.kept = reinterpret_cast<const TokenBits*>(download + KeptOffset() + place.kept);
   }
   return cuda::AnswerOf(*requests_[row]->parameters, result);
 }

@@ -14,14 +14,16 @@ namespace sortition::kernels::cuda {
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
 //
 // Three buffers. The upload is what the host writes: inputs, masks, patches and what chained rows ask for, then logits.
-// The work is the device's own, its states at the front. The download is what the host reads: outputs, then tokens.
+// The work is the device's own, its states at the front. The download is what the host reads: outputs, then tokens;
+// of kept ones, at the end, only as many as there are.
 class Slice {
  public:
   struct Sizes {          // bytes
     uint64_t extras = 0;  // all that is uploaded of rows that have it
     uint64_t logits = 0;
     uint64_t scratch = 0;
-    uint64_t tokens = 0;  // first ones, requested ones' places, kept ones
+    uint64_t tokens = 0;  // first ones, and places of requested ones
+    uint64_t kept = 0;    // kept tokens, as many as there may be
   };
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
@@ -31,8 +33,9 @@ class Slice {
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
   uint64_t work_bytes() const { return StatesBytes() + sizes_.scratch; }
-  uint64_t download_bytes() const { return TokensOffset() + sizes_.tokens; }
-  uint64_t states_bytes() const { return StatesBytes(); }  // at the front of the work, zeros before a launch
+  uint64_t download_bytes() const { return KeptOffset() + sizes_.kept; }
+  uint64_t first_download_bytes() const { return KeptOffset(); }  // all but the kept tokens
+  uint64_t states_bytes() const { return StatesBytes(); }         // at the front of the work, zeros before a launch
   LaterKernels needed() const { return needed_; }
   Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
 
@@ -46,7 +49,14 @@ class Slice {
   BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
                    uint32_t multiprocessors) const;
 
-  // What the downloaded output says of a row.
+  // Where in the download the row's kept tokens lie that it asks for, once all else is there; maybe none.
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  Range KeptOf(uint32_t row, const std::byte* download) const;
+
+  // What the download says of a row.
   RowAnswer AnswerOf(uint32_t row, const std::byte* download) const;
 
  private:
@@ -77,6 +87,7 @@ class Slice {
   uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
   uint64_t LogitsOffset() const;
   uint64_t TokensOffset() const;  // in the download
+  uint64_t KeptOffset() const { return TokensOffset() + sizes_.tokens; }
 
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;

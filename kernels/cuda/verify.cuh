@@ -7,10 +7,18 @@
 
 namespace sortition::kernels::cuda {
 
+// The token that the row scores or verifies.
+__device__ inline u32 GivenOf(const ChainedInput& ask) { return ask.given_at != nullptr ? *ask.given_at : ask.given; }
+
+__device__ inline RowTask TaskOf(const RowInput& input) {
+  const ChainedInput& ask = *input.chained;
+  return ask.task == RowTask::kDraw || GivenOf(ask) < input.vocabulary ? ask.task : RowTask::kDraw;
+}
+
 // f32 bits of the probability with which the drafter yields `token`.
 __device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
   const DraftInput& draft = ask.draft;
-  if (draft.form == DraftDistribution::Form::kCertain) return token == ask.given ? 0x3f800000u : 0;
+  if (draft.form == DraftDistribution::Form::kCertain) return token == GivenOf(ask) ? 0x3f800000u : 0;
   if (draft.form == DraftDistribution::Form::kDense) return BitsAt(draft.dense, draft.dtype, token);
   u32 low = 0;
   u32 high = draft.sparse_count;
@@ -29,7 +37,7 @@ __device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
 __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch) {
   const RowInput& input = row.shared.input;
   const ChainedInput& ask = *input.chained;
-  if (ask.task != RowTask::kVerify || ask.draft.form != DraftDistribution::Form::kDense) return false;
+  if (TaskOf(input) != RowTask::kVerify || ask.draft.form != DraftDistribution::Form::kDense) return false;
   u32 lowest = kNone;
   u64 units = 0;
   for (u32 token = Thread(); token < input.vocabulary; token += kThreads) {
@@ -43,8 +51,8 @@ __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch
     Fail(row, batch, RowError::kDraftNoProbability, lowest);
   } else if (!IsWhole(units)) {
     Fail(row, batch, RowError::kDraftSum, 0);
-  } else if ((DraftBits(ask, ask.given) & 0x7fffffffu) == 0) {
-    Fail(row, batch, RowError::kDraftImpossible, ask.given);
+  } else if ((DraftBits(ask, GivenOf(ask)) & 0x7fffffffu) == 0) {
+    Fail(row, batch, RowError::kDraftImpossible, GivenOf(ask));
   } else {
     return false;
   }
@@ -76,11 +84,12 @@ __device__ __noinline__ u32 VerifiedToken(const Chain& chain, u64 sum, bool* acc
   const ChainedInput& ask = *row.shared.input.chained;
   const DrawKey key = KeyOfDraw(row.shared.input);
   const PhiloxWords words = NoiseWords(0, kVerifyTag, key);
-  const u32 draft = KeyIn(row, chain.view, ask.given);
-  const u64 draft_weight = DraftWeight(DraftBits(ask, ask.given), sum);
-  *accepted = draft != 0 && IsKept(chain, RankOf(draft, ask.given)) &&
+  const u32 given = GivenOf(ask);
+  const u32 draft = KeyIn(row, chain.view, given);
+  const u64 draft_weight = DraftWeight(DraftBits(ask, given), sum);
+  *accepted = draft != 0 && IsKept(chain, RankOf(draft, given)) &&
               Accepts(WordOf(words, 1), WeightOf(draft, chain.shape), draft_weight);
-  if (*accepted) return ask.given;
+  if (*accepted) return given;
   const DrawKey residual = ResidualKey(words, key);
   u64 winner = DrawKept(chain, ByResidual{chain.shape, ask, sum, false}, residual);
   if (winner == 0) winner = DrawKept(chain, ByResidual{chain.shape, ask, sum, true}, residual);

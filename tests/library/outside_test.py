@@ -33,7 +33,8 @@ class Outside(unittest.TestCase):
         symbols = run("nm", "--dynamic", "--defined-only", "--demangle", str(library)).splitlines()
         names = [line.split(maxsplit=2)[2] for line in symbols]
         self.assertTrue(any("CudaSampler::Sample" in name for name in names))
-        allowed = re.compile(r"sortition::(CpuSampler|CudaSampler|Compile|PenaltyBits|BiasBits|Logprob)\b")
+        functions = "Compile|PenaltyBits|BiasBits|Logprob|ProcessedTemperature"
+        allowed = re.compile(rf"sortition::(CpuSampler|CudaSampler|{functions})\b")
         foreign = [name for name in names if not allowed.search(name) and re.search(r"absl|hwy|sortition", name)]
         self.assertEqual(foreign, [])
 

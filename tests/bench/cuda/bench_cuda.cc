@@ -65,6 +65,19 @@ std::vector<Case> Cases() {
     cases.push_back({absl::StrCat("temperature_256_", name), 256, 128'256, {{.temperature = 0.8f}}, false, 0, shape});
     cases.push_back({absl::StrCat("top_p_256_", name), 256, 128'256, top_p, false, 0, shape});
   }
+  // Of the third kernel: chains that list what they keep at once, and such as need sums over whole rows first.
+  const std::pair<const char*, law::SamplingParameters> chains[] = {
+      {"top_k_xtc", {.top_k = 50, .xtc_probability = 0.5f}},
+      {"top_k_typical_p", {.top_k = 50, .typical_p = 0.9f}},
+      {"top_n_sigma", {.top_n_sigma = 1}},
+      {"typical_p", {.typical_p = 0.9f}},
+      {"top_a", {.top_a = 0.1f}},
+      {"smoothing", {.smoothing_factor = 0.2f}}};
+  for (const auto& [name, options] : chains) {
+    for (const uint32_t rows : {1u, 256u}) {
+      cases.push_back({absl::StrCat(name, "_", rows), rows, 128'256, {options}});
+    }
+  }
   cases.push_back({"greedy_256", 256, 128'256, {{.temperature = 0}}});
   cases.push_back({"penalties_and_mask_256", 256, 128'256, Mixed(), false, 2000});
   cases.push_back({"penalties_and_mask_logprob_256", 256, 128'256, Mixed(), true, 2000});

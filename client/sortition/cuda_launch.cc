@@ -1,0 +1,161 @@
+// What is set put where the kernels read it; launches; answers.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/sortition/cuda_state.h"
+
+namespace sortition {
+
+using devices::cuda::CurrentContext;
+using kernels::cuda::ChainedInput;
+using kernels::cuda::ChainedOutput;
+using kernels::cuda::RowInput;
+using kernels::cuda::RowOutput;
+using kernels::cuda::TopToken;
+
+bool CudaSampler::State::IsChained(uint32_t row) const {
+  return kernels::cuda::IsChained(rows_[row].parameters, rows_[row].task, false);
+}
+
+RowInput CudaSampler::State::InputOf(uint32_t index) const {
+  const Row& row = rows_[index];
+  const bool is_chained = IsChained(index);
+  RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, is_chained);
+  input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
+  if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
+  if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
+  input.patches = PointerTo<const kernels::TokenPatch>(memory_ + InputsBytes() +
+                                                       sizeof(kernels::TokenPatch) * limits_.patches * index);
+  // Tokens beyond the batch's vocabulary are padding.
+  input.patch_count = uint32_t(
+      std::ranges::lower_bound(row.patches, batch_.vocabulary, {}, &kernels::TokenPatch::token) - row.patches.begin());
+  input.scratch = PointerTo<uint32_t>(memory_ + ScratchOffset() + ScratchBytes() * index);
+  if (is_chained) {
+    input.chained = PointerTo<const ChainedInput>(memory_ + ChainedOffset() + sizeof(ChainedInput) * index);
+  }
+  input.raw_top = PointerTo<TopToken>(memory_ + TopsOffset() + TopsBytes() * 2 * index);
+  input.processed_top = PointerTo<TopToken>(memory_ + TopsOffset() + TopsBytes() * (2 * index + 1));
+  return input;
+}
+
+ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
+  ChainedInput chained = kernels::cuda::ChainedOf(rows_[index].parameters);
+  chained.sampler_state_at = PointerTo<uint64_t>(memory_ + SamplerStatesOffset() + sizeof(uint64_t) * index);
+  chained.output = PointerTo<ChainedOutput>(memory_ + ChainedOutputsOffset() + sizeof(ChainedOutput) * index);
+  chained.task = rows_[index].task;
+  if (batch_.given != nullptr) chained.given_at = batch_.given + index;
+  if (batch_.accepted != nullptr) chained.accepted_at = batch_.accepted + index;
+  if (batch_.draft != nullptr) {
+    chained.draft.form = kernels::DraftDistribution::Form::kDense;
+    chained.draft.dtype = batch_.draft_dtype;
+    chained.draft.dense = PointerTo<const void>(AddressOf(batch_.draft) + batch_.draft_row_bytes * index);
+  }
+  if (rows_[index].parameters.kept_tokens) {
+    chained.kept = PointerTo<kernels::TokenBits>(memory_ + KeptOffset() + KeptBytes() * index);
+  }
+  return chained;
+}
+
+absl::Status CudaSampler::State::Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const {
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyHtoDAsync(memory_ + offset, stage.memory + offset, bytes, stream));
+  return absl::OkStatus();
+}
+
+absl::Status CudaSampler::State::CheckRows() const {
+  for (uint32_t row = 0; row < batch_.rows; ++row) {
+    if (!rows_[row].is_set) return absl::FailedPreconditionError(absl::StrCat("row ", row, " was never set"));
+    if (rows_[row].task == kernels::RowTask::kDraw || batch_.given != nullptr) continue;
+    return absl::FailedPreconditionError(absl::StrCat("row ", row, " has a task that needs batch.given"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
+  if (absl::Status status = CheckStream(stream, false); !status.ok()) return status;
+  if (batch_.rows == 0) return absl::FailedPreconditionError("Upload before Bind");
+  if (absl::Status status = CheckRows(); !status.ok()) return status;
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  Stage& stage = stages_[next_stage_++ % stages_.size()];
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), EventSynchronize(stage.done));
+  needed_ = {};
+  for (uint32_t row = 0; row < batch_.rows; ++row) {
+    const RowInput input = InputOf(row);
+    needed_ |= kernels::cuda::NeededBy(input);
+    std::memcpy(stage.memory + sizeof(RowInput) * row, &input, sizeof(input));
+    const ChainedInput chained = ChainedInputOf(row);
+    std::memcpy(stage.memory + ChainedOffset() + sizeof(ChainedInput) * row, &chained, sizeof(chained));
+  }
+  absl::Status status = Move(stage, 0, sizeof(RowInput) * batch_.rows, stream);
+  if (status.ok() && needed_.chain) {
+    status = Move(stage, ChainedOffset(), sizeof(ChainedInput) * batch_.rows, stream);
+  }
+  for (uint32_t row = 0; row < limits_.rows; ++row) {
+    if (rows_[row].has_new_patches && !rows_[row].patches.empty()) {
+      const std::span<const kernels::TokenPatch> patches = rows_[row].patches;
+      const uint64_t at = InputsBytes() + sizeof(kernels::TokenPatch) * limits_.patches * row;
+      std::memcpy(stage.memory + at, patches.data(), patches.size_bytes());
+      status = Move(stage, at, patches.size_bytes(), stream);
+    }
+    if (status.ok() && rows_[row].has_new_state && kernels::KeepsSamplerState(rows_[row].parameters.chain)) {
+      const uint64_t at = SamplerStatesOffset() + sizeof(uint64_t) * row;
+      std::memcpy(stage.memory + at, &rows_[row].sampler_state, sizeof(uint64_t));
+      status = Move(stage, at, sizeof(uint64_t), stream);
+    }
+    if (!status.ok()) break;
+    rows_[row].has_new_patches = false;
+    rows_[row].has_new_state = false;
+  }
+  if (!status.ok()) return status;
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), EventRecord(stage.done, stream));
+  is_uploaded_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
+  if (absl::Status status = CheckStream(stream, true); !status.ok()) return status;
+  if (!is_uploaded_) return absl::FailedPreconditionError("Sample before Upload of what was last set");
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  kernels::cuda::BatchView view;
+  view.inputs = PointerTo<const RowInput>(memory_);
+  view.states = PointerTo<kernels::cuda::RowState>(memory_ + StatesOffset());
+  view.outputs = PointerTo<RowOutput>(memory_ + OutputsOffset());
+  view.tokens = batch_.tokens;
+  view.logprobs = batch_.logprobs;
+  const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
+      batch_.rows, kernels::cuda::GroupsOf(batch_.vocabulary), context_->hardware().multiprocessors);
+  view.chunk_groups = geometry.chunk_groups;
+  return context_->Launch(view, batch_.rows, geometry.chunks, needed_, stream);
+}
+
+absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers) {
+  if (absl::Status status = CheckStream(stream, false); !status.ok()) return status;
+  if (answers.empty()) return absl::OkStatus();
+  if (!is_uploaded_ || answers.size() > batch_.rows) {
+    return absl::FailedPreconditionError(absl::StrCat("Download of ", answers.size(), " rows that were not sampled"));
+  }
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  std::vector<std::byte> outputs(Bytes() - OutputsOffset());
+  SORTITION_CUDA_RETURN_IF_ERROR(api(),
+                                 MemcpyDtoHAsync(outputs.data(), memory_ + OutputsOffset(), outputs.size(), stream));
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
+  for (uint32_t row = 0; row < answers.size(); ++row) {
+    const auto at = [&](uint64_t offset) { return outputs.data() + (offset - OutputsOffset()); };
+    const std::byte* const tops = at(TopsOffset() + TopsBytes() * 2 * row);
+    kernels::cuda::RowResult result;
+    result.output = reinterpret_cast<const RowOutput*>(outputs.data()) + row;
+    result.raw_top = reinterpret_cast<const TopToken*>(tops);
+    result.processed_top = reinterpret_cast<const TopToken*>(tops + TopsBytes());
+    if (IsChained(row)) {
+      result.chained = reinterpret_cast<const ChainedOutput*>(at(ChainedOutputsOffset())) + row;
+      result.kept = reinterpret_cast<const kernels::TokenBits*>(at(KeptOffset() + KeptBytes() * row));
+    }
+    answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sortition
