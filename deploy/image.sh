@@ -2,15 +2,17 @@
 # Builds the image without a Docker engine, and tries it: size, user, labels, bill of materials, and a real sampling
 # stream from a container whose root is read-only. As root, because containers are made of mounts.
 #
-#   image.sh DEMO [--driver-packages "NAMES"] [--output TRANSPORT:DESTINATION]
+#   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--output TRANSPORT:DESTINATION]
 #
-# DEMO is a sortition_demo, the worker of the trial. --output copies the image, e.g. to oci-archive:sortition.tar or to
+# DEMO is a sortition_demo, the worker of the trial. --cuda makes the variant with CUDA kernels, by the compiler in
+# FOLDER/bin/nvcc. --output copies the image, e.g. to oci-archive:sortition.tar or to
 # a registry (docker://...).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly most_bytes=300000000
 readonly suite=bookworm
+readonly cuda_image=localhost/sortition-cuda-compiler
 readonly base=localhost/sortition-base:$suite
 readonly start_seconds=20 stop_seconds=45
 
@@ -19,10 +21,11 @@ fail() { say "$*"; exit 1; }
 
 demo=${1:?the first argument is the path of sortition_demo}
 shift
-driver_packages='' output=''
+driver_packages='' cuda='' output=''
 while (($# > 0)); do
   case $1 in
     --driver-packages) driver_packages=${2:?$1 takes package names} ;;
+    --cuda) cuda=${2:?$1 takes a folder} ;;
     --output) output=${2:?$1 takes a destination} ;;
     *) fail "no option $1" ;;
   esac
@@ -56,12 +59,23 @@ make_base() {
 # Of the last commit; the tree may belong to another user than root.
 git_log() { TZ=UTC git -c safe.directory="$PWD" log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format="$1"; }
 
+make_cuda() {
+  [[ -x $cuda/bin/nvcc ]] || fail "there is no $cuda/bin/nvcc"
+  say "CUDA compiler: $("$cuda/bin/nvcc" --version | grep --only-matching 'release .*')"
+  container=$(buildah from scratch)
+  buildah add --quiet "$container" "$cuda" /cuda >/dev/null
+  buildah commit --quiet "$container" "$cuda_image" >/dev/null
+  buildah rm "$container" >/dev/null
+  container=''
+}
+
 build_image() {
   version=$(sed -n 's/^project(Sortition VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-  image=localhost/sortition:$version
+  image=localhost/sortition:$version${cuda:+-cuda}
   say "building $image"
   buildah build --layers --pull-never --ignorefile deploy/Dockerfile.dockerignore --file deploy/Dockerfile \
-    --build-arg BASE="$base" --build-arg JOBS="${JOBS:-2}" --build-arg DRIVER_PACKAGES="$driver_packages" \
+    --build-arg BASE="$base" ${cuda:+--build-arg CUDA="$cuda_image"} \
+    --build-arg JOBS="${JOBS:-2}" --build-arg DRIVER_PACKAGES="$driver_packages" \
     --build-arg VERSION="$version" --build-arg REVISION="$(git_log %H)" \
     --build-arg CREATED="$(git_log %cd)" \
     --tag "$image" . >"$work/build.log" 2>&1 || {
@@ -102,11 +116,8 @@ start_container() {
   server=$!
 }
 
-try_stream() {
-  local root=$1 address status=0
-  say "trial: a container with a read-only root"
-  : >"$work/server.log"
-  start_container "$root" --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0
+# Sets `address`.
+await_serving() {
   for ((i = 0; i < 10 * start_seconds; ++i)); do
     grep -q '"event":"serving"' "$work/server.log" && break
     kill -0 "$server" 2>/dev/null || fail "it has ended: $(cat "$work/server.log")"
@@ -114,8 +125,10 @@ try_stream() {
   done
   address=$(sed -n 's/.*"event":"serving".*"listen":"\([^"]*\)".*/\1/p' "$work/server.log")
   [[ -n $address ]] || fail "it does not serve after $start_seconds s: $(cat "$work/server.log")"
-  # Every token is compared with the one drawn in the worker's own process.
-  "$demo" --connect="$address" --check | tail -n 4
+}
+
+stop_container() {
+  local status=0
   kill -TERM "$server"
   timeout "$stop_seconds" tail --pid="$server" --follow /dev/null || fail "it does not stop within $stop_seconds s"
   wait "$server" || status=$?
@@ -123,11 +136,39 @@ try_stream() {
   ((status == 0)) || fail "it ended with status $status"
 }
 
+# No GPU is needed to tell whether the kernels are in it: what it misses is a driver, or they.
+check_cuda() {
+  local root=$1 missed
+  : >"$work/server.log"
+  start_container "$root" --devices=cuda,cpu --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0
+  await_serving
+  missed=$(sed -n 's/.*"event":"device_missing".*"reason":"\([^"]*\)".*/\1/p' "$work/server.log")
+  stop_container
+  case $missed in
+    *"no CUDA kernels"*) [[ -z $cuda ]] || fail "it has no CUDA kernels" ;;
+    *) [[ -n $cuda ]] || fail "without a CUDA compiler it misses \"$missed\"" ;;
+  esac
+  say "CUDA: $missed"
+}
+
+try_stream() {
+  local root=$1
+  say "trial: a container with a read-only root"
+  : >"$work/server.log"
+  start_container "$root" --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0
+  await_serving
+  # Every token is compared with the one drawn in the worker's own process.
+  "$demo" --connect="$address" --check | tail -n 4
+  stop_container
+}
+
 buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
+if [[ -n $cuda ]]; then make_cuda; fi
 build_image
 container=$(buildah from --pull-never "$image")
 root=$(buildah mount "$container")
 check_contents "$root"
 try_stream "$root"
+check_cuda "$root"
 if [[ -n $output ]]; then buildah push "$image" "$output"; fi
 say "$image is good"

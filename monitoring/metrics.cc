@@ -40,7 +40,7 @@ const Histogram::BucketBoundaries kSecondsBounds = Geometric(32e-6, 2, 19);
 // 1 to 4096 rows.
 const Histogram::BucketBoundaries kRowsBounds = Geometric(1, 2, 13);
 
-constexpr const char* kEvictionCauses[] = {"count", "bytes", "idle"};
+constexpr const char* kEvictionCauses[] = {"count", "bytes", "idle", "client", "operator"};
 constexpr const char* kStreamEnds[] = {"by client", "drained", "abandoned"};
 
 const char* TransportLabel(service::Transport transport) {

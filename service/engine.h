@@ -8,6 +8,7 @@
 
 #include "devices/device.h"
 #include "service/batch/batcher.h"
+#include "service/client_accounts.h"
 #include "service/clock.h"
 #include "service/entropy.h"
 #include "service/event_log.h"
@@ -48,6 +49,7 @@ class Engine {
   Observer& observer() { return observer_; }
   Entropy& entropy() { return entropy_; }
   EventLog& event_log() { return event_log_; }
+  ClientAccounts& clients() { return clients_; }
   SequenceTable& sequences() { return sequences_; }
   ReplayBudget& replays() { return replays_; }
   RegionTable& regions() { return regions_; }
@@ -67,6 +69,7 @@ class Engine {
   Entropy& entropy_;
   EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
+  ClientAccounts clients_;
   SequenceTable sequences_;
   ReplayBudget replays_;
   RegionTable regions_;

@@ -23,6 +23,8 @@ struct Limits {
   uint32_t max_step_rows = 1024;
   uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
+  // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
+  absl::Duration max_queue_time = absl::Milliseconds(250);
   absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
 
   // Masks.
@@ -36,6 +38,15 @@ struct Limits {
   uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together
   uint64_t connection_memory_bytes = uint64_t{1} << 28;  // of the regions of one connection
   uint32_t connection_regions = 64;                      // regions of one connection
+
+  // One client, that is one identity, beside all of them; 0 = no bound of its own.
+  uint32_t max_clients = 4096;  // with anything at once
+  uint32_t client_streams = 0;
+  uint64_t client_rows_per_second = 0;
+  uint64_t client_bytes_per_second = 0;
+  uint32_t client_sequences = 0;  // with state; its own idle ones beyond are forgotten
+  uint32_t client_regions = 0;
+  uint64_t client_memory_bytes = 0;
 
   // Sequences.
   uint32_t max_sequences = 200000;                // sequences with state

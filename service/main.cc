@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -53,6 +54,7 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
               {"listen", listen},
               {"devices", names},
               {"health", server.health_address() ? server.health_address()->ToString() : ""},
+              {"admin", server.admin_address() ? server.admin_address()->ToString() : ""},
               {"metrics", metrics}});
 }
 
@@ -84,7 +86,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .proof = &proof});
   if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
 
-  auto server = Server::Start(config, &engine, log);
+  auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();
   const auto exposition =
       monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
@@ -116,6 +118,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "sortitiond: %s\n", std::string(valid.message()).c_str());
     return 2;
   }
+  // A file that may not grow, such as one of shared memory under ulimit -f, is an error like any other.
+  std::signal(SIGXFSZ, SIG_IGN);
   const StopSignals signals;
   const service::RealClock clock;
   Log log(config->log_level, &clock);

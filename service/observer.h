@@ -52,7 +52,8 @@ class Observer {
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
   // Live rows of `device` were compared with the reference.
   virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
-  // `count` idle sequences were dropped to stay within `cause`'s bound ("count", "bytes" or "idle").
+  // `count` idle sequences were dropped: to stay within a bound ("count", "bytes", "idle", of one client: "client"), or
+  // because an operator asked for it ("operator").
   virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
   // A sequence's history was sent again because the server did not have it.
   virtual void HistoryReplayed(uint32_t tokens) = 0;

@@ -39,6 +39,10 @@ std::string_view ReasonName(Reason reason) {
       return "UNKNOWN_MASK";
     case Reason::kCheckpointRefused:
       return "CHECKPOINT_REFUSED";
+    case Reason::kUnauthenticated:
+      return "UNAUTHENTICATED";
+    case Reason::kPermissionDenied:
+      return "PERMISSION_DENIED";
     case Reason::kLogitNan:
       return "LOGIT_NAN";
     case Reason::kLogitTooLarge:
@@ -67,6 +71,8 @@ std::string_view ReasonName(Reason reason) {
       return "DRAINING";
     case Reason::kDeviceFailed:
       return "DEVICE_FAILED";
+    case Reason::kClientLimit:
+      return "CLIENT_LIMIT";
   }
   SORTITION_CHECK(!"a known reason");
   return "";
@@ -92,7 +98,12 @@ absl::StatusCode CodeOf(Reason reason) {
     case Reason::kUnknownMask:
       return absl::StatusCode::kNotFound;
     case Reason::kOverloaded:
+    case Reason::kClientLimit:
       return absl::StatusCode::kResourceExhausted;
+    case Reason::kUnauthenticated:
+      return absl::StatusCode::kUnauthenticated;
+    case Reason::kPermissionDenied:
+      return absl::StatusCode::kPermissionDenied;
     case Reason::kDeadlinePassed:
       return absl::StatusCode::kDeadlineExceeded;
     case Reason::kStepCancelled:

@@ -30,6 +30,8 @@ enum class Reason : uint8_t {
   kUnknownRegion = 14,
   kUnknownMask = 15,
   kCheckpointRefused = 16,
+  kUnauthenticated = 17,
+  kPermissionDenied = 18,
   kLogitNan = 20,
   kLogitTooLarge = 21,
   kNoLiveToken = 22,
@@ -44,19 +46,21 @@ enum class Reason : uint8_t {
   kStepCancelled = 42,
   kDraining = 43,
   kDeviceFailed = 44,
+  kClientLimit = 45,
 };
 
 inline constexpr Reason kAllReasons[] = {
-    Reason::kMalformedMessage,   Reason::kUnknownField,    Reason::kUnknownEnumValue,
-    Reason::kMissingField,       Reason::kOutOfRange,      Reason::kTooMany,
-    Reason::kNotImplemented,     Reason::kContradiction,   Reason::kSizeMismatch,
-    Reason::kVocabularyMismatch, Reason::kDuplicateRow,    Reason::kUnsupportedLawVersion,
-    Reason::kProtocolViolation,  Reason::kLogitNan,        Reason::kLogitTooLarge,
-    Reason::kNoLiveToken,        Reason::kHistoryRequired, Reason::kStaleStep,
-    Reason::kSuperseded,         Reason::kStepInFlight,    Reason::kUnknownSequence,
-    Reason::kStepConflict,       Reason::kOverloaded,      Reason::kDeadlinePassed,
-    Reason::kStepCancelled,      Reason::kDraining,        Reason::kDeviceFailed,
-    Reason::kUnknownRegion,      Reason::kUnknownMask,     Reason::kCheckpointRefused,
+    Reason::kMalformedMessage,   Reason::kUnknownField,     Reason::kUnknownEnumValue,
+    Reason::kMissingField,       Reason::kOutOfRange,       Reason::kTooMany,
+    Reason::kNotImplemented,     Reason::kContradiction,    Reason::kSizeMismatch,
+    Reason::kVocabularyMismatch, Reason::kDuplicateRow,     Reason::kUnsupportedLawVersion,
+    Reason::kProtocolViolation,  Reason::kLogitNan,         Reason::kLogitTooLarge,
+    Reason::kNoLiveToken,        Reason::kHistoryRequired,  Reason::kStaleStep,
+    Reason::kSuperseded,         Reason::kStepInFlight,     Reason::kUnknownSequence,
+    Reason::kStepConflict,       Reason::kOverloaded,       Reason::kDeadlinePassed,
+    Reason::kStepCancelled,      Reason::kDraining,         Reason::kDeviceFailed,
+    Reason::kUnknownRegion,      Reason::kUnknownMask,      Reason::kCheckpointRefused,
+    Reason::kUnauthenticated,    Reason::kPermissionDenied, Reason::kClientLimit,
 };
 
 // The wire's name, e.g. "HISTORY_REQUIRED". A static string.

@@ -1,11 +1,14 @@
 // Connection flags and endings.
 #include "client/cli/command.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/cpp/errors.h"
@@ -20,12 +23,14 @@ ABSL_FLAG(bool, tls, false, "Talk TLS to the server");
 ABSL_FLAG(std::string, tls_ca, "", "PEM file of the certificates to trust, for --tls; empty = the system's");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file of our own certificate chain, for --tls");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of our own private key, for --tls");
+ABSL_FLAG(std::string, token_file, "",
+          "File of the bearer token to show to the server; empty = that of the variable SORTITION_TOKEN, if any");
 ABSL_FLAG(bool, json, false, "Print JSON, with the names of the wire contract");
 
 namespace sortition::cli {
 namespace {
 
-absl::StatusOr<std::string> ReadPem(const absl::Flag<std::string>& flag) {
+absl::StatusOr<std::string> ReadFile(const absl::Flag<std::string>& flag) {
   const std::string path = absl::GetFlag(flag);
   if (path.empty()) return std::string();
   std::ifstream file(path, std::ios::binary);
@@ -70,7 +75,7 @@ absl::StatusOr<std::optional<client::TlsOptions>> Tls() {
       {FLAGS_tls_certificate, &options.certificate_chain},
       {FLAGS_tls_key, &options.private_key}};
   for (const auto& [flag, text] : files) {
-    absl::StatusOr<std::string> pem = ReadPem(flag);
+    absl::StatusOr<std::string> pem = ReadFile(flag);
     if (!pem.ok()) return pem.status();
     *text = *std::move(pem);
     if (!text->empty() && !absl::GetFlag(FLAGS_tls)) {
@@ -79,6 +84,25 @@ absl::StatusOr<std::optional<client::TlsOptions>> Tls() {
   }
   if (!absl::GetFlag(FLAGS_tls)) return std::optional<client::TlsOptions>();
   return std::optional<client::TlsOptions>(std::move(options));
+}
+
+absl::StatusOr<std::string> Token() {
+  absl::StatusOr<std::string> token = ReadFile(FLAGS_token_file);
+  if (!token.ok()) return token;
+  const char* const variable = std::getenv("SORTITION_TOKEN");
+  if (absl::GetFlag(FLAGS_token_file).empty() && variable != nullptr) *token = variable;
+  absl::StripTrailingAsciiWhitespace(&*token);
+  // gRPC would end the process over other characters.
+  if (!std::all_of(token->begin(), token->end(), absl::ascii_isgraph)) {
+    return absl::InvalidArgumentError("--token_file: a token has printable characters of ASCII alone");
+  }
+  return token;
+}
+
+absl::Status Prepare(grpc::ClientContext* context) {
+  const absl::StatusOr<std::string> token = Token();
+  if (token.ok()) client::AddToken(*token, context);
+  return token.status();
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel() {

@@ -12,6 +12,7 @@
 #include "client/cpp/options.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 
 namespace sortition::cli {
@@ -32,7 +33,11 @@ Outcome Fail(const grpc::Status& status);
 std::string ServerAddress();
 absl::Duration Timeout();
 absl::StatusOr<std::optional<client::TlsOptions>> Tls();
+// Of --token_file, or else of the variable SORTITION_TOKEN; empty if there is neither.
+absl::StatusOr<std::string> Token();
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel();
+// Shows the token to the server of a call.
+absl::Status Prepare(grpc::ClientContext* context);
 bool WantsJson();
 
 // A message as JSON, with the names of the contract and with every field that has no presence. Ends with a line break.
@@ -44,6 +49,7 @@ Outcome Devices();
 Outcome Sample(const std::vector<std::string>& arguments);
 Outcome Watch();
 Outcome Health();
+Outcome Admin(const std::vector<std::string>& arguments);
 Outcome Detect(const std::vector<std::string>& arguments);
 
 }  // namespace sortition::cli

@@ -52,6 +52,7 @@ Outcome Show(void (*print)(const v1::ServerInformation&)) {
   if (!channel.ok()) return Fail(channel.status());
   const auto stub = v1::InformationService::NewStub(*channel);
   grpc::ClientContext context;
+  if (absl::Status status = Prepare(&context); !status.ok()) return Fail(status);
   context.set_deadline(absl::ToChronoTime(absl::Now() + Timeout()));
   v1::ServerInformation information;
   const grpc::Status status = stub->GetServerInformation(&context, {}, &information);

@@ -18,6 +18,8 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl info            versions, devices, every limit, every parameter
   sortitionctl devices         each device: whether it serves and why, and what batches cost on it
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
+  sortitionctl admin ACTION    what operators do, over the server's --admin_listen: drain, clients, forget CLIENT,
+                               prove DEVICE, quarantine DEVICE [WHY], log-level LEVEL
   sortitionctl watch           live counters, one line an interval (--interval, --count)
   sortitionctl detect FILE     whether a text carries a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
@@ -33,6 +35,7 @@ int Main(int argc, char** argv) {
   const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
   const std::string command = positional.size() > 1 ? positional[1] : "";
   const std::vector<std::string> arguments(positional.begin() + (command.empty() ? 1 : 2), positional.end());
+  if (command == "admin") return static_cast<int>(Admin(arguments));
   if (command == "detect") return static_cast<int>(Detect(arguments));
   if (command == "sample") return static_cast<int>(Sample(arguments));
   if (arguments.empty() && command == "info") return static_cast<int>(Info());

@@ -166,11 +166,14 @@ Outcome Sample(const std::vector<std::string>& arguments) {
   if (!output.ok()) return Fail(output.status());
   auto tls = Tls();
   if (!tls.ok()) return Fail(tls.status());
+  auto token = Token();
+  if (!token.ok()) return Fail(token.status());
 
   client::ClientOptions connection;
   connection.targets = {ServerAddress()};
   connection.name = "sortitionctl";
   connection.tls = *std::move(tls);
+  connection.token = *std::move(token);
   connection.connect_timeout = connection.default_timeout = Timeout();
   const auto client = client::Client::Connect(std::move(connection));
   if (!client.ok()) return Fail(client.status());

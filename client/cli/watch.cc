@@ -53,6 +53,7 @@ Outcome Watch() {
       static_cast<int32_t>(absl::ToInt64Nanoseconds(interval - absl::Seconds(request.interval().seconds()))));
 
   grpc::ClientContext context;
+  if (absl::Status status = Prepare(&context); !status.ok()) return Fail(status);
   const auto reader = stub->WatchCounters(&context, request);
   v1::Counters before;
   v1::Counters now;

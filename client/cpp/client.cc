@@ -1,9 +1,11 @@
 // The client's public calls: checks of their arguments, blocking forms of asynchronous ones.
 #include "client/cpp/client.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client_core.h"
@@ -35,6 +37,9 @@ absl::Status CheckOptions(const ClientOptions& options) {
   }
   if (options.worker_session.size() > service::kMaxNameBytes) return refuse("worker_session", "at most 128 bytes");
   if (options.name.size() > service::kMaxNameBytes) return refuse("name", "at most 128 bytes");
+  if (!std::all_of(options.token.begin(), options.token.end(), absl::ascii_isgraph)) {
+    return refuse("token", "printable ASCII without spaces");
+  }
   if (options.connect_timeout <= absl::ZeroDuration()) return refuse("connect_timeout", "above 0");
   if (options.keepalive < absl::Seconds(10) || options.keepalive > absl::Hours(24)) {
     return refuse("keepalive", "10 s to 24 h");

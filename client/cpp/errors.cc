@@ -79,6 +79,7 @@ Remedy RemedyFor(v1::ErrorReason reason) {
     case v1::UNKNOWN_SEQUENCE:
       return Remedy::kReopen;
     case v1::OVERLOADED:
+    case v1::CLIENT_LIMIT:
       return Remedy::kRetryLater;
     case v1::DRAINING:
     case v1::DEVICE_FAILED:

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
 #include "grpc/grpc.h"
@@ -79,6 +80,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
         channel_(connector->MakeChannel(target)),
         stub_(channel_) {
     in_use_.kind = IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp;
+    AddToken(connector->token_, &context_);
   }
 
   void Start() {
@@ -266,6 +268,10 @@ bool GrpcStream::ShareMemory(const std::string& address) {
   return true;
 }
 
+void AddToken(const std::string& token, grpc::ClientContext* context) {
+  if (!token.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token));
+}
+
 void KeepGrpcRunning() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
 
 std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls) {
@@ -282,6 +288,7 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
       kind_(options.transport),
       shared_memory_bytes_(options.shared_memory_bytes),
       server_name_(options.tls ? options.tls->server_name : ""),
+      token_(options.token),
       keepalive_(options.keepalive),
       credentials_(MakeCredentials(options.tls)),
       secure_(options.tls.has_value()),

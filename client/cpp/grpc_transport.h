@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/options.h"
 #include "client/cpp/transport.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/security/credentials.h"
 
@@ -39,6 +40,7 @@ class GrpcConnector {
   const TransportKind kind_;
   const uint64_t shared_memory_bytes_;
   const std::string server_name_;
+  const std::string token_;
   const absl::Duration keepalive_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const bool secure_;
@@ -51,6 +53,9 @@ class GrpcConnector {
 // Keeps gRPC from shutting itself down whenever its last channel goes: its clean-up would run beside a new channel, or
 // beside the end of the process. For whoever makes channels. Thread-safe.
 void KeepGrpcRunning();
+
+// Shows `token` to the server of a call, if it is not empty.
+void AddToken(const std::string& token, grpc::ClientContext* context);
 
 // The credentials that `tls` asks for; plain text if it is absent.
 std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls);

@@ -161,6 +161,7 @@ service::Engine::Options EngineOptions(uint32_t threads, const service::Clock* c
   options.devices.push_back(std::make_unique<devices::CpuDevice>(cpu));
   options.clock = clock;
   options.observer = observer;
+  options.limits.max_queue_time = absl::ZeroDuration();  // there is nobody else to leave the devices to
   return options;
 }
 

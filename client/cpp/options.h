@@ -56,6 +56,9 @@ struct ClientOptions {
   std::string worker_session;
   std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
   std::optional<TlsOptions> tls;       // absent: plain text
+  // Shown to the server as a bearer token; printable ASCII without spaces. Empty: none. Without `tls` whoever listens
+  // on the way reads it.
+  std::string token;
   // From the start of a stream to the server's welcome.
   absl::Duration connect_timeout = absl::Seconds(5);
   // A connection on which nothing has moved for so long is asked for a sign of life, and given up if there is none for

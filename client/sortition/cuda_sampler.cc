@@ -13,7 +13,7 @@ Status CudaSampler::Create(int device, const CudaLimits& limits, std::unique_ptr
   if (!hardware.ok()) return ToPublic(hardware.status());
   for (const devices::cuda::Hardware& one : *hardware) {
     if (int(one.index) != device) continue;
-    auto context = devices::cuda::Context::Create(*api, one, kernels::cuda::Image());
+    auto context = devices::cuda::Context::Create(*api, one, kernels::cuda::CompiledImages());
     if (!context.ok()) return ToPublic(context.status());
     auto state = State::Create(*std::move(context), limits);
     if (!state.ok()) return ToPublic(state.status());
@@ -29,6 +29,9 @@ CudaSampler::~CudaSampler() = default;
 Status CudaSampler::Bind(const CudaBatch& batch) { return ToPublic(state_->Bind(batch)); }
 Status CudaSampler::SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise) {
   return ToPublic(state_->SetRow(row, parameters, noise));
+}
+Status CudaSampler::SetSamplerState(uint32_t row, uint64_t state) {
+  return ToPublic(state_->SetSamplerState(row, state));
 }
 Status CudaSampler::SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches) {
   return ToPublic(state_->SetPatches(row, patches));

@@ -12,6 +12,8 @@ using devices::cuda::Api;
 using devices::cuda::Context;
 using devices::cuda::CurrentContext;
 using devices::cuda::DevicePointer;
+using kernels::cuda::ChainedInput;
+using kernels::cuda::ChainedOutput;
 using kernels::cuda::RowInput;
 using kernels::cuda::RowOutput;
 using kernels::cuda::TopToken;
@@ -34,6 +36,7 @@ absl::Status CheckLimits(const CudaLimits& limits) {
   if (limits.top > kernels::kMaxTopLogprobs) {
     return absl::InvalidArgumentError(absl::StrCat("limits.top is above ", kernels::kMaxTopLogprobs));
   }
+  if (limits.kept > limits.vocabulary) return absl::InvalidArgumentError("limits.kept is above limits.vocabulary");
   return absl::OkStatus();
 }
 
@@ -143,8 +146,9 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
 absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParameters& parameters,
                                         const kernels::NoiseKey& noise) {
   if (absl::Status status = CheckRow(row); !status.ok()) return status;
-  if (!parameters.chain.empty() || parameters.entropy || parameters.kept_tokens) {
-    return absl::InvalidArgumentError("parameters: a chain, the entropy and the kept tokens are not the CUDA kernels'");
+  if (parameters.kept_tokens && kernels::cuda::MostKept(parameters, limits_.vocabulary) > limits_.kept) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameters: may keep more tokens than limits.kept, ", limits_.kept));
   }
   if (parameters.raw_top > limits_.top || parameters.processed_top > limits_.top) {
     return absl::InvalidArgumentError(absl::StrCat("parameters: raw_top or processed_top is above ", limits_.top));
@@ -152,6 +156,13 @@ absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParamete
   rows_[row].parameters = parameters;
   rows_[row].noise = noise;
   rows_[row].is_set = true;
+  return SetSamplerState(row, kernels::InitialSamplerState(parameters.chain));
+}
+
+absl::Status CudaSampler::State::SetSamplerState(uint32_t row, uint64_t state) {
+  if (absl::Status status = CheckRow(row); !status.ok()) return status;
+  rows_[row].sampler_state = state;
+  rows_[row].has_new_state = true;
   is_uploaded_ = false;
   return absl::OkStatus();
 }
@@ -173,7 +184,8 @@ absl::Status CudaSampler::State::SetPatches(uint32_t row, std::span<const kernel
 
 RowInput CudaSampler::State::InputOf(uint32_t index) const {
   const Row& row = rows_[index];
-  RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary);
+  const bool is_chained = kernels::cuda::IsChained(row.parameters, kernels::RowTask::kDraw, false);
+  RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, is_chained);
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
@@ -183,9 +195,27 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   input.patch_count = uint32_t(
       std::ranges::lower_bound(row.patches, batch_.vocabulary, {}, &kernels::TokenPatch::token) - row.patches.begin());
   input.scratch = PointerTo<uint32_t>(memory_ + ScratchOffset() + ScratchBytes() * index);
+  if (is_chained) {
+    input.chained = PointerTo<const ChainedInput>(memory_ + ChainedOffset() + sizeof(ChainedInput) * index);
+  }
   input.raw_top = PointerTo<TopToken>(memory_ + TopsOffset() + TopsBytes() * 2 * index);
   input.processed_top = PointerTo<TopToken>(memory_ + TopsOffset() + TopsBytes() * (2 * index + 1));
   return input;
+}
+
+ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
+  ChainedInput chained = kernels::cuda::ChainedOf(rows_[index].parameters);
+  chained.sampler_state_at = PointerTo<uint64_t>(memory_ + SamplerStatesOffset() + sizeof(uint64_t) * index);
+  chained.output = PointerTo<ChainedOutput>(memory_ + ChainedOutputsOffset() + sizeof(ChainedOutput) * index);
+  if (rows_[index].parameters.kept_tokens) {
+    chained.kept = PointerTo<kernels::TokenBits>(memory_ + KeptOffset() + KeptBytes() * index);
+  }
+  return chained;
+}
+
+absl::Status CudaSampler::State::Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const {
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyHtoDAsync(memory_ + offset, stage.memory + offset, bytes, stream));
+  return absl::OkStatus();
 }
 
 absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
@@ -198,24 +228,35 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (!current.status().ok()) return current.status();
   Stage& stage = stages_[next_stage_++ % stages_.size()];
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventSynchronize(stage.done));
-  weighs_ = false;
+  needed_ = {};
   for (uint32_t row = 0; row < batch_.rows; ++row) {
     const RowInput input = InputOf(row);
-    weighs_ = weighs_ || kernels::cuda::NeedsWeights(input);
+    needed_ |= kernels::cuda::NeededBy(input);
     std::memcpy(stage.memory + sizeof(RowInput) * row, &input, sizeof(input));
+    const ChainedInput chained = ChainedInputOf(row);
+    std::memcpy(stage.memory + ChainedOffset() + sizeof(ChainedInput) * row, &chained, sizeof(chained));
   }
-  SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyHtoDAsync(memory_, stage.memory, sizeof(RowInput) * batch_.rows, stream));
+  absl::Status status = Move(stage, 0, sizeof(RowInput) * batch_.rows, stream);
+  if (status.ok() && needed_.chain) {
+    status = Move(stage, ChainedOffset(), sizeof(ChainedInput) * batch_.rows, stream);
+  }
   for (uint32_t row = 0; row < limits_.rows; ++row) {
-    if (!rows_[row].has_new_patches) continue;
-    const std::span<const kernels::TokenPatch> patches = rows_[row].patches;
-    const uint64_t at = InputsBytes() + sizeof(kernels::TokenPatch) * limits_.patches * row;
-    if (!patches.empty()) {
+    if (rows_[row].has_new_patches && !rows_[row].patches.empty()) {
+      const std::span<const kernels::TokenPatch> patches = rows_[row].patches;
+      const uint64_t at = InputsBytes() + sizeof(kernels::TokenPatch) * limits_.patches * row;
       std::memcpy(stage.memory + at, patches.data(), patches.size_bytes());
-      SORTITION_CUDA_RETURN_IF_ERROR(api(),
-                                     MemcpyHtoDAsync(memory_ + at, stage.memory + at, patches.size_bytes(), stream));
+      status = Move(stage, at, patches.size_bytes(), stream);
     }
+    if (status.ok() && rows_[row].has_new_state && kernels::KeepsSamplerState(rows_[row].parameters.chain)) {
+      const uint64_t at = SamplerStatesOffset() + sizeof(uint64_t) * row;
+      std::memcpy(stage.memory + at, &rows_[row].sampler_state, sizeof(uint64_t));
+      status = Move(stage, at, sizeof(uint64_t), stream);
+    }
+    if (!status.ok()) break;
     rows_[row].has_new_patches = false;
+    rows_[row].has_new_state = false;
   }
+  if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventRecord(stage.done, stream));
   is_uploaded_ = true;
   return absl::OkStatus();
@@ -235,7 +276,7 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
       batch_.rows, kernels::cuda::GroupsOf(batch_.vocabulary), context_->hardware().multiprocessors);
   view.chunk_groups = geometry.chunk_groups;
-  return context_->Launch(view, batch_.rows, geometry.chunks, weighs_, stream);
+  return context_->Launch(view, batch_.rows, geometry.chunks, needed_, stream);
 }
 
 absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers) {
@@ -251,11 +292,17 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
                                  MemcpyDtoHAsync(outputs.data(), memory_ + OutputsOffset(), outputs.size(), stream));
   SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
   for (uint32_t row = 0; row < answers.size(); ++row) {
-    RowOutput output;
-    std::memcpy(&output, outputs.data() + sizeof(RowOutput) * row, sizeof(output));
-    const std::byte* const tops = outputs.data() + (TopsOffset() - OutputsOffset()) + TopsBytes() * 2 * row;
-    answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, output, reinterpret_cast<const TopToken*>(tops),
-                                           reinterpret_cast<const TopToken*>(tops + TopsBytes()));
+    const auto at = [&](uint64_t offset) { return outputs.data() + (offset - OutputsOffset()); };
+    const std::byte* const tops = at(TopsOffset() + TopsBytes() * 2 * row);
+    kernels::cuda::RowResult result;
+    result.output = reinterpret_cast<const RowOutput*>(outputs.data()) + row;
+    result.raw_top = reinterpret_cast<const TopToken*>(tops);
+    result.processed_top = reinterpret_cast<const TopToken*>(tops + TopsBytes());
+    if (kernels::cuda::IsChained(rows_[row].parameters, kernels::RowTask::kDraw, false)) {
+      result.chained = reinterpret_cast<const ChainedOutput*>(at(ChainedOutputsOffset())) + row;
+      result.kept = reinterpret_cast<const kernels::TokenBits*>(at(KeptOffset() + KeptBytes() * row));
+    }
+    answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
   }
   return absl::OkStatus();
 }

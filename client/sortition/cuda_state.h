@@ -25,6 +25,7 @@ struct CudaSampler::State {
 
   absl::Status Bind(const CudaBatch& batch);
   absl::Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
+  absl::Status SetSamplerState(uint32_t row, uint64_t state);
   absl::Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
   absl::Status Upload(CUstream_st* stream);
   absl::Status Sample(CUstream_st* stream);
@@ -40,8 +41,10 @@ struct CudaSampler::State {
     kernels::RowParameters parameters;
     kernels::NoiseKey noise;
     std::vector<kernels::TokenPatch> patches;
+    uint64_t sampler_state = 0;
     bool is_set = false;
     bool has_new_patches = false;
+    bool has_new_state = false;
   };
 
   State(std::shared_ptr<devices::cuda::Context> context, const CudaLimits& limits);
@@ -50,16 +53,31 @@ struct CudaSampler::State {
   absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status CheckRow(uint32_t row) const;
   kernels::cuda::RowInput InputOf(uint32_t row) const;
+  kernels::cuda::ChainedInput ChainedInputOf(uint32_t row) const;
+  // Puts bytes of a stage into the stream, where the device has them at the same offset.
+  absl::Status Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const;
   const devices::cuda::Api& api() const { return context_->api(); }
 
-  // The device's memory, one piece: inputs, patches, states, scratch, outputs, first tokens; offsets in bytes.
+  // The device's memory, one piece: inputs, patches, chained inputs, sampler states; then rows' states, scratch,
+  // outputs, chained outputs, kept tokens, first tokens. Offsets in bytes; a stage is laid out as the first part.
   uint64_t InputsBytes() const { return uint64_t{sizeof(kernels::cuda::RowInput)} * limits_.rows; }
   uint64_t PatchesBytes() const { return uint64_t{sizeof(kernels::TokenPatch)} * limits_.rows * limits_.patches; }
-  uint64_t StatesOffset() const { return InputsBytes() + PatchesBytes(); }
+  uint64_t ChainedOffset() const { return InputsBytes() + PatchesBytes(); }
+  uint64_t SamplerStatesOffset() const {
+    return ChainedOffset() + uint64_t{sizeof(kernels::cuda::ChainedInput)} * limits_.rows;
+  }
+  uint64_t StatesOffset() const { return SamplerStatesOffset() + sizeof(uint64_t) * limits_.rows; }
   uint64_t ScratchOffset() const { return StatesOffset() + uint64_t{sizeof(kernels::cuda::RowState)} * limits_.rows; }
   uint64_t ScratchBytes() const;  // of a row
   uint64_t OutputsOffset() const { return ScratchOffset() + ScratchBytes() * limits_.rows; }
-  uint64_t TopsOffset() const { return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RowOutput)} * limits_.rows; }
+  uint64_t ChainedOutputsOffset() const {
+    return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RowOutput)} * limits_.rows;
+  }
+  uint64_t KeptOffset() const {
+    return ChainedOutputsOffset() + uint64_t{sizeof(kernels::cuda::ChainedOutput)} * limits_.rows;
+  }
+  uint64_t KeptBytes() const { return uint64_t{sizeof(kernels::TokenBits)} * limits_.kept; }  // of a row
+  uint64_t TopsOffset() const { return KeptOffset() + KeptBytes() * limits_.rows; }
   uint64_t TopsBytes() const { return uint64_t{sizeof(kernels::cuda::TopToken)} * limits_.top; }  // of a distribution
   uint64_t Bytes() const { return TopsOffset() + 2 * TopsBytes() * limits_.rows; }
 
@@ -71,7 +89,7 @@ struct CudaSampler::State {
   CudaBatch batch_;
   std::vector<Row> rows_;
   bool is_uploaded_ = false;
-  bool weighs_ = false;  // as uploaded
+  kernels::cuda::LaterKernels needed_;  // as uploaded
 };
 
 }  // namespace sortition

@@ -1,9 +1,12 @@
 // Options, judged and compiled.
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/sortition/convert.h"
 #include "client/sortition/sampler.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 
 namespace sortition {
@@ -14,6 +17,59 @@ Status CheckRange(const char* name, double value, double least, double most) {
   return InvalidArgument(absl::StrCat(name, " is ", value, ", not in [", least, ", ", most, "]"));
 }
 
+// Above 0.
+double Above0() { return std::nextafter(0.0f, 1.0f); }
+
+Status CheckSamplers(const law::SamplingParameters& p) {
+  const float sigma = p.top_n_sigma == 0 ? law::kMinTopNSigma : p.top_n_sigma;
+  const Status checks[] = {
+      CheckRange("typical_p", p.typical_p, Above0(), 1),
+      CheckRange("top_n_sigma", sigma, law::kMinTopNSigma, law::kMaxTopNSigma),
+      CheckRange("epsilon_cutoff", p.epsilon_cutoff, 0, 1),
+      CheckRange("eta_cutoff", p.eta_cutoff, 0, 1),
+      CheckRange("top_a", p.top_a, 0, 1),
+      CheckRange("top_h", p.top_h, 0, 1),
+      CheckRange("xtc_probability", p.xtc_probability, 0, 1),
+      CheckRange("xtc_threshold", p.xtc_threshold, Above0(), 1),
+      CheckRange("dynamic_temperature_range", p.dynamic_temperature_range, 0, law::kMaxTemperature),
+      CheckRange("dynamic_temperature_exponent", p.dynamic_temperature_exponent, law::kMinDynamicExponent,
+                 law::kMaxDynamicExponent),
+      CheckRange("smoothing_factor", p.smoothing_factor, 0, law::kMaxSmoothingFactor),
+      CheckRange("smoothing_curve", p.smoothing_curve, law::kMinSmoothingCurve, law::kMaxSmoothingCurve),
+      CheckRange("mirostat", p.mirostat, 0, 2),
+      CheckRange("mirostat_tau", p.mirostat_tau, Above0(), law::kMaxMirostatTau),
+      CheckRange("mirostat_eta", p.mirostat_eta, Above0(), law::kMaxMirostatEta),
+      CheckRange("mirostat_m", p.mirostat_m, law::kMinMirostatM, law::kMaxMirostatM),
+      CheckRange("adaptive_target", p.adaptive_target, 0, 1),
+      CheckRange("adaptive_decay", p.adaptive_decay, 0, law::kMaxAdaptiveDecay)};
+  for (const Status& status : checks) {
+    if (!status.ok()) return status;
+  }
+  if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat, adaptive_p: one excludes the other");
+  return {};
+}
+
+// Parameters are in range.
+Status CheckOrder(const law::SamplingParameters& p) {
+  if (p.order.empty()) return {};
+  bool listed[law::kSamplers] = {};
+  bool is_ended = false;
+  for (const law::Sampler sampler : p.order) {
+    if (uint32_t(sampler) >= law::kSamplers) return InvalidArgument("order: a sampler that there is not");
+    const std::string name(law::SamplerName(sampler));
+    if (std::exchange(listed[size_t(sampler)], true)) return InvalidArgument(absl::StrCat("order: ", name, " twice"));
+    if (!law::IsOn(p, sampler)) continue;
+    if (is_ended) return InvalidArgument(absl::StrCat("order: ", name, " after a sampler that must be last"));
+    is_ended = sampler == law::Sampler::kMirostat || sampler == law::Sampler::kAdaptiveP;
+  }
+  for (uint32_t i = 0; i < law::kSamplers; ++i) {
+    const auto sampler = static_cast<law::Sampler>(i);
+    if (listed[i] || !law::IsOn(p, sampler)) continue;
+    return InvalidArgument(absl::StrCat("order lacks ", std::string(law::SamplerName(sampler)), ", which is on"));
+  }
+  return {};
+}
+
 Status CheckParameters(const law::SamplingParameters& p) {
   if (p.temperature != 0) {
     const Status status = CheckRange("temperature", p.temperature, law::kMinTemperature, law::kMaxTemperature);
@@ -21,8 +77,7 @@ Status CheckParameters(const law::SamplingParameters& p) {
   }
   const Status checks[] = {
       CheckRange("top_k", p.top_k, 0, law::kMaxTopK),
-      // Above 0.
-      CheckRange("top_p", p.top_p, std::nextafter(0.0f, 1.0f), law::kMaxTopP),
+      CheckRange("top_p", p.top_p, Above0(), law::kMaxTopP),
       CheckRange("min_p", p.min_p, law::kMinMinP, law::kMaxMinP),
       CheckRange("repetition_penalty", p.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty),
       CheckRange("frequency_penalty", std::abs(p.frequency_penalty), 0, law::kMaxAbsFrequencyPenalty),
@@ -30,7 +85,8 @@ Status CheckParameters(const law::SamplingParameters& p) {
   for (const Status& status : checks) {
     if (!status.ok()) return status;
   }
-  return {};
+  const Status status = CheckSamplers(p);
+  return status.ok() ? CheckOrder(p) : status;
 }
 
 }  // namespace
@@ -70,6 +126,9 @@ Status Compile(const RowOptions& options, kernels::RowParameters* compiled) {
   compiled->processed_logprob = options.processed_logprob;
   compiled->raw_top = options.raw_top;
   compiled->processed_top = options.processed_top;
+  compiled->entropy = options.entropy;
+  compiled->kept_count = options.kept_count;
+  compiled->kept_tokens = options.kept_tokens;
   return {};
 }
 

@@ -44,6 +44,10 @@ struct RowOptions {
   bool processed_logprob = false;
   uint32_t raw_top = 0;  // first tokens of that distribution, <= kernels::kMaxTopLogprobs
   uint32_t processed_top = 0;
+  // Of the processed distribution.
+  bool entropy = false;
+  bool kept_count = false;
+  bool kept_tokens = false;
 };
 
 // kInvalidArgument names the option that is out of range. Pure and thread-safe.
@@ -78,6 +82,7 @@ struct CudaLimits {
   uint32_t vocabulary = 131072;  // live tokens of a row
   uint32_t patches = 0;          // tokens of a row that penalties, bias or bans name
   uint32_t top = 0;              // first tokens of each distribution
+  uint32_t kept = 0;             // tokens that a row may keep which wants them listed
 };
 
 // Where a batch lies. All pointers are of the sampler's device, and what they refer to stays in place as long as
@@ -101,9 +106,11 @@ struct CudaBatch {
 //   sampler->Bind(batch);  sampler->SetRow(i, parameters, noise) for every row;  sampler->Upload(stream);
 //   sampler->Sample(stream);  ...  sampler->Sample(stream);
 //
-// `Sample` is one kernel, or two where a row needs sums over the whole vocabulary, and may be captured into a graph:
-// its replays read logits, masks and positions as they then are, and everything else as `Upload` left it. Penalties
-// follow by SetPatches and Upload, which moves only what changed.
+// `Sample` is one kernel, one more where a row needs sums over the whole vocabulary, one more where one has a chain or
+// wants its entropy or kept tokens. It may be captured into a graph: its replays read logits, masks and positions as
+// they then are, and everything else as `Upload` left it. Penalties follow by SetPatches and Upload, which moves only
+// what changed. What mirostat and adaptive-p carry from step to step stays on the GPU: every Sample that does not fail
+// the row goes on from what the one before it left.
 //
 // Not thread-safe. The work of one sampler belongs into one stream at a time: it shares memory. It must not be
 // destroyed while any is under way.
@@ -123,8 +130,10 @@ class SORTITION_PUBLIC CudaSampler {
 
   // From here to Upload nothing but the host's memory is touched.
   Status Bind(const CudaBatch& batch);
-  // `parameters`: compiled; without a chain.
+  // `parameters`: compiled. The next Sample begins with its chain's first sampler state.
   Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
+  // The next Sample begins with this state: RowAnswer::sampler_state of the step before it.
+  Status SetSamplerState(uint32_t row, uint64_t state);
   // All of the row's patches, sorted by token, no token twice; they stay until the next call.
   Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
 

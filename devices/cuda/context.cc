@@ -6,33 +6,43 @@
 
 namespace sortition::devices::cuda {
 
+absl::Status CheckImages(const kernels::cuda::Images& images) {
+  if (!images.sample.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError("this build has no CUDA kernels: it was made without nvcc");
+}
+
 absl::StatusOr<std::shared_ptr<Context>> Context::Create(const Api& api, const Hardware& hardware,
-                                                         std::span<const std::byte> image) {
-  if (image.empty()) return absl::FailedPreconditionError("this build has no CUDA kernels: it was made without nvcc");
+                                                         const kernels::cuda::Images& images) {
+  if (absl::Status status = CheckImages(images); !status.ok()) return status;
   std::shared_ptr<Context> context(new Context(api, hardware));
-  if (absl::Status status = context->Open(image); !status.ok()) return status;
+  if (absl::Status status = context->Open(images); !status.ok()) return status;
   return context;
 }
 
 Context::~Context() {
-  if (module_ != nullptr) {
+  for (const ModuleHandle module : {sample_module_, chain_module_}) {
+    if (module == nullptr) continue;
     const CurrentContext current(*this);
-    api_.ModuleUnload(module_);
+    api_.ModuleUnload(module);
   }
   if (handle_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);
 }
 
-absl::Status Context::Open(std::span<const std::byte> image) {
+absl::Status Context::Open(const kernels::cuda::Images& images) {
   SORTITION_CUDA_RETURN_IF_ERROR(api_, DevicePrimaryCtxRetain(&handle_, hardware_.handle));
   const CurrentContext current(*this);
   if (!current.status().ok()) return current.status();
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&module_, image.data()));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&sample_module_, images.sample.data()));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&chain_module_, images.chain.data()));
   const struct {
     FunctionHandle* function;
+    ModuleHandle module;
     const char* name;
-  } kernels[] = {{&read_, kernels::cuda::kReadKernel}, {&weigh_, kernels::cuda::kWeighKernel}};
-  for (const auto& [function, name] : kernels) {
-    SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleGetFunction(function, module_, name));
+  } kernels[] = {{&read_, sample_module_, kernels::cuda::kReadKernel},
+                 {&weigh_, sample_module_, kernels::cuda::kWeighKernel},
+                 {&chain_, chain_module_, kernels::cuda::kChainKernel}};
+  for (const auto& [function, module, name] : kernels) {
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleGetFunction(function, module, name));
     // Drivers load a kernel when it is first asked about; the first batch, or a graph's capture, is too late for that.
     int registers = 0;
     SORTITION_CUDA_RETURN_IF_ERROR(api_, FuncGetAttribute(&registers, kFunctionRegisters, *function));
@@ -40,14 +50,19 @@ absl::Status Context::Open(std::span<const std::byte> image) {
   return absl::OkStatus();
 }
 
-absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, bool weighs,
-                             StreamHandle stream) const {
+absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks,
+                             kernels::cuda::LaterKernels needed, StreamHandle stream) const {
   void* arguments[] = {&view};
-  SORTITION_CUDA_RETURN_IF_ERROR(
-      api_, LaunchKernel(read_, chunks, rows, 1, kernels::cuda::kThreads, 1, 1, 0, stream, arguments, nullptr));
-  if (!weighs) return absl::OkStatus();
-  SORTITION_CUDA_RETURN_IF_ERROR(
-      api_, LaunchKernel(weigh_, chunks, rows, 1, kernels::cuda::kThreads, 1, 1, 0, stream, arguments, nullptr));
+  const struct {
+    FunctionHandle function;
+    uint32_t blocks;  // of a row
+    bool is_needed;
+  } kernels[] = {{read_, chunks, true}, {weigh_, chunks, needed.weigh}, {chain_, 1, needed.chain}};
+  for (const auto& [function, blocks, is_needed] : kernels) {
+    if (!is_needed) continue;
+    SORTITION_CUDA_RETURN_IF_ERROR(
+        api_, LaunchKernel(function, blocks, rows, 1, kernels::cuda::kThreads, 1, 1, 0, stream, arguments, nullptr));
+  }
   return absl::OkStatus();
 }
 

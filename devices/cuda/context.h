@@ -3,16 +3,19 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/hardware.h"
+#include "kernels/cuda/image.h"
 #include "kernels/cuda/input.h"
 #include "kernels/cuda/layout.h"
 
 namespace sortition::devices::cuda {
+
+// FAILED_PRECONDITION if the images are those of a build without nvcc.
+absl::Status CheckImages(const kernels::cuda::Images& images);
 
 // Thread-safe. It is the device's primary context, the one that other CUDA libraries of the process use, too.
 class Context {
@@ -20,7 +23,7 @@ class Context {
   // Blocks for the time that the driver takes to load the kernels; seconds where it compiles them. FAILED_PRECONDITION
   // where this build has no kernels, or the driver cannot run them.
   static absl::StatusOr<std::shared_ptr<Context>> Create(const Api& api, const Hardware& hardware,
-                                                         std::span<const std::byte> image);
+                                                         const kernels::cuda::Images& images);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -29,21 +32,23 @@ class Context {
   const Hardware& hardware() const { return hardware_; }
   ContextHandle handle() const { return handle_; }
 
-  // Puts the kernels for a batch of `rows` rows, whose states are ready, into the stream; `weighs`: the second one,
-  // too. The context is current. Does not wait; may be captured into a graph.
-  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, bool weighs,
+  // Puts the kernels for a batch of `rows` rows, whose states are ready, into the stream: the first and those that are
+  // `needed`. The context is current. Does not wait; may be captured into a graph.
+  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, kernels::cuda::LaterKernels needed,
                       StreamHandle stream) const;
 
  private:
   Context(const Api& api, const Hardware& hardware) : api_(api), hardware_(hardware) {}
-  absl::Status Open(std::span<const std::byte> image);
+  absl::Status Open(const kernels::cuda::Images& images);
 
   const Api api_;
   const Hardware hardware_;
   ContextHandle handle_ = nullptr;
-  ModuleHandle module_ = nullptr;
+  ModuleHandle sample_module_ = nullptr;
+  ModuleHandle chain_module_ = nullptr;
   FunctionHandle read_ = nullptr;
   FunctionHandle weigh_ = nullptr;
+  FunctionHandle chain_ = nullptr;
 };
 
 // Makes a context current in this thread for as long as it lives.

@@ -25,10 +25,11 @@ CudaDevice::CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& 
   description_.hardware = absl::StrCat(hardware.name, ", ", hardware.uuid);
   description_.max_batch_rows = options.max_batch_rows;
   description_.batches_in_flight = options.batches_in_flight;
+  description_.features = kernels::cuda::kFeatures;
 }
 
 absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardware) {
-  auto context = Context::Create(api, hardware, options_.image);
+  auto context = Context::Create(api, hardware, options_.images);
   if (!context.ok()) return context.status();
   for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
     auto lane = Lane::Create(*context, options_.max_batch_bytes);

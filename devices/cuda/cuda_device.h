@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,7 +25,7 @@ struct CudaDeviceOptions {
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
   uint64_t max_batch_bytes = 512 << 20;  // of device memory; a batch that needs more runs in slices
-  std::span<const std::byte> image = kernels::cuda::Image();
+  kernels::cuda::Images images = kernels::cuda::CompiledImages();
   // Called once, on a thread of the device's, when the driver has lost the device to this process: nothing but a new
   // process brings it back.
   std::function<void(const absl::Status&)> lost = nullptr;

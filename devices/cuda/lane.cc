@@ -127,7 +127,7 @@ absl::Status Lane::Submit(const Slice& slice) {
   const kernels::cuda::BatchView view =
       slice.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
   absl::Status status =
-      context_->Launch(view, slice.rows(), slice.geometry(multiprocessors).chunks, slice.weighs(), stream_);
+      context_->Launch(view, slice.rows(), slice.geometry(multiprocessors).chunks, slice.needed(), stream_);
   if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(end_, stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(

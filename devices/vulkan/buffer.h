@@ -52,6 +52,9 @@ class SharedBuffer {
   absl::Status Reserve(Context* context, Memory memory, bool copies, uint64_t bytes);
   void Free();
 
+  // There are two.
+  bool is_copied() const { return is_copied_; }
+  VkBuffer on_host_handle() const { return host_.handle(); }
   VkBuffer on_device() const { return is_copied_ ? device_.handle() : host_.handle(); }
   uint64_t bytes() const { return host_.bytes(); }
   template <typename T>

@@ -70,6 +70,11 @@ absl::Status Context::Open() {
   create.pEnabledFeatures = &features;
   create.queueCreateInfoCount = 1;
   create.pQueueCreateInfos = &queue;
+  const char* const host_import = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+  if (hardware_.host_import_alignment != 0) {
+    create.enabledExtensionCount = 1;
+    create.ppEnabledExtensionNames = &host_import;
+  }
   SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateDevice(hardware_.handle, &create, nullptr, &device_));
   {
     absl::MutexLock lock(&mutex_);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace sortition::devices::vulkan {
@@ -30,6 +31,23 @@ kernels::vulkan::Variant OfferOf(const Api& api, VkPhysicalDevice handle) {
   return {.int64 = features.shaderInt64 == VK_TRUE, .subgroups = has_subgroups};
 }
 
+uint64_t HostImportAlignment(const Api& api, VkPhysicalDevice handle) {
+  uint32_t count = 0;
+  if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, nullptr) != VK_SUCCESS) return 0;
+  std::vector<VkExtensionProperties> extensions(count);
+  if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, extensions.data()) != VK_SUCCESS) return 0;
+  const bool is_offered = std::any_of(extensions.begin(), extensions.end(), [](const VkExtensionProperties& extension) {
+    return std::string_view(extension.extensionName) == VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+  });
+  if (!is_offered || api.GetMemoryHostPointerPropertiesEXT == nullptr) return 0;
+  VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
+  VkPhysicalDeviceProperties2 properties = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+  properties.pNext = &host;
+  api.GetPhysicalDeviceProperties2(handle, &properties);
+  return host.minImportedHostPointerAlignment;
+}
+
 std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32_t index) {
   VkPhysicalDeviceProperties properties;
   api.GetPhysicalDeviceProperties(handle, &properties);
@@ -54,6 +72,7 @@ std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32
     hardware.has_timestamps = families[family].timestampValidBits == 64;
     hardware.limits = properties.limits;
     hardware.offers = OfferOf(api, handle);
+    hardware.host_import_alignment = HostImportAlignment(api, handle);
     api.GetPhysicalDeviceMemoryProperties(handle, &hardware.memory);
     return hardware;
   }

@@ -33,6 +33,8 @@ struct Hardware {
   uint32_t queue_family = 0;              // the first that computes
   bool has_timestamps = false;
   kernels::vulkan::Variant offers;  // what its shaders may make use of
+  // Bytes at whose multiples memory of the process must begin and end for the device to copy from it; 0: it cannot.
+  uint64_t host_import_alignment = 0;
   VkPhysicalDeviceLimits limits = {};
   VkPhysicalDeviceMemoryProperties memory = {};
 };

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "kernels/check.h"
+#include "absl/cleanup/cleanup.h"
 
 namespace sortition::devices::vulkan {
 
@@ -18,17 +18,6 @@ namespace {
 
 // A driver that says nothing for so long is lost.
 constexpr uint64_t kMostNanoseconds = 60'000'000'000;
-
-void CopySegments(const DeviceRow& row, std::byte* to) {
-  size_t left = size_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
-  for (const ByteSegment& segment : row.segments) {
-    const size_t part = std::min(segment.size, left);
-    if (part != 0) std::memcpy(to, segment.data, part);
-    to += part;
-    left -= part;
-  }
-  SORTITION_CHECK(left == 0);
-}
 
 // Kernels and copies before it are done, and seen by the host and by those after it.
 void RecordBarrier(const Api& api, VkCommandBuffer commands) {
@@ -123,6 +112,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std:
   *taken = slice.rows();
   if (absl::Status status = Reserve(slice.sizes()); !status.ok()) return status;
   Upload(rows.first(*taken), &slice);
+  const absl::Cleanup release = [this] { logits_.Release(); };
   if (absl::Status status = Record(slice); !status.ok()) return status;
   if (absl::Status status = SubmitAndWait(nanoseconds); !status.ok()) return status;
   for (uint32_t row = 0; row < slice.rows(); ++row) {
@@ -133,12 +123,12 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std:
 
 absl::Status Lane::Reserve(const Slice::Sizes& sizes) {
   Context* const context = context_.get();
+  if (absl::Status status = logits_.Reserve(context, options_.copies, sizes.logits); !status.ok()) return status;
   const struct {
     SharedBuffer* buffer;
     Memory memory;
     uint64_t bytes;
-  } shared[] = {{&logits_, Memory::kHost, sizes.logits},
-                {&inputs_, Memory::kHost, sizes.inputs},
+  } shared[] = {{&inputs_, Memory::kHost, sizes.inputs},
                 {&extras_, Memory::kHost, sizes.extras},
                 {&outputs_, Memory::kHostCached, sizes.outputs},
                 {&tops_, Memory::kHostCached, sizes.tops}};
@@ -173,10 +163,7 @@ void Lane::Bind() {
 }
 
 void Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
-  for (uint32_t row = 0; row < slice->rows(); ++row) {
-    CopySegments(rows[row], logits_.on_host<std::byte>() + size_t{16} * slice->inputs()[row].logits);
-  }
-  slice->WriteDrafts(logits_.on_host<std::byte>());
+  logits_.Put(rows, *slice);
   slice->WriteExtras(extras_.on_host<uint32_t>());
   slice->WriteInputs(inputs_.on_host<RowInput>());
 }
@@ -199,7 +186,7 @@ absl::Status Lane::Record(const Slice& slice) {
   begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
   SORTITION_VULKAN_RETURN_IF_ERROR(api.BeginCommandBuffer(commands_, &begin));
   if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
-  logits_.RecordUpload(api, commands_, sizes.logits);
+  logits_.Record(api, commands_);
   inputs_.RecordUpload(api, commands_, sizes.inputs);
   extras_.RecordUpload(api, commands_, sizes.extras);
   api.CmdFillBuffer(commands_, outputs_.on_device(), 0, sizes.outputs, kernels::vulkan::kNone);

@@ -10,6 +10,7 @@
 #include "devices/device.h"
 #include "devices/vulkan/buffer.h"
 #include "devices/vulkan/context.h"
+#include "devices/vulkan/logits_upload.h"
 #include "kernels/vulkan/slice.h"
 
 namespace sortition::devices::vulkan {
@@ -50,7 +51,7 @@ class Lane {
 
   const std::shared_ptr<Context> context_;
   const LaneOptions options_;
-  SharedBuffer logits_;
+  LogitsUpload logits_;
   SharedBuffer inputs_;
   SharedBuffer extras_;
   Buffer scratch_;

@@ -9,28 +9,28 @@ namespace sortition::kernels::cuda {
 
 // A distribution, but for its first tokens.
 struct Summary {
-  u32 max_key;
+  u32 max_bits;
   u64 sum;
-  u32 chosen_key;
+  u32 chosen_bits;
   u32 rank;
   double temperature;
 };
 
-// Writes the list's first `count` tokens, in order, and the rest of the distribution.
-__device__ inline void WriteDistribution(const Shared& shared, const Summary& summary, u32 count, TopToken* top,
-                                         DistributionOutput* output) {
-  const u32 max_bits = KeyBits(summary.max_key);
+// Writes the list's first `count` tokens, in order, whose bits are bits_of(key), and the rest of the distribution.
+template <typename BitsOfKey>
+__device__ void WriteDistribution(const Shared& shared, const Summary& summary, u32 count, BitsOfKey bits_of,
+                                  TopToken* top, DistributionOutput* output) {
   for (u32 i = Thread(); i < count; i += kThreads) {
-    const u32 bits = KeyBits(KeyOfRank(shared.list[i]));
-    top[i] = {TokenOfRank(shared.list[i]), bits, Logprob(bits, max_bits, summary.sum, summary.temperature)};
+    const u32 bits = bits_of(KeyOfRank(shared.list[i]));
+    top[i] = {TokenOfRank(shared.list[i]), bits, Logprob(bits, summary.max_bits, summary.sum, summary.temperature)};
   }
   if (Thread() != 0) return;
   output->weight_sum = summary.sum;
-  output->max_bits = max_bits;
-  output->chosen_bits = KeyBits(summary.chosen_key);
+  output->max_bits = summary.max_bits;
+  output->chosen_bits = summary.chosen_bits;
   output->rank = summary.rank;
   output->top_count = count;
-  output->logprob = Logprob(output->chosen_bits, max_bits, summary.sum, summary.temperature);
+  output->logprob = Logprob(summary.chosen_bits, summary.max_bits, summary.sum, summary.temperature);
 }
 
 // The list becomes the distribution's first tokens, as many as are asked for: of `count` candidates from `last`.
@@ -45,8 +45,8 @@ __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner
   u32 before = 0;
   for (u32 i = Thread(); i < listed; i += kThreads) before += shared.list[i] > winner;
   before = CountOfAll(shared, before);
-  const Summary summary = {max_key, sum, KeyOfRank(winner), before + 1, shared.input.temperature};
-  WriteDistribution(shared, summary, min(listed, shared.input.processed_top_count), shared.input.processed_top,
+  const Summary summary = {KeyBits(max_key), sum, KeyBits(KeyOfRank(winner)), before + 1, shared.input.temperature};
+  WriteDistribution(shared, summary, min(listed, shared.input.processed_top_count), KeyBits, shared.input.processed_top,
                     &row.output.processed);
   if (Thread() == 0) row.output.kept = listed;
 }
@@ -55,9 +55,9 @@ __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner
 __device__ __noinline__ void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
                                             u64 winner, u32 max_key) {
   const RowInput& input = row.shared.input;
-  const Summary summary = {max_key, mass.sum, KeyOfRank(winner), rank, input.temperature};
+  const Summary summary = {KeyBits(max_key), mass.sum, KeyBits(KeyOfRank(winner)), rank, input.temperature};
   const u32 top = ListTop(row, view, input.processed_top_count, last);
-  WriteDistribution(row.shared, summary, top, input.processed_top, &row.output.processed);
+  WriteDistribution(row.shared, summary, top, KeyBits, input.processed_top, &row.output.processed);
   if (Thread() == 0) row.output.kept = mass.count;
 }
 
@@ -67,8 +67,8 @@ __device__ __noinline__ void DescribePointMass(const Row& row, u64 winner) {
   __syncthreads();
   if (Thread() == 0) shared.list[0] = winner;
   __syncthreads();
-  const u32 key = KeyOfRank(winner);
-  WriteDistribution(shared, {key, u64{1} << 44, key, 1, 1.0}, min(1u, shared.input.processed_top_count),
+  const u32 bits = KeyBits(KeyOfRank(winner));
+  WriteDistribution(shared, {bits, u64{1} << 44, bits, 1, 1.0}, min(1u, shared.input.processed_top_count), KeyBits,
                     shared.input.processed_top, &row.output.processed);
   if (Thread() == 0) row.output.kept = 1;
 }
@@ -80,7 +80,8 @@ __device__ __noinline__ void DescribeRaw(const Row& row, u64 sum, u32 rank, u32 
   const u32 key = Key(Canonical(SentBits(input, token)));
   if (rank == 0) rank = CountFrom(row, view, RankOf(key, token));
   const u32 top = ListTop(row, view, input.raw_top_count, kLastLive);
-  WriteDistribution(row.shared, {raw_max_key, sum, key, rank, 1.0}, top, input.raw_top, &row.output.raw);
+  WriteDistribution(row.shared, {KeyBits(raw_max_key), sum, KeyBits(key), rank, 1.0}, top, KeyBits, input.raw_top,
+                    &row.output.raw);
 }
 
 }  // namespace sortition::kernels::cuda

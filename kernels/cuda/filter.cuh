@@ -19,14 +19,17 @@ constexpr u32 kLeadingGroups = 128;
 __device__ inline Kept KeptList(const Shared& shared, u32 count) { return {shared.list[count - 1], count}; }
 
 // Top-p over the listed first `count`.
-__device__ inline Kept TopPOfList(Shared& shared, u32 count, u32 top_p, const Scale& scale) {
+template <typename AnyScale>
+__device__ Kept TopPOfList(Shared& shared, u32 count, u32 top_p, const AnyScale& scale) {
   const u64 target = TopPThreshold(SumOfList(shared, count, scale), top_p);
   return KeptList(shared, PrefixReaching(shared, count, target, scale));
 }
 
 // Top-p over all candidates from `last`, which weigh `sum` together.
-__device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u64 last, const Scale& scale) {
-  const u64 target = TopPThreshold(sum, row.shared.input.top_p);
+template <typename AnyScale>
+__device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u32 top_p, u64 last,
+                                       const AnyScale& scale) {
+  const u64 target = TopPThreshold(sum, top_p);
   // Of a peaked row the leading tokens will do.
   const u32 leading = SelectFirst(row, view, kLeadingGroups, last);
   const u32 count = PrefixReaching(row.shared, leading, target, scale);
@@ -60,7 +63,7 @@ __device__ inline Kept Filter(const Row& row, const View& view, u32 floor, const
   if (all.count > input.top_k) kept.last = EndOfFirst(row, view, input.top_k, last);
   if (input.top_p == 0) return kept;
   const u64 sum = all.count > input.top_k ? MassFrom(row, view, kept.last, scale).sum : all.sum;
-  return TopPOfRow(row, view, sum, kept.last, scale);
+  return TopPOfRow(row, view, sum, input.top_p, kept.last, scale);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -1,30 +1,37 @@
-// The image as the assembler finds it, in a build that has nvcc.
+// The images as the assembler finds them, in a build that has nvcc.
 #include "kernels/cuda/image.h"
 
-#ifdef SORTITION_CUDA_IMAGE
+#ifdef SORTITION_CUDA_IMAGES
 
-asm(R"(
-.section .rodata
-.balign 64
-.globl SortitionCudaImage
-SortitionCudaImage:
-.incbin ")" SORTITION_CUDA_IMAGE R"("
-.globl SortitionCudaImageEnd
-SortitionCudaImageEnd:
-.byte 0
-.text
-)");
-extern "C" const std::byte SortitionCudaImage[];
-extern "C" const std::byte SortitionCudaImageEnd[];
+// clang-format off
+#define IMAGE(name, file)                 \
+  asm(".section .rodata\n"                \
+      ".balign 64\n"                      \
+      ".globl " #name "\n"                \
+      #name ":\n"                         \
+      ".incbin \"" SORTITION_CUDA_IMAGES file "\"\n" \
+      ".globl " #name "End\n"             \
+      #name "End:\n"                      \
+      ".byte 0\n"                         \
+      ".text\n");                         \
+  extern "C" const std::byte name[];      \
+  extern "C" const std::byte name##End[]
+// clang-format on
+
+IMAGE(SortitionCudaSampleImage, "sample.fatbin");
+IMAGE(SortitionCudaChainImage, "chain.fatbin");
 
 namespace sortition::kernels::cuda {
-std::span<const std::byte> Image() { return {SortitionCudaImage, SortitionCudaImageEnd}; }
+Images CompiledImages() {
+  return {{SortitionCudaSampleImage, SortitionCudaSampleImageEnd},
+          {SortitionCudaChainImage, SortitionCudaChainImageEnd}};
+}
 }  // namespace sortition::kernels::cuda
 
 #else
 
 namespace sortition::kernels::cuda {
-std::span<const std::byte> Image() { return {}; }
+Images CompiledImages() { return {}; }
 }  // namespace sortition::kernels::cuda
 
 #endif

@@ -6,11 +6,19 @@
 
 namespace sortition::kernels::cuda {
 
-// What a driver loads: machine code for some architectures, and PTX for later ones. Empty in a build without nvcc.
-std::span<const std::byte> Image();
+// What a driver loads: machine code for some architectures, and PTX for later ones. Two, so that the compiler makes the
+// kernels that every row pays for as if the others were not there.
+struct Images {
+  std::span<const std::byte> sample;
+  std::span<const std::byte> chain;
+};
 
-// The kernels' names in it, in the order in which they run. Each takes a BatchView.
+// Empty in a build without nvcc.
+Images CompiledImages();
+
+// The kernels' names in them, in the order in which they run. Each takes a BatchView.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
+inline constexpr char kChainKernel[] = "SortitionChain";  // of Images::chain
 
 }  // namespace sortition::kernels::cuda

@@ -2,9 +2,10 @@
 #include "kernels/cuda/input.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/check.h"
-#include "kernels/law/row_law.h"
+#include "kernels/law/law.h"
 
 namespace sortition::kernels::cuda {
 namespace {
@@ -27,7 +28,8 @@ Distribution DistributionOf(const DistributionOutput& output, uint32_t token, co
 
 }  // namespace
 
-RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary) {
+RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
+                 bool is_chained) {
   SORTITION_CHECK(vocabulary >= 1 && vocabulary <= kMaxVocabulary);
   RowInput input;
   input.temperature = parameters.temperature;
@@ -51,14 +53,52 @@ RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType d
   if (parameters.greedy) input.flags |= kFlagGreedy;
   if (parameters.raw_logprob) input.flags |= kFlagRaw;
   if (parameters.processed_logprob || parameters.kept_count) input.flags |= kFlagProcessed;
-  if (!parameters.greedy && (input.top_k == 0 || input.top_k > kMostListed)) input.flags |= kFlagOpenRace;
+  if (is_chained) {
+    input.flags |= kFlagChained;
+  } else if (!parameters.greedy && (input.top_k == 0 || input.top_k > kMostListed)) {
+    input.flags |= kFlagOpenRace;
+  }
   return input;
 }
 
-bool NeedsWeights(const RowInput& input) {
-  if ((input.flags & kFlagRaw) != 0) return true;
+LaterKernels NeededBy(const RowInput& input) {
+  const bool is_raw = (input.flags & kFlagRaw) != 0;
+  if ((input.flags & kFlagChained) != 0) return {.weigh = is_raw, .chain = true};
   const bool is_processed = (input.flags & kFlagProcessed) != 0;
-  return (input.flags & kFlagGreedy) == 0 && input.top_k == 0 && (input.top_p != 0 || is_processed);
+  const bool is_open = (input.flags & kFlagGreedy) == 0 && input.top_k == 0;
+  return {.weigh = is_raw || (is_open && (input.top_p != 0 || is_processed)), .chain = false};
+}
+
+bool IsChained(const RowParameters& parameters, RowTask task, bool requests) {
+  return !parameters.chain.empty() || parameters.entropy || parameters.kept_tokens || task != RowTask::kDraw ||
+         requests;
+}
+
+ChainedInput ChainedOf(const RowParameters& parameters) {
+  ChainedInput input;
+  input.sums_entropy = parameters.entropy;
+  if (parameters.greedy) return input;
+  const auto add = [&](const Stage& stage) { input.stages[input.stage_count++] = stage; };
+  for (const Stage& stage : parameters.chain) add(stage);
+  if (!parameters.chain.empty()) return input;
+  const auto temperature = std::bit_cast<uint32_t>(float(parameters.temperature));
+  add({StageKind::kTemperature,
+       {parameters.multiplier, uint32_t(parameters.exponent), parameters.window, temperature}});
+  if (parameters.min_p_distance != RowParameters::kMinPOff) add({StageKind::kMinP, {parameters.min_p_distance}});
+  if (parameters.top_k != 0) add({StageKind::kTopK, {parameters.top_k}});
+  if (parameters.top_p != 0) add({StageKind::kTopP, {parameters.top_p}});
+  return input;
+}
+
+uint32_t MostKept(const RowParameters& parameters, uint32_t vocabulary) {
+  if (parameters.greedy) return 1;
+  uint32_t most = vocabulary;
+  if (parameters.top_k != 0) most = std::min(most, parameters.top_k);
+  for (const Stage& stage : parameters.chain) {
+    if (stage.kind == StageKind::kTopK) most = std::min(most, stage.operands[0]);
+    if (stage.kind == StageKind::kTopH) most = std::min(most, law::kTopHTokens);
+  }
+  return most;
 }
 
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors) {
@@ -69,8 +109,8 @@ Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiproces
   return {chunk_tiles * kTileGroups, (tiles + chunk_tiles - 1) / chunk_tiles};
 }
 
-RowAnswer AnswerOf(const RowParameters& parameters, const RowOutput& output, const TopToken* raw_top,
-                   const TopToken* processed_top) {
+RowAnswer AnswerOf(const RowParameters& parameters, const RowResult& result) {
+  const RowOutput& output = *result.output;
   RowAnswer answer;
   answer.error = output.error;
   if (answer.error != RowError::kNone) {
@@ -78,9 +118,24 @@ RowAnswer AnswerOf(const RowParameters& parameters, const RowOutput& output, con
     return answer;
   }
   answer.token = output.token;
-  if (parameters.processed_logprob || parameters.kept_count) answer.kept = output.kept;
-  if (parameters.processed_logprob) answer.processed = DistributionOf(output.processed, output.token, processed_top);
-  if (parameters.raw_logprob) answer.raw = DistributionOf(output.raw, output.token, raw_top);
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer.kept = output.kept;
+  if (parameters.processed_logprob) {
+    answer.processed = DistributionOf(output.processed, output.token, result.processed_top);
+    answer.processed.requested.assign(result.processed_places, result.processed_places + result.requested);
+  }
+  if (parameters.raw_logprob) {
+    answer.raw = DistributionOf(output.raw, output.token, result.raw_top);
+    answer.raw.requested.assign(result.raw_places, result.raw_places + result.requested);
+  }
+  if (result.chained == nullptr) return answer;
+  answer.accepted = result.chained->accepted != 0;
+  answer.sampler_state = result.chained->sampler_state;
+  answer.temperature = result.chained->temperature;
+  if (parameters.entropy) answer.entropy = result.chained->entropy;
+  if (parameters.kept_tokens) {
+    answer.kept_tokens.assign(result.kept, result.kept + output.kept);
+    std::ranges::sort(answer.kept_tokens, {}, &TokenBits::token);
+  }
   return answer;
 }
 

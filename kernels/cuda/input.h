@@ -4,15 +4,38 @@
 #include <cstdint>
 
 #include "kernels/cuda/layout.h"
+#include "kernels/features.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cuda {
 
-// The kernels' form of a row's options and noise; its pointers and counts are left empty. `vocabulary`: live tokens.
-RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary);
+// What the kernels have.
+inline constexpr Features kFeatures = kAllFeatures;
 
-// Whether rows with these options need the second kernel. Such rows may come to need it or not; others never do.
-bool NeedsWeights(const RowInput& input);
+// Whether a row is for the third kernel; `requests`: it names tokens whose logprobs it wants.
+bool IsChained(const RowParameters& parameters, RowTask task, bool requests);
+
+// The kernels' form of a row's options and noise; its pointers and counts are left empty. `vocabulary`: live tokens.
+RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
+                 bool is_chained);
+
+// What goes with it in a chained row: the options as stages, whatever their form. Pointers, counts and the task are
+// left empty.
+ChainedInput ChainedOf(const RowParameters& parameters);
+
+// More tokens than this are never kept.
+uint32_t MostKept(const RowParameters& parameters, uint32_t vocabulary);
+
+// The kernels after the first that rows need. Such rows may come to need them or not; others never do.
+struct LaterKernels {
+  bool weigh = false;
+  bool chain = false;
+  void operator|=(const LaterKernels& other) {
+    weigh = weigh || other.weigh;
+    chain = chain || other.chain;
+  }
+};
+LaterKernels NeededBy(const RowInput& input);
 
 // How a launch splits the rows of a batch.
 struct Geometry {
@@ -23,8 +46,17 @@ struct Geometry {
 // `largest_groups` of the longest row; `multiprocessors` of the device, to be kept busy.
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
 
-// What the device's output says of a row; `raw_top` and `processed_top` are where its first tokens were put.
-RowAnswer AnswerOf(const RowParameters& parameters, const RowOutput& output, const TopToken* raw_top,
-                   const TopToken* processed_top);
+// What the kernels have left of a row, in the host's memory.
+struct RowResult {
+  const RowOutput* output = nullptr;
+  const TopToken* raw_top = nullptr;
+  const TopToken* processed_top = nullptr;
+  const ChainedOutput* chained = nullptr;  // of a chained row, and so are the rest
+  const Place* raw_places = nullptr;
+  const Place* processed_places = nullptr;
+  uint32_t requested = 0;  // places
+  const TokenBits* kept = nullptr;
+};
+RowAnswer AnswerOf(const RowParameters& parameters, const RowResult& result);
 
 }  // namespace sortition::kernels::cuda

@@ -32,6 +32,7 @@ inline constexpr uint32_t kFlagGreedy = 2;
 inline constexpr uint32_t kFlagRaw = 4;        // the raw distribution is asked for
 inline constexpr uint32_t kFlagProcessed = 8;  // the processed one is
 inline constexpr uint32_t kFlagOpenRace = 16;  // more tokens than fit a list may race: the read leaves groups' noise
+inline constexpr uint32_t kFlagChained = 32;   // the third kernel samples the row, as `chained` says
 
 // A row as the host asks for it. Fields without a comment are those of kernels::RowParameters and NoiseKey.
 struct RowInput {
@@ -61,6 +62,42 @@ struct RowInput {
   uint32_t stream = 0;
   uint32_t raw_top_count = 0;  // as many as `raw_top` has room for
   uint32_t processed_top_count = 0;
+  const struct ChainedInput* chained = nullptr;  // kFlagChained
+};
+
+// kernels::DraftDistribution in the device's memory.
+struct DraftInput {
+  DraftDistribution::Form form = DraftDistribution::Form::kCertain;
+  DType dtype = DType::kF32;
+  uint32_t sparse_count = 0;
+  const void* dense = nullptr;  // aligned as its elements are
+  const uint32_t* sparse_tokens = nullptr;
+  const uint32_t* sparse_bits = nullptr;
+};
+
+// What a row asks for that the first two kernels lack; its options are stages, whatever they are.
+struct ChainedInput {
+  Stage stages[kMaxStages];
+  uint32_t stage_count = 0;
+  RowTask task = RowTask::kDraw;
+  uint32_t given = 0;
+  uint32_t requested_count = 0;
+  const uint32_t* requested = nullptr;
+  Place* raw_places = nullptr;        // of the requested tokens; null: not wanted
+  Place* processed_places = nullptr;  // likewise
+  TokenBits* kept = nullptr;          // in no order, with room for all; null: not wanted
+  struct ChainedOutput* output = nullptr;
+  uint64_t sampler_state = 0;
+  uint64_t* sampler_state_at = nullptr;  // where it stands when the kernel runs, and is left for the next step; or null
+  DraftInput draft;
+  bool sums_entropy = false;
+};
+
+struct ChainedOutput {
+  uint64_t sampler_state = 0;
+  EntropySums entropy;
+  uint32_t temperature = 0;
+  uint32_t accepted = 0;
 };
 
 // One of a distribution's first tokens, in order.
@@ -95,7 +132,7 @@ struct RowState {
   uint32_t weigh_arrivals = 0;
   uint32_t sent_error = 0;     // complement of 2 * token + (0: NaN, 1: too large), of the first sent logit that fails
   uint32_t changed_error = 0;  // complement of the first token that its patch makes too large
-  uint32_t pending = 0;        // what is left to the second kernel
+  uint32_t pending = 0;        // what is left to the kernels after the first
   uint32_t max_key = 0;        // after changes
   uint32_t raw_max_key = 0;
   uint32_t token = 0;
@@ -114,6 +151,7 @@ struct RowState {
 inline constexpr uint32_t kPendingSample = 1;  // the draw itself: top-p needs the row's sum first
 inline constexpr uint32_t kPendingProcessed = 2;
 inline constexpr uint32_t kPendingRaw = 4;
+inline constexpr uint32_t kPendingChain = 8;  // all but the row's raw sum is left to the third
 
 // The kernels' one argument.
 struct BatchView {

@@ -5,7 +5,10 @@
 // taking the smallest bounds first. This prunes; it decides nothing.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/filter.cuh"
+#include "kernels/cuda/kept.cuh"
 #include "kernels/cuda/read.cuh"
 
 namespace sortition::kernels::cuda {
@@ -13,37 +16,39 @@ namespace sortition::kernels::cuda {
 constexpr i64 kNever = 0x7fffffffffffffff;
 constexpr i64 kOctave = i64{1} << 32;  // of a race key
 
+// What a draw is among: a token's race key is its handicap and the logarithm of its noise. Here by its distance.
+template <typename AnyScale>
+struct ByDistance {
+  const AnyScale scale;
+  // Whether the race's code stands in every loop that runs it. Seldom run, it only takes place there.
+  static constexpr bool kIsInline = std::is_same_v<AnyScale, Scale>;
+
+  // kNever: does not race.
+  __device__ i64 Handicap(u64 rank) const { return HandicapOf(DistanceOf(KeyOfRank(rank), scale)); }
+  // Of the tokens whose keys are at most `key`.
+  __device__ i64 Least(u32 key) const { return HandicapOf(LeastDistance(key, scale)); }
+
+ private:
+  __device__ static i64 HandicapOf(u32 t) { return t == kDead ? kNever : i64(RaceKey(t, 0)); }
+};
+
 // A thread's, or the block's, best token so far.
+template <typename Entry>
 class Race {
  public:
-  __device__ Race(Shared& shared, const Scale& scale)
-      : shared_(shared), scale_(scale), draw_(KeyOfDraw(shared.input)) {}
+  __device__ Race(Shared& shared, const Entry& entry, const DrawKey& draw)
+      : shared_(shared), entry_(entry), draw_(draw) {}
 
   __device__ i64 best() const { return best_; }
   __device__ u64 winner() const { return winner_; }
 
   // Lets a token race. Tokens of one group, one after the other, share what they have in common.
   __device__ void Run(u64 rank) {
-    const u32 token = TokenOfRank(rank);
-    const u32 t = DistanceOf(KeyOfRank(rank), scale_);
-    if (t == kDead) return;
-    if (token / kGroupSize != group_) {
-      group_ = token / kGroupSize;
-      group_word_ = WordOf(NoiseWords(group_ / 2, kGroupTag, draw_), group_);
-      a_ = NegLog2(Uniform(group_word_));
-      owner_log_ = OwnerLog(a_);
+    if constexpr (Entry::kIsInline) {
+      Enter(rank);
+    } else {
+      EnterOutOfLine(rank);
     }
-    // As good as the owner would be, and so no worse than any token.
-    i64 race_key = i64(RaceKey(t, owner_log_));
-    if (race_key > best_) return;
-    if (Owner(group_word_) != token % kGroupSize) {
-      const u64 b = NegLog2(Uniform(WordOf(NoiseWords(token / 2, kTokenTag, draw_), token)));
-      race_key = i64(RaceKey(t, OtherLog(a_, b)));
-    }
-    // Of equal race keys the lower id wins.
-    if (race_key > best_ || (race_key == best_ && token >= TokenOfRank(winner_))) return;
-    best_ = race_key;
-    winner_ = rank;
   }
 
   // Makes the best of any thread that of all.
@@ -61,6 +66,31 @@ class Race {
   }
 
  private:
+  __device__ __noinline__ void EnterOutOfLine(u64 rank) { Enter(rank); }
+
+  __device__ void Enter(u64 rank) {
+    const u32 token = TokenOfRank(rank);
+    const i64 handicap = entry_.Handicap(rank);
+    if (handicap == kNever) return;
+    if (token / kGroupSize != group_) {
+      group_ = token / kGroupSize;
+      group_word_ = WordOf(NoiseWords(group_ / 2, kGroupTag, draw_), group_);
+      a_ = NegLog2(Uniform(group_word_));
+      owner_log_ = OwnerLog(a_);
+    }
+    // As good as the owner would be, and so no worse than any token.
+    i64 race_key = handicap + i64(owner_log_);
+    if (race_key > best_) return;
+    if (Owner(group_word_) != token % kGroupSize) {
+      const u64 b = NegLog2(Uniform(WordOf(NoiseWords(token / 2, kTokenTag, draw_), token)));
+      race_key = handicap + i64(OtherLog(a_, b));
+    }
+    // Of equal race keys the lower id wins.
+    if (race_key > best_ || (race_key == best_ && token >= TokenOfRank(winner_))) return;
+    best_ = race_key;
+    winner_ = rank;
+  }
+
   __device__ void Take(i64 race_key, u64 rank) {
     if (race_key > best_ || (race_key == best_ && TokenOfRank(rank) >= TokenOfRank(winner_))) return;
     best_ = race_key;
@@ -68,7 +98,7 @@ class Race {
   }
 
   Shared& shared_;
-  const Scale scale_;
+  const Entry entry_;
   const DrawKey draw_;
   i64 best_ = kNever;
   u64 winner_ = 0;  // rank; its token is the largest number
@@ -79,26 +109,23 @@ class Race {
 };
 
 // The smallest bound of any group, over the block; leaves every group's where its noise was.
-__device__ inline i64 BoundGroups(const Row& row, const View& view, u64 last, const Scale& scale) {
+template <typename Entry>
+__device__ i64 BoundGroups(const Row& row, const View& view, u64 last, const Entry& entry) {
   const u32 floor = KeyOfRank(last);
   i64 least = kNever;
   for (u32 i = Thread(); i < row.groups; i += kThreads) {
     const u32 key = view.maxima[i];
-    const u32 t = key >= floor ? DistanceOf(key, scale) : kDead;
-    const i64 bound = t == kDead ? kNever : i64(RaceKey(t, u64(row.noise()[i])));
+    const i64 handicap = key >= floor ? entry.Least(key) : kNever;
+    const i64 bound = handicap == kNever ? kNever : handicap + row.noise()[i];
     row.noise()[i] = bound;
     least = min(least, bound);
   }
-  for (u32 step = 16; step > 0; step /= 2) least = min(least, i64(__shfl_xor_sync(kAllLanes, least, step)));
-  __syncthreads();
-  if (Lane() == 0) row.shared.warp_values[Warp()] = u64(least);
-  __syncthreads();
-  for (u32 warp = 0; warp < kWarps; ++warp) least = min(least, i64(row.shared.warp_values[warp]));
-  return least;
+  return MinOfAll(row.shared, least);
 }
 
 // Lets the groups race whose bound is at most `most` or, the first time, whose maximum is `likely_key`; none twice.
-__device__ inline void ExpandGroups(const Row& row, const View& view, u64 last, i64 most, u32 likely_key, Race* race) {
+template <typename Entry>
+__device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 most, u32 likely_key, Race<Entry>* race) {
   i64* const bounds = row.noise();
   u16* const list = row.survivor_list();
   const u32 count = ListGroups(row, list, [&](u32 group) {
@@ -113,10 +140,12 @@ __device__ inline void ExpandGroups(const Row& row, const View& view, u64 last, 
   });
 }
 
-// The race among all the tokens from `last` on. Needs kFlagOpenRace.
-__device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Scale& scale) {
-  Race race(row.shared, scale);
-  const i64 least = BoundGroups(row, view, last, scale);
+// The race among all the tokens from `last` on; 0 if none may race. Needs the groups' noise.
+template <typename Entry>
+__device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Entry& entry,
+                                      const DrawKey& draw) {
+  Race<Entry> race(row.shared, entry, draw);
+  const i64 least = BoundGroups(row, view, last, entry);
   VisitPatched(row, view, [&](u32 key, u32 token) {
     const u64 rank = RankOf(key, token);
     if (rank >= last) race.Run(rank);
@@ -138,18 +167,31 @@ __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last
   return race.winner();
 }
 
-__device__ __noinline__ u64 RaceOfList(Shared& shared, u32 count, const Scale& scale) {
+template <typename Entry>
+__device__ __noinline__ u64 RaceOfList(Shared& shared, u32 count, const Entry& entry, const DrawKey& draw) {
   if (count == 1) return shared.list[0];
-  Race race(shared, scale);
+  Race<Entry> race(shared, entry, draw);
   for (u32 i = Thread(); i < count; i += kThreads) race.Run(shared.list[i]);
   race.Share();
   return race.winner();
 }
 
-// The kept token of the smallest race key.
+// The kept token of the smallest race key. Unlisted ones need kFlagOpenRace.
 __device__ inline u64 Draw(const Row& row, const View& view, const Kept& kept, u32 max_key, const Scale& scale) {
-  return kept.listed != 0 ? RaceOfList(row.shared, kept.listed, scale)
-                          : RaceOfRow(row, view, kept.last, max_key, scale);
+  const ByDistance<Scale> entry = {scale};
+  const DrawKey draw = KeyOfDraw(row.shared.input);
+  return kept.listed != 0 ? RaceOfList(row.shared, kept.listed, entry, draw)
+                          : RaceOfRow(row, view, kept.last, max_key, entry, draw);
+}
+
+// The token of the smallest race key of those that a chain has kept; 0 if none may race.
+template <typename Entry>
+__device__ u64 DrawKept(const Chain& chain, const Entry& entry, const DrawKey& draw) {
+  const Row& row = chain.row;
+  if (chain.listed != 0) return RaceOfList(row.shared, chain.listed, entry, draw);
+  MakeNoise(row, draw, 0, row.groups);
+  __syncthreads();
+  return RaceOfRow(row, chain.view, chain.last, chain.max_key, entry, draw);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -184,12 +184,15 @@ __device__ inline u32 FirstPatch(const RowInput& input, u32 token) {
   return low;
 }
 
-// f32 bits of a token as it was sent.
-__device__ inline u32 SentBits(const RowInput& input, u32 token) {
-  if (input.dtype == DType::kF32) return static_cast<const u32*>(input.logits)[token];
-  const u32 half = static_cast<const u16*>(input.logits)[token];
-  return input.dtype == DType::kF16 ? WidenF16(half) : WidenBf16(half);
+// f32 bits of an element.
+__device__ inline u32 BitsAt(const void* elements, DType dtype, u32 index) {
+  if (dtype == DType::kF32) return static_cast<const u32*>(elements)[index];
+  const u32 half = static_cast<const u16*>(elements)[index];
+  return dtype == DType::kF16 ? WidenF16(half) : WidenBf16(half);
 }
+
+// f32 bits of a token as it was sent.
+__device__ inline u32 SentBits(const RowInput& input, u32 token) { return BitsAt(input.logits, input.dtype, token); }
 
 __device__ inline u32 ChangedKey(const Row& row, const TokenPatch& patch) {
   const RowInput& input = row.shared.input;
@@ -235,8 +238,7 @@ __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
 }
 
 // What every token of the groups meets at least, for the race: noise does not wait for logits.
-__device__ __noinline__ void MakeNoise(const Row& row, u32 first_group, u32 end_group) {
-  const DrawKey key = KeyOfDraw(row.shared.input);
+__device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 first_group, u32 end_group) {
   for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
     const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);
     for (u32 i = group; i < group + 2 && i < end_group; ++i) {
@@ -263,7 +265,7 @@ __device__ inline void ReadChunk(const Row& row, u32 first_group, u32 end_group)
   }
   WithElements(row.shared.input.dtype,
                [&](auto elements) { ReadTiles<decltype(elements)::kDType>(row, first_group, end_group, visible); });
-  if (row.Has(kFlagOpenRace)) MakeNoise(row, first_group, end_group);
+  if (row.Has(kFlagOpenRace)) MakeNoise(row, KeyOfDraw(row.shared.input), first_group, end_group);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -1,7 +1,10 @@
-// The two kernels. A row is read, and weighed, by several blocks; the last of them to arrive goes on with it alone.
+// The first two kernels. A row is read, and weighed, by several blocks; the last of them to arrive goes on with it
+// alone.
 //
 // The first reads every row and samples all but those whose top-p needs the row's sum of weights. The second is for
-// rows that need such a sum; a batch without any is done after the first. x counts a row's chunks, y rows.
+// rows that need such a sum; a batch without any is done after the first. Chained rows are left to the third (chain.cu)
+// but for the sum of a raw distribution. x counts a row's chunks, y rows.
+#include "kernels/cuda/answer.cuh"
 #include "kernels/cuda/describe.cuh"
 #include "kernels/cuda/race.cuh"
 #include "kernels/cuda/read.cuh"
@@ -9,15 +12,6 @@
 
 namespace sortition::kernels::cuda {
 namespace {
-
-__device__ void OpenInput(Shared& shared, const BatchView& batch) {
-  static_assert(sizeof(RowInput) % 4 == 0 && sizeof(RowInput) / 4 <= kThreads);
-  const u32* const from = reinterpret_cast<const u32*>(batch.inputs + blockIdx.y);
-  if (Thread() < sizeof(RowInput) / 4) reinterpret_cast<u32*>(&shared.input)[Thread()] = from[Thread()];
-  __syncthreads();
-  if (Thread() == 0 && shared.input.position_at != nullptr) shared.input.position = *shared.input.position_at;
-  __syncthreads();
-}
 
 // True in the last block of the row to arrive, which then sees what all of them wrote, and finds the counter at zero
 // for the next launch.
@@ -31,32 +25,6 @@ __device__ bool IsLastToArrive(Shared& shared, u32* arrivals, u32 blocks) {
   }
   __syncthreads();
   return shared.is_last != 0;
-}
-
-__device__ void Answer(const Row& row, const BatchView& batch, u32 token) {
-  if (Thread() != 0) return;
-  row.output.error = RowError::kNone;
-  row.output.error_token = 0;
-  row.output.token = token;
-  if (batch.tokens != nullptr) batch.tokens[blockIdx.y] = i32(token);
-}
-
-__device__ void Fail(const Row& row, const BatchView& batch, RowError error, u32 token) {
-  if (Thread() != 0) return;
-  row.state.pending = 0;
-  row.output.error = error;
-  row.output.error_token = token;
-  if (batch.tokens != nullptr) batch.tokens[blockIdx.y] = -1;
-  if (batch.logprobs != nullptr) batch.logprobs[blockIdx.y] = 0;
-}
-
-// The logprob that goes with the token, once it is known.
-__device__ void AnswerLogprob(const Row& row, const BatchView& batch) {
-  if (Thread() != 0 || batch.logprobs == nullptr) return;
-  float logprob = 0;
-  if (row.Has(kFlagProcessed)) logprob = row.output.processed.logprob;
-  if (row.Has(kFlagRaw)) logprob = row.output.raw.logprob;
-  batch.logprobs[blockIdx.y] = logprob;
 }
 
 // Takes what blocks have found wrong with the row, and leaves the state ready for the next launch. True if something
@@ -126,7 +94,9 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
   u32 pending = row.Has(kFlagRaw) ? kPendingRaw : 0;
   u32 floor = 1;
   u64 winner = 0;
-  if (row.Has(kFlagGreedy)) {
+  if (row.Has(kFlagChained)) {
+    pending |= kPendingChain;
+  } else if (row.Has(kFlagGreedy)) {
     SampleGreedy(row, batch, view, max_key, &winner);
   } else {
     floor = MinPFloor(input, max_key, ScaleOf(input, max_key));
@@ -149,7 +119,7 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
 // The draw of a row whose sum had to be known, and its description. Returns the winner's rank.
 __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, const Mass& all) {
   const Scale scale = ScaleOf(row.shared.input, row.state.max_key);
-  const Kept kept = TopPOfRow(row, view, all.sum, RankOf(row.state.floor, kNone), scale);
+  const Kept kept = TopPOfRow(row, view, all.sum, row.shared.input.top_p, RankOf(row.state.floor, kNone), scale);
   const u64 winner = Draw(row, view, kept, row.state.max_key, scale);
   Answer(row, batch, TokenOfRank(winner));
   if (!row.Has(kFlagProcessed)) return winner;
@@ -165,6 +135,7 @@ __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View&
 // All that follows the sums.
 __device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch) {
   const RowState state = row.state;
+  if ((state.pending & kPendingChain) != 0) return;
   __syncthreads();
   if (Thread() == 0) {
     row.state.raw_sum = 0;
@@ -206,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionWeigh(BatchVi
   OpenInput(shared, batch);
   const Row row(shared, batch, blockIdx.y);
   const u32 first = blockIdx.x * batch.chunk_groups;
-  if (first >= row.groups || row.state.pending == 0) return;
+  if (first >= row.groups || (row.state.pending & ~kPendingChain) == 0) return;
   WeighChunk(row, first, min(first + batch.chunk_groups, row.groups));
   const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
   if (IsLastToArrive(shared, &row.state.weigh_arrivals, blocks)) FinishWeigh(row, batch);

@@ -16,21 +16,28 @@ __device__ inline Scale UnitScale(u32 raw_max_key) { return MakeScale(KeyBits(ra
 __device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
 __device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
 
-// The smallest key of a distance <= `bound`; some keys are no canonical logit's, and it may be such. Every lane of a
-// warp calls it: each tries a key.
-__device__ inline u32 FirstKeyWithin(u32 bound, u32 max_key, const Scale& scale) {
-  u32 first = 1;
+// The smallest key from `first` on that is_within(key), as all greater ones are; max_key is. Some keys are no canonical
+// logit's, and it may be such. Every lane of a warp calls it: each tries a key.
+template <typename IsWithin>
+__device__ u32 FirstKeyWhere(u32 first, u32 max_key, IsWithin is_within) {
   u32 last = max_key;
   while (first < last) {
     const u32 step = (last - first) / 32 + 1;
     const u32 key = min(first + Lane() * step, last);
-    const u32 t = DistanceOf(key, scale);
-    const u32 within = __ballot_sync(kAllLanes, t != kDead && t <= bound);
+    const u32 within = __ballot_sync(kAllLanes, is_within(key));
     const u32 lane = within == 0 ? 32 : u32(__ffs(i32(within))) - 1;
     if (lane < 32) last = min(first + lane * step, last);
     if (lane > 0) first += (lane - 1) * step + 1;
   }
   return first;
+}
+
+// The smallest key of a distance <= `bound`.
+__device__ inline u32 FirstKeyWithin(u32 bound, u32 max_key, const Scale& scale) {
+  return FirstKeyWhere(1, max_key, [&](u32 key) {
+    const u32 t = DistanceOf(key, scale);
+    return t != kDead && t <= bound;
+  });
 }
 
 // min-p's bound as a key.

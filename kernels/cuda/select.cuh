@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/row.cuh"
-#include "kernels/cuda/scale.cuh"
+#include "kernels/cuda/shape.cuh"
 
 namespace sortition::kernels::cuda {
 
@@ -130,14 +130,17 @@ __device__ __noinline__ u32 CountFrom(const Row& row, const View& view, u64 last
   return CountOfAll(row.shared, count);
 }
 
-__device__ inline u64 SumOfList(Shared& shared, u32 count, const Scale& scale) {
+// Here and below, `scale` is whatever DistanceOf takes.
+template <typename AnyScale>
+__device__ u64 SumOfList(Shared& shared, u32 count, const AnyScale& scale) {
   u64 sum = 0;
   for (u32 i = Thread(); i < count; i += kThreads) sum += WeightOf(KeyOfRank(shared.list[i]), scale);
   return SumOfAll(shared, sum);
 }
 
 // How many of the sorted list's candidates, from the first, weigh `target` together; 0 if all weigh less.
-__device__ inline u32 PrefixReaching(Shared& shared, u32 count, u64 target, const Scale& scale) {
+template <typename AnyScale>
+__device__ u32 PrefixReaching(Shared& shared, u32 count, u64 target, const AnyScale& scale) {
   const u32 each = (count + kThreads - 1) / kThreads;
   const u32 begin = min(Thread() * each, count);
   const u32 end = min(begin + each, count);

@@ -28,6 +28,7 @@ struct Shared {
   u64 cut_before;
   u32 cut_digit;
   u32 count;
+  u32 written;
   u32 sent_error;
   u32 changed_error;
   u32 is_last;
@@ -61,6 +62,16 @@ __device__ inline u64 SumOfAll(Shared& shared, u64 value) {
   u64 sum = 0;
   for (u32 warp = 0; warp < kWarps; ++warp) sum += shared.warp_values[warp];
   return sum;
+}
+
+template <typename T>
+__device__ T MinOfAll(Shared& shared, T value) {
+  for (u32 step = 16; step > 0; step /= 2) value = min(value, T(__shfl_xor_sync(kAllLanes, value, step)));
+  __syncthreads();
+  if (Lane() == 0) shared.warp_values[Warp()] = u64(value);
+  __syncthreads();
+  for (u32 warp = 0; warp < kWarps; ++warp) value = min(value, T(shared.warp_values[warp]));
+  return value;
 }
 
 // The sum of the values of this thread and of those before it.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/check_row.h"
 
@@ -13,6 +14,12 @@ uint64_t RoundedUp(uint64_t bytes) { return (bytes + kLogitsAlignment - 1) / kLo
 
 uint64_t LogitsBytes(const RowRequest& request) {
   return uint64_t{request.live_vocabulary} * ElementBytes(request.dtype);
+}
+
+// Of a drafter's probabilities of every token, if there are such.
+uint64_t DenseBytes(const RowRequest& request) {
+  if (request.task != RowTask::kVerify || request.draft.form != DraftDistribution::Form::kDense) return 0;
+  return uint64_t{request.live_vocabulary} * ElementBytes(request.draft.dtype);
 }
 
 bool HasMask(const RowRequest& request) { return request.has_allowed_tokens || request.allowed_bits != nullptr; }
@@ -40,30 +47,43 @@ T* Pointer(uint64_t address) {
 
 uint64_t Slice::LogitsOffset() const { return RoundedUp(InputsBytes()) + sizes_.extras; }
 
+uint64_t Slice::TokensOffset() const { return RoundedUp(OutputsBytes()); }
+
 bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   CheckRow(request);
-  const RowInput input = InputOf(*request.parameters, request.noise, request.dtype, request.live_vocabulary);
+  const RowParameters& parameters = *request.parameters;
+  const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
+  const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
   const uint32_t groups = GroupsOf(request.live_vocabulary);
   Sizes sizes = sizes_;
-  Place place;
-  place.mask = sizes.extras;
-  if (HasMask(request)) sizes.extras += RoundedUp(4 * MaskWords(request));
-  place.patches = sizes.extras;
-  sizes.extras += RoundedUp(sizeof(TokenPatch) * request.patches.size());
-  place.logits = sizes.logits;
-  sizes.logits += RoundedUp(LogitsBytes(request));
-  place.scratch = sizes.scratch;
-  sizes.scratch += uint64_t{4} * LayScratch(groups, uint32_t(request.patches.size())).words;
-  place.processed_top = sizes.tops;
-  sizes.tops += uint64_t{sizeof(TopToken)} * input.processed_top_count;
-  place.raw_top = sizes.tops;
-  sizes.tops += uint64_t{sizeof(TopToken)} * input.raw_top_count;
+  Place place = {};
+  const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
+  place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
+  place.patches = take(&sizes.extras, sizeof(TokenPatch) * request.patches.size());
+  place.logits = take(&sizes.logits, LogitsBytes(request));
+  place.scratch = take(&sizes.scratch, uint64_t{4} * LayScratch(groups, uint32_t(request.patches.size())).words);
+  place.processed_top = take(&sizes.tokens, sizeof(TopToken) * input.processed_top_count);
+  place.raw_top = take(&sizes.tokens, sizeof(TopToken) * input.raw_top_count);
+  place.is_chained = is_chained;
+  if (is_chained) {
+    place.chained = take(&sizes.extras, sizeof(ChainedInput));
+    place.requested = take(&sizes.extras, request.requested.size_bytes());
+    const DraftDistribution& draft = request.draft;
+    place.draft = take(&sizes.extras, DenseBytes(request) + draft.sparse_tokens.size_bytes());
+    place.draft_bits = take(&sizes.extras, draft.sparse_bits.size_bytes());
+    const uint64_t places = sizeof(kernels::Place) * request.requested.size();
+    place.output = take(&sizes.tokens, sizeof(ChainedOutput));
+    place.processed_places = take(&sizes.tokens, parameters.processed_logprob ? places : 0);
+    place.raw_places = take(&sizes.tokens, parameters.raw_logprob ? places : 0);
+    const uint64_t kept = parameters.kept_tokens ? MostKept(parameters, request.live_vocabulary) : 0;
+    place.kept = take(&sizes.tokens, sizeof(TokenBits) * kept);
+  }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RowOutput);
-  if (a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.tops > most_bytes) return false;
+  if (a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.tokens > most_bytes) return false;
 
   sizes_ = sizes;
   largest_groups_ = std::max(largest_groups_, groups);
-  weighs_ = weighs_ || NeedsWeights(input);
+  needed_ |= NeededBy(input);
   requests_.push_back(&request);
   inputs_.push_back(input);
   places_.push_back(place);
@@ -93,10 +113,52 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
       input.patch_count = uint32_t(request.patches.size());
       std::memcpy(upload + extras + place.patches, request.patches.data(), request.patches.size_bytes());
     }
-    input.processed_top = Pointer<TopToken>(device_download + OutputsBytes() + place.processed_top);
-    input.raw_top = Pointer<TopToken>(device_download + OutputsBytes() + place.raw_top);
+    input.processed_top = Pointer<TopToken>(device_download + TokensOffset() + place.processed_top);
+    input.raw_top = Pointer<TopToken>(device_download + TokensOffset() + place.raw_top);
+    if (place.is_chained) {
+      const ChainedInput chained = ChainedInputOf(row, upload, device_upload, device_download);
+      std::memcpy(upload + extras + place.chained, &chained, sizeof(chained));
+      input.chained = Pointer<const ChainedInput>(device_upload + extras + place.chained);
+    }
     std::memcpy(upload + sizeof(RowInput) * row, &input, sizeof(input));
   }
+}
+
+ChainedInput Slice::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,
+                                   uint64_t device_download) const {
+  const RowRequest& request = *requests_[row];
+  const RowParameters& parameters = *request.parameters;
+  const Place& place = places_[row];
+  const uint64_t extras = RoundedUp(InputsBytes());
+  const uint64_t tokens = device_download + TokensOffset();
+  ChainedInput chained = ChainedOf(parameters);
+  chained.task = request.task;
+  chained.given = request.given;
+  chained.sampler_state = request.sampler_state;
+  chained.requested_count = uint32_t(request.requested.size());
+  chained.requested = Pointer<const uint32_t>(device_upload + extras + place.requested);
+  if (!request.requested.empty()) {
+    std::memcpy(upload + extras + place.requested, request.requested.data(), request.requested.size_bytes());
+  }
+  const DraftDistribution& draft = request.draft;
+  chained.draft.form = draft.form;
+  chained.draft.dtype = draft.dtype;
+  chained.draft.dense = Pointer<const void>(device_upload + extras + place.draft);
+  if (DenseBytes(request) != 0) std::memcpy(upload + extras + place.draft, draft.dense, DenseBytes(request));
+  chained.draft.sparse_count = uint32_t(draft.sparse_tokens.size());
+  chained.draft.sparse_tokens = Pointer<const uint32_t>(device_upload + extras + place.draft);
+  chained.draft.sparse_bits = Pointer<const uint32_t>(device_upload + extras + place.draft_bits);
+  if (!draft.sparse_tokens.empty()) {
+    std::memcpy(upload + extras + place.draft, draft.sparse_tokens.data(), draft.sparse_tokens.size_bytes());
+    std::memcpy(upload + extras + place.draft_bits, draft.sparse_bits.data(), draft.sparse_bits.size_bytes());
+  }
+  chained.output = Pointer<ChainedOutput>(tokens + place.output);
+  if (parameters.processed_logprob) {
+    chained.processed_places = Pointer<kernels::Place>(tokens + place.processed_places);
+  }
+  if (parameters.raw_logprob) chained.raw_places = Pointer<kernels::Place>(tokens + place.raw_places);
+  if (parameters.kept_tokens) chained.kept = Pointer<TokenBits>(tokens + place.kept);
+  return chained;
 }
 
 BatchView Slice::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
@@ -110,11 +172,22 @@ BatchView Slice::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t d
 }
 
 RowAnswer Slice::AnswerOf(uint32_t row, const std::byte* download) const {
-  RowOutput output;
-  std::memcpy(&output, download + sizeof(RowOutput) * row, sizeof(output));
-  const auto top = [&](uint64_t place) { return reinterpret_cast<const TopToken*>(download + OutputsBytes() + place); };
-  return cuda::AnswerOf(*requests_[row]->parameters, output, top(places_[row].raw_top),
-                        top(places_[row].processed_top));
+  const Place& place = places_[row];
+  const auto at = [&]<typename T>(uint64_t offset, const T*) {
+    return reinterpret_cast<const T*>(download + TokensOffset() + offset);
+  };
+  RowResult result;
+  result.output = reinterpret_cast<const RowOutput*>(download) + row;
+  result.raw_top = at(place.raw_top, result.raw_top);
+  result.processed_top = at(place.processed_top, result.processed_top);
+  if (place.is_chained) {
+    result.chained = at(place.output, result.chained);
+    result.raw_places = at(place.raw_places, result.raw_places);
+    result.processed_places = at(place.processed_places, result.processed_places);
+    result.requested = uint32_t(requests_[row]->requested.size());
+    result.kept = at(place.kept, result.kept);
+  }
+  return cuda::AnswerOf(*requests_[row]->parameters, result);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -13,15 +13,15 @@ namespace sortition::kernels::cuda {
 
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
 //
-// Three buffers. The upload is what the host writes: inputs, masks and patches, then logits. The work is the device's
-// own, its states at the front. The download is what the host reads: outputs, then first tokens.
+// Three buffers. The upload is what the host writes: inputs, masks, patches and what chained rows ask for, then logits.
+// The work is the device's own, its states at the front. The download is what the host reads: outputs, then tokens.
 class Slice {
  public:
   struct Sizes {          // bytes
-    uint64_t extras = 0;  // masks and patches
+    uint64_t extras = 0;  // all that is uploaded of rows that have it
     uint64_t logits = 0;
     uint64_t scratch = 0;
-    uint64_t tops = 0;
+    uint64_t tokens = 0;  // first ones, requested ones' places, kept ones
   };
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
@@ -31,9 +31,9 @@ class Slice {
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
   uint64_t work_bytes() const { return StatesBytes() + sizes_.scratch; }
-  uint64_t download_bytes() const { return OutputsBytes() + sizes_.tops; }
+  uint64_t download_bytes() const { return TokensOffset() + sizes_.tokens; }
   uint64_t states_bytes() const { return StatesBytes(); }  // at the front of the work, zeros before a launch
-  bool weighs() const { return weighs_; }                  // the second kernel is needed
+  LaterKernels needed() const { return needed_; }
   Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
 
   // Where row's logits are to be put in the host's `upload`, `bytes` of them.
@@ -58,19 +58,32 @@ class Slice {
     uint64_t scratch;
     uint64_t processed_top;
     uint64_t raw_top;
+    // Of a chained row.
+    bool is_chained;
+    uint64_t chained;
+    uint64_t requested;
+    uint64_t draft;  // dense probabilities, or a list's tokens
+    uint64_t draft_bits;
+    uint64_t output;
+    uint64_t processed_places;
+    uint64_t raw_places;
+    uint64_t kept;
   };
+
+  ChainedInput ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload, uint64_t device_download) const;
 
   uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
   uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
   uint64_t LogitsOffset() const;
+  uint64_t TokensOffset() const;  // in the download
 
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;
   std::vector<Place> places_;
   Sizes sizes_;
   uint32_t largest_groups_ = 1;
-  bool weighs_ = false;
+  LaterKernels needed_;
 };
 
 }  // namespace sortition::kernels::cuda

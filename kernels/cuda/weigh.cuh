@@ -39,7 +39,7 @@ __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
   const RowState& state = row.state;
   const RowInput& input = row.shared.input;
   // Nothing comes before a token that is not drawn yet.
-  const bool is_drawn = (state.pending & kPendingSample) == 0;
+  const bool is_drawn = (state.pending & (kPendingSample | kPendingChain)) == 0;
   const u64 none = ~u64{0};
   const u64 chosen = is_drawn ? RankOf(state.token_key, state.token) : none;
   const bool is_raw = (state.pending & kPendingRaw) != 0;

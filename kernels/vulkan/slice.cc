@@ -222,14 +222,12 @@ void Slice::WriteExtras(uint32_t* extras) {
   }
 }
 
-void Slice::WriteDrafts(std::byte* logits) const {
-  for (uint32_t row = 0; row < rows(); ++row) {
-    const RowInput& input = inputs_[row];
-    if ((input.flags & kFlagVerify) == 0 || input.draft_form != kDraftDense) continue;
-    const RowRequest& request = *requests_[row];
-    std::memcpy(logits + size_t{input.draft} * kQuadBytes, request.draft.dense,
-                size_t{request.live_vocabulary} * ElementBytes(request.draft.dtype));
-  }
+std::span<const std::byte> Slice::DenseDraftOf(uint32_t row) const {
+  const RowInput& input = inputs_[row];
+  if ((input.flags & kFlagVerify) == 0 || input.draft_form != kDraftDense) return {};
+  const RowRequest& request = *requests_[row];
+  return {static_cast<const std::byte*>(request.draft.dense),
+          size_t{request.live_vocabulary} * ElementBytes(request.draft.dtype)};
 }
 
 }  // namespace sortition::kernels::vulkan

@@ -45,8 +45,8 @@ class Slice {
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
   void WriteInputs(RowInput* inputs) const;
   void WriteExtras(uint32_t* extras);
-  // Adds drafters' dense probabilities to the logits.
-  void WriteDrafts(std::byte* logits) const;
+  // Of a row's drafter, to lie 16 * inputs()[row].draft bytes into the logits; empty if it has no dense probabilities.
+  std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // What the device's output says of a row.
   RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {

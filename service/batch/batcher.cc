@@ -5,8 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/batch/admission.h"
 
 namespace sortition::service {
 
@@ -26,9 +28,14 @@ namespace {
 class Deliveries {
  public:
   void Add(std::shared_ptr<PendingStep> step, RowOutcome outcome) {
-    // Rows of one step lie together almost always.
-    if (steps_.empty() || steps_.back().step != step) steps_.push_back({std::move(step), {}});
-    steps_.back().outcomes.push_back(std::move(outcome));
+    // The rows of a client who is alone lie together.
+    if (steps_.empty()) steps_.push_back({step, {}});
+    if (steps_[last_].step != step) {
+      if (places_.empty()) places_.emplace(steps_[0].step.get(), 0);
+      last_ = places_.try_emplace(step.get(), steps_.size()).first->second;
+      if (last_ == steps_.size()) steps_.push_back({std::move(step), {}});
+    }
+    steps_[last_].outcomes.push_back(std::move(outcome));
   }
   void Send() {
     for (auto& [step, outcomes] : steps_) step->Deliver(std::move(outcomes));
@@ -41,6 +48,8 @@ class Deliveries {
     std::vector<RowOutcome> outcomes;
   };
   std::vector<OfStep> steps_;
+  absl::flat_hash_map<const PendingStep*, size_t> places_;  // in steps_
+  size_t last_ = 0;
 };
 
 }  // namespace
@@ -53,6 +62,7 @@ Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, co
       observer_(*observer),
       router_(devices, options_.policy, options_.seed),
       queue_({devices.begin(), devices.end()}),
+      devices_(devices),
       lottery_(options_.recheck_share, options_.seed) {}
 
 Batcher::~Batcher() {
@@ -64,12 +74,9 @@ Batcher::~Batcher() {
 std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
   {
     absl::MutexLock lock(&mutex_);
-    if (queue_.rows() + rows.size() > limits_.max_queued_rows) {
-      return Refusal{Reason::kOverloaded, "step", absl::StrCat("max_queued_rows ", limits_.max_queued_rows),
-                     absl::StrCat(queue_.rows(), " rows are waiting for a device"), absl::Milliseconds(20)};
-    }
+    if (auto refusal = WhyNotAdmitted(limits_, queue_, router_, *step, rows, clock_.Now())) return refusal;
     undelivered_rows_ += static_cast<uint32_t>(rows.size());
-    for (QueuedRow& row : rows) queue_.Add({step, std::move(row), step->priority, next_number_++, 0});
+    for (QueuedRow& row : rows) queue_.Add({step, std::move(row), step->client, step->priority, next_number_++});
   }
   Dispatch();
   return std::nullopt;
@@ -131,7 +138,11 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
 
 void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   const devices::DeviceDescription& description = batch->device->description();
-  while (batch->rows.size() < description.max_batch_rows) {
+  const bool moves = batch->shape.memory != description.memory;
+  const Costs costs = router_.costs(batch->device).At(now);
+  const double most = costs.launch + std::max(absl::ToDoubleSeconds(kLongestBatch), 9 * costs.launch);
+  while (batch->rows.size() < description.max_batch_rows &&
+         costs.Seconds({static_cast<uint32_t>(batch->rows.size()), batch->shape.bytes, moves}) < most) {
     std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
     if (!waiting) break;
     if (std::optional<Refusal> refusal = WhyNot(*waiting->step, now)) {
@@ -204,10 +215,12 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, 
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
     const bool serves = router_.health(batch->device).serves();
+    // What a held device has begun before is as good as ever.
+    const bool is_believed = serves || router_.health(batch->device).held();
     router_.Finished(batch->device, batch->shape, verdict.ok(), now);
     if (!verdict.ok() && serves && options_.proof != nullptr) Quarantine(batch->device, verdict, now, &event);
     // Of a device that was found out meanwhile nothing is believed.
-    if (verdict.ok() && !serves) verdict = absl::UnavailableError(router_.health(batch->device).reason());
+    if (verdict.ok() && !is_believed) verdict = absl::UnavailableError(router_.health(batch->device).reason());
     if (verdict.ok() && lottery_.share() > 0 && lottery_.share() < 1) NoteTouched(*batch);
   }
   Tell(event);
@@ -330,6 +343,8 @@ void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& v
 
 void Batcher::TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
                           DeviceEvent* event) {
+  // It was found out, or taken out of service, while it proved itself.
+  if (router_.health(device).state() == DeviceState::kQuarantined) return;
   touched_.erase(device);
   if (!verdict.status.ok()) return Quarantine(device, verdict.status, now, event);
   for (const devices::Proof::Timing& timing : verdict.timings) {

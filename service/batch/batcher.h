@@ -2,9 +2,11 @@
 // waits for a fuller batch.
 //
 // Batches are open while no device is to have them: rows that arrive join them (row_queue.h). When the router chooses a
-// device for one it closes, highest priority first and oldest first within a priority. Where its device fails, or gives
-// a wrong answer, the device leaves the pool until it has proved itself again, and the batch's rows take their old
-// places in the queue, for another device.
+// device for one it closes, highest priority first and with a share for each client within a priority. Where its device
+// fails, or gives a wrong answer, the device leaves the pool until it has proved itself again, and the batch's rows
+// take their old places in the queue, for another device.
+//
+// What would wait for too long is refused at once (admission.h).
 #pragma once
 
 #include <atomic>
@@ -20,6 +22,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/device.h"
 #include "devices/proof/proof.h"
@@ -53,6 +57,7 @@ class PendingStep {
 
   absl::Time deadline = absl::InfiniteFuture();  // rows not started by then get DEADLINE_PASSED
   int32_t priority = 0;
+  Client client;
   absl::Time arrived;
 
  private:
@@ -75,6 +80,9 @@ class Batcher {
  public:
   // After so many devices have failed a row, it is answered with DEVICE_FAILED, as it is where no other device serves.
   static constexpr uint32_t kMostAttempts = 4;
+  // What waits is not put into one batch beyond so much of a device's time, or nine times what a batch costs whatever
+  // is in it: rows that come meanwhile, of other clients and of higher priority, wait no longer than that.
+  static constexpr absl::Duration kLongestBatch = absl::Milliseconds(10);
 
   // `devices` are not owned and outlive the batcher, as do `clock` and `observer`. They serve from the start: the
   // caller has proved them, or quarantines them.
@@ -83,8 +91,8 @@ class Batcher {
   // Waits until every row has been delivered and every proof has ended.
   ~Batcher();
 
-  // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue. Rows of a step that
-  // was taken are delivered through `step`, maybe before Submit returns.
+  // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue or would wait in it
+  // for too long. Rows of a step that was taken are delivered through `step`, maybe before Submit returns.
   std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   // Answers the queued rows of steps that were cancelled or have passed their deadline, without waiting for a device to
@@ -93,6 +101,15 @@ class Batcher {
 
   // Before the first row: what a proof that ran elsewhere said of a device.
   void SetProved(const devices::Device* device, const devices::Proof::Verdict& verdict);
+
+  // Has a device prove itself now: one that serves goes on meanwhile and leaves if it fails, another one joins if it
+  // does not. `done` is told the verdict, on any thread. NOT_FOUND if there is no such device, FAILED_PRECONDITION
+  // while a proof of it runs or where devices are never out of service; then `done` is not called.
+  absl::Status Prove(std::string_view device, std::function<void(absl::Status)> done);
+
+  // Takes a device out of service until it is asked to prove itself; what it has already is answered. NOT_FOUND if
+  // there is no such device, FAILED_PRECONDITION if no other device serves or where devices are never out of service.
+  absl::Status Hold(std::string_view device, const std::string& why);
 
   uint32_t queued_rows() const;
   std::vector<DeviceStatus> device_statuses() const;
@@ -126,6 +143,7 @@ class Batcher {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const DeviceEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartProofs();
+  absl::StatusOr<devices::Device*> FindDevice(std::string_view name) const;
   void EndProof(devices::Device* device, const devices::Proof::Verdict& verdict);
   void TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
                    DeviceEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,7 +164,9 @@ class Batcher {
   RowQueue queue_ ABSL_GUARDED_BY(mutex_);
   uint32_t undelivered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t proofs_ ABSL_GUARDED_BY(mutex_) = 0;  // that run
+  const std::vector<devices::Device*> devices_;
+  uint32_t proofs_ ABSL_GUARDED_BY(mutex_) = 0;                                // that run
+  absl::flat_hash_set<const devices::Device*> asked_ ABSL_GUARDED_BY(mutex_);  // to prove themselves, and do so now
   RecheckLottery lottery_ ABSL_GUARDED_BY(mutex_);
   std::map<const devices::Device*, Touched> touched_ ABSL_GUARDED_BY(mutex_);
 };

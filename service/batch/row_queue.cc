@@ -8,14 +8,6 @@
 
 namespace sortition::service {
 
-uint64_t BytesOf(const devices::DeviceRow& row) {
-  return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
-}
-
-Router::Needs NeedsOf(const devices::DeviceRow& row) {
-  return {row.request.live_vocabulary, kernels::FeaturesOf(row.request)};
-}
-
 RowQueue::RowQueue(std::vector<const devices::Device*> devices) : devices_(std::move(devices)) {
   SORTITION_CHECK(devices_.size() <= 64);
 }
@@ -40,10 +32,14 @@ void RowQueue::Add(WaitingRow row) {
   if (open == open_.end()) open = open_.insert(open_.end(), {able, memory, 0, {}});
   ++open->count;
   ++rows_;
-  std::deque<WaitingRow>& rows = open->rows[row.priority];
-  if (rows.empty() || rows.back().number < row.number) return rows.push_back(std::move(row));
-  const auto place = std::upper_bound(rows.begin(), rows.end(), row, IsBefore);
-  rows.insert(place, std::move(row));
+  FairQueue& rows = open->rows[row.priority];
+  rows.Add(std::move(row));
+}
+
+Router::Batch RowQueue::OpenBatch::Whole() const {
+  const devices::DeviceRow& first = front().row.row;
+  const Router::Needs needs = NeedsOf(first);
+  return {count, count * BytesOf(first), needs.vocabulary, memory, needs.features};
 }
 
 std::vector<Router::Batch> RowQueue::OpenBatches() const {
@@ -52,11 +48,7 @@ std::vector<Router::Batch> RowQueue::OpenBatches() const {
   std::sort(order.begin(), order.end(),
             [](const OpenBatch* a, const OpenBatch* b) { return IsBefore(a->front(), b->front()); });
   std::vector<Router::Batch> batches;
-  for (const OpenBatch* open : order) {
-    const devices::DeviceRow& front = open->front().row.row;
-    const Router::Needs needs = NeedsOf(front);
-    batches.push_back({open->count, open->count * BytesOf(front), needs.vocabulary, open->memory, needs.features});
-  }
+  for (const OpenBatch* open : order) batches.push_back(open->Whole());
   return batches;
 }
 
@@ -68,8 +60,7 @@ std::optional<WaitingRow> RowQueue::TakeFor(const devices::DeviceDescription& de
   }
   if (first == open_.end()) return std::nullopt;
   const auto rows = first->rows.begin();
-  WaitingRow row = std::move(rows->second.front());
-  rows->second.pop_front();
+  WaitingRow row = rows->second.Take();
   if (rows->second.empty()) first->rows.erase(rows);
   if (--first->count == 0) open_.erase(first);
   --rows_;
@@ -79,13 +70,42 @@ std::optional<WaitingRow> RowQueue::TakeFor(const devices::DeviceDescription& de
 void RowQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
   for (OpenBatch& open : open_) {
     for (auto& [priority, rows] : open.rows) {
-      const auto erased = uint32_t(std::erase_if(rows, is_out));
-      open.count -= erased;
-      rows_ -= erased;
+      const uint32_t before = rows.rows();
+      rows.EraseIf(is_out);
+      open.count -= before - rows.rows();
+      rows_ -= before - rows.rows();
     }
     std::erase_if(open.rows, [](const auto& entry) { return entry.second.empty(); });
   }
   std::erase_if(open_, [](const OpenBatch& open) { return open.count == 0; });
+}
+
+RowQueue::ClientRows RowQueue::RowsOf(const Client& client) const {
+  ClientRows rows;
+  for (const OpenBatch& open : open_) {
+    for (const auto& [priority, queue] : open.rows) {
+      const Standing standing = queue.StandingOf(client);
+      rows.name_space += standing.name_space.rows;
+      rows.stream += standing.stream.rows;
+    }
+  }
+  return rows;
+}
+
+RowQueue::Ahead RowQueue::AheadOf(const devices::DeviceRow& row, const Client& client, int32_t priority) const {
+  const uint64_t able = AbleToTake(NeedsOf(row));
+  const auto open = std::find_if(open_.begin(), open_.end(), [&](const OpenBatch& other) {
+    return other.able == able && other.memory == row.memory;
+  });
+  if (open == open_.end()) return {};
+  double all = 0;
+  double before = 0;
+  for (const auto& [other, queue] : open->rows) {
+    const Standing standing = queue.StandingOf(client);
+    all += double(standing.all.work);
+    if (other >= priority) before += other > priority ? double(standing.all.work) : standing.WorkAhead();
+  }
+  return {open->Whole(), before / all};
 }
 
 }  // namespace sortition::service

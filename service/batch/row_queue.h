@@ -5,46 +5,25 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "devices/device.h"
+#include "service/batch/fair_queue.h"
+#include "service/batch/waiting_row.h"
 #include "service/route/router.h"
 
 namespace sortition::service {
 
-class PendingStep;
-
-struct QueuedRow {
-  uint32_t index = 0;
-  std::string sequence;    // its request id
-  devices::DeviceRow row;  // all it refers to stays alive as long as its step does
-};
-
-struct WaitingRow {
-  std::shared_ptr<PendingStep> step;
-  QueuedRow row;
-  int32_t priority = 0;
-  uint64_t number = 0;                         // in the order of arrival
-  uint32_t attempts = 0;                       // that failed
-  std::shared_ptr<const void> copy = nullptr;  // of the row's bytes, if it refers to one
-};
-
-uint64_t BytesOf(const devices::DeviceRow& row);
-Router::Needs NeedsOf(const devices::DeviceRow& row);
-
-// Highest priority first, oldest first within a priority. Not thread-safe.
+// Highest priority first; within a priority and an open batch clients have equal shares (fair_queue.h), and of several
+// open batches goes first the one whose next row is oldest. Not thread-safe.
 class RowQueue {
  public:
   // At most 64 devices; not owned.
   explicit RowQueue(std::vector<const devices::Device*> devices);
 
-  // A row takes its place by priority and number.
   void Add(WaitingRow row);
   uint32_t rows() const { return rows_; }
 
@@ -55,14 +34,29 @@ class RowQueue {
   // Takes out the rows of which `is_out` says so; it may move from them.
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
 
+  // Rows of a client's streams: of all in its namespace, and of its own.
+  struct ClientRows {
+    uint32_t name_space = 0;
+    uint32_t stream = 0;
+  };
+  ClientRows RowsOf(const Client& client) const;
+  // What would go before such a row of the client's if it came now: of its open batch.
+  struct Ahead {
+    Router::Batch all;  // what waits in the open batch; without rows where there is none
+    double share = 0;   // of it, by work, goes before; more than 1 where others go on to come
+  };
+  Ahead AheadOf(const devices::DeviceRow& row, const Client& client, int32_t priority) const;
+
  private:
-  using Rows = std::map<int32_t, std::deque<WaitingRow>, std::greater<>>;  // by priority; no entry is empty
+  using Rows = std::map<int32_t, FairQueue, std::greater<>>;  // by priority; no entry is empty
   struct OpenBatch {
     uint64_t able = 0;  // devices, a bit each
     uint32_t memory = devices::kHostMemory;
     uint32_t count = 0;
     Rows rows;
     const WaitingRow& front() const { return rows.begin()->second.front(); }
+    // As if every row were like the first.
+    Router::Batch Whole() const;
   };
 
   static bool IsBefore(const WaitingRow& a, const WaitingRow& b);

@@ -75,10 +75,11 @@ Region::~Region() {
 }
 
 MemoryConnection::MemoryConnection(const Limits& limits, std::string token, std::shared_ptr<Accounts> accounts,
-                                   std::function<void()> on_released)
+                                   std::shared_ptr<ClientAccount> client, std::function<void()> on_released)
     : limits_(limits),
       token_(std::move(token)),
       accounts_(std::move(accounts)),
+      client_(std::move(client)),
       releases_(std::make_shared<Releases>()) {
   absl::MutexLock lock(&releases_->mutex);
   releases_->notify = std::move(on_released);
@@ -104,17 +105,28 @@ std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::Make(uint64_t by
     return Full(field, absl::StrCat("max_memory_bytes ", limits_.max_memory_bytes),
                 "all connections together have as much as they may have");
   }
-  auto memory = SealedMemory::Make(bytes, access);
-  if (!memory.ok()) {
+  const auto give_back = [&] {
     accounts_->GiveBack(size);
     releases_->GiveBack(size);
+  };
+  if (client_ != nullptr) {
+    if (auto refusal = client_->TakeRegion(size, field)) {
+      give_back();
+      return *std::move(refusal);
+    }
+  }
+  auto memory = SealedMemory::Make(bytes, access);
+  if (!memory.ok()) {
+    give_back();
+    if (client_ != nullptr) client_->GiveBackRegion(size);
     return Full(field, "", std::string(memory.status().message()));
   }
   SORTITION_CHECK((*memory)->bytes().size() == size);
   Descriptor descriptor = (*memory)->TakeDescriptor();
   const uint64_t id = accounts_->next_id.fetch_add(1, std::memory_order_relaxed);
-  auto region =
-      std::make_shared<const Region>(id, std::move(*memory), [accounts = accounts_, releases = releases_, id, size] {
+  auto region = std::make_shared<const Region>(
+      id, std::move(*memory), [accounts = accounts_, releases = releases_, client = client_, id, size] {
+        if (client != nullptr) client->GiveBackRegion(size);
         accounts->GiveBack(size);
         releases->Released(id, size);
       });
@@ -178,7 +190,8 @@ RegionTable::RegionTable(const Limits& limits, Entropy* entropy)
 
 RegionTable::~RegionTable() = default;
 
-std::variant<std::shared_ptr<MemoryConnection>, Refusal> RegionTable::Connect(std::function<void()> on_released) {
+std::variant<std::shared_ptr<MemoryConnection>, Refusal> RegionTable::Connect(std::function<void()> on_released,
+                                                                              std::shared_ptr<ClientAccount> client) {
   std::string token(kTokenBytes, '\0');
   for (size_t i = 0; i < kTokenBytes; i += sizeof(uint64_t)) {
     const uint64_t word = entropy_.Draw();
@@ -194,7 +207,8 @@ std::variant<std::shared_ptr<MemoryConnection>, Refusal> RegionTable::Connect(st
     ++accounts_->use.connections;
   }
   absl::erase_if(connections_, [](const auto& entry) { return entry.second.expired(); });
-  std::shared_ptr<MemoryConnection> connection(new MemoryConnection(limits_, token, accounts_, std::move(on_released)));
+  std::shared_ptr<MemoryConnection> connection(
+      new MemoryConnection(limits_, token, accounts_, std::move(client), std::move(on_released)));
   connections_.emplace(std::move(token), connection);
   return connection;
 }

@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "service/client_accounts.h"
 #include "service/entropy.h"
 #include "service/limits.h"
 #include "service/memory/descriptor.h"
@@ -97,12 +98,13 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   struct Accounts;
   struct Releases;
   MemoryConnection(const Limits& limits, std::string token, std::shared_ptr<Accounts> accounts,
-                   std::function<void()> on_released);
+                   std::shared_ptr<ClientAccount> client, std::function<void()> on_released);
 
   const Limits limits_;
   const std::string token_;
-  const std::shared_ptr<Accounts> accounts_;  // of all connections; outlives the table while regions are read
-  const std::shared_ptr<Releases> releases_;  // of this connection; the same
+  const std::shared_ptr<Accounts> accounts_;     // of all connections; outlives the table while regions are read
+  const std::shared_ptr<ClientAccount> client_;  // null: nobody's bounds
+  const std::shared_ptr<Releases> releases_;     // of this connection; the same
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Region>> regions_ ABSL_GUARDED_BY(mutex_);
@@ -119,7 +121,9 @@ class RegionTable {
 
   // A client has come. OVERLOADED while there are as many as there may be. `on_released` is called whenever
   // TakeReleased has something new, on any thread; it must not block. It is not called after the connection's Close.
-  std::variant<std::shared_ptr<MemoryConnection>, Refusal> Connect(std::function<void()> on_released);
+  // `client`: whose bounds hold, too; null = nobody's.
+  std::variant<std::shared_ptr<MemoryConnection>, Refusal> Connect(std::function<void()> on_released,
+                                                                   std::shared_ptr<ClientAccount> client = nullptr);
 
   // Null if there is no such connection.
   std::shared_ptr<MemoryConnection> Find(const std::string& token) const;

@@ -39,16 +39,14 @@ std::array<double, kTerms> Solve(std::array<std::array<double, kTerms>, kTerms> 
 
 }  // namespace
 
-double CostModel::Seconds(const Costs& costs, const Work& work) {
-  const double bytes = double(work.bytes);
-  return costs.launch + costs.row * double(work.rows) + (costs.byte + (work.moves ? costs.moved_byte : 0)) * bytes;
+Costs CostModel::At(absl::Time now) const {
+  if (observed_ == absl::InfinitePast()) return prior_;
+  const double known = std::exp2(-std::max(0.0, absl::ToDoubleSeconds(now - observed_)) / kForgetSeconds);
+  const auto mix = [&](double Costs::*term) { return known * costs_.*term + (1 - known) * prior_.*term; };
+  return {mix(&Costs::launch), mix(&Costs::row), mix(&Costs::byte), mix(&Costs::moved_byte)};
 }
 
-double CostModel::Seconds(const Work& work, absl::Time now) const {
-  if (observed_ == absl::InfinitePast()) return Seconds(prior_, work);
-  const double known = std::exp2(-std::max(0.0, absl::ToDoubleSeconds(now - observed_)) / kForgetSeconds);
-  return std::max(kShortest, known * Seconds(costs_, work) + (1 - known) * Seconds(prior_, work));
-}
+double CostModel::Seconds(const Work& work, absl::Time now) const { return std::max(kShortest, At(now).Seconds(work)); }
 
 void CostModel::Observe(const Work& work, absl::Duration time, absl::Time now) {
   observed_ = now;
@@ -57,7 +55,7 @@ void CostModel::Observe(const Work& work, absl::Duration time, absl::Time now) {
   const Terms terms = {prior_.launch, prior_.row * double(work.rows), prior_.byte * bytes,
                        work.moves ? prior_.moved_byte * bytes : 0};
   // Errors count in proportion to the work, not to the time: a device that has become slow outweighs what it was.
-  const double scale = Seconds(prior_, work);
+  const double scale = prior_.Seconds(work);
   for (int i = 0; i < kTerms; ++i) {
     targets_[i] = kForgetBatch * targets_[i] + terms[i] / scale * (seconds / scale);
     for (int j = 0; j < kTerms; ++j) {

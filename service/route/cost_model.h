@@ -21,6 +21,10 @@ struct Costs {
   double row = 20e-6;
   double byte = 0.1e-9;
   double moved_byte = 0.1e-9;
+
+  double Seconds(const Work& work) const {
+    return launch + row * double(work.rows) + (byte + (work.moves ? moved_byte : 0)) * double(work.bytes);
+  }
 };
 
 // Seconds = launch + rows * row + bytes * byte + (moves ? bytes * moved_byte : 0), fitted to what was measured by least
@@ -30,7 +34,8 @@ class CostModel {
  public:
   explicit CostModel(const Costs& prior = Costs()) : prior_(prior), costs_(prior) {}
 
-  // Expected of a batch that starts now.
+  // Expected of batches that start now.
+  Costs At(absl::Time now) const;
   double Seconds(const Work& work, absl::Time now) const;
   const Costs& costs() const { return costs_; }
 
@@ -43,7 +48,6 @@ class CostModel {
   static constexpr int kTerms = 4;
   using Terms = std::array<double, kTerms>;
 
-  static double Seconds(const Costs& costs, const Work& work);
   void Fit();
 
   Costs prior_;

@@ -24,6 +24,12 @@ void DeviceHealth::Proved(std::string what, absl::Time now) {
   serves_since_ = now;
 }
 
+void DeviceHealth::Hold(std::string why) {
+  state_ = DeviceState::kQuarantined;
+  held_ = true;
+  reason_ = std::move(why);
+}
+
 void DeviceHealth::Quarantine(std::string why, absl::Time now) {
   if (state_ == DeviceState::kServing && now - serves_since_ >= kForgiven) failures_ = 0;
   state_ = DeviceState::kQuarantined;

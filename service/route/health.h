@@ -33,10 +33,17 @@ class DeviceHealth {
   const std::string& reason() const { return reason_; }
   uint32_t failures() const { return failures_; }
 
-  // True from when the next proof may start.
-  bool IsDue(absl::Time now) const { return state_ == DeviceState::kQuarantined && now >= next_proof_; }
+  // An operator has taken it out of service: no proof is due until it is asked for.
+  void Hold(std::string why);
+  bool held() const { return held_; }
 
-  void ProofStarted() { state_ = DeviceState::kProving; }
+  // True from when the next proof may start.
+  bool IsDue(absl::Time now) const { return state_ == DeviceState::kQuarantined && !held_ && now >= next_proof_; }
+
+  void ProofStarted() {
+    state_ = DeviceState::kProving;
+    held_ = false;
+  }
   void Proved(std::string what, absl::Time now);
   // Out of service until a proof, which is due after a pause that doubles from failure to failure.
   void Quarantine(std::string why, absl::Time now);
@@ -44,6 +51,7 @@ class DeviceHealth {
  private:
   DeviceState state_ = DeviceState::kServing;
   std::string reason_;
+  bool held_ = false;
   uint32_t failures_ = 0;  // in a row
   absl::Time next_proof_ = absl::InfinitePast();
   absl::Time serves_since_ = absl::InfinitePast();

@@ -2,6 +2,7 @@
 #include "service/route/router.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "kernels/check.h"
@@ -52,6 +53,18 @@ double Router::SecondsUntilDone(const Book& book, const Batch& batch, absl::Time
   // A device that is late with what it has is expected to be as late again.
   const double worked = absl::ToDoubleSeconds(now - book.worked_since);
   return std::abs(book.expected - worked) + seconds;
+}
+
+double Router::SecondsToDrain(const Batch& batch, absl::Time now) const {
+  double rate = 0;  // of such batches, a second
+  for (const Book& book : books_) {
+    if (!IsAble(book, batch.needs())) continue;
+    const Work work = WorkOf(book, batch);
+    const double launches = std::ceil(double(work.rows) / book.device->description().max_batch_rows);
+    const double launch = book.costs.Seconds({0, 0, false}, now);
+    rate += 1 / (book.costs.Seconds(work, now) + (launches - 1) * launch);
+  }
+  return 1 / rate;
 }
 
 Router::Choice Router::ChooseFastest(const std::vector<Book*>& able, const Batch& batch, absl::Time now) const {

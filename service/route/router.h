@@ -62,6 +62,10 @@ class Router {
   // The same of the devices but `device`.
   bool OtherCanServe(const devices::Device* device, const Needs& needs) const;
 
+  // Expected until the devices that serve would have done the batch, sharing it out among them and beginning with it
+  // now. Infinite where none is able to take it.
+  double SecondsToDrain(const Batch& batch, absl::Time now) const;
+
   // A batch starts; `Finished` ends it. `is_measured`: it was done in whole, so its time teaches something.
   void Started(const devices::Device* device, const Batch& batch, absl::Time now);
   void Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now);

@@ -2,6 +2,7 @@
 #include "service/sequence/sequence_table.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -9,7 +10,7 @@ namespace sortition::service {
 namespace {
 
 // What a sequence costs beside its own object: list and map nodes, the key, allocations' heads.
-constexpr uint64_t kEntryBytes = 160;
+constexpr uint64_t kEntryBytes = 208;
 
 }  // namespace
 
@@ -45,10 +46,24 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   if (!may_add) {
     return Refusal{Reason::kHistoryRequired, "open.history", "", "the server does not know this sequence"};
   }
+  if (!MakeRoomOfClient(key.name_space)) {
+    return Refusal{Reason::kClientLimit, "open", absl::StrCat("client_sequences ", limits_.client_sequences),
+                   "no idle sequence of this client can be forgotten to make room", absl::Milliseconds(100)};
+  }
   if (!MakeRoom(1)) return NoRoom();
-  entries_.push_front({key, std::make_shared<Sequence>(owner, spec, limits_.kept_history), 0, clock_.Now()});
-  by_key_.emplace(&entries_.front().key, entries_.begin());
-  return entries_.front().sequence;
+  return Add(key, std::make_shared<Sequence>(owner, spec, limits_.kept_history))->sequence;
+}
+
+SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
+  std::unique_ptr<Client>& client = clients_[key.name_space];
+  if (client == nullptr) client = std::make_unique<Client>();
+  entries_.push_front({key, std::move(sequence), 0, clock_.Now()});
+  Entry& entry = entries_.front();
+  entry.client = client.get();
+  client->entries.push_front(&entry);
+  entry.place = client->entries.begin();
+  by_key_.emplace(&entry.key, entries_.begin());
+  return entries_.begin();
 }
 
 Refusal SequenceTable::NoRoom() const {
@@ -64,10 +79,12 @@ bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Ti
   if (it == by_key_.end() || it->second->sequence.get() != sequence) return true;
   Entry& entry = *it->second;
   bytes_ += bytes - entry.bytes;
+  entry.client->bytes += bytes - entry.bytes;
   entry.bytes = bytes;
   entry.used = clock_.Now();
   entry.guarded_until = guarded_until;
   entries_.splice(entries_.begin(), entries_, it->second);
+  entry.client->entries.splice(entry.client->entries.begin(), entry.client->entries, entry.place);
   return MakeRoom(0);
 }
 
@@ -96,8 +113,53 @@ void SequenceTable::Sweep() {
 
 void SequenceTable::Forget(Entries::iterator entry) {
   bytes_ -= entry->bytes;
+  entry->client->bytes -= entry->bytes;
+  entry->client->entries.erase(entry->place);
+  if (entry->client->entries.empty()) clients_.erase(entry->key.name_space);
   by_key_.erase(&entry->key);
   entries_.erase(entry);
+}
+
+bool SequenceTable::ForgetIfIdle(Entries::iterator entry, absl::Time now) {
+  if (entry->guarded_until > now || !entry->sequence->RetireIfIdle()) return false;
+  Forget(entry);
+  return true;
+}
+
+bool SequenceTable::MakeRoomOfClient(const std::string& name_space) {
+  const auto found = clients_.find(name_space);
+  if (limits_.client_sequences == 0 || found == clients_.end()) return true;
+  std::list<Entry*>& entries = found->second->entries;
+  if (entries.size() < limits_.client_sequences) return true;
+  const absl::Time now = clock_.Now();
+  for (auto candidate = entries.rbegin(); candidate != entries.rend(); ++candidate) {
+    if (!ForgetIfIdle(by_key_.at(&(*candidate)->key), now)) continue;
+    observer_.SequencesEvicted("client", 1);
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::pair<std::string, SequenceTable::ClientUse>> SequenceTable::client_uses() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<std::string, ClientUse>> uses;
+  for (const auto& [name_space, client] : clients_) {
+    uses.push_back({name_space, {static_cast<uint32_t>(client->entries.size()), client->bytes}});
+  }
+  return uses;
+}
+
+SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& name_space) {
+  absl::MutexLock lock(&mutex_);
+  Forgotten forgotten;
+  const auto found = clients_.find(name_space);
+  if (found == clients_.end()) return forgotten;
+  const std::vector<Entry*> entries(found->second->entries.begin(), found->second->entries.end());
+  for (const Entry* entry : entries) {
+    ++(ForgetIfIdle(by_key_.at(&entry->key), absl::InfiniteFuture()) ? forgotten.forgotten : forgotten.busy);
+  }
+  if (forgotten.forgotten > 0) observer_.SequencesEvicted("operator", forgotten.forgotten);
+  return forgotten;
 }
 
 bool SequenceTable::MakeRoom(uint32_t room) {
@@ -117,9 +179,12 @@ bool SequenceTable::MakeRoom(uint32_t room) {
       return true;
     }
     // A sequence with a step in flight is in use, however long ago it was last touched.
-    if (candidate->guarded_until > now || !candidate->sequence->RetireIfIdle()) continue;
-    Forget(candidate++);
-    observer_.SequencesEvicted(cause, 1);
+    const auto entry = candidate++;
+    if (ForgetIfIdle(entry, now)) {
+      observer_.SequencesEvicted(cause, 1);
+    } else {
+      candidate = entry;
+    }
   }
   return entries_.size() + room <= limits_.max_sequences && bytes_ <= limits_.max_state_bytes;
 }

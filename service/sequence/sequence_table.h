@@ -5,7 +5,9 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -57,18 +59,40 @@ class SequenceTable {
   // Forgets what has been idle for its time. Called now and then; without it that waits for the next open.
   void Sweep();
 
+  // What each client has, by namespace.
+  struct ClientUse {
+    uint32_t sequences = 0;
+    uint64_t bytes = 0;
+  };
+  std::vector<std::pair<std::string, ClientUse>> client_uses() const;
+
+  // Forgets every sequence of a client that has no step in flight; how many, and how many are left.
+  struct Forgotten {
+    uint32_t forgotten = 0;
+    uint32_t busy = 0;
+  };
+  Forgotten ForgetAll(const std::string& name_space);
+
   uint32_t live_sequences() const;
   uint64_t state_bytes() const;
 
  private:
+  struct Client;
   struct Entry {
     SequenceKey key;
     std::shared_ptr<Sequence> sequence;
     uint64_t bytes = 0;  // as last accounted
     absl::Time used;
     absl::Time guarded_until = absl::InfinitePast();  // its history has come, its first step has not
+    Client* client = nullptr;
+    std::list<Entry*>::iterator place = {};  // among the client's
   };
   using Entries = std::list<Entry>;
+  // A namespace's part of the table; gone with its last entry.
+  struct Client {
+    std::list<Entry*> entries;  // most recently used first
+    uint64_t bytes = 0;
+  };
   // Finds entries by their own keys, so that a key is kept once.
   struct HashKey {
     size_t operator()(const SequenceKey* key) const { return absl::HashOf(*key); }
@@ -83,7 +107,13 @@ class SequenceTable {
   // False if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   Refusal NoRoom() const;
+  Entries::iterator Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False, and nothing is forgotten, if it is in use at `now`.
+  bool ForgetIfIdle(Entries::iterator entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets idle sequences of one client until it may have one more. False if it may not.
+  bool MakeRoomOfClient(const std::string& name_space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
   // cannot. Spared are those with a step in flight, and those whose history was sent for a step that is on its way:
   // otherwise workers that replay would push out each other's histories, and none would ever get to its step.
@@ -95,6 +125,7 @@ class SequenceTable {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);  // by namespace
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -30,15 +30,14 @@ rlim_t DescriptorLimit() {
   return std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max());
 }
 
-// The socket's mode keeps others out already; this holds whatever becomes of the mode.
-bool IsOfAllowedUser(int socket) {
+}  // namespace
+
+uid_t UserOfPeer(int socket) {
   ucred peer;
   socklen_t size = sizeof(peer);
   SORTITION_CHECK(getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0);
-  return peer.uid == geteuid() || peer.uid == 0;
+  return peer.uid;
 }
-
-}  // namespace
 
 absl::Status AcceptLoop::CheckDescriptorLimit() {
   if (DescriptorLimit() >= kLeastDescriptors) return absl::OkStatus();
@@ -47,8 +46,9 @@ absl::Status AcceptLoop::CheckDescriptorLimit() {
                                                     " are needed"));
 }
 
-AcceptLoop::AcceptLoop(std::vector<Listener> listeners, Log* log)
+AcceptLoop::AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, Log* log)
     : listeners_(std::move(listeners)),
+      admits_(std::move(admits)),
       log_(*log),
       descriptor_limit_(static_cast<int>(DescriptorLimit()) - kReservedDescriptors),
       stop_event_(eventfd(0, EFD_CLOEXEC)) {
@@ -106,9 +106,10 @@ void AcceptLoop::Accept(const Listener& listener) {
                {{"listener", listener.socket->address().ToString()}, {"descriptors", descriptor_limit_}});
     return;
   }
-  if (listener.socket->address().is_unix() && !IsOfAllowedUser(connection.get())) {
+  // Whatever becomes of the mode of the socket's path.
+  if (listener.socket->address().is_unix() && !admits_(UserOfPeer(connection.get()))) {
     log_.Write(LogLevel::kWarning, "connection_refused",
-               {{"listener", listener.socket->address().ToString()}, {"error", "a process of another user"}});
+               {{"listener", listener.socket->address().ToString()}, {"error", "a process of a user who may not"}});
     return;
   }
   listener.take(std::move(connection));

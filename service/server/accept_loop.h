@@ -1,9 +1,11 @@
 // Accepts connections and hands them on, to gRPC for the most part, so that no flood of connections can take the
-// process's last file descriptor, and no other user's process is served over a Unix socket.
+// process's last file descriptor, and only processes of users who may are served over a Unix socket.
 //
 // gRPC's own listeners do not recover once accept() has failed for want of a descriptor (CVE-2023-4785 in releases
 // before 1.57).
 #pragma once
+
+#include <sys/types.h>
 
 #include <functional>
 #include <memory>
@@ -34,9 +36,9 @@ class AcceptLoop {
   static absl::Status CheckDescriptorLimit();
 
   // Accepts until Stop. Those that take connections outlive the loop's Stop. A connection that arrives while only the
-  // reserved descriptors are free is closed at once, and so is one to a Unix socket from a process of another user than
-  // this one's and root. `log` is not owned and outlives the loop.
-  AcceptLoop(std::vector<Listener> listeners, Log* log);
+  // reserved descriptors are free is closed at once, and so is one to a Unix socket from a process of a user who is not
+  // admitted. `log` is not owned and outlives the loop.
+  AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, Log* log);
   ~AcceptLoop();
 
   // Closes the listeners and waits for the thread. Idempotent.
@@ -49,10 +51,14 @@ class AcceptLoop {
   void Accept(const Listener& listener);
 
   std::vector<Listener> listeners_;
+  const std::function<bool(uid_t)> admits_;
   Log& log_;
   const int descriptor_limit_;  // connections get only descriptors below
   const int stop_event_;
   std::thread thread_;
 };
+
+// The user of the process that connected to a Unix socket, as the kernel noted it then.
+uid_t UserOfPeer(int socket);
 
 }  // namespace sortition::server

@@ -50,6 +50,13 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_memory_bytes", limits.max_memory_bytes, 4096, kTera},
       {"connection_memory_bytes", limits.connection_memory_bytes, 4096, kTera},
       {"connection_regions", limits.connection_regions, 1, 10000},
+      {"max_clients", limits.max_clients, 1, 1000000},
+      {"client_streams", limits.client_streams, 0, 1000000},
+      {"client_rows_per_second", limits.client_rows_per_second, 0, kTera},
+      {"client_bytes_per_second", limits.client_bytes_per_second, 0, kTera},
+      {"client_sequences", limits.client_sequences, 0, 100000000},
+      {"client_regions", limits.client_regions, 0, 1000000},
+      {"client_memory_bytes", limits.client_memory_bytes, 0, kTera},
       {"max_sequences", limits.max_sequences, 1, 100000000},
       {"max_state_bytes", limits.max_state_bytes, 1 << 20, kTera},
       {"max_history", limits.max_history, 1, 1u << 30},
@@ -63,8 +70,10 @@ absl::Status ValidateRanges(const Config& config) {
     }
   }
   const DurationRange durations[] = {
+      {"tls_refresh", config.tls_refresh, absl::Seconds(1), absl::Hours(24)},
       {"drain_grace", config.drain_grace, absl::ZeroDuration(), absl::Hours(24)},
       {"stalled_write", limits.stalled_write, absl::Milliseconds(100), absl::Hours(24)},
+      {"max_queue_time", limits.max_queue_time, absl::ZeroDuration(), absl::Hours(1)},
       {"max_stream_age", limits.max_stream_age, absl::ZeroDuration(), absl::Hours(24 * 365)},
       {"replay_guard", limits.replay_guard, absl::ZeroDuration(), absl::Minutes(10)},
       {"ring_spin", config.ring_spin, absl::ZeroDuration(), absl::Seconds(1)},
@@ -146,6 +155,13 @@ absl::Status ValidateListeners(const Config& config) {
     const auto address = ListenAddress::Parse(config.memory_listen);
     if (!address.ok()) return Wrong("memory_listen", address.status().message());
     if (!address->is_unix()) return Wrong("memory_listen", "memory is shared over a Unix socket only: unix:PATH");
+  }
+  if (!config.admin_listen.empty()) {
+    const auto address = ListenAddress::Parse(config.admin_listen);
+    if (!address.ok()) return Wrong("admin_listen", address.status().message());
+    if (!address->is_unix() && (!config.uses_tls() || config.clients.empty())) {
+      return Wrong("admin_listen", "over TCP it needs TLS, and --clients that says who may; or give unix:PATH");
+    }
   }
   if (absl::Status status = ValidateOptionalTcp("health_listen", config.health_listen); !status.ok()) return status;
   return ValidateOptionalTcp("metrics_listen", config.metrics_listen);

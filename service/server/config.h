@@ -20,6 +20,8 @@ struct Config {
   std::string metrics_listen = "127.0.0.1:9464";
   // Where health alone is served, in plain text, for probes that cannot do TLS; empty = nowhere.
   std::string health_listen;
+  // Where operators are served (admin.proto); empty = nowhere.
+  std::string admin_listen;
   // Where workers on this machine get shared memory: "unix:PATH"; empty = nowhere.
   std::string memory_listen;
   absl::Duration ring_spin = absl::Microseconds(50);  // before the thread of a ring sleeps
@@ -39,6 +41,8 @@ struct Config {
   std::string tls_certificate;
   std::string tls_key;
   std::string tls_client_ca;
+  absl::Duration tls_refresh = absl::Seconds(30);  // how often these files are looked at
+  std::string clients;  // file that lists who may call (client_list.h); empty = all who can connect
 
   // File of the key under which sampler checkpoints are sealed, which replicas share; empty = one of this process
   // alone.

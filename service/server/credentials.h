@@ -1,13 +1,15 @@
-// Who may connect, and who a caller is.
+// TLS, and what a call shows of its caller.
 #pragma once
 
-#include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_context.h>
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "service/server/authorization.h"
 
 namespace sortition::server {
 
@@ -15,16 +17,14 @@ struct TlsFiles {
   std::string certificate;  // PEM, the chain with the server's own first
   std::string key;          // PEM
   std::string client_ca;    // PEM; if set, clients must show a certificate that it signed. Empty = clients show none
+  absl::Duration refresh = absl::Seconds(30);  // how often replaced files are noticed; in whole seconds
 };
 
 // Credentials that follow the files when they are replaced. The error names the file that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsFiles& files);
 
-// The namespace of callers without a certificate.
-inline constexpr char kDefaultNamespace[] = "default";
-
-// The namespace of a caller: the first identity of its certificate (the first subject alternative name, else the common
-// name), or kDefaultNamespace for connections that are not authenticated. Empty if a certificate names no identity.
-std::string NamespaceOf(const grpc::AuthContext& caller);
+// What the caller of a gRPC call has shown. Of a certificate that is its first subject alternative name, else its
+// common name.
+Evidence EvidenceOf(const grpc::ServerContextBase& call);
 
 }  // namespace sortition::server

@@ -71,7 +71,8 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
         log->Write(LogLevel::kInfo, "device_started",
                    {{"device", options.name},
                     {"hardware", hardware.name},
-                    {"shaders", kernels::vulkan::VariantName((*device)->variant())}});
+                    {"shaders", kernels::vulkan::VariantName((*device)->variant())},
+                    {"host_import", hardware.host_import_alignment != 0 ? "yes" : "no"}});
         if (const absl::Status status = (*device)->cache_status(); !status.ok()) {
           log->Write(LogLevel::kWarning, "vulkan_cache", {{"reason", std::string(status.message())}});
         }
@@ -86,7 +87,8 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
 // Likewise the CUDA devices.
 void StartCuda(const std::vector<std::string>& entries, const std::function<void()>& restart_wanted, Log* log,
                std::vector<std::unique_ptr<devices::Device>>* started) {
-  const auto api = devices::cuda::Api::Load();
+  const absl::Status built = devices::cuda::CheckImages(kernels::cuda::CompiledImages());
+  const auto api = built.ok() ? devices::cuda::Api::Load() : built;
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
   std::set<uint32_t> taken;
   for (const std::string& entry : entries) {

@@ -27,6 +27,8 @@ ABSL_FLAG(std::string, memory_listen, "",
           "none");
 ABSL_FLAG(std::string, health_listen, "",
           "Address that serves health alone, in plain text, for probes that cannot do TLS; empty = none");
+ABSL_FLAG(std::string, admin_listen, "",
+          "Address that serves administration: unix:PATH, or TCP with TLS and --clients; empty = none");
 ABSL_FLAG(std::string, port_file, "", "File to write the port of the first TCP listener to, once the server serves");
 ABSL_FLAG(Texts, devices, Config().devices,
           "Devices to use, separated by commas: cpu, cuda (all of them), cuda:INDEX or cuda:UUID, vulkan (all), "
@@ -50,6 +52,12 @@ ABSL_FLAG(std::string, tls_client_ca, "",
           "PEM file of the authorities that sign client certificates; if set, clients must show one, and the identity "
           "in it is "
           "the namespace of their sequences");
+ABSL_FLAG(absl::Duration, tls_refresh, Config().tls_refresh,
+          "How often the files of certificates and keys are looked at, in whole seconds");
+ABSL_FLAG(std::string, clients, "",
+          "File that lists who may call, with which role and proved by what, one line each: IDENTITY ROLE[,ROLE] "
+          "sha256:HEX (of a bearer token), certificate:NAME or uid:NUMBER; followed when replaced; empty = all who can "
+          "connect");
 ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they go on with each other's mirostat and "
           "adaptive-p sequences; empty = a key of this process alone");
@@ -74,6 +82,9 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
           "A worker is asked to reopen its stream after this; 0 = never");
 ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
+ABSL_FLAG(
+    absl::Duration, max_queue_time, Limits().max_queue_time,
+    "A step whose rows would wait longer for a device is refused, with advice when to retry; 0 = none is for that");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
 ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
@@ -90,6 +101,17 @@ ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,
           "Bytes of shared memory of one connection to the memory socket");
 ABSL_FLAG(uint32_t, connection_regions, Limits().connection_regions,
           "Regions of shared memory of one connection to the memory socket");
+ABSL_FLAG(uint32_t, max_clients, Limits().max_clients, "Identities with streams or shared memory at once");
+ABSL_FLAG(uint32_t, client_streams, Limits().client_streams, "Streams of one client; 0 = as many as there may be");
+ABSL_FLAG(uint64_t, client_rows_per_second, Limits().client_rows_per_second,
+          "Rows that one client may send in a second, on average; 0 = any");
+ABSL_FLAG(uint64_t, client_bytes_per_second, Limits().client_bytes_per_second,
+          "Bytes that one client may send in a second, on average; 0 = any");
+ABSL_FLAG(uint32_t, client_sequences, Limits().client_sequences,
+          "Sequences with state of one client; its idle ones beyond are forgotten; 0 = as many as there may be");
+ABSL_FLAG(uint32_t, client_regions, Limits().client_regions, "Regions of memory shared with one client; 0 = any");
+ABSL_FLAG(uint64_t, client_memory_bytes, Limits().client_memory_bytes,
+          "Bytes of memory shared with one client; 0 = any");
 ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state; idle ones beyond are forgotten");
 ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
           "Bytes of sequence state; idle sequences beyond are forgotten");
@@ -148,6 +170,7 @@ Config Fill() {
   config.metrics_listen = absl::GetFlag(FLAGS_metrics_listen);
   config.memory_listen = absl::GetFlag(FLAGS_memory_listen);
   config.health_listen = absl::GetFlag(FLAGS_health_listen);
+  config.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.devices = absl::GetFlag(FLAGS_devices);
   config.route = absl::GetFlag(FLAGS_route);
@@ -160,6 +183,8 @@ Config Fill() {
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
   config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  config.tls_refresh = absl::GetFlag(FLAGS_tls_refresh);
+  config.clients = absl::GetFlag(FLAGS_clients);
   config.stream_threads = absl::GetFlag(FLAGS_stream_threads);
   config.max_watchers = absl::GetFlag(FLAGS_max_watchers);
   config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
@@ -176,6 +201,7 @@ Config Fill() {
   limits.max_stream_age = absl::GetFlag(FLAGS_max_stream_age);
   limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
+  limits.max_queue_time = absl::GetFlag(FLAGS_max_queue_time);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
   limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
@@ -187,6 +213,13 @@ Config Fill() {
   limits.max_memory_bytes = absl::GetFlag(FLAGS_max_memory_bytes);
   limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);
   limits.connection_regions = absl::GetFlag(FLAGS_connection_regions);
+  limits.max_clients = absl::GetFlag(FLAGS_max_clients);
+  limits.client_streams = absl::GetFlag(FLAGS_client_streams);
+  limits.client_rows_per_second = absl::GetFlag(FLAGS_client_rows_per_second);
+  limits.client_bytes_per_second = absl::GetFlag(FLAGS_client_bytes_per_second);
+  limits.client_sequences = absl::GetFlag(FLAGS_client_sequences);
+  limits.client_regions = absl::GetFlag(FLAGS_client_regions);
+  limits.client_memory_bytes = absl::GetFlag(FLAGS_client_memory_bytes);
   limits.max_sequences = absl::GetFlag(FLAGS_max_sequences);
   limits.max_state_bytes = absl::GetFlag(FLAGS_max_state_bytes);
   limits.sequence_ttl = absl::GetFlag(FLAGS_sequence_ttl);

@@ -16,6 +16,7 @@
 #include "service/limits.h"
 #include "service/request/parameter_table.h"
 #include "service/request/strictness.h"
+#include "service/server/credentials.h"
 #include "service/server/status_details.h"
 #include "service/version.h"
 
@@ -127,15 +128,30 @@ class InformationService::Watcher final : public grpc::ServerWriteReactor<v1::Co
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-InformationService::InformationService(const Config& config, service::Engine* engine, std::function<uint32_t()> streams)
-    : config_(config), engine_(*engine), streams_(std::move(streams)), started_(engine->clock().Now()) {}
+InformationService::InformationService(const Config& config, const Authorization* authorization,
+                                       service::Engine* engine, std::function<uint32_t()> streams)
+    : config_(config),
+      authorization_(*authorization),
+      engine_(*engine),
+      streams_(std::move(streams)),
+      started_(engine->clock().Now()) {}
+
+std::optional<Refusal> InformationService::Authorize(const grpc::ServerContextBase& call) const {
+  auto authorized = authorization_.Authorize(EvidenceOf(call), kAnyRole);
+  auto* refusal = std::get_if<Refusal>(&authorized);
+  if (refusal == nullptr) return std::nullopt;
+  engine_.observer().Refused(refusal->reason, 1);
+  return std::move(*refusal);
+}
 
 grpc::ServerUnaryReactor* InformationService::GetServerInformation(grpc::CallbackServerContext* context,
                                                                    const v1::GetServerInformationRequest* request,
                                                                    v1::ServerInformation* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (std::optional<Refusal> unknown = service::FindUnknown(*request, "")) {
-    reactor->Finish(RefusedStatus(*unknown));
+  std::optional<Refusal> refusal = Authorize(*context);
+  if (!refusal) refusal = service::FindUnknown(*request, "");
+  if (refusal) {
+    reactor->Finish(RefusedStatus(*refusal));
     return reactor;
   }
   response->set_version(std::string(service::Version()));
@@ -165,8 +181,9 @@ grpc::ServerUnaryReactor* InformationService::GetServerInformation(grpc::Callbac
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::Counters>* InformationService::WatchCounters(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::Counters>* InformationService::WatchCounters(grpc::CallbackServerContext* context,
                                                                           const v1::WatchCountersRequest* request) {
+  if (const std::optional<Refusal> refusal = Authorize(*context)) return new Refuser(RefusedStatus(*refusal));
   const std::variant<absl::Duration, Refusal> interval = ParseInterval(*request);
   if (const auto* refusal = std::get_if<Refusal>(&interval)) return new Refuser(RefusedStatus(*refusal));
   if (watchers_.fetch_add(1) >= config_.max_watchers) {

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "absl/time/time.h"
 #include "service/engine.h"
+#include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "sortition/v1/information.grpc.pb.h"
 
@@ -15,8 +17,9 @@ namespace sortition::server {
 // Thread-safe. Does not block: calls run on gRPC's own threads.
 class InformationService final : public v1::InformationService::CallbackService {
  public:
-  // `engine` is not owned and outlives the service; `streams` says how many streams are open.
-  InformationService(const Config& config, service::Engine* engine, std::function<uint32_t()> streams);
+  // `authorization` and `engine` are not owned and outlive the service; `streams` says how many streams are open.
+  InformationService(const Config& config, const Authorization* authorization, service::Engine* engine,
+                     std::function<uint32_t()> streams);
 
   grpc::ServerUnaryReactor* GetServerInformation(grpc::CallbackServerContext* context,
                                                  const v1::GetServerInformationRequest* request,
@@ -27,9 +30,11 @@ class InformationService final : public v1::InformationService::CallbackService 
  private:
   class Watcher;
 
+  std::optional<service::Refusal> Authorize(const grpc::ServerContextBase& call) const;
   v1::Counters ReadCounters() const;
 
   const Config config_;
+  const Authorization& authorization_;
   service::Engine& engine_;
   const std::function<uint32_t()> streams_;
   const absl::Time started_;

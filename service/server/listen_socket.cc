@@ -70,6 +70,13 @@ absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAdd
   return bound;
 }
 
+absl::Status ListenSocket::OpenToAllUsers() {
+  SORTITION_CHECK(address_.is_unix());
+  constexpr mode_t kAll = S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;
+  if (chmod(address_.unix_path().c_str(), kAll) != 0) return Failed(address_, "chmod");
+  return absl::OkStatus();
+}
+
 ListenSocket::~ListenSocket() {
   close(fd_);
   if (address_.is_unix()) unlink(address_.unix_path().c_str());

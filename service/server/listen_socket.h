@@ -16,6 +16,9 @@ class ListenSocket {
   // `type`: SOCK_STREAM, or of a Unix socket SOCK_SEQPACKET.
   static absl::StatusOr<std::unique_ptr<ListenSocket>> Bind(const ListenAddress& address, int type = SOCK_STREAM);
 
+  // Lets processes of all users connect to a Unix socket; who is served is decided later. An error if the path is gone.
+  absl::Status OpenToAllUsers();
+
   ~ListenSocket();
   ListenSocket(const ListenSocket&) = delete;
   ListenSocket& operator=(const ListenSocket&) = delete;

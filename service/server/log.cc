@@ -63,7 +63,7 @@ Log::Log(LogLevel least, const service::Clock* clock, Sink sink)
     : least_(least), clock_(*clock), sink_(std::move(sink)) {}
 
 void Log::Write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
-  if (level < least_) return;
+  if (level < least_.load(std::memory_order_relaxed)) return;
   const absl::Time now = clock_.Now();
   const std::optional<uint64_t> suppressed = Admit(event, now);
   if (!suppressed) return;

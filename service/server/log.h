@@ -1,6 +1,7 @@
 // Structured logs: one JSON object a line. Never holds logits, seeds, tokens or history.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -54,6 +55,9 @@ class Log {
   // caller.
   void Write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
+  // From now on. Returns the level until now.
+  LogLevel SetLeast(LogLevel least) { return least_.exchange(least, std::memory_order_relaxed); }
+
   static void ToStandardError(std::string_view line);
 
  private:
@@ -66,7 +70,7 @@ class Log {
   // How many lines of the event were suppressed since its last one; nothing if this one is to be suppressed too.
   std::optional<uint64_t> Admit(std::string_view event, absl::Time now);
 
-  const LogLevel least_;
+  std::atomic<LogLevel> least_;
   const service::Clock& clock_;
   const Sink sink_;
   absl::Mutex mutex_;

@@ -18,6 +18,7 @@
 #include "service/request/checks.h"
 #include "service/request/strictness.h"
 #include "service/result/encode.h"
+#include "service/server/accept_loop.h"
 #include "service/server/ring_stream.h"
 
 namespace sortition::server {
@@ -78,8 +79,9 @@ class MemoryServer::Wakeup {
 };
 
 struct MemoryServer::Client {
-  Client(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory)
-      : socket(std::move(socket)), memory(std::move(memory)) {}
+  Client(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory, const Evidence& evidence,
+         std::string identity)
+      : socket(std::move(socket)), memory(std::move(memory)), evidence(evidence), identity(std::move(identity)) {}
   ~Client() {
     if (ring != nullptr) ring->Stop();
     memory->Close();
@@ -91,14 +93,22 @@ struct MemoryServer::Client {
 
   const Descriptor socket;
   const std::shared_ptr<service::MemoryConnection> memory;
+  const Evidence evidence;
+  const std::string identity;
   absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
+  service::ClientStream stream;                // of the ring
   std::shared_ptr<RingStream> ring;            // null if it has none
   bool drained = false;                        // the ring's stream has been told
   bool over = false;
 };
 
-MemoryServer::MemoryServer(const Config& config, service::Engine* engine, Log* log)
-    : config_(config), engine_(*engine), log_(*log), wakeup_(std::make_shared<Wakeup>()), thread_([this] { Run(); }) {}
+MemoryServer::MemoryServer(const Config& config, const Authorization* authorization, service::Engine* engine, Log* log)
+    : config_(config),
+      authorization_(*authorization),
+      engine_(*engine),
+      log_(*log),
+      wakeup_(std::make_shared<Wakeup>()),
+      thread_([this] { Run(); }) {}
 
 MemoryServer::~MemoryServer() { Stop(); }
 
@@ -156,18 +166,26 @@ void MemoryServer::RemoveClients() {
 }
 
 void MemoryServer::Admit(Descriptor connection) {
-  auto connected = engine_.regions().Connect([wakeup = wakeup_] { wakeup->Signal(); });
-  if (const auto* refusal = std::get_if<Refusal>(&connected)) {
-    log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal->message}, {"limit", refusal->limit}});
-    SendPacket(connection.get(), Refused(*refusal), Descriptor());
-    return;
-  }
+  const auto refuse = [&](const Refusal& refusal) {
+    log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal.message}, {"limit", refusal.limit}});
+    SendPacket(connection.get(), Refused(refusal), Descriptor());
+  };
+  const Evidence evidence = {.user = UserOfPeer(connection.get())};
+  auto authorized = authorization_.Authorize(evidence, kSample);
+  if (const auto* refusal = std::get_if<Refusal>(&authorized)) return refuse(*refusal);
+  auto entered = engine_.clients().Enter(std::get<std::string>(authorized));
+  if (const auto* refusal = std::get_if<Refusal>(&entered)) return refuse(*refusal);
+  auto connected = engine_.regions().Connect([wakeup = wakeup_] { wakeup->Signal(); },
+                                             std::get<std::shared_ptr<service::ClientAccount>>(entered));
+  if (const auto* refusal = std::get_if<Refusal>(&connected)) return refuse(*refusal);
   auto memory = std::get<std::shared_ptr<service::MemoryConnection>>(std::move(connected));
   v1::MemoryResponse response;
   response.mutable_welcome()->set_token(memory->token());
   response.mutable_welcome()->set_most_bytes(engine_.limits().connection_memory_bytes);
   response.mutable_welcome()->set_most_regions(engine_.limits().connection_regions);
-  clients_.emplace_back(std::move(connection), std::move(memory)).Send(response);
+  clients_
+      .emplace_back(std::move(connection), std::move(memory), evidence, std::get<std::string>(std::move(authorized)))
+      .Send(response);
 }
 
 void MemoryServer::Receive(Client* client) {
@@ -236,6 +254,8 @@ void MemoryServer::OpenRing(Client* client) {
                                    "as many streams over rings are open as there may be", absl::Seconds(1)}));
     }
   }
+  auto stream = engine_.clients().OpenStream(client->identity);
+  if (const auto* refusal = std::get_if<Refusal>(&stream)) return client->Send(Refused(*refusal));
   auto made = client->memory->MakeRing(service::kRingPairBytes);
   if (const auto* refusal = std::get_if<Refusal>(&made)) return client->Send(Refused(*refusal));
   auto& ring = std::get<service::MemoryConnection::Ring>(made);
@@ -243,8 +263,19 @@ void MemoryServer::OpenRing(Client* client) {
   response.mutable_ring_opened()->set_bytes(service::kRingPairBytes);
   client->Send(response, ring.descriptor);
   absl::MutexLock lock(&mutex_);
+  client->stream = std::get<service::ClientStream>(std::move(stream));
   client->ring = RingStream::Start({.engine = &engine_,
                                     .log = &log_,
+                                    .name_space = client->identity,
+                                    .still_authorized =
+                                        [this, evidence = client->evidence, identity = client->identity,
+                                         version = authorization_.version()]() mutable {
+                                          const uint64_t now = authorization_.version();
+                                          if (std::exchange(version, now) == now) return true;
+                                          const auto authorized = authorization_.Authorize(evidence, kSample);
+                                          const auto* same = std::get_if<std::string>(&authorized);
+                                          return same != nullptr && *same == identity;
+                                        },
                                     .spin = config_.ring_spin,
                                     .drain_grace = config_.drain_grace,
                                     .on_ended = [wakeup = wakeup_] { wakeup->Signal(); }},

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "service/engine.h"
 #include "service/memory/descriptor.h"
+#include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
 #include "sortition/v1/memory.pb.h"
@@ -26,8 +27,8 @@ namespace sortition::server {
 // does not read its answers loses its connection. Thread-safe.
 class MemoryServer {
  public:
-  // `engine` and `log` are not owned and outlive the server.
-  MemoryServer(const Config& config, service::Engine* engine, Log* log);
+  // `authorization`, `engine` and `log` are not owned and outlive the server.
+  MemoryServer(const Config& config, const Authorization* authorization, service::Engine* engine, Log* log);
   ~MemoryServer();
 
   // A connection that was accepted; takes the descriptor. Refused, and closed, after Stop.
@@ -59,6 +60,7 @@ class MemoryServer {
   void AnswerReleased(Client* client);
 
   const Config config_;
+  const Authorization& authorization_;
   service::Engine& engine_;
   Log& log_;
   const std::shared_ptr<Wakeup> wakeup_;  // shared with regions that are still read

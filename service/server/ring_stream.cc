@@ -25,8 +25,7 @@ constexpr size_t kMostWaiting = 1024;  // answers; then no request is read
 
 std::shared_ptr<RingStream> RingStream::Start(const Options& options, std::shared_ptr<const service::Region> memory) {
   std::shared_ptr<RingStream> stream(new RingStream(options, std::move(memory)));
-  // Over a socket that only this user's processes reach.
-  stream->session_ = std::make_unique<service::Session>(options.engine, "default", stream);
+  stream->session_ = std::make_unique<service::Session>(options.engine, options.name_space, stream);
   stream->thread_ = std::thread([stream = stream.get()] { stream->Run(); });
   return stream;
 }
@@ -178,6 +177,10 @@ bool RingStream::CheckTime() {
   if (limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age &&
       !draining_.load(std::memory_order_acquire)) {
     Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, options_.drain_grace);
+  }
+  if (!options_.still_authorized()) {
+    how_ = "abandoned";
+    return false;
   }
   absl::MutexLock lock(&mutex_);
   if (now < drain_deadline_ && now - waiting_since_ <= limits.stalled_write) return true;

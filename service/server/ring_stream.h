@@ -22,9 +22,11 @@ namespace sortition::server {
 class RingStream final : public service::SessionSink, public std::enable_shared_from_this<RingStream> {
  public:
   struct Options {
-    service::Engine* engine;  // not owned; outlives the stream
-    Log* log;                 // the same
-    absl::Duration spin;      // how long it looks for the next request before it sleeps
+    service::Engine* engine;                 // not owned; outlives the stream
+    Log* log;                                // the same
+    std::string name_space;                  // the caller's identity
+    std::function<bool()> still_authorized;  // asked now and then, by one thread
+    absl::Duration spin;                     // how long it looks for the next request before it sleeps
     absl::Duration drain_grace;
     std::function<void()> on_ended;  // the client has broken the rules, or the stream has come to its end; any thread
   };

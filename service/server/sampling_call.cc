@@ -56,18 +56,37 @@ void SamplingCall::OnRequested(bool ok) {
   done_pending_ = true;
   peer_ = context_.peer();
   transport_ = absl::StartsWith(peer_, "unix") ? service::Transport::kUnix : service::Transport::kTcp;
-  name_space_ = NamespaceOf(*context_.auth_context());
+  evidence_ = EvidenceOf(context_);
+  std::optional<service::Refusal> unauthorized = Authorize();
   if (std::optional<service::Refusal> refusal = surroundings_.host->OnAccepted(this)) {
     Refuse(*refusal);
     return;
   }
   admitted_ = true;
-  if (name_space_.empty()) {
-    Refuse({service::Reason::kMissingField, "client_certificate", "a subject alternative name or common name",
-            "the client certificate names no identity"});
+  if (unauthorized) {
+    Refuse(*unauthorized);
     return;
   }
+  auto client_stream = surroundings_.engine->clients().OpenStream(name_space_);
+  if (const auto* refusal = std::get_if<service::Refusal>(&client_stream)) {
+    Refuse(*refusal);
+    return;
+  }
+  client_stream_ = std::get<service::ClientStream>(std::move(client_stream));
   Open();
+}
+
+std::optional<service::Refusal> SamplingCall::Authorize() {
+  const Authorization& authorization = *surroundings_.authorization;
+  authorized_version_ = authorization.version();  // first, so that a list that comes now is asked again
+  auto authorized = authorization.Authorize(evidence_, kSample);
+  if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
+  std::string& identity = std::get<std::string>(authorized);
+  if (session_ != nullptr && identity != name_space_) {
+    return service::Refusal{service::Reason::kUnauthenticated, "identity", "", "this client has another identity now"};
+  }
+  name_space_ = std::move(identity);
+  return std::nullopt;
 }
 
 void SamplingCall::Refuse(const service::Refusal& refusal) {
@@ -77,7 +96,16 @@ void SamplingCall::Refuse(const service::Refusal& refusal) {
                             {"namespace", name_space_},
                             {"reason", service::ReasonName(refusal.reason)},
                             {"message", refusal.message}});
-  Finish(RefusedStatus(refusal));
+  End(refusal);
+}
+
+void SamplingCall::End(const service::Refusal& refusal) {
+  // Behind a write that does not end no status would reach the client either.
+  if (outbox_->writing()) {
+    Abandon();
+  } else {
+    Finish(RefusedStatus(refusal));
+  }
 }
 
 void SamplingCall::Open() {
@@ -187,6 +215,12 @@ void SamplingCall::Tick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (phase_ != Phase::kOpen) return;
   const service::Limits& limits = surroundings_.engine->limits();
+  if (surroundings_.authorization->version() != authorized_version_) {
+    if (std::optional<service::Refusal> refusal = Authorize()) {
+      Refuse(*refusal);
+      return;
+    }
+  }
   if (now - outbox_->writing_since() > limits.stalled_write) {
     surroundings_.log->Write(LogLevel::kWarning, "stream_stalled",
                              {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}});
@@ -194,12 +228,7 @@ void SamplingCall::Tick(absl::Time now) {
     return;
   }
   if (now >= drain_deadline_) {
-    // Behind a write that does not end no status would reach the client either.
-    if (outbox_->writing()) {
-      Abandon();
-    } else {
-      Finish(RefusedStatus(Draining()));
-    }
+    End(Draining());
     return;
   }
   if (limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "service/engine.h"
 #include "service/refusal.h"
+#include "service/server/authorization.h"
 #include "service/server/log.h"
 #include "service/server/outbox.h"
 #include "service/server/received_message.h"
@@ -45,6 +46,7 @@ class SamplingCall {
   struct Surroundings {
     Host* host;
     AsyncService* service;
+    const Authorization* authorization;
     service::Engine* engine;
     Log* log;
     std::shared_ptr<ReceiveBudget> budget;
@@ -98,6 +100,9 @@ class SamplingCall {
   void Finish(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Says who the caller is, or why it is not served.
+  std::optional<service::Refusal> Authorize() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   service::Observer& observer() const { return surroundings_.engine->observer(); }
   void LogOpened(const v1::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -134,7 +139,10 @@ class SamplingCall {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
-  std::string name_space_ ABSL_GUARDED_BY(mutex_);
+  service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
+  Evidence evidence_ ABSL_GUARDED_BY(mutex_);
+  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorisation that admitted the caller
+  std::string name_space_ ABSL_GUARDED_BY(mutex_);           // the caller's identity
   std::string worker_session_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/server/credentials.h"
+#include "service/server/user_acceptors.h"
 
 namespace sortition::server {
 namespace {
@@ -28,6 +29,7 @@ constexpr int kFrameBytes = 1 << 20;
 constexpr int kReadChunkBytes = 1 << 18;
 // Threads for reflection and for gRPC's own needs.
 constexpr int kMostThreads = 32;
+constexpr int kAdminMessageBytes = 1 << 16;
 // How long calls other than streams may take to end by themselves.
 constexpr std::chrono::milliseconds kShutDown{200};
 
@@ -79,40 +81,63 @@ absl::Status NotStarted() { return absl::InternalError("gRPC could not start its
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const Config& config) {
   if (!config.uses_tls()) return grpc::InsecureServerCredentials();
-  return TlsCredentials({config.tls_certificate, config.tls_key, config.tls_client_ca});
+  return TlsCredentials({config.tls_certificate, config.tls_key, config.tls_client_ca, config.tls_refresh});
 }
 
 }  // namespace
 
-Server::Server(const Config& config, service::Engine* engine, Log* log)
+Server::Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log,
+               std::function<void()> stop)
     : config_(config),
       engine_(*engine),
       log_(*log),
-      streams_(config, engine, log),
-      information_(config, engine, [this] { return streams_.streams(); }) {}
+      authorization_(std::move(authorization)),
+      streams_(config, authorization_.get(), engine, log),
+      information_(config, authorization_.get(), engine, [this] { return streams_.streams(); }),
+      admin_(authorization_.get(), engine, log, std::move(stop)) {}
 
 Server::~Server() { Stop(); }
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, service::Engine* engine, Log* log) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, service::Engine* engine, Log* log,
+                                                      std::function<void()> stop) {
   EnableHealthAndReflection();
-  std::unique_ptr<Server> server(new Server(config, engine, log));
+  auto authorization = Authorization::Read(config.clients, log);
+  if (!authorization.ok()) return authorization.status();
+  std::unique_ptr<Server> server(new Server(config, *std::move(authorization), engine, log, std::move(stop)));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }
 
-absl::StatusOr<AcceptLoop::Listener> Server::Bind(
-    const std::string& address, grpc::ServerBuilder* builder,
-    const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const {
+absl::StatusOr<std::unique_ptr<ListenSocket>> Server::BindSocket(const std::string& address, int type) const {
   const auto parsed = ListenAddress::Parse(address);
   if (!parsed.ok()) return parsed.status();
-  auto socket = ListenSocket::Bind(*parsed);
+  auto socket = ListenSocket::Bind(*parsed, type);
+  if (socket.ok() && parsed->is_unix() && authorization_->lists_users()) {
+    if (absl::Status status = (*socket)->OpenToAllUsers(); !status.ok()) return status;
+  }
+  return socket;
+}
+
+absl::StatusOr<AcceptLoop::Listener> Server::Bind(const std::string& address, grpc::ServerBuilder* builder,
+                                                  const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials,
+                                                  bool marks_users) const {
+  auto socket = BindSocket(address, SOCK_STREAM);
   if (!socket.ok()) return socket.status();
-  // A Unix socket is guarded by the mode of its path.
-  const auto credentials = parsed->is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
+  const int listener = (*socket)->fd();
+  if ((*socket)->address().is_unix() && marks_users) {
+    auto acceptors = std::make_shared<UserAcceptors>(builder);
+    return AcceptLoop::Listener{std::move(*socket), [this, acceptors, listener](service::Descriptor connection) {
+                                  const uid_t user = UserOfPeer(connection.get());
+                                  if (acceptors->Take(user, listener, std::move(connection))) return;
+                                  log_.Write(LogLevel::kWarning, "connection_refused",
+                                             {{"error", "processes of too many users have connected"}});
+                                }};
+  }
+  // Without a list of clients all who may connect to a Unix socket are the same.
+  const auto credentials = (*socket)->address().is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
   using Builder = grpc::ServerBuilder::experimental_type;
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
       builder->experimental().AddExternalConnectionAcceptor(Builder::ExternalConnectionType::FROM_FD, credentials);
-  const int listener = (*socket)->fd();
   return AcceptLoop::Listener{std::move(*socket), [acceptor, listener](service::Descriptor connection) {
                                 grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
                                 parameters.listener_fd = listener;
@@ -122,15 +147,40 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(
 }
 
 absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
-  auto address = ListenAddress::Parse(config_.memory_listen);
-  if (!address.ok()) return address.status();
-  auto socket = ListenSocket::Bind(*address, SOCK_SEQPACKET);
+  auto socket = BindSocket(config_.memory_listen, SOCK_SEQPACKET);
   if (!socket.ok()) return socket.status();
   // Workers may run in another folder.
-  engine_.regions().SetAddress(absl::StrCat("unix:", std::filesystem::absolute(address->unix_path()).string()));
-  memory_server_.emplace(config_, &engine_, &log_);
+  engine_.regions().SetAddress(
+      absl::StrCat("unix:", std::filesystem::absolute((*socket)->address().unix_path()).string()));
+  memory_server_.emplace(config_, authorization_.get(), &engine_, &log_);
   return AcceptLoop::Listener{std::move(*socket),
                               [this](service::Descriptor connection) { memory_server_->Take(std::move(connection)); }};
+}
+
+absl::StatusOr<AcceptLoop::Listener> Server::StartHealth() {
+  grpc::ServerBuilder builder;
+  SetTransportOptions(config_.limits, &builder);
+  auto listener = Bind(config_.health_listen, &builder, grpc::InsecureServerCredentials(), /*marks_users=*/false);
+  if (!listener.ok()) return listener.status();
+  health_address_ = listener->socket->address();
+  health_server_ = builder.BuildAndStart();
+  if (health_server_ == nullptr) return NotStarted();
+  SetServing(*health_server_);
+  return listener;
+}
+
+absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(
+    const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) {
+  grpc::ServerBuilder builder;
+  SetTransportOptions(config_.limits, &builder);
+  builder.SetMaxReceiveMessageSize(kAdminMessageBytes);
+  auto listener = Bind(config_.admin_listen, &builder, tcp_credentials, /*marks_users=*/true);
+  if (!listener.ok()) return listener.status();
+  admin_address_ = listener->socket->address();
+  builder.RegisterService(&admin_);
+  admin_server_ = builder.BuildAndStart();
+  if (admin_server_ == nullptr) return NotStarted();
+  return listener;
 }
 
 absl::Status Server::Listen() {
@@ -142,7 +192,7 @@ absl::Status Server::Listen() {
   SetTransportOptions(config_.limits, &builder);
   std::vector<AcceptLoop::Listener> listeners;
   for (const std::string& address : config_.listen) {
-    auto listener = Bind(address, &builder, *tcp_credentials);
+    auto listener = Bind(address, &builder, *tcp_credentials, authorization_->has_list());
     if (!listener.ok()) return listener.status();
     addresses_.push_back(listener->socket->address());
     listeners.push_back(std::move(*listener));
@@ -155,22 +205,22 @@ absl::Status Server::Listen() {
   streams_.Register(&builder);
   builder.RegisterService(&information_);
 
-  grpc::ServerBuilder health_builder;
   if (!config_.health_listen.empty()) {
-    SetTransportOptions(config_.limits, &health_builder);
-    auto listener = Bind(config_.health_listen, &health_builder, grpc::InsecureServerCredentials());
+    auto listener = StartHealth();
     if (!listener.ok()) return listener.status();
-    health_address_ = listener->socket->address();
     listeners.push_back(std::move(*listener));
-    health_server_ = health_builder.BuildAndStart();
-    if (health_server_ == nullptr) return NotStarted();
-    SetServing(*health_server_);
+  }
+  if (!config_.admin_listen.empty()) {
+    auto listener = StartAdmin(*tcp_credentials);
+    if (!listener.ok()) return listener.status();
+    listeners.push_back(std::move(*listener));
   }
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return NotStarted();
   SetServing(*server_);
   streams_.Start();
-  accept_loop_.emplace(std::move(listeners), &log_);
+  accept_loop_.emplace(
+      std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, &log_);
   return absl::OkStatus();
 }
 
@@ -194,6 +244,7 @@ void Server::Stop() {
   streams_.End([this] { server_->Shutdown(std::chrono::system_clock::now() + kShutDown); });
   server_.reset();
   if (health_server_ != nullptr) health_server_->Shutdown(std::chrono::system_clock::now() + kShutDown);
+  if (admin_server_ != nullptr) admin_server_->Shutdown(std::chrono::system_clock::now() + kShutDown);
 }
 
 }  // namespace sortition::server

@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "service/engine.h"
 #include "service/server/accept_loop.h"
+#include "service/server/admin_service.h"
+#include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "service/server/information_service.h"
 #include "service/server/listen_address.h"
@@ -25,7 +28,9 @@ class Server {
  public:
   // Serves when it returns. `config` has been validated; `engine` and `log` are not owned and outlive the server. The
   // error says which address or file could not be used.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, service::Engine* engine, Log* log);
+  // `stop` is called when an operator asks for the end; it returns at once, and Drain and Stop follow.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, service::Engine* engine, Log* log,
+                                                       std::function<void()> stop);
   // Stops if that has not been done.
   ~Server();
   Server(const Server&) = delete;
@@ -35,6 +40,8 @@ class Server {
   const std::vector<ListenAddress>& addresses() const { return addresses_; }
   // Where health alone is served; nothing if that is not configured.
   const std::optional<ListenAddress>& health_address() const { return health_address_; }
+  // Where operators are served; nothing if that is not configured.
+  const std::optional<ListenAddress>& admin_address() const { return admin_address_; }
   // Sampling streams open now.
   uint32_t streams() const { return streams_.streams(); }
 
@@ -45,24 +52,34 @@ class Server {
   void Stop();
 
  private:
-  Server(const Config& config, service::Engine* engine, Log* log);
+  Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log,
+         std::function<void()> stop);
   absl::Status Listen();
+  // A Unix socket for whoever may connect.
+  absl::StatusOr<std::unique_ptr<ListenSocket>> BindSocket(const std::string& address, int type) const;
+  // `marks_users`: calls over a Unix socket know the user at its other end.
   absl::StatusOr<AcceptLoop::Listener> Bind(const std::string& address, grpc::ServerBuilder* builder,
-                                            const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) const;
-
+                                            const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials,
+                                            bool marks_users) const;
   absl::StatusOr<AcceptLoop::Listener> BindMemory();
+  absl::StatusOr<AcceptLoop::Listener> StartHealth();
+  absl::StatusOr<AcceptLoop::Listener> StartAdmin(const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials);
 
   const Config config_;
   service::Engine& engine_;
   Log& log_;
+  const std::unique_ptr<Authorization> authorization_;
   StreamSet streams_;
   InformationService information_;
+  AdminService admin_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;  // null if not configured
+  std::unique_ptr<grpc::Server> admin_server_;   // the same
   std::optional<MemoryServer> memory_server_;
   std::optional<AcceptLoop> accept_loop_;
   std::vector<ListenAddress> addresses_;
   std::optional<ListenAddress> health_address_;
+  std::optional<ListenAddress> admin_address_;
 };
 
 }  // namespace sortition::server

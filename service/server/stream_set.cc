@@ -14,11 +14,13 @@ constexpr absl::Duration kLastWrites = absl::Seconds(1);
 
 }  // namespace
 
-StreamSet::StreamSet(const Config& config, service::Engine* engine, Log* log)
+StreamSet::StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log)
     : config_(config),
+      authorization_(*authorization),
       engine_(*engine),
       surroundings_{.host = this,
                     .service = &service_,
+                    .authorization = authorization,
                     .engine = engine,
                     .log = log,
                     .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
@@ -118,6 +120,7 @@ void StreamSet::KeepTime() {
     }
     engine_.Sweep();
     const absl::Time now = engine_.clock().Now();
+    authorization_.Follow(now);
     for (const auto& call : calls()) call->Tick(now);
   }
 }

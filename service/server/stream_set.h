@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "service/engine.h"
+#include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
 #include "service/server/received_message.h"
@@ -25,8 +26,8 @@ namespace sortition::server {
 // End are called by one thread; the rest is thread-safe.
 class StreamSet : private SamplingCall::Host {
  public:
-  // `engine` and `log` are not owned and outlive the set.
-  StreamSet(const Config& config, service::Engine* engine, Log* log);
+  // `authorization`, `engine` and `log` are not owned and outlive the set.
+  StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
   ~StreamSet() override;
 
   // Adds the service and the completion queues.
@@ -63,6 +64,7 @@ class StreamSet : private SamplingCall::Host {
   bool NoCalls() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   const Config config_;
+  Authorization& authorization_;
   service::Engine& engine_;
   SamplingCall::AsyncService service_;
   const SamplingCall::Surroundings surroundings_;

@@ -37,6 +37,7 @@ void Session::Impl::OnRejectedFrame(const Refusal& refusal) {
 void Session::Impl::OnFrame(Frame frame) {
   ++messages_;
   rest_ = absl::ZeroDuration();
+  frame_bytes_ = frame.bytes;
   const v1::StreamRequest& message = frame.message;
   std::optional<Refusal> refusal = CheckFrame(frame);
   if (refusal) return Refuse(message, *refusal);
@@ -122,6 +123,7 @@ std::optional<Refusal> Session::Impl::OnAttachMemory(const v1::AttachMemory& att
 
 std::optional<Refusal> Session::Impl::OnUploadMask(const Frame& frame) {
   const v1::UploadMask& upload = frame.message.upload_mask();
+  if (auto refusal = client_->Charge(0, frame_bytes_, "upload_mask")) return refusal;
   if (auto refusal = masks_.Upload(upload, frame.payloads)) return refusal;
   v1::StreamResponse response;
   response.mutable_mask_uploaded()->set_mask_id(upload.mask_id());

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/synchronization/mutex.h"
 #include "service/request/open_request.h"
 #include "service/request/payload_view.h"
@@ -30,6 +31,7 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
       : engine_(*engine),
         name_space_(std::move(name_space)),
+        client_(engine->clients().Of(name_space_)),
         sink_(std::move(sink)),
         stream_id_(stream_id),
         partial_histories_(engine->limits(), &engine->replays()),
@@ -90,13 +92,16 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
 
   Engine& engine_;
   const std::string name_space_;
+  const std::shared_ptr<ClientAccount> client_;
   const std::shared_ptr<SessionSink> sink_;
   const uint64_t stream_id_;
+  const uint64_t client_number_ = absl::HashOf(name_space_);  // by which devices are shared out
 
   // Touched by OnFrame's thread alone. The name of the worker session is set before the first step and then stays, so
   // that answers may read it.
   bool greeted_ = false;
   uint64_t messages_ = 0;
+  uint64_t frame_bytes_ = 0;                    // of the last message
   absl::Duration rest_ = absl::ZeroDuration();  // after the last message
   std::string worker_session_;
   absl::flat_hash_map<std::string, StreamSequence> sequences_;

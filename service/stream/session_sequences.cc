@@ -25,6 +25,7 @@ constexpr absl::Duration kRestAfterIndexedPiece = absl::Milliseconds(6);
 std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
+  if (auto refusal = client_->Charge(0, frame_bytes_, "open")) return refusal;
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
@@ -165,6 +166,7 @@ std::optional<Refusal> Session::Impl::OnExport(const v1::ExportSequence& message
 
 std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message) {
   if (partial_snapshots_.Skips(message)) return std::nullopt;
+  if (auto refusal = client_->Charge(0, frame_bytes_, "import_sequence")) return refusal;
   auto parsed = ParseOpen(message.open(), engine_.limits(), "import_sequence.open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   const OpenRequest& request = std::get<OpenRequest>(parsed);

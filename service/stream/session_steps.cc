@@ -39,6 +39,9 @@ void Session::Impl::OnStep(Frame frame) {
     payload_bytes += payload.size;
     if (payload.range) shared_bytes += payload.size;
   }
+  if (auto refusal = client_->Charge(rows, bytes + shared_bytes, "step")) {
+    return RefuseStep(batch_id, *refusal, rows, bytes);
+  }
   if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
   engine_.observer().StepReceived(rows, payload_bytes);
 
@@ -55,6 +58,7 @@ void Session::Impl::OnStep(Frame frame) {
   step->arrived = now;
   step->deadline = now + shape.timeout;
   step->priority = shape.priority;
+  step->client = {client_number_, stream_id_};
   step->traced = shape.traced;
   if (auto refusal = RegisterStep(step)) return RefuseStep(batch_id, *refusal, rows, bytes);
 

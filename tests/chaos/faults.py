@@ -1,11 +1,13 @@
 """What befalls servers and workers. Each fault is a function of a World, and holds it to what the fault may cost."""
 
+import json
 import os
 import re
 import resource
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 from replicas import Replicas, Workers, await_true
@@ -208,6 +210,40 @@ def slow_reader(_):
         return workers.stop()
 
 
+def shm_full(_):
+    """The machine has no memory to share: workers send their rows instead, and share memory once there is some."""
+    all_found = {"tokens": 0, "failed": 0, "different": 0}
+    with tempfile.TemporaryDirectory() as folder, World(1, (f"--memory_listen=unix:{folder}/memory",)) as world:
+        pid = world.replicas.running[0].pid
+        _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        # Files in memory are files: where they cannot grow, there is none.
+        for limit in (0, most):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, most))
+            with world.workers() as workers:
+                world.await_streams()
+                work_a_while()
+                if (world.gauge(0, "sortition_memory_bytes") > 0) != (limit != 0):
+                    raise AssertionError(f"memory is shared, or is not, under a limit of {limit}")
+                all_found = add(all_found, workers.stop())
+    return all_found
+
+
+def old_client(_):
+    """A worker that knows the first revision of the contract alone, beside workers of today."""
+    with World(1) as world, world.workers() as workers:
+        world.await_streams()
+        old = subprocess.run([os.environ["TEST_OLD_WORKER"], f"--target={world.replicas.addresses[0]}"], check=False,
+                             stdout=subprocess.PIPE, text=True)
+        if not old.stdout:
+            raise AssertionError(f"the old worker ended with {old.returncode}")
+        return add(json.loads(old.stdout), workers.stop())
+
+
+def add(one, other):
+    """What two runs of workers found; their resuming is no fault's."""
+    return {name: one[name] + other[name] for name in ("tokens", "failed", "different")}
+
+
 def loss(seconds):
     """30% of all packets are lost. To be run where loopback is this test's own (chaos.py does that)."""
     with World() as world, world.workers(None, "--timeout=60s") as workers:
@@ -234,5 +270,7 @@ FAULTS = {
     "half_open": (half_open, None, None),
     "descriptors": (descriptors, None, None),
     "slow_reader": (slow_reader, None, None),
+    "shm_full": (shm_full, None, None),
+    "old_client": (old_client, None, None),
     "loss": (loss, 2, 8),
 }

@@ -149,7 +149,10 @@ int Run() {
       std::vector<kernels::RowAnswer> expected;
       for (uint32_t i = first; i < std::min(count, first + uint32_t(kBatch)); ++i) {
         const uint64_t seed = absl::GetFlag(FLAGS_seed) * 10'000'000 + vocabulary + i;
-        batch.push_back(std::make_unique<RandomRow>(seed, vocabulary != 0 ? vocabulary : 1 + uint32_t(seed % 400)));
+        const auto options = i % 4 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+        const uint32_t size = vocabulary != 0 ? vocabulary : 1 + uint32_t(seed % 400);
+        batch.push_back(std::make_unique<RandomRow>(seed, size, options));
+        if (i % 4 == 2) batch.back()->AskForMore();
         expected.push_back(law::SampleRowReference(batch.back()->request()));
       }
       for (size_t d = 0; d < devices.size(); ++d) Compare(devices[d].get(), batch, expected, &tallies[d]);

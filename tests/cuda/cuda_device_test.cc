@@ -26,7 +26,7 @@ using testing::FakeCudaDriver;
 using ::testing::HasSubstr;
 
 std::unique_ptr<CudaDevice> StartOn(const FakeCudaDriver& driver, CudaDeviceOptions options = {}) {
-  options.image = FakeCudaDriver::Image();
+  options.images = FakeCudaDriver::Images();
   const cuda::Api api = driver.api();
   const auto hardware = cuda::FindHardware(api);
   if (!hardware.ok()) ADD_FAILURE() << hardware.status();
@@ -37,7 +37,11 @@ std::unique_ptr<CudaDevice> StartOn(const FakeCudaDriver& driver, CudaDeviceOpti
 
 struct Rows {
   explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
-    for (int i = 0; i < count; ++i) rows.push_back(std::make_unique<RandomRow>(seed + uint64_t(i), vocabulary));
+    for (int i = 0; i < count; ++i) {
+      const auto options = i % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+      rows.push_back(std::make_unique<RandomRow>(seed + uint64_t(i), vocabulary, options));
+      if (i % 3 == 2) rows.back()->AskForMore();
+    }
   }
 
   std::vector<DeviceRow> Batch() const {
@@ -173,9 +177,9 @@ TEST(CudaDevice, WhatKeepsItFromStarting) {
   const cuda::Api api = driver.api();
   const cuda::Hardware hardware = cuda::FindHardware(api)->at(0);
   CudaDeviceOptions options;
-  options.image = {};
+  options.images = {};
   EXPECT_THAT(std::string(CudaDevice::Start(api, hardware, options).status().message()), HasSubstr("without nvcc"));
-  options.image = FakeCudaDriver::Image();
+  options.images = FakeCudaDriver::Images();
   for (const auto& [function, error, code] :
        {std::tuple{"ModuleLoadData", Result::kUnsupportedPtxVersion, absl::StatusCode::kFailedPrecondition},
         {"DevicePrimaryCtxRetain", Result::kOutOfMemory, absl::StatusCode::kResourceExhausted},

@@ -1,6 +1,7 @@
 // The kernels' source, between the emulator's built-ins and a launch.
 #include "tests/cuda/emulator/built_ins.h"
 // The kernels see those names.
+#include "kernels/cuda/chain.cu"
 #include "kernels/cuda/sample.cu"
 #include "tests/cuda/emulated_kernels.h"
 
@@ -11,10 +12,13 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
   const emulator::LaunchOptions options = {
       .blocks_x = chunks, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
   emulator::Launch(options, [&] {
-    if (kernel == CudaKernel::kRead) {
-      kernels::cuda::SortitionRead(view);
-    } else {
-      kernels::cuda::SortitionWeigh(view);
+    switch (kernel) {
+      case CudaKernel::kRead:
+        return kernels::cuda::SortitionRead(view);
+      case CudaKernel::kWeigh:
+        return kernels::cuda::SortitionWeigh(view);
+      case CudaKernel::kChain:
+        return kernels::cuda::SortitionChain(view);
     }
   });
 }

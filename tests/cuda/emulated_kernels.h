@@ -7,7 +7,7 @@
 
 namespace sortition::testing {
 
-enum class CudaKernel { kRead, kWeigh };
+enum class CudaKernel { kRead, kWeigh, kChain };
 
 // Runs the kernel over `rows` rows of `chunks` chunks; the view's pointers are the host's.
 void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t chunks,

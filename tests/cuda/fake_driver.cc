@@ -19,7 +19,16 @@ namespace {
 
 using namespace devices::cuda;
 
-constexpr char kImage[] = "the emulated kernels";
+constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
+constexpr char kChainImage[] = "the emulated kernel of chain.cu";
+// Kernels, by the handles of their functions less 1, and the images that have them.
+constexpr struct {
+  const char* name;
+  const char* image;
+  CudaKernel kernel;
+} kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
+                {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
+                {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain}};
 constexpr std::byte kNoise{0xcd};
 
 struct Allocation {
@@ -160,9 +169,9 @@ Result FakeCtxPopCurrent(ContextHandle* context) {
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
-    if (image != kImage) return Result::kInvalidImage;
+    if (image != kSampleImage && image != kChainImage) return Result::kInvalidImage;
     ++state->modules;
-    *module = reinterpret_cast<ModuleHandle>(uintptr_t{7});
+    *module = reinterpret_cast<ModuleHandle>(reinterpret_cast<uintptr_t>(image));
     return kOk;
   });
 }
@@ -171,11 +180,15 @@ Result FakeModuleUnload(ModuleHandle) {
   --state->modules;
   return kOk;
 }
-Result FakeModuleGetFunction(FunctionHandle* function, ModuleHandle, const char* name) {
+Result FakeModuleGetFunction(FunctionHandle* function, ModuleHandle module, const char* name) {
   return Call("ModuleGetFunction", [&] {
-    const bool is_read = std::string_view(name) == kernels::cuda::kReadKernel;
-    SORTITION_CHECK(is_read || std::string_view(name) == kernels::cuda::kWeighKernel);
-    *function = reinterpret_cast<FunctionHandle>(uintptr_t(is_read ? 1 : 2));
+    const auto is_it = [&](const auto& kernel) {
+      return std::string_view(name) == kernel.name &&
+             reinterpret_cast<uintptr_t>(module) == reinterpret_cast<uintptr_t>(kernel.image);
+    };
+    const auto at = std::ranges::find_if(kKernels, is_it);
+    SORTITION_CHECK(at != std::end(kKernels));
+    *function = reinterpret_cast<FunctionHandle>(uintptr_t(1 + (at - kKernels)));
     return kOk;
   });
 }
@@ -196,8 +209,7 @@ Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_
   });
   if (before != kOk) return before;
   const std::lock_guard lock(state->launch_mutex);
-  const CudaKernel kernel =
-      function == reinterpret_cast<FunctionHandle>(uintptr_t{1}) ? CudaKernel::kRead : CudaKernel::kWeigh;
+  const CudaKernel kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1].kernel;
   RunEmulated(kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
   return kOk;
 }
@@ -366,7 +378,9 @@ uint64_t FakeCudaDriver::launches() const {
   return state->launches;
 }
 
-std::span<const std::byte> FakeCudaDriver::Image() { return std::as_bytes(std::span(kImage)); }
+kernels::cuda::Images FakeCudaDriver::Images() {
+  return {std::as_bytes(std::span(kSampleImage)), std::as_bytes(std::span(kChainImage))};
+}
 
 void* FakeCudaDriver::Allocate(uint64_t bytes, int device) {
   const std::lock_guard lock(state->mutex);

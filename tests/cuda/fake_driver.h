@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "devices/cuda/api.h"
+#include "kernels/cuda/image.h"
 
 namespace sortition::testing {
 
@@ -39,8 +39,8 @@ class FakeCudaDriver {
 
   uint64_t launches() const;
 
-  // What stands for the kernels' image.
-  static std::span<const std::byte> Image();
+  // What stands for the kernels' images.
+  static kernels::cuda::Images Images();
   // Memory of the device, for tests that have no other way to it; freed with the driver.
   void* Allocate(uint64_t bytes, int device = 0);
 };

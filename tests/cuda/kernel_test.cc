@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/slice.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
@@ -60,7 +61,9 @@ class Batch {
     const BatchView view = slice_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
     const uint32_t chunks = slice_.geometry(multiprocessors).chunks;
     testing::RunEmulated(testing::CudaKernel::kRead, view, slice_.rows(), chunks, seed);
-    if (slice_.weighs()) testing::RunEmulated(testing::CudaKernel::kWeigh, view, slice_.rows(), chunks, seed + 1);
+    const uint32_t rows = slice_.rows();
+    if (slice_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, chunks, seed + 1);
+    if (slice_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
   }
 
   std::vector<RowAnswer> Answers() {
@@ -89,9 +92,18 @@ class Comparison {
   explicit Comparison(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}
   ~Comparison() { Flush(); }
 
-  void Add(uint64_t seed, uint32_t vocabulary) {
-    rows_.push_back(std::make_unique<RandomRow>(seed, vocabulary));
+  void Add(uint64_t seed, uint32_t vocabulary) { Add(std::make_unique<RandomRow>(seed, vocabulary)); }
+
+  void Add(std::unique_ptr<RandomRow> row) {
+    rows_.push_back(std::move(row));
     if (rows_.size() == 8) Flush();
+  }
+
+  // Rows for the third kernel.
+  void AddChained(uint64_t seed, uint32_t vocabulary) {
+    auto row = std::make_unique<RandomRow>(seed, vocabulary, seed % 4 == 0 ? RowOptions::kPlain : RowOptions::kChained);
+    if (seed % 4 < 2) row->AskForMore();
+    Add(std::move(row));
   }
 
   void Flush() {
@@ -145,11 +157,37 @@ TEST(CudaKernel, EqualsReferenceAtTheLargestVocabulary) {
   for (uint64_t seed = 7; seed < 7 + testing::Scaled(4); ++seed) comparison.Add(seed, kMaxVocabulary);
 }
 
+// Rows with chains, and rows that ask for more than tokens, among others.
+TEST(CudaChainKernel, EqualsReferenceOnSmallRows) {
+  Comparison comparison(1);
+  for (uint64_t seed = testing::Scaled(1500); seed > 0; --seed) {
+    comparison.AddChained(6'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
+    if (seed % 8 == 0) comparison.Add(seed, 100);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CudaChainKernel, EqualsReferenceOnMiddlingRows) {
+  Comparison comparison(16);
+  for (uint64_t seed = testing::Scaled(200); seed > 0; --seed) {
+    comparison.AddChained(7'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CudaChainKernel, EqualsReferenceAtUsualVocabularies) {
+  Comparison comparison(8);
+  for (const uint32_t vocabulary : {32768, 128256, 200064}) {
+    for (uint64_t seed = 0; seed < testing::Scaled(8); ++seed) comparison.AddChained(8'000'000 + seed, vocabulary);
+    comparison.Flush();
+    if (HasFailure()) return;
+  }
+}
+
 TEST(CudaKernel, EqualsReferenceOnKnownRows) {
   for (const law::KnownRow& row : law::KnownRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     const RowRequest request = law::RequestOf(row, tensor);
-    if (!request.parameters->chain.empty()) continue;
     Batch batch;
     batch.AddRow(request);
     EXPECT_EQ(batch.Run(4, 5)[0], law::SampleRowReference(request)) << row.name;
@@ -174,7 +212,9 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   Batch batch;
   for (uint64_t seed = 0; seed < testing::Scaled(24); ++seed) {
-    rows.push_back(std::make_unique<RandomRow>(3'000'000 + seed, 5000));
+    const RowOptions options = seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained;
+    rows.push_back(std::make_unique<RandomRow>(3'000'000 + seed, 5000, options));
+    if (seed % 4 == 3) rows.back()->AskForMore();
     batch.AddRow(rows.back()->request());
   }
   batch.Lay();
@@ -191,7 +231,8 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
 TEST(CudaKernel, LogprobsAreTheHosts) {
   uint64_t compared = 0;
   for (uint64_t seed = 0; seed < 60 + testing::Scaled(140); ++seed) {
-    const RandomRow row(4'000'000 + seed, 300);
+    RandomRow row(4'000'000 + seed, 300, seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained);
+    if (seed % 4 == 3) row.AskForMore();
     const RowParameters& parameters = *row.request().parameters;
     Batch batch;
     batch.AddRow(row.request());
@@ -207,7 +248,8 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
     };
     if (parameters.raw_logprob) expect_equal(answer.raw, 1, batch.output(0).raw, batch.raw_top(0));
     if (parameters.processed_logprob) {
-      expect_equal(answer.processed, parameters.temperature, batch.output(0).processed, batch.processed_top(0));
+      expect_equal(answer.processed, law::ProcessedTemperature(parameters, answer), batch.output(0).processed,
+                   batch.processed_top(0));
     }
   }
   EXPECT_GE(compared, 500u);

@@ -86,6 +86,51 @@ TEST_F(SortitionctlTest, HealthIsOneLineAService) {
                                            "sortition.v1.InformationService +SERVING\n$"));
 }
 
+TEST(SortitionctlAdminTest, OperatorsActOverTheAdminSocket) {
+  const std::string socket = "unix:" + ::testing::TempDir() + "admin-test.sock";
+  const auto server = StartServer({"--admin_listen=" + socket});
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "admin");
+    arguments.push_back("--server=" + socket);
+    return RunProgram(SORTITIONCTL, arguments);
+  };
+  EXPECT_THAT(run({"clients"}).output, HasSubstr("CLIENT"));
+  EXPECT_THAT(run({"prove", "cpu0"}).output, HasSubstr("proved"));
+  EXPECT_EQ(run({"prove", "cpu7"}).code, 3);
+  const Ended last = run({"quarantine", "cpu0", "to look at it"});
+  EXPECT_EQ(last.code, 3);
+  EXPECT_THAT(last.output, HasSubstr("no other device serves; drain the server instead"));
+  EXPECT_THAT(run({"log-level", "debug"}).output, HasSubstr("was info"));
+  EXPECT_THAT(run({"forget", "default"}).output, HasSubstr("forgotten  0"));
+  EXPECT_EQ(run({"forget"}).code, 1);
+  EXPECT_EQ(run({}).code, 1);
+  EXPECT_THAT(run({"drain"}).output, HasSubstr("draining"));
+  const auto code = server->process().Wait(absl::Seconds(20));
+  EXPECT_TRUE(code.ok() && *code == 0);
+}
+
+// The digest is that of `operators-token`.
+TEST(SortitionctlTokenTest, EveryCommandShowsTheTokenOfItsFile) {
+  const std::string clients = ::testing::TempDir() + "token-clients";
+  const std::string token = ::testing::TempDir() + "token";
+  WriteFile(clients, "operator sample sha256:ac90208e65ca394da5801030b895c631689ae9b24bd1f302ec5acce041bfe130\n");
+  WriteFile(token, "operators-token\n");
+  const auto server = StartServer({"--clients=" + clients});
+  const std::string row = ::testing::TempDir() + "token-row.f32";
+  WriteFile(row, std::string(64, '\0'));
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"info"}, {"watch", "--count=1"}, {"sample", row, "--dtype=f32", "--position=0", "--timeout=2s"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--server=" + server->address());
+    const Ended refused = RunProgram(SORTITIONCTL, arguments);
+    EXPECT_NE(refused.code, 0);
+    EXPECT_THAT(refused.output, HasSubstr("a bearer token or a client certificate is needed"));
+    arguments.push_back("--token_file=" + token);
+    const Ended served = RunProgram(SORTITIONCTL, arguments);
+    EXPECT_EQ(served.code, 0) << served.output;
+  }
+}
+
 TEST_F(SortitionctlTest, WatchPrintsAsManyLinesAsAskedFor) {
   const Ended watch = Run({"watch", "--count=3", "--interval=100ms"});
   EXPECT_EQ(watch.code, 0) << watch.output;

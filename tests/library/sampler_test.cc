@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/sortition/cuda_state.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
@@ -47,12 +48,40 @@ TEST(Library, OptionsAreJudgedByName) {
   EXPECT_THAT(refused([](RowOptions* o) { o->parameters.frequency_penalty = std::numeric_limits<float>::quiet_NaN(); }),
               HasSubstr("frequency_penalty"));
   EXPECT_THAT(refused([](RowOptions* o) { o->raw_top = 3; }), HasSubstr("raw_top"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.typical_p = 0; }), HasSubstr("typical_p"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.top_n_sigma = 0.001f; }), HasSubstr("top_n_sigma"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.eta_cutoff = 2; }), HasSubstr("eta_cutoff"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.xtc_threshold = 0; }), HasSubstr("xtc_threshold"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.smoothing_curve = 4; }), HasSubstr("smoothing_curve"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.mirostat = 3; }), HasSubstr("mirostat"));
+  EXPECT_THAT(refused([](RowOptions* o) { o->parameters.mirostat_m = 1; }), HasSubstr("mirostat_m"));
+  EXPECT_THAT(refused([](RowOptions* o) {
+                o->parameters.mirostat = 2;
+                o->parameters.adaptive_p = true;
+              }),
+              HasSubstr("one excludes the other"));
+  using law::Sampler;
+  EXPECT_THAT(refused([](RowOptions* o) {
+                o->parameters.order = {Sampler::kTopK, Sampler::kTopK};
+              }),
+              HasSubstr("order: top_k twice"));
+  EXPECT_THAT(refused([](RowOptions* o) {
+                o->parameters.top_k = 3;
+                o->parameters.order = {Sampler::kTopP};
+              }),
+              HasSubstr("order lacks top_k"));
+  EXPECT_THAT(refused([](RowOptions* o) {
+                o->parameters.top_k = 3;
+                o->parameters.mirostat = 2;
+                o->parameters.order = {Sampler::kMirostat, Sampler::kTopK};
+              }),
+              HasSubstr("order: top_k after"));
 }
 
 TEST(Library, CpuSamplerIsTheLaw) {
   CpuSampler sampler;
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    const RandomRow row(seed, 500);
+    const RandomRow row(seed, 500, seed % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);
     RowAnswer answer;
     ASSERT_TRUE(sampler.Sample(row.request(), &answer).ok());
     EXPECT_EQ(answer, law::SampleRowReference(row.request())) << row.description();
@@ -66,13 +95,13 @@ TEST(Library, CpuSamplerIsTheLaw) {
 // A sampler, and a batch of random rows of one type in the device's memory.
 class CudaLibrary : public ::testing::Test {
  protected:
-  static constexpr uint32_t kRows = 6;
+  static constexpr uint32_t kRows = 9;
   static constexpr uint32_t kVocabulary = 3000;
 
   std::unique_ptr<CudaSampler> Create(const CudaLimits& limits) {
     const devices::cuda::Api api = driver_.api();
     const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
-    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Image());
+    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Images());
     if (!context.ok()) ADD_FAILURE() << context.status();
     auto state = CudaSampler::State::Create(*std::move(context), limits);
     if (!state.ok()) ADD_FAILURE() << state.status();
@@ -80,17 +109,22 @@ class CudaLibrary : public ::testing::Test {
   }
 
   CudaLimits Limits() const {
-    return {.rows = 8, .vocabulary = 4000, .patches = 2000, .top = kernels::kMaxTopLogprobs};
+    return {.rows = 10, .vocabulary = 4000, .patches = 2000, .top = kernels::kMaxTopLogprobs, .kept = 4000};
   }
 
-  // Rows as RandomRow has them, but of one type and size, without lists of allowed tokens.
+  // Rows as RandomRow has them, every second with a chain, but of one type and size, without lists of allowed tokens.
   void MakeRows() {
     for (uint64_t seed = 1; rows_.size() < kRows; ++seed) {
-      auto row = std::make_unique<RandomRow>(seed, kVocabulary);
+      auto row = std::make_unique<RandomRow>(
+          seed, kVocabulary, rows_.size() % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);
       const kernels::RowRequest& request = row->request();
       const bool fits = request.dtype == kernels::DType::kBF16 && request.live_vocabulary == kVocabulary &&
                         !request.has_allowed_tokens && request.allowed_bits == nullptr;
-      if (fits) rows_.push_back(std::move(row));
+      if (!fits) continue;
+      parameters_[rows_.size()] = *request.parameters;
+      parameters_[rows_.size()].entropy = rows_.size() % 3 == 1;
+      parameters_[rows_.size()].kept_tokens = rows_.size() % 4 == 3;
+      rows_.push_back(std::move(row));
     }
     batch_ = {.row_bytes = (2 * kVocabulary + 15) / 16 * 16,
               .dtype = kernels::DType::kBF16,
@@ -108,23 +142,29 @@ class CudaLibrary : public ::testing::Test {
   void SetRows(CudaSampler* sampler) {
     for (uint32_t i = 0; i < kRows; ++i) {
       const kernels::RowRequest& request = rows_[i]->request();
-      ASSERT_TRUE(sampler->SetRow(i, *request.parameters, request.noise).ok());
+      ASSERT_TRUE(sampler->SetRow(i, parameters_[i], request.noise).ok());
+      ASSERT_TRUE(sampler->SetSamplerState(i, request.sampler_state).ok());
+      states_[i] = request.sampler_state;
       ASSERT_TRUE(sampler->SetPatches(i, request.patches).ok());
     }
   }
 
-  void ExpectRight(CudaSampler* sampler, const std::vector<kernels::RowRequest>& requests) {
+  // Of rows with the states that the last Sample began with.
+  void ExpectRight(CudaSampler* sampler, std::vector<kernels::RowRequest> requests) {
     std::vector<RowAnswer> answers(kRows);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());
     for (uint32_t i = 0; i < kRows; ++i) {
+      requests[i].sampler_state = states_[i];
       const RowAnswer expected = law::SampleRowReference(requests[i]);
       EXPECT_EQ(answers[i], expected) << rows_[i]->description();
       const bool failed = expected.error != kernels::RowError::kNone;
+      if (!failed) states_[i] = expected.sampler_state;
       EXPECT_EQ(batch_.tokens[i], failed ? -1 : int32_t(expected.token));
       const RowParameters& p = *requests[i].parameters;
       float logprob = 0;
       if (!failed && p.processed_logprob) {
-        logprob = law::Logprob(expected.processed, expected.processed.chosen.bits, p.temperature);
+        logprob =
+            law::Logprob(expected.processed, expected.processed.chosen.bits, law::ProcessedTemperature(p, expected));
       }
       if (!failed && p.raw_logprob) logprob = law::Logprob(expected.raw, expected.raw.chosen.bits, 1);
       EXPECT_EQ(batch_.logprobs[i], logprob);
@@ -133,12 +173,17 @@ class CudaLibrary : public ::testing::Test {
 
   std::vector<kernels::RowRequest> Requests() const {
     std::vector<kernels::RowRequest> requests;
-    for (const auto& row : rows_) requests.push_back(row->request());
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      requests.push_back(rows_[i]->request());
+      requests.back().parameters = &parameters_[i];
+    }
     return requests;
   }
 
   FakeCudaDriver driver_;
   std::vector<std::unique_ptr<RandomRow>> rows_;
+  RowParameters parameters_[kRows];
+  uint64_t states_[kRows] = {};
   CudaBatch batch_;
   std::byte* logits_ = nullptr;
 };
@@ -151,6 +196,39 @@ TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
   ASSERT_TRUE(sampler->Upload(kStream).ok());
   ASSERT_TRUE(sampler->Sample(kStream).ok());
   ExpectRight(sampler.get(), Requests());
+}
+
+// What samplers carry from step to step stays where it is; SetRow begins anew.
+TEST_F(CudaLibrary, SamplerStatesGoOn) {
+  MakeRows();
+  for (uint32_t i = 0; i < kRows; ++i) {
+    law::SamplingParameters options;
+    options.mirostat = i % 3;
+    options.adaptive_p = i % 3 == 0;
+    options.adaptive_target = 0.3f;
+    RowParameters compiled;
+    ASSERT_TRUE(Compile({.parameters = options, .entropy = true}, &compiled).ok());
+    parameters_[i] = compiled;
+  }
+  const auto sampler = Create(Limits());
+  ASSERT_TRUE(sampler->Bind(batch_).ok());
+  std::vector<kernels::RowRequest> requests = Requests();
+  for (int begin = 0; begin < 2; ++begin) {
+    for (uint32_t i = 0; i < kRows; ++i) {
+      ASSERT_TRUE(sampler->SetRow(i, parameters_[i], requests[i].noise).ok());
+      requests[i].patches = {};
+      states_[i] = kernels::InitialSamplerState(parameters_[i].chain);
+    }
+    ASSERT_TRUE(sampler->Upload(kStream).ok());
+    uint32_t moved = 0;
+    for (int step = 0; step < 3; ++step) {
+      const std::vector<uint64_t> before(states_, states_ + kRows);
+      ASSERT_TRUE(sampler->Sample(kStream).ok());
+      ExpectRight(sampler.get(), requests);
+      for (uint32_t i = 0; i < kRows; ++i) moved += states_[i] != before[i];
+    }
+    EXPECT_GE(moved, 2 * kRows);
+  }
 }
 
 // As replays of a graph see it: the same launches, other logits, positions and masks.
@@ -204,7 +282,7 @@ TEST_F(CudaLibrary, PatchesFollow) {
 
 TEST_F(CudaLibrary, MistakesAreNamed) {
   MakeRows();
-  const auto sampler = Create({.rows = 6, .vocabulary = 3000, .patches = 2, .top = 5});
+  const auto sampler = Create({.rows = kRows, .vocabulary = 3000, .patches = 2, .top = 5, .kept = 7});
   const auto refused = [&](auto change) {
     CudaBatch batch = batch_;
     change(&batch);
@@ -213,7 +291,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
     return status.message;
   };
   EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kFailedPrecondition);
-  EXPECT_THAT(refused([](CudaBatch* b) { b->rows = 7; }), HasSubstr("rows is 7"));
+  EXPECT_THAT(refused([](CudaBatch* b) { b->rows = kRows + 1; }), HasSubstr("rows is 10"));
   EXPECT_THAT(refused([](CudaBatch* b) { b->vocabulary = 3001; }), HasSubstr("vocabulary is 3001"));
   EXPECT_THAT(refused([](CudaBatch* b) { b->row_bytes = 6008; }), HasSubstr("multiples of 16"));
   EXPECT_THAT(refused([](CudaBatch* b) { b->logits = static_cast<const std::byte*>(b->logits) + 2; }),
@@ -228,10 +306,16 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   ASSERT_TRUE(sampler->Bind(batch_).ok());
   EXPECT_THAT(sampler->Upload(kStream).message, HasSubstr("row 0 was never set"));
   RowParameters parameters;
-  EXPECT_EQ(sampler->SetRow(6, parameters, {}).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(sampler->SetRow(kRows, parameters, {}).code, StatusCode::kInvalidArgument);
   parameters.raw_logprob = true;
   parameters.raw_top = 6;
   EXPECT_THAT(sampler->SetRow(0, parameters, {}).message, HasSubstr("raw_top"));
+  parameters = RowParameters();
+  parameters.kept_tokens = true;
+  EXPECT_THAT(sampler->SetRow(0, parameters, {}).message, HasSubstr("limits.kept, 7"));
+  parameters.top_k = 7;
+  EXPECT_TRUE(sampler->SetRow(0, parameters, {}).ok());
+  EXPECT_EQ(sampler->SetSamplerState(kRows, 1).code, StatusCode::kInvalidArgument);
   const kernels::TokenPatch twice[] = {{.token = 4}, {.token = 4}};
   EXPECT_THAT(sampler->SetPatches(0, twice).message, HasSubstr("patches[1]"));
   EXPECT_THAT(sampler->SetPatches(0, std::vector<kernels::TokenPatch>(3)).message, HasSubstr("at most 2"));

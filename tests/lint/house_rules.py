@@ -175,7 +175,7 @@ def thresholds_in_law(path: str, lines: List[str]) -> Found:
 SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep|sleep)\s*\(")
 
 
-SLEEP_ALLOWED = ("tests/e2e/", "tests/bench/")
+SLEEP_ALLOWED = ("tests/e2e/", "tests/bench/", "tests/chaos/")
 
 
 def no_sleep(path: str, lines: List[str]) -> Found:

@@ -30,6 +30,7 @@ class ServerProcess {
   // Waits until it serves; the value of a field of that line: "listen", "metrics", ....
   std::string Serving(const std::string& field);
 
+  pid_t pid() const { return pid_; }
   void Signal(int signal);
   // Waits for the end; its exit status, or minus the signal that ended it.
   int Wait();

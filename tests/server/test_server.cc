@@ -65,7 +65,7 @@ TestServer::TestServer(const Config& config)
           std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = config.cpu_threads}))),
       engine_({config.limits, Alone(device_), &clock_, &observer_}) {
   SORTITION_CHECK(Validate(config).ok());
-  auto server = Server::Start(config, &engine_, &log_);
+  auto server = Server::Start(config, &engine_, &log_, [this] { stops_.fetch_add(1); });
   SORTITION_CHECK(server.ok());
   server_ = std::move(*server);
 }

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class TestServer {
   Server& server() { return *server_; }
   service::Engine& engine() { return engine_; }
   HeldDevice& device() { return *device_; }
+  // How often an operator has asked for the end.
+  int stops() const { return stops_; }
   const LogLines& log_lines() const { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }
   // Of the first listener, as gRPC's clients take it.
@@ -59,6 +62,7 @@ class TestServer {
   LogLines lines_;
   Log log_;
   monitoring::PrometheusObserver observer_;
+  std::atomic<int> stops_ = 0;
   HeldDevice* device_;  // the engine's
   service::Engine engine_;
   std::unique_ptr<Server> server_;

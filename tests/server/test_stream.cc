@@ -10,7 +10,9 @@
 
 namespace sortition::server {
 
-TestStream::TestStream(const std::shared_ptr<grpc::Channel>& channel) : stub_(v1::SamplingService::NewStub(channel)) {
+TestStream::TestStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization)
+    : stub_(v1::SamplingService::NewStub(channel)) {
+  if (!authorization.empty()) context_.AddMetadata("authorization", authorization);
   context_.set_deadline(CallDeadline());
   stream_ = stub_->Stream(&context_);
 }

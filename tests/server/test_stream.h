@@ -16,7 +16,8 @@ inline constexpr uint32_t kTestVocabulary = 512;
 // Blocking. Not thread-safe, but one thread may send while another receives.
 class TestStream {
  public:
-  explicit TestStream(const std::shared_ptr<grpc::Channel>& channel);
+  // `authorization`: of the call's metadata; none if empty.
+  explicit TestStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization = "");
 
   bool Send(const v1::StreamRequest& request) { return stream_->Write(request); }
   bool Receive(v1::StreamResponse* response) { return stream_->Read(response); }

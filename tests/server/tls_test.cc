@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 
 #include "kernels/law/version.h"
@@ -101,10 +102,48 @@ TEST_F(TlsTest, TheCertificatesIdentityIsTheNamespace) {
   EXPECT_TRUE(named);
 }
 
+// The next connection meets the new certificate; a stream that is open goes on as if nothing had happened.
+TEST_F(TlsTest, CertificatesAreReplacedUnderLiveStreams) {
+  const TestCertificates next("next");
+  const TestCertificates serving("serving");
+  Config config = TestConfig();
+  config.tls_certificate = serving.server_certificate_path();
+  config.tls_key = serving.server_key_path();
+  config.tls_client_ca = serving.authority_path();
+  config.tls_refresh = absl::Seconds(1);
+  TestServer server(config);
+  TestStream open(Connect(server, serving.ClientCredentials("a.test")));
+  open.Greet();
+  open.OpenSequence("r");
+  ASSERT_TRUE(open.SendStep("r", 1));
+  EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+  EXPECT_FALSE(Welcomes(server, next.ClientCredentials("a.test")));
+
+  for (const auto& [from, to] : {std::pair(next.authority_path(), serving.authority_path()),
+                                 std::pair(next.server_key_path(), serving.server_key_path()),
+                                 std::pair(next.server_certificate_path(), serving.server_certificate_path())}) {
+    std::filesystem::rename(from, to);
+  }
+  uint64_t step = 1;
+  const absl::Time patience = absl::Now() + absl::Seconds(15);
+  bool welcomes = false;
+  while (!welcomes && absl::Now() < patience) {
+    ASSERT_TRUE(open.SendStep("r", ++step));
+    ASSERT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+    welcomes = Welcomes(server, next.ClientCredentials("a.test"));
+  }
+  EXPECT_TRUE(welcomes);
+  EXPECT_FALSE(Welcomes(server, serving.ClientCredentials("a.test")));
+  ASSERT_TRUE(open.SendStep("r", ++step));
+  EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+  open.HalfClose();
+  EXPECT_TRUE(open.Finish().ok());
+}
+
 TEST_F(TlsTest, FilesThatAreNoPemAreRefused) {
   const std::string path = TestPath("not.pem");
   WriteFile(path, "not a certificate");
-  const auto credentials = TlsCredentials({certificates_.server_certificate_path(), path, ""});
+  const auto credentials = TlsCredentials({certificates_.server_certificate_path(), path, "", absl::Seconds(30)});
   unlink(path.c_str());
   EXPECT_EQ(std::string(credentials.status().message()), "--tls_key: " + path + " is not a PEM file");
 }

@@ -107,6 +107,23 @@ TEST_F(BatcherTest, ABatchHasAtMostTheDevicesRows) {
   for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
+TEST_F(BatcherTest, ABatchTakesNoLongerThanOthersMayHaveToWait) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1000});
+  for (int batch = 0; batch < 100; ++batch) {
+    const uint32_t rows = batch % 2 == 0 ? 1 : 4;
+    Submit(0, rows);
+    clock_.Advance(rows * absl::Milliseconds(2));
+    device.Finish();
+  }
+  Submit(0, 1);
+  Submit(100, 100);
+  device.Finish();
+  EXPECT_EQ(device.Positions(0), (Positions{100, 101, 102, 103, 104, 105})) << "of 2 ms each";
+  Submit(300, 1, 1);
+  device.Finish();
+  EXPECT_EQ(device.Positions(0).front(), 300u);
+}
+
 TEST_F(BatcherTest, HighestPriorityFirstThenOldest) {
   FakeDevice& device = AddDevice({.max_batch_rows = 3});
   Submit(0, 1);

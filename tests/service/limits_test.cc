@@ -36,6 +36,7 @@ TEST(Limits, EachIsDescribedByItsName) {
       {"max_stream_age", [](Limits& l) { l.max_stream_age = absl::Seconds(7); }, 7000},
       {"max_step_rows", [](Limits& l) { l.max_step_rows = 7; }, 7},
       {"max_queued_rows", [](Limits& l) { l.max_queued_rows = 7; }, 7},
+      {"max_queue_time", [](Limits& l) { l.max_queue_time = absl::Seconds(7); }, 7000},
       {"max_vocabulary", [](Limits& l) { l.max_vocabulary = 7; }, 7},
       {"stream_masks", [](Limits& l) { l.stream_masks = 7; }, 7},
       {"stream_mask_bytes", [](Limits& l) { l.stream_mask_bytes = 7; }, 7},

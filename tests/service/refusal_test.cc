@@ -49,13 +49,17 @@ TEST(Refusal, CodesAreThoseOfTheContract) {
       {5,  // NOT_FOUND
        {Reason::kUnknownSequence, Reason::kUnknownRegion, Reason::kUnknownMask}},
       {8,  // RESOURCE_EXHAUSTED
-       {Reason::kOverloaded}},
+       {Reason::kOverloaded, Reason::kClientLimit}},
       {4,  // DEADLINE_EXCEEDED
        {Reason::kDeadlinePassed}},
       {1,  // CANCELLED
        {Reason::kStepCancelled}},
       {14,  // UNAVAILABLE
        {Reason::kDraining, Reason::kDeviceFailed}},
+      {16,  // UNAUTHENTICATED
+       {Reason::kUnauthenticated}},
+      {7,  // PERMISSION_DENIED
+       {Reason::kPermissionDenied}},
   };
   size_t total = 0;
   for (const auto& [code, reasons] : expected) {

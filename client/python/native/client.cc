@@ -104,7 +104,7 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, uint64_t message_bytes,
-                uint32_t message_rows, const std::string& transport, uint64_t shared_memory_bytes) {
+                uint32_t message_rows, const std::string& transport, uint64_t shared_memory_bytes, std::string token) {
   client::ClientOptions options;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
@@ -121,6 +121,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
     options.tls->private_key = text("private_key");
     options.tls->server_name = text("server_name");
   }
+  options.token = std::move(token);
   options.connect_timeout = absl::Seconds(connect_timeout);
   options.keepalive = absl::Seconds(keepalive);
   options.default_timeout = absl::Seconds(default_timeout);
@@ -290,7 +291,7 @@ void BindClient(nb::module_& module) {
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
            nb::arg("in_process_threads"), nb::arg("message_bytes"), nb::arg("message_rows"), nb::arg("transport"),
-           nb::arg("shared_memory_bytes"))
+           nb::arg("shared_memory_bytes"), nb::arg("token"))
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())

@@ -214,7 +214,7 @@ int Run() {
     return 1;
   }
   const devices::cuda::Hardware& one = (*hardware)[absl::GetFlag(FLAGS_device)];
-  const auto context = Context::Create(*api, one, kernels::cuda::Image());
+  const auto context = Context::Create(*api, one, kernels::cuda::CompiledImages());
   if (!context.ok()) {
     std::cerr << "bench_cuda: " << context.status().message() << "\n";
     return 1;

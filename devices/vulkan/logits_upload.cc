@@ -1,0 +1,112 @@
+// Runs of rows that lie together.
+#include "devices/vulkan/logits_upload.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace sortition::devices::vulkan {
+namespace {
+
+// Fewer bytes are copied sooner than a driver has made sure of their pages.
+constexpr uint64_t kLeastFetch = 128 << 10;
+
+uint64_t BytesOf(const DeviceRow& row) {
+  return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
+}
+
+void CopySegments(const DeviceRow& row, std::byte* to) {
+  size_t left = BytesOf(row);
+  for (const ByteSegment& segment : row.segments) {
+    const size_t part = std::min(segment.size, left);
+    if (part != 0) std::memcpy(to, segment.data, part);
+    to += part;
+    left -= part;
+  }
+  SORTITION_CHECK(left == 0);
+}
+
+// How many rows, from the first, lie in one piece each, one behind the other with less than a page between them, so
+// that every page of the run has a part of a row.
+size_t RunOf(std::span<const DeviceRow> rows, uint64_t page) {
+  const auto is_whole = [](const DeviceRow& row) { return row.segments.size() == 1; };
+  if (!is_whole(rows.front())) return 0;
+  size_t count = 1;
+  for (; count < rows.size() && is_whole(rows[count]); ++count) {
+    const auto end = reinterpret_cast<uintptr_t>(rows[count - 1].segments.front().data) + BytesOf(rows[count - 1]);
+    const auto next = reinterpret_cast<uintptr_t>(rows[count].segments.front().data);
+    if (next < end || next - end >= page) break;
+  }
+  return count;
+}
+
+}  // namespace
+
+absl::Status LogitsUpload::Reserve(Context* context, bool copies, uint64_t bytes) {
+  context_ = context;
+  return buffer_.Reserve(context, Memory::kHost, copies, bytes);
+}
+
+void LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice) {
+  std::vector<VkBufferCopy> places;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const uint64_t at = uint64_t{16} * slice.inputs()[row].logits;
+    places.push_back({at, at, BytesOf(rows[row])});
+  }
+  const uint64_t page = context_->hardware().host_import_alignment;
+  for (size_t row = 0; row < rows.size();) {
+    size_t run = buffer_.is_copied() && page != 0 ? RunOf(rows.subspan(row), page) : 0;
+    if (run != 0 && FetchRun(rows.subspan(row, run), &places[row])) {
+      row += run;
+      continue;
+    }
+    for (run = std::max<size_t>(run, 1); run > 0; --run, ++row) {
+      CopySegments(rows[row], buffer_.on_host<std::byte>() + places[row].srcOffset);
+      if (buffer_.is_copied()) staged_.push_back(places[row]);
+    }
+  }
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    const std::span<const std::byte> draft = slice.DenseDraftOf(row);
+    if (!draft.empty()) Stage(draft, uint64_t{16} * slice.inputs()[row].draft);
+  }
+}
+
+void LogitsUpload::Stage(std::span<const std::byte> bytes, uint64_t at) {
+  std::memcpy(buffer_.on_host<std::byte>() + at, bytes.data(), bytes.size());
+  if (buffer_.is_copied()) staged_.push_back({at, at, bytes.size()});
+}
+
+bool LogitsUpload::FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy* places) {
+  const std::byte* const begin = rows.front().segments.front().data;
+  const std::byte* const end = rows.back().segments.front().data + BytesOf(rows.back());
+  if (uint64_t(end - begin) < kLeastFetch) return false;
+  auto import = HostImport::Make(context_, {begin, end});
+  // Some drivers take only some kinds of memory; nobody can tell which but by trying.
+  if (!import.ok()) return false;
+  Fetch& fetch = fetched_.emplace_back();
+  fetch.from = *std::move(import);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    fetch.rows.push_back(
+        {fetch.from->OffsetOf(rows[row].segments.front().data), places[row].dstOffset, places[row].size});
+  }
+  return true;
+}
+
+void LogitsUpload::Record(const Api& api, VkCommandBuffer commands) const {
+  if (!staged_.empty()) {
+    api.CmdCopyBuffer(commands, buffer_.on_host_handle(), buffer_.on_device(), uint32_t(staged_.size()),
+                      staged_.data());
+  }
+  for (const Fetch& fetch : fetched_) {
+    api.CmdCopyBuffer(commands, fetch.from->handle(), buffer_.on_device(), uint32_t(fetch.rows.size()),
+                      fetch.rows.data());
+  }
+}
+
+void LogitsUpload::Release() {
+  staged_.clear();
+  fetched_.clear();
+}
+
+}  // namespace sortition::devices::vulkan

@@ -1,0 +1,50 @@
+// The way of a batch's logits into the device's memory, with as few copies as the hardware allows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "devices/device.h"
+#include "devices/vulkan/buffer.h"
+#include "devices/vulkan/host_import.h"
+#include "kernels/vulkan/slice.h"
+
+namespace sortition::devices::vulkan {
+
+// Where the host can map the device's memory, the processor writes there. Elsewhere the device fetches the rows itself
+// from where they lie, if its driver offers that and they lie together; the others go through memory of the host's that
+// is made for that. Each byte of a row is read once in any case. Not thread-safe.
+class LogitsUpload {
+ public:
+  // `copies`: as if the host could not map the device's memory.
+  absl::Status Reserve(Context* context, bool copies, uint64_t bytes);
+
+  // Takes the rows of a slice, and their drafters' probabilities, which stay as they are until Release.
+  void Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
+  // Records what is left to copy.
+  void Record(const Api& api, VkCommandBuffer commands) const;
+  // The device is done with the rows.
+  void Release();
+
+  VkBuffer on_device() const { return buffer_.on_device(); }
+  uint64_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  struct Fetch {
+    std::unique_ptr<HostImport> from;
+    std::vector<VkBufferCopy> rows;
+  };
+  void Stage(std::span<const std::byte> bytes, uint64_t at);
+  bool FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy* places);
+
+  Context* context_ = nullptr;
+  SharedBuffer buffer_;
+  std::vector<VkBufferCopy> staged_;  // rows in the buffer's half that the host maps
+  std::vector<Fetch> fetched_;
+};
+
+}  // namespace sortition::devices::vulkan

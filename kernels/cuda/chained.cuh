@@ -1,0 +1,94 @@
+// A row that asks for more than the first kernel has: its stages, its token, and all that is wanted beside it.
+#pragma once
+
+#include "kernels/cuda/answer.cuh"
+#include "kernels/cuda/describe.cuh"
+#include "kernels/cuda/places.cuh"
+#include "kernels/cuda/race.cuh"
+#include "kernels/cuda/stages.cuh"
+#include "kernels/cuda/verify.cuh"
+
+namespace sortition::kernels::cuda {
+
+__device__ __noinline__ void WriteKept(const Chain& chain) {
+  Shared& shared = chain.row.shared;
+  TokenBits* const kept = shared.input.chained->kept;
+  if (Thread() == 0) shared.written = 0;
+  __syncthreads();
+  VisitKept(chain, [&](u64 rank) {
+    kept[atomicAdd(&shared.written, 1u)] = {TokenOfRank(rank), ShownBits(KeyOfRank(rank), chain.shape)};
+  });
+}
+
+__device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, const Sums& sums) {
+  const Row& row = chain.row;
+  const RowInput& input = row.shared.input;
+  const ChainedInput& ask = *input.chained;
+  if (Thread() == 0) row.output.kept = sums.count;
+  if (ask.kept != nullptr) WriteKept(chain);
+  if (!row.Has(kFlagProcessed)) return;
+  const Place chosen = FindPlaces(row, chain.view, &chain, token, ask.processed_places);
+  u32 top = min(chain.listed, input.processed_top_count);
+  if (chain.listed == 0) top = ListTop(row, chain.view, input.processed_top_count, chain.last);
+  const auto shown = [&](u32 key) { return ShownBits(key, chain.shape); };
+  // Of adaptive-p, as likely as a token can be.
+  const u32 max_bits = chain.shape.is_adapted ? 0 : shown(chain.max_key);
+  WriteDistribution(row.shared, {max_bits, sums.weights, chosen.bits, chosen.rank, LastTemperature(chain)}, top, shown,
+                    input.processed_top, &row.output.processed);
+}
+
+// The raw distribution; the second kernel has left its sum.
+__device__ __noinline__ void DescribeRawOfChained(const Row& row, u32 token, u64 sum) {
+  const RowInput& input = row.shared.input;
+  const View view = OpenView(row, true);
+  const Place chosen = FindPlaces(row, view, nullptr, token, input.chained->raw_places);
+  const u32 top = ListTop(row, view, input.raw_top_count, kLastLive);
+  WriteDistribution(row.shared, {KeyBits(row.state.raw_max_key), sum, chosen.bits, chosen.rank, 1.0}, top, KeyBits,
+                    input.raw_top, &row.output.raw);
+}
+
+__device__ inline bool NeedsSums(const Row& row, const ChainedInput& ask) {
+  return row.Has(kFlagProcessed) || ask.kept != nullptr || ask.sums_entropy || ask.task == RowTask::kVerify ||
+         KeepsState(ask);
+}
+
+// The row's token; `sums` are needed of a row that verifies one.
+__device__ inline u32 TokenOf(const Chain& chain, const Sums& sums, bool* accepted) {
+  const RowInput& input = chain.row.shared.input;
+  switch (input.chained->task) {
+    case RowTask::kScore:
+      return input.chained->given;
+    case RowTask::kVerify:
+      return VerifiedToken(chain, sums.weights, accepted);
+    default:
+      return TokenOfRank(DrawKept(chain, ByDistance<Shape>{chain.shape}, KeyOfDraw(input)));
+  }
+}
+
+__device__ __noinline__ void SampleChained(const Row& row, const BatchView& batch) {
+  const ChainedInput& ask = *row.shared.input.chained;
+  const u64 raw_sum = row.state.raw_sum;
+  __syncthreads();
+  if (Thread() == 0) row.state.raw_sum = 0;
+  if (FailsByDraft(row, batch)) return;
+  const u32 max_key = row.state.max_key;
+  const u64 before = ask.sampler_state_at != nullptr ? *ask.sampler_state_at : ask.sampler_state;
+  Chain chain = {row, OpenOwnView(row), max_key, kLastLive, 0, PlainShape(KeyBits(max_key)), 0, before};
+  RunStages(chain);
+
+  Sums sums = {0, 0, 0};
+  if (NeedsSums(row, ask)) sums = SumKept(chain, ask.sums_entropy ? With::kSurplus : With::kNothing);
+  bool accepted = false;
+  const u32 token = TokenOf(chain, sums, &accepted);
+  Answer(row, batch, token);
+  const u64 state = NextState(chain, token, sums.weights);
+  if (Thread() == 0) {
+    *ask.output = {state, {sums.weights, sums.others}, chain.temperature, accepted};
+    if (ask.sampler_state_at != nullptr) *ask.sampler_state_at = state;
+  }
+  DescribeChained(chain, token, sums);
+  if (row.Has(kFlagRaw)) DescribeRawOfChained(row, token, raw_sum);
+  AnswerLogprob(row, batch);
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,186 @@
+// What a chain has left of a row: a run of the law's order, as a list on chip once it is short.
+//
+// Every thread of the block has the same Chain and calls these functions at the same place.
+#pragma once
+
+#include "kernels/cuda/filter.cuh"
+
+namespace sortition::kernels::cuda {
+
+struct Chain {
+  const Row& row;
+  View view;    // of the changed row; tokens that come before the first kept one do not show
+  u32 max_key;  // the first kept token's
+  u64 last;     // rank of the last kept token, or one after it and before every token that is not kept
+  u32 listed;   // so many, in order, in the list; 0: not listed. Then the list alone says what is kept.
+  Shape shape;
+  u32 temperature;  // Q8.24, of dynamic temperature
+  u64 state;        // of the sampler that goes on from step to step
+};
+
+// The largest keys of groups, which a chain may change: the raw row keeps its own.
+__device__ inline u32* OwnMaxima(const Row& row) {
+  if (row.groups <= kSharedGroups) return row.shared.maxima;
+  return row.scratch + (row.IsVisibleInPart() ? row.layout.maxima : row.layout.raw_maxima);
+}
+
+__device__ inline View OpenOwnView(const Row& row) {
+  View view = OpenView(row, false);
+  u32* const own = OwnMaxima(row);
+  if (own == view.maxima) return view;
+  for (u32 i = Thread(); i < row.groups; i += kThreads) own[i] = view.maxima[i];
+  __syncthreads();
+  view.maxima = own;
+  return view;
+}
+
+// Calls visit(rank) for every kept token.
+template <typename Visit>
+__device__ void VisitKept(const Chain& chain, Visit visit) {
+  if (chain.listed == 0) return VisitFrom(chain.row, chain.view, chain.last, visit);
+  for (u32 i = Thread(); i < chain.listed; i += kThreads) visit(chain.row.shared.list[i]);
+}
+
+// Where in the sorted list the first rank stands that is at most `rank`; `count` if there is none.
+__device__ inline u32 FirstAtMost(const u64* list, u32 count, u64 rank) {
+  u32 low = 0;
+  u32 high = count;
+  while (low < high) {
+    const u32 middle = low + (high - low) / 2;
+    if (list[middle] > rank) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// `rank` as the view has it; of a key that is not 0.
+__device__ inline bool IsKept(const Chain& chain, u64 rank) {
+  if (chain.listed == 0) return rank >= chain.last;
+  const u32 at = FirstAtMost(chain.row.shared.list, chain.listed, rank);
+  return at < chain.listed && chain.row.shared.list[at] == rank;
+}
+
+__device__ inline void Rescale(Chain& chain) { chain.shape.scale = ScaleFrom(KeyBits(chain.max_key), chain.shape); }
+
+// Lists what is kept, if that is few enough.
+__device__ __noinline__ void ListIfShort(Chain& chain) {
+  const Row& row = chain.row;
+  // As many groups have as many tokens, one each.
+  u32 reaching = 0;
+  for (u32 i = Thread(); i < row.groups; i += kThreads) reaching += chain.view.maxima[i] >= KeyOfRank(chain.last);
+  if (CountOfAll(row.shared, reaching) > kMostListed) return;
+  const u32 count = Collect(row, chain.view, chain.last);
+  if (count > kMostListed) return;
+  SortList(row.shared, count);
+  chain.listed = count;
+}
+
+// Drops the tokens after `last`; the first kept token stays.
+__device__ inline void KeepNotAfter(Chain& chain, u64 last) {
+  chain.last = max(chain.last, last);
+  if (chain.listed == 0) return ListIfShort(chain);
+  chain.listed = FirstAtMost(chain.row.shared.list, chain.listed, last - 1);
+}
+
+__device__ inline void KeepFrom(Chain& chain, u32 floor) { KeepNotAfter(chain, RankOf(floor, kNone)); }
+
+// Drops the tokens of a larger distance, and dead ones.
+__device__ inline void KeepWithin(Chain& chain, u32 bound) {
+  KeepFrom(chain, FirstKeyWithin(bound, chain.max_key, chain.shape));
+}
+
+__device__ __noinline__ void KeepFirst(Chain& chain, u32 count) {
+  const Row& row = chain.row;
+  if (chain.listed != 0) {
+    chain.listed = min(chain.listed, count);
+  } else if (count <= kMostListed) {
+    chain.listed = SelectFirst(row, chain.view, count, chain.last);
+  } else if (CountFrom(row, chain.view, chain.last) > count) {
+    chain.last = EndOfFirst(row, chain.view, count, chain.last);
+  }
+}
+
+__device__ inline void KeepOf(Chain& chain, const Kept& kept) {
+  if (kept.listed == 0) return KeepNotAfter(chain, kept.last);
+  chain.listed = kept.listed;
+}
+
+// The bitmap of what shows, the row's own, so that tokens can be hidden.
+__device__ inline u32* OwnVisible(Chain& chain) {
+  const Row& row = chain.row;
+  u32* const own = row.visible_words();
+  if (chain.view.visible == own) return own;
+  for (u32 i = Thread(); i < (row.shared.input.vocabulary + 31) / 32; i += kThreads) {
+    own[i] = chain.view.visible == nullptr ? 0xffffffffu : chain.view.visible[i];
+  }
+  __syncthreads();
+  chain.view.visible = own;
+  return own;
+}
+
+// Drops the kept tokens whose rank is at least `limit`, not all there are.
+__device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
+  const Row& row = chain.row;
+  Shared& shared = row.shared;
+  if (chain.listed != 0) {
+    const u32 dropped = FirstAtMost(shared.list, chain.listed, limit - 1);
+    chain.listed -= dropped;
+    for (u32 base = 0; base < chain.listed; base += kThreads) {
+      const u32 i = base + Thread();
+      const u64 rank = i < chain.listed ? shared.list[i + dropped] : 0;
+      __syncthreads();
+      if (i < chain.listed) shared.list[i] = rank;
+      __syncthreads();
+    }
+    chain.max_key = KeyOfRank(shared.list[0]);
+    return Rescale(chain);
+  }
+  u32* const visible = OwnVisible(chain);
+  u32* const maxima = OwnMaxima(row);
+  u16* const list = row.group_list();
+  const u32 count = ListGroups(row, list, [&](u32 group) { return maxima[group] >= KeyOfRank(limit); });
+  for (u32 i = Thread(); i < count; i += kThreads) maxima[list[i]] = 0;
+  __syncthreads();
+  VisitGroups(row, chain.view, list, count, [&](u32 key, u32 token) {
+    if (RankOf(key, token) >= limit) {
+      atomicAnd(&visible[token / 32], ~(1u << (token % 32)));
+    } else {
+      atomicMax(&maxima[token / kGroupSize], key);
+    }
+  });
+  for (u32 i = Thread(); i < chain.view.patch_count; i += kThreads) {
+    if (RankOf(row.patch_keys()[i], shared.input.patches[i].token) >= limit) row.patch_keys()[i] = 0;
+  }
+  __syncthreads();
+  chain.max_key = LargestKey(row, chain.view);
+  Rescale(chain);
+}
+
+// What kept tokens' weights are summed up with.
+enum class With { kNothing, kMoment, kSquare, kSurplus };
+
+struct Sums {
+  u64 weights;
+  u64 others;
+  u32 count;
+};
+
+__device__ __noinline__ Sums SumKept(const Chain& chain, With with) {
+  Sums sums = {0, 0, 0};
+  VisitKept(chain, [&](u64 rank) {
+    const u32 t = DistanceOf(KeyOfRank(rank), chain.shape);
+    const u64 weight = Weight(t);
+    sums.weights += weight;
+    ++sums.count;
+    if (with == With::kMoment) sums.others += Moment(t);
+    if (with == With::kSquare) sums.others += SquaredWeight(t);
+    if (with == With::kSurplus) sums.others += Surplus(weight, t);
+  });
+  Shared& shared = chain.row.shared;
+  return {SumOfAll(shared, sums.weights), SumOfAll(shared, sums.others), CountOfAll(shared, sums.count)};
+}
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,90 @@
+// The test of a drafted token, and the draw in its place (kernels/law/SPECULATION.md).
+#pragma once
+
+#include "kernels/cuda/answer.cuh"
+#include "kernels/cuda/places.cuh"
+#include "kernels/cuda/race.cuh"
+
+namespace sortition::kernels::cuda {
+
+// f32 bits of the probability with which the drafter yields `token`.
+__device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
+  const DraftInput& draft = ask.draft;
+  if (draft.form == DraftDistribution::Form::kCertain) return token == ask.given ? 0x3f800000u : 0;
+  if (draft.form == DraftDistribution::Form::kDense) return BitsAt(draft.dense, draft.dtype, token);
+  u32 low = 0;
+  u32 high = draft.sparse_count;
+  while (low < high) {
+    const u32 middle = low + (high - low) / 2;
+    if (draft.sparse_tokens[middle] < token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < draft.sparse_count && draft.sparse_tokens[low] == token ? draft.sparse_bits[low] : 0;
+}
+
+// Fails the row if its drafter's probabilities are none, or cannot have yielded the draft.
+__device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch) {
+  const RowInput& input = row.shared.input;
+  const ChainedInput& ask = *input.chained;
+  if (ask.task != RowTask::kVerify || ask.draft.form != DraftDistribution::Form::kDense) return false;
+  u32 lowest = kNone;
+  u64 units = 0;
+  for (u32 token = Thread(); token < input.vocabulary; token += kThreads) {
+    const u32 q = DraftBits(ask, token);
+    if (!IsProbability(q)) lowest = min(lowest, token);
+    units += ProbabilityUnits(q);
+  }
+  lowest = ~MaxOfAll(row.shared, ~lowest);
+  units = SumOfAll(row.shared, units);
+  if (lowest != kNone) {
+    Fail(row, batch, RowError::kDraftNoProbability, lowest);
+  } else if (!IsWhole(units)) {
+    Fail(row, batch, RowError::kDraftSum, 0);
+  } else if ((DraftBits(ask, ask.given) & 0x7fffffffu) == 0) {
+    Fail(row, batch, RowError::kDraftImpossible, ask.given);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The draw among what the drafter leaves of the kept tokens' weights, whose sum is `sum`; or among all of these.
+struct ByResidual {
+  const Shape shape;
+  const ChainedInput& ask;
+  u64 sum;
+  bool leaves_all;
+  static constexpr bool kIsInline = false;
+
+  __device__ i64 Handicap(u64 rank) const {
+    u64 weight = WeightOf(KeyOfRank(rank), shape);
+    if (!leaves_all) weight = Residual(weight, DraftWeight(DraftBits(ask, TokenOfRank(rank)), sum));
+    return HandicapOf(weight);
+  }
+  __device__ i64 Least(u32 key) const { return HandicapOf(LargestWeight(key, shape)); }
+
+ private:
+  __device__ static i64 HandicapOf(u64 weight) { return weight == 0 ? kNever : i64(ResidualRaceKey(weight, 0)); }
+};
+
+// The token of a row that verifies a draft; `sum` of the kept tokens' weights.
+__device__ __noinline__ u32 VerifiedToken(const Chain& chain, u64 sum, bool* accepted) {
+  const Row& row = chain.row;
+  const ChainedInput& ask = *row.shared.input.chained;
+  const DrawKey key = KeyOfDraw(row.shared.input);
+  const PhiloxWords words = NoiseWords(0, kVerifyTag, key);
+  const u32 draft = KeyIn(row, chain.view, ask.given);
+  const u64 draft_weight = DraftWeight(DraftBits(ask, ask.given), sum);
+  *accepted = draft != 0 && IsKept(chain, RankOf(draft, ask.given)) &&
+              Accepts(WordOf(words, 1), WeightOf(draft, chain.shape), draft_weight);
+  if (*accepted) return ask.given;
+  const DrawKey residual = ResidualKey(words, key);
+  u64 winner = DrawKept(chain, ByResidual{chain.shape, ask, sum, false}, residual);
+  if (winner == 0) winner = DrawKept(chain, ByResidual{chain.shape, ask, sum, true}, residual);
+  return TokenOfRank(winner);
+}
+
+}  // namespace sortition::kernels::cuda

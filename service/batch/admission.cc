@@ -1,0 +1,60 @@
+// Bounds on the queue, in rows and in time.
+#include "service/batch/admission.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sortition::service {
+namespace {
+
+// Who comes back sooner is refused again, most likely.
+constexpr absl::Duration kLeastAdvice = absl::Milliseconds(5);
+
+// Of `free` rows.
+uint64_t MostOf(uint64_t free) { return free - free / 9; }
+
+Refusal NoRoom(std::string limit, std::string message, absl::Duration advice) {
+  return {Reason::kOverloaded, "step", std::move(limit), std::move(message), std::max(advice, kLeastAdvice)};
+}
+
+std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, const Client& client, uint64_t count) {
+  const RowQueue::ClientRows own = queue.RowsOf(client);
+  const uint64_t others = queue.rows() - own.name_space;
+  const uint64_t siblings = own.name_space - own.stream;
+  const uint64_t most = limits.max_queued_rows;
+  if (queue.rows() + count <= most) {
+    const uint64_t most_of_name_space = MostOf(most - others);
+    if (own.name_space == 0) return std::nullopt;
+    if (own.name_space + count <= most_of_name_space) {
+      if (own.stream == 0 || own.stream + count <= MostOf(most_of_name_space - siblings)) return std::nullopt;
+    }
+  }
+  return NoRoom(absl::StrCat("max_queued_rows ", most),
+                absl::StrCat(queue.rows(), " rows are waiting for a device, ", own.stream, " of them this stream's"),
+                absl::Milliseconds(20));
+}
+
+}  // namespace
+
+std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const Router& router,
+                                      const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now) {
+  if (queue.rows() == 0 && rows.size() <= limits.max_queued_rows) return std::nullopt;
+  if (auto refusal = WhyNoRows(limits, queue, step.client, rows.size())) return refusal;
+  // All rows of a step wait for about the same.
+  const RowQueue::Ahead ahead = queue.AheadOf(rows.front().row, step.client, step.priority);
+  if (ahead.share == 0) return std::nullopt;
+  const absl::Duration wait = absl::Seconds(ahead.share * router.SecondsToDrain(ahead.all, now));
+  const bool by_limit = limits.max_queue_time != absl::ZeroDuration() && wait > limits.max_queue_time;
+  // What is late already is answered as such.
+  const bool by_deadline = step.deadline > now && wait > step.deadline - now;
+  if (!by_limit && !by_deadline) return std::nullopt;
+  const auto milliseconds = [](absl::Duration time) { return absl::StrCat(absl::ToInt64Milliseconds(time), " ms"); };
+  return NoRoom(by_limit ? absl::StrCat("max_queue_time ", milliseconds(limits.max_queue_time)) : "step.timeout",
+                absl::StrCat("its rows would wait about ", milliseconds(wait), " for a device"),
+                std::min(wait, by_limit ? limits.max_queue_time : absl::InfiniteDuration()) / 2);
+}
+
+}  // namespace sortition::service

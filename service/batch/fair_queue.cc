@@ -1,0 +1,125 @@
+// Two levels of turns over the streams' own queues.
+#include "service/batch/fair_queue.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr uint64_t kRowWork = 32 << 10;
+
+void Count(Backlog* backlog, uint64_t work) {
+  ++backlog->rows;
+  backlog->work += work;
+}
+
+void Uncount(Backlog* backlog, uint64_t work) {
+  --backlog->rows;
+  backlog->work -= work;
+}
+
+}  // namespace
+
+uint64_t WorkOf(const devices::DeviceRow& row) { return kRowWork + BytesOf(row); }
+
+void FairQueue::Add(WaitingRow row) {
+  const uint64_t work = WorkOf(row.row.row);
+  Count(&all_, work);
+  if (row.attempts > 0) {
+    const auto place = std::upper_bound(again_.begin(), again_.end(), row.number,
+                                        [](uint64_t number, const WaitingRow& other) { return number < other.number; });
+    again_.insert(place, std::move(row));
+    return;
+  }
+  const bool alone = name_spaces_.empty() && (alone_.empty() || IsAlone(row.client));
+  if (!alone && !alone_.empty()) BeginTurns();
+  Stream* stream = &alone_;
+  if (alone) {
+    alone_client_ = row.client;
+  } else {
+    NameSpace& name_space = name_spaces_.Join(row.client.name_space);
+    Count(&name_space.backlog, work);
+    stream = &name_space.streams.Join(row.client.stream);
+  }
+  Count(&stream->backlog, work);
+  SORTITION_CHECK(stream->rows.empty() || stream->rows.back().number < row.number);
+  stream->rows.push_back(std::move(row));
+}
+
+void FairQueue::BeginTurns() {
+  NameSpace& name_space = name_spaces_.Join(alone_client_.name_space);
+  name_space.backlog = alone_.backlog;
+  name_space.streams.Join(alone_client_.stream) = std::exchange(alone_, {});
+}
+
+const WaitingRow& FairQueue::front() const {
+  if (!again_.empty()) return again_.front();
+  return alone_.empty() ? name_spaces_.front().streams.front().rows.front() : alone_.rows.front();
+}
+
+WaitingRow FairQueue::Take() {
+  if (!again_.empty()) {
+    WaitingRow row = std::move(again_.front());
+    again_.pop_front();
+    Uncount(&all_, WorkOf(row.row.row));
+    return row;
+  }
+  if (!alone_.empty()) {
+    WaitingRow row = std::move(alone_.rows.front());
+    alone_.rows.pop_front();
+    for (Backlog* backlog : {&all_, &alone_.backlog}) Uncount(backlog, WorkOf(row.row.row));
+    return row;
+  }
+  NameSpace& name_space = name_spaces_.front();
+  Stream& stream = name_space.streams.front();
+  WaitingRow row = std::move(stream.rows.front());
+  stream.rows.pop_front();
+  const uint64_t work = WorkOf(row.row.row);
+  for (Backlog* backlog : {&all_, &name_space.backlog, &stream.backlog}) Uncount(backlog, work);
+  name_space.streams.Charge(work);
+  name_spaces_.Charge(work);
+  return row;
+}
+
+void FairQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
+  const auto erase = [&](std::deque<WaitingRow>* rows, std::initializer_list<Backlog*> backlogs) {
+    std::erase_if(*rows, [&](WaitingRow& row) {
+      const uint64_t work = WorkOf(row.row.row);
+      if (!is_out(row)) return false;
+      for (Backlog* backlog : backlogs) Uncount(backlog, work);
+      return true;
+    });
+  };
+  erase(&again_, {&all_});
+  erase(&alone_.rows, {&all_, &alone_.backlog});
+  name_spaces_.ForEach([&](NameSpace& name_space) {
+    name_space.streams.ForEach([&](Stream& stream) {
+      erase(&stream.rows, {&all_, &name_space.backlog, &stream.backlog});
+    });
+  });
+}
+
+Standing FairQueue::StandingOf(const Client& client) const {
+  Standing standing;
+  standing.all = all_;
+  if (!alone_.empty()) {
+    if (client.name_space == alone_client_.name_space) standing.name_space = alone_.backlog;
+    if (IsAlone(client)) standing.stream = alone_.backlog;
+    return standing;
+  }
+  const NameSpace* const name_space = name_spaces_.Find(client.name_space);
+  if (name_space == nullptr) return standing;
+  standing.name_spaces = name_spaces_.sharers();
+  standing.name_space = name_space->backlog;
+  const Stream* const stream = name_space->streams.Find(client.stream);
+  if (stream == nullptr) return standing;
+  standing.streams = name_space->streams.sharers();
+  standing.stream = stream->backlog;
+  return standing;
+}
+
+}  // namespace sortition::service

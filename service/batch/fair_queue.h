@@ -1,0 +1,78 @@
+// Rows of one kind and priority, in an order that gives each client its share.
+//
+// Namespaces share devices equally, and the streams of a namespace share what it gets. Shares are of work, a row's
+// bytes and something for the row itself, so that neither many small rows nor few large ones get more. Within a stream
+// the oldest row goes first. Rows that come back because a device failed them go before all others, and cost nothing
+// again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "service/batch/turns.h"
+#include "service/batch/waiting_row.h"
+
+namespace sortition::service {
+
+// What waits.
+struct Backlog {
+  uint32_t rows = 0;
+  uint64_t work = 0;
+};
+
+// What of it concerns a client.
+struct Standing {
+  Backlog all;
+  Backlog name_space;
+  Backlog stream;
+  double name_spaces = 1;  // that share the work, and ...
+  double streams = 1;      // ... streams that share its namespace's; by what has been done of late
+
+  // So much will be done before a row that the client adds now, if others go on as they have.
+  double WorkAhead() const { return name_spaces * streams * double(stream.work); }
+};
+
+// Of a row, in bytes: as long as a CPU core needs for the row beside its bytes, it could have read this many.
+uint64_t WorkOf(const devices::DeviceRow& row);
+
+// Not thread-safe. Add and Take cost O(log clients).
+class FairQueue {
+ public:
+  // Rows of a stream come in the order of their numbers, but for those that have been tried before.
+  void Add(WaitingRow row);
+  bool empty() const { return all_.rows == 0; }
+  uint32_t rows() const { return all_.rows; }
+  const WaitingRow& front() const;
+  WaitingRow Take();
+  // Takes out the rows of which `is_out` says so; it may move from them.
+  void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
+
+  Standing StandingOf(const Client& client) const;
+
+ private:
+  struct Stream {
+    Backlog backlog;
+    std::deque<WaitingRow> rows;
+    bool empty() const { return rows.empty(); }
+  };
+  struct NameSpace {
+    Backlog backlog;
+    Turns<Stream> streams;
+    bool empty() const { return backlog.rows == 0; }
+  };
+
+  bool IsAlone(const Client& client) const {
+    return client.name_space == alone_client_.name_space && client.stream == alone_client_.stream;
+  }
+  // A second stream has come.
+  void BeginTurns();
+
+  Backlog all_;
+  Stream alone_;  // a stream without others takes no turns; empty while name_spaces_ is not
+  Client alone_client_;
+  Turns<NameSpace> name_spaces_;
+  std::deque<WaitingRow> again_;  // by number
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,41 @@
+// A row between its submission and its device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "devices/device.h"
+#include "service/route/router.h"
+
+namespace sortition::service {
+
+class PendingStep;
+
+// Among whom devices are shared out: namespaces, and within each of them its streams. Numbers that tell them apart;
+// where two should have the same, they share one share.
+struct Client {
+  uint64_t name_space = 0;
+  uint64_t stream = 0;
+};
+
+struct QueuedRow {
+  uint32_t index = 0;
+  std::string sequence;    // its request id
+  devices::DeviceRow row;  // all it refers to stays alive as long as its step does
+};
+
+struct WaitingRow {
+  std::shared_ptr<PendingStep> step;
+  QueuedRow row;
+  Client client = {};
+  int32_t priority = 0;
+  uint64_t number = 0;                         // in the order of arrival
+  uint32_t attempts = 0;                       // that failed
+  std::shared_ptr<const void> copy = nullptr;  // of the row's bytes, if it refers to one
+};
+
+uint64_t BytesOf(const devices::DeviceRow& row);
+Router::Needs NeedsOf(const devices::DeviceRow& row);
+
+}  // namespace sortition::service

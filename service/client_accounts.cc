@@ -1,0 +1,162 @@
+// Quotas and rates of clients.
+#include "service/client_accounts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+Refusal Beyond(std::string field, const char* limit, uint64_t most, absl::Duration retry_after) {
+  return {Reason::kClientLimit, std::move(field), absl::StrCat(limit, " ", most), "one client may have no more",
+          retry_after};
+}
+
+}  // namespace
+
+void ClientAccount::Allowance::Refill(absl::Time now) {
+  const double most = static_cast<double>(rate);
+  left = at == absl::InfinitePast() ? most : std::min(most, left + absl::ToDoubleSeconds(now - at) * most);
+  at = now;
+}
+
+absl::Duration ClientAccount::Allowance::UntilPositive() const {
+  // Rounded up, so that whoever comes then is served.
+  return absl::Seconds(-left / static_cast<double>(rate)) + absl::Milliseconds(1);
+}
+
+ClientAccount::ClientAccount(std::string identity, const Limits& limits, const Clock* clock)
+    : identity_(std::move(identity)), limits_(limits), clock_(*clock) {
+  rows_.rate = limits.client_rows_per_second;
+  bytes_.rate = limits.client_bytes_per_second;
+}
+
+std::optional<Refusal> ClientAccount::TakeStream() {
+  absl::MutexLock lock(&mutex_);
+  const uint32_t most = limits_.client_streams;
+  if (most != 0 && use_.streams >= most) return Beyond("stream", "client_streams", most, kRetryAfter);
+  ++use_.streams;
+  return std::nullopt;
+}
+
+void ClientAccount::GiveBackStream() {
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(use_.streams > 0);
+  --use_.streams;
+}
+
+std::optional<Refusal> ClientAccount::TakeRegion(uint64_t bytes, const std::string& field) {
+  absl::MutexLock lock(&mutex_);
+  if (const uint32_t most = limits_.client_regions; most != 0 && use_.regions >= most) {
+    return Beyond(field, "client_regions", most, kRetryAfter);
+  }
+  if (const uint64_t most = limits_.client_memory_bytes;
+      most != 0 && (bytes > most || use_.memory_bytes > most - bytes)) {
+    return Beyond(field, "client_memory_bytes", most, kRetryAfter);
+  }
+  ++use_.regions;
+  use_.memory_bytes += bytes;
+  return std::nullopt;
+}
+
+void ClientAccount::GiveBackRegion(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(use_.regions > 0 && use_.memory_bytes >= bytes);
+  --use_.regions;
+  use_.memory_bytes -= bytes;
+}
+
+std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, const char* field) {
+  if (limits_.client_rows_per_second == 0 && limits_.client_bytes_per_second == 0) return std::nullopt;
+  const absl::Time now = clock_.Now();
+  absl::MutexLock lock(&mutex_);
+  for (Allowance* allowance : {&rows_, &bytes_}) {
+    if (allowance->rate == 0) continue;
+    allowance->Refill(now);
+    if (allowance->left > 0) continue;
+    return Beyond(field, allowance == &rows_ ? "client_rows_per_second" : "client_bytes_per_second", allowance->rate,
+                  allowance->UntilPositive());
+  }
+  rows_.left -= rows;
+  bytes_.left -= static_cast<double>(bytes);
+  return std::nullopt;
+}
+
+ClientAccount::Use ClientAccount::use() const {
+  absl::MutexLock lock(&mutex_);
+  return use_;
+}
+
+bool ClientAccount::settled() const {
+  const absl::Time now = clock_.Now();
+  absl::MutexLock lock(&mutex_);
+  for (Allowance* allowance : {&rows_, &bytes_}) {
+    if (allowance->rate == 0) continue;
+    allowance->Refill(now);
+    if (allowance->left < static_cast<double>(allowance->rate)) return false;
+  }
+  return true;
+}
+
+ClientStream& ClientStream::operator=(ClientStream&& other) noexcept {
+  std::swap(account_, other.account_);
+  return *this;
+}
+
+ClientStream::~ClientStream() {
+  if (account_ != nullptr) account_->GiveBackStream();
+}
+
+ClientAccounts::ClientAccounts(const Limits& limits, const Clock* clock) : limits_(limits), clock_(*clock) {}
+
+std::shared_ptr<ClientAccount> ClientAccounts::FindOrAdd(const std::string& identity) {
+  std::shared_ptr<ClientAccount>& account = accounts_[identity];
+  if (account == nullptr) account = std::make_shared<ClientAccount>(identity, limits_, &clock_);
+  return account;
+}
+
+std::variant<std::shared_ptr<ClientAccount>, Refusal> ClientAccounts::Enter(const std::string& identity) {
+  absl::MutexLock lock(&mutex_);
+  if (!accounts_.contains(identity) && accounts_.size() >= limits_.max_clients) {
+    // Nobody can come to hold an account meanwhile but by this table.
+    absl::erase_if(accounts_,
+                   [](const auto& entry) { return entry.second.use_count() == 1 && entry.second->settled(); });
+    if (accounts_.size() >= limits_.max_clients) {
+      return Refusal{Reason::kOverloaded, "identity", absl::StrCat("max_clients ", limits_.max_clients),
+                     "as many clients are connected as there may be", kRetryAfter};
+    }
+  }
+  return FindOrAdd(identity);
+}
+
+std::variant<ClientStream, Refusal> ClientAccounts::OpenStream(const std::string& identity) {
+  auto entered = Enter(identity);
+  if (auto* refusal = std::get_if<Refusal>(&entered)) return std::move(*refusal);
+  auto& account = std::get<std::shared_ptr<ClientAccount>>(entered);
+  if (auto refusal = account->TakeStream()) return *std::move(refusal);
+  return ClientStream(std::move(account));
+}
+
+std::shared_ptr<ClientAccount> ClientAccounts::Of(const std::string& identity) {
+  absl::MutexLock lock(&mutex_);
+  return FindOrAdd(identity);
+}
+
+std::vector<std::shared_ptr<const ClientAccount>> ClientAccounts::all() const {
+  std::vector<std::shared_ptr<const ClientAccount>> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [identity, account] : accounts_) {
+      if (account.use_count() > 1) all.push_back(account);
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a->identity() < b->identity(); });
+  return all;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,34 @@
+// What streams under load sample, and what must come of it: rows without history, so that any may be left out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sortition/v1/sampling.pb.h"
+#include "tests/bench/cpu/logits.h"
+
+namespace sortition::testing {
+
+// Rows that take a CPU kernel long for their bytes: top-p without top-k over flat logits. Immutable once made, so
+// shared by threads.
+class LoadText {
+ public:
+  static constexpr uint32_t kVocabulary = 4096;
+  static constexpr uint32_t kSequences = 16;  // the most rows of a step
+  static constexpr uint32_t kPositions = 16;  // after which a text begins anew
+
+  LoadText();
+
+  v1::StreamRequest OpenOf(uint32_t sequence) const;
+  // Step `number` of the sequences 0 to `rows` - 1; its batch_id is the number.
+  v1::StreamRequest StepOf(uint64_t number, uint32_t rows) const;
+  // By the plain reference of the law.
+  uint32_t TokenOf(uint64_t number, uint32_t sequence) const { return tokens_[sequence][number % kPositions]; }
+
+ private:
+  bench::Logits logits_;
+  std::vector<std::vector<uint32_t>> tokens_;  // by sequence and position
+};
+
+}  // namespace sortition::testing

@@ -1,0 +1,171 @@
+// Devices that an operator proves again, takes out of service and brings back.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "devices/proof/proof.h"
+#include "kernels/law/known_rows.h"
+#include "service/batch/batcher.h"
+#include "tests/service/pending_step.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/scripted_fake_device.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::Fate;
+using testing::ScriptedFakeDevice;
+
+const devices::Proof& SmallProof() {
+  static const devices::Proof& proof = *new devices::Proof([] {
+    std::vector<law::KnownRow> rows = law::KnownRows();
+    std::erase_if(rows, [](const law::KnownRow& row) { return row.vocabulary > 6; });
+    return rows;
+  }());
+  return proof;
+}
+
+class Operator : public ::testing::Test {
+ protected:
+  explicit Operator(const devices::Proof* proof = &SmallProof()) {
+    std::vector<devices::Device*> pointers;
+    for (const char* name : {"first", "second"}) {
+      devices::DeviceDescription description;
+      description.name = name;
+      description.kind = "fake";
+      description.max_batch_rows = 8;
+      description.batches_in_flight = 1;
+      devices_.push_back(std::make_unique<ScriptedFakeDevice>(description, &clock_, [this](const auto&) {
+        return Fate{fate_, absl::Milliseconds(1)};
+      }));
+      pointers.push_back(devices_.back().get());
+    }
+    BatcherOptions options;
+    options.proof = proof;
+    batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
+  }
+  ~Operator() override { Finish(); }
+
+  // Lets the devices do all that they have.
+  void Finish() {
+    for (bool any = true; any;) {
+      any = false;
+      for (const auto& device : devices_) {
+        if (device->NextEnd() == absl::InfiniteFuture()) continue;
+        clock_.Advance(std::max(device->NextEnd() - clock_.Now(), absl::ZeroDuration()));
+        device->EndNext();
+        any = true;
+      }
+    }
+  }
+
+  DeviceStatus StatusOf(const std::string& name) {
+    for (const DeviceStatus& status : batcher_->device_statuses()) {
+      if (status.device->description().name == name) return status;
+    }
+    return {};
+  }
+
+  std::shared_ptr<RecordingStep> SubmitRow() {
+    kernels::RowRequest request;
+    request.live_vocabulary = 4;
+    request.parameters = &parameters_;
+    request.logits = logits_;
+    devices::DeviceRow row;
+    row.request = request;
+    row.segments.push_back({reinterpret_cast<const std::byte*>(logits_), sizeof(logits_)});
+    auto step = std::make_shared<RecordingStep>();
+    std::vector<QueuedRow> rows;
+    rows.push_back({0, "request", row});
+    EXPECT_FALSE(batcher_->Submit(step, std::move(rows)).has_value());
+    return step;
+  }
+
+  std::function<void(absl::Status)> Keep() {
+    return [this](absl::Status status) { verdict_ = std::move(status); };
+  }
+
+  const kernels::RowParameters parameters_;
+  const float logits_[4] = {0, 1, 2, 3};
+  testing::FakeClock clock_;
+  NullObserver observer_;
+  Fate::Kind fate_ = Fate::Kind::kRight;
+  std::optional<absl::Status> verdict_;
+  std::vector<std::unique_ptr<ScriptedFakeDevice>> devices_;
+  std::unique_ptr<Batcher> batcher_;
+};
+
+TEST_F(Operator, ADeviceThatServesGoesOnWhileItProvesItself) {
+  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
+  EXPECT_EQ(batcher_->Prove("first", Keep()).code(), absl::StatusCode::kFailedPrecondition) << "one at a time";
+  EXPECT_FALSE(verdict_.has_value());
+  Finish();
+  ASSERT_TRUE(verdict_.has_value());
+  EXPECT_TRUE(verdict_->ok()) << *verdict_;
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
+  EXPECT_TRUE(batcher_->Prove("first", Keep()).ok());
+}
+
+TEST_F(Operator, OneThatIsWrongLeaves) {
+  fate_ = Fate::Kind::kLies;
+  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
+  Finish();
+  ASSERT_TRUE(verdict_.has_value());
+  EXPECT_TRUE(absl::IsDataLoss(*verdict_)) << *verdict_;
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
+}
+
+TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
+  const auto before = SubmitRow();
+  ASSERT_TRUE(batcher_->Hold("first", "new driver").ok());
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
+  EXPECT_EQ(StatusOf("first").reason, "held by an operator: new driver");
+  Finish();
+  EXPECT_EQ(before->delivered(), 1u);
+  EXPECT_FALSE(before->WasRefused(0)) << "what it had begun is answered";
+  for (int i = 0; i < 20; ++i) {
+    clock_.Advance(absl::Minutes(1));
+    batcher_->Sweep();
+    const auto step = SubmitRow();
+    EXPECT_EQ(devices_[0]->NextEnd(), absl::InfiniteFuture());
+    Finish();
+    EXPECT_FALSE(step->WasRefused(0));
+  }
+  EXPECT_EQ(batcher_->Hold("second", "").code(), absl::StatusCode::kFailedPrecondition) << "the last that serves";
+
+  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kProving);
+  Finish();
+  EXPECT_TRUE(verdict_->ok());
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
+  EXPECT_TRUE(batcher_->Hold("second", "").ok());
+}
+
+TEST_F(Operator, AProofDoesNotBringBackWhatWasHeldMeanwhile) {
+  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
+  ASSERT_TRUE(batcher_->Hold("first", "").ok());
+  Finish();
+  EXPECT_TRUE(verdict_->ok());
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
+}
+
+TEST_F(Operator, NamesThatAreNoDevicesAreRefused) {
+  EXPECT_TRUE(absl::IsNotFound(batcher_->Prove("third", Keep())));
+  EXPECT_TRUE(absl::IsNotFound(batcher_->Hold("", "")));
+}
+
+class OperatorWithoutProof : public Operator {
+ protected:
+  OperatorWithoutProof() : Operator(nullptr) {}
+};
+
+TEST_F(OperatorWithoutProof, NothingIsTakenOutOfService) {
+  EXPECT_EQ(batcher_->Prove("first", Keep()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(batcher_->Hold("first", "").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace sortition::service

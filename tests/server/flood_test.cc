@@ -1,0 +1,154 @@
+// Clients that abuse HTTP/2 itself: what known advisories on gRPC describe, on the release that this is built with.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tests/server/raw_http2.h"
+#include "tests/server/server_process.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+constexpr char kStream[] = "/sortition.v1.SamplingService/Stream";
+
+// Streams that were reset count until they have had their turn, and newcomers would be refused meanwhile.
+ServerProcess::Options Options() {
+  return {{"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1", "--max_streams=1000000"}, {}, 0};
+}
+
+// Bytes of memory that a process has, or has had at most.
+uint64_t MemoryOf(pid_t process, const std::string& field) {
+  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    absl::string_view rest = line;
+    uint64_t kilobytes = 0;
+    if (!absl::ConsumePrefix(&rest, field + ":") || !absl::ConsumeSuffix(&rest, "kB")) continue;
+    if (absl::SimpleAtoi(rest, &kilobytes)) return kilobytes << 10;
+  }
+  ADD_FAILURE() << "no " << field;
+  return 0;
+}
+
+// False once the server has closed the connection.
+bool SendAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  return true;
+}
+
+// Takes what the server says, so that its writes never wait.
+std::thread Drained(int fd) {
+  return std::thread([fd] {
+    char bytes[4096];
+    while (recv(fd, bytes, sizeof(bytes), 0) > 0) {
+    }
+  });
+}
+
+void ExpectServes(const std::string& address) {
+  TestStream stream(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  stream.Greet();
+  stream.OpenSequence("r");
+  ASSERT_TRUE(stream.SendStep("r", 1));
+  EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_draw());
+}
+
+// Opens streams and resets them as fast as the connection takes them.
+void Flood(const std::string& address, int streams) {
+  const int fd = ConnectSocket(address);
+  ASSERT_GE(fd, 0);
+  std::thread drained = Drained(fd);
+  const std::string headers = CallHeaders(kStream);
+  bool open = SendAll(fd, Http2Start());
+  for (uint32_t stream = 1; open && stream < 2 * static_cast<uint32_t>(streams); stream += 2) {
+    open = SendAll(fd, Http2Frame(FrameType::kHeaders, kEndHeaders, stream, headers) +
+                           Http2Frame(FrameType::kReset, 0, stream, std::string_view("\0\0\0\10", 4)));
+  }
+  shutdown(fd, SHUT_RDWR);
+  drained.join();
+  close(fd);
+}
+
+// CVE-2023-44487. What has come in waits its turn, and takes memory for as long: some tens of kilobytes a stream. Of
+// ten floods one after the other no more is left than of one.
+TEST(FloodTest, RapidResetsLeaveNothingBehindAndOthersAreServedMeanwhile) {
+  ServerProcess process(Options());
+  const std::string address = process.Serving("listen");
+  for (int i = 0; i < 10; ++i) {
+    std::thread flood([&] { Flood(address, 3'000); });
+    ExpectServes(address);
+    flood.join();
+    ExpectServes(address);
+  }
+  EXPECT_LT(MemoryOf(process.pid(), "VmHWM"), uint64_t{320} << 20);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+// CVE-2023-33953. This release keeps a header for as long as it is continued, at a cost that grows with its square, so
+// that one connection can take a processor; others are served, and with the connection it is over.
+TEST(FloodTest, AHeaderWithoutEndHoldsUpNobodyElse) {
+  ServerProcess process(Options());
+  const std::string address = process.Serving("listen");
+  const int fd = ConnectSocket(address);
+  ASSERT_GE(fd, 0);
+  std::thread drained = Drained(fd);
+  // A literal header "a" whose value is announced with 2^31 bytes.
+  std::string start("\0\1a\x7f", 4);
+  start += std::string_view("\x81\xff\xff\xff\7", 5);
+  bool open = SendAll(fd, Http2Start() + Http2Frame(FrameType::kHeaders, 0, 1, start));
+  const std::string piece = Http2Frame(FrameType::kContinuation, 0, 1, std::string(16384, 'x'));
+  for (int i = 0; open && i < 256; ++i) {
+    open = SendAll(fd, piece);
+    if (i % 64 == 0) ExpectServes(address);
+  }
+  shutdown(fd, SHUT_RDWR);
+  drained.join();
+  close(fd);
+  ExpectServes(address);
+  EXPECT_LT(MemoryOf(process.pid(), "VmHWM"), uint64_t{256} << 20);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+// CVE-2023-1428: headers whose size gRPC took wrongly, and then more than it allows.
+TEST(FloodTest, HeadersThatOnceEndedTheProcessDoNot) {
+  ServerProcess process(Options());
+  const std::string address = process.Serving("listen");
+  const std::string long_value(126, 'x');
+  std::string filler;
+  for (int i = 0; i < 200; ++i) filler += Http2Header(absl::StrCat("filler", i), long_value);
+  for (const std::string& header :
+       {Http2Header("te", "x"), Http2Header(":scheme", "x"), Http2Header("grpclb_client_stats", "x")}) {
+    for (const bool is_first : {true, false}) {
+      const int fd = ConnectSocket(address);
+      ASSERT_GE(fd, 0);
+      const std::string call = CallHeaders(kStream);
+      const std::string headers = is_first ? header + call + filler : call + header + filler;
+      std::string bytes = Http2Start() + Http2Frame(FrameType::kHeaders, 0, 1, headers.substr(0, 16000));
+      bytes += Http2Frame(FrameType::kContinuation, kEndHeaders, 1, headers.substr(16000));
+      SendAll(fd, bytes);
+      shutdown(fd, SHUT_WR);
+      Drained(fd).join();
+      close(fd);
+    }
+  }
+  ExpectServes(address);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+}  // namespace
+}  // namespace sortition::server

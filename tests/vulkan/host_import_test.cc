@@ -1,0 +1,139 @@
+// Rows that the device fetches from where they lie, on the drivers that offer it, with the answers of rows that are
+// copied for it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "devices/vulkan/vulkan_device.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/vulkan/drivers.h"
+
+namespace sortition::devices {
+namespace {
+
+using kernels::RandomRow;
+
+// Imports that the driver was asked for, and whether it is to refuse them.
+std::atomic<int> imports;
+std::atomic<bool> refused;
+PFN_vkAllocateMemory real_allocate;
+
+VkResult Allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
+                  VkDeviceMemory* memory) {
+  const auto* next = static_cast<const VkBaseInStructure*>(info->pNext);
+  if (next != nullptr && next->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT) {
+    ++imports;
+    if (refused) return VK_ERROR_INVALID_EXTERNAL_HANDLE;
+  }
+  return real_allocate(device, info, callbacks, memory);
+}
+
+class HostImportTest : public ::testing::TestWithParam<testing::Driver> {
+ protected:
+  void SetUp() override {
+    if (testing::ManifestOf(GetParam()).empty()) GTEST_SKIP() << GetParam().package << " is not installed";
+    const auto instance = testing::OpenDriver(GetParam(), [](vulkan::Api* api) {
+      real_allocate = api->AllocateMemory;
+      api->AllocateMemory = Allocate;
+    });
+    ASSERT_TRUE(instance.ok()) << instance.status();
+    const vulkan::Hardware& hardware = (*instance)->hardware().front();
+    ASSERT_NE(hardware.host_import_alignment, 0u) << "both drivers offer it";
+    VulkanDeviceOptions options;
+    options.batches_in_flight = 1;
+    options.copies = true;  // as on hardware whose memory the host cannot map
+    auto device = VulkanDevice::Start(*instance, hardware, options);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    imports = 0;
+    refused = false;
+  }
+
+  // Rows of 40,000 tokens, `gap` bytes apart, the first of them `before` bytes into the memory.
+  void MakeRows(int count, size_t before, size_t gap) {
+    std::vector<size_t> offsets;
+    size_t at = before;
+    for (int row = 0; row < count; ++row) {
+      rows_.push_back(std::make_unique<RandomRow>(uint64_t(700 + row), 40'000));
+      offsets.push_back(at);
+      // A tensor's rows are of one type; these need not be, but elements lie where elements may.
+      at = (at + rows_.back()->tensor().size() + gap + 3) / 4 * 4;
+    }
+    memory_.resize(at);
+    for (int row = 0; row < count; ++row) {
+      const auto& tensor = rows_[row]->tensor();
+      std::memcpy(memory_.data() + offsets[row], tensor.data(), tensor.size());
+      DeviceRow device_row;
+      device_row.request = rows_[row]->request();
+      device_row.segments.push_back({memory_.data() + offsets[row], tensor.size()});
+      batch_.push_back(device_row);
+    }
+  }
+
+  void ExpectRight() {
+    BatchResult result;
+    absl::Notification done;
+    device_->Submit(batch_, [&](BatchResult r) {
+      result = std::move(r);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      ASSERT_EQ(result.answers.at(row), law::SampleRowReference(rows_[row]->request())) << rows_[row]->description();
+    }
+  }
+
+  std::unique_ptr<VulkanDevice> device_;
+  std::vector<std::unique_ptr<RandomRow>> rows_;
+  std::vector<std::byte> memory_;
+  std::vector<DeviceRow> batch_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, HostImportTest, ::testing::ValuesIn(testing::Drivers()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(HostImportTest, RowsThatLieTogetherAreOneImport) {
+  MakeRows(6, 12, 100);
+  ExpectRight();
+  EXPECT_EQ(imports, 1);
+  ExpectRight();
+  EXPECT_EQ(imports, 2) << "nothing is kept beyond the batch";
+}
+
+TEST_P(HostImportTest, RowsApartAreImportsOfTheirOwn) {
+  MakeRows(3, 0, 70'000);
+  // f16 and bf16 rows have fewer bytes than are worth it.
+  int worth = 0;
+  for (const auto& row : rows_) worth += row->tensor().size() >= (128 << 10) ? 1 : 0;
+  ASSERT_GT(worth, 0);
+  ExpectRight();
+  EXPECT_EQ(imports, worth);
+}
+
+TEST_P(HostImportTest, RowsInPiecesAreCopied) {
+  MakeRows(3, 0, 0);
+  for (DeviceRow& row : batch_) {
+    const ByteSegment whole = row.segments.front();
+    row.segments = {{whole.data, 5}, {whole.data + 5, whole.size - 5}};
+  }
+  ExpectRight();
+  EXPECT_EQ(imports, 0);
+}
+
+TEST_P(HostImportTest, MemoryThatTheDriverDoesNotTakeIsCopied) {
+  MakeRows(3, 0, 0);
+  refused = true;
+  ExpectRight();
+  EXPECT_EQ(imports, 1);
+}
+
+}  // namespace
+}  // namespace sortition::devices
