@@ -15,6 +15,7 @@ inline constexpr Features kAllFeatures = ~Features{0};
 
 constexpr Features FeatureOf(StageKind kind) { return Features{1} << uint32_t(kind); }
 static_assert(kStageKinds <= 32);
+inline constexpr Features kFeatureEveryStage = (Features{1} << kStageKinds) - 1;
 inline constexpr Features kFeatureScore = Features{1} << 32;
 inline constexpr Features kFeatureVerify = Features{1} << 33;
 inline constexpr Features kFeatureRequested = Features{1} << 34;  // logprobs of tokens by name

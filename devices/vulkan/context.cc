@@ -32,6 +32,7 @@ Workgroups Workgroups::For(const Hardware& hardware) {
 
 uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
   if (!kernels::vulkan::TakesWholeRows(shader)) return chunk;
+  if (shader == Shader::kDecide) return 1;
   const uint32_t tokens = kernels::vulkan::TokensOfThread(shader);
   uint32_t threads = row;
   while (threads < long_row && uint64_t{threads} * tokens < vocabulary) threads *= 4;
@@ -83,10 +84,12 @@ absl::Status Context::Open() {
   if (absl::Status status = OpenCache(); !status.ok()) return status;
   for (int shader = 0; shader < kernels::vulkan::kShaders; ++shader) {
     if (!kernels::vulkan::IsCommon(Shader(shader))) continue;
-    const auto pipeline = Pipeline(Shader(shader), workgroups().ThreadsOf(Shader(shader), 1));
+    const auto pipeline = Pipeline({Shader(shader), false, workgroups().ThreadsOf(Shader(shader), 1)});
     if (!pipeline.ok()) return pipeline.status();
   }
+  absl::MutexLock lock(&mutex_);
   cache_status_ = SaveCache();
+  keeps_cache_ = true;
   return absl::OkStatus();
 }
 
@@ -95,7 +98,10 @@ absl::Status Context::OpenCache() {
   if (!options_.pipeline_cache_folder.empty()) {
     data = LoadPipelineCache(PipelineCachePath(options_.pipeline_cache_folder, hardware_), hardware_);
   }
-  cached_bytes_ = data.size();
+  {
+    absl::MutexLock lock(&mutex_);
+    cached_bytes_ = data.size();
+  }
   VkPipelineCacheCreateInfo cache = {VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
   cache.initialDataSize = data.size();
   cache.pInitialData = data.data();
@@ -103,7 +109,7 @@ absl::Status Context::OpenCache() {
   return absl::OkStatus();
 }
 
-absl::Status Context::SaveCache() const {
+absl::Status Context::SaveCache() {
   if (options_.pipeline_cache_folder.empty()) return absl::OkStatus();
   size_t bytes = 0;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, nullptr));
@@ -112,6 +118,7 @@ absl::Status Context::SaveCache() const {
   std::vector<std::byte> data(bytes);
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, data.data()));
   data.resize(bytes);
+  cached_bytes_ = bytes;
   return SavePipelineCache(PipelineCachePath(options_.pipeline_cache_folder, hardware_), data);
 }
 
@@ -134,26 +141,28 @@ absl::Status Context::MakeLayouts() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<VkPipeline> Context::Pipeline(Shader shader, uint32_t threads) {
+absl::StatusOr<VkPipeline> Context::Pipeline(const PipelineForm& form) {
   absl::MutexLock lock(&mutex_);
-  VkPipeline& pipeline = pipelines_[{shader, threads}];
+  VkPipeline& pipeline = pipelines_[form];
   if (pipeline == VK_NULL_HANDLE) {
-    auto made = MakePipeline(shader, threads);
+    auto made = MakePipeline(form);
     if (!made.ok()) return made.status();
     pipeline = *made;
+    if (keeps_cache_) cache_status_ = SaveCache();
   }
   return pipeline;
 }
 
-absl::StatusOr<VkPipeline> Context::MakePipeline(Shader shader, uint32_t threads) {
-  const std::span<const uint32_t> words = kernels::vulkan::SpirV(shader, options_.variant);
+absl::StatusOr<VkPipeline> Context::MakePipeline(const PipelineForm& form) {
+  const std::span<const uint32_t> words = kernels::vulkan::SpirV(form.shader, options_.variant);
   VkShaderModuleCreateInfo code = {VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = words.size_bytes();
   code.pCode = words.data();
   VkShaderModule module;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateShaderModule(device_, &code, nullptr, &module));
-  const VkSpecializationMapEntry entry = {0, 0, sizeof(threads)};
-  const VkSpecializationInfo constants = {1, &entry, sizeof(threads), &threads};
+  const uint32_t values[] = {form.threads, form.chained ? VK_TRUE : VK_FALSE};
+  const VkSpecializationMapEntry entries[] = {{0, 0, 4}, {1, 4, 4}};
+  const VkSpecializationInfo constants = {2, entries, sizeof(values), values};
   VkComputePipelineCreateInfo create = {VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   create.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO};
   create.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;

@@ -28,6 +28,14 @@ struct Workgroups {
   uint32_t ThreadsOf(kernels::vulkan::Shader shader, uint32_t vocabulary) const;
 };
 
+// A shader as it runs.
+struct PipelineForm {
+  kernels::vulkan::Shader shader = kernels::vulkan::Shader::kRead;
+  bool chained = false;  // for rows with a chain; of shaders that take whole rows
+  uint32_t threads = 0;  // of a workgroup
+  auto operator<=>(const PipelineForm&) const = default;
+};
+
 struct ContextOptions {
   Workgroups workgroups;
   kernels::vulkan::Variant variant;   // no more than the hardware offers
@@ -50,14 +58,16 @@ class Context {
   VkDevice device() const { return device_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   VkPipelineLayout pipeline_layout() const { return pipeline_layout_; }
-  // The shader with workgroups of so many threads. Blocks for as long as the driver takes to compile it, the first
-  // time.
-  absl::StatusOr<VkPipeline> Pipeline(kernels::vulkan::Shader shader, uint32_t threads) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks for as long as the driver takes to compile it, the first time.
+  absl::StatusOr<VkPipeline> Pipeline(const PipelineForm& form) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Submit(VkCommandBuffer commands, VkFence fence) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Why the shaders that were compiled are not on disk; OK if they are, or are not to be.
-  const absl::Status& cache_status() const { return cache_status_; }
+  absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return cache_status_;
+  }
 
   // A lost device never comes back; a new context may.
   void SetLost() { lost_.store(true); }
@@ -69,8 +79,8 @@ class Context {
   absl::Status Open();
   absl::Status MakeLayouts();
   absl::Status OpenCache();
-  absl::Status SaveCache() const;
-  absl::StatusOr<VkPipeline> MakePipeline(kernels::vulkan::Shader shader, uint32_t threads);
+  absl::Status SaveCache() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<VkPipeline> MakePipeline(const PipelineForm& form);
 
   const std::shared_ptr<Instance> instance_;
   const Hardware hardware_;
@@ -79,11 +89,12 @@ class Context {
   VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
   VkPipelineLayout pipeline_layout_ = VK_NULL_HANDLE;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
-  size_t cached_bytes_ = 0;  // on disk
-  absl::Status cache_status_;
   std::atomic<bool> lost_ = false;
-  absl::Mutex mutex_;
-  std::map<std::pair<kernels::vulkan::Shader, uint32_t>, VkPipeline> pipelines_ ABSL_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::map<PipelineForm, VkPipeline> pipelines_ ABSL_GUARDED_BY(mutex_);
+  bool keeps_cache_ ABSL_GUARDED_BY(mutex_) = false;  // with every pipeline that is made from now on
+  size_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // on disk
+  absl::Status cache_status_ ABSL_GUARDED_BY(mutex_);
   VkQueue queue_ ABSL_GUARDED_BY(mutex_) = VK_NULL_HANDLE;
 };
 

@@ -168,9 +168,10 @@ void Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
   slice->WriteInputs(inputs_.on_host<RowInput>());
 }
 
-absl::Status Lane::Dispatch(const Slice& slice, Shader shader, uint32_t x, uint32_t y) {
+absl::Status Lane::Dispatch(const Slice& slice, Shader shader, bool chained, uint32_t x, uint32_t y) {
   const Api& api = context_->api();
-  const auto pipeline = context_->Pipeline(shader, context_->workgroups().ThreadsOf(shader, slice.max_vocabulary()));
+  const uint32_t threads = context_->workgroups().ThreadsOf(shader, slice.max_vocabulary());
+  const auto pipeline = context_->Pipeline({shader, chained, threads});
   if (!pipeline.ok()) return pipeline.status();
   RecordBarrier(api, commands_);
   api.CmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, *pipeline);
@@ -198,21 +199,32 @@ absl::Status Lane::Record(const Slice& slice) {
                             nullptr);
   const uint32_t rows = slice.rows();
   const uint32_t threads = context_->workgroups().chunk;
-  const struct {
+  const auto run = [&](Shader shader, uint32_t x, uint32_t y) {
+    for (const bool chained : {false, true}) {
+      if (!slice.Needs(shader, chained)) continue;
+      if (absl::Status status = Dispatch(slice, shader, chained, x, y); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  };
+  struct Step {
     Shader shader;
-    bool needed;
     uint32_t x, y;
-  } steps[] = {{Shader::kRead, true, slice.chunks(), rows},
-               {Shader::kChange, slice.patches() != 0, (slice.patches() + threads - 1) / threads, rows},
-               {Shader::kWeigh, slice.weighs(), slice.chunks(), rows},
-               {Shader::kSample, true, rows, 1},
-               {Shader::kVerify, slice.verifies(), rows, 1},
-               {Shader::kDescribe, slice.describes(), rows, 2},
-               {Shader::kPlace, slice.places(), rows, 2},
-               {Shader::kList, slice.lists(), rows, 1}};
-  for (const auto& [shader, needed, x, y] : steps) {
-    if (!needed) continue;
-    if (absl::Status status = Dispatch(slice, shader, x, y); !status.ok()) return status;
+  };
+  std::vector<Step> steps = {{Shader::kRead, slice.chunks(), rows},
+                             {Shader::kChange, (slice.patches() + threads - 1) / threads, rows},
+                             {Shader::kWeigh, slice.chunks(), rows}};
+  for (uint32_t turn = 0; turn < slice.turns(); ++turn) {
+    for (const Shader shader : {Shader::kSum, Shader::kFallOff, Shader::kDecide, Shader::kSearch, Shader::kDecide}) {
+      steps.push_back({shader, rows, 1});
+    }
+  }
+  steps.insert(steps.end(), {{Shader::kSample, rows, 1},
+                             {Shader::kVerify, rows, 1},
+                             {Shader::kDescribe, rows, 2},
+                             {Shader::kPlace, rows, 2},
+                             {Shader::kList, rows, 1}});
+  for (const Step& step : steps) {
+    if (absl::Status status = run(step.shader, step.x, step.y); !status.ok()) return status;
   }
 
   RecordBarrier(api, commands_);

@@ -45,7 +45,8 @@ class Lane {
   void Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);
   void Bind();
   absl::Status Record(const kernels::vulkan::Slice& slice);
-  absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, uint32_t x, uint32_t y);
+  absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, bool chained, uint32_t x,
+                        uint32_t y);
   absl::Status SubmitAndWait(uint64_t* nanoseconds);
 
   const std::shared_ptr<Context> context_;

@@ -1,6 +1,7 @@
 // The end of a prefix of the order, found by its number of tokens or by their weight, without sorting: a radix search
 // from the leading digits of the key to those of the id, which narrows the groups it reads as it goes.
 #include "kernels/vulkan/scan.glsl"
+#include "kernels/vulkan/searched.glsl"
 
 const u32 kBins = 256u;
 shared u32 bins_low[kBins];
@@ -35,27 +36,40 @@ void FindBin(u64 before, u64 target) {
   barrier();
 }
 
-// What a search looks at, and how it counts.
-const u32 kGroupMaxima = 0u;   // the groups' largest keys as if they were tokens, each one; ids are not looked at
-const u32 kTokens = 1u;        // kept tokens, each one
-const u32 kTokenWeights = 2u;  // kept tokens, each its weight
+u32 g_log_sum;  // of the entropy's terms
+u32 g_mean;
 
-// The last token of the shortest prefix that counts at least `target`. All together do; target >= 1. Compilers put a
-// copy of this wherever it is called, so a kernel calls it at one place.
+// How far from the mean a token is.
+u32 GapOf(u32 key) {
+  u32 t = DistanceOf(key);
+  return t > g_mean ? t - g_mean : g_mean - t;
+}
+
+u64 CountedAs(u32 what, u32 key) {
+  if (what == kTokenWeights || (kChained && what == kByNearness)) return WeightOf(key);
+  if (kChained && what == kTokenTerms) return EntropyTerm(DistanceOf(key), g_log_sum);
+  return Make64(1u, 0u);
+}
+
+// The last token of the shortest prefix that counts at least `target`. All together do; target >= 1. By nearness, a key
+// that holds the inverse of its gap. Compilers put a copy of this wherever it is called, so a kernel calls it at one
+// place.
 Token FindCut(u32 what, u64 target) {
   Token cut;
   cut.key = 0u;
   cut.id = 0u;
   u64 before = Make64(0u, 0u);
   u32 inverse = 0u;  // leading digits of ~id
-  u32 digits = what == kGroupMaxima ? 4u : 7u;
+  bool by_nearness = kChained && what == kByNearness;
+  u32 digits = what == kGroupMaxima || by_nearness ? 4u : 7u;
   for (u32 digit = 0u; digit < digits; ++digit) {
     barrier();
     for (u32 i = thread; i < kBins; i += kThreads) {
       bins_low[i] = 0u;
       bins_high[i] = 0u;
     }
-    u32 floor = max(g_last.key, digit < 4u ? (digit == 0u ? 0u : cut.key << (32u - 8u * digit)) : cut.key);
+    u32 floor = g_last.key;
+    if (digit != 0u && !by_nearness) floor = max(floor, digit < 4u ? cut.key << (32u - 8u * digit) : cut.key);
     u32 listed = ListGroups(floor);
     u32 length = what == kGroupMaxima ? listed : ScanLength(listed);
     for (u32 i = thread; i < length; i += kThreads) {
@@ -67,18 +81,17 @@ Token FindCut(u32 what, u64 target) {
         token = Scan(listed, i);
       }
       if (token.key < floor || !IsKept(token)) continue;
+      u32 key = by_nearness ? ~GapOf(token.key) : token.key;
       u32 bin;
       if (digit < 4u) {
-        if (digit != 0u && token.key >> (32u - 8u * digit) != cut.key) continue;
-        bin = token.key >> (24u - 8u * digit) & 255u;
+        if (digit != 0u && key >> (32u - 8u * digit) != cut.key) continue;
+        bin = key >> (24u - 8u * digit) & 255u;
       } else {
         u32 rest = 0xffffffu - token.id;
-        if (token.key != cut.key || (digit != 4u && rest >> (56u - 8u * digit) != inverse)) continue;
+        if (key != cut.key || (digit != 4u && rest >> (56u - 8u * digit) != inverse)) continue;
         bin = rest >> (48u - 8u * digit) & 255u;
       }
-      u64 value = Make64(1u, 0u);
-      if (what == kTokenWeights) value = WeightOf(token.key);
-      AddToBin(bin, value);
+      AddToBin(bin, CountedAs(what, token.key));
     }
     FindBin(before, target);
     before = Make64(cut_before_low, cut_before_high);

@@ -14,28 +14,28 @@ Token Chosen() {
   return chosen;
 }
 
-// 1 + the number of tokens before `chosen`.
+// 1 + the number of kept tokens before `chosen`.
 u32 RankOf(Token chosen) {
   u32 listed = ListGroups(chosen.key);
   u32 count = 0u;
   for (u32 i = thread; i < ScanLength(listed); i += kThreads) {
     Token token = Scan(listed, i);
-    if (Before(token.key, token.id, chosen.key, chosen.id)) ++count;
+    if (Before(token.key, token.id, chosen.key, chosen.id) && IsKept(token)) ++count;
   }
   return 1u + CountOfAll(count);
 }
 
-// Writes the first `count` kept tokens, in no particular order, and returns how many there are.
+// Writes the first `count` of the `kept` tokens, in no particular order, and returns how many there are. Keeps no
+// others.
 u32 WriteTop(u32 kept, u32 count, u32 at) {
-  Token last = g_last;
-  if (count < kept) last = FindCut(kTokens, Make64(count, 0u));
-  u32 listed = ListGroups(last.key);
+  if (count < kept) g_last = FindCut(kTokens, Make64(count, 0u));
+  u32 listed = ListGroups(g_last.key);
   barrier();
   if (thread == 0u) shared_count = 0u;
   barrier();
   for (u32 i = thread; i < ScanLength(listed); i += kThreads) {
     Token token = Scan(listed, i);
-    if (token.key < last.key || (token.key == last.key && token.id > last.id) || token.key == 0u) continue;
+    if (token.key == 0u || !IsKept(token)) continue;
     u32 place = at + atomicAdd(shared_count, 1u);
     tops[2u * place] = token.key;
     tops[2u * place + 1u] = token.id;
@@ -44,24 +44,21 @@ u32 WriteTop(u32 kept, u32 count, u32 at) {
   return shared_count;
 }
 
-// What the distribution's tokens weigh. Sets what `IsKept` goes by.
-Mass OpenDistribution(u32 max_key) {
-  KeepAll();
-  if (g_raw) return MassOfChunks(kPartialRaw);
-  ScaleFor(max_key);
-  KeepSampled();
-  return MassOfSampled();
-}
-
 void main() {
   OpenRow(gl_WorkGroupID.x);
   bool raw = gl_WorkGroupID.y == 1u;
-  if (!IsSampled() || !Has(raw ? kFlagRaw : kFlagProcessed)) return;
+  if (!IsMine() || !IsSampled() || !Has(raw ? kFlagRaw : kFlagProcessed)) return;
   LookAt(raw);
   // The two distributions of a row are described at the same time.
   g_list = Area(raw ? KERNEL_LIST(g_groups) : KERNEL_SURVIVORS(g_groups));
-  u32 max_key = LargestKey();
-  Mass mass = OpenDistribution(max_key);
+  KeepAll();
+  u32 max_key = raw ? LargestKey() : OpenKept();
+  Mass mass;
+  if (raw) {
+    mass = MassOfChunks(kPartialRaw);
+  } else {
+    mass = MassOfSampled();
+  }
   Token chosen = Chosen();
   DistributionOutput result;
   result.max_key = max_key;

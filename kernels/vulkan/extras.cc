@@ -2,11 +2,32 @@
 #include "kernels/vulkan/extras.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "kernels/law/law.h"
 #include "kernels/vulkan/layout.h"
 
 namespace sortition::kernels::vulkan {
 namespace {
+
+// Kinds have the same numbers on both sides.
+static_assert(kStageTemperature == uint32_t(StageKind::kTemperature));
+static_assert(kStageMinP == uint32_t(StageKind::kMinP));
+static_assert(kStageTopK == uint32_t(StageKind::kTopK));
+static_assert(kStageTopP == uint32_t(StageKind::kTopP));
+static_assert(kStageTypicalP == uint32_t(StageKind::kTypicalP));
+static_assert(kStageTopNSigma == uint32_t(StageKind::kTopNSigma));
+static_assert(kStageEpsilonCutoff == uint32_t(StageKind::kEpsilonCutoff));
+static_assert(kStageEtaCutoff == uint32_t(StageKind::kEtaCutoff));
+static_assert(kStageTopA == uint32_t(StageKind::kTopA));
+static_assert(kStageTopH == uint32_t(StageKind::kTopH));
+static_assert(kStagePLess == uint32_t(StageKind::kPLess));
+static_assert(kStageXtc == uint32_t(StageKind::kXtc));
+static_assert(kStageDynamicTemperature == uint32_t(StageKind::kDynamicTemperature));
+static_assert(kStageQuadraticSmoothing == uint32_t(StageKind::kQuadraticSmoothing));
+static_assert(kStageMirostat1 == uint32_t(StageKind::kMirostat1));
+static_assert(kStageMirostat2 == uint32_t(StageKind::kMirostat2));
+static_assert(kStageAdaptiveP == uint32_t(StageKind::kAdaptiveP));
 
 void WriteMask(const RowRequest& request, uint32_t* visible) {
   const uint64_t words = VisibleWords(request);
@@ -47,6 +68,20 @@ uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* 
     at[3] = patch.penalty;
   }
   return count;
+}
+
+void WriteTables(uint32_t* tables) {
+  static_assert(kTableWords == std::size(law::kPowers) + std::size(law::kInverses) + std::size(law::kLogs));
+  tables = std::ranges::copy(law::kPowers, tables).out;
+  tables = std::ranges::copy(law::kInverses, tables).out;
+  std::ranges::copy(law::kLogs, tables);
+}
+
+void WriteStages(std::span<const Stage> chain, uint32_t* stages) {
+  for (const Stage& stage : chain) {
+    *stages++ = uint32_t(stage.kind);
+    stages = std::copy_n(stage.operands.begin(), kStageWords - 1, stages);
+  }
 }
 
 }  // namespace sortition::kernels::vulkan

@@ -1,7 +1,9 @@
-// What lies over a row's logits, as kernels read it: a bitmap of the tokens that show what was sent, and the patches.
+// What lies over a row's logits, as kernels read it: a bitmap of the tokens that show what was sent, and the patches;
+// and the stages that it goes through.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/row.h"
 
@@ -15,5 +17,11 @@ inline uint64_t VisibleWords(const RowRequest& request) { return (uint64_t{reque
 // Writes VisibleWords words to `visible`, one bit a token, clear where it is masked, banned or patched; and to
 // `patches` those that change a token, kPatchWords words each. Returns how many those are.
 uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* patches);
+
+// Writes the law's tables, kTableWords words.
+void WriteTables(uint32_t* tables);
+
+// Writes kStageWords words for each stage.
+void WriteStages(std::span<const Stage> chain, uint32_t* stages);
 
 }  // namespace sortition::kernels::vulkan

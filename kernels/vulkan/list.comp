@@ -6,11 +6,10 @@
 
 void main() {
   OpenRow(gl_WorkGroupID.x);
-  if (!Has(kFlagEntropy | kFlagKeptTokens) || !IsSampled()) return;
+  if (!IsMine() || !Has(kFlagEntropy | kFlagKeptTokens) || !IsSampled()) return;
   LookAt(false);
   g_list = Area(KERNEL_LIST(g_groups));
-  ScaleFor(outputs[row].max_key);
-  KeepSampled();
+  OpenKept();
   u32 listed = ListGroups(g_last.key);
   barrier();
   if (thread == 0u) shared_count = 0u;

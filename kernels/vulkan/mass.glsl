@@ -50,8 +50,8 @@ Mass MassOfKept() {
   return MassOfAll(mass);
 }
 
-// Of those that sample.comp left, where weigh.comp has run for them.
+// Of those that are left after sample.comp, where weigh.comp has run for rows without a chain.
 Mass MassOfSampled() {
-  if (g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
+  if (!kChained && g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
   return MassOfKept();
 }

@@ -59,12 +59,13 @@ u32 SortRequested(u32 size) {
 void main() {
   OpenRow(gl_WorkGroupID.x);
   bool raw = gl_WorkGroupID.y == 1u;
-  if (!IsSampled() || g_row.requested_count == 0u || !Has(raw ? kFlagRaw : kFlagProcessed)) return;
+  if (!IsMine() || !IsSampled() || g_row.requested_count == 0u) return;
+  if (!Has(raw ? kFlagRaw : kFlagProcessed)) return;
   LookAt(raw);
   // The two distributions of a row are looked at at the same time.
   g_list = Area(raw ? KERNEL_LIST(g_groups) : KERNEL_SURVIVORS(g_groups));
   KeepAll();
-  if (!raw) KeepSampled();
+  if (!raw) OpenKept();
   u32 size = SortedSize(g_row.requested_count);
   u32 floor = SortRequested(size);
   u32 listed = ListGroups(floor);

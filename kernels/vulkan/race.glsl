@@ -33,15 +33,6 @@ bool Wins(u64 race_key, u32 id, Racer other) {
   return !SignedLess64(other.race_key, race_key) && id < other.token.id;
 }
 
-DrawKey KeyOfRow() {
-  DrawKey key;
-  key.seed_low = g_row.seed_low;
-  key.seed_high = g_row.seed_high;
-  key.position = g_row.position;
-  key.stream = g_row.stream;
-  return key;
-}
-
 u64 GroupWord(u32 group) { return WordOf(NoiseWords(group / 2u, kGroupTag, g_draw), group); }
 
 void Run(Token token) {

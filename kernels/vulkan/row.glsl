@@ -6,6 +6,14 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #endif
+
+// The law's tables lie before the extras. Where a shader holds them itself, many compilers turn every look-up into a
+// tree of 32 branches.
+layout(std430, binding = 2) readonly buffer Extras { uint extras[]; };
+const uint kPowersAt = 0u;
+const uint kInversesAt = 32u;
+const uint kLogsAt = 64u;
+#define LAW_LOOK_UP(name, index) extras[name##At + (index)]
 #include "kernels/law/law.glsl"
 
 #define KERNEL_CONSTANT const
@@ -13,11 +21,12 @@
 
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 layout(constant_id = 0) const u32 kThreads = 256u;
+// Shaders of which a workgroup does a whole row come twice: for rows without a chain, and for those with one.
+layout(constant_id = 1) const bool kChained = false;
 
 layout(std430, binding = 0) readonly buffer Logits { u32 logits[]; };
 layout(std430, binding = 0) readonly buffer LogitsQuads { uvec4 logits_quads[]; };
 layout(std430, binding = 1) readonly buffer Inputs { RowInput inputs[]; };
-layout(std430, binding = 2) readonly buffer Extras { u32 extras[]; };
 layout(std430, binding = 3) coherent buffer Scratch { u32 scratch[]; };
 layout(std430, binding = 4) buffer Outputs { RowOutput outputs[]; };
 layout(std430, binding = 5) buffer Tops { u32 tops[]; };
@@ -36,6 +45,9 @@ void OpenRow(u32 index) {
 
 // Any of them.
 bool Has(u32 flags) { return (g_row.flags & flags) != 0u; }
+
+// The row is one that this pipeline is for.
+bool IsMine() { return Has(kFlagChain) == kChained; }
 
 u32 Area(u32 offset) { return g_row.scratch + offset; }
 u32 Maxima() { return Area(KERNEL_MAXIMA(g_groups)); }
@@ -59,6 +71,15 @@ bool IsVisible(u32 id) { return (extras[g_row.visible + (id >> 5)] >> (id & 31u)
 
 u32 PatchedToken(u32 index) { return extras[g_row.patches + index * kPatchWords]; }
 u32 PatchedKey(u32 index) { return scratch[Area(KERNEL_PATCH_KEYS(g_groups)) + index]; }
+
+DrawKey KeyOfRow() {
+  DrawKey key;
+  key.seed_low = g_row.seed_low;
+  key.seed_high = g_row.seed_high;
+  key.position = g_row.position;
+  key.stream = g_row.stream;
+  return key;
+}
 
 // The distribution a kernel looks at: as sent, or as changed.
 bool g_raw;

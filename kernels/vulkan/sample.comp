@@ -5,17 +5,17 @@
 #include "kernels/vulkan/mass.glsl"
 #include "kernels/vulkan/race.glsl"
 
-bool LagOf(Token token, out u64 lag) { return LeastLagOf(token.key, lag); }
-bool LeastLagOf(u32 key, out u64 lag) {
-  u32 t = DistanceOf(key);
+bool LagOfDistance(u32 t, out u64 lag) {
   lag = RaceKey(t, Make64(0u, 0u));
   return t != kDead;
 }
+bool LagOf(Token token, out u64 lag) { return LagOfDistance(DistanceOf(token.key), lag); }
+bool LeastLagOf(u32 key, out u64 lag) { return LagOfDistance(LeastDistanceOf(key), lag); }
 
 // min-p, top-k, top-p. The k-th largest of the groups' largest keys bounds the k-th key from below, so top-k looks at
 // about k groups.
 void Filter(u32 max_key) {
-  KeepAll();
+  if (Has(kFlagGreedy)) return;
   g_last.key = MinPFloor(max_key);
   for (u32 search = kGroupMaxima; search <= kTokenWeights; ++search) {
     if (search == kTokenWeights ? g_row.top_p == 0u : g_row.top_k == 0u) continue;
@@ -55,31 +55,43 @@ Token First(u32 max_key) {
   return result;
 }
 
+// What filters leave, or a chain has left. Returns the first kept token's key; 0 where no token is live.
+u32 Open() {
+  if (kChained) return outputs[row].max_key == kNone ? 0u : OpenKept();
+  u32 max_key = LargestKey();
+  if (max_key == 0u) return 0u;
+  ScaleFor(max_key);
+  KeepAll();
+  if (!Has(kFlagScore) || Has(kFlagProcessed | kFlagEntropy | kFlagKeptTokens)) Filter(max_key);
+  if (thread == 0u) {
+    outputs[row].max_key = max_key;
+    outputs[row].last_key = g_last.key;
+    outputs[row].last_token = g_last.id;
+  }
+  return max_key;
+}
+
 void main() {
   OpenRow(gl_WorkGroupID.x);
-  if (HasFailed()) return;
+  if (!IsMine() || HasFailed()) return;
   LookAt(false);
   g_list = Area(KERNEL_LIST(g_groups));
-  u32 max_key = LargestKey();
-  if (max_key == 0u) return;
-  ScaleFor(max_key);
-  Token winner;
+  u32 first_key = Open();
+  if (first_key == 0u) return;
+  Token token;
+  token.id = g_row.given;
   if (Has(kFlagGreedy)) {
-    winner = First(max_key);
-    if (thread == 0u) outputs[row].first_token = winner.id;
-  } else {
-    if (!Has(kFlagScore) || Has(kFlagProcessed | kFlagEntropy | kFlagKeptTokens)) Filter(max_key);
+    token = First(first_key);
+    if (thread == 0u) outputs[row].first_token = token.id;
+  } else if (!Has(kFlagScore | kFlagVerify)) {
     g_draw = KeyOfRow();
-    if (!Has(kFlagScore | kFlagVerify)) winner = Race(max_key);
+    token = Race(first_key);
   }
   if (Has(kFlagScore)) {
-    winner.id = g_row.given;
-    winner.key = KeyOf(g_row.given);
+    token.id = g_row.given;
+    token.key = KeyOf(token.id);
   }
   if (thread != 0u) return;
-  outputs[row].token = winner.id;
-  outputs[row].token_key = winner.key;
-  outputs[row].max_key = max_key;
-  outputs[row].last_key = g_last.key;
-  outputs[row].last_token = g_last.id;
+  outputs[row].token = token.id;
+  outputs[row].token_key = token.key;
 }

@@ -117,23 +117,34 @@ Token Scan(u32 listed, u32 i) {
   return token;
 }
 
-// The kept tokens are those that are not after this one.
+// The kept tokens are those that are not after the last one, nor before the first, which chains alone move.
 Token g_last;
+Token g_first;
 bool IsKept(Token token) {
+  if (kChained && Before(token.key, token.id, g_first.key, g_first.id)) return false;
   return token.key > g_last.key || (token.key == g_last.key && token.id <= g_last.id);
 }
 void KeepAll() {
+  g_first.key = kNone;
+  g_first.id = 0u;
   g_last.key = 1u;
   g_last.id = kNone;
 }
-// What sample.comp left.
-void KeepSampled() {
-  g_last.key = outputs[row].last_key;
-  g_last.id = outputs[row].last_token;
-}
 
 Scale g_scale;
-u32 DistanceOf(u32 key) { return Distance(KeyBits(key), g_scale); }
+Shape g_shape;  // in place of the scale, where there is a chain
+u32 DistanceOf(u32 key) {
+  if (kChained) return ShapedDistance(KeyBits(key), g_shape);
+  return Distance(KeyBits(key), g_scale);
+}
+// The least distance of any kept token of this key or a smaller one. Adaptive-p takes tokens out of their order.
+u32 LeastDistanceOf(u32 key) {
+  if (!kChained) return DistanceOf(key);
+  u32 t = Distance(ShapedBits(KeyBits(min(key, g_first.key)), g_shape), g_shape.scale);
+  if (!g_shape.is_adapted || t == kDead) return t;
+  u32 p = ProbabilityOf(Weight(t), g_shape.share);
+  return p < g_shape.target ? AdaptedDistance(p, g_shape.target) : 0u;
+}
 u64 WeightOf(u32 key) { return Weight(DistanceOf(key)); }
 
 // The raw distribution's temperature is 1.
@@ -143,6 +154,34 @@ void ScaleFor(u32 max_key) {
   } else {
     g_scale = MakeScale(KeyBits(max_key), g_row.multiplier, g_row.exponent, g_row.window);
   }
+}
+
+// What the kernels before have left of the row: the kept tokens and their distances. Returns the first one's key.
+u32 OpenKept() {
+  g_last.key = outputs[row].last_key;
+  g_last.id = outputs[row].last_token;
+  u32 max_key = outputs[row].max_key;
+  if (!kChained) {
+    ScaleFor(max_key);
+    return max_key;
+  }
+  ChainOutput chain = outputs[row].chain;
+  g_first.key = chain.first_key;
+  g_first.id = chain.first_token;
+  g_shape.temperature.multiplier = chain.multiplier;
+  g_shape.temperature.exponent = chain.exponent;
+  g_shape.temperature.window = chain.window;
+  g_shape.is_curved = chain.is_curved != 0u;
+  g_shape.curve.max = chain.curve_max;
+  g_shape.curve.inverse = chain.curve_inverse;
+  g_shape.curve.square = chain.curve_square;
+  g_shape.curve.cube = chain.curve_cube;
+  g_shape.is_adapted = chain.is_adapted != 0u;
+  g_shape.share.up = chain.share_up;
+  g_shape.share.reciprocal = chain.share_reciprocal;
+  g_shape.target = chain.target;
+  g_shape.scale = ScaleFrom(KeyBits(chain.first_key), g_shape);
+  return chain.first_key;
 }
 
 // The smallest key of a distance <= `bound`, as min-p keeps it; some keys are no canonical logit's, and it may be such.

@@ -44,6 +44,14 @@ uint32_t SharedBytes(Shader shader, uint32_t threads) {
       return 0;
     case Shader::kWeigh:
       return kRest;
+    case Shader::kSum:
+      return kRest;
+    case Shader::kFallOff:
+      return kSorted + kRest;
+    case Shader::kDecide:
+      return 0;
+    case Shader::kSearch:
+      return kBins + kRest;
     case Shader::kSample:
       return 16 * threads + kBins + kRest;
     case Shader::kVerify:

@@ -1,8 +1,9 @@
 // The compute shaders, compiled at build time, and how they are run.
 //
-// All take the six buffers of Slice::Sizes as storage buffers at bindings 0 to 5, in its order, and the workgroup's
-// number of threads, a power of two, as specialisation constant 0. They run in the order of Shader, each after the one
-// before has written. Before the first the outputs are filled with kNone.
+// All take the six buffers of Slice::Sizes as storage buffers at bindings 0 to 5, in its order, and two specialisation
+// constants: 0 is the workgroup's number of threads, a power of two; 1 says of a shader that takes whole rows whether
+// it takes those with a chain, or those without. They run in the order of Shader, each after the one before has
+// written. Before the first the outputs are filled with kNone.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,27 @@
 
 namespace sortition::kernels::vulkan {
 
-enum class Shader { kRead, kChange, kWeigh, kSample, kVerify, kDescribe, kPlace, kList };
-inline constexpr int kShaders = 8;
+enum class Shader {
+  kRead,
+  kChange,
+  kWeigh,
+  kSum,  // this and the next three by turns
+  kFallOff,
+  kDecide,
+  kSearch,
+  kSample,
+  kVerify,
+  kDescribe,
+  kPlace,
+  kList
+};
+inline constexpr int kShaders = 12;
 // Whether rows of every day need it; the others serve features.
-constexpr bool IsCommon(Shader shader) { return shader <= Shader::kSample || shader == Shader::kDescribe; }
+constexpr bool IsCommon(Shader shader) {
+  return shader <= Shader::kWeigh || shader == Shader::kSample || shader == Shader::kDescribe;
+}
 // Whether a workgroup of its does a whole row, or a part of one.
-constexpr bool TakesWholeRows(Shader shader) { return shader >= Shader::kSample; }
+constexpr bool TakesWholeRows(Shader shader) { return shader >= Shader::kSum; }
 inline constexpr uint32_t kBindings = 6;
 
 // What a shader makes use of beyond Vulkan 1.1's core. The answers are the same.
@@ -34,7 +50,7 @@ const char* VariantName(Variant variant);
 std::span<const uint32_t> SpirV(Shader shader, Variant variant);
 // What the shaders have of features.h.
 inline constexpr Features kFeatures =
-    kFeatureScore | kFeatureVerify | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
+    kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
 
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);
@@ -43,8 +59,7 @@ uint32_t SharedBytes(Shader shader, uint32_t threads);
 // a word after 65,535 iterations, all loops of an invocation together; a row this long stays below 60,000 whatever its
 // options.
 inline uint32_t MaxVocabulary(uint32_t threads) { return threads * 1024; }
-// The most tokens of a row for each thread, if there are more threads to be had: shaders of features go over a row more
-// often.
-constexpr uint32_t TokensOfThread(Shader shader) { return IsCommon(shader) ? 1024 : 256; }
+// The most tokens of a row for each thread, if there are more threads to be had: verify.comp does more with a token.
+constexpr uint32_t TokensOfThread(Shader shader) { return shader == Shader::kVerify ? 256 : 1024; }
 
 }  // namespace sortition::kernels::vulkan

@@ -1,12 +1,9 @@
-// Layout of rows, and answers from what kernels leave.
+// Layout of rows.
 #include "kernels/vulkan/slice.h"
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <utility>
 
-#include "kernels/check.h"
 #include "kernels/check_row.h"
 #include "kernels/law/row_law.h"
 #include "kernels/vulkan/extras.h"
@@ -55,6 +52,7 @@ RowInput InputOf(const RowRequest& request) {
     if (parameters.processed_logprob || parameters.kept_count) input.flags |= kFlagProcessed;
     if (parameters.entropy) input.flags |= kFlagEntropy;
     if (parameters.kept_tokens) input.flags |= kFlagKeptTokens;
+    if (!parameters.chain.empty()) input.flags |= kFlagChain;
   }
   input.multiplier = parameters.multiplier;
   input.exponent = parameters.exponent;
@@ -76,108 +74,52 @@ RowInput InputOf(const RowRequest& request) {
   input.draft_form = FormOf(request.draft.form);
   input.draft_dtype = ElementOf(request.draft.dtype);
   input.draft_count = uint32_t(request.draft.sparse_tokens.size());
+  input.stage_count = uint32_t(parameters.chain.size());
+  input.sampler_state_low = uint32_t(request.sampler_state);
+  input.sampler_state_high = uint32_t(request.sampler_state >> 32);
   return input;
+}
+
+// The most tokens that the row keeps.
+uint32_t MostKept(const RowRequest& request) {
+  uint32_t most = request.live_vocabulary;
+  if (request.parameters->top_k != 0) most = std::min(most, request.parameters->top_k);
+  for (const Stage& stage : request.parameters->chain) {
+    if (stage.kind == StageKind::kTopK) most = std::min(most, stage.operands[0]);
+  }
+  return most;
+}
+
+// How often a stage asks for sums or a search.
+uint32_t TurnsOf(StageKind kind) {
+  switch (kind) {
+    case StageKind::kTemperature:
+    case StageKind::kMinP:
+    case StageKind::kQuadraticSmoothing:
+      return 0;
+    case StageKind::kTopK:
+    case StageKind::kTypicalP:
+    case StageKind::kXtc:
+      return 2;
+    case StageKind::kTopH:
+      return 4;
+    case StageKind::kMirostat1:
+      return 5;
+    default:
+      return 1;
+  }
+}
+
+// Once more for the first token, and for what mirostat needs afterwards.
+uint32_t TurnsOf(std::span<const Stage> chain) {
+  uint32_t turns = 1;
+  for (const Stage& stage : chain) turns += TurnsOf(stage.kind);
+  return KeepsSamplerState(chain) ? turns + 1 : turns;
 }
 
 // Bytes of a tensor of the row's size, in whole quads.
 uint64_t TensorBytes(const RowRequest& request, DType dtype) {
   return (uint64_t{request.live_vocabulary} * ElementBytes(dtype) + kQuadBytes - 1) / kQuadBytes * kQuadBytes;
-}
-
-RowError DraftErrorOf(uint32_t error) {
-  switch (error) {
-    case kDraftNoProbability:
-      return RowError::kDraftNoProbability;
-    case kDraftSum:
-      return RowError::kDraftSum;
-    case kDraftImpossible:
-      return RowError::kDraftImpossible;
-    default:
-      SORTITION_CHECK(false);
-  }
-}
-
-RowAnswer Failed(RowError error, uint32_t token) {
-  RowAnswer answer;
-  answer.error = error;
-  answer.error_token = token;
-  return answer;
-}
-
-// In the law's order: the kernels write them in none.
-std::vector<TokenBits> TopOf(const uint32_t* pairs, uint32_t count) {
-  std::vector<uint64_t> ranks(count);  // key : ~token
-  for (uint32_t i = 0; i < count; ++i) ranks[i] = uint64_t{pairs[2 * i]} << 32 | uint32_t(~pairs[2 * i + 1]);
-  std::sort(ranks.begin(), ranks.end(), std::greater<>());
-  std::vector<TokenBits> top;
-  top.reserve(count);
-  for (const uint64_t rank : ranks) top.push_back({~uint32_t(rank), law::KeyBits(uint32_t(rank >> 32))});
-  return top;
-}
-
-std::vector<Place> PlacesOf(const uint32_t* pairs, uint32_t count) {
-  std::vector<Place> places(count);
-  for (uint32_t i = 0; i < count; ++i) places[i] = {law::KeyBits(pairs[2 * i]), pairs[2 * i + 1]};
-  return places;
-}
-
-// Ids ascending.
-std::vector<TokenBits> KeptOf(const uint32_t* pairs, uint32_t count) {
-  std::vector<TokenBits> kept(count);
-  for (uint32_t i = 0; i < count; ++i) kept[i] = {pairs[2 * i + 1], law::KeyBits(pairs[2 * i])};
-  std::ranges::sort(kept, {}, &TokenBits::token);
-  return kept;
-}
-
-Distribution DistributionOf(const DistributionOutput& output, uint32_t token, const uint32_t* tops,
-                            std::vector<Place> requested) {
-  Distribution distribution;
-  distribution.max_bits = law::KeyBits(output.max_key);
-  distribution.weight_sum = uint64_t{output.sum_high} << 32 | output.sum_low;
-  distribution.chosen = {token, law::KeyBits(output.chosen_key)};
-  distribution.rank = output.rank;
-  distribution.top = TopOf(tops, output.top_count);
-  distribution.requested = std::move(requested);
-  return distribution;
-}
-
-// A greedy row's distribution is all on its first token.
-Distribution PointMass(TokenBits first, uint32_t token, uint32_t top, std::span<const uint32_t> requested) {
-  const auto place_of = [&](uint32_t id) {
-    return id == first.token ? Place{first.bits, 1} : Place{law::kMaskedBits, 0};
-  };
-  Distribution distribution;
-  distribution.max_bits = first.bits;
-  distribution.weight_sum = law::kUnitWeight;
-  distribution.chosen = {token, place_of(token).bits};
-  distribution.rank = place_of(token).rank;
-  if (top != 0) distribution.top.push_back(first);
-  for (const uint32_t id : requested) distribution.requested.push_back(place_of(id));
-  return distribution;
-}
-
-void DescribeGreedy(const RowRequest& request, const RowOutput& output, RowAnswer* answer) {
-  const RowParameters& parameters = *request.parameters;
-  const TokenBits first = {output.first_token, law::KeyBits(output.max_key)};
-  if (answer->kept != 0) answer->kept = 1;
-  if (parameters.processed_logprob) {
-    answer->processed = PointMass(first, answer->token, parameters.processed_top, request.requested);
-  }
-  if (parameters.entropy) answer->entropy = {law::kUnitWeight, 0};
-  if (parameters.kept_tokens) answer->kept_tokens = {first};
-}
-
-void DescribeProcessed(const RowInput& input, const RowParameters& parameters, const RowOutput& output,
-                       const uint32_t* tops, RowAnswer* answer) {
-  if (parameters.processed_logprob) {
-    answer->processed = DistributionOf(output.processed, output.token, tops + 2 * size_t{input.processed_tops},
-                                       PlacesOf(tops + 2 * size_t{input.processed_places}, input.requested_count));
-  }
-  if (parameters.entropy) {
-    answer->entropy = {uint64_t{output.entropy_weights_high} << 32 | output.entropy_weights_low,
-                       uint64_t{output.entropy_surplus_high} << 32 | output.entropy_surplus_low};
-  }
-  if (parameters.kept_tokens) answer->kept_tokens = KeptOf(tops + 2 * size_t{input.kept_tokens}, output.kept);
 }
 
 }  // namespace
@@ -211,6 +153,8 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
     input.draft = uint32_t(sizes.extras / 4);
     sizes.extras += uint64_t{8} * input.draft_count;
   }
+  input.stages = uint32_t(sizes.extras / 4);
+  sizes.extras += uint64_t{4} * kStageWords * input.stage_count;
   if ((input.flags & kFlagProcessed) != 0) {
     input.processed_places = uint32_t(sizes.tops / 8);
     sizes.tops += uint64_t{8} * input.requested_count;
@@ -220,9 +164,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
     sizes.tops += uint64_t{8} * input.requested_count;
   }
   input.kept_tokens = uint32_t(sizes.tops / 8);
-  if ((input.flags & kFlagKeptTokens) != 0) {
-    sizes.tops += uint64_t{8} * (input.top_k != 0 ? input.top_k : request.live_vocabulary);
-  }
+  if ((input.flags & kFlagKeptTokens) != 0) sizes.tops += uint64_t{8} * MostKept(request);
   sizes.inputs += sizeof(RowInput);
   sizes.outputs += sizeof(RowOutput);
   if (sizes.Largest() > most_bytes) return false;
@@ -231,24 +173,41 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   max_vocabulary_ = std::max(max_vocabulary_, request.live_vocabulary);
   chunks_ = std::max(chunks_, (groups + kChunkGroups - 1) / kChunkGroups);
   patches_ = std::max(patches_, input.patch_count);
-  const bool processed = (input.flags & kFlagProcessed) != 0;
-  const bool raw = (input.flags & kFlagRaw) != 0;
-  const bool whole_top_p = !request.parameters->greedy && input.top_k == 0 && input.top_p != 0;
-  const bool verifies = (input.flags & kFlagVerify) != 0;
-  const bool whole_sum = (processed || verifies) && input.top_k == 0;
-  weighs_ = weighs_ || raw || whole_top_p || whole_sum;
-  verifies_ = verifies_ || verifies;
-  describes_ = describes_ || raw || processed;
-  places_ = places_ || (input.requested_count != 0 && (raw || processed));
-  lists_ = lists_ || (input.flags & (kFlagEntropy | kFlagKeptTokens)) != 0;
+  const std::span<const Stage> chain = request.parameters->chain;
+  if ((input.flags & kFlagChain) != 0) turns_ = std::max(turns_, TurnsOf(chain));
+  Need(input, chain);
   requests_.push_back(&request);
   inputs_.push_back(input);
   return true;
 }
 
+void Slice::Need(const RowInput& input, std::span<const Stage> chain) {
+  const auto has = [&](uint32_t flags) { return (input.flags & flags) != 0; };
+  const bool is_chained = has(kFlagChain);
+  const auto need = [&](Shader shader, bool is_needed) {
+    if (is_needed) needs_[TakesWholeRows(shader) && is_chained ? 1 : 0] |= 1u << int(shader);
+  };
+  // As weigh.comp has it.
+  const bool whole_sum =
+      !has(kFlagGreedy | kFlagChain) && input.top_k == 0 && (input.top_p != 0 || has(kFlagProcessed | kFlagVerify));
+  need(Shader::kRead, true);
+  need(Shader::kChange, input.patch_count != 0);
+  need(Shader::kWeigh, has(kFlagRaw) || whole_sum);
+  need(Shader::kSum, is_chained);
+  need(Shader::kFallOff, std::ranges::any_of(chain, [](const Stage& s) { return s.kind == StageKind::kMirostat1; }));
+  need(Shader::kDecide, is_chained);
+  need(Shader::kSearch, is_chained);
+  need(Shader::kSample, true);
+  need(Shader::kVerify, has(kFlagVerify));
+  need(Shader::kDescribe, has(kFlagRaw | kFlagProcessed));
+  need(Shader::kPlace, input.requested_count != 0 && has(kFlagRaw | kFlagProcessed));
+  need(Shader::kList, has(kFlagEntropy | kFlagKeptTokens));
+}
+
 void Slice::WriteInputs(RowInput* inputs) const { std::copy(inputs_.begin(), inputs_.end(), inputs); }
 
 void Slice::WriteExtras(uint32_t* extras) {
+  WriteTables(extras);
   for (uint32_t row = 0; row < rows(); ++row) {
     RowInput& input = inputs_[row];
     const RowRequest& request = *requests_[row];
@@ -257,6 +216,7 @@ void Slice::WriteExtras(uint32_t* extras) {
       std::ranges::copy(request.draft.sparse_tokens, extras + input.draft);
       std::ranges::copy(request.draft.sparse_bits, extras + input.draft + input.draft_count);
     }
+    WriteStages(request.parameters->chain, extras + input.stages);
     if ((input.flags & kFlagVisible) == 0) continue;
     input.patch_count = WriteRowExtras(request, extras + input.visible, extras + input.patches);
   }
@@ -268,35 +228,6 @@ std::span<const std::byte> Slice::DenseDraftOf(uint32_t row) const {
   const RowRequest& request = *requests_[row];
   return {static_cast<const std::byte*>(request.draft.dense),
           size_t{request.live_vocabulary} * ElementBytes(request.draft.dtype)};
-}
-
-RowAnswer Slice::AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {
-  const RowRequest& request = *requests_[row];
-  const RowParameters& parameters = *request.parameters;
-  const RowInput& input = inputs_[row];
-  const RowOutput& output = outputs[row];
-  if (output.sent_error != kNone) {
-    return Failed((output.sent_error & 1) == 0 ? RowError::kNaN : RowError::kLogitTooLarge, output.sent_error / 2);
-  }
-  if (output.changed_error != kNone) return Failed(RowError::kLogitTooLarge, output.changed_error);
-  if (output.max_key == kNone) return Failed(RowError::kNoLiveToken, 0);
-  if ((input.flags & kFlagVerify) != 0 && output.draft_error != kNone) {
-    return Failed(DraftErrorOf(output.draft_error), output.draft_error_token);
-  }
-  RowAnswer answer;
-  answer.token = output.token;
-  answer.accepted = output.accepted == 1;
-  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer.kept = output.kept;
-  if (parameters.greedy) {
-    DescribeGreedy(request, output, &answer);
-  } else {
-    DescribeProcessed(input, parameters, output, tops, &answer);
-  }
-  if (parameters.raw_logprob) {
-    answer.raw = DistributionOf(output.raw, output.token, tops + 2 * size_t{input.raw_tops},
-                                PlacesOf(tops + 2 * size_t{input.raw_places}, input.requested_count));
-  }
-  return answer;
 }
 
 }  // namespace sortition::kernels::vulkan

@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/row.h"
+#include "kernels/vulkan/answer.h"
 #include "kernels/vulkan/layout.h"
+#include "kernels/vulkan/shaders.h"
 
 namespace sortition::kernels::vulkan {
 
@@ -34,12 +37,10 @@ class Slice {
   // Which kernels the rows need, and over how much.
   uint32_t max_vocabulary() const { return max_vocabulary_; }
   uint32_t chunks() const { return chunks_; }    // of the longest row
-  uint32_t patches() const { return patches_; }  // of the row that has most; 0: change.comp is not needed
-  bool weighs() const { return weighs_; }        // weigh.comp is needed
-  bool describes() const { return describes_; }  // describe.comp is needed
-  bool places() const { return places_; }        // place.comp is needed
-  bool lists() const { return lists_; }          // list.comp is needed
-  bool verifies() const { return verifies_; }    // verify.comp is needed
+  uint32_t patches() const { return patches_; }  // of the row that has most
+  uint32_t turns() const { return turns_; }      // of sums and searches, likewise
+  // A shader that takes whole rows: in the form for rows with a chain, or in that for rows without.
+  bool Needs(Shader shader, bool chained = false) const { return (needs_[chained ? 1 : 0] >> int(shader) & 1) != 0; }
 
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
   void WriteInputs(RowInput* inputs) const;
@@ -48,20 +49,21 @@ class Slice {
   std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // What the device's output says of a row.
-  RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const;
+  RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {
+    return vulkan::AnswerOf(*requests_[row], inputs_[row], outputs[row], tops);
+  }
 
  private:
+  void Need(const RowInput& input, std::span<const Stage> chain);
+
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;
-  Sizes sizes_;
+  Sizes sizes_ = {.extras = 4 * kTableWords};
   uint32_t max_vocabulary_ = 0;
   uint32_t chunks_ = 0;
   uint32_t patches_ = 0;
-  bool weighs_ = false;
-  bool describes_ = false;
-  bool places_ = false;
-  bool lists_ = false;
-  bool verifies_ = false;
+  uint32_t turns_ = 0;
+  uint32_t needs_[2] = {};  // a bit for each Shader
 };
 
 }  // namespace sortition::kernels::vulkan

@@ -22,7 +22,7 @@ bool LagOf(Token token, out u64 lag) {
   if (g_is_residual) weight = Residual(weight, DraftWeightOf(token.id));
   return LagOfWeight(weight, lag);
 }
-bool LeastLagOf(u32 key, out u64 lag) { return LagOfWeight(WeightOf(key), lag); }
+bool LeastLagOf(u32 key, out u64 lag) { return LagOfWeight(Weight(LeastDistanceOf(key)), lag); }
 
 bool IsAccepted(Token draft, PhiloxWords words) {
   if (draft.key == 0u || !IsKept(draft)) return false;
@@ -31,12 +31,12 @@ bool IsAccepted(Token draft, PhiloxWords words) {
 
 // The token in the draft's place. Where the drafter gives every kept token as much as the target does, which only
 // roundings can bring about, the race is among the weights.
-Token Replacement(u32 max_key) {
+Token Replacement(u32 first_key) {
   Token winner;
   winner.id = kNone;
   g_is_residual = true;
   for (u32 attempt = 0u; attempt < 2u && winner.id == kNone; ++attempt) {
-    winner = Race(max_key);
+    winner = Race(first_key);
     g_is_residual = false;
   }
   return winner;
@@ -44,7 +44,7 @@ Token Replacement(u32 max_key) {
 
 void main() {
   OpenRow(gl_WorkGroupID.x);
-  if (!Has(kFlagVerify) || !IsSampled() || !CheckDraft()) return;
+  if (!IsMine() || !Has(kFlagVerify) || !IsSampled() || !CheckDraft()) return;
   if (Has(kFlagGreedy)) {
     // The draft is accepted if it is the first token, which takes its place if it is not.
     if (thread == 0u) outputs[row].accepted = outputs[row].first_token == g_row.given ? 1u : 0u;
@@ -52,9 +52,7 @@ void main() {
   }
   LookAt(false);
   g_list = Area(KERNEL_LIST(g_groups));
-  u32 max_key = outputs[row].max_key;
-  ScaleFor(max_key);
-  KeepSampled();
+  u32 first_key = OpenKept();
   g_sum = MassOfSampled().sum;
   PhiloxWords words = NoiseWords(0u, kVerifyTag, KeyOfRow());
   g_draw = ResidualKey(words, KeyOfRow());
@@ -62,7 +60,7 @@ void main() {
   token.id = g_row.given;
   token.key = KeyOf(token.id);
   bool is_accepted = IsAccepted(token, words);
-  if (!is_accepted) token = Replacement(max_key);
+  if (!is_accepted) token = Replacement(first_key);
   if (thread != 0u) return;
   outputs[row].token = token.id;
   outputs[row].token_key = token.key;

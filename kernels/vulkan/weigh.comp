@@ -7,7 +7,8 @@
 
 // The processed distribution's sum is needed here: nothing but min-p comes before it is.
 bool WeighsProcessed() {
-  return !Has(kFlagGreedy) && g_row.top_k == 0u && (g_row.top_p != 0u || Has(kFlagProcessed | kFlagVerify));
+  if (Has(kFlagGreedy | kFlagChain) || g_row.top_k != 0u) return false;
+  return g_row.top_p != 0u || Has(kFlagProcessed | kFlagVerify);
 }
 
 // Leaves the mass of the chunk's tokens of a key >= `floor`.

@@ -50,6 +50,18 @@ DeviceRow Whole(const RowRequest& request, const std::vector<std::byte>& tensor)
   return row;
 }
 
+std::unique_ptr<RandomRow> RowInAnyTask(uint64_t seed, uint32_t vocabulary, RowOptions options) {
+  auto row = std::make_unique<RandomRow>(seed, vocabulary, options);
+  row->AskForMore();
+  return row;
+}
+
+// Most of them as rows are every day; the others in any task, some with a chain.
+std::unique_ptr<RandomRow> AnyRow(uint64_t seed, uint32_t vocabulary) {
+  if (seed % 3 != 0) return std::make_unique<RandomRow>(seed, vocabulary);
+  return RowInAnyTask(seed, vocabulary, seed % 2 == 0 ? RowOptions::kChained : RowOptions::kPlain);
+}
+
 // Compares rows with the reference, a batch at a time.
 class Comparison {
  public:
@@ -120,24 +132,39 @@ TEST_P(VulkanKernel, EqualsReference) {
   EXPECT_GE(comparison.count(), int(testing::Scaled(3000)));
 }
 
-std::unique_ptr<RandomRow> RowInAnyTask(uint64_t seed, uint32_t vocabulary) {
-  auto row = std::make_unique<RandomRow>(seed, vocabulary);
-  row->AskForMore();
-  return row;
-}
-
 // Everything beside the token that can be asked for, and other tasks than a draw.
 TEST_P(VulkanKernel, EqualsReferenceInEveryTask) {
   const auto device = StartOn(GetParam(), {});
   ASSERT_NE(device, nullptr);
   Comparison comparison(device.get());
-  const auto add = [&](uint64_t seed, uint32_t vocabulary) { comparison.Add(RowInAnyTask(seed, vocabulary)); };
+  const auto add = [&](uint64_t seed, uint32_t vocabulary) {
+    comparison.Add(RowInAnyTask(seed, vocabulary, RowOptions::kPlain));
+  };
   for (uint64_t seed = testing::Scaled(900); seed > 0; --seed) add(7'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
-  for (uint64_t seed = testing::Scaled(60); seed > 0; --seed)
+  for (uint64_t seed = testing::Scaled(30); seed > 0; --seed) {
     add(8'000'000 + seed, 400 + uint32_t(seed * 104729 % 30'000));
-  for (uint64_t seed = testing::Scaled(6); seed > 0; --seed) add(9'000'000 + seed, 128'256);
+  }
+  for (uint64_t seed = testing::Scaled(3); seed > 0; --seed) add(9'000'000 + seed, 128'256);
   comparison.Flush();
-  EXPECT_GE(comparison.count(), int(testing::Scaled(600)));
+  EXPECT_GE(comparison.count(), int(testing::Scaled(900)));
+}
+
+// Any samplers, in any order, in any task.
+TEST_P(VulkanKernel, EqualsReferenceOnChains) {
+  const auto device = StartOn(GetParam(), {});
+  ASSERT_NE(device, nullptr);
+  Comparison comparison(device.get());
+  const auto add = [&](uint64_t seed, uint32_t vocabulary) {
+    if (seed % 2 == 0) comparison.Add(std::make_unique<RandomRow>(seed, vocabulary, RowOptions::kChained));
+    if (seed % 2 == 1) comparison.Add(RowInAnyTask(seed, vocabulary, RowOptions::kChained));
+  };
+  for (uint64_t seed = testing::Scaled(800); seed > 0; --seed) add(10'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
+  for (uint64_t seed = testing::Scaled(20); seed > 0; --seed) {
+    add(11'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
+  }
+  for (uint64_t seed = testing::Scaled(2); seed > 0; --seed) add(12'000'000 + seed, 128'256);
+  comparison.Flush();
+  EXPECT_GE(comparison.count(), int(testing::Scaled(800)));
 }
 
 TEST_P(VulkanKernel, EqualsReferenceOnKnownRows) {
@@ -163,7 +190,7 @@ TEST_P(VulkanKernel, WorkgroupsAndBuffersDoNotMatter) {
     ASSERT_NE(device, nullptr);
     Comparison comparison(device.get());
     for (uint64_t seed = testing::Scaled(150); seed > 0; --seed) {
-      comparison.Add(std::make_unique<RandomRow>(4'000'000 + seed, 1 + uint32_t(seed * 7919 % 3000)));
+      comparison.Add(AnyRow(4'000'000 + seed, 1 + uint32_t(seed * 7919 % 3000)));
     }
   }
 }
@@ -180,10 +207,7 @@ TEST_P(VulkanKernel, VariantsDoNotMatter) {
     ASSERT_NE(device, nullptr);
     Comparison comparison(device.get());
     for (uint64_t seed = testing::Scaled(500); seed > 0; --seed) {
-      comparison.Add(std::make_unique<RandomRow>(5'000'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
-    }
-    for (uint64_t seed = testing::Scaled(150); seed > 0; --seed) {
-      comparison.Add(RowInAnyTask(5'500'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
+      comparison.Add(AnyRow(5'000'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
     }
     comparison.Add(std::make_unique<RandomRow>(3, 128'256));
   }

@@ -1,0 +1,14 @@
+// What kernels leave of a row, as its answer.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/row.h"
+#include "kernels/vulkan/layout.h"
+
+namespace sortition::kernels::vulkan {
+
+// `tops`: of the whole slice. Pure and thread-safe.
+RowAnswer AnswerOf(const RowRequest& request, const RowInput& input, const RowOutput& output, const uint32_t* tops);
+
+}  // namespace sortition::kernels::vulkan
