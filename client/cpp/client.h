@@ -27,7 +27,7 @@ class ClientCore;
 class Client {
  public:
   // Blocks until some target (or the fallback) has welcomed a stream. UNAVAILABLE with the last target's error if each
-  // has been tried once in vain; INVALID_ARGUMENT if an option is out of range.
+  // has been tried twice in vain; INVALID_ARGUMENT if an option is out of range.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   // A client without targets: everything is sampled in this process.
   static absl::StatusOr<std::unique_ptr<Client>> InProcess(ClientOptions options = {});

@@ -38,7 +38,7 @@ ClientCore::~ClientCore() { SORTITION_CHECK(!thread_.joinable()); }
 absl::Status ClientCore::WaitUntilUsable() {
   absl::MutexLock lock(&mutex_);
   const auto settled = [this]()
-                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.usable() || state_.links().exhausted(); };
+                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.usable() || state_.links().hopeless(); };
   mutex_.Await(absl::Condition(&settled));
   if (state_.usable()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("no target could be reached; ", state_.links().last_failure()));

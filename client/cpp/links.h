@@ -65,6 +65,7 @@ class Links {
   absl::Time next_event() const;
   // Every target has failed since a stream was last useful, and there is no stream now.
   bool exhausted() const { return !current_ && choice_.exhausted(); }
+  bool hopeless() const { return !current_ && choice_.hopeless(); }
   // Why streams ended lately: "host:port: ..."; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
 

@@ -31,6 +31,9 @@ class TargetChoice {
 
   // A whole round has failed since a stream was last useful.
   bool exhausted() const { return failures_ >= targets_; }
+  // So has a second one. One alone says little: gRPC before 1.61 may take another call's errno for that of a connection
+  // that is on its way.
+  bool hopeless() const { return failures_ >= 2 * targets_; }
   bool IsFallback(size_t target) const { return target == targets_; }
 
   // A random wait after the `attempt`th failure, from 1.

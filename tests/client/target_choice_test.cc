@@ -27,6 +27,7 @@ TEST(TargetChoiceTest, EveryFailedRoundWaitsLongerUpToTheBound) {
       choice.Ended(false, now);
       choice.Ended(false, now);
       EXPECT_TRUE(choice.exhausted());
+      EXPECT_EQ(choice.hopeless(), full > 100) << "after the second round";
       EXPECT_FALSE(choice.Next(now, true).has_value());
       const absl::Duration wait = choice.not_before() - now;
       EXPECT_GE(wait, absl::Milliseconds(full) / 2);
