@@ -49,6 +49,12 @@ TEST(SimulationTest, ASeedIsOneHistory) {
   }
 }
 
+// A worker was replaced in the microsecond in which it had started, and both had the same epochs.
+TEST(SimulationTest, EpochsOfAReplacedWorkerAreOlder) {
+  const uint64_t seed = 18124;
+  EXPECT_TRUE(RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone)).ok());
+}
+
 class PlantTest : public ::testing::TestWithParam<Plant> {};
 
 TEST_P(PlantTest, IsFound) {

@@ -140,6 +140,7 @@ Worker::~Worker() = default;
 
 void Worker::Start() {
   process_ = Process::Start(this, 1);
+  process_started_ = timeline_.Now();
   Think();
 }
 
@@ -152,6 +153,8 @@ std::string Worker::NameOf(const Job& job) const {
 }
 
 void Worker::Restart(absl::Duration zombie) {
+  if (timeline_.Now() - process_started_ < absl::Microseconds(1)) return;
+  process_started_ = timeline_.Now();
   const uint64_t generation = process_->generation() + 1;
   if (zombie > absl::ZeroDuration()) {
     zombies_.push_back(process_);

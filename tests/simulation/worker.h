@@ -28,7 +28,8 @@ class Worker {
   // Every text has been drawn to its end.
   bool Done() const;
 
-  // The process dies and a new one takes over its texts. The former one is gone at once, or lives on for `zombie`.
+  // The process dies and a new one takes over its texts. The former one is gone at once, or lives on for `zombie`. A
+  // process cannot be replaced within the microsecond of its start, for epochs begin at the clock's microseconds.
   void Restart(absl::Duration zombie);
 
  private:
@@ -54,6 +55,7 @@ class Worker {
   const Fail fail_;
   std::vector<std::unique_ptr<Job>> jobs_;
   std::shared_ptr<Process> process_;
+  absl::Time process_started_;
   std::vector<std::shared_ptr<Process>> zombies_;
   uint64_t thoughts_ = 0;
 };

@@ -119,7 +119,7 @@ TEST_P(VulkanKernel, EqualsReference) {
   const auto device = StartOn(GetParam(), {});
   ASSERT_NE(device, nullptr);
   Comparison comparison(device.get());
-  for (uint64_t seed = Rows(2700); seed > 0; --seed) {
+  for (uint64_t seed = testing::Scaled(2800); seed > 0; --seed) {
     comparison.Add(std::make_unique<RandomRow>(seed, 1 + uint32_t(seed * 7919 % 400)));
   }
   for (uint64_t seed = Rows(200); seed > 0; --seed) {
@@ -131,7 +131,7 @@ TEST_P(VulkanKernel, EqualsReference) {
     }
   }
   comparison.Flush();
-  EXPECT_GE(comparison.count(), int(Rows(2900)));
+  EXPECT_GE(comparison.count(), int(testing::Scaled(2900)));
 }
 
 // Everything beside the token that can be asked for, and other tasks than a draw.
