@@ -90,11 +90,18 @@ class Step : public service::PendingStep {
   uint32_t left_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The slowest device alone may take as long as it takes.
+service::Limits PatientLimits() {
+  service::Limits limits;
+  limits.max_queue_time = absl::ZeroDuration();
+  return limits;
+}
+
 // One way to place a stream of rows, kept while others have their turn.
 class Placement {
  public:
   Placement(std::vector<devices::Device*> devices, const devices::Proof& proof)
-      : batcher_(service::Limits(), devices, &clock_, &observer_) {
+      : batcher_(PatientLimits(), devices, &clock_, &observer_) {
     for (devices::Device* device : devices) batcher_.SetProved(device, proof.Run(device, absl::Minutes(2)));
   }
 
