@@ -10,6 +10,7 @@
 #include "kernels/law/known_rows.h"
 #include "kernels/law/reference.h"
 #include "service/batch/batcher.h"
+#include "tests/route/small_proof.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/scale.h"
@@ -52,16 +53,6 @@ struct Rows {
 const Rows& AllRows() {
   static const Rows& rows = *new Rows();
   return rows;
-}
-
-// The known rows that cost little.
-const devices::Proof& SmallProof() {
-  static const devices::Proof& proof = *new devices::Proof([] {
-    std::vector<law::KnownRow> rows = law::KnownRows();
-    std::erase_if(rows, [](const law::KnownRow& row) { return row.vocabulary > 6; });
-    return rows;
-  }());
-  return proof;
 }
 
 struct Events : NullEventLog {

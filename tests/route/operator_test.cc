@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "devices/proof/proof.h"
-#include "kernels/law/known_rows.h"
 #include "service/batch/batcher.h"
+#include "tests/route/small_proof.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/scripted_fake_device.h"
@@ -17,15 +17,6 @@ namespace {
 
 using testing::Fate;
 using testing::ScriptedFakeDevice;
-
-const devices::Proof& SmallProof() {
-  static const devices::Proof& proof = *new devices::Proof([] {
-    std::vector<law::KnownRow> rows = law::KnownRows();
-    std::erase_if(rows, [](const law::KnownRow& row) { return row.vocabulary > 6; });
-    return rows;
-  }());
-  return proof;
-}
 
 class Operator : public ::testing::Test {
  protected:
