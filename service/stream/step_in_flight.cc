@@ -216,6 +216,8 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
       if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     }
     if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
+    // Before the answer leaves: who has it may count on the room of a mask that was released.
+    row->masks.clear();
   }
   if (results.rows_size() > 0) Send(std::move(results));
 }
