@@ -51,8 +51,21 @@ TEST(SimulationTest, ASeedIsOneHistory) {
 
 // A worker was replaced in the microsecond in which it had started, and both had the same epochs.
 TEST(SimulationTest, EpochsOfAReplacedWorkerAreOlder) {
-  const uint64_t seed = 18124;
-  EXPECT_TRUE(RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone)).ok());
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const std::vector<Fault> faults = {
+        {Fault::Kind::kRestart, absl::Milliseconds(3), absl::ZeroDuration(), 0},
+        {Fault::Kind::kZombie, absl::Milliseconds(3) + absl::Nanoseconds(500), absl::Milliseconds(50), 0}};
+    EXPECT_TRUE(RunWorld(seed, Plant::kNone, faults).ok()) << DescribeFailure(seed, Plant::kNone, faults);
+  }
+}
+
+// Workers thought without end while they waited, and a world in which they waited long was taken for one that stands.
+TEST(SimulationTest, WorldsThatWaitDoNotStandStill) {
+  const uint64_t seed = 27494;
+  const std::vector<Fault> faults = {{Fault::Kind::kCrash, absl::Microseconds(4880), absl::Microseconds(95548), 0}};
+  const Outcome outcome = RunWorld(seed, Plant::kNone, faults);
+  EXPECT_TRUE(outcome.ok()) << outcome.failure;
+  EXPECT_LT(outcome.tally.steps, 100 * outcome.tally.tokens);
 }
 
 class PlantTest : public ::testing::TestWithParam<Plant> {};
