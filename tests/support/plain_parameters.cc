@@ -1,14 +1,24 @@
 // Field by field.
 #include "tests/support/plain_parameters.h"
 
-#include "kernels/check.h"
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "kernels/law/chain.h"
 
 namespace sortition::testing {
 namespace {
 
 std::vector<law::Sampler> OrderOf(const v1::Chain& chain) {
-  SORTITION_CHECK(!chain.has_explicit_());
+  std::vector<law::Sampler> listed;
+  for (const std::string& name : chain.explicit_().samplers()) {
+    for (const law::Sampler sampler : law::PresetOrder(law::Preset::kVllm)) {
+      const std::string_view own = law::SamplerName(sampler);
+      if (name == own || (name == "dynamic_temperature" && own == "temperature")) listed.push_back(sampler);
+    }
+  }
+  if (!listed.empty()) return listed;
   law::Preset preset = law::Preset::kVllm;
   if (chain.preset() == v1::Chain::PRESET_LLAMA_CPP) preset = law::Preset::kLlamaCpp;
   if (chain.preset() == v1::Chain::PRESET_HF) preset = law::Preset::kHf;
