@@ -37,8 +37,8 @@ class Campaign {
       tally_ += outcome.tally;
       if (!outcome.ok()) failed_.push_back(seed);
       if (++done_ % std::max<uint64_t>(count_ / 20, 1) == 0) {
-        std::fprintf(stderr, "%lu of %lu worlds, %lu tokens, %zu wrong\n", done_, count_, tally_.tokens,
-                     failed_.size());
+        std::fprintf(stderr, "%lu of %lu worlds, %lu steps, %lu tokens, %zu wrong\n", done_, count_, tally_.steps,
+                     tally_.tokens, failed_.size());
       }
     }
   }
@@ -57,7 +57,7 @@ class Campaign {
           absl::StrJoin(failed_.begin(), failed_.begin() + std::min<ptrdiff_t>(std::ssize(failed_), 20), " ").c_str(),
           failed_.size() > 20 ? " ..." : "");
     }
-    std::printf("%lu worlds, %lu tokens, %zu wrong\n", count_, tally_.tokens, failed_.size());
+    std::printf("%lu worlds, %lu steps, %lu tokens, %zu wrong\n", count_, tally_.steps, tally_.tokens, failed_.size());
     return failed_.empty() ? 0 : 1;
   }
 

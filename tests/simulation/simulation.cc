@@ -14,7 +14,7 @@
 namespace sortition::simulation {
 namespace {
 
-constexpr uint64_t kMaxEvents = 400'000;
+constexpr uint64_t kMaxSteps = 400'000;
 constexpr absl::Duration kMaxElapsed = absl::Minutes(10);
 
 class Simulation {
@@ -35,8 +35,9 @@ class Simulation {
       timeline_.At(Timeline::Start() + fault.at, [this, fault] { Inflict(fault); });
     }
     for (const auto& worker : workers_) worker->Start();
-    for (uint64_t events = 0; outcome_.failure.empty() && !Done(); ++events) {
-      if (events == kMaxEvents || timeline_.Elapsed() > kMaxElapsed || !timeline_.RunNext()) {
+    uint64_t& steps = outcome_.tally.steps;
+    for (; outcome_.failure.empty() && !Done(); ++steps) {
+      if (steps == kMaxSteps || timeline_.Elapsed() > kMaxElapsed || !timeline_.RunNext()) {
         Fail("the world stands still");
       }
     }

@@ -37,6 +37,7 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
 }
 
 Tally& Tally::operator+=(const Tally& other) {
+  steps += other.steps;
   tokens += other.tokens;
   batches += other.batches;
   replayed_tokens += other.replayed_tokens;
@@ -57,12 +58,13 @@ Tally& Tally::operator+=(const Tally& other) {
 }
 
 std::string Tally::Describe() const {
-  std::string text = absl::StrCat(
-      tokens, " tokens in ", batches, " batches, ", replayed_tokens, " tokens replayed, ", evicted_sequences,
-      " sequences evicted, ", history_required, " histories asked for, ", superseded, " superseded, ", overloaded,
-      " overloaded, ", missed_deadlines, " missed deadlines, ", drained_streams, " drained streams, ", lost_messages,
-      " lost messages, ", late_requests, " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ",
-      accepted_drafts, " accepted drafts, ", zombie_tokens, " tokens of zombies; faults:");
+  std::string text =
+      absl::StrCat(steps, " steps, ", tokens, " tokens in ", batches, " batches, ", replayed_tokens,
+                   " tokens replayed, ", evicted_sequences, " sequences evicted, ", history_required,
+                   " histories asked for, ", superseded, " superseded, ", overloaded, " overloaded, ", missed_deadlines,
+                   " missed deadlines, ", drained_streams, " drained streams, ", lost_messages, " lost messages, ",
+                   late_requests, " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ",
+                   accepted_drafts, " accepted drafts, ", zombie_tokens, " tokens of zombies; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

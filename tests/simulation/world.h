@@ -41,6 +41,7 @@ struct World {
 
 // What happened in one run, or in many.
 struct Tally {
+  uint64_t steps = 0;   // of the timeline: a message sent or arrived, a batch done, a timer, a fault
   uint64_t tokens = 0;  // drawn, and each compared
   uint64_t batches = 0;
   uint64_t replayed_tokens = 0;  // sent again because a replica did not have them
