@@ -11,7 +11,6 @@ namespace sortition::kernels {
 // A bit for each: bit i of the first 32 is StageKind i of a chain.
 using Features = uint64_t;
 inline constexpr Features kNoFeatures = 0;
-inline constexpr Features kAllFeatures = ~Features{0};
 
 constexpr Features FeatureOf(StageKind kind) { return Features{1} << uint32_t(kind); }
 static_assert(kStageKinds <= 32);
@@ -21,6 +20,8 @@ inline constexpr Features kFeatureVerify = Features{1} << 33;
 inline constexpr Features kFeatureRequested = Features{1} << 34;  // logprobs of tokens by name
 inline constexpr Features kFeatureEntropy = Features{1} << 35;
 inline constexpr Features kFeatureKeptSet = Features{1} << 36;  // its count, or its tokens
+inline constexpr Features kAllFeatures =
+    kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
 
 // O(stages).
 inline Features FeaturesOf(const RowRequest& request) {

@@ -1,18 +1,15 @@
-// Writes the law's examples as JSON. 64-bit numbers are decimal strings, since JSON readers may cut numbers at 53 bits.
+// Writes the law's functions by example, and the file as a whole.
 #include "kernels/law/known_answers.h"
 
 #include <bit>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <string_view>
 #include <vector>
 
-#include "kernels/law/chain.h"
+#include "kernels/law/json_text.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/law.h"
-#include "kernels/law/logprob.h"
-#include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/version.h"
 
@@ -20,37 +17,6 @@ namespace sortition::law {
 namespace {
 
 using kernels::DType;
-using kernels::RowError;
-
-std::string Cat(std::initializer_list<std::string_view> parts) {
-  std::string text;
-  for (const std::string_view part : parts) text.append(part);
-  return text;
-}
-
-std::string Joined(const std::vector<std::string>& items, std::string_view separator) {
-  std::string text;
-  for (const std::string& item : items) {
-    if (!text.empty()) text.append(separator);
-    text.append(item);
-  }
-  return text;
-}
-
-std::string Number(uint32_t x) { return std::to_string(x); }
-std::string Quoted(std::string_view text) { return Cat({"\"", text, "\""}); }
-std::string Wide(uint64_t x) { return Quoted(std::to_string(x)); }
-std::string WideSigned(uint64_t x) { return Quoted(std::to_string(int64_t(x))); }
-std::string Truth(bool x) { return x ? "true" : "false"; }
-std::string List(const std::vector<std::string>& items) { return Cat({"[", Joined(items, ", "), "]"}); }
-std::string Field(std::string_view name, std::string_view value) { return Cat({Quoted(name), ": ", value}); }
-std::string Object(const std::vector<std::string>& fields) { return Cat({"{", Joined(fields, ", "), "}"}); }
-
-std::string Numbers(const std::vector<uint32_t>& numbers) {
-  std::vector<std::string> items;
-  for (const uint32_t x : numbers) items.push_back(Number(x));
-  return List(items);
-}
 
 uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
@@ -211,144 +177,11 @@ std::string Functions() {
   return Joined(functions, ",\n");
 }
 
-// --- rows
-
-std::string NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-  }
-  __builtin_unreachable();
-}
-
-std::string NameOf(RowError error) {
-  switch (error) {
-    case RowError::kNone:
-      return "none";
-    case RowError::kNaN:
-      return "nan";
-    case RowError::kLogitTooLarge:
-      return "logit_too_large";
-    case RowError::kNoLiveToken:
-      return "no_live_token";
-    case RowError::kDraftNoProbability:
-      return "draft_no_probability";
-    case RowError::kDraftSum:
-      return "draft_sum";
-    case RowError::kDraftImpossible:
-      return "draft_impossible";
-  }
-  __builtin_unreachable();
-}
-
-std::string LogitsOf(const KnownRow& row) {
-  static constexpr const char* kNames[] = {"", "model", "flat", "ties", "holes"};
-  if (row.shape == KnownShape::kExplicit) return Object({Field("elements", Numbers(row.elements))});
-  return Object({Field("shape", Quoted(kNames[int(row.shape)])), Field("seed", Number(row.seed))});
-}
-
-std::string OptionsOf(const SamplingParameters& options) {
-  return Object({Field("temperature_bits", Number(Bits(options.temperature))), Field("top_k", Number(options.top_k)),
-                 Field("top_p_bits", Number(Bits(options.top_p))), Field("min_p_bits", Number(Bits(options.min_p))),
-                 Field("repetition_penalty_bits", Number(Bits(options.repetition_penalty)))});
-}
-
-std::string ChainOf(const kernels::RowParameters& compiled) {
-  std::vector<std::string> stages;
-  for (const kernels::Stage& stage : compiled.chain) {
-    const auto [a, b, c, d] = stage.operands;
-    stages.push_back(Numbers({uint32_t(stage.kind), a, b, c, d}));
-  }
-  return List(stages);
-}
-
-std::string CompiledOf(const kernels::RowParameters& compiled) {
-  std::vector<std::string> fields = {Field("greedy", Truth(compiled.greedy)),
-                                     Field("multiplier", Number(compiled.multiplier)),
-                                     Field("exponent", std::to_string(compiled.exponent)),
-                                     Field("window", Number(compiled.window)),
-                                     Field("min_p_distance", Number(compiled.min_p_distance)),
-                                     Field("top_k", Number(compiled.top_k)),
-                                     Field("top_p", Number(compiled.top_p)),
-                                     Field("repetition", Number(compiled.repetition)),
-                                     Field("inverse_repetition", Number(compiled.inverse_repetition)),
-                                     Field("mask_nan", Truth(compiled.mask_nan)),
-                                     Field("raw_top", Number(compiled.raw_top)),
-                                     Field("processed_top", Number(compiled.processed_top))};
-  if (!compiled.chain.empty()) fields.push_back(Field("chain", ChainOf(compiled)));
-  return Object(fields);
-}
-
-std::string NoiseOf(const kernels::NoiseKey& noise) {
-  return Object({Field("seed", Wide(noise.seed)), Field("position", Number(noise.position)),
-                 Field("stream", Number(noise.stream))});
-}
-
-std::string PatchesOf(const KnownRow& row) {
-  std::vector<std::string> items;
-  for (const kernels::TokenPatch& patch : row.patches) {
-    items.push_back(Numbers({patch.token, patch.flags, patch.bias, patch.penalty}));
-  }
-  return List(items);
-}
-
-std::string DistributionOf(const kernels::Distribution& distribution, double temperature) {
-  std::vector<std::string> top;
-  for (const kernels::TokenBits& token : distribution.top) {
-    top.push_back(Numbers({token.token, token.bits, Bits(Logprob(distribution, token.bits, temperature))}));
-  }
-  return Object(
-      {Field("max_bits", Number(distribution.max_bits)), Field("weight_sum", Wide(distribution.weight_sum)),
-       Field("chosen_bits", Number(distribution.chosen.bits)),
-       Field("chosen_logprob_bits", Number(Bits(Logprob(distribution, distribution.chosen.bits, temperature)))),
-       Field("rank", Number(distribution.rank)), Field("top", List(top))});
-}
-
-std::string AnswerOf(const KnownRow& row) {
-  const std::vector<std::byte> tensor = TensorOf(row);
-  const kernels::RowAnswer answer = SampleRowReference(RequestOf(row, tensor));
-  if (answer.error != RowError::kNone) {
-    return Object({Field("error", Quoted(NameOf(answer.error))), Field("error_token", Number(answer.error_token))});
-  }
-  std::vector<std::string> fields = {
-      Field("token", Number(answer.token)), Field("kept", Number(answer.kept)),
-      Field("raw", DistributionOf(answer.raw, 1)),
-      Field("processed", DistributionOf(answer.processed, ProcessedTemperature(row.compiled, answer)))};
-  if (answer.sampler_state != 0) fields.push_back(Field("sampler_state", Wide(answer.sampler_state)));
-  if (answer.temperature != 0) fields.push_back(Field("temperature", Number(answer.temperature)));
-  return Object(fields);
-}
-
-std::string RowText(const KnownRow& row) {
-  std::vector<std::string> fields = {Field("name", Quoted(row.name)),
-                                     Field("dtype", Quoted(NameOf(row.dtype))),
-                                     Field("vocabulary", Number(row.vocabulary)),
-                                     Field("logits", LogitsOf(row)),
-                                     Field("options", OptionsOf(row.options)),
-                                     Field("compiled", CompiledOf(row.compiled)),
-                                     Field("noise", NoiseOf(row.noise))};
-  if (!row.patches.empty()) fields.push_back(Field("patches", PatchesOf(row)));
-  if (row.has_allowed_tokens) fields.push_back(Field("allowed_tokens", Numbers(row.allowed_tokens)));
-  // A long mask is given as a recipe, as the row's logits are (LAW.md).
-  if (row.shape == KnownShape::kExplicit && !row.allowed_bits.empty()) {
-    fields.push_back(Field("allowed_bits", Numbers(row.allowed_bits)));
-  } else if (!row.allowed_bits.empty()) {
-    fields.push_back(Field("allowed_bits_shape", Quoted("mask")));
-  }
-  if (row.sampler_state != 0) fields.push_back(Field("sampler_state", Wide(row.sampler_state)));
-  fields.push_back(Field("answer", AnswerOf(row)));
-  return Cat({"    {\n      ", Joined(fields, ",\n      "), "\n    }"});
-}
-
 }  // namespace
 
 std::string KnownAnswersJson() {
   std::vector<std::string> rows;
-  for (const KnownRow& row : KnownRows()) rows.push_back(RowText(row));
+  for (const KnownRow& row : KnownRows()) rows.push_back(KnownRowJson(row));
   return Cat({"{\n  ", Field("law_version", Number(kLawVersion)), ",\n  \"functions\": {\n", Functions(),
               "\n  },\n  \"rows\": [\n", Joined(rows, ",\n"), "\n  ]\n}\n"});
 }

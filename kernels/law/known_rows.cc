@@ -1,11 +1,8 @@
-// The list of known rows: each exists for a clause of the law, or for a vocabulary that models have.
-#include "kernels/law/known_rows.h"
-
-#include <bit>
-#include <cstring>
+// The list of known rows that draw: each exists for a clause of the law, or for a vocabulary that models have.
 #include <limits>
 
 #include "kernels/law/chain.h"
+#include "kernels/law/known_row_makers.h"
 #include "kernels/law/law.h"
 
 namespace sortition::law {
@@ -15,70 +12,6 @@ using kernels::DType;
 using kernels::TokenPatch;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
-
-// f16 bits of n / 2^shift, |n| < 2048, where the result is a normal number.
-uint32_t F16Bits(int32_t n, int shift) {
-  if (n == 0) return 0;
-  const auto magnitude = uint32_t(n < 0 ? -n : n);
-  const int leading = 31 - std::countl_zero(magnitude);
-  return (n < 0 ? 0x8000u : 0u) | uint32_t(leading - shift + 15) << 10 | (magnitude << (10 - leading) & 0x3ff);
-}
-
-// n / 2^shift; bf16 by cutting off the lower half of the f32.
-uint32_t Element(DType dtype, int32_t n, int shift) {
-  if (dtype == DType::kF16) return F16Bits(n, shift);
-  const uint32_t bits = Bits(float(n) / float(1 << shift));
-  return dtype == DType::kBF16 ? bits >> 16 : bits;
-}
-
-uint32_t NegativeInfinity(DType dtype) {
-  if (dtype == DType::kF16) return 0xfc00;
-  return dtype == DType::kBF16 ? 0xff80 : 0xff800000;
-}
-
-uint32_t ShapedElement(const KnownRow& row, uint32_t id) {
-  const PhiloxWords words = NoiseWords(id, 0, DrawKey{row.seed, 0, 0, 0});
-  int32_t n = -510;
-  for (int byte = 0; byte < 4; ++byte) n += int32_t(words.x >> (8 * byte) & 255);
-  if (row.shape == KnownShape::kFlat) return Element(row.dtype, n, 12);
-  if (row.shape == KnownShape::kTies) return Element(row.dtype, n >> 5, 1);
-  if (row.shape == KnownShape::kHoles && words.y % 4 == 1) return NegativeInfinity(row.dtype);
-  if (words.y % 512 == 0) n += 512 + int32_t((words.y >> 9) % 512);
-  return Element(row.dtype, n, 6);
-}
-
-// Raw and processed logprobs with their first five tokens.
-KnownRow Row(std::string name, SamplingParameters options) {
-  KnownRow row;
-  row.name = std::move(name);
-  row.options = options;
-  Compile(options, &row.compiled);
-  row.compiled.raw_logprob = true;
-  row.compiled.processed_logprob = true;
-  row.compiled.raw_top = 5;
-  row.compiled.processed_top = 5;
-  return row;
-}
-
-KnownRow Explicit(std::string name, std::vector<float> logits, SamplingParameters options = {}) {
-  KnownRow row = Row(std::move(name), options);
-  row.vocabulary = uint32_t(logits.size());
-  for (const float x : logits) row.elements.push_back(Bits(x));
-  return row;
-}
-
-KnownRow Shaped(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary, SamplingParameters options = {}) {
-  KnownRow row = Row(std::move(name), options);
-  row.shape = shape;
-  row.seed = vocabulary;
-  row.dtype = dtype;
-  row.vocabulary = vocabulary;
-  row.noise.position = vocabulary % 1000;
-  for (uint32_t id = 0; id < vocabulary; ++id) row.elements.push_back(ShapedElement(row, id));
-  return row;
-}
 
 void AddExplicitRows(std::vector<KnownRow>* rows) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -159,10 +92,9 @@ SamplingParameters InOrderOf(Preset preset, SamplingParameters options) {
   return options;
 }
 
-void AddChained(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary, SamplingParameters options,
+void AddChained(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary, const SamplingParameters& options,
                 std::vector<KnownRow>* rows) {
-  rows->push_back(Shaped("chain: " + std::move(name), shape, dtype, vocabulary, std::move(options)));
-  rows->back().sampler_state = kernels::InitialSamplerState(rows->back().compiled.chain);
+  rows->push_back(Chained("chain: " + std::move(name), shape, dtype, vocabulary, options));
 }
 
 // A stage each, alone on a whole row or after others that leave a list.
@@ -206,29 +138,9 @@ std::vector<KnownRow> KnownRows() {
   AddExplicitRows(&rows);
   AddShapedRows(&rows);
   AddChainedRows(&rows);
+  AddTaskRows(&rows);
+  AddAnswerRows(&rows);
   return rows;
-}
-
-std::vector<std::byte> TensorOf(const KnownRow& row) {
-  const size_t bytes = kernels::ElementBytes(row.dtype);
-  std::vector<std::byte> tensor(row.elements.size() * bytes);
-  for (size_t id = 0; id < row.elements.size(); ++id) std::memcpy(&tensor[id * bytes], &row.elements[id], bytes);
-  return tensor;
-}
-
-kernels::RowRequest RequestOf(const KnownRow& row, const std::vector<std::byte>& tensor) {
-  kernels::RowRequest request;
-  request.logits = tensor.data();
-  request.dtype = row.dtype;
-  request.live_vocabulary = row.vocabulary;
-  request.parameters = &row.compiled;
-  request.noise = row.noise;
-  request.patches = row.patches;
-  request.has_allowed_tokens = row.has_allowed_tokens;
-  request.allowed_tokens = row.allowed_tokens;
-  request.sampler_state = row.sampler_state;
-  request.allowed_bits = row.allowed_bits.empty() ? nullptr : row.allowed_bits.data();
-  return request;
 }
 
 }  // namespace sortition::law

@@ -22,6 +22,16 @@ enum class KnownShape {
   kHoles,     // as kModel; where y % 4 == 1, -Inf
 };
 
+// A drafter's probabilities: of `tokens`, `elements` (as sent, f32 bits where sparse); of every other token `rest`.
+struct KnownDraft {
+  kernels::DraftDistribution::Form form = kernels::DraftDistribution::Form::kCertain;
+  kernels::DType dtype = kernels::DType::kF32;
+  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> elements;
+  uint32_t rest = 0;
+  std::vector<std::byte> dense;  // all of it, where dense
+};
+
 struct KnownRow {
   std::string name;
   KnownShape shape = KnownShape::kExplicit;
@@ -37,6 +47,11 @@ struct KnownRow {
   std::vector<uint32_t> allowed_tokens;
   std::vector<uint32_t> allowed_bits;  // empty = no mask
   uint64_t sampler_state = 0;
+  kernels::RowTask task = kernels::RowTask::kDraw;
+  uint32_t given = 0;
+  KnownDraft draft;
+  std::vector<uint32_t> requested;
+  uint32_t likely = kernels::RowRequest::kNoToken;
 };
 
 // All of them, in the file's order.

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 tests/engines/setup.sh
-cmake --build --preset release --parallel "${JOBS:-2}" --target sortitiond example_worker llama_cpp_check
+cmake --build --preset release --parallel "${JOBS:-2}" --target sortitiond example_worker llama_cpp_check row_answers
 
 readonly python=$PWD/build/engines/venv/bin/python3
 export TEST_SORTITIOND=$PWD/build/release/bin/sortitiond
@@ -19,4 +19,14 @@ for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{ll
   printf '== %s\n' "$file"
   timeout 600 "$python" "$file" || failed+=("$file")
 done
+
+printf '== what the peers answer to recorded rows\n'
+record=$PWD/build/engines/recorded
+llama=$(echo build/engines/llama-cpp-python-*/lib/libllama.so)
+version=${llama#*llama-cpp-python-}
+mkdir -p "$record"
+"$python" tests/peers/record_transformers.py "$record/transformers.json" &&
+  "$python" tests/peers/record_llama_cpp.py "$record/llama_cpp.json" "$llama" "${version%%/*}" &&
+  "$python" tests/peers/recorded_test.py build/release/bin/row_answers "$record" || failed+=(recorded)
+
 ((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[*]}" && exit 1; }

@@ -3,14 +3,20 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
+#include "kernels/features.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/reference.h"
 
 namespace sortition::law {
 namespace {
+
+using kernels::DType;
+using kernels::RowError;
 
 TEST(KnownAnswers, FileEqualsCode) {
   std::ifstream file(SORTITION_SOURCE_DIR "/kernels/law/known_answers.json");
@@ -29,15 +35,82 @@ TEST(KnownAnswers, FileEqualsCode) {
   EXPECT_FALSE(std::getline(from_file, in_file)) << "the file goes on after what the code writes";
 }
 
-TEST(KnownAnswers, RowsMeetEveryError) {
-  std::vector<kernels::RowError> errors;
-  for (const KnownRow& row : KnownRows()) {
-    const std::vector<std::byte> tensor = TensorOf(row);
-    errors.push_back(SampleRowReference(RequestOf(row, tensor)).error);
+// A device is proved by these rows: what they do not meet it could do wrong and serve.
+class KnownRowsMeet : public ::testing::Test {
+ protected:
+  struct Case {
+    KnownRow row;
+    kernels::RowAnswer answer;
+  };
+  static const std::vector<Case>& Cases() {
+    static const std::vector<Case>& cases = *new std::vector<Case>([] {
+      std::vector<Case> made;
+      for (KnownRow& row : KnownRows()) {
+        const std::vector<std::byte> tensor = TensorOf(row);
+        const kernels::RowAnswer answer = SampleRowReference(RequestOf(row, tensor));
+        made.push_back({std::move(row), answer});
+      }
+      return made;
+    }());
+    return cases;
   }
-  for (const kernels::RowError error : {kernels::RowError::kNone, kernels::RowError::kNaN,
-                                        kernels::RowError::kLogitTooLarge, kernels::RowError::kNoLiveToken}) {
-    EXPECT_NE(std::find(errors.begin(), errors.end(), error), errors.end()) << int(error);
+  template <typename Predicate>
+  static bool Any(Predicate is) {
+    return std::ranges::any_of(Cases(), [&](const Case& c) { return is(c.row, c.answer); });
+  }
+};
+
+TEST_F(KnownRowsMeet, EveryError) {
+  for (const RowError error : {RowError::kNone, RowError::kNaN, RowError::kLogitTooLarge, RowError::kNoLiveToken,
+                               RowError::kDraftNoProbability, RowError::kDraftSum, RowError::kDraftImpossible}) {
+    EXPECT_TRUE(Any([&](const auto&, const auto& answer) { return answer.error == error; })) << int(error);
+  }
+}
+
+// With a chain and without, of few tokens and of many.
+TEST_F(KnownRowsMeet, EveryFeature) {
+  kernels::Features of_chains = 0;
+  kernels::Features of_others = 0;
+  kernels::Features of_large_rows = 0;
+  for (const Case& known : Cases()) {
+    const std::vector<std::byte> tensor = TensorOf(known.row);
+    const kernels::Features features = kernels::FeaturesOf(RequestOf(known.row, tensor));
+    (known.row.compiled.chain.empty() ? of_others : of_chains) |= features;
+    if (known.row.vocabulary >= 32000) of_large_rows |= features;
+  }
+  EXPECT_EQ(of_chains, kernels::kAllFeatures);
+  EXPECT_EQ(of_others, kernels::kAllFeatures & ~kernels::kFeatureEveryStage);
+  EXPECT_EQ(of_large_rows, kernels::kAllFeatures);
+}
+
+TEST_F(KnownRowsMeet, EveryDraftAcceptedAndRefused) {
+  using Form = kernels::DraftDistribution::Form;
+  for (const Form form : {Form::kCertain, Form::kDense, Form::kSparse}) {
+    for (const bool accepted : {true, false}) {
+      EXPECT_TRUE(Any([&](const KnownRow& row, const kernels::RowAnswer& answer) {
+        return row.task == kernels::RowTask::kVerify && row.draft.form == form && answer.error == RowError::kNone &&
+               answer.accepted == accepted;
+      })) << int(form)
+          << accepted;
+    }
+  }
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    EXPECT_TRUE(Any([&](const KnownRow& row, const kernels::RowAnswer& answer) {
+      return row.draft.form == Form::kDense && row.draft.dtype == dtype && answer.error == RowError::kNone;
+    })) << int(dtype);
+  }
+}
+
+// Kernels leave out what nobody asks for, so each of these is a way of its own.
+TEST_F(KnownRowsMeet, EveryLogprobAloneAndNone) {
+  for (const bool raw : {true, false}) {
+    for (const bool processed : {true, false}) {
+      EXPECT_TRUE(Any([&](const KnownRow& row, const kernels::RowAnswer&) {
+        return row.compiled.raw_logprob == raw && row.compiled.processed_logprob == processed &&
+               row.task == kernels::RowTask::kDraw && row.vocabulary > 1000;
+      })) << raw
+          << processed;
+    }
   }
 }
 

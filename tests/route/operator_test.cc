@@ -1,4 +1,5 @@
 // Devices that an operator proves again, takes out of service and brings back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -10,6 +11,7 @@
 #include "tests/route/small_proof.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/scripted_fake_device.h"
 
 namespace sortition::service {
@@ -107,6 +109,23 @@ TEST_F(Operator, OneThatIsWrongLeaves) {
   ASSERT_TRUE(verdict_.has_value());
   EXPECT_TRUE(absl::IsDataLoss(*verdict_)) << *verdict_;
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
+}
+
+// As a server does before its first row, with a device that is right about all but drafts.
+TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
+  testing::FakeDevice::Options options;
+  options.max_batch_rows = 1000;
+  options.synchronous = true;
+  options.sample = [](const devices::DeviceRow& row) {
+    kernels::RowAnswer answer = testing::SampleByReference(row);
+    if (row.request.task == kernels::RowTask::kVerify) answer.accepted = !answer.accepted;
+    return answer;
+  };
+  testing::FakeDevice liar(options);
+  Batcher batcher(Limits(), {&liar}, &clock_, &observer_, BatcherOptions());
+  batcher.SetProved(&liar, SmallProof().Run(&liar, absl::Minutes(1)));
+  EXPECT_EQ(batcher.device_statuses()[0].state, DeviceState::kQuarantined);
+  EXPECT_THAT(batcher.device_statuses()[0].reason, ::testing::HasSubstr("verify"));
 }
 
 TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {

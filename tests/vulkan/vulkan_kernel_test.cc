@@ -10,6 +10,7 @@
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/reference.h"
+#include "kernels/vulkan/slice.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
 #include "tests/support/scale.h"
@@ -179,6 +180,28 @@ TEST_P(VulkanKernel, EqualsReferenceOnKnownRows) {
     const BatchResult result = RunBatch(device.get(), {Whole(request, tensor)});
     ASSERT_TRUE(result.status.ok()) << result.status;
     ASSERT_EQ(result.answers.at(0), law::SampleRowReference(request)) << row.name;
+  }
+}
+
+// In each form that rows can ask for: by them a device proves itself.
+TEST(VulkanShaders, KnownRowsNeedEach) {
+  bool is_needed[vulkan::kShaders][2] = {};
+  for (const law::KnownRow& row : law::KnownRows()) {
+    const std::vector<std::byte> tensor = law::TensorOf(row);
+    const RowRequest request = law::RequestOf(row, tensor);
+    vulkan::Slice slice;
+    ASSERT_TRUE(slice.Add(request, 1u << 30));
+    for (int shader = 0; shader < vulkan::kShaders; ++shader) {
+      for (const bool chained : {false, true}) {
+        is_needed[shader][chained] |= slice.Needs(vulkan::Shader(shader), chained);
+      }
+    }
+  }
+  for (int shader = 0; shader < vulkan::kShaders; ++shader) {
+    const bool is_of_chains =
+        vulkan::Shader(shader) >= vulkan::Shader::kSum && vulkan::Shader(shader) <= vulkan::Shader::kSearch;
+    EXPECT_EQ(is_needed[shader][0], !is_of_chains) << shader;
+    EXPECT_EQ(is_needed[shader][1], vulkan::TakesWholeRows(vulkan::Shader(shader))) << shader;
   }
 }
 
