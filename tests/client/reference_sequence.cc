@@ -109,13 +109,13 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   return draw;
 }
 
-v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logits,
-                                         std::span<const uint32_t> given) const {
+v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
+                                         const uint32_t* allowed_bits) const {
   const kernels::RowParameters row = PlainRowParameters(parameters_);
   ReferenceSequence then = *this;
   v1::ScoreResult score;
   for (const uint32_t token : given) {
-    const kernels::RowAnswer answer = then.Answer(dtype, logits, 0, nullptr, token);
+    const kernels::RowAnswer answer = then.Answer(dtype, logits, 0, allowed_bits, token);
     if (row.raw_logprob) FillLogprobs(answer.raw, 1, score.add_raw());
     if (row.processed_logprob) {
       FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), score.add_processed());

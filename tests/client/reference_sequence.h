@@ -27,7 +27,8 @@ class ReferenceSequence {
                       const uint32_t* allowed_bits = nullptr);
 
   // What a score of these tokens says, on a row of logits for each, one right after the other: raw and processed only.
-  v1::ScoreResult Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given) const;
+  v1::ScoreResult Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
+                        const uint32_t* allowed_bits = nullptr) const;
 
   // What an override by the caller leaves as history.
   void SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_length);

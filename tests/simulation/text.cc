@@ -143,9 +143,9 @@ void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, D
   step->allowed_bits.resize(step->drafts.size() + 1, step->allowed_bits[0]);
 }
 
-// Asks for the log probabilities of some tokens.
-void ScoreStep(uint64_t seed, uint32_t sequence, Draws* draws, const testing::ReferenceSequence& reference,
-               TextStep* step) {
+// Asks for the log probabilities of some tokens, under a mask for all of them if it may.
+void ScoreStep(uint64_t seed, uint32_t sequence, bool may_mask, Draws* draws,
+               const testing::ReferenceSequence& reference, TextStep* step) {
   std::vector<uint32_t> ahead = reference.tokens();
   for (uint32_t i = draws->Between(1, 4); i > 0; --i) {
     const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
@@ -153,7 +153,9 @@ void ScoreStep(uint64_t seed, uint32_t sequence, Draws* draws, const testing::Re
     step->scored.push_back(draws->Below(kVocabulary));
     ahead.push_back(step->scored.back());
   }
-  step->answer = testing::Bits(reference.Score(v1::DTYPE_BF16, step->logits.data(), step->scored));
+  if (may_mask && draws->OneIn(3)) step->allowed_bits = {static_cast<uint32_t>(draws->Next() & 0xffffffu) | 1u};
+  step->answer = testing::Bits(reference.Score(v1::DTYPE_BF16, step->logits.data(), step->scored,
+                                               step->allowed_bits.empty() ? nullptr : step->allowed_bits.data()));
 }
 
 // A sampler that keeps a state.
@@ -217,7 +219,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     step.prompt_length = reference.prompt_length();
     Draws scores(seed, Choice::kStep, {sequence, i, 1});
     if (has_logprobs && scores.OneIn(8)) {
-      ScoreStep(seed, sequence, &scores, reference, &step);
+      ScoreStep(seed, sequence, !Bans(options.parameters), &scores, reference, &step);
       continue;
     }
     Draws draws(seed, Choice::kStep, {sequence, i});
