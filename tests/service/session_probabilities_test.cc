@@ -2,6 +2,7 @@
 // double precision, and exactly 0 for the others.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -69,7 +70,8 @@ class SessionProbabilities : public ::testing::Test {
 TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
   std::mt19937_64 random(84);
   uint64_t zeros = 0;
-  for (uint64_t n = 1; n <= testing::Scaled(600); ++n) {
+  const uint64_t rows = std::max<uint64_t>(50, testing::Scaled(600));
+  for (uint64_t n = 1; n <= rows; ++n) {
     v1::OpenSequence open = testing::OpenOf("a", n, kModelVocabulary);
     SetChain(&random, open.mutable_parameters());
     if (n % 2 == 0) Reorder(&random, open.mutable_parameters());
@@ -126,7 +128,7 @@ TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
       ASSERT_GT(probabilities[answer.token], 0);
     }
   }
-  EXPECT_GT(zeros, testing::Scaled(600) * kModelVocabulary / 8);
+  EXPECT_GT(zeros, rows * kModelVocabulary / 8);
 }
 
 }  // namespace
