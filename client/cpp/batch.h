@@ -40,7 +40,7 @@ struct Row {
   // Another draw at the same position. 0 to 65535.
   uint32_t draw_salt = 0;
   // Tokens that can be drawn in this step, or null: ceil(vocabulary_size / 32) words, least significant bit first, 1 =
-  // allowed; for each position, one right after the other.
+  // allowed; for each position, one right after the other, but one for all scored tokens.
   const uint32_t* allowed_bits = nullptr;
   // Instead of a draw: drafts to be verified, answered by a VerifyResult, or tokens whose log probabilities are wanted,
   // answered by a ScoreResult.

@@ -175,8 +175,9 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     AddRun(pending.row.logits, positions * batch.row_bytes, &logits);
     DescribeTask(pending.row, &row);
     if (pending.row.allowed_bits != nullptr) {
-      for (size_t i = 0; i < positions; ++i) AddMask(pending.row, &row)->set_mask_row(mask_rows++);
-      AddRun(pending.row.allowed_bits, positions * mask_bytes, &masks);
+      const size_t count = pending.row.scored.empty() ? positions : 1;
+      for (size_t i = 0; i < count; ++i) AddMask(pending.row, &row)->set_mask_row(mask_rows++);
+      AddRun(pending.row.allowed_bits, count * mask_bytes, &masks);
     }
     if (pending.row.drafts != nullptr && pending.row.drafts->probabilities != nullptr) {
       const uint32_t count = static_cast<uint32_t>(pending.row.drafts->tokens.size());

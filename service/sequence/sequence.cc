@@ -90,6 +90,15 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
                                                                       ", the history has ", position, " tokens")
                                                        : "history_hash differs from the history the server has");
   }
+  // Where the worker has edited its text since the last answer, in this step, in a history or elsewhere, it alone can
+  // tell which state it goes on from.
+  const bool edits = intent.truncate_to || !intent.append_tokens.empty();
+  const bool follows = last_ && last_->step_id + 1 == intent.step_id && !edits;
+  if (intent.checkpoint && follows && intent.checkpoint != TextPlace{intent.position, *intent.history_hash}) {
+    return Refusal{
+        Reason::kCheckpointRefused, "checkpoint", absl::StrCat("position ", intent.position),
+        absl::StrCat("is of the step before position ", intent.checkpoint->position, ", or of another text")};
+  }
   in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo)};
   return StepGrant{in_flight_->ticket, LookAhead(state_.get(), ahead)};
 }

@@ -33,11 +33,19 @@ struct SequencePosition {
   uint64_t last_step_id = 0;
 };
 
+// A place in a text.
+struct TextPlace {
+  uint32_t position = 0;
+  uint64_t history_hash = 0;
+  bool operator==(const TextPlace&) const = default;
+};
+
 // One step as its worker describes it.
 struct StepIntent {
   uint64_t step_id = 0;
   uint32_t position = 0;
   std::optional<uint64_t> history_hash;
+  std::optional<TextPlace> checkpoint;  // where the state of samplers that it brings was left
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append_tokens;
   uint64_t options_digest = 0;  // of everything else that may change the answer

@@ -172,17 +172,10 @@ std::optional<Refusal> Session::Impl::OpenCheckpoint(const v1::StepRow& row, int
   auto opened = engine_.checkpoint_key().Open(OwnerOf(row.request_id(), spec), row.checkpoint(), field);
   if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
   const Checkpoint& checkpoint = std::get<Checkpoint>(opened);
-  const StepIntent& intent = request->intent;
-  // Where the worker edits its text, or the server does not know it, the worker alone can tell which one it goes on
-  // from.
-  const bool edits = intent.truncate_to || !intent.append_tokens.empty();
-  if (spec.stateful() && !edits &&
-      (checkpoint.position != intent.position || checkpoint.history_hash != intent.history_hash)) {
-    return Refusal{Reason::kCheckpointRefused, field, absl::StrCat("position ", intent.position),
-                   absl::StrCat("is of the step before position ", checkpoint.position, ", or of another text")};
-  }
+  StepIntent& intent = request->intent;
+  intent.checkpoint = TextPlace{checkpoint.position, checkpoint.history_hash};
   request->sampler_state = checkpoint.sampler_state;
-  request->intent.options_digest = absl::HashOf(intent.options_digest, checkpoint.sampler_state);
+  intent.options_digest = absl::HashOf(intent.options_digest, checkpoint.sampler_state);
   return std::nullopt;
 }
 

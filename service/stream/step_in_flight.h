@@ -1,4 +1,5 @@
-// A step between its arrival and its last answer: what its rows need, and how their results become messages.
+// A step between its arrival and its last answer: what its rows need (step_in_flight.cc), and how their results become
+// messages (step_answers.cc).
 #pragma once
 
 #include <atomic>

@@ -101,6 +101,21 @@ TEST_F(MessageTest, MasksAreASecondPayloadOfTheRowsThatHaveOne) {
   EXPECT_EQ(step.rows(1).mask().mask_row(), 0);
 }
 
+// The contract has no mask for each scored token.
+TEST_F(MessageTest, ScoredTokensHaveOneMaskForAll) {
+  const uint32_t mask[2] = {0xffff, 1};
+  const uint32_t scored[] = {3, 4};
+  batch.rows[0].row.allowed_bits = mask;
+  batch.rows[0].row.scored = scored;
+  const uint32_t rows[] = {0};
+  const service::Frame frame = Decode(EncodeStep(7, batch, rows, absl::Seconds(1), nullptr));
+  ASSERT_EQ(frame.payloads.size(), 2);
+  EXPECT_EQ(frame.payloads[0].size, 2 * batch.row_bytes);
+  EXPECT_EQ(frame.payloads[1].size, sizeof(mask));
+  EXPECT_EQ(frame.message.step().masks().rows(), 1);
+  EXPECT_EQ(frame.message.step().rows(0).mask().mask_row(), 0);
+}
+
 TEST_F(MessageTest, TimeoutIsNeverRoundedToNothingAndInfinityIsNone) {
   const uint32_t rows[] = {0};
   EXPECT_EQ(Decode(EncodeStep(1, batch, rows, absl::Nanoseconds(0.25), nullptr)).message.step().timeout().nanos(), 1);

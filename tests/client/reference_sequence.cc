@@ -61,8 +61,8 @@ ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t
       tokens_(std::move(prompt)),
       prompt_length_(static_cast<uint32_t>(tokens_.size())) {}
 
-v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
-                                       const uint32_t* allowed_bits) {
+kernels::RowAnswer ReferenceSequence::Answer(v1::DType dtype, const void* logits, uint32_t draw_salt,
+                                             const uint32_t* allowed_bits, std::optional<uint32_t> given) const {
   const kernels::RowParameters row = PlainRowParameters(parameters_);
   const std::vector<kernels::TokenPatch> patches = PlainPatches(parameters_, tokens_, prompt_length_);
 
@@ -73,7 +73,7 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   request.parameters = &row;
   request.noise = {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16};
   const std::optional<uint32_t> forced = PlainForcedToken(parameters_, tokens_.size() - prompt_length_);
-  if (forced) {
+  if (forced && !given) {
     request.has_allowed_tokens = true;
     request.allowed_tokens = {&*forced, 1};
   } else {
@@ -81,9 +81,19 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
     request.allowed_bits = allowed_bits;
   }
   request.sampler_state = sampler_state_.value_or(kernels::InitialSamplerState(row.chain));
-  const kernels::RowAnswer answer = law::SampleRowReference(request);
+  if (given) {
+    request.task = kernels::RowTask::kScore;
+    request.given = *given;
+  }
+  kernels::RowAnswer answer = law::SampleRowReference(request);
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  return answer;
+}
 
+v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
+                                       const uint32_t* allowed_bits) {
+  const kernels::RowParameters row = PlainRowParameters(parameters_);
+  const kernels::RowAnswer answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt);
   v1::DrawResult draw;
   draw.set_token(answer.token);
   const auto& stops = parameters_.stop_token_ids();
@@ -91,11 +101,30 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
     draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   }
   if (row.raw_logprob) FillLogprobs(answer.raw, 1, draw.mutable_raw());
-  if (row.processed_logprob)
+  if (row.processed_logprob) {
     FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), draw.mutable_processed());
+  }
   tokens_.push_back(answer.token);
   sampler_state_ = answer.sampler_state;
   return draw;
+}
+
+v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
+                                         const uint32_t* allowed_bits) const {
+  const kernels::RowParameters row = PlainRowParameters(parameters_);
+  ReferenceSequence then = *this;
+  v1::ScoreResult score;
+  for (const uint32_t token : given) {
+    const kernels::RowAnswer answer = then.Answer(dtype, logits, 0, allowed_bits, token);
+    if (row.raw_logprob) FillLogprobs(answer.raw, 1, score.add_raw());
+    if (row.processed_logprob) {
+      FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), score.add_processed());
+    }
+    then.tokens_.push_back(token);
+    then.sampler_state_ = answer.sampler_state;
+    logits += size_t{vocabulary_} * client::ElementBytes(dtype);
+  }
+  return score;
 }
 
 void ReferenceSequence::SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_length) {
@@ -110,7 +139,15 @@ std::string Bits(const v1::DrawResult& draw) {
   return text;
 }
 
+std::string Bits(const v1::ScoreResult& score) {
+  std::string text = "score";
+  for (const v1::Logprobs& raw : score.raw()) absl::StrAppend(&text, " raw ", Bits(raw));
+  for (const v1::Logprobs& processed : score.processed()) absl::StrAppend(&text, " processed ", Bits(processed));
+  return text;
+}
+
 std::optional<std::string> Bits(const client::RowOutcome& outcome) {
+  if (const auto* score = std::get_if<v1::ScoreResult>(&outcome)) return Bits(*score);
   const auto stop = [](const auto& result) { return result.finish_reason() == 0 ? "" : kStop; };
   if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return Bits(*draw) + stop(*draw);
   const auto* verify = std::get_if<v1::VerifyResult>(&outcome);

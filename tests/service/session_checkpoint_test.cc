@@ -108,6 +108,63 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
   EXPECT_EQ(again.draw().checkpoint(), second.draw().checkpoint());
 }
 
+// A worker that edited its text and then lost the replica sends the edited history, and its step has no edits any more.
+TEST(SessionCheckpoint, GoesWithAHistoryThatWasEdited) {
+  Replica first(KeyOf('k')), second(KeyOf('k'));
+  v1::OpenSequence open = Mirostat("a");
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->add_tokens(1);
+  open.mutable_history()->set_prompt_length(1);
+  first.worker().MustOpen(open);
+  PlainSequence plain(open);
+  uint64_t batch = 0;
+  const auto step = [&](uint64_t step_id, const std::string& checkpoint) {
+    StepBuilder builder(++batch, kVocabulary);
+    v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
+    row.set_history_hash(plain.hash());
+    row.set_checkpoint(checkpoint);
+    return builder;
+  };
+  const std::string checkpoint = first.worker().Run(step(1, "").Build()).at(0).draw().checkpoint();
+  for (const uint32_t token : {7u, 8u}) plain.Append(token);
+  StepBuilder edited = step(2, checkpoint);
+  edited.step().mutable_rows(0)->set_truncate_to(1);
+  for (const uint32_t token : {7u, 8u}) edited.step().mutable_rows(0)->add_append_tokens(token);
+  const v1::RowResult there = first.worker().Run(edited.Build()).at(0);
+  ASSERT_TRUE(there.has_draw()) << there.ShortDebugString();
+
+  for (const uint32_t token : {7u, 8u}) open.mutable_history()->add_tokens(token);
+  second.worker().MustOpen(open);
+  const v1::RowResult here = second.worker().Run(step(2, checkpoint).Build()).at(0);
+  EXPECT_EQ(here.SerializeAsString(), there.SerializeAsString());
+  plain.Append(here.draw().token());
+  ExpectError(second.worker().Run(step(3, checkpoint).Build()).at(0).error(), Reason::kCheckpointRefused,
+              "step.rows[0].checkpoint");
+  // As if step 3 had been answered elsewhere and taken back.
+  EXPECT_TRUE(second.worker().Run(step(4, checkpoint).Build()).at(0).has_draw());
+}
+
+// The history is looked at first: a server that has another text asks for the worker's, whatever the checkpoint says.
+TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
+  Replica replica(KeyOf('k'));
+  v1::OpenSequence open = Mirostat("a");
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->set_prompt_length(0);
+  replica.worker().MustOpen(open);
+  PlainSequence plain(open);
+  const auto step = [&](uint64_t id, const std::string& checkpoint) {
+    StepBuilder builder(id, kVocabulary);
+    v1::StepRow& row = builder.AddRow("a", id, plain.position(), LogitsAt(plain.position()));
+    row.set_history_hash(plain.hash());
+    row.set_checkpoint(checkpoint);
+    return replica.worker().Run(builder.Build()).at(0);
+  };
+  const v1::DrawResult first = step(1, "").draw();
+  plain.Append(first.token());
+  plain.Append(9);  // somewhere else
+  ExpectError(step(2, first.checkpoint()).error(), Reason::kHistoryRequired, "");
+}
+
 TEST(SessionCheckpoint, SequencesWithoutSuchASamplerHaveNone) {
   Replica replica(KeyOf('k'));
   replica.worker().MustOpen(testing::OpenOf("a", 1, kVocabulary));

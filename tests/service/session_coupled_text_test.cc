@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/service/judged_rows.h"
+#include "tests/service/random_samplers.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service {
@@ -27,6 +28,16 @@ class SessionCoupledText : public ::testing::Test {
     if ((*random)() % 4 == 0) parameters.set_repetition_penalty(1.2f);
     if ((*random)() % 4 == 0) parameters.mutable_processed_logprobs()->set_top(3);
     if ((*random)() % 8 == 0) parameters.set_entropy(true);
+    if ((*random)() % 2 == 0) SetSamplers(random, &parameters);
+    if ((*random)() % 4 == 0) {
+      parameters.mutable_dry()->set_multiplier(0.5f);
+      parameters.mutable_dry()->set_allowed_length(1);
+    }
+    if ((*random)() % 8 == 0) parameters.set_no_repeat_ngram_size(2);
+    if ((*random)() % 8 == 0) {
+      parameters.add_logit_bias()->set_token(3);
+      parameters.mutable_logit_bias(0)->set_bias(1.5f);
+    }
     if (IsStateful(open)) {
       for (uint32_t i = (*random)() % 5; i > 0; --i) {
         open.mutable_history()->add_tokens(static_cast<uint32_t>((*random)() % kModelVocabulary));
@@ -36,7 +47,9 @@ class SessionCoupledText : public ::testing::Test {
     return open;
   }
   static bool IsStateful(const v1::OpenSequence& open) {
-    return open.parameters().has_presence_penalty() || open.parameters().has_repetition_penalty();
+    const v1::SamplingParameters& parameters = open.parameters();
+    return parameters.has_presence_penalty() || parameters.has_repetition_penalty() || parameters.has_dry() ||
+           parameters.has_no_repeat_ngram_size();
   }
 
   TestEngine engine_ = TestEngine::OnCpu();

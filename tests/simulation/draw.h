@@ -22,6 +22,7 @@ enum class Choice : uint64_t {
   kStep,
   kRow,
   kPause,
+  kUpload,
 };
 
 // A uniform word for (seed, choice, key).

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "service/stream/frame.h"
 #include "service/stream/session.h"
 #include "tests/simulation/draw.h"
+#include "tests/simulation/uploads.h"
 
 namespace sortition::simulation {
 
@@ -34,16 +36,19 @@ struct Network::Connection {
   };
   std::deque<Request> requests;
   uint64_t arrived = 0;  // of them
+  uint64_t delivered = 0;
   uint64_t requests_sent = 0;
   uint64_t answers_sent = 0;
   absl::Time last_request = absl::InfinitePast();
   absl::Time last_answer = absl::InfinitePast();
 
   std::optional<service::Session> session;  // the replica's end
+  Uploads uploads;
   bool draining = false;
   // For planted defects: where the service stood after its last answer, by request id.
   std::map<std::string, std::pair<uint32_t, uint64_t>> last_draw;
   std::map<uint64_t, std::vector<std::pair<std::string, uint32_t>>> steps;
+  std::set<std::string> stepped;
 };
 
 class Network::ConnectionSink final : public service::SessionSink {
@@ -164,18 +169,33 @@ void Network::Pump(Connection* connection) {
   }
 }
 
-void Network::Deliver(Connection* connection, const std::vector<std::byte>& bytes) {
-  auto owner = std::make_shared<const std::vector<std::byte>>(bytes);
+service::Frame Network::Decode(std::vector<std::byte> bytes) {
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   const devices::ByteSegment segment{owner->data(), owner->size()};
   auto decoded = service::DecodeFrame({&segment, 1}, owner);
   SORTITION_CHECK(std::holds_alternative<service::Frame>(decoded));
-  service::Frame& frame = std::get<service::Frame>(decoded);
+  return std::get<service::Frame>(std::move(decoded));
+}
+
+void Network::Deliver(Connection* connection, const std::vector<std::byte>& bytes) {
+  service::Frame frame = Decode(bytes);
+  const Draws draws(world_.seed, Choice::kUpload, {connection->id, ++connection->delivered});
+  const Uploads::Messages uploads = connection->uploads.Rewrite(draws, &frame);
+  const auto upload = [&](const std::vector<std::string>& messages) {
+    for (const std::string& message : messages) {
+      const auto* const data = reinterpret_cast<const std::byte*>(message.data());
+      connection->session->OnFrame(Decode({data, data + message.size()}));
+    }
+    tally_.mask_uploads += messages.size();
+  };
   log_([&] {
     return absl::StrCat("worker ", connection->worker, " stream ", connection->number, " -> replica ",
                         connection->replica, ": ", frame.message.ShortDebugString());
   });
   if (world_.plant != Plant::kNone) Spoil(connection, &frame.message);
+  upload(uploads.before);
   connection->session->OnFrame(std::move(frame));
+  upload(uploads.after);
 }
 
 // What a defective client would have sent in place of `request`.
@@ -188,7 +208,13 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
       open.mutable_history()->set_prompt_length(open.history().prompt_length() + 1);
     }
   }
-  if (world_.plant != Plant::kForgottenEdit || !request->has_step()) return;
+  if (!request->has_step()) return;
+  if (world_.plant == Plant::kLostCheckpoint) {
+    for (v1::StepRow& row : *request->mutable_step()->mutable_rows()) {
+      if (connection->stepped.insert(row.request_id()).second) row.clear_checkpoint();
+    }
+  }
+  if (world_.plant != Plant::kForgottenEdit) return;
   for (v1::StepRow& row : *request->mutable_step()->mutable_rows()) {
     connection->steps[request->step().batch_id()].emplace_back(row.request_id(), row.position());
     const auto last = connection->last_draw.find(row.request_id());
@@ -210,6 +236,10 @@ void Network::SendAnswer(const std::shared_ptr<Connection>& connection, v1::Stre
     Pump(connection.get());
     FinishIfDrained(connection);
   });
+  if (response.has_mask_uploaded()) {
+    SORTITION_CHECK(!response.mask_uploaded().has_error());
+    return;  // the client knows nothing of it
+  }
   if (connection->cut || connection->deaf || connection->worker_gone) {
     ++tally_.lost_messages;
     return;

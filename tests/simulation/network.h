@@ -54,6 +54,7 @@ class Network {
                   service::SentRelease release);
   void Arrive(Connection* connection, const v1::StreamResponse& response);
   void Pump(Connection* connection);
+  static service::Frame Decode(std::vector<std::byte> bytes);
   void Deliver(Connection* connection, const std::vector<std::byte>& bytes);
   void Spoil(Connection* connection, v1::StreamRequest* request);
   void DrainOne(const std::shared_ptr<Connection>& connection, v1::DrainingNotice::Cause cause, absl::Duration grace);

@@ -65,8 +65,12 @@ class Replica::SimulatedDevice final : public devices::Device {
   }
 
   Replica& replica_;
-  const devices::DeviceDescription description_{
-      .name = "simulated", .kind = "cpu", .hardware = "none", .max_batch_rows = 4, .batches_in_flight = 2};
+  const devices::DeviceDescription description_{.name = "simulated",
+                                                .kind = "cpu",
+                                                .hardware = "none",
+                                                .max_batch_rows = 4,
+                                                .batches_in_flight = 2,
+                                                .features = kernels::kAllFeatures};
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
 };
 
@@ -124,6 +128,7 @@ void Replica::Rise() {
   options.clock = &timeline_;
   options.observer = observer_.get();
   options.entropy = entropy_.get();
+  options.checkpoint_key = *service::CheckpointKey::Of("the secret of every replica of a world");
   engine_ = std::make_unique<service::Engine>(std::move(options));
 }
 

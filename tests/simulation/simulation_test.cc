@@ -35,6 +35,9 @@ TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
   EXPECT_GT(tally.forks, worlds / 4);
   EXPECT_GT(tally.zombie_tokens, worlds / 16);
   EXPECT_GT(tally.accepted_drafts, worlds);
+  EXPECT_GT(tally.scored_tokens, worlds);
+  EXPECT_GT(tally.mask_uploads, worlds);
+  EXPECT_GT(tally.checkpoints, 4 * worlds);
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
   }
@@ -85,7 +88,7 @@ TEST_P(PlantTest, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                          ::testing::Values(Plant::kSwappedRows, Plant::kForgottenEdit, Plant::kShiftedPrompt,
-                                           Plant::kOtherChoice));
+                                           Plant::kOtherChoice, Plant::kLostCheckpoint));
 
 // A defect in how histories are sent again shows only where one is lost.
 TEST(ShrinkTest, LeavesTheFaultsThatItTakes) {

@@ -98,9 +98,10 @@ std::vector<std::byte> LogitsAfter(uint64_t seed, uint32_t sequence, const std::
   return testing::MakeRow(v1::DTYPE_BF16, kVocabulary, row);
 }
 
-// Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about.
-void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, Draws* draws, testing::ReferenceSequence* reference,
-              TextStep* step) {
+// Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about. In a
+// tree each of them has a sibling.
+void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, Draws* draws,
+              testing::ReferenceSequence* reference, TextStep* step) {
   bool stopped = false;
   const auto draw = [&] {
     const std::vector<std::byte> logits = LogitsAfter(seed, sequence, reference->tokens());
@@ -112,22 +113,60 @@ void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, Draws* draws, t
   };
   std::vector<uint32_t> ahead = reference->tokens();
   step->logits = LogitsAfter(seed, sequence, ahead);
+  int32_t parent = -1;
+  const auto propose = [&](uint32_t token) {
+    step->drafts.push_back(token);
+    step->parents.push_back(parent);
+    ahead.push_back(token);
+    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
+    step->logits.insert(step->logits.end(), logits.begin(), logits.end());
+  };
   uint32_t drawn = draw();
   bool holds = true;
   for (uint32_t i = 0; i < drafts; ++i) {
     const uint32_t draft = holds && !draws->OneIn(3) ? drawn : draws->Below(kVocabulary);
-    holds = holds && draft == drawn;
-    step->drafts.push_back(draft);
-    ahead.push_back(draft);
-    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
-    step->logits.insert(step->logits.end(), logits.begin(), logits.end());
-    holds = holds && !stopped;
-    if (holds) drawn = draw();
+    const uint32_t sibling = (draft + 1 + drawn % 4) % kVocabulary;
+    if (is_tree) {
+      propose(sibling);
+      ahead.pop_back();
+    }
+    propose(draft);
+    parent = static_cast<int32_t>(step->drafts.size()) - 1;
+    const bool is_accepted = holds && (draft == drawn || (is_tree && sibling == drawn)) && !stopped;
+    holds = is_accepted && draft == drawn;
+    if (is_accepted) drawn = draw();
   }
   if (stopped) step->answer += testing::kStop;
   step->verification.tokens = step->drafts;
+  if (is_tree) step->verification.parents = step->parents;
   if (step->allowed_bits.empty()) return;
-  step->allowed_bits.resize(drafts + 1, step->allowed_bits[0]);
+  step->allowed_bits.resize(step->drafts.size() + 1, step->allowed_bits[0]);
+}
+
+// Asks for the log probabilities of some tokens, under a mask for all of them if it may.
+void ScoreStep(uint64_t seed, uint32_t sequence, bool may_mask, Draws* draws,
+               const testing::ReferenceSequence& reference, TextStep* step) {
+  std::vector<uint32_t> ahead = reference.tokens();
+  for (uint32_t i = draws->Between(1, 4); i > 0; --i) {
+    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
+    step->logits.insert(step->logits.end(), logits.begin(), logits.end());
+    step->scored.push_back(draws->Below(kVocabulary));
+    ahead.push_back(step->scored.back());
+  }
+  if (may_mask && draws->OneIn(3)) step->allowed_bits = {static_cast<uint32_t>(draws->Next() & 0xffffffu) | 1u};
+  step->answer = testing::Bits(reference.Score(v1::DTYPE_BF16, step->logits.data(), step->scored,
+                                               step->allowed_bits.empty() ? nullptr : step->allowed_bits.data()));
+}
+
+// A sampler that keeps a state.
+void KeepState(Draws* draws, v1::SamplingParameters* parameters) {
+  if (draws->OneIn(3)) {
+    parameters->mutable_adaptive_p()->set_target(0.1f);
+    return;
+  }
+  parameters->mutable_mirostat()->set_version(draws->Between(1, 2));
+  parameters->mutable_mirostat()->set_tau(3);
+  parameters->mutable_mirostat()->set_eta(0.5f);
 }
 
 }  // namespace
@@ -151,6 +190,8 @@ client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
     if (draws.OneIn(3)) ScopePenalties(&draws, options.parameters.mutable_penalty_scope());
     if (draws.OneIn(2)) LookAtHistory(&draws, &options.parameters);
   }
+  Draws samplers(seed, Choice::kSequence, {sequence, 3});
+  if (samplers.OneIn(3)) KeepState(&samplers, &options.parameters);
   for (uint32_t i = draws.Below(12); i > 0; --i) options.prompt.push_back(draws.Below(kVocabulary));
   return options;
 }
@@ -170,11 +211,17 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
   testing::ReferenceSequence reference(options.parameters, sampler_seed, options.choice_index, kVocabulary, kVocabulary,
                                        options.prompt);
   reference.SetTokens(start, prompt);
+  const bool has_logprobs = options.parameters.has_raw_logprobs() || options.parameters.has_processed_logprobs();
   steps_.resize(StepsOf(seed, sequence));
   for (uint32_t i = 0; i < steps_.size(); ++i) {
     TextStep& step = steps_[i];
     step.tokens = reference.tokens();
     step.prompt_length = reference.prompt_length();
+    Draws scores(seed, Choice::kStep, {sequence, i, 1});
+    if (has_logprobs && scores.OneIn(8)) {
+      ScoreStep(seed, sequence, !Bans(options.parameters), &scores, reference, &step);
+      continue;
+    }
     Draws draws(seed, Choice::kStep, {sequence, i});
     Edit(&draws, &step);
     std::vector<uint32_t> tokens = step.tokens;
@@ -189,7 +236,8 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     // After a draft the history may ban all that a mask leaves.
     const bool may_draft = step.allowed_bits.empty() || !Bans(options.parameters);
     const uint32_t drafts = may_draft && draws.OneIn(3) ? draws.Between(1, 4) : 0;
-    DrawStep(seed, sequence, drafts, &draws, &reference, &step);
+    const bool is_tree = drafts > 0 && drafts <= 2;  // of four drafts at most, for the smallest queues
+    DrawStep(seed, sequence, drafts, is_tree, &draws, &reference, &step);
   }
   tokens_ = reference.tokens();
 }

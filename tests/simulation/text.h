@@ -37,12 +37,14 @@ struct TextStep {
   // The caller's edits.
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append;
-  // The row: one of logits, or one for each draft and one more.
+  // The row: one of logits, or one for each draft and one more, or one for each scored token.
   std::vector<std::byte> logits;  // bf16
   uint32_t draw_salt = 0;
   std::vector<uint32_t> allowed_bits;  // empty: all
-  std::vector<uint32_t> drafts;        // to be verified, one after the other; empty: a draw
-  client::Drafts verification;         // refers to `drafts`
+  std::vector<uint32_t> drafts;        // to be verified; empty: a draw
+  std::vector<int32_t> parents;        // of the drafts, where they are a tree
+  client::Drafts verification;         // refers to these
+  std::vector<uint32_t> scored;        // to be scored instead; the text stays
   // The answer, printed to the bit: that of each token.
   std::string answer;
 };

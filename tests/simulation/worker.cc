@@ -108,6 +108,7 @@ struct Worker::Job {
   client::SequenceOptions options;
   std::shared_ptr<client::SequenceRecord> record;  // of the current process
   std::unique_ptr<Text> text;                      // once the seed is known
+  std::string checkpoint;                          // of the last answer; belongs to the text
   uint32_t step = 0;                               // the next one
   bool opening = false;
   bool open = false;
@@ -177,6 +178,7 @@ void Worker::Restart(absl::Duration zombie) {
     job->record = std::make_shared<client::SequenceRecord>(std::move(options));
     absl::MutexLock lock(&job->record->mutex);
     job->record->history.Append(output);
+    job->record->checkpoint = job->checkpoint;
   }
   process_ = Process::Start(this, generation);
   PlanThought();
@@ -267,6 +269,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     row.row.draw_salt = step.draw_salt;
     if (!step.allowed_bits.empty()) row.row.allowed_bits = step.allowed_bits.data();
     if (!step.drafts.empty()) row.row.drafts = &step.verification;
+    row.row.scored = step.scored;
     job->busy = true;
     asked.emplace_back(job, job->step);
   }
@@ -302,6 +305,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     return;
   }
   if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) tally_.accepted_drafts += verify->accepted();
+  tally_.scored_tokens += job->text->step(step).scored.size();
   ++tally_.tokens;
   ++job->step;
   job->edited = false;
@@ -310,6 +314,8 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   {
     absl::MutexLock lock(&job->record->mutex);
     const client::History& history = job->record->history;
+    job->checkpoint = job->record->checkpoint;
+    if (!job->checkpoint.empty()) ++tally_.checkpoints;
     if (history.position() != right.size() || (history.keeps_tokens() && history.tokens() != right)) {
       return fail_(absl::StrCat(NameOf(*job), ": after step ", step, " the client's text is not the right one"));
     }

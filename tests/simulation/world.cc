@@ -52,19 +52,23 @@ Tally& Tally::operator+=(const Tally& other) {
   history_required += other.history_required;
   forks += other.forks;
   accepted_drafts += other.accepted_drafts;
+  scored_tokens += other.scored_tokens;
+  mask_uploads += other.mask_uploads;
+  checkpoints += other.checkpoints;
   zombie_tokens += other.zombie_tokens;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
 }
 
 std::string Tally::Describe() const {
-  std::string text =
-      absl::StrCat(steps, " steps, ", tokens, " tokens in ", batches, " batches, ", replayed_tokens,
-                   " tokens replayed, ", evicted_sequences, " sequences evicted, ", history_required,
-                   " histories asked for, ", superseded, " superseded, ", overloaded, " overloaded, ", missed_deadlines,
-                   " missed deadlines, ", drained_streams, " drained streams, ", lost_messages, " lost messages, ",
-                   late_requests, " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ",
-                   accepted_drafts, " accepted drafts, ", zombie_tokens, " tokens of zombies; faults:");
+  std::string text = absl::StrCat(
+      steps, " steps, ", tokens, " tokens in ", batches, " batches, ", replayed_tokens, " tokens replayed, ",
+      evicted_sequences, " sequences evicted, ", history_required, " histories asked for, ", superseded,
+      " superseded, ", overloaded, " overloaded, ", missed_deadlines, " missed deadlines, ", drained_streams,
+      " drained streams, ", lost_messages, " lost messages, ", late_requests, " late requests, ", repeated_answers,
+      " repeated answers, ", forks, " forks, ", accepted_drafts, " accepted drafts, ", scored_tokens,
+      " tokens scored, ", mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
+      " tokens of zombies; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

@@ -14,13 +14,14 @@ namespace sortition::simulation {
 // A defect put into the world on purpose, to prove that a run would find it.
 enum class Plant {
   kNone,
-  kSwappedRows,    // a device answers the rows of a batch in another order
-  kForgottenEdit,  // a client that does not say that it overrode a token
-  kShiftedPrompt,  // a replay that takes one token of the output for prompt
-  kOtherChoice,    // a replay that mistakes which of n completions it is
+  kSwappedRows,     // a device answers the rows of a batch in another order
+  kForgottenEdit,   // a client that does not say that it overrode a token
+  kShiftedPrompt,   // a replay that takes one token of the output for prompt
+  kOtherChoice,     // a replay that mistakes which of n completions it is
+  kLostCheckpoint,  // a client that forgets with its stream where its samplers stood
 };
-inline constexpr const char* kPlantNames[] = {"none", "swapped-rows", "forgotten-edit", "shifted-prompt",
-                                              "other-choice"};
+inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows", "forgotten-edit",
+                                              "shifted-prompt", "other-choice", "lost-checkpoint"};
 
 struct World {
   World(uint64_t seed, Plant plant);
@@ -56,6 +57,9 @@ struct Tally {
   uint64_t history_required = 0;
   uint64_t forks = 0;  // whose parent's history the replica shared
   uint64_t accepted_drafts = 0;
+  uint64_t scored_tokens = 0;
+  uint64_t mask_uploads = 0;   // and releases
+  uint64_t checkpoints = 0;    // that came with an answer
   uint64_t zombie_tokens = 0;  // drawn by processes that had been replaced
   uint64_t faults[16] = {};    // by kind
 

@@ -1,0 +1,162 @@
+// From the outcomes of a step's rows to its answers.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
+#include "service/result/encode.h"
+#include "service/result/encode_outcome.h"
+#include "service/result/split_results.h"
+#include "service/stream/step_in_flight.h"
+
+namespace sortition::service {
+namespace {
+
+void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
+  if (result->has_draw()) {
+    result->mutable_draw()->set_checkpoint(std::move(checkpoint));
+  } else if (result->has_verify()) {
+    result->mutable_verify()->set_checkpoint(std::move(checkpoint));
+  } else {
+    result->mutable_score()->set_checkpoint(std::move(checkpoint));
+  }
+}
+
+}  // namespace
+
+void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
+  v1::StepResults results;
+  results.set_batch_id(batch_id_);
+  results.mutable_rows()->Reserve(static_cast<int>(outcomes.size()));
+  const bool wanted = answers_->Wanted();
+  std::vector<QueuedRow> following;
+  for (RowOutcome& outcome : outcomes) {
+    const auto [row, position] = queued_[outcome.index];
+    const bool is_complete = row->runs_in_order
+                                 ? CollectInOrder(row, position, std::move(outcome.result), wanted, &following)
+                                 : Collect(row, position, std::move(outcome.result));
+    if (!is_complete) continue;
+    if (wanted) {
+      Encode(row, &results);
+    } else {
+      // Counted as answered all the same, so that the books close: the stream's, and those of streams of other slices.
+      v1::RowResult* const result = results.add_rows();
+      result->set_row(row->index);
+      result->set_step_id(row->request.intent.step_id);
+      EncodeError(Refusal{Reason::kStepCancelled, "", "", "the stream of the step has ended"}, result->mutable_error());
+      if (row->grant) row->sequence.state->Abort(row->grant->ticket);
+    }
+    if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
+    // Before the answer leaves: who has it may count on the room of a mask that was released.
+    row->masks.clear();
+  }
+  // Devices go on while the answers are written.
+  if (!following.empty()) batcher_.Continue(shared_from_this(), std::move(following));
+  if (results.rows_size() > 0) Send(std::move(results));
+}
+
+bool StepInFlight::CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
+                                  std::vector<QueuedRow>* following) const {
+  // One position at a time is with the batcher, so nobody else looks at the row.
+  row->results[position] = std::move(result);
+  if (!wanted) return true;
+  const PositionResult& taken = *row->results[position];
+  const std::optional<uint32_t> next =
+      PositionAfter(row->request.plan, row->sequence.spec->stop_tokens, position, taken);
+  if (!next) return true;
+  QueuedRow& queued = row->positions[*next].queued;
+  // The token that the text goes on with is the answer's, whether it was drawn, accepted or given.
+  queued.row.request.sampler_state = std::get<kernels::RowAnswer>(taken).sampler_state;
+  following->push_back(std::move(queued));
+  return false;
+}
+
+bool StepInFlight::Collect(Row* row, uint32_t position, PositionResult result) {
+  if (row->positions.size() == 1) {
+    row->results[0] = std::move(result);
+    return true;
+  }
+  absl::MutexLock lock(&mutex_);
+  row->results[position] = std::move(result);
+  return --row->missing == 0;
+}
+
+void StepInFlight::Encode(Row* row, v1::StepResults* out) {
+  const StepIntent& intent = row->request.intent;
+  const PositionPlan& plan = row->request.plan;
+  const auto refuse = [&](const Refusal& refusal) {
+    v1::RowResult* result = out->add_rows();
+    result->set_row(row->index);
+    result->set_step_id(intent.step_id);
+    EncodeError(refusal, result->mutable_error());
+  };
+  auto walked = Walk(plan, row->sequence.spec->stop_tokens, absl::MakeSpan(row->results));
+  if (auto* failed = std::get_if<FailedPosition>(&walked)) {
+    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
+    auto* refusal = std::get_if<Refusal>(&failed->why);
+    if (refusal != nullptr) return refuse(*refusal);
+    return refuse(WhyUnusable(*row, *failed));
+  }
+  StepOutcome& outcome = std::get<StepOutcome>(walked);
+  const SequenceSpec& spec = *row->sequence.spec;
+  if (!row->grant || plan.kind == PositionPlan::Kind::kScore) {
+    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
+    return EncodeAnswer(row->index, row->request, spec, outcome, std::nullopt, out);
+  }
+  auto committed = row->sequence.state->Commit(row->grant->ticket, std::move(outcome));
+  if (auto* refusal = std::get_if<Refusal>(&committed)) return refuse(*refusal);
+  const StepAnswer& kept = std::get<StepAnswer>(committed);
+  EncodeAnswer(row->index, row->request, spec, kept.outcome, kept.history_hash, out);
+}
+
+Refusal StepInFlight::WhyUnusable(const Row& row, const FailedPosition& failed) const {
+  Refusal refusal = RefusalOf(std::get<kernels::RowAnswer>(failed.why), row.index);
+  const size_t mask = row.masks.size() == 1 ? 0 : failed.index;
+  if (refusal.reason == Reason::kNoLiveToken && mask < row.masks.size() &&
+      row.masks[mask].AllowsNone(row.sequence.spec->live_vocabulary)) {
+    const int index = static_cast<int>(row.index);
+    refusal.field = MaskField(frame_.message.step().rows(index), index, mask);
+    refusal.message = "the mask allows no token";
+  }
+  if (row.positions.size() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
+  return refusal;
+}
+
+void StepInFlight::EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec,
+                                const StepOutcome& outcome, std::optional<uint64_t> history_hash,
+                                v1::StepResults* out) const {
+  const int first = out->rows_size();
+  EncodeOutcome(outcome, request.plan, spec, history_hash, {index, request.intent.step_id}, out->mutable_rows());
+  if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
+  // After the last of the answer's tokens.
+  const Checkpoint checkpoint = {outcome.rows.back().sampler_state,
+                                 request.intent.position + static_cast<uint32_t>(outcome.rows.size()),
+                                 history_hash.value_or(0)};
+  const std::string& request_id = frame_.message.step().rows(static_cast<int>(index)).request_id();
+  SetCheckpoint(answers_->SealCheckpoint(request_id, spec, checkpoint), out->mutable_rows(first));
+}
+
+void StepInFlight::Send(v1::StepResults results) {
+  if (traced) {
+    const auto is_error = [](const v1::RowResult& row) { return row.has_error(); };
+    refused_.fetch_add(static_cast<uint32_t>(std::ranges::count_if(results.rows(), is_error)),
+                       std::memory_order_relaxed);
+  }
+  for (v1::StepResults& message : SplitResults(std::move(results))) {
+    const uint32_t rows = AnsweredRows(message);
+    bool last;
+    {
+      absl::MutexLock lock(&mutex_);
+      SORTITION_CHECK(unanswered_ >= rows);
+      unanswered_ -= rows;
+      last = unanswered_ == 0;
+    }
+    for (const StepShard& follower : followers_) {
+      follower.owner->AnswerShard(message, follower.frame->bytes, last);
+    }
+    answers_->Answer(std::move(message), *this, last);
+  }
+}
+
+}  // namespace sortition::service
