@@ -105,31 +105,41 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Fork(SequenceOptio
 }
 
 RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
-  const auto refuse = [](const service::Refusal& refusal) -> RowOutcome { return ToRowError(refusal); };
+  auto begun = Begin(dtype, row);
+  if (auto* const error = std::get_if<RowError>(&begun)) return std::move(*error);
+  Workspace& workspace = ThreadWorkspace();
+  kernels::cpu::SampleRow(std::get<kernels::RowRequest>(begun), &workspace.scratch, &workspace.answer);
+  return End(workspace.answer);
+}
+
+std::variant<kernels::RowRequest, RowError> LocalSequence::Begin(v1::DType dtype, const Row& row) {
   if (row.draw_salt > service::kMaxDrawSalt) {
-    return refuse({service::Reason::kOutOfRange, "step.rows[0].draw_salt", absl::StrCat("0..", service::kMaxDrawSalt),
-                   "the draw salt is out of range"});
+    return ToRowError({service::Reason::kOutOfRange, "step.rows[0].draw_salt",
+                       absl::StrCat("0..", service::kMaxDrawSalt), "the draw salt is out of range"});
   }
   if (row.drafts != nullptr || !row.scored.empty()) {
-    return refuse({service::Reason::kNotImplemented, row.drafts != nullptr ? "drafts" : "scored", "",
-                   "a local sequence draws one token at a time"});
+    return ToRowError({service::Reason::kNotImplemented, row.drafts != nullptr ? "drafts" : "scored", "",
+                       "a local sequence draws one token at a time"});
   }
-  service::PositionViews views;
-  if (state_ != nullptr) views = service::LookAhead(state_.get(), {});
-  const service::PositionView* const view = views.empty() ? nullptr : &views.front();
+  if (state_ != nullptr) views_ = service::LookAhead(state_.get(), {});
+  const service::PositionView* const view = views_.empty() ? nullptr : &views_.front();
   kernels::RowRequest request = service::RowOf(*spec_, view, position_, row.draw_salt);
   request.logits = row.logits;
   request.dtype = KernelType(dtype);
   request.allowed_bits = row.allowed_bits;
   request.sampler_state = sampler_state_;
   service::ForceToken(view, &request);
+  return request;
+}
 
-  Workspace& workspace = ThreadWorkspace();
-  kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);
+void LocalSequence::Abandon() {
   if (state_ != nullptr) state_->EndLoan();
+  views_.clear();
+}
 
-  const kernels::RowAnswer& answer = workspace.answer;
-  if (answer.error != kernels::RowError::kNone) return refuse(service::RefusalOf(answer, 0));
+RowOutcome LocalSequence::End(const kernels::RowAnswer& answer) {
+  Abandon();
+  if (answer.error != kernels::RowError::kNone) return ToRowError(service::RefusalOf(answer, 0));
   ++position_;
   std::optional<uint64_t> history_hash;
   if (state_ != nullptr) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "client/cpp/batch.h"
 #include "client/cpp/sequence_record.h"
 #include "kernels/row.h"
+#include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
 
@@ -33,6 +35,14 @@ class LocalSequence {
   // Draws a token from one row and advances by it; blocks for the time of the computation. `row.sequence` is not looked
   // at; `row.logits` has vocabulary_size() elements. A row that fails leaves the sequence as it was.
   RowOutcome Step(v1::DType dtype, const Row& row);
+
+  // The same in two parts, for those who have kernels of their own. What is to be asked of them, with `row.logits` as
+  // it is; it refers to the row's masks and to the sequence, which is not to be touched until End or Abandon.
+  std::variant<kernels::RowRequest, RowError> Begin(v1::DType dtype, const Row& row);
+  // Advances by what they answered.
+  RowOutcome End(const kernels::RowAnswer& answer);
+  // There is no answer: the sequence is as it was.
+  void Abandon();
 
   uint32_t vocabulary_size() const { return spec_->vocabulary; }
   uint64_t seed() const { return spec_->seed; }  // a secret
@@ -55,7 +65,8 @@ class LocalSequence {
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
   std::vector<uint32_t> tokens_;
   uint32_t position_;
-  uint64_t sampler_state_;  // of samplers that depend on past probabilities
+  uint64_t sampler_state_;        // of samplers that depend on past probabilities
+  service::PositionViews views_;  // lent to the request that has begun
 };
 
 }  // namespace sortition::client

@@ -11,7 +11,8 @@
 namespace sortition::client {
 namespace {
 
-// Replays of one step; more mean that the service loses a history as fast as it gets it.
+// Replays of one step on one stream; more mean that the service loses a history as fast as it gets it. A stream that
+// ends before the step gets there says nothing of the kind.
 constexpr uint32_t kMaxReplays = 8;
 
 // Whether the first open has the history: where an option is known to look at it. For any other option the service says
@@ -348,6 +349,7 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
     case Remedy::kSurface:
       return FinishRow(batch, row, error);
     case Remedy::kReplay:
+      if (std::exchange(row->replays_on, standing.stream) != standing.stream) row->replays = 0;
       if (row->replays++ == kMaxReplays) return FinishRow(batch, row, error);
       standing.needs_history = true;
       standing.not_before = now + error.retry_after;

@@ -221,6 +221,7 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome out
       row->record->checkpoint = draw->checkpoint();
     } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
       history.Drawn({verify->tokens().data(), static_cast<size_t>(verify->tokens_size())});
+      row->record->checkpoint = verify->checkpoint();
     }
   }
   row->outcome = std::move(outcome);

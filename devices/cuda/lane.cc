@@ -22,6 +22,11 @@ void CopySegments(const DeviceRow& row, std::byte* to, size_t bytes) {
   SORTITION_CHECK(bytes == 0);
 }
 
+bool IsReadInPlace(const DeviceRow& row) {
+  return row.memory != kHostMemory &&
+         reinterpret_cast<uintptr_t>(row.segments.front().data) % kernels::cuda::kLogitsAlignment == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes) {
@@ -78,9 +83,21 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   return absl::OkStatus();
 }
 
+absl::Status Lane::WaitFor(StreamHandle stream) {
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  const Api& api = context_->api();
+  int capture = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, StreamIsCapturing(stream, &capture));
+  if (capture != 0) return absl::FailedPreconditionError("stream: captures a graph");
+  SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, StreamWaitEvent(stream_, start_, 0));
+  return absl::OkStatus();
+}
+
 absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
                             std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds) {
-  // Kernels read the device's copy; the request's own pointer only has to be one.
+  // Of rows that are copied to the device the request's own pointer only has to be one.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
   Slice slice;
@@ -88,17 +105,17 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
     // One row is tried whatever it takes.
-    if (!slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes)) break;
+    if (!slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, IsReadInPlace(row))) break;
   }
   *taken = slice.rows();
   if (absl::Status status = Reserve(slice); !status.ok()) return status;
   for (uint32_t row = 0; row < slice.rows(); ++row) {
     size_t bytes = 0;
     std::byte* const to = slice.LogitsOf(row, host_upload_->data(), &bytes);
-    CopySegments(rows[row], to, bytes);
+    if (rows[row].memory == kHostMemory) CopySegments(rows[row], to, bytes);
   }
   slice.WriteInputs(host_upload_->data(), upload_->address(), work_->address(), download_->address());
-  if (absl::Status status = Submit(slice); !status.ok()) return status;
+  if (absl::Status status = Submit(slice, rows); !status.ok()) return status;
 
   const Api& api = context_->api();
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventSynchronize(done_));
@@ -118,11 +135,19 @@ absl::Status Lane::Reserve(const Slice& slice) {
   return download_->Reserve(slice.download_bytes());
 }
 
-absl::Status Lane::Submit(const Slice& slice) {
+absl::Status Lane::Submit(const Slice& slice, std::span<const DeviceRow> rows) {
   const Api& api = context_->api();
   const uint32_t multiprocessors = context_->hardware().multiprocessors;
   SORTITION_CUDA_RETURN_IF_ERROR(
       api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), slice.upload_bytes(), stream_));
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    if (rows[row].memory == kHostMemory || IsReadInPlace(rows[row])) continue;
+    size_t bytes = 0;
+    const std::byte* const to = slice.LogitsOf(row, host_upload_->data(), &bytes);
+    const auto from = reinterpret_cast<DevicePointer>(rows[row].segments.front().data);
+    SORTITION_CUDA_RETURN_IF_ERROR(
+        api, MemcpyDtoDAsync(upload_->address() + uint64_t(to - host_upload_->data()), from, bytes, stream_));
+  }
   SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, slice.states_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =

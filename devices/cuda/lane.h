@@ -27,7 +27,12 @@ class Lane {
   // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
   // Blocks until they are there. Where the device has less memory than a slice takes, slices become smaller. An error
   // leaves some rows out; if it is UNAVAILABLE, the device is lost to this process.
+  // A row whose memory is not the host's lies in the context's, in one segment; where that begins at a multiple of 16
+  // bytes, it is read in place.
   absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+  // What is run from now on begins after the work that `stream` has by now. FAILED_PRECONDITION while it captures a
+  // graph: the lane's work would not be part of it.
+  absl::Status WaitFor(StreamHandle stream);
 
  private:
   Lane(std::shared_ptr<Context> context, uint64_t most_bytes) : context_(std::move(context)), most_bytes_(most_bytes) {}
@@ -36,7 +41,7 @@ class Lane {
   absl::Status RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
                         std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::cuda::Slice& slice);
-  absl::Status Submit(const kernels::cuda::Slice& slice);
+  absl::Status Submit(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
   // Blocks, once the rest has been downloaded.
   absl::Status DownloadKept(const kernels::cuda::Slice& slice);
 

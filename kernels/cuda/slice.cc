@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/check.h"
 #include "kernels/check_row.h"
 
 namespace sortition::kernels::cuda {
@@ -49,8 +50,9 @@ uint64_t Slice::LogitsOffset() const { return RoundedUp(InputsBytes()) + sizes_.
 
 uint64_t Slice::TokensOffset() const { return RoundedUp(OutputsBytes()); }
 
-bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
+bool Slice::Add(const RowRequest& request, uint64_t most_bytes, bool is_resident) {
   CheckRow(request);
+  SORTITION_CHECK(!is_resident || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
   const RowParameters& parameters = *request.parameters;
   const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
   const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
@@ -60,7 +62,8 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
   place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
   place.patches = take(&sizes.extras, sizeof(TokenPatch) * request.patches.size());
-  place.logits = take(&sizes.logits, LogitsBytes(request));
+  place.is_resident = is_resident;
+  place.logits = take(&sizes.logits, is_resident ? 0 : LogitsBytes(request));
   place.scratch = take(&sizes.scratch, uint64_t{4} * LayScratch(groups, uint32_t(request.patches.size())).words);
   place.processed_top = take(&sizes.tokens, sizeof(TopToken) * input.processed_top_count);
   place.raw_top = take(&sizes.tokens, sizeof(TopToken) * input.raw_top_count);
@@ -93,7 +96,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
 }
 
 std::byte* Slice::LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const {
-  *bytes = LogitsBytes(*requests_[row]);
+  *bytes = places_[row].is_resident ? 0 : LogitsBytes(*requests_[row]);
   return upload + LogitsOffset() + places_[row].logits;
 }
 
@@ -104,7 +107,8 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
     const RowRequest& request = *requests_[row];
     const Place& place = places_[row];
     RowInput input = inputs_[row];
-    input.logits = Pointer<const void>(device_upload + LogitsOffset() + place.logits);
+    input.logits =
+        place.is_resident ? request.logits : Pointer<const void>(device_upload + LogitsOffset() + place.logits);
     input.scratch = Pointer<uint32_t>(device_work + StatesBytes() + place.scratch);
     if (HasMask(request)) {
       input.allowed = Pointer<const uint32_t>(device_upload + extras + place.mask);

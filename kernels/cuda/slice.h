@@ -27,8 +27,9 @@ class Slice {
   };
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
-  // changes. `request` and all it refers to stay alive and unchanged.
-  bool Add(const RowRequest& request, uint64_t most_bytes);
+  // changes. `request` and all it refers to stay alive and unchanged. Of a resident row `request.logits` is where the
+  // device has them, a multiple of kLogitsAlignment, and nothing of them is uploaded.
+  bool Add(const RowRequest& request, uint64_t most_bytes, bool is_resident = false);
 
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
@@ -39,7 +40,7 @@ class Slice {
   LaterKernels needed() const { return needed_; }
   Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
 
-  // Where row's logits are to be put in the host's `upload`, `bytes` of them.
+  // Where row's logits are to be put in the host's `upload`, `bytes` of them; none of a resident row.
   std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
 
   // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
@@ -62,6 +63,7 @@ class Slice {
  private:
   // Where a row's parts begin, in bytes of the parts' areas.
   struct Place {
+    bool is_resident;
     uint64_t mask;
     uint64_t patches;
     uint64_t logits;

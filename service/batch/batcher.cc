@@ -75,11 +75,25 @@ std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::v
   {
     absl::MutexLock lock(&mutex_);
     if (auto refusal = WhyNotAdmitted(limits_, queue_, router_, *step, rows, clock_.Now())) return refusal;
-    undelivered_rows_ += static_cast<uint32_t>(rows.size());
-    for (QueuedRow& row : rows) queue_.Add({step, std::move(row), step->client, step->priority, next_number_++});
+    AddRows(step, std::move(rows), step->arrived);
   }
   Dispatch();
   return std::nullopt;
+}
+
+void Batcher::Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
+  {
+    absl::MutexLock lock(&mutex_);
+    AddRows(step, std::move(rows), clock_.Now());
+  }
+  Dispatch();
+}
+
+void Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since) {
+  undelivered_rows_ += static_cast<uint32_t>(rows.size());
+  for (QueuedRow& row : rows) {
+    queue_.Add({step, std::move(row), step->client, step->priority, next_number_++, since});
+  }
 }
 
 void Batcher::Dispatch() {
@@ -153,7 +167,7 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
     batch->shape.vocabulary = std::max(batch->shape.vocabulary, needs.vocabulary);
     batch->shape.features |= needs.features;
     batch->shape.bytes += BytesOf(waiting->row.row);
-    batch->queue_wait = std::max(batch->queue_wait, now - waiting->step->arrived);
+    batch->queue_wait = std::max(batch->queue_wait, now - waiting->since);
     if (lottery_.Draw()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
     batch->rows.push_back(*std::move(waiting));
   }

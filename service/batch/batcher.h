@@ -48,7 +48,7 @@ class PendingStep {
  public:
   virtual ~PendingStep() = default;
   // Called with every row exactly once, possibly in several calls from several threads at once. Never called under a
-  // lock of the batcher's. Must not block for long.
+  // lock of the batcher's. Must not block for long; may call Batcher::Continue.
   virtual void Deliver(std::vector<RowOutcome> outcomes) = 0;
 
   // Rows that have not started yet are answered with STEP_CANCELLED instead of run. Thread-safe.
@@ -94,6 +94,9 @@ class Batcher {
   // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue or would wait in it
   // for too long. Rows of a step that was taken are delivered through `step`, maybe before Submit returns.
   std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
+  // Takes rows that could not be made before the one that is just being delivered was answered: at most one for each of
+  // them, in whose place it comes, so that none is refused. Called by PendingStep::Deliver alone.
+  void Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   // Answers the queued rows of steps that were cancelled or have passed their deadline, without waiting for a device to
   // have room; starts the proofs that are due, and batches that waited for a device which is late. Called now and then.
@@ -125,6 +128,8 @@ class Batcher {
   };
   using Rejects = std::vector<Reject>;
 
+  void AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dispatch();
   std::unique_ptr<Batch> Close(absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> WhyNot(const PendingStep& step, absl::Time now) const;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "devices/device.h"
 #include "service/route/router.h"
 
@@ -31,6 +32,7 @@ struct WaitingRow {
   Client client = {};
   int32_t priority = 0;
   uint64_t number = 0;                         // in the order of arrival
+  absl::Time since = absl::InfinitePast();     // when it came
   uint32_t attempts = 0;                       // that failed
   std::shared_ptr<const void> copy = nullptr;  // of the row's bytes, if it refers to one
 };

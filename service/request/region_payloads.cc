@@ -78,6 +78,11 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
   return std::nullopt;
 }
 
+std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
+                                         std::vector<Payload>* payloads) {
+  return AddPayload(upload.mask().source(), sizeof(uint32_t), "upload_mask.mask.source.region", memory, payloads);
+}
+
 std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,
                                                 std::span<const Payload> payloads) {
   const RegionRange range = RangeOf(source);

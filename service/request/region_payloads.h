@@ -22,6 +22,9 @@ namespace sortition::service {
 // so what was checked here stays so. Thread-safe.
 std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads);
+// The same for a mask that is uploaded, which may change until it is copied.
+std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
+                                         std::vector<Payload>* payloads);
 
 // The index of the payload that AddRegionPayloads made of a source.
 std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,

@@ -279,12 +279,6 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   const std::string path = absl::StrCat("step.rows[", index, "]");
   PositionPlan& plan = request.plan;
   if (auto refusal = ParsePositions(row, path, shape, spec, limits, &plan)) return *refusal;
-  if (plan.kind != PositionPlan::Kind::kDraw && keeps_sampler_state) {
-    return NotImplemented(path + (plan.verifies() ? ".verify" : ".score"));
-  }
-  if (plan.return_probabilities && !spec.parameters.chain.empty()) {
-    return NotImplemented(path + (plan.is_tree ? ".verify_tree" : ".verify_chain") + ".return_probabilities");
-  }
   // The check of the first one has been made above.
   if (plan.positions() > shape.tensor_rows - tensor_row) {
     return Refusal{

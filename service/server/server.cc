@@ -29,11 +29,12 @@ constexpr int kFrameBytes = 1 << 20;
 constexpr int kReadChunkBytes = 1 << 18;
 // Threads for reflection and for gRPC's own needs.
 constexpr int kMostThreads = 32;
-constexpr int kAdminMessageBytes = 1 << 16;
+constexpr int kSmallMessageBytes = 1 << 16;  // where no logits come
 // How long calls other than streams may take to end by themselves.
 constexpr std::chrono::milliseconds kShutDown{200};
 
-void SetTransportOptions(const service::Limits& limits, grpc::ServerBuilder* builder) {
+void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
+  const service::Limits& limits = config.limits;
   // gRPC ends a call that exceeds its own bound; ours lets the stream go on, so it must be met first.
   builder->SetMaxReceiveMessageSize(static_cast<int>(2 * limits.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);
@@ -61,6 +62,10 @@ void SetTransportOptions(const service::Limits& limits, grpc::ServerBuilder* bui
 
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(kMostThreads);
+  // Messages that are held, what streams that are not read may have sent, and messages that have come in part only: of
+  // those there may be one a stream, and when memory is short gRPC ends calls. Workers open theirs again and lose
+  // nothing.
+  quota.Resize(config.max_received_bytes + uint64_t{limits.max_streams} * kUnreadStreamBytes);
   builder->SetResourceQuota(quota);
 }
 
@@ -159,7 +164,8 @@ absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
 
 absl::StatusOr<AcceptLoop::Listener> Server::StartHealth() {
   grpc::ServerBuilder builder;
-  SetTransportOptions(config_.limits, &builder);
+  SetTransportOptions(config_, &builder);
+  builder.SetMaxReceiveMessageSize(kSmallMessageBytes);
   auto listener = Bind(config_.health_listen, &builder, grpc::InsecureServerCredentials(), /*marks_users=*/false);
   if (!listener.ok()) return listener.status();
   health_address_ = listener->socket->address();
@@ -172,8 +178,8 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartHealth() {
 absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(
     const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) {
   grpc::ServerBuilder builder;
-  SetTransportOptions(config_.limits, &builder);
-  builder.SetMaxReceiveMessageSize(kAdminMessageBytes);
+  SetTransportOptions(config_, &builder);
+  builder.SetMaxReceiveMessageSize(kSmallMessageBytes);
   auto listener = Bind(config_.admin_listen, &builder, tcp_credentials, /*marks_users=*/true);
   if (!listener.ok()) return listener.status();
   admin_address_ = listener->socket->address();
@@ -189,7 +195,7 @@ absl::Status Server::Listen() {
   if (!tcp_credentials.ok()) return tcp_credentials.status();
 
   grpc::ServerBuilder builder;
-  SetTransportOptions(config_.limits, &builder);
+  SetTransportOptions(config_, &builder);
   std::vector<AcceptLoop::Listener> listeners;
   for (const std::string& address : config_.listen) {
     auto listener = Bind(address, &builder, *tcp_credentials, authorization_->has_list());

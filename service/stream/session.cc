@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
 #include "service/request/checks.h"
+#include "service/request/region_payloads.h"
 #include "service/request/strictness.h"
 #include "service/result/encode.h"
 #include "service/stream/session_impl.h"
@@ -60,7 +61,7 @@ void Session::Impl::OnFrame(Frame frame) {
       refusal = OnFork(message.fork());
       break;
     case v1::StreamRequest::kUploadMask:
-      refusal = OnUploadMask(frame);
+      refusal = OnUploadMask(message.upload_mask(), &frame.payloads);
       break;
     case v1::StreamRequest::kExportSequence:
       refusal = OnExport(message.export_sequence());
@@ -121,10 +122,13 @@ std::optional<Refusal> Session::Impl::OnAttachMemory(const v1::AttachMemory& att
                  "no connection to the memory socket has this token"};
 }
 
-std::optional<Refusal> Session::Impl::OnUploadMask(const Frame& frame) {
-  const v1::UploadMask& upload = frame.message.upload_mask();
-  if (auto refusal = client_->Charge(0, frame_bytes_, "upload_mask")) return refusal;
-  if (auto refusal = masks_.Upload(upload, frame.payloads)) return refusal;
+std::optional<Refusal> Session::Impl::OnUploadMask(const v1::UploadMask& upload, std::vector<Payload>* payloads) {
+  if (auto refusal = AddRegionPayloads(upload, memory_.get(), payloads)) return refusal;
+  const bool is_shared = upload.mask().source().has_region();
+  const uint64_t shared_bytes = is_shared ? payloads->back().size : 0;
+  if (auto refusal = client_->Charge(0, frame_bytes_ + shared_bytes, "upload_mask")) return refusal;
+  if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
+  if (auto refusal = masks_.Upload(upload, *payloads)) return refusal;
   v1::StreamResponse response;
   response.mutable_mask_uploaded()->set_mask_id(upload.mask_id());
   Send(std::move(response));

@@ -63,7 +63,7 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
-  std::optional<Refusal> OnUploadMask(const Frame& frame);
+  std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload>* payloads);
   void OnStep(Frame frame);
   // A slice whose rows have been looked at; the last one of its step starts it.
   void AddShard(StepShard shard, absl::Time now);

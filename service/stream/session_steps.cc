@@ -53,8 +53,8 @@ void Session::Impl::OnStep(Frame frame) {
     return AddShard({shape, std::make_shared<const Frame>(std::move(frame)), nullptr, nullptr}, now);
   }
 
-  auto step =
-      std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), shared_from_this());
+  auto step = std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), &engine_.batcher(),
+                                             shared_from_this());
   step->arrived = now;
   step->deadline = now + shape.timeout;
   step->priority = shape.priority;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "service/request/position_request.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
@@ -22,7 +23,7 @@ bool SameRows(const v1::Step& a, const v1::Step& b) {
   return std::equal(a.rows().begin(), a.rows().end(), b.rows().begin(), b.rows().end(),
                     [](const v1::StepRow& x, const v1::StepRow& y) {
                       return x.request_id() == y.request_id() && x.step_id() == y.step_id() &&
-                             x.position() == y.position();
+                             x.position() == y.position() && TensorRowsOf(x) == TensorRowsOf(y);
                     });
 }
 

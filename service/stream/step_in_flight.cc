@@ -52,7 +52,17 @@ void SetDraftDistribution(const PositionPlan& plan, uint32_t index, const StepSh
 // Where a row's logits begin in the tensor of a slice.
 uint64_t FirstTensorRow(const StepShard& shard, uint32_t index) {
   const v1::StepRow& row = shard.frame->message.step().rows(static_cast<int>(index));
-  return row.has_tensor_row() ? row.tensor_row() : index;
+  return row.has_tensor_row() ? row.tensor_row() : shard.shape.first_rows[index];
+}
+
+void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
+  if (result->has_draw()) {
+    result->mutable_draw()->set_checkpoint(std::move(checkpoint));
+  } else if (result->has_verify()) {
+    result->mutable_verify()->set_checkpoint(std::move(checkpoint));
+  } else {
+    result->mutable_score()->set_checkpoint(std::move(checkpoint));
+  }
 }
 
 }  // namespace
@@ -63,12 +73,13 @@ std::string MaskField(const v1::StepRow& row, int index, size_t number) {
   return absl::StrCat(path, row.has_verify_tree() ? "verify_tree" : "verify_chain", ".masks[", number, "]");
 }
 
-StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences,
+StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences, Batcher* batcher,
                            std::shared_ptr<StepAnswers> answers)
     : batch_id_(batch_id),
       rows_(rows),
       frame_(std::move(frame)),
       sequences_(*sequences),
+      batcher_(*batcher),
       answers_(std::move(answers)),
       unanswered_(rows) {
   immediate_.set_batch_id(batch_id);
@@ -86,6 +97,7 @@ void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSe
   row->parameters = MoreParameters(row->request.plan, *row->sequence.spec);
   const uint32_t positions = row->request.plan.positions();
   row->missing = positions;
+  row->runs_in_order = positions > 1 && kernels::KeepsSamplerState(sequence.spec->parameters.chain);
   row->results.resize(positions);
   row->positions.resize(positions);
   for (uint32_t i = 0; i < positions; ++i) AddPosition(i, request_id, shape, tensors, row.get());
@@ -183,7 +195,9 @@ std::optional<Refusal> StepInFlight::SetShards(const std::vector<StepShard>& sha
 std::vector<QueuedRow> StepInFlight::TakeRows() {
   std::vector<QueuedRow> rows;
   rows.reserve(queued_.size());
-  for (const auto& [row, position] : queued_) rows.push_back(std::move(row->positions[position].queued));
+  for (const auto& [row, position] : queued_) {
+    if (position == 0 || !row->runs_in_order) rows.push_back(std::move(row->positions[position].queued));
+  }
   return rows;
 }
 
@@ -202,9 +216,13 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
   results.set_batch_id(batch_id_);
   results.mutable_rows()->Reserve(static_cast<int>(outcomes.size()));
   const bool wanted = answers_->Wanted();
+  std::vector<QueuedRow> following;
   for (RowOutcome& outcome : outcomes) {
     const auto [row, position] = queued_[outcome.index];
-    if (!Collect(row, position, std::move(outcome.result))) continue;
+    const bool is_complete = row->runs_in_order
+                                 ? CollectInOrder(row, position, std::move(outcome.result), wanted, &following)
+                                 : Collect(row, position, std::move(outcome.result));
+    if (!is_complete) continue;
     if (wanted) {
       Encode(row, &results);
     } else {
@@ -219,7 +237,25 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
     // Before the answer leaves: who has it may count on the room of a mask that was released.
     row->masks.clear();
   }
+  // Devices go on while the answers are written.
+  if (!following.empty()) batcher_.Continue(shared_from_this(), std::move(following));
   if (results.rows_size() > 0) Send(std::move(results));
+}
+
+bool StepInFlight::CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
+                                  std::vector<QueuedRow>* following) const {
+  // One position at a time is with the batcher, so nobody else looks at the row.
+  row->results[position] = std::move(result);
+  if (!wanted) return true;
+  const PositionResult& taken = *row->results[position];
+  const std::optional<uint32_t> next =
+      PositionAfter(row->request.plan, row->sequence.spec->stop_tokens, position, taken);
+  if (!next) return true;
+  QueuedRow& queued = row->positions[*next].queued;
+  // The token that the text goes on with is the answer's, whether it was drawn, accepted or given.
+  queued.row.request.sampler_state = std::get<kernels::RowAnswer>(taken).sampler_state;
+  following->push_back(std::move(queued));
+  return false;
 }
 
 bool StepInFlight::Collect(Row* row, uint32_t position, PositionResult result) {
@@ -278,11 +314,13 @@ void StepInFlight::EncodeAnswer(uint32_t index, const StepRowRequest& request, c
                                 v1::StepResults* out) const {
   const int first = out->rows_size();
   EncodeOutcome(outcome, request.plan, spec, history_hash, {index, request.intent.step_id}, out->mutable_rows());
-  v1::RowResult* result = out->mutable_rows(first);
-  if (!kernels::KeepsSamplerState(spec.parameters.chain) || !result->has_draw()) return;
-  const Checkpoint checkpoint = {outcome.rows[0].sampler_state, request.intent.position + 1, history_hash.value_or(0)};
+  if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
+  // After the last of the answer's tokens.
+  const Checkpoint checkpoint = {outcome.rows.back().sampler_state,
+                                 request.intent.position + static_cast<uint32_t>(outcome.rows.size()),
+                                 history_hash.value_or(0)};
   const std::string& request_id = frame_.message.step().rows(static_cast<int>(index)).request_id();
-  result->mutable_draw()->set_checkpoint(answers_->SealCheckpoint(request_id, spec, checkpoint));
+  SetCheckpoint(answers_->SealCheckpoint(request_id, spec, checkpoint), out->mutable_rows(first));
 }
 
 void StepInFlight::Send(v1::StepResults results) {

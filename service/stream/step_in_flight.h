@@ -43,10 +43,11 @@ class StepAnswers {
 // Names mask `number` of the plan of step row `index`.
 std::string MaskField(const v1::StepRow& row, int index, size_t number);
 
-class StepInFlight : public PendingStep {
+// Owned by a shared_ptr, which it gives to the batcher again for rows that run one after the other.
+class StepInFlight : public PendingStep, public std::enable_shared_from_this<StepInFlight> {
  public:
-  // `rows` is the number of rows of the step message. `sequences` is not owned and outlives the step.
-  StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences,
+  // `rows` is the number of rows of the step message. `sequences` and `batcher` are not owned and outlive the step.
+  StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences, Batcher* batcher,
                std::shared_ptr<StepAnswers> answers);
 
   // Tensors of the step's message.
@@ -68,7 +69,7 @@ class StepInFlight : public PendingStep {
   // Of a step that came in slices, all of them by their first token: gives the rows their logits, and the other slices'
   // streams the answers. Before TakeRows. A refusal concerns the whole step.
   std::optional<Refusal> SetShards(const std::vector<StepShard>& shards);
-  // The rows to submit, referring to memory of this object.
+  // The rows to submit, referring to memory of this object; others may follow while these are delivered.
   std::vector<QueuedRow> TakeRows();
   // Sends what was answered at once, if anything.
   void SendImmediate();
@@ -101,8 +102,10 @@ class StepInFlight : public PendingStep {
     std::optional<StepGrant> grant;                    // if the sequence keeps state
     std::vector<RowMaskBits> masks;
     absl::InlinedVector<Position, 1> positions;
-    // Delivered so far; guarded by the step's mutex if there are several.
-    absl::InlinedVector<PositionResult, 1> results;
+    // A sampler keeps a state: a position runs when the one before it is answered, and only if the answer needs it.
+    bool runs_in_order = false;
+    // Delivered so far. Guarded by the step's mutex if several may be delivered at once.
+    absl::InlinedVector<std::optional<PositionResult>, 1> results;
     uint32_t missing = 0;
 
     const kernels::RowParameters& sampled_with() const { return parameters ? *parameters : sequence.spec->parameters; }
@@ -112,6 +115,10 @@ class StepInFlight : public PendingStep {
                    Row* row);
   // Takes one position's result; true once the row has all.
   bool Collect(Row* row, uint32_t position, PositionResult result);
+  // The same of a row that runs in order: true once no position follows, else the next one is added to `*following`.
+  // None follows where nobody waits for the answer any more.
+  bool CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
+                      std::vector<QueuedRow>* following) const;
   void Encode(Row* row, v1::StepResults* out);
   Refusal WhyUnusable(const Row& row, const FailedPosition& failed) const;
   void EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec, const StepOutcome& outcome,
@@ -122,6 +129,7 @@ class StepInFlight : public PendingStep {
   const uint32_t rows_;
   const Frame frame_;
   SequenceTable& sequences_;
+  Batcher& batcher_;
   const std::shared_ptr<StepAnswers> answers_;
   std::vector<std::unique_ptr<Row>> running_;      // fixed once submitted
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index

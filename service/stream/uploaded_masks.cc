@@ -6,23 +6,25 @@
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
 #include "service/request/payload_view.h"
+#include "service/request/region_payloads.h"
 
 namespace sortition::service {
 namespace {
 
-std::optional<Refusal> CheckSource(const v1::TensorSource& source, std::span<const Payload> payloads) {
+// The payload that holds the mask.
+std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads) {
   const std::string field = "upload_mask.mask.source";
   switch (source.kind_case()) {
     case v1::TensorSource::kInline:
       break;
     case v1::TensorSource::kRegion:
-      return NotImplemented(field + ".region");
+      return FindRegionPayload(source.region(), field + ".region", payloads);
     case v1::TensorSource::kDevice:
       return NotImplemented(field + ".device");
     case v1::TensorSource::KIND_NOT_SET:
       return MissingField(field + ".kind");
   }
-  if (source.inline_().payload() < payloads.size()) return std::nullopt;
+  if (source.inline_().payload() < payloads.size()) return size_t{source.inline_().payload()};
   return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", payloads.size()),
                  absl::StrCat("the message has ", payloads.size(), " payloads")};
 }
@@ -40,8 +42,10 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
     bytes_ -= freed;
     return std::nullopt;
   }
-  if (auto refusal = CheckSource(upload.mask().source(), payloads)) return refusal;
+  const auto found = FindPayload(upload.mask().source(), payloads);
+  if (const auto* refusal = std::get_if<Refusal>(&found)) return *refusal;
   if (auto refusal = CheckCount(payloads.size(), 1, "payloads")) return refusal;
+  const Payload& payload = payloads[std::get<size_t>(found)];
   const std::optional<Refusal> checks[] = {
       CheckRange<uint32_t>(upload.vocabulary_size(), 1, limits_.max_vocabulary, "upload_mask.vocabulary_size"),
       CheckRange<uint32_t>(upload.mask().rows(), 1, 1, "upload_mask.mask.rows"),
@@ -53,15 +57,17 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
   mask.vocabulary = upload.vocabulary_size();
   mask.words.resize((uint64_t{mask.vocabulary} + 31) / 32);
   const uint64_t want = mask.bytes();
-  if (payloads[0].size != want) {
-    return Refusal{Reason::kSizeMismatch, "payloads[0]", absl::StrCat(want, " bytes"),
-                   absl::StrCat("has ", payloads[0].size, " bytes; a mask of this vocabulary needs ", want)};
+  if (payload.size != want) {
+    return Refusal{Reason::kSizeMismatch, payload.range ? "upload_mask.mask.source.region.length" : "payloads[0]",
+                   absl::StrCat(want, " bytes"),
+                   absl::StrCat("has ", payload.size, " bytes; a mask of this vocabulary needs ", want)};
   }
   if (known == masks_.end()) {
     if (auto refusal = CheckCount(masks_.size() + 1, limits_.stream_masks, "upload_mask")) return refusal;
   }
   if (auto refusal = CheckByteCount(bytes_ - freed + want, limits_.stream_mask_bytes, "upload_mask")) return refusal;
-  PayloadView(payloads[0]).Copy(0, want, mask.words.data());
+  // Read once: from here on what the worker does to its memory changes nothing.
+  PayloadView(payload).Copy(0, want, mask.words.data());
   mask.digest = MaskDigest(mask.words);
   std::shared_ptr<const UploadedMask> held = memory_.Hold(std::move(mask));
   if (held == nullptr) {

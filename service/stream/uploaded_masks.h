@@ -24,7 +24,7 @@ class UploadedMasks {
   UploadedMasks(const Limits& limits, MaskMemory* memory) : limits_(limits), memory_(*memory) {}
 
   // Takes what `upload` brings: a mask in place of the one of this id, if any, or none at all, which releases it. A
-  // refusal changes nothing.
+  // refusal changes nothing. `payloads` are the message's own and, after them, what AddRegionPayloads made of it.
   std::optional<Refusal> Upload(const v1::UploadMask& upload, std::span<const Payload> payloads);
 
   // The mask of this id for a row of `vocabulary` elements. `field` is what names it.

@@ -24,39 +24,44 @@ size_t PositionBefore(const PositionPlan& plan, size_t draft) {
   return static_cast<size_t>(plan.ahead.parents[draft] + 1);
 }
 
-std::optional<uint32_t> AcceptedAfter(const PositionPlan& plan, size_t position, const kernels::RowAnswer& answer) {
-  for (size_t draft = position; draft < plan.drafts(); ++draft) {
-    if (PositionBefore(plan, draft) == position && Yields(plan, answer, draft)) return static_cast<uint32_t>(draft);
+// The draft that is accepted after a position; drafts are not looked for where none are verified.
+std::optional<uint32_t> AcceptedAfter(const PositionPlan& plan, uint32_t position, const kernels::RowAnswer& answer) {
+  for (uint32_t draft = position; draft < plan.drafts(); ++draft) {
+    if (PositionBefore(plan, draft) == position && Yields(plan, answer, draft)) return draft;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
+std::optional<uint32_t> PositionAfter(const PositionPlan& plan, const std::vector<uint32_t>& stop_tokens,
+                                      uint32_t position, const PositionResult& result) {
+  const kernels::RowAnswer* const answer = AnswerOf(result);
+  if (answer == nullptr) return std::nullopt;
+  if (!plan.verifies()) return position + 1 < plan.positions() ? std::optional(position + 1) : std::nullopt;
+  const std::optional<uint32_t> accepted = AcceptedAfter(plan, position, *answer);
+  if (!accepted || std::ranges::binary_search(stop_tokens, answer->token)) return std::nullopt;
+  return *accepted + 1;
+}
+
 std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, const std::vector<uint32_t>& stop_tokens,
-                                               absl::Span<PositionResult> results) {
+                                               absl::Span<std::optional<PositionResult>> results) {
   SORTITION_CHECK(results.size() == plan.positions());
   StepOutcome outcome;
-  for (size_t draft = 0; draft < plan.drafts(); ++draft) {
-    const kernels::RowAnswer* answer = AnswerOf(results[PositionBefore(plan, draft)]);
+  for (uint32_t draft = 0; draft < plan.drafts(); ++draft) {
+    const std::optional<PositionResult>& result = results[PositionBefore(plan, draft)];
+    const kernels::RowAnswer* const answer = result ? AnswerOf(*result) : nullptr;
     outcome.matched.push_back(answer != nullptr && Yields(plan, *answer, draft));
   }
-  if (!plan.verifies()) {
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (AnswerOf(results[i]) == nullptr) return FailedPosition{static_cast<uint32_t>(i), std::move(results[i])};
-      outcome.rows.push_back(std::move(std::get<kernels::RowAnswer>(results[i])));
-    }
-    return outcome;
-  }
-  for (std::optional<size_t> position = 0; position;) {
-    PositionResult& result = results[*position];
-    const kernels::RowAnswer* answer = AnswerOf(result);
-    if (answer == nullptr) return FailedPosition{static_cast<uint32_t>(*position), std::move(result)};
+  for (std::optional<uint32_t> position = 0; position;) {
+    SORTITION_CHECK(results[*position].has_value());
+    PositionResult& result = *results[*position];
+    const kernels::RowAnswer* const answer = AnswerOf(result);
+    if (answer == nullptr) return FailedPosition{*position, std::move(result)};
     const std::optional<uint32_t> accepted = AcceptedAfter(plan, *position, *answer);
-    outcome.rows.push_back(std::move(std::get<kernels::RowAnswer>(result)));
     if (accepted) outcome.path.push_back(*accepted);
-    const bool stops = std::ranges::binary_search(stop_tokens, outcome.rows.back().token);
-    position = accepted && !stops ? std::optional<size_t>(*accepted + 1) : std::nullopt;
+    position = PositionAfter(plan, stop_tokens, *position, result);
+    outcome.rows.push_back(std::move(std::get<kernels::RowAnswer>(result)));
   }
   return outcome;
 }

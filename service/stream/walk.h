@@ -1,4 +1,4 @@
-// From what every position of a step's row came to, to what the row came to: which drafts are accepted.
+// From what the positions of a step's row came to, to what the row came to: which drafts are accepted.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,14 @@ struct FailedPosition {
   PositionResult why;  // a refusal, or an answer with an error
 };
 
-// `results`: one for each position of the plan; they are moved from. What stands behind the first draft that is not
-// accepted has no say, whether it was served or not; nor has what stands behind an accepted draft that is one of
-// `stop_tokens`, which are sorted: the text ends with it. Pure.
+// `results`: one for each position of the plan, absent where it was not run; they are moved from. What stands behind
+// the first draft that is not accepted has no say, whether it was served, or run at all, or not; nor has what stands
+// behind an accepted draft that is one of `stop_tokens`, which are sorted: the text ends with it. Pure.
 std::variant<StepOutcome, FailedPosition> Walk(const PositionPlan& plan, const std::vector<uint32_t>& stop_tokens,
-                                               absl::Span<PositionResult> results);
+                                               absl::Span<std::optional<PositionResult>> results);
+
+// Where that walk goes on from a position that came to `result`; absent where it ends. Pure.
+std::optional<uint32_t> PositionAfter(const PositionPlan& plan, const std::vector<uint32_t>& stop_tokens,
+                                      uint32_t position, const PositionResult& result);
 
 }  // namespace sortition::service

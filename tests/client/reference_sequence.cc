@@ -9,11 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
-#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/row.h"
 #include "tests/support/plain_history.h"
+#include "tests/support/plain_parameters.h"
 
 namespace sortition::testing {
 namespace {
@@ -62,21 +63,7 @@ ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t
 
 v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
                                        const uint32_t* allowed_bits) {
-  law::SamplingParameters sampling;
-  if (parameters_.has_temperature()) sampling.temperature = parameters_.temperature();
-  if (parameters_.has_top_k()) sampling.top_k = parameters_.top_k();
-  if (parameters_.has_top_p()) sampling.top_p = parameters_.top_p();
-  if (parameters_.has_min_p()) sampling.min_p = parameters_.min_p();
-  if (parameters_.has_repetition_penalty()) sampling.repetition_penalty = parameters_.repetition_penalty();
-  if (parameters_.has_frequency_penalty()) sampling.frequency_penalty = parameters_.frequency_penalty();
-  if (parameters_.has_presence_penalty()) sampling.presence_penalty = parameters_.presence_penalty();
-  kernels::RowParameters row;
-  row.raw_logprob = parameters_.has_raw_logprobs();
-  row.raw_top = parameters_.raw_logprobs().top();
-  row.processed_logprob = parameters_.has_processed_logprobs();
-  row.processed_top = parameters_.processed_logprobs().top();
-  law::Compile(sampling, &row);
-
+  const kernels::RowParameters row = PlainRowParameters(parameters_);
   const std::vector<kernels::TokenPatch> patches = PlainPatches(parameters_, tokens_, prompt_length_);
 
   kernels::RowRequest request;
@@ -93,6 +80,7 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
     request.patches = patches;
     request.allowed_bits = allowed_bits;
   }
+  request.sampler_state = sampler_state_.value_or(kernels::InitialSamplerState(row.chain));
   const kernels::RowAnswer answer = law::SampleRowReference(request);
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
 
@@ -103,8 +91,10 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
     draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   }
   if (row.raw_logprob) FillLogprobs(answer.raw, 1, draw.mutable_raw());
-  if (row.processed_logprob) FillLogprobs(answer.processed, row.temperature, draw.mutable_processed());
+  if (row.processed_logprob)
+    FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), draw.mutable_processed());
   tokens_.push_back(answer.token);
+  sampler_state_ = answer.sampler_state;
   return draw;
 }
 

@@ -14,7 +14,7 @@ namespace sortition::testing {
 
 class ReferenceSequence {
  public:
-  // Of the parameters, only those that SamplingParameters documents as filters, penalties and logprobs are looked at.
+  // Parameters as PlainRowParameters and PlainPatches take them.
   ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
                     uint32_t live_vocabulary, std::vector<uint32_t> prompt);
 
@@ -25,6 +25,10 @@ class ReferenceSequence {
 
   // What an override by the caller leaves as history.
   void SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_length);
+
+  // Of samplers that depend on past probabilities, after the last step; absent before the first one.
+  std::optional<uint64_t> sampler_state() const { return sampler_state_; }
+  void SetSamplerState(std::optional<uint64_t> state) { sampler_state_ = state; }
 
   const std::vector<uint32_t>& tokens() const { return tokens_; }
   uint32_t prompt_length() const { return prompt_length_; }
@@ -37,6 +41,7 @@ class ReferenceSequence {
   const uint32_t live_vocabulary_;
   std::vector<uint32_t> tokens_;
   uint32_t prompt_length_;
+  std::optional<uint64_t> sampler_state_;
 };
 
 // A readable form in which two draws are equal exactly if their tokens are and every logprob is to the bit.

@@ -208,6 +208,24 @@ TEST_F(RowsTest, ServerThatForgetsForeverIsGivenUp) {
   EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::HISTORY_REQUIRED);
 }
 
+// Streams that drained before a step had followed its history used to wear out its patience, one replay each.
+TEST_F(RowsTest, StreamsThatEndBetweenHistoryAndStepAreNoReplays) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto outcome = harness.Submit({record}, absl::Hours(1));
+  for (int i = 0; i < 20; ++i) {
+    FakeStream& stream = harness.last_stream();
+    harness.RefuseRow(stream, harness.TakeStep(stream), 0, StateHarness::HistoryRequired());
+    ASSERT_EQ(outcome->times, 0);
+    harness.TakeOpen(stream);
+    harness.End(stream);
+    if (&harness.last_stream() == &stream) harness.MoveTo(harness.state.next_event(harness.now));
+    harness.Welcome(harness.last_stream());
+    harness.AcceptOpen(harness.last_stream(), harness.TakeOpen(harness.last_stream()), true);
+  }
+  harness.AnswerRow(harness.last_stream(), harness.TakeStep(harness.last_stream()), 0, 6);
+  EXPECT_EQ(outcome->times, 1);
+}
+
 TEST_F(RowsTest, OverloadIsRetriedAfterTheAdvice) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});

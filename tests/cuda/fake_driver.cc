@@ -52,6 +52,8 @@ struct State {
   int modules = 0;
   uint64_t launches = 0;
   bool is_capturing = false;
+  std::map<EventHandle, StreamHandle> recorded;  // where each event was last
+  std::set<StreamHandle> awaited;
 };
 State* state = nullptr;
 
@@ -242,8 +244,18 @@ Result FakeEventDestroy(EventHandle) {
   --state->events;
   return kOk;
 }
-Result FakeEventRecord(EventHandle, StreamHandle) {
-  return Call("EventRecord", [] { return kOk; });
+Result FakeEventRecord(EventHandle event, StreamHandle stream) {
+  return Call("EventRecord", [&] {
+    state->recorded[event] = stream;
+    return kOk;
+  });
+}
+Result FakeStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags) {
+  return Call("StreamWaitEvent", [&] {
+    SORTITION_CHECK(flags == 0 && state->recorded.contains(event) && state->recorded[event] != stream);
+    state->awaited.insert(state->recorded[event]);
+    return kOk;
+  });
 }
 Result FakeEventSynchronize(EventHandle) {
   return Call("EventSynchronize", [] {
@@ -295,6 +307,13 @@ Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, Str
   return Call("MemcpyHtoDAsync", [&] {
     SORTITION_CHECK(IsOnDevice(to, bytes));
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    return kOk;
+  });
+}
+Result FakeMemcpyDtoDAsync(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle) {
+  return Call("MemcpyDtoDAsync", [&] {
+    SORTITION_CHECK(IsOnDevice(to, bytes) && IsOnDevice(from, bytes));
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
     return kOk;
   });
 }
@@ -376,6 +395,11 @@ void FakeCudaDriver::SetCapturing(bool is_capturing) {
 uint64_t FakeCudaDriver::launches() const {
   const std::lock_guard lock(state->mutex);
   return state->launches;
+}
+
+bool FakeCudaDriver::is_awaited(StreamHandle stream) const {
+  const std::lock_guard lock(state->mutex);
+  return state->awaited.contains(stream);
 }
 
 kernels::cuda::Images FakeCudaDriver::Images() {

@@ -38,6 +38,8 @@ class FakeCudaDriver {
   void SetCapturing(bool is_capturing);
 
   uint64_t launches() const;
+  // Some other stream has waited for what was put into this one.
+  bool is_awaited(devices::cuda::StreamHandle stream) const;
 
   // What stands for the kernels' images.
   static kernels::cuda::Images Images();

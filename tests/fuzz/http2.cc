@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -31,13 +32,21 @@ int Connect(uint32_t port) {
 
 void Write(int fd, const void* data, size_t size) { (void)send(fd, data, size, MSG_NOSIGNAL); }
 
+// As recv. A fuzzer's clock interrupts calls, and those of a socket with a time limit do not go on by themselves.
+ssize_t Receive(int fd, void* data, size_t size, int flags) {
+  for (;;) {
+    const ssize_t count = recv(fd, data, size, flags);
+    if (count >= 0 || errno != EINTR) return count;
+  }
+}
+
 // A server greets every connection that keeps the protocol with its settings.
 void ExpectGreeting(uint32_t port) {
   const int fd = Connect(port);
   Write(fd, kPreface.data(), kPreface.size());
   Write(fd, kSettings.data(), kSettings.size());
   char frame[9];
-  if (recv(fd, frame, sizeof(frame), MSG_WAITALL) != ssize_t(sizeof(frame)) || frame[3] != 4) {
+  if (Receive(fd, frame, sizeof(frame), MSG_WAITALL) != ssize_t(sizeof(frame)) || frame[3] != 4) {
     Fail("the server does not greet a new connection");
   }
   close(fd);
@@ -73,7 +82,7 @@ void Run(Bytes bytes) {
   Write(fd, rest.data(), rest.size());
   shutdown(fd, SHUT_WR);
   char answer[4096];
-  while (recv(fd, answer, sizeof(answer), 0) > 0) {
+  while (Receive(fd, answer, sizeof(answer), 0) > 0) {
   }
   close(fd);
   ExpectGreeting(service.port());

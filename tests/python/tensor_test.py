@@ -101,7 +101,6 @@ class Refused(unittest.TestCase):
             (numpy.float32(1), ValueError, "shape"),
             (numpy.zeros(0, numpy.float32), ValueError, "rows of 0"),
             ([], ValueError, "0 rows for 1"),
-            (OnAnotherDevice(logits), TypeError, "another device"),
             ("logits", TypeError, "str"),
             (None, TypeError, "NoneType"),
             (list(map(float, logits)), ValueError, "1000 rows for 1"),
@@ -115,6 +114,23 @@ class Refused(unittest.TestCase):
                 with self.assertRaisesRegex(kind, text):
                     SAMPLER.step([local], bad)
         self.assertEqual((sequence.position, local.position), (0, 0))
+
+    def test_rows_on_a_cuda_device(self):
+        there = OnAnotherDevice(row(4))
+        with self.assertRaisesRegex(TypeError, "another device"):
+            CLIENT.draw(CLIENT.open(vocabulary_size=VOCABULARY), there)
+        local = SAMPLER.open(vocabulary_size=VOCABULARY)
+        for step in (lambda: SAMPLER.draw(local, there), lambda: SAMPLER.step([local], [there], stream=7)):
+            # In truth it is not there, so a machine with a GPU says so, and others what they lack.
+            with self.assertRaises(sortition.Error) as raised:
+                step()
+            self.assertIn(raised.exception.code, ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT"))
+            self.assertIn("CUDA", str(raised.exception))
+        with self.assertRaisesRegex(TypeError, "different devices"):
+            SAMPLER.step([local, SAMPLER.open(vocabulary_size=VOCABULARY)], [row(1), there])
+        with self.assertRaisesRegex(ValueError, "twice"):
+            SAMPLER.step([local, local], [there, there])
+        self.assertEqual(local.position, 0)
 
     def test_types_in_words(self):
         with self.assertRaisesRegex(TypeError, "does not hold float16"):

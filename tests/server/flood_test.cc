@@ -4,13 +4,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "tests/server/http2_client.h"
 #include "tests/server/raw_http2.h"
 #include "tests/server/server_process.h"
 #include "tests/server/test_stream.h"
@@ -145,6 +148,42 @@ TEST(FloodTest, HeadersThatOnceEndedTheProcessDoNot) {
       close(fd);
     }
   }
+  ExpectServes(address);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+// Each stream may have a message under way of up to twice the bound, and none of them is ever complete.
+TEST(FloodTest, MessagesThatNeverEndAreBoundedTogether) {
+  constexpr uint32_t kStreams = 48;
+  constexpr uint64_t kPromised = 31u << 20;  // 1.5 GB in all
+  ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1", "--max_streams=64",
+                          "--max_received_bytes=67108864"},
+                         {},
+                         0});
+  const std::string address = process.Serving("listen");
+  const uint64_t before = MemoryOf(process.pid(), "VmHWM");
+  Http2Client client(address);
+  ASSERT_TRUE(client.connected());
+  std::map<uint32_t, uint64_t> left;
+  for (uint32_t i = 0; i < kStreams; ++i) {
+    client.Call(2 * i + 1, kStream);
+    EXPECT_EQ(client.SendData(2 * i + 1, std::string_view("\0\1\xf0\0\0", 5)), 5u);
+    left[2 * i + 1] = kPromised;
+  }
+  const std::string piece(16384, 'x');
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (auto& [stream, bytes] : left) {
+      const size_t sent = client.SendData(stream, std::string_view(piece).substr(0, std::min(bytes, piece.size())));
+      bytes -= sent;
+      moves |= sent > 0;
+    }
+    moves |= client.Receive(moves ? 0 : 500);
+    std::erase_if(left, [&](const auto& entry) { return client.ended(entry.first) || entry.second == 0; });
+  }
+  // 64 MB of messages, 64 streams with a megabyte unread each, and what memory is asked for meanwhile.
+  EXPECT_LT(MemoryOf(process.pid(), "VmHWM") - before, uint64_t{256} << 20);
   ExpectServes(address);
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);

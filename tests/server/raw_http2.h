@@ -9,7 +9,15 @@ namespace sortition::server {
 
 inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-enum class FrameType : uint8_t { kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9 };
+enum class FrameType : uint8_t {
+  kData = 0,
+  kHeaders = 1,
+  kReset = 3,
+  kSettings = 4,
+  kPing = 6,
+  kWindowUpdate = 8,
+  kContinuation = 9
+};
 inline constexpr uint8_t kEndHeaders = 4;
 
 inline std::string Http2Frame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload) {

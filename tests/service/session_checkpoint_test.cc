@@ -2,44 +2,17 @@
 // shares the key.
 #include <gtest/gtest.h>
 
-#include "devices/cpu/cpu_device.h"
 #include "tests/service/expect_error.h"
-#include "tests/service/stateful_stream.h"
-#include "tests/support/fake_clock.h"
+#include "tests/service/keyed_replica.h"
 #include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
 
 namespace sortition::service {
 namespace {
 
 using testing::PlainSequence;
 using testing::StepBuilder;
-using testing::StreamWorker;
 
 constexpr uint32_t kVocabulary = 64;
-
-// A replica of the service and one stream to it.
-class Replica {
- public:
-  explicit Replica(std::optional<CheckpointKey> key) {
-    Engine::Options options;
-    options.devices.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = 1}));
-    options.clock = &clock_;
-    options.observer = &observer_;
-    options.checkpoint_key = std::move(key);
-    engine_ = std::make_unique<Engine>(std::move(options));
-    worker_ = std::make_unique<StreamWorker>(engine_.get());
-  }
-  StreamWorker& worker() { return *worker_; }
-
- private:
-  testing::FakeClock clock_;
-  NullObserver observer_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<StreamWorker> worker_;
-};
-
-CheckpointKey KeyOf(char byte) { return *CheckpointKey::Of(std::string(32, byte)); }
 
 v1::OpenSequence Mirostat(std::string_view request_id) {
   v1::OpenSequence open = testing::OpenOf(request_id, 1, kVocabulary);

@@ -116,6 +116,49 @@ TEST_F(SessionMemory, MasksInARegionAreSampled) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
+// An uploaded mask is the server's own copy: it stays what it was when it was uploaded, whatever becomes of the memory.
+TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
+  const uint32_t words[] = {1u << 9, 0};
+  constexpr uint64_t kMaskBytes = sizeof(words);
+  std::memcpy(region_.data + 1024, words, kMaskBytes);
+  region_.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  const auto upload = [&](uint64_t region, uint64_t offset, uint64_t length) {
+    v1::StreamRequest request;
+    request.mutable_upload_mask()->set_mask_id(5);
+    request.mutable_upload_mask()->set_vocabulary_size(kVocabulary);
+    request.mutable_upload_mask()->mutable_mask()->set_rows(1);
+    SetRegion(region, offset, length, request.mutable_upload_mask()->mutable_mask()->mutable_source());
+    return request;
+  };
+  const auto answer = [&](const v1::StreamRequest& request) {
+    worker_.Send(request);
+    return worker_.Await([](const auto& message) { return message.has_mask_uploaded(); })->mask_uploaded();
+  };
+  const v1::MaskUploaded uploaded = answer(upload(region_.id, 1024, kMaskBytes));
+  EXPECT_FALSE(uploaded.has_error()) << uploaded.ShortDebugString();
+  std::memset(region_.data + 1024, 0xff, kMaskBytes);
+
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  const std::string field = "upload_mask.mask.source.region";
+  ExpectError(answer(upload(region_.id, kRegionBytes, kMaskBytes)).error(), Reason::kOutOfRange, field);
+  ExpectError(answer(upload(region_.id, kMost - 7, kMaskBytes)).error(), Reason::kOutOfRange, field);
+  ExpectError(answer(upload(region_.id, 0, kMost)).error(), Reason::kOutOfRange, field);
+  ExpectError(answer(upload(region_.id, 1026, kMaskBytes)).error(), Reason::kOutOfRange, field + ".offset");
+  ExpectError(answer(upload(region_.id, 1024, kMaskBytes + 4)).error(), Reason::kSizeMismatch, field + ".length");
+  ExpectError(answer(upload(region_.id + 1000, 0, kMaskBytes)).error(), Reason::kUnknownRegion, field + ".region_id");
+  v1::StreamRequest both = upload(region_.id, 1024, kMaskBytes);
+  both.add_payloads(std::string(kMaskBytes, 0));
+  ExpectError(answer(both).error(), Reason::kTooMany, "payloads");
+  ASSERT_EQ(connection_->Unregister(region_.id), std::nullopt);
+  ExpectError(answer(upload(region_.id, 1024, kMaskBytes)).error(), Reason::kUnknownRegion, field + ".region_id");
+  EXPECT_EQ(engine_->regions().use().regions, 0u) << "a mask keeps no region";
+
+  StepBuilder step(++batch_, kVocabulary);
+  v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kVocabulary, 7));
+  row.mutable_mask()->set_uploaded_mask_id(5);
+  EXPECT_EQ(worker_.Run(step.Build()).at(0).draw().token(), 9u);
+}
+
 TEST_F(SessionMemory, RangesThatAreNotWithinTheRegionAreRefused) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   const std::string field = "step.logits.source.region";

@@ -213,6 +213,62 @@ TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
   for (auto& worker : workers_) ExpectError(worker->StepError(2), Reason::kOutOfRange, "step.rows[0].tensor_row");
 }
 
+// The first row takes three tensor rows, position by position as its sampler keeps a state, the second takes the
+// fourth.
+TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
+  for (const char* name : {"drafts", "whole drafts"}) {
+    v1::OpenSequence open = OpenOf(name, 1, kVocabulary);
+    open.set_live_vocabulary_size(990);
+    open.mutable_parameters()->mutable_processed_logprobs();
+    open.mutable_parameters()->mutable_mirostat()->set_version(2);
+    workers_[0]->MustOpen(open);
+  }
+  logits_ += RandomLogits(kernels::DType::kF32, kVocabulary, &random_) +
+             RandomLogits(kernels::DType::kF32, kVocabulary, &random_);
+  std::vector<uint32_t> drafts = {5, 6};
+  const auto step = [&](uint64_t batch_id, const std::string& prefix, uint32_t first, uint32_t end) {
+    const auto part = [&](uint32_t row) {
+      return logits_.substr((row * kVocabulary + first) * kElement, (end - first) * kElement);
+    };
+    StepBuilder builder(batch_id, end - first);
+    v1::StepRow& row = builder.AddRow(prefix + "drafts", batch_id, 0, part(0));
+    row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+    row.mutable_verify_chain()->mutable_draft_tokens()->Assign(drafts.begin(), drafts.end());
+    for (const uint32_t tensor_row : {1u, 2u}) builder.AddTensorRow(part(tensor_row));
+    builder.AddRow(prefix + "a", batch_id, 0, part(3));
+    return builder;
+  };
+  const auto slice = [&](uint64_t batch_id, uint32_t index) {
+    StepBuilder builder = step(batch_id, "", kBounds[index], kBounds[index + 1]);
+    v1::VocabularyShard& shard = *builder.step().mutable_logits()->mutable_shard();
+    shard.set_index(index);
+    shard.set_count(kShards);
+    shard.set_first_token(kBounds[index]);
+    shard.set_total_vocabulary_size(kVocabulary);
+    return builder.Build();
+  };
+  for (uint64_t batch = 1; batch <= 3; ++batch) {
+    std::vector<v1::RowResult> whole = workers_[0]->Run(step(batch + 100, "whole ", 0, kVocabulary).Build());
+    ASSERT_TRUE(whole.at(0).has_verify() && whole.at(1).has_draw());
+    for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(batch, i));
+    for (auto& worker : workers_) {
+      std::vector<v1::RowResult> results = worker->Results(batch, 2);
+      results.at(0).mutable_verify()->clear_checkpoint();
+      EXPECT_EQ(results.at(0).verify().tokens_size(), static_cast<int>(batch));
+      EXPECT_EQ(results.at(1).draw().SerializeAsString(), whole.at(1).draw().SerializeAsString());
+      whole.at(0).mutable_verify()->clear_checkpoint();
+      EXPECT_EQ(results.at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
+    }
+    // One more of them is right the next time.
+    if (batch < 3) drafts[batch - 1] = whole.at(0).verify().tokens(static_cast<int>(batch) - 1);
+  }
+  v1::StreamRequest forgets = slice(4, 1);
+  forgets.mutable_step()->mutable_rows(0)->mutable_verify_chain()->mutable_draft_tokens()->RemoveLast();
+  forgets.mutable_step()->mutable_logits()->set_tensor_rows(4);
+  workers_[0]->Send(slice(4, 0));
+  ExpectRefused(1, forgets, Reason::kContradiction, "step.rows");
+}
+
 TEST_F(SessionShards, AMissingSliceTimesOutByName) {
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1));

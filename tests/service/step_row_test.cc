@@ -189,17 +189,6 @@ TEST_F(StepRowTest, ChainOfDrafts) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].verify_chain.draft_tokens");
 }
 
-TEST_F(StepRowTest, ProbabilitiesOfAChainOfStagesAreNotBuilt) {
-  v1::VerifyChain& chain = *row_.mutable_verify_chain();
-  row_.set_tensor_row(0);
-  chain.add_draft_tokens(7);
-  chain.set_mode(v1::VERIFY_MODE_COUPLED);
-  chain.set_return_probabilities(true);
-  MustParse();
-  spec_.parameters.chain.push_back({.kind = kernels::StageKind::kPLess});
-  ExpectRefused(Reason::kNotImplemented, "step.rows[2].verify_chain.return_probabilities");
-}
-
 TEST_F(StepRowTest, DraftProbabilities) {
   v1::VerifyChain& chain = *row_.mutable_verify_chain();
   row_.set_tensor_row(0);

@@ -21,6 +21,7 @@ enum class Choice : uint64_t {
   kSequence,
   kStep,
   kRow,
+  kPause,
 };
 
 // A uniform word for (seed, choice, key).

@@ -14,7 +14,7 @@
 namespace sortition::simulation {
 namespace {
 
-constexpr uint64_t kMaxSteps = 400'000;
+constexpr uint64_t kMaxSteps = 1'000'000;
 constexpr absl::Duration kMaxElapsed = absl::Minutes(10);
 
 class Simulation {

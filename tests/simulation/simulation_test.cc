@@ -49,10 +49,28 @@ TEST(SimulationTest, ASeedIsOneHistory) {
   }
 }
 
-// A worker was replaced in the microsecond in which it had started, and both had the same epochs.
-TEST(SimulationTest, EpochsOfAReplacedWorkerAreOlder) {
-  const uint64_t seed = 18124;
-  EXPECT_TRUE(RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone)).ok());
+// Of a worker that was replaced in the microsecond in which it had started both processes had the same epochs: nothing
+// comes of such a fault.
+TEST(SimulationTest, AWorkerIsNotReplacedInTheMicrosecondOfItsStart) {
+  const Fault first = {Fault::Kind::kRestart, absl::Milliseconds(3), absl::ZeroDuration(), 0};
+  const Fault second = {Fault::Kind::kZombie, first.at + absl::Nanoseconds(500), absl::Milliseconds(50), 0};
+  for (const uint64_t seed : {1u, 2u, 3u}) {
+    const auto history = [&](const std::vector<Fault>& faults) {
+      std::vector<std::string> log = RunWorld(seed, Plant::kNone, faults, /*with_log=*/true).log;
+      std::erase_if(log, [](const std::string& line) { return line.find("FAULT") != std::string::npos; });
+      return log;
+    };
+    EXPECT_EQ(history({first, second}), history({first}));
+  }
+}
+
+// Workers thought without end while they waited, and a world in which they waited long was taken for one that stands.
+TEST(SimulationTest, WorldsThatWaitDoNotStandStill) {
+  const uint64_t seed = 27494;
+  const std::vector<Fault> faults = {{Fault::Kind::kCrash, absl::Microseconds(4880), absl::Microseconds(95548), 0}};
+  const Outcome outcome = RunWorld(seed, Plant::kNone, faults);
+  EXPECT_TRUE(outcome.ok()) << outcome.failure;
+  EXPECT_LT(outcome.tally.steps, 100 * outcome.tally.tokens);
 }
 
 class PlantTest : public ::testing::TestWithParam<Plant> {};

@@ -141,7 +141,7 @@ Worker::~Worker() = default;
 void Worker::Start() {
   process_ = Process::Start(this, 1);
   process_started_ = timeline_.Now();
-  Think();
+  PlanThought();
 }
 
 bool Worker::Done() const {
@@ -179,14 +179,29 @@ void Worker::Restart(absl::Duration zombie) {
     job->record->history.Append(output);
   }
   process_ = Process::Start(this, generation);
+  PlanThought();
+}
+
+// A text that nothing is under way for.
+bool Worker::IsFree(const Job& job) { return !job.done && !job.busy && !job.opening; }
+
+// There is nothing to think about while all texts wait for answers.
+void Worker::PlanThought() {
+  const auto is_free = [](const auto& job) { return IsFree(*job); };
+  if (thinking_ || std::ranges::none_of(jobs_, is_free)) return;
+  thinking_ = true;
+  const uint64_t share = Draw(world_.seed, Choice::kPause, {index_, thoughts_}) % 1000;
+  timeline_.After(world_.max_thought * share / 1000, [this] {
+    thinking_ = false;
+    Think();
+  });
 }
 
 void Worker::Think() {
-  if (Done()) return;
   Draws draws(world_.seed, Choice::kBatch, {index_, ++thoughts_});
   std::vector<Job*> ready;
   for (const auto& job : jobs_) {
-    if (job->done || job->busy || job->opening) continue;
+    if (!IsFree(*job)) continue;
     if (!job->open) {
       if (draws.OneIn(2)) Open(job.get());
     } else if (ready.size() < 3 && !draws.OneIn(3)) {
@@ -194,7 +209,7 @@ void Worker::Think() {
     }
   }
   if (!ready.empty()) Submit(std::move(ready), thoughts_);
-  timeline_.After(world_.max_thought * draws.Below(1000) / 1000, [this] { Think(); });
+  PlanThought();
 }
 
 void Worker::Open(Job* job) {
@@ -213,6 +228,7 @@ void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status)
   if (!status.ok()) return fail_(absl::StrCat(NameOf(*job), " could not be opened: ", status.ToString()));
   job->opening = false;
   job->open = true;
+  PlanThought();
   if (job->text != nullptr) return;
   uint64_t seed;
   {
@@ -275,6 +291,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     return;
   }
   job->busy = false;
+  PlanThought();
   if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
     // A step in a hurry may learn what stood in its way.

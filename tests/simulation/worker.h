@@ -36,6 +36,8 @@ class Worker {
   class Process;
   struct Job;
 
+  static bool IsFree(const Job& job);
+  void PlanThought();
   void Think();
   void Open(Job* job);
   void Submit(std::vector<Job*> jobs, uint64_t batch);
@@ -58,6 +60,7 @@ class Worker {
   absl::Time process_started_;
   std::vector<std::shared_ptr<Process>> zombies_;
   uint64_t thoughts_ = 0;
+  bool thinking_ = false;  // the next thought is planned
 };
 
 }  // namespace sortition::simulation

@@ -85,11 +85,12 @@ std::vector<uint32_t> Banned(const v1::SamplingParameters& p, const std::vector<
     }
   }
   const std::vector<uint32_t> output(tokens.begin() + prompt_length, tokens.end());
+  const std::vector<uint32_t>& words_in = p.chain().preset() == v1::Chain::PRESET_HF ? tokens : output;
   for (v1::TokenSequence word : p.bad_words()) {
     const uint32_t last = word.tokens(word.tokens_size() - 1);
     word.mutable_tokens()->RemoveLast();
     const size_t begun = static_cast<size_t>(word.tokens_size());
-    if (begun <= output.size() && Matches(output, output.size() - begun, word)) banned.push_back(last);
+    if (begun <= words_in.size() && Matches(words_in, words_in.size() - begun, word)) banned.push_back(last);
   }
   if (output.size() < p.min_tokens()) {
     banned.insert(banned.end(), p.stop_token_ids().begin(), p.stop_token_ids().end());
@@ -106,15 +107,18 @@ std::vector<TokenPatch> PlainPatches(const v1::SamplingParameters& p, const std:
   for (const uint32_t token : Banned(p, tokens, prompt_length)) patches[token].flags |= TokenPatch::kBanned;
 
   const v1::PenaltyScope& scope = p.penalty_scope();
+  const bool as_llama_cpp = p.chain().preset() == v1::Chain::PRESET_LLAMA_CPP;
+  const uint32_t window = scope.has_window() ? scope.window() : as_llama_cpp ? 64 : 0;
   const bool repeats = p.has_repetition_penalty() && p.repetition_penalty() != 1;
   const bool repetition_in_prompt = !scope.has_repetition_counts_prompt() || scope.repetition_counts_prompt();
+  const bool frequency_in_prompt = scope.has_frequency_counts_prompt() ? scope.frequency_counts_prompt() : as_llama_cpp;
   std::map<uint32_t, uint32_t> frequent;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool in_prompt = i < prompt_length;
     if (in_prompt && i < scope.ignored_prefix()) continue;
-    if (scope.window() != 0 && tokens.size() - i > scope.window()) continue;
+    if (window != 0 && tokens.size() - i > window) continue;
     if (repeats && (!in_prompt || repetition_in_prompt)) patches[tokens[i]].flags |= TokenPatch::kRepeated;
-    if (!in_prompt || scope.frequency_counts_prompt()) ++frequent[tokens[i]];
+    if (!in_prompt || frequency_in_prompt) ++frequent[tokens[i]];
   }
   std::map<uint32_t, double> dry;
   if (p.dry().multiplier() != 0) {

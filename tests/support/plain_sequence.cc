@@ -7,41 +7,15 @@
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
-#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/watermark.h"
 #include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
 #include "tests/support/plain_history.h"
+#include "tests/support/plain_parameters.h"
 
 namespace sortition::testing {
 namespace {
-
-law::SamplingParameters LawParameters(const v1::SamplingParameters& p) {
-  law::SamplingParameters law;
-  if (p.has_temperature()) law.temperature = p.temperature();
-  if (p.has_top_k()) law.top_k = p.top_k();
-  if (p.has_top_p()) law.top_p = p.top_p();
-  if (p.has_min_p()) law.min_p = p.min_p();
-  if (p.has_repetition_penalty()) law.repetition_penalty = p.repetition_penalty();
-  if (p.has_frequency_penalty()) law.frequency_penalty = p.frequency_penalty();
-  if (p.has_presence_penalty()) law.presence_penalty = p.presence_penalty();
-  return law;
-}
-
-kernels::RowParameters Compiled(const v1::SamplingParameters& p) {
-  kernels::RowParameters compiled;
-  law::Compile(LawParameters(p), &compiled);
-  compiled.mask_nan = p.nan_policy() == v1::NAN_POLICY_MASK;
-  compiled.raw_logprob = p.has_raw_logprobs();
-  compiled.raw_top = p.raw_logprobs().top();
-  compiled.processed_logprob = p.has_processed_logprobs();
-  compiled.processed_top = p.processed_logprobs().top();
-  compiled.entropy = p.entropy();
-  compiled.kept_count = p.kept_set().count();
-  compiled.kept_tokens = p.kept_set().tokens();
-  return compiled;
-}
 
 uint32_t LiveVocabulary(const v1::OpenSequence& open) {
   return open.has_live_vocabulary_size() ? open.live_vocabulary_size() : open.vocabulary_size();
@@ -70,7 +44,7 @@ PlainSequence::PlainSequence(const v1::OpenSequence& open)
       tokens_(open.history().tokens().begin(), open.history().tokens().end()) {}
 
 uint64_t PlainSequence::hash() const {
-  const law::SamplingParameters law = LawParameters(open_.parameters());
+  const law::SamplingParameters law = PlainSamplers(open_.parameters());
   service::HistoryIdentity identity;
   identity.law_version = open_.law_version();
   identity.seed = open_.seed();
@@ -88,7 +62,7 @@ uint64_t PlainSequence::hash() const {
 
 kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) const {
   const v1::SamplingParameters& p = open_.parameters();
-  const kernels::RowParameters parameters = Compiled(p);
+  const kernels::RowParameters parameters = PlainRowParameters(p);
   const std::vector<kernels::TokenPatch> patches = PlainPatches(p, tokens_, prompt_length_);
   const uint32_t live = LiveVocabulary(open_);
 
@@ -124,6 +98,7 @@ kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.task = row.task;
   request.given = row.given;
   request.draft = row.draft;
+  request.sampler_state = row.sampler_state.value_or(kernels::InitialSamplerState(parameters.chain));
   return law::SampleRowReference(request);
 }
 
@@ -131,7 +106,7 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const { re
 
 v1::DrawResult PlainSequence::Encode(const kernels::RowAnswer& answer) const {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
-  const kernels::RowParameters parameters = Compiled(open_.parameters());
+  const kernels::RowParameters parameters = PlainRowParameters(open_.parameters());
   v1::DrawResult result;
   result.set_token(answer.token);
   const auto& stops = open_.parameters().stop_token_ids();

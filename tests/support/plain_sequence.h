@@ -33,6 +33,7 @@ class PlainSequence {
     kernels::RowTask task = kernels::RowTask::kDraw;
     uint32_t given = 0;
     kernels::DraftDistribution draft = {};
+    std::optional<uint64_t> sampler_state = {};  // absent: that of a sequence's first step
   };
   // What the law's reference says of a row at `position`, as integers.
   kernels::RowAnswer Answer(const Row& row, uint32_t position) const;

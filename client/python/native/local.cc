@@ -4,10 +4,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/local_cuda.h"
 #include "client/cpp/local_sequence.h"
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
@@ -40,6 +44,22 @@ class LocalHandle {
     return Locked(std::move(use));
   }
 
+  // Rows of a device's memory for handles, no two of which are the same. Without the GIL.
+  static absl::StatusOr<std::vector<client::RowOutcome>> StepOn(client::LocalCuda* cuda, v1::DType dtype,
+                                                                const std::vector<const LocalHandle*>& handles,
+                                                                const std::vector<client::Row>& rows,
+                                                                CUstream_st* stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    // All are locked, always in the same order.
+    std::vector<const LocalHandle*> sorted = handles;
+    std::ranges::sort(sorted);
+    std::vector<client::LocalSequence*> sequences;
+    for (const LocalHandle* handle : handles) sequences.push_back(handle->handle_.get());
+    for (const LocalHandle* handle : sorted) handle->mutex_.Lock();
+    auto outcomes = cuda->Step(dtype, sequences, rows, stream);
+    for (const LocalHandle* handle : sorted) handle->mutex_.Unlock();
+    return outcomes;
+  }
+
  private:
   const std::string request_id_;
   const uint32_t vocabulary_size_;
@@ -64,6 +84,20 @@ LocalHandle* Fork(const LocalHandle& parent, nb::bytes message, std::optional<ui
               std::move(request_id));
 }
 
+// Of the process, made when it is first asked for. Without the GIL.
+absl::StatusOr<client::LocalCuda*> CudaOf(int device) {
+  static absl::Mutex mutex;
+  static auto& devices = *new std::map<int, std::unique_ptr<client::LocalCuda>>;
+  absl::MutexLock lock(&mutex);
+  std::unique_ptr<client::LocalCuda>& known = devices[device];
+  if (known == nullptr) {
+    auto made = client::LocalCuda::Create(device);
+    if (!made.ok()) return made.status();
+    known = *std::move(made);
+  }
+  return known.get();
+}
+
 void CheckWidth(uint32_t width, uint32_t vocabulary) {
   if (width == vocabulary) return;
   throw nb::value_error(
@@ -71,42 +105,56 @@ void CheckWidth(uint32_t width, uint32_t vocabulary) {
           .c_str());
 }
 
-nb::object Step(const LocalHandle& self, nb::handle logits, nb::handle allowed, uint32_t draw_salt,
-                const std::optional<std::string>& dtype) {
-  const Rows rows = ReadRows(logits, 1, dtype);
-  CheckWidth(rows.width, self.vocabulary_size());
-  Masks masks;
-  if (!allowed.is_none()) {
-    nb::list list;
-    list.append(allowed);
-    masks = ReadMasks(list, 1, rows.width);
-  }
-  const client::Row row{nullptr, rows.rows[0], draw_salt, masks.rows.empty() ? nullptr : masks.rows[0]};
-  return ToPython(self.With([&](client::LocalSequence& sequence) { return sequence.Step(rows.dtype, row); }));
-}
-
 nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle allowed, const std::vector<uint32_t>& draw_salts,
-                   const std::optional<std::string>& dtype) {
+                   const std::optional<std::string>& dtype, uint64_t stream) {
   const size_t count = nb::len(sequences);
-  const Rows rows = ReadRows(logits, count, dtype);
+  const Rows rows = ReadRows(logits, count, dtype, Cuda::kTaken);
   const Masks masks = ReadMasks(allowed, count, rows.width);
   if (!draw_salts.empty() && draw_salts.size() != count) throw nb::value_error("draw_salts: one for each sequence");
   std::vector<const LocalHandle*> handles;
-  for (nb::handle sequence : sequences) {
-    handles.push_back(&nb::cast<const LocalHandle&>(sequence));
+  std::vector<client::Row> steps;
+  for (size_t i = 0; i < count; ++i) {
+    handles.push_back(&nb::cast<const LocalHandle&>(sequences[i]));
     CheckWidth(rows.width, handles.back()->vocabulary_size());
+    steps.push_back(
+        {nullptr, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i], masks.rows.empty() ? nullptr : masks.rows[i]});
   }
   std::vector<client::RowOutcome> outcomes;
-  outcomes.reserve(count);
-  {
+  absl::Status status;
+  if (rows.cuda_device) {
+    std::vector<const LocalHandle*> sorted = handles;
+    std::ranges::sort(sorted);
+    if (std::ranges::adjacent_find(sorted) != sorted.end()) throw nb::value_error("sequences: one is named twice");
     nb::gil_scoped_release released;
+    const auto cuda = CudaOf(*rows.cuda_device);
+    auto drawn = cuda.ok()
+                     ? LocalHandle::StepOn(*cuda, rows.dtype, handles, steps, reinterpret_cast<CUstream_st*>(stream))
+                     : cuda.status();
+    status = drawn.status();
+    if (drawn.ok()) outcomes = *std::move(drawn);
+  } else {
+    nb::gil_scoped_release released;
+    outcomes.reserve(count);
     for (size_t i = 0; i < count; ++i) {
-      const client::Row row{nullptr, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i],
-                            masks.rows.empty() ? nullptr : masks.rows[i]};
-      outcomes.push_back(handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, row); }));
+      outcomes.push_back(
+          handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, steps[i]); }));
     }
   }
+  if (!status.ok()) Raise(status);
   return ToPython(std::move(outcomes));
+}
+
+nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t draw_salt,
+                const std::optional<std::string>& dtype, uint64_t stream) {
+  nb::list sequences;
+  sequences.append(self);
+  nb::object masks = nb::none();
+  if (!allowed.is_none()) {
+    nb::list list;
+    list.append(allowed);
+    masks = list;
+  }
+  return nb::list(StepAll(sequences, logits, masks, {draw_salt}, dtype, stream))[0];
 }
 
 template <typename Edit>
@@ -123,7 +171,7 @@ void BindLocal(nb::module_& module) {
       .def(nb::new_(&Open), nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
       .def("fork", &Fork, nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("logits"), nb::arg("allowed").none() = nb::none(), nb::arg("draw_salt") = 0,
-           nb::arg("dtype").none() = nb::none())
+           nb::arg("dtype").none() = nb::none(), nb::arg("stream") = 0)
       .def_prop_ro("request_id", &LocalHandle::request_id)
       .def_prop_ro("vocabulary_size", &LocalHandle::vocabulary_size)
       .def_prop_ro("seed", [](const LocalHandle& self) { return self.With([](LocalSequence& s) { return s.seed(); }); })
@@ -152,7 +200,7 @@ void BindLocal(nb::module_& module) {
           },
           nb::arg("position"));
   module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
-             nb::arg("draw_salts"), nb::arg("dtype").none());
+             nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("stream"));
 }
 
 }  // namespace sortition::python

@@ -78,6 +78,18 @@ void CheckMemory(const Tensor& tensor, const char* name) {
                          "); it has to be copied to the CPU first"));
 }
 
+// Where the logits of `tensor` lie, which is where those lie that `rows` has.
+void TakeMemory(const Tensor& tensor, Cuda cuda, Rows* rows) {
+  std::optional<int> device;
+  if (cuda == Cuda::kTaken && tensor.device_type() == nb::device::cuda::value) {
+    device = tensor.device_id();
+  } else {
+    CheckMemory(tensor, "logits");
+  }
+  if (!rows->rows.empty() && rows->cuda_device != device) TypeError("logits: rows on different devices in one step");
+  rows->cuda_device = device;
+}
+
 const std::byte* Data(const Tensor& tensor) { return static_cast<const std::byte*>(tensor.data()); }
 
 void CheckVector(const Tensor& tensor, const char* name) {
@@ -122,7 +134,7 @@ void AddVector(Tensor tensor, Rows* rows) {
 
 }  // namespace
 
-Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>& dtype) {
+Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>& dtype, Cuda cuda) {
   if (dtype && dtype != "float32" && dtype != "float16" && dtype != "bfloat16") {
     ValueError(absl::StrCat("dtype: \"", *dtype, "\" is not float32, float16 or bfloat16"));
   }
@@ -133,7 +145,7 @@ Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>&
     }
     for (nb::handle row : logits) {
       Tensor tensor = Import(row, "logits");
-      CheckMemory(tensor, "logits");
+      TakeMemory(tensor, cuda, &rows);
       const v1::DType type = TypeOf(row, tensor, dtype);
       if (!rows.rows.empty() && type != rows.dtype) TypeError("logits: rows of different types in one step");
       rows.dtype = type;
@@ -142,7 +154,7 @@ Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>&
     return rows;
   }
   Tensor tensor = Import(logits, "logits");
-  CheckMemory(tensor, "logits");
+  TakeMemory(tensor, cuda, &rows);
   rows.dtype = TypeOf(logits, tensor, dtype);
   if (tensor.ndim() == 2) {
     AddMatrix(std::move(tensor), count, &rows);

@@ -18,6 +18,7 @@ using Tensor = nanobind::ndarray<nanobind::ro>;
 
 // `count` rows of one width and type, in place; `keep` keeps their memory alive. To be destroyed under the GIL.
 struct Rows {
+  std::optional<int> cuda_device;  // in whose memory they lie; absent: in the host's
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   uint32_t width = 0;
   std::vector<const void*> rows;
@@ -28,7 +29,9 @@ struct Rows {
 // vector. `dtype` ("float32", "float16", "bfloat16") names the type of tensors whose own says only how wide an element
 // is (uint16, uint32). Raises TypeError for a type or a device that cannot be sampled from, ValueError for a shape or a
 // layout; nothing is copied.
-Rows ReadRows(nanobind::handle logits, size_t count, const std::optional<std::string>& dtype);
+enum class Cuda { kRefused, kTaken };  // whether rows, all of them, may lie on a CUDA device
+Rows ReadRows(nanobind::handle logits, size_t count, const std::optional<std::string>& dtype,
+              Cuda cuda = Cuda::kRefused);
 
 // One packed mask for each row, null where there is none: arrays of ceil(width / 32) uint32 words.
 struct Masks {

@@ -5,7 +5,7 @@
     token = client.draw(sequence, logits).token
 
 Logits are numpy arrays, torch tensors, or whatever speaks DLPack or the buffer protocol: float32, float16 or bfloat16,
-on the CPU; they are sent from where they lie.
+on the CPU; they are sent from where they lie. In process (sortition.local) they may lie on a CUDA device, too.
 """
 
 from sortition._native import LAW_VERSION, Draw, Logprobs, Sequence

@@ -13,10 +13,24 @@ from sortition.masks import packed_masks
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 
+def _stream_of(logits: Any, stream: Optional[int]) -> int:
+    if stream is not None:
+        return int(stream)
+    first = logits[0] if isinstance(logits, (list, tuple)) and logits else logits
+    if not getattr(first, "is_cuda", False):
+        return 0
+    import torch  # the tensor is one of torch's
+    return torch.cuda.current_stream(first.device).cuda_stream
+
+
 class Sampler:
     """What Client does, on the calling thread and without the GIL. Takes the same arguments and gives the same bits.
 
-    Thread-safe. The rows of a step are sampled one after the other; threads of the caller's make it more at a time.
+    Thread-safe. Rows in the host's memory are sampled one after the other; threads of the caller's make it more at a
+    time. Rows on a CUDA device are sampled there, after the work that `stream` has when the step begins: a
+    torch.cuda.Stream.cuda_stream, by default torch's current one for its tensors and the default stream for others.
+    Masks stay in the host's memory. Where there is no driver, or the package was built without CUDA kernels, an Error
+    says so.
     """
 
     def __init__(self) -> None:
@@ -44,16 +58,19 @@ class Sampler:
 
     def step(self, sequences: Sequence[_native.LocalSequence], logits: Any, *,
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
-             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "") -> List[Outcome]:
+             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
+             stream: Optional[int] = None) -> List[Outcome]:
         """As Client.step; nothing is waited for, so that timeout, priority and trace have nothing to say."""
-        return _native.step_local(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype)
+        return _native.step_local(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype,
+                                  _stream_of(logits, stream))
 
     def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
-             dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
+             dtype: Optional[str] = None, timeout: Optional[float] = None,
+             stream: Optional[int] = None) -> _native.Draw:
         """As Client.draw."""
         if allowed is not None:
             allowed = packed_masks([allowed])[0]
-        outcome = sequence.step(logits, allowed, draw_salt, dtype)
+        outcome = sequence.step(logits, allowed, draw_salt, dtype, _stream_of(logits, stream))
         if isinstance(outcome, Error):
             raise outcome
         return outcome

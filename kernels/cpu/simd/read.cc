@@ -41,36 +41,42 @@ class Floats32 {
   using V = VF32;
   static constexpr size_t kBytes = 4;
 
-  HWY_INLINE Floats32() { numbers_[0] = numbers_[1] = hn::Eq(hn::Zero(D()), hn::Zero(D())); }
+  HWY_INLINE Floats32() { w0_ = w1_ = w2_ = w3_ = hn::Eq(hn::Zero(D()), hn::Zero(D())); }
 
   static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
 
-  HWY_INLINE V LoadGroup(const std::byte* elements, size_t) { return Load<law::kGroupSize / kLanes, 0>(elements); }
+  HWY_INLINE V LoadGroup(const std::byte* elements, size_t group) {
+    return Load<law::kGroupSize / kLanes, 0>(elements, group);
+  }
 
-  bool FoundNan() const { return !hn::AllTrue(D(), hn::And(numbers_[0], numbers_[1])); }
+  bool FoundNan() const { return !hn::AllTrue(D(), hn::And(hn::And(w0_, w1_), hn::And(w2_, w3_))); }
 
  private:
   using M = hn::Mask<D>;
-  // Taken in turn, for a comparison waits for the one before it that has its mask.
-  static constexpr size_t kWatches = 2;
-
   template <size_t kVectors, size_t kFirst>
-  HWY_INLINE V Load(const std::byte* elements) {
+  HWY_INLINE V Load(const std::byte* elements, size_t group) {
     if constexpr (kVectors == 2) {
       const V a = hn::LoadU(D(), reinterpret_cast<const float*>(elements));
       V b = hn::LoadU(D(), reinterpret_cast<const float*>(elements) + kLanes);
 #if HWY_TARGET == HWY_AVX3
       asm("" : "+v"(b.raw));  // into a register, or gcc would load it for either use
 #endif
-      WatchNumbers(a, b, &numbers_[kFirst / 2 % kWatches]);
+      WatchNumbers(a, b, Watch(2 * group + kFirst / 2));
       return Larger(a, b);
     } else {
-      const V a = Load<kVectors / 2, kFirst>(elements);
-      return Larger(a, Load<kVectors / 2, kFirst + kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes));
+      const V a = Load<kVectors / 2, kFirst>(elements, group);
+      return Larger(a, Load<kVectors / 2, kFirst + kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes, group));
     }
   }
 
-  M numbers_[kWatches];  // false where a NaN was met
+  HWY_INLINE M* Watch(size_t turn) {
+    turn %= 4;
+    return turn < 2 ? turn == 0 ? &w0_ : &w1_ : turn == 2 ? &w2_ : &w3_;
+  }
+
+  // False where a NaN was met; taken in turn, for a comparison waits for the one before it that has its mask. No array:
+  // gcc keeps one of masks in a register of another kind.
+  M w0_, w1_, w2_, w3_;
 };
 
 // f32 of which a word a group says which ones show; -Inf stands for the others. Watches all of them for NaNs, and for
@@ -128,7 +134,7 @@ class Positive16 {
   // `minus_infinity` is that of the type.
   HWY_INLINE explicit Positive16(uint16_t minus_infinity) : minus_infinity_(hn::Set(D16(), minus_infinity)) {
 #if HWY_TARGET == HWY_AVX3
-    for (__mmask32& numbers : numbers_) numbers = ~__mmask32{0};
+    w0_ = w1_ = w2_ = w3_ = ~__mmask32{0};
 #else
     most_ = hn::Zero(D16());
 #endif
@@ -147,7 +153,8 @@ class Positive16 {
     }
 #if HWY_TARGET == HWY_AVX3
     // The port that takes maxima of integers has enough to do; this goes to another.
-    __mmask32& numbers = numbers_[group % kWatches];
+    const size_t turn = group % 4;
+    __mmask32& numbers = turn < 2 ? turn == 0 ? w0_ : w1_ : turn == 2 ? w2_ : w3_;
     numbers = _mm512_mask_cmple_epu16_mask(numbers, most.raw, minus_infinity_.raw);
 #else
     most_ = hn::Max(most_, most);
@@ -158,7 +165,7 @@ class Positive16 {
   // Of the negative ones.
   bool FoundNan() const {
 #if HWY_TARGET == HWY_AVX3
-    return (numbers_[0] & numbers_[1] & numbers_[2] & numbers_[3]) != ~__mmask32{0};
+    return (w0_ & w1_ & w2_ & w3_) != ~__mmask32{0};
 #else
     return !hn::AllFalse(D16(), hn::Gt(most_, minus_infinity_));
 #endif
@@ -167,9 +174,7 @@ class Positive16 {
  private:
   V16 minus_infinity_;
 #if HWY_TARGET == HWY_AVX3
-  // Taken in turn, as above; a bit is clear where a NaN was met.
-  static constexpr size_t kWatches = 4;
-  __mmask32 numbers_[kWatches];
+  __mmask32 w0_, w1_, w2_, w3_;  // as above
 #else
   V16 most_;
 #endif
@@ -220,14 +225,17 @@ HWY_INLINE typename Reader::V WholeGroups(Load load) {
   constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
-  typename Reader::V parts[kBlocks];
-  for (size_t i = 0; i < kBlocks; ++i) parts[i] = PartsOfGroups<kBlock, Reader>(i * kBlock, load);
-  if constexpr (kBlocks == 1) return parts[0];
-  if constexpr (kBlocks == 2) {
-    return Reader::Larger(hn::ConcatLowerLower(d, parts[1], parts[0]), hn::ConcatUpperUpper(d, parts[1], parts[0]));
-  }
-  if constexpr (kBlocks == 4) {
-    const auto& [a, b, c, e] = parts;
+  // Block by block, by name: what a loop makes lies in memory.
+  const auto a = PartsOfGroups<kBlock, Reader>(0, load);
+  if constexpr (kBlocks == 1) {
+    return a;
+  } else if constexpr (kBlocks == 2) {
+    const auto b = PartsOfGroups<kBlock, Reader>(kBlock, load);
+    return Reader::Larger(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  } else {
+    const auto b = PartsOfGroups<kBlock, Reader>(kBlock, load);
+    const auto c = PartsOfGroups<kBlock, Reader>(2 * kBlock, load);
+    const auto e = PartsOfGroups<kBlock, Reader>(3 * kBlock, load);
     const auto ac = Reader::Larger(hn::ConcatLowerLower(d, c, a), hn::ConcatUpperUpper(d, c, a));  // blocks a a c c
     const auto be = Reader::Larger(hn::ConcatLowerLower(d, e, b), hn::ConcatUpperUpper(d, e, b));  // blocks b b e e
     return Reader::Larger(hn::OddEvenBlocks(be, ac),
@@ -248,25 +256,60 @@ HWY_INLINE void Prefetch(const std::byte* line) {
 #endif
 }
 
-// The same of consecutive groups, of which the first lies at `elements`.
+// The same of consecutive groups, of which the first lies at `elements`. (A lambda would not always be inlined.)
 template <class Reader>
-HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
-  constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
-  return WholeGroups<Reader>([&](size_t group) HWY_ATTR {
+struct ConsecutiveLoads {
+  HWY_INLINE ConsecutiveLoads(const std::byte* first, Reader* by) : elements(first), reader(by) {}
+  HWY_INLINE typename Reader::V operator()(size_t group) const {
+    constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
     const std::byte* const at = elements + group * kGroupBytes;
     for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
     return reader->LoadGroup(at, group);
-  });
+  }
+
+  const std::byte* elements;
+  Reader* reader;
+};
+
+// So many groups a step, of at most 2 KB: a processor that sees a load's addresses advance in larger steps does not
+// fetch ahead for it.
+template <class Reader>
+constexpr uint32_t kStepOf = hn::MaxLanes(typename Reader::D()) / (hn::MaxLanes(D32()) > 8 ? 2 : 1);
+
+// The first kStepOf lanes stand for one group each.
+template <class Reader>
+HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
+  const ConsecutiveLoads<Reader> load(elements, reader);
+#if HWY_TARGET == HWY_AVX3
+  using V = typename Reader::V;
+  const typename Reader::D d;
+  constexpr size_t kBlock = 16 / Reader::kBytes;
+  const V a = PartsOfGroups<kBlock, Reader>(0, load);
+  const V b = PartsOfGroups<kBlock, Reader>(kBlock, load);
+  const V parts = Reader::Larger(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));  // blocks a a b b
+  const V32 whole = hn::BitCast(D32(), Reader::Larger(parts, hn::SwapAdjacentBlocks(parts)));
+  return hn::BitCast(d, V32{_mm512_shuffle_i32x4(whole.raw, whole.raw, 0b1000)});
+#else
+  return WholeGroups<Reader>(load);
+#endif
 }
 
+// Step() writes f32 bits of the largest of each of kStep groups.
+//
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {
-  static constexpr uint32_t kStep = kLanes;
+  static constexpr uint32_t kStep = kStepOf<Floats32>;
 
   HWY_INLINE Reader32() {}
 
-  HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
-    hn::StoreU(KeyOf(hn::BitCast(D32(), ConsecutiveGroups(elements, &floats))), D32(), keys);
+  HWY_INLINE void Step(const std::byte* elements, uint32_t* bits) {
+    const V32 maxima = hn::BitCast(D32(), ConsecutiveGroups(elements, &floats));
+    if constexpr (kStep == kLanes) {
+      hn::StoreU(maxima, D32(), bits);
+    } else {
+      const hn::Half<D32> half;
+      hn::StoreU(hn::LowerHalf(half, maxima), half, bits);
+    }
   }
   HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements, 0); }
   bool FoundNan() const { return floats.FoundNan(); }
@@ -274,25 +317,30 @@ struct Reader32 {
   Floats32 floats;
 };
 
+// Elsewhere, for it is seldom needed: in its place it would keep from registers what is always needed.
+HWY_NOINLINE Negative16::V MaximaOfNegatives(const std::byte* elements) {
+  Negative16 negatives;
+  return ConsecutiveGroups(elements, &negatives);
+}
+
 template <DType kType>
 struct Reader16 {
-  static constexpr uint32_t kStep = 2 * kLanes;
+  static constexpr uint32_t kStep = kStepOf<Positive16>;
 
   HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
-  HWY_INLINE void Step(const std::byte* elements, uint32_t* keys) {
+  HWY_INLINE void Step(const std::byte* elements, uint32_t* bits) {
     using D = Positive16::D;
     const D d;
     auto maxima = ConsecutiveGroups(elements, &positive);
-    const auto negative = hn::Lt(maxima, hn::Zero(d));
+    const auto negative = hn::Lt(maxima, hn::Zero(d));  // of lanes behind the step's too, which are lanes of its groups
     if (HWY_UNLIKELY(!hn::AllFalse(d, negative))) {
-      Negative16 negatives;
-      maxima = hn::IfThenElse(negative, hn::BitCast(d, ConsecutiveGroups(elements, &negatives)), maxima);
+      maxima = hn::IfThenElse(negative, hn::BitCast(d, MaximaOfNegatives(elements)), maxima);
     }
-    alignas(64) int16_t halves[kStep];
+    alignas(64) int16_t halves[hn::MaxLanes(d)];
     hn::Store(maxima, d, halves);
     for (uint32_t i = 0; i < kStep; i += kLanes) {
-      hn::StoreU(KeyOf(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i))), D32(), keys + i);
+      hn::StoreU(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i)), D32(), bits + i);
     }
   }
   HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements, 0); }
@@ -306,6 +354,18 @@ HWY_INLINE uint32_t MaxOf(const uint32_t* keys, uint32_t count) {
   const D32 d;
   V32 max = hn::Zero(d);
   for (uint32_t i = 0; i < count; i += kLanes) max = hn::Max(max, hn::LoadU(d, keys + i));
+  return hn::GetLane(hn::MaxOfLanes(d, max));
+}
+
+// Bits to keys, `count` of them; returns the largest.
+HWY_INLINE uint32_t MakeKeys(uint32_t* bits, uint32_t count) {
+  const D32 d;
+  V32 max = hn::Zero(d);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const V32 keys = KeyOf(hn::LoadU(d, bits + i));
+    hn::StoreU(keys, d, bits + i);
+    max = hn::Max(max, keys);
+  }
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
@@ -326,14 +386,15 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
     reader.Step(elements + group * kGroupBytes, maxima + group);
     group = in_place;
   }
+  for (uint32_t i = group; i < (groups + 63) / 64 * 64; ++i) maxima[i] = law::kMaskedBits;
+  uint32_t max_key = MakeKeys(maxima, (groups + 63) / 64 * 64);
   for (; group < groups; ++group) {
     reader.Look(ElementsOfGroup(row, group));
     V32 max = hn::Zero(D32());
     ForKeysOfGroup<kType>(row, group, [&](uint32_t, V32 keys) HWY_ATTR { max = hn::Max(max, keys); });
     maxima[group] = hn::GetLane(hn::MaxOfLanes(D32(), max));
+    max_key = HWY_MAX(max_key, maxima[group]);
   }
-  for (; group % 64 != 0; ++group) maxima[group] = 0;
-  const uint32_t max_key = MaxOf(maxima, group);
   return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
 }
 

@@ -1,0 +1,153 @@
+// Local sequences with rows in a CUDA device's memory, over a driver whose kernels run in the emulator.
+#include "client/cpp/local_cuda.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/fake_driver.h"
+
+namespace sortition::client {
+namespace {
+
+using devices::cuda::Result;
+using testing::FakeCudaDriver;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kVocabulary = 600;
+CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(uintptr_t{77});
+
+// Sequences of all kinds: stateless, with a history, with a sampler's own state, with much to answer.
+std::vector<SequenceOptions> Kinds() {
+  std::vector<SequenceOptions> kinds(5);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    kinds[i].request_id = std::string(1, static_cast<char>('a' + i));
+    kinds[i].vocabulary_size = kVocabulary;
+    kinds[i].seed = 40 + i;
+    kinds[i].prompt = {1, 2, 3};
+    kinds[i].parameters.set_temperature(0.9);
+  }
+  kinds[1].parameters.set_repetition_penalty(1.4);
+  kinds[1].parameters.set_frequency_penalty(0.5);
+  kinds[1].parameters.mutable_raw_logprobs()->set_top(3);
+  kinds[2].parameters.mutable_mirostat()->set_version(2);
+  kinds[3].parameters.set_typical_p(0.7);
+  kinds[3].parameters.mutable_processed_logprobs();
+  kinds[3].parameters.set_entropy(true);
+  kinds[3].live_vocabulary_size = kVocabulary - 7;
+  kinds[4].parameters.set_no_repeat_ngram_size(2);
+  return kinds;
+}
+
+class LocalCudaTest : public ::testing::Test {
+ protected:
+  LocalCudaTest() {
+    const devices::cuda::Api api = driver_.api();
+    auto context =
+        devices::cuda::Context::Create(api, devices::cuda::FindHardware(api)->at(0), FakeCudaDriver::Images());
+    if (!context.ok()) ADD_FAILURE() << context.status();
+    auto cuda = LocalCuda::CreateOn(*std::move(context));
+    if (!cuda.ok()) ADD_FAILURE() << cuda.status();
+    cuda_ = *std::move(cuda);
+    for (const SequenceOptions& kind : Kinds()) {
+      on_device_.push_back(*LocalSequence::Open(kind));
+      on_host_.push_back(*LocalSequence::Open(kind));
+      sequences_.push_back(on_device_.back().get());
+    }
+    logits_ = static_cast<std::byte*>(driver_.Allocate(kStride * sequences_.size()));
+  }
+
+  // A row for each sequence, `offset` bytes from a multiple of 16.
+  std::vector<Row> Rows(uint64_t seed, size_t offset) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal(0, 3);
+    std::vector<Row> rows(sequences_.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::byte* const to = logits_ + kStride * i + offset;
+      for (uint32_t token = 0; token < kVocabulary; ++token) {
+        const float logit = normal(random);
+        std::memcpy(to + sizeof(logit) * token, &logit, sizeof(logit));
+      }
+      rows[i].logits = to;
+      rows[i].draw_salt = static_cast<uint32_t>(i);
+      if (i == 0) rows[i].allowed_bits = mask_.data();
+    }
+    return rows;
+  }
+
+  static constexpr size_t kStride = 4096;
+  FakeCudaDriver driver_;
+  std::unique_ptr<LocalCuda> cuda_;
+  std::vector<std::unique_ptr<LocalSequence>> on_device_;
+  std::vector<std::unique_ptr<LocalSequence>> on_host_;
+  std::vector<LocalSequence*> sequences_;
+  std::byte* logits_ = nullptr;
+  const std::vector<uint32_t> mask_ = std::vector<uint32_t>((kVocabulary + 31) / 32, 0x55aa55aau);
+};
+
+TEST_F(LocalCudaTest, DrawsTheTokensOfTheHost) {
+  EXPECT_FALSE(driver_.is_awaited(kStream));
+  for (uint64_t step = 0; step < 12; ++step) {
+    const std::vector<Row> rows = Rows(step, step % 2 == 0 ? 0 : 4);
+    const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const RowOutcome expected = on_host_[i]->Step(v1::DTYPE_F32, rows[i]);
+      ASSERT_TRUE(std::holds_alternative<v1::DrawResult>(expected)) << std::get<RowError>(expected).message;
+      ASSERT_TRUE(std::holds_alternative<v1::DrawResult>((*outcomes)[i]));
+      EXPECT_EQ(std::get<v1::DrawResult>((*outcomes)[i]).SerializeAsString(),
+                std::get<v1::DrawResult>(expected).SerializeAsString());
+    }
+  }
+  EXPECT_TRUE(driver_.is_awaited(kStream));
+}
+
+TEST_F(LocalCudaTest, ARowFailsAloneAndLeavesItsSequence) {
+  std::vector<Row> rows = Rows(1, 0);
+  rows[1].draw_salt = 70000;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(logits_ + kStride * 4, &nan, sizeof(nan));
+  const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, nullptr);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_EQ(std::get<RowError>((*outcomes)[1]).reason, v1::OUT_OF_RANGE);
+  EXPECT_EQ(std::get<RowError>((*outcomes)[4]).reason, v1::LOGIT_NAN);
+  for (const size_t i : {0u, 2u, 3u}) EXPECT_EQ(sequences_[i]->position(), 4u);
+  for (const size_t i : {1u, 4u}) EXPECT_EQ(sequences_[i]->position(), 3u);
+}
+
+TEST_F(LocalCudaTest, ABatchThatFailsLeavesTheSequences) {
+  const std::vector<Row> rows = Rows(2, 0);
+  const auto expect_failure = [&](std::span<LocalSequence* const> sequences, std::span<const Row> given,
+                                  absl::StatusCode code, const char* text) {
+    const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences, given, kStream);
+    EXPECT_EQ(outcomes.status().code(), code);
+    EXPECT_THAT(outcomes.status().message(), HasSubstr(text));
+    for (const LocalSequence* sequence : sequences_) EXPECT_EQ(sequence->position(), 3u);
+  };
+  std::vector<LocalSequence*> doubled = sequences_;
+  doubled[3] = doubled[0];
+  expect_failure(doubled, rows, absl::StatusCode::kInvalidArgument, "twice");
+  std::vector<Row> elsewhere = rows;
+  elsewhere[2].logits = mask_.data();
+  expect_failure(sequences_, elsewhere, absl::StatusCode::kInvalidArgument, "rows[2].logits");
+  driver_.SetCapturing(true);
+  expect_failure(sequences_, rows, absl::StatusCode::kFailedPrecondition, "captures");
+  driver_.SetCapturing(false);
+  driver_.Fail("LaunchKernel", Result::kOutOfMemory);
+  expect_failure(std::span(sequences_).first(1), std::span(rows).first(1), absl::StatusCode::kResourceExhausted, "");
+  EXPECT_TRUE(cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream).ok());
+  driver_.FailKernel(Result::kIllegalAddress);
+  const auto lost = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
+  EXPECT_EQ(lost.status().code(), absl::StatusCode::kUnavailable);
+  for (const LocalSequence* sequence : sequences_) EXPECT_EQ(sequence->position(), 4u);
+}
+
+}  // namespace
+}  // namespace sortition::client

@@ -1,0 +1,42 @@
+// A connection that speaks HTTP/2 by hand and keeps to flow control, so that a server takes all that it would from a
+// client of its own kind.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace sortition::server {
+
+// Blocking, with bounds. Not thread-safe.
+class Http2Client {
+ public:
+  // Connects to `address`, HOST:PORT, and exchanges settings.
+  explicit Http2Client(const std::string& address);
+  ~Http2Client();
+  Http2Client(const Http2Client&) = delete;
+  Http2Client& operator=(const Http2Client&) = delete;
+
+  bool connected() const { return fd_ >= 0; }
+  // Begins a call to `path` on stream `stream`, odd and rising.
+  void Call(uint32_t stream, std::string_view path);
+  // Sends as much of `bytes` on `stream` as the server's windows admit; how much. 0 too if the stream has ended.
+  size_t SendData(uint32_t stream, std::string_view bytes);
+  // Takes what the server says, waiting at most `milliseconds` for its first word. False if nothing came.
+  bool Receive(int milliseconds);
+  // The server has ended the stream.
+  bool ended(uint32_t stream) const { return !windows_.contains(stream); }
+
+ private:
+  void Send(std::string_view bytes);
+  void Take(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload);
+
+  int fd_;
+  std::string received_;
+  int64_t initial_window_ = 65535;
+  int64_t window_ = 65535;               // of the connection
+  std::map<uint32_t, int64_t> windows_;  // of streams that have not ended
+};
+
+}  // namespace sortition::server
