@@ -13,8 +13,10 @@ export TEST_LLAMA_CPP_CHECK=$PWD/build/release/bin/llama_cpp_check
 export TEST_SOURCE_DIR=$PWD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/server:$PWD/tests/python
 
 failed=()
-printf '== vLLM\n'
-timeout 600 build/engines/vllm/bin/python3 tests/engines/vllm_test.py || failed+=(vLLM)
+for file in tests/engines/{vllm,vllm_runner_2}_test.py; do
+  printf '== %s\n' "$file"
+  timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
+done
 for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{llama_cpp,transformers}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 "$python" "$file" || failed+=("$file")

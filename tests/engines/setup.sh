@@ -8,11 +8,11 @@ readonly folder=$PWD/build/engines
 readonly packages=(torch==2.15.0 transformers==5.23.0 gguf==0.19.0 ml_dtypes==0.6.0)
 readonly llama=llama-cpp-python==0.3.36
 
-# vLLM itself, and what its sampler's modules import: no model runs here. In an environment beside the other, because
-# vLLM wants other versions than theirs.
+# vLLM itself, and what its samplers' and runners' modules import: no model runs here. In an environment beside the
+# other, because vLLM wants other versions than theirs.
 readonly vllm_packages=(vllm==0.33.0 aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aiosignal==1.4.0
-  apache-tvm-ffi==0.1.15.post2 attrs==26.1.0 cachetools==8.0.1 cbor2==6.2.1 cloudpickle==3.1.2 fastapi==0.165.0
-  frozenlist==1.8.0 llguidance==1.9.1
+  apache-tvm-ffi==0.1.15.post2 attrs==26.1.0 cachetools==8.0.1 cbor2==6.2.1 cloudpickle==3.1.2 einops==0.8.2
+  fastapi==0.165.0 frozenlist==1.8.0 llguidance==1.9.1
   msgspec==0.22.0 multidict==7.2.1 openai==3.54.0 openai-harmony==0.0.8 opentelemetry-api==1.45.2
   opentelemetry-sdk==1.45.2 opentelemetry-semantic-conventions==0.66b2 partial-json-parser==0.2.1.1.post7
   pillow==13.0.0 prometheus_client==0.26.0 propcache==0.5.4 psutil==7.2.2 py-cpuinfo==9.0.0 pybase64==1.5.1

@@ -1,4 +1,4 @@
-"""The vLLM plugin: its own logic, and vLLM's interfaces where vLLM is installed."""
+"""The vLLM plugin: its own logic, and vLLM's interfaces for runner generation 1 where vLLM is installed."""
 
 import importlib.util
 import os
@@ -7,9 +7,11 @@ import types
 import unittest
 from unittest import mock
 
+import numpy
 import torch
 import sortition.local
 from sortition import vllm as plugin
+from sortition import vllm_runner_2 as runner_2
 
 VOCABULARY = 200
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -38,6 +40,9 @@ class Logic(unittest.TestCase):
         self.drawer = plugin.Drawer(self.sampler)
         self.rows = plugin.Rows()
 
+    def draw(self, batch):
+        return self.drawer.draw([self.rows.requests[row] for row in range(len(batch))], batch)
+
     def expected(self, prompt, seeds, **options):
         sequence = self.sampler.open(vocabulary_size=VOCABULARY, prompt=prompt, seed=1, **options)
         return [self.sampler.draw(sequence, logits(seed)[0]).token for seed in seeds]
@@ -55,7 +60,7 @@ class Logic(unittest.TestCase):
             if step == 4:
                 self.rows.update(fake_update(removed=[0], moved=[(2, 0, "UNIDIRECTIONAL")]))
                 order = [0, 1]
-            draws = self.drawer.draw(self.rows, logits(*(100 * request + step for request in order)))
+            draws = self.draw(logits(*(100 * request + step for request in order)))
             for request, draw in zip(order, draws):
                 outputs[request].append(draw.token)
         for request, steps in ((0, 6), (1, 6), (2, 4)):
@@ -66,10 +71,10 @@ class Logic(unittest.TestCase):
         output = []
         self.rows.update(fake_update(added=[(0, fake_params(frequency_penalty=1.5), [3], output)]))
         for step in range(3):
-            output.append(self.drawer.draw(self.rows, logits(step))[0].token)
+            output.append(self.draw(logits(step))[0].token)
         output[-1] = 50  # another token was taken
         output.append(51)  # and one more
-        drawn = self.drawer.draw(self.rows, logits(9))[0].token
+        drawn = self.draw(logits(9))[0].token
         sequence = self.sampler.open(vocabulary_size=VOCABULARY, prompt=[3], seed=1, frequency_penalty=1.5)
         sequence.append(output)
         self.assertEqual(drawn, self.sampler.draw(sequence, logits(9)[0]).token)
@@ -92,14 +97,14 @@ class Logic(unittest.TestCase):
         params = fake_params(temperature=0.0, min_tokens=1, all_stop_token_ids={best})
         output = []
         self.rows.update(fake_update(added=[(0, params, [1], output)]))
-        output.append(self.drawer.draw(self.rows, logits(1))[0].token)
+        output.append(self.draw(logits(1))[0].token)
         self.assertNotEqual(output[0], best)
-        self.assertEqual(self.drawer.draw(self.rows, logits(1))[0].token, best)
+        self.assertEqual(self.draw(logits(1))[0].token, best)
 
     def test_logprobs(self):
         self.rows.update(fake_update(added=[(0, fake_params(logprobs=3), [1], []), (1, fake_params(), [1], [])]))
         batch = logits(5, 6)
-        draws = self.drawer.draw(self.rows, batch)
+        draws = self.draw(batch)
         ids, values, ranks = self.drawer.logprobs(draws, 3)
         whole = torch.log_softmax(batch, -1)
         self.assertEqual(ids[0, 1:].tolist(), whole[0].topk(3).indices.tolist())
@@ -112,20 +117,35 @@ class Logic(unittest.TestCase):
         bad = logits(1)
         bad[0, 3] = float("nan")
         with self.assertRaisesRegex(sortition.Error, "LOGIT_NAN"):
-            self.drawer.draw(self.rows, bad)
+            self.draw(bad)
 
-    def test_replaces_the_sampler_of_the_one_runner_and_refuses_the_other(self):
+    def test_ranks_draw_alike(self):
+        drawn = []
+        for _ in range(2):
+            numpy.random.seed(3)
+            rows = plugin.Rows(alike=True)
+            rows.update(fake_update(added=[(row, fake_params(seed=None), [1], []) for row in range(3)]))
+            drawn.append([draw.token for draw in self.drawer.draw(list(rows.requests.values()), logits(1, 1, 1))])
+        self.assertEqual(*drawn)
+        self.assertGreater(len(set(drawn[0])), 1)
+
+    def test_replaces_the_samplers_of_both_runners(self):
         runners = {name: types.ModuleType(name) for name in ("vllm.v1.worker.gpu_model_runner",
                                                              "vllm.v1.worker.gpu.model_runner")}
+        first, second = runners.values()
+        second.Sampler = second.GPUWatermarkSampler = type("TheirSampler", (), {})
+        ours = type("OurSampler", (), {"__module__": runner_2.__name__})
+        modules = {**runners, plugin.__name__: plugin, runner_2.__name__: runner_2}
         with mock.patch.dict(os.environ, {plugin.SETTING: "in_process"}), \
                 mock.patch.dict(vars(plugin), {"SortitionSampler": object}), \
-                mock.patch("importlib.import_module", side_effect={**runners, plugin.__name__: plugin}.__getitem__):
+                mock.patch.object(runner_2, "sampler_class", return_value=ours), \
+                mock.patch("importlib.import_module", side_effect=modules.__getitem__):
             plugin.register()
             plugin.register()
-        first, second = runners.values()
         self.assertIs(first.Sampler, object)
-        with self.assertRaisesRegex(NotImplementedError, "generation 2"):
-            second.Sampler(vllm_config=None)
+        self.assertIs(second.Sampler, ours)
+        with self.assertRaisesRegex(NotImplementedError, "watermark_config"):
+            second.GPUWatermarkSampler()
 
     def test_does_nothing_unless_asked(self):
         with mock.patch.dict(os.environ):

@@ -1,9 +1,9 @@
-"""Sortition under vLLM: an out-of-tree plugin for its model runner of generation 1.
+"""Sortition under vLLM: an out-of-tree plugin for its model runners of both generations.
 
 The wheel registers two of vLLM's extension points, both of which do nothing unless SORTITION_VLLM is set, to targets
-("127.0.0.1:50051,unix:PATH") or to "in_process": a general plugin, which puts SortitionSampler in the place of the
-runner's sampler, and a logits processor, which changes no logits and says which request is in which row. Written for
-vLLM 0.33; runner generation 2, speculative decoding and thinking budgets are refused by name.
+("127.0.0.1:50051,unix:PATH") or to "in_process": a general plugin, which puts a sampler of Sortition's in the place of
+the runner's (generation 2: vllm_runner_2.py), and a logits processor, which changes no logits and tells generation 1
+which request is in which row. Written for vLLM 0.33; speculative decoding and thinking budgets are refused by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTING = "SORTITION_VLLM"
 _GREEDY_BELOW = 1e-5
 
 
-def _settings() -> str:
+def settings() -> str:
     return os.environ.get(SETTING, "")
 
 
@@ -36,14 +36,18 @@ class Request:
         self.params = params
         self.prompt = list(prompt or ())
         self.output = output  # vLLM's own list, which grows as tokens are accepted
+        self.seed = params.seed
         self.sequence: Any = None
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
         self.parameters = parameters_of(params)
 
     def open(self, sampler: Any, vocabulary: int) -> None:
-        self.sequence = sampler.open(vocabulary_size=vocabulary, prompt=self.prompt, seed=self.params.seed,
-                                     **self.parameters)
+        self.sequence = sampler.open(vocabulary_size=vocabulary, prompt=self.prompt, seed=self.seed, **self.parameters)
         self.follow()
+
+    def close(self) -> None:
+        if self.sequence is not None:
+            getattr(self.sequence, "close", lambda: None)()
 
     def follow(self) -> None:
         """Makes the sequence's history vLLM's, where a token was dropped, replaced or put in."""
@@ -94,7 +98,9 @@ def parameters_of(params: Any) -> Dict[str, Any]:
 class Rows:
     """Which request is in which row of the batch: vLLM's updates, in the order that it prescribes."""
 
-    def __init__(self) -> None:
+    def __init__(self, alike: bool = False) -> None:
+        """`alike`: other processes draw for the same batch, and must draw the same."""
+        self._alike = alike
         self.requests: Dict[int, Request] = {}
 
     def update(self, batch_update: Any) -> None:
@@ -103,7 +109,10 @@ class Rows:
         ended = [self.requests.pop(index, None) for index in batch_update.removed]
         for index, params, prompt, output in batch_update.added:
             ended.append(self.requests.pop(index, None))
-            self.requests[index] = Request(params, prompt, output)
+            self.requests[index] = request = Request(params, prompt, output)
+            if self._alike and request.seed is None:
+                # vLLM seeds this generator alike in all processes of a tensor-parallel group.
+                request.seed = int(numpy.random.randint(0, 2**63 - 1, dtype=numpy.int64))
         for source, target, direction in batch_update.moved:
             moved, replaced = self.requests.pop(source, None), self.requests.pop(target, None)
             if moved is not None:
@@ -113,8 +122,8 @@ class Rows:
             elif replaced is not None:
                 ended.append(replaced)
         for request in ended:
-            if request is not None and request.sequence is not None:
-                getattr(request.sequence, "close", lambda: None)()
+            if request is not None:
+                request.close()
 
 
 class Drawer:
@@ -126,9 +135,9 @@ class Drawer:
         self._sampler = sampler
         self._kind = logprobs_mode.split("_", maxsplit=1)[0]
 
-    def draw(self, rows: Rows, logits: torch.Tensor) -> List[Any]:
+    def draw(self, requests: List[Request], logits: torch.Tensor) -> List[Any]:
+        """A draw for each request, from its row of logits."""
         vocabulary = logits.shape[1]
-        requests = [rows.requests[row] for row in range(logits.shape[0])]
         for request in requests:
             if request.sequence is None:
                 if request.params.logprobs is not None:
@@ -160,17 +169,28 @@ class Drawer:
         return ids, values, ranks
 
 
+def _interfaces() -> List[Any]:
+    """What each generation of runner asks of a logits processor, as far as this vLLM has them."""
+    found = []
+    for name in ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor"):
+        try:
+            found.append(importlib.import_module(name).LogitsProcessor)
+        except ImportError:
+            continue
+    return found
+
+
 def _tracker_class() -> Any:
-    interface = importlib.import_module("vllm.v1.sample.logits_processor")
+    class RequestTracker(*_interfaces()):  # type: ignore[misc]
+        """Changes no logits. Each generation takes it for one of its own, and refuses to start with another kind."""
 
-    class RequestTracker(interface.LogitsProcessor):
-        """Changes no logits."""
+        def __init__(self, vllm_config: Any, device_or_states: Any, is_pin_memory: bool = False):
+            del device_or_states, is_pin_memory
+            parallel = getattr(vllm_config, "parallel_config", None)
+            self.rows = Rows(getattr(parallel, "tensor_parallel_size", 1) > 1) if settings() else None
 
-        def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool):
-            del vllm_config, device, is_pin_memory
-            self.rows = Rows() if _settings() else None
-
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        def apply(self, logits: torch.Tensor, context: Any = None) -> torch.Tensor:
+            del context
             return logits
 
         def is_argmax_invariant(self) -> bool:
@@ -179,6 +199,11 @@ def _tracker_class() -> Any:
         def update_state(self, batch_update: Any) -> None:
             if self.rows is not None:
                 self.rows.update(batch_update)
+
+        def add_request(self, slot: int, params: Any) -> bool:
+            """Generation 2; its answer says whether logits are to be changed."""
+            del slot, params
+            return False
 
     return RequestTracker
 
@@ -196,7 +221,7 @@ def _sampler_class() -> Any:
 
         def __init__(self, logprobs_mode: str = "raw_logprobs", **options: Any):
             super().__init__(logprobs_mode, **options)
-            self.drawer = Drawer(_make_sampler(), logprobs_mode)
+            self.drawer = Drawer(make_sampler(), logprobs_mode)
 
         def forward(self, logits: torch.Tensor, sampling_metadata: Any, predict_bonus_token: bool = False,
                     logprobs_mode_override: Optional[str] = None) -> Any:
@@ -214,7 +239,7 @@ def _sampler_class() -> Any:
             most = sampling_metadata.max_num_logprobs
             if most is not None and most < 0:
                 raise NotImplementedError("logprobs=-1: Sortition returns at most 1000 alternatives")
-            draws = self.drawer.draw(rows, logits)
+            draws = self.drawer.draw([rows.requests[row] for row in range(logits.shape[0])], logits)
             tokens = torch.tensor([[draw.token] for draw in draws], dtype=torch.int32, device=logits.device)
             tensors = None
             if most is not None:
@@ -225,31 +250,28 @@ def _sampler_class() -> Any:
     return SortitionSampler
 
 
-def _make_sampler() -> Any:
-    settings = _settings()
-    return LocalSampler() if settings == "in_process" else Client(settings.split(","))
+def make_sampler() -> Any:
+    targets = settings()
+    return LocalSampler() if targets == "in_process" else Client(targets.split(","))
 
 
 def __getattr__(name: str) -> Any:
     """The classes that vLLM's own are the bases of, made when they are first asked for."""
-    if name in ("RequestTracker", "SortitionSampler"):
-        globals()[name] = made = _tracker_class() if name == "RequestTracker" else _sampler_class()
+    makers = {"RequestTracker": _tracker_class, "SortitionSampler": _sampler_class}
+    if name in makers:
+        globals()[name] = made = makers[name]()
         return made
     raise AttributeError(name)
 
 
-def _refuse_runner_2(*_: Any, **__: Any) -> None:
-    raise NotImplementedError(f"{SETTING} is set; Sortition's plugin is not for vLLM's model runner of generation 2")
-
-
 def register() -> None:
     """vLLM's general plugin; may be called several times."""
-    if not _settings():
+    if not settings():
         return
-    runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
-    runner.Sampler = importlib.import_module(__name__).SortitionSampler
+    importlib.import_module("vllm.v1.worker.gpu_model_runner").Sampler = importlib.import_module(
+        __name__).SortitionSampler
     try:
-        runner_2 = importlib.import_module("vllm.v1.worker.gpu.model_runner")
-    except ImportError:  # this machine cannot run it
+        runner = importlib.import_module("vllm.v1.worker.gpu.model_runner")
+    except ImportError:  # this machine cannot run generation 2
         return
-    runner_2.Sampler = _refuse_runner_2
+    importlib.import_module("sortition.vllm_runner_2").install(runner)
