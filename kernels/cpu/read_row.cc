@@ -70,12 +70,16 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
   return law::Widen(request.dtype, element);
 }
 
+Row LayRow(const RowRequest& request, Scratch* scratch) {
+  Row row = {};
+  row.elements = static_cast<const std::byte*>(request.logits);
+  row.dtype = request.dtype;
+  row.groups = GroupsOf(request.live_vocabulary);
+  LayLastGroup(request.live_vocabulary, scratch, &row);
+  return row;
+}
+
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer) {
-  *row = Row();
-  row->elements = static_cast<const std::byte*>(request.logits);
-  row->dtype = request.dtype;
-  row->groups = GroupsOf(request.live_vocabulary);
-  LayLastGroup(request.live_vocabulary, scratch, row);
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
   if (MasksAtOnce(request)) {
     uint64_t* const words = scratch->sent_words.Reserve(row->groups);

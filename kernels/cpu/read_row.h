@@ -8,8 +8,11 @@
 
 namespace sortition::kernels::cpu {
 
-// Fills `*row` with the unchanged row, or, where that is read in the same pass, with the masked one; it refers to
-// `request` and `scratch`. False if a logit fails the row: then `answer->error` and `error_token` say which.
+// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`.
+Row LayRow(const RowRequest& request, Scratch* scratch);
+
+// Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`
+// say which.
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer);
 
 // f32 bits, not canonical, of the tensor's element `index`.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/check_row.h"
+#include "kernels/cpu/allowed_words.h"
 #include "kernels/cpu/chain.h"
 #include "kernels/cpu/change_row.h"
 #include "kernels/cpu/describe.h"
@@ -56,10 +57,9 @@ void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const 
   if (parameters.kept_tokens) ListKept(kernels, row, kept, scratch, &answer->kept_tokens);
 }
 
-void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
-                  RowAnswer* answer) {
+// `first` is the changed row's first token.
+void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Scratch* scratch, RowAnswer* answer) {
   const RowParameters& parameters = *request.parameters;
-  const Candidate first = First(kernels, row);
   answer->token = request.task == RowTask::kScore ? request.given : first.token();
   answer->accepted = request.task == RowTask::kVerify && request.given == first.token();
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = 1;
@@ -70,6 +70,12 @@ void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& 
   }
   if (parameters.entropy) answer->entropy = {law::kUnitWeight, 0};
   if (parameters.kept_tokens) answer->kept_tokens = {{first.token(), law::KeyBits(first.key())}};
+}
+
+// Whether the first token is all that is needed, of the row as it was sent.
+bool IsPlainGreedy(const RowRequest& request) {
+  return request.parameters->greedy && !request.parameters->raw_logprob && request.patches.empty() &&
+         !IsMasked(request);
 }
 
 // The token that the caller expects, if the race can begin with it.
@@ -125,8 +131,13 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
   const RowParameters& parameters = *request.parameters;
   *answer = RowAnswer();
 
-  Row raw;
+  Row raw = LayRow(request, scratch);
   Row row;
+  Candidate first;
+  if (IsPlainGreedy(request) && kernels.FindPlainFirst(raw, &first)) {
+    if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
+    return SampleGreedy(request, raw, first, scratch, answer);
+  }
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
@@ -135,7 +146,7 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
   }
   if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
   if (parameters.greedy) {
-    SampleGreedy(kernels, request, row, scratch, answer);
+    SampleGreedy(request, row, First(kernels, row), scratch, answer);
   } else if (!parameters.chain.empty()) {
     SampleChained(kernels, request, row, scratch, answer);
   } else {

@@ -5,79 +5,17 @@
 //
 #include "hwy/highway.h"
 //
-#include "hwy/cache_control.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
 #include "kernels/cpu/simd/load.inc"
+//
+#include "kernels/cpu/simd/readers.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 namespace {
-
-constexpr uint32_t kTooLargeKey = 0x477fe000u | 0x80000000u;  // 65504
-
-// The three readers below say how vectors of elements are loaded and compared. Such a vector stands for the larger ones
-// of what it was made from; no canonical form yet, and NaNs may be lost in it.
-
-// Clears the lanes of `*numbers` where a or b is a NaN; Highway's IsNaN does not take two at a time.
-HWY_INLINE void WatchNumbers(VF32 a, VF32 b, hn::Mask<DF32>* numbers) {
-#if HWY_TARGET == HWY_AVX3
-  numbers->raw = _mm512_mask_cmp_ps_mask(numbers->raw, a.raw, b.raw, _CMP_ORD_Q);
-#elif HWY_TARGET == HWY_AVX2
-  numbers->raw = _mm256_and_ps(numbers->raw, _mm256_cmp_ps(a.raw, b.raw, _CMP_ORD_Q));
-#elif HWY_TARGET == HWY_SSE4
-  numbers->raw = _mm_and_ps(numbers->raw, _mm_cmpord_ps(a.raw, b.raw));
-#else
-  *numbers = hn::And(*numbers, hn::And(hn::Eq(a, a), hn::Eq(b, b)));
-#endif
-}
-
-// f32 as they are: hardware compares them. Watches for NaNs.
-class Floats32 {
- public:
-  using D = DF32;
-  using V = VF32;
-  static constexpr size_t kBytes = 4;
-
-  HWY_INLINE Floats32() { w0_ = w1_ = w2_ = w3_ = hn::Eq(hn::Zero(D()), hn::Zero(D())); }
-
-  static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
-
-  HWY_INLINE V LoadGroup(const std::byte* elements, size_t group) {
-    return Load<law::kGroupSize / kLanes, 0>(elements, group);
-  }
-
-  bool FoundNan() const { return !hn::AllTrue(D(), hn::And(hn::And(w0_, w1_), hn::And(w2_, w3_))); }
-
- private:
-  using M = hn::Mask<D>;
-  template <size_t kVectors, size_t kFirst>
-  HWY_INLINE V Load(const std::byte* elements, size_t group) {
-    if constexpr (kVectors == 2) {
-      const V a = hn::LoadU(D(), reinterpret_cast<const float*>(elements));
-      V b = hn::LoadU(D(), reinterpret_cast<const float*>(elements) + kLanes);
-#if HWY_TARGET == HWY_AVX3
-      asm("" : "+v"(b.raw));  // into a register, or gcc would load it for either use
-#endif
-      WatchNumbers(a, b, Watch(2 * group + kFirst / 2));
-      return Larger(a, b);
-    } else {
-      const V a = Load<kVectors / 2, kFirst>(elements, group);
-      return Larger(a, Load<kVectors / 2, kFirst + kVectors / 2>(elements + kVectors / 2 * kLanes * kBytes, group));
-    }
-  }
-
-  HWY_INLINE M* Watch(size_t turn) {
-    turn %= 4;
-    return turn < 2 ? turn == 0 ? &w0_ : &w1_ : turn == 2 ? &w2_ : &w3_;
-  }
-
-  // False where a NaN was met; taken in turn, for a comparison waits for the one before it that has its mask. No array:
-  // gcc keeps one of masks in a register of another kind.
-  M w0_, w1_, w2_, w3_;
-};
 
 // f32 of which a word a group says which ones show; -Inf stands for the others. Watches all of them for NaNs, and for
 // the largest.
@@ -123,82 +61,6 @@ class ShownFloats32 {
   hn::Mask<DF32> numbers_[2];  // false where a NaN was met
 };
 
-// f16 and bf16 as signed integers. Those order positive numbers; of negative ones the result is only that it is
-// negative. Unsigned, they order magnitudes, and negative NaNs are above -Inf. Positive ones are above +Inf either way.
-class Positive16 {
- public:
-  using D = hn::ScalableTag<int16_t>;
-  using V = hn::Vec<D>;
-  static constexpr size_t kBytes = 2;
-
-  // `minus_infinity` is that of the type.
-  HWY_INLINE explicit Positive16(uint16_t minus_infinity) : minus_infinity_(hn::Set(D16(), minus_infinity)) {
-#if HWY_TARGET == HWY_AVX3
-    w0_ = w1_ = w2_ = w3_ = ~__mmask32{0};
-#else
-    most_ = hn::Zero(D16());
-#endif
-  }
-
-  static HWY_INLINE V Larger(V a, V b) { return hn::Max(a, b); }
-
-  HWY_INLINE V LoadGroup(const std::byte* elements, [[maybe_unused]] size_t group) {
-    const D d;
-    V larger = hn::LoadU(d, reinterpret_cast<const int16_t*>(elements));
-    V16 most = hn::BitCast(D16(), larger);
-    for (size_t i = hn::MaxLanes(d); i < law::kGroupSize; i += hn::MaxLanes(d)) {
-      const V v = hn::LoadU(d, reinterpret_cast<const int16_t*>(elements) + i);
-      larger = Larger(larger, v);
-      most = hn::Max(most, hn::BitCast(D16(), v));
-    }
-#if HWY_TARGET == HWY_AVX3
-    // The port that takes maxima of integers has enough to do; this goes to another.
-    const size_t turn = group % 4;
-    __mmask32& numbers = turn < 2 ? turn == 0 ? w0_ : w1_ : turn == 2 ? w2_ : w3_;
-    numbers = _mm512_mask_cmple_epu16_mask(numbers, most.raw, minus_infinity_.raw);
-#else
-    most_ = hn::Max(most_, most);
-#endif
-    return larger;
-  }
-
-  // Of the negative ones.
-  bool FoundNan() const {
-#if HWY_TARGET == HWY_AVX3
-    return (w0_ & w1_ & w2_ & w3_) != ~__mmask32{0};
-#else
-    return !hn::AllFalse(D16(), hn::Gt(most_, minus_infinity_));
-#endif
-  }
-
- private:
-  V16 minus_infinity_;
-#if HWY_TARGET == HWY_AVX3
-  __mmask32 w0_, w1_, w2_, w3_;  // as above
-#else
-  V16 most_;
-#endif
-};
-
-// f16 and bf16 that are all negative: the smallest magnitude is the largest number.
-class Negative16 {
- public:
-  using D = D16;
-  using V = V16;
-  static constexpr size_t kBytes = 2;
-
-  static HWY_INLINE V Larger(V a, V b) { return hn::Min(a, b); }
-
-  HWY_INLINE V LoadGroup(const std::byte* elements, size_t) {
-    const D d;
-    V larger = hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements));
-    for (size_t i = hn::MaxLanes(d); i < law::kGroupSize; i += hn::MaxLanes(d)) {
-      larger = Larger(larger, hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements) + i));
-    }
-    return larger;
-  }
-};
-
 // Lane i of each run of kGroups lanes stands for a part of group first + i, of which load(group) gives a vector;
 // kGroups lanes fill at most a block of 128 bits.
 template <size_t kGroups, class Reader, typename Load>
@@ -241,19 +103,6 @@ HWY_INLINE typename Reader::V WholeGroups(Load load) {
     return Reader::Larger(hn::OddEvenBlocks(be, ac),
                           hn::OddEvenBlocks(hn::SwapAdjacentBlocks(be), hn::SwapAdjacentBlocks(ac)));
   }
-}
-
-// So far ahead are cache lines asked for: left to itself the processor asks too late even for what lies in its L2,
-// because of the work between the loads. May be past the row's end, since nothing is read.
-constexpr size_t kPrefetchBytes = 2048;
-
-HWY_INLINE void Prefetch(const std::byte* line) {
-#if HWY_ARCH_X86
-  // What asks in C++ is moved by the compiler, to where many lines are asked for at once and the gain is lost.
-  asm volatile("prefetcht0 %0" : : "m"(*line));
-#else
-  hwy::Prefetch(line);
-#endif
 }
 
 // The same of consecutive groups, of which the first lies at `elements`. (A lambda would not always be inlined.)
