@@ -17,15 +17,18 @@ inline void CheckDraftOf(const RowRequest& request) {
   }
 }
 
-// O(patches + allowed tokens + sparse draft probabilities).
-inline void CheckRow(const RowRequest& request) {
-  SORTITION_CHECK(request.logits != nullptr);
-  SORTITION_CHECK(request.parameters != nullptr);
-  SORTITION_CHECK(request.live_vocabulary >= 1 && request.live_vocabulary <= kMaxVocabulary);
+inline void CheckPatches(const RowRequest& request) {
   SORTITION_CHECK(request.patches.empty() || request.patches.back().token < request.live_vocabulary);
   for (size_t i = 1; i < request.patches.size(); ++i) {
     SORTITION_CHECK(request.patches[i - 1].token < request.patches[i].token);
   }
+}
+
+// O(allowed tokens + sparse draft probabilities).
+inline void CheckAllButPatches(const RowRequest& request) {
+  SORTITION_CHECK(request.logits != nullptr);
+  SORTITION_CHECK(request.parameters != nullptr);
+  SORTITION_CHECK(request.live_vocabulary >= 1 && request.live_vocabulary <= kMaxVocabulary);
   for (size_t i = 0; i < request.allowed_tokens.size(); ++i) {
     SORTITION_CHECK(request.allowed_tokens[i] < request.live_vocabulary);
     SORTITION_CHECK(i == 0 || request.allowed_tokens[i - 1] < request.allowed_tokens[i]);
@@ -43,6 +46,12 @@ inline void CheckRow(const RowRequest& request) {
   for (const uint32_t token : request.requested) SORTITION_CHECK(token < request.live_vocabulary);
   if (request.task != RowTask::kDraw) SORTITION_CHECK(request.given < request.live_vocabulary);
   if (request.task == RowTask::kVerify) CheckDraftOf(request);
+}
+
+// O(patches + allowed tokens + sparse draft probabilities).
+inline void CheckRow(const RowRequest& request) {
+  CheckAllButPatches(request);
+  CheckPatches(request);
 }
 
 }  // namespace sortition::kernels

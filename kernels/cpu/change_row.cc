@@ -11,17 +11,39 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// The maxima of groups that are masked in part.
-void MaskMaxima(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima) {
-  uint32_t* const partly = scratch->groups.Reserve(row.groups);
-  uint32_t count = 0;
-  for (uint32_t group = 0; group < row.groups; ++group) {
-    if (row.sent_words[group] == 0) maxima[group] = 0;
-    if (row.sent_words[group] != 0 && row.sent_words[group] != ~uint64_t{0}) partly[count++] = group;
+constexpr uint32_t kAllGroups = ~0u;
+
+// So many groups that come first, by their maxima, have to have exact ones: as many as selection asks for.
+uint32_t ExactGroups(const RowRequest& request) {
+  constexpr uint32_t kForTopP = 256;  // not needed, but where its search is at its best
+  const RowParameters& parameters = *request.parameters;
+  if (parameters.greedy) return 1;
+  if (!parameters.chain.empty()) return kAllGroups;
+  const uint32_t first = parameters.top_k != 0 ? parameters.top_k : parameters.top_p != 0 ? kForTopP : 1;
+  return std::max(first, parameters.processed_top);
+}
+
+// The maxima of a masked row: exact of `exact` groups at least that come first, or of all; of the others, that lie
+// below them, perhaps those of masked tokens. `maxima` has the unmasked row's.
+void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch* scratch, uint32_t* maxima) {
+  kernels.MaskWholeGroups(row.sent_words, row.groups, maxima);
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  // Of twice as many and more the largest are looked for: a mask leaves some of them.
+  for (uint64_t leading = 4 * uint64_t{exact};; leading *= 4) {
+    const bool all = leading >= row.groups;
+    uint32_t* const folded = scratch->folded.Reserve(row.groups);
+    const uint32_t level = all ? 1 : kernels.LowerBoundOfNth(maxima, row.groups, uint32_t(leading), 1, folded);
+    const uint32_t reached = kernels.SelectAtLeast(maxima, row.groups, level, groups);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < reached; ++i) {
+      groups[count] = groups[i];
+      count += row.sent_words[groups[i]] != ~uint64_t{0};
+    }
+    uint32_t* const keys = scratch->folded.Reserve(count);
+    kernels.LargestSentKeys(row, groups, count, keys);
+    for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = keys[i];
+    if (level == 1 || kernels.SelectAtLeast(maxima, row.groups, level, groups) >= exact) return;
   }
-  uint32_t* const keys = scratch->folded.Reserve(count);
-  kernels.LargestSentKeys(row, partly, count, keys);
-  for (uint32_t i = 0; i < count; ++i) maxima[partly[i]] = keys[i];
 }
 
 // Whether a mask spares the token that a patch names.
@@ -42,15 +64,17 @@ uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
   CheckFailed("some patch makes its token too large", __FILE__, __LINE__);
 }
 
-// The maxima after patches; `row` has its patched tokens.
-void MoveMaxima(const Kernels& kernels, const Row& row, std::span<const TokenPatch> patches, const Patched& patched,
-                Scratch* scratch, uint32_t* maxima) {
+// The maxima of groups whose largest token was patched, without the patched ones.
+void LowerMaxima(const Kernels& kernels, const Row& row, const Patched& patched, Scratch* scratch, uint32_t* maxima) {
   uint32_t* const largest = scratch->folded.Reserve(patched.group_count);
   kernels.LargestSentKeys(row, patched.groups, patched.group_count, largest);
   for (uint32_t i = 0; i < patched.group_count; ++i) maxima[patched.groups[i]] = largest[i];
-  for (size_t i = 0; i < patches.size(); ++i) {
-    uint32_t& max = maxima[patches[i].token / law::kGroupSize];
-    max = std::max(max, patched.keys[i]);
+}
+
+void RaiseMaxima(std::span<const Candidate> patched, uint32_t* maxima) {
+  for (const Candidate& candidate : patched) {
+    uint32_t& max = maxima[candidate.token() / law::kGroupSize];
+    max = std::max(max, candidate.key());
   }
 }
 
@@ -60,21 +84,16 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
                RowAnswer* answer) {
   *row = raw;
   const std::span<const TokenPatch> patches = request.patches;
-  const bool mask_is_laid = raw.sent_words != nullptr;  // when the row was read
-  if (patches.empty() && (!IsMasked(request) || mask_is_laid)) return true;
+  const bool masked = IsMasked(request);
+  if (patches.empty() && !masked) return true;
 
   uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
   std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, maxima);
   uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
-  if (!mask_is_laid) FillAllowedWords(request, raw.groups, words);
-  row->maxima = maxima;
-  if (IsMasked(request) && !mask_is_laid) {
-    row->sent_words = words;
-    MaskMaxima(kernels, *row, scratch, maxima);
-  }
+  FillAllowedWords(request, raw.groups, words);
+  if (masked) row->sent_words = words;
+  Patched patched;
   if (!patches.empty()) {
-    Patched patched;
-    patched.keys = scratch->patch_keys.Reserve(patches.size());
     patched.live = scratch->patched.Reserve(patches.size());
     patched.groups = scratch->groups.Reserve(patches.size());
     if (!kernels.PatchTokens(*row, *request.parameters, patches, words, &patched)) {
@@ -85,8 +104,14 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
     }
     row->sent_words = words;
     row->patched = {patched.live, patched.live_count};
-    MoveMaxima(kernels, *row, patches, patched, scratch, maxima);
   }
+  if (masked) {
+    MaskMaxima(kernels, *row, ExactGroups(request), scratch, maxima);
+  } else {
+    LowerMaxima(kernels, *row, patched, scratch, maxima);
+  }
+  RaiseMaxima(row->patched, maxima);
+  row->maxima = maxima;
   row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   return true;
 }

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/check.h"
-#include "kernels/cpu/allowed_words.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -56,11 +55,6 @@ const std::byte* WithoutNans(const RowRequest& request, Array<std::byte>* number
   return copy;
 }
 
-// Whether one pass serves: nobody asks for the row as it came.
-bool MasksAtOnce(const RowRequest& request) {
-  return IsMasked(request) && request.dtype == DType::kF32 && !request.parameters->raw_logprob;
-}
-
 }  // namespace
 
 uint32_t SentBits(const RowRequest& request, size_t index) {
@@ -76,21 +70,15 @@ Row LayRow(const RowRequest& request, Scratch* scratch) {
   row.dtype = request.dtype;
   row.groups = GroupsOf(request.live_vocabulary);
   LayLastGroup(request.live_vocabulary, scratch, &row);
+  row.read_next[0] = std::as_bytes(request.patches);
+  if (request.allowed_bits != nullptr) {
+    row.read_next[1] = std::as_bytes(std::span(request.allowed_bits, (request.live_vocabulary + 31) / 32));
+  }
   return row;
 }
 
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer) {
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
-  if (MasksAtOnce(request)) {
-    uint64_t* const words = scratch->sent_words.Reserve(row->groups);
-    FillAllowedWords(request, row->groups, words);
-    row->maxima = maxima;
-    row->sent_words = words;
-    const Reading shown = kernels.ReadShownMaxima(*row, maxima);
-    row->max_key = shown.max_key;
-    if (!shown.suspect) return true;
-    row->sent_words = nullptr;
-  }
   Reading reading = kernels.ReadMaxima(*row, maxima);
   if (reading.suspect) {
     FindError(request, answer);

@@ -20,9 +20,14 @@ struct Row {
   const std::byte* last_group;
   DType dtype;
   uint32_t groups;
+  // What is looked at after the row: ReadMaxima asks for it on its way.
+  std::span<const std::byte> read_next[2];
 
-  const uint32_t* maxima;  // one key per group, 0 where nothing is live; then zeros to a multiple of 64
-  uint32_t max_key;        // the largest of them
+  // One key per group, 0 where nothing is live; then zeros to a multiple of 64. Of a masked row some may be larger than
+  // the group's largest key: not those of the groups that come first, as many as the request's filters look for, and
+  // none that is not below theirs.
+  const uint32_t* maxima;
+  uint32_t max_key;  // the largest of them
 
   // Null where every token shows the logit that was sent. Otherwise one word a group, one bit a token: clear where a
   // token is masked, or is one of `patched`.

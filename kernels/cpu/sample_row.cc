@@ -126,7 +126,7 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
 }  // namespace
 
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
-  CheckRow(request);
+  CheckAllButPatches(request);
   const Kernels& kernels = target.kernels;
   const RowParameters& parameters = *request.parameters;
   *answer = RowAnswer();
@@ -139,6 +139,7 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
     return SampleGreedy(request, raw, first, scratch, answer);
   }
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
+  CheckPatches(request);  // not before: the row's reading has fetched them
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
     answer->error = RowError::kNoLiveToken;

@@ -20,7 +20,6 @@ struct Scratch {
 
   Array<uint64_t> sent_words;      // one word a group, one bit a token
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and patches
-  Array<uint32_t> patch_keys;
   Array<Candidate> patched;
 
   Array<uint32_t> folded;    // maxima of maxima

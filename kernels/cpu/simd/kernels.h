@@ -22,7 +22,6 @@ struct Reading {
 
 // What PatchTokens fills; the lists have room for all patches.
 struct Patched {
-  uint32_t* keys;  // of each patch
   Candidate* live;
   uint32_t live_count;
   uint32_t* groups;

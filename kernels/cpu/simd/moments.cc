@@ -5,6 +5,7 @@
 //
 #include "hwy/highway.h"
 //
+#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -18,7 +19,9 @@ template <MomentsWanted kWanted>
 class Adder {
  public:
   explicit HWY_INLINE Adder(const RowScale& row)
-      : scale_(row, TooSmall::kToWeigh), least_(hn::BitCast(DF32(), KeyBits(scale_.least_key))) {
+      : scale_(row, TooSmall::kToWeigh),
+        least_(hn::BitCast(DF32(), KeyBits(scale_.least_key))),
+        first_(hn::Set(DF32(), SentFrom(row.first_weighted_key))) {
     for (V64& v : sums_) v = hn::Zero(D64());
     for (V64& v : others_) v = hn::Zero(D64());
   }
@@ -52,17 +55,20 @@ class Adder {
   HWY_INLINE void Add(VF32 x) {
     V64 t_of[2], mantissas[2], shifts[2];
     const V32 t = Distance(hn::Max(x, least_), scale_, &t_of[0]);
-    t_of[1] = hn::ShiftRight<32>(Wide(t));
     WeightMantissas(t, powers_, &mantissas[0], &mantissas[1]);
     WeightShifts(t, t_of[0], &shifts[0], &shifts[1]);
+    if constexpr (kHasMoment) {
+      // Those without weight have no moment.
+      const V32 weighed = hn::IfThenElseZero(hn::RebindMask(D32(), hn::Ge(x, first_)), t);
+      t_of[0] = Wide(weighed);
+      t_of[1] = Wide(OddToEven(weighed));
+    }
     for (int i = 0; i < 2; ++i) {
       const V64 weights = hn::Shr(mantissas[i], shifts[i]);
       sums_[i] = hn::Add(sums_[i], weights);
       if constexpr (kHasMoment) {
         const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas[i])), Narrow(t_of[i]));
-        const auto weightless = hn::Lt(hn::Set(D64(), 44 + 15), shifts[i]);
-        const V64 moments = hn::IfThenZeroElse(weightless, hn::Shr(product, shifts[i]));
-        others_[i] = hn::Add(others_[i], moments);
+        others_[i] = hn::Add(others_[i], hn::Shr(product, shifts[i]));
       }
       if constexpr (kWanted == MomentsWanted::kSquare) {
         const V32 w = Narrow(hn::ShiftRight<13>(weights));
@@ -72,7 +78,7 @@ class Adder {
   }
 
   ScaleLanes scale_;
-  VF32 least_;
+  VF32 least_, first_;
   Powers powers_;
   V64 sums_[2];
   V64 others_[2];
@@ -147,17 +153,19 @@ class LevelAdder {
         to_level_(hn::Set(DF32(), row.to_fixed_point * 0x1p-10f)),
         lowest_(hn::Set(DF32(), -0x1p21f)),
         sum_(hn::Zero(DI32())),
-        squares_(hn::Zero(D64())) {}
+        even_squares_(hn::Zero(hn::RebindToSigned<D64>())),
+        odd_squares_(even_squares_) {}
 
   HWY_INLINE VI32 LevelOf(VF32 x) const {
     if (HWY_UNLIKELY(curve_.is_on)) x = Curved(x, curve_);
-    return hn::NearestInt(hn::Max(hn::Mul(x, to_level_), lowest_));
+    return Nearest(hn::Max(hn::Mul(x, to_level_), lowest_));
   }
 
   HWY_INLINE void Add(VI32 level) {
     sum_ = hn::Add(sum_, level);
-    const V32 size = Unsigned(hn::Abs(level));
-    squares_ = hn::Add(squares_, hn::Add(hn::MulEven(size, size), hn::MulEven(OddToEven(size), OddToEven(size))));
+    const VI32 odd = Signed(OddToEven(Unsigned(level)));
+    even_squares_ = hn::Add(even_squares_, hn::MulEven(level, level));
+    odd_squares_ = hn::Add(odd_squares_, hn::MulEven(odd, odd));
   }
 
   // After at most 2^9 additions: the sums of 32 bits go to one of 64.
@@ -168,13 +176,13 @@ class LevelAdder {
     sum_ = hn::Zero(DI32());
   }
 
-  HWY_INLINE uint64_t Squares() const { return SumOf(squares_); }
+  HWY_INLINE uint64_t Squares() const { return SumOf(hn::BitCast(D64(), hn::Add(even_squares_, odd_squares_))); }
 
  private:
   const CurveFloats curve_;
   VF32 to_level_, lowest_;
   VI32 sum_;
-  V64 squares_;
+  hn::Vec<hn::RebindToSigned<D64>> even_squares_, odd_squares_;
 };
 
 }  // namespace

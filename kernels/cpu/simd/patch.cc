@@ -33,7 +33,7 @@ struct Constants {
 // Up to kLanes patches; there are kLanes to be read. False if one makes its token too large.
 template <DType kType>
 HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const TokenPatch* patches, uint32_t count,
-                          uint64_t* sent_words, uint32_t* keys, Patched* patched) {
+                          uint64_t* sent_words, Patched* patched) {
   const D32 d;
   const V32 zero = hn::Zero(d);
   V32 token, flags, bias, penalty;
@@ -56,7 +56,6 @@ HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const Toke
       Changed(bits, bias, constants.repetition, constants.inverse_repetition, repeated, penalty, &large);
   const M32 valid = hn::FirstN(d, count);
   const V32 key = hn::IfThenZeroElse(banned, KeyOf(changed));
-  hn::StoreU(key, d, keys);
 
   auto* const live = reinterpret_cast<uint32_t*>(patched->live + patched->live_count);
   const M32 is_live = hn::And(valid, hn::Ne(key, zero));
@@ -86,12 +85,12 @@ bool PatchTokens(const Row& row, const RowParameters& parameters, std::span<cons
     bool fine = true;
     uint32_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      fine &= PatchSome<kType>(row, constants, &patches[i], kLanes, sent_words, patched->keys + i, patched);
+      fine &= PatchSome<kType>(row, constants, &patches[i], kLanes, sent_words, patched);
     }
     if (i < count) {
       alignas(64) TokenPatch some[kLanes] = {};
       std::copy_n(&patches[i], count - i, some);
-      fine &= PatchSome<kType>(row, constants, some, count - i, sent_words, patched->keys + i, patched);
+      fine &= PatchSome<kType>(row, constants, some, count - i, sent_words, patched);
     }
     // A group comes once for each of its patches.
     patched->group_count =

@@ -17,50 +17,6 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 namespace {
 
-// f32 of which a word a group says which ones show; -Inf stands for the others. Watches all of them for NaNs, and for
-// the largest.
-class ShownFloats32 {
- public:
-  HWY_INLINE ShownFloats32() {
-    largest_[0] = largest_[1] = Floats(hn::Set(D32(), law::kMaskedBits));
-    numbers_[0] = numbers_[1] = hn::Eq(hn::Zero(DF32()), hn::Zero(DF32()));
-  }
-
-  HWY_INLINE VF32 LoadGroup(const std::byte* elements, uint64_t shown) {
-    const VF32 masked = Floats(hn::Set(D32(), law::kMaskedBits));
-    VF32 maxima[2] = {masked, masked};
-    for (uint32_t i = 0; i < law::kGroupSize; i += 2 * kLanes) {
-      const VF32 a = hn::LoadU(DF32(), reinterpret_cast<const float*>(elements) + i);
-      const VF32 b = hn::LoadU(DF32(), reinterpret_cast<const float*>(elements) + i + kLanes);
-      const uint32_t turn = i / (2 * kLanes) % 2;
-      WatchNumbers(a, b, &numbers_[turn]);
-      largest_[turn] = hn::Max(largest_[turn], hn::Max(a, b));
-      maxima[0] = MaxWhere(uint32_t(shown >> i), a, maxima[0]);
-      maxima[1] = MaxWhere(uint32_t(shown >> (i + kLanes)), b, maxima[1]);
-    }
-    return hn::Max(maxima[0], maxima[1]);
-  }
-
-  bool FoundNan() const { return !hn::AllTrue(DF32(), hn::And(numbers_[0], numbers_[1])); }
-  bool FoundTooLarge() const {
-    const VF32 largest = hn::Max(largest_[0], largest_[1]);
-    return !hn::AllFalse(DF32(), hn::Ge(largest, Floats(hn::Set(D32(), kTooLargeKey & 0x7fffffffu))));
-  }
-
- private:
-  static HWY_INLINE VF32 MaxWhere(uint32_t bits, VF32 x, VF32 max) {
-#if HWY_TARGET == HWY_AVX3
-    return VF32{_mm512_mask_max_ps(max.raw, __mmask16(bits), max.raw, x.raw)};
-#else
-    return hn::Max(max,
-                   hn::IfThenElse(hn::RebindMask(DF32(), MaskOf(bits)), x, Floats(hn::Set(D32(), law::kMaskedBits))));
-#endif
-  }
-
-  VF32 largest_[2];
-  hn::Mask<DF32> numbers_[2];  // false where a NaN was met
-};
-
 // Lane i of each run of kGroups lanes stands for a part of group first + i, of which load(group) gives a vector;
 // kGroups lanes fill at most a block of 128 bits.
 template <size_t kGroups, class Reader, typename Load>
@@ -198,14 +154,6 @@ struct Reader16 {
   Positive16 positive;
 };
 
-// `count` is a multiple of kLanes.
-HWY_INLINE uint32_t MaxOf(const uint32_t* keys, uint32_t count) {
-  const D32 d;
-  V32 max = hn::Zero(d);
-  for (uint32_t i = 0; i < count; i += kLanes) max = hn::Max(max, hn::LoadU(d, keys + i));
-  return hn::GetLane(hn::MaxOfLanes(d, max));
-}
-
 // Bits to keys, `count` of them; returns the largest.
 HWY_INLINE uint32_t MakeKeys(uint32_t* bits, uint32_t count) {
   const D32 d;
@@ -218,6 +166,22 @@ HWY_INLINE uint32_t MakeKeys(uint32_t* bits, uint32_t count) {
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
+// Asks for the lines of some bytes, evenly over a number of steps.
+class Ahead {
+ public:
+  HWY_INLINE Ahead(std::span<const std::byte> bytes, size_t steps)
+      : at_(bytes.data()), end_(bytes.data() + bytes.size()), lines_a_step_(bytes.size() / 64 / (steps + 1) + 1) {}
+
+  HWY_INLINE void Step() {
+    for (size_t i = 0; i < lines_a_step_ && at_ < end_; ++i, at_ += 64) Prefetch(at_);
+  }
+
+ private:
+  const std::byte* at_;
+  const std::byte* const end_;
+  const size_t lines_a_step_;
+};
+
 template <DType kType>
 HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
@@ -229,7 +193,13 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
   uint32_t group = 0;
-  for (; group + kStep <= in_place; group += kStep) reader.Step(elements + group * kGroupBytes, maxima + group);
+  Ahead first(row.read_next[0], in_place / kStep);
+  Ahead second(row.read_next[1], in_place / kStep);
+  for (; group + kStep <= in_place; group += kStep) {
+    first.Step();
+    second.Step();
+    reader.Step(elements + group * kGroupBytes, maxima + group);
+  }
   if (group < in_place && in_place >= kStep) {
     group = in_place - kStep;  // some of them again
     reader.Step(elements + group * kGroupBytes, maxima + group);
@@ -261,39 +231,34 @@ HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
   return max;
 }
 
+// The same of the first kLanes listed groups, which are asked for kLanes before they are loaded. Behind the list's end:
+// its first, again.
+template <DType kType>
+struct ListedLoads {
+  HWY_INLINE ListedLoads(const Row& of, const uint32_t* list, uint32_t number) : row(of), groups(list), count(number) {}
+  HWY_INLINE VF32 operator()(size_t lane) const {
+    constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
+    if (lane + kLanes < count) {
+      const std::byte* const later = row.elements + groups[lane + kLanes] * kGroupBytes;
+      for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(later + line);
+    }
+    return LoadSent<kType>(row, groups[lane < count ? lane : 0]);
+  }
+
+  const Row& row;
+  const uint32_t* groups;
+  uint32_t count;
+};
+
 }  // namespace
 
 void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     for (uint32_t i = 0; i < count; i += kLanes) {
-      const VF32 maxima = WholeGroups<Floats32>(
-          // Behind the list's end: its first, again.
-          [&](size_t lane) HWY_ATTR { return LoadSent<kType>(row, groups[i + lane < count ? i + lane : 0]); });
+      const VF32 maxima = WholeGroups<Floats32>(ListedLoads<kType>(row, groups + i, count - i));
       hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);
     }
   });
-}
-
-Reading ReadShownMaxima(const Row& row, uint32_t* maxima) {
-  constexpr size_t kGroupBytes = law::kGroupSize * sizeof(float);
-  ShownFloats32 reader;
-  uint32_t group = 0;
-  // The last group may lie elsewhere.
-  for (; group + kLanes < row.groups; group += kLanes) {
-    const std::byte* const elements = row.elements + group * kGroupBytes;
-    const VF32 largest = WholeGroups<Floats32>([&](size_t lane) HWY_ATTR {
-      const std::byte* const at = elements + lane * kGroupBytes;
-      for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
-      return reader.LoadGroup(at, row.sent_words[group + lane]);
-    });
-    hn::StoreU(KeyOf(hn::BitCast(D32(), largest)), D32(), maxima + group);
-  }
-  for (; group < row.groups; ++group) {
-    const VF32 largest = reader.LoadGroup(ElementsOfGroup(row, group), row.sent_words[group]);
-    maxima[group] = hn::GetLane(hn::MaxOfLanes(D32(), KeyOf(hn::BitCast(D32(), largest))));
-  }
-  for (; group % 64 != 0; ++group) maxima[group] = 0;
-  return {MaxOf(maxima, group), reader.FoundNan() || reader.FoundTooLarge()};
 }
 
 Reading ReadMaxima(const Row& row, uint32_t* maxima) {

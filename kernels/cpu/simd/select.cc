@@ -25,6 +25,17 @@ HWY_INLINE uint32_t CountAtLeast(const uint32_t* keys, uint32_t count, uint32_t 
 
 }  // namespace
 
+void MaskWholeGroups(const uint64_t* words, uint32_t groups, uint32_t* keys) {
+  const D32 d;
+  const D64 d64;
+  for (uint32_t i = 0; i < groups; i += kLanes) {
+    const V32 first = Narrow(hn::LoadU(d64, words + i));
+    const V32 second = Narrow(hn::LoadU(d64, words + i + kLanes / 2));
+    const V32 any = hn::Or(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
+    hn::StoreU(hn::IfThenZeroElse(hn::Eq(any, hn::Zero(d)), hn::LoadU(d, keys + i)), d, keys + i);
+  }
+}
+
 uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint32_t floor, uint32_t* buffer) {
   if (count < n) return floor;
   const D32 d;
