@@ -122,7 +122,7 @@ v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logit
     }
     then.tokens_.push_back(token);
     then.sampler_state_ = answer.sampler_state;
-    logits += size_t{vocabulary_} * client::ElementBytes(dtype);
+    logits += size_t{vocabulary_} * kernels::ElementBytes(ToKernel(dtype));
   }
   return score;
 }
