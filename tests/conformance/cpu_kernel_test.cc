@@ -122,6 +122,45 @@ TEST(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
   }
 }
 
+// Masks that hide some or all of a row's largest tokens, so that the maxima of their groups promise too much.
+TEST(CpuKernel, EqualsReferenceWhereAMaskHidesTheLargest) {
+  std::mt19937_64 random(97);
+  for (uint64_t n = 0; n < testing::Scaled(400); ++n) {
+    std::vector<uint32_t> bits(1000 + random() % 30'000);
+    std::vector<uint32_t> allowed((bits.size() + 31) / 32);
+    const float spread = n % 2 == 0 ? 8 : 0.01f;
+    const float highest_shown = spread * float(random() % 2000) / 1000;
+    const uint64_t hidden = random() % 16;  // sixteenths of the tokens above that
+    for (size_t id = 0; id < bits.size(); ++id) {
+      const float x = spread * float(random() % 2000) / 1000;
+      bits[id] = law::CanonicalBits(x);
+      const bool hides = x > highest_shown && random() % 16 <= hidden;
+      allowed[id / 32] |= uint32_t{!hides} << (id % 32);
+    }
+    std::vector<TokenPatch> patches;
+    for (uint32_t id = uint32_t(random() % 50); n % 3 == 0 && id < bits.size(); id += 1 + random() % 500) {
+      patches.push_back({.token = id, .flags = TokenPatch::kRepeated, .bias = law::CanonicalBits(random() % 2 * 0.5f)});
+    }
+    RowParameters parameters;
+    static constexpr uint32_t kTopK[] = {0, 1, 5, 50};
+    parameters.top_k = kTopK[n % 4];
+    parameters.greedy = n % 5 == 0;
+    parameters.repetition = law::CanonicalBits(1.25f);
+    parameters.inverse_repetition = law::CanonicalBits(0.8f);
+    parameters.processed_logprob = true;
+    parameters.processed_top = n % 7 == 0 ? 20 : 0;
+    RowRequest request;
+    request.logits = bits.data();
+    request.live_vocabulary = uint32_t(bits.size());
+    request.parameters = &parameters;
+    request.noise = {.seed = n, .position = 5, .stream = 0};
+    request.patches = patches;
+    request.allowed_bits = allowed.data();
+    ExpectEqual(request, "row " + std::to_string(n));
+    if (HasFatalFailure()) return;
+  }
+}
+
 // A regular sample of the groups finds tokens that are likelier, or less likely, than the others: what it suggests lies
 // on the wrong side, or even among the row's leading tokens.
 TEST(CpuKernel, EqualsReferenceWhereASampleMisleads) {
