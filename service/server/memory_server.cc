@@ -269,7 +269,8 @@ void MemoryServer::OpenRing(Client* client) {
                                     .name_space = client->identity,
                                     .still_authorized =
                                         [this, evidence = client->evidence, identity = client->identity,
-                                         version = authorization_.version()]() mutable {
+                                         version = std::optional<uint64_t>()]() mutable {
+                                          // The list may have been replaced since the connection was let in.
                                           const uint64_t now = authorization_.version();
                                           if (std::exchange(version, now) == now) return true;
                                           const auto authorized = authorization_.Authorize(evidence, kSample);
