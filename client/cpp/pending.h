@@ -25,7 +25,7 @@ struct PendingRow {
   State state = State::kWaiting;
   absl::Time not_before = absl::InfinitePast();
   uint32_t attempts = 0;  // refusals that asked for patience
-  uint32_t replays = 0;     // of its history, on this stream:
+  uint32_t replays = 0;   // of its history, on this stream:
   uint64_t replays_on = 0;
   v1::RowResult partial;  // of an answer that comes in parts
   RowOutcome outcome;
