@@ -1,67 +1,16 @@
 // The rules of the queue: who goes next, what fits, what is refused, and that no device idles.
-#include "service/batch/batcher.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "tests/service/pending_step.h"
-#include "tests/support/counting_observer.h"
-#include "tests/support/fake_clock.h"
-#include "tests/support/fake_device.h"
+#include "tests/service/batcher_fixture.h"
 
 namespace sortition::service {
 namespace {
 
 using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
-
-class BatcherTest : public ::testing::Test {
- protected:
-  // A test that fails half-way leaves batches held, and the batcher would wait for them.
-  ~BatcherTest() override {
-    for (const auto& device : devices_) device->FinishAll();
-  }
-
-  FakeDevice& AddDevice(FakeDevice::Options options) {
-    options.sample = PositionAsToken;
-    devices_.push_back(std::make_unique<FakeDevice>(std::move(options)));
-    return *devices_.back();
-  }
-  Batcher& batcher() {
-    if (!batcher_) {
-      std::vector<devices::Device*> devices;
-      for (const auto& device : devices_) devices.push_back(device.get());
-      // No device waits for another.
-      BatcherOptions options;
-      options.policy.kind = RoutePolicy::Kind::kRoundRobin;
-      batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, options);
-    }
-    return *batcher_;
-  }
-  std::shared_ptr<RecordingStep> Step(int32_t priority = 0) {
-    auto step = std::make_shared<RecordingStep>();
-    step->priority = priority;
-    step->arrived = clock_.Now();
-    return step;
-  }
-  // Submits rows, which must fit.
-  std::shared_ptr<RecordingStep> Submit(uint32_t first, uint32_t count, int32_t priority = 0) {
-    auto step = Step(priority);
-    Submit(step, first, count);
-    return step;
-  }
-  void Submit(const std::shared_ptr<RecordingStep>& step, uint32_t first, uint32_t count) {
-    EXPECT_FALSE(batcher().Submit(step, RowsAt(first, count)).has_value());
-  }
-
-  Limits limits_;
-  testing::FakeClock clock_;
-  testing::CountingObserver observer_;
-  std::vector<std::unique_ptr<FakeDevice>> devices_;
-  std::unique_ptr<Batcher> batcher_;
-};
 
 TEST_F(BatcherTest, AnIdleDeviceStartsAtOnce) {
   FakeDevice& device = AddDevice({.max_batch_rows = 8});
@@ -105,54 +54,6 @@ TEST_F(BatcherTest, ABatchHasAtMostTheDevicesRows) {
   EXPECT_EQ(step->delivered(), 4u);
   device.FinishAll();
   for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(step->Token(i), i);
-}
-
-// A step each of whose rows is followed by another one, until there have been `length` of them.
-class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
- public:
-  FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
-  void Deliver(std::vector<RowOutcome> outcomes) override {
-    std::vector<QueuedRow> rows;
-    for (const RowOutcome& outcome : outcomes) {
-      if (outcome.index + 1 == length_) continue;
-      rows.push_back(RowsAt(outcome.index + 1, 1)[0]);
-      rows.back().index = outcome.index + 1;
-    }
-    if (!rows.empty()) batcher_.Continue(shared_from_this(), std::move(rows));
-    RecordingStep::Deliver(std::move(outcomes));
-  }
-
- private:
-  Batcher& batcher_;
-  const uint32_t length_;
-};
-
-TEST_F(BatcherTest, RowsThatFollowOthersAreTakenWhateverWaits) {
-  limits_.max_queued_rows = 2;
-  FakeDevice& device = AddDevice({.max_batch_rows = 1});
-  const auto step = std::make_shared<FollowedStep>(&batcher(), 4);
-  ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 1)).has_value());
-  const auto other = Submit(10, 2);
-  ASSERT_TRUE(batcher().Submit(Step(), RowsAt(20, 1)).has_value()) << "the queue is full";
-  for (const uint32_t position : {0u, 10u, 11u, 1u, 2u, 3u}) {
-    ASSERT_EQ(device.held(), 1u);
-    EXPECT_EQ(device.Positions(0), Positions{position});
-    device.Finish();
-  }
-  EXPECT_EQ(device.held(), 0u);
-  for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(step->Token(i), i);
-  EXPECT_EQ(other->delivered(), 2u);
-}
-
-// The batcher does not end between two of them.
-TEST_F(BatcherTest, ItsEndWaitsForRowsThatFollow) {
-  FakeDevice& device = AddDevice({.max_batch_rows = 1});
-  const auto step = std::make_shared<FollowedStep>(&batcher(), 50);
-  ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 1)).has_value());
-  std::thread finishing([&] { device.FinishAll(); });
-  batcher_.reset();
-  EXPECT_EQ(step->delivered(), 50u);
-  finishing.join();
 }
 
 TEST_F(BatcherTest, ABatchTakesNoLongerThanOthersMayHaveToWait) {
