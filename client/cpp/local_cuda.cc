@@ -7,9 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "devices/cuda/api.h"
-#include "devices/cuda/hardware.h"
 #include "kernels/check.h"
-#include "kernels/cuda/image.h"
 
 namespace sortition::client {
 namespace {
@@ -32,17 +30,9 @@ bool IsOn(const Context& context, const void* pointer) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalCuda>> LocalCuda::Create(int device) {
-  const auto api = devices::cuda::Api::Load();
-  if (!api.ok()) return api.status();
-  const auto hardware = devices::cuda::FindHardware(*api);
-  if (!hardware.ok()) return hardware.status();
-  for (const devices::cuda::Hardware& one : *hardware) {
-    if (static_cast<int>(one.index) != device) continue;
-    auto context = Context::Create(*api, one, kernels::cuda::CompiledImages());
-    if (!context.ok()) return context.status();
-    return CreateOn(*std::move(context));
-  }
-  return absl::NotFoundError(absl::StrCat("no CUDA device ", device, " of compute capability 8.0 or later"));
+  auto context = Context::OfDevice(device);
+  if (!context.ok()) return context.status();
+  return CreateOn(*std::move(context));
 }
 
 absl::StatusOr<std::unique_ptr<LocalCuda>> LocalCuda::CreateOn(std::shared_ptr<Context> context) {

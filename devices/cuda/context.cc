@@ -19,6 +19,17 @@ absl::StatusOr<std::shared_ptr<Context>> Context::Create(const Api& api, const H
   return context;
 }
 
+absl::StatusOr<std::shared_ptr<Context>> Context::OfDevice(int device) {
+  const auto api = Api::Load();
+  if (!api.ok()) return api.status();
+  const auto hardware = FindHardware(*api);
+  if (!hardware.ok()) return hardware.status();
+  for (const Hardware& one : *hardware) {
+    if (static_cast<int>(one.index) == device) return Create(*api, one, kernels::cuda::CompiledImages());
+  }
+  return absl::NotFoundError(absl::StrCat("no CUDA device ", device, " of compute capability 8.0 or later"));
+}
+
 Context::~Context() {
   for (const ModuleHandle module : {sample_module_, chain_module_}) {
     if (module == nullptr) continue;

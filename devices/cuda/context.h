@@ -24,6 +24,9 @@ class Context {
   // where this build has no kernels, or the driver cannot run them.
   static absl::StatusOr<std::shared_ptr<Context>> Create(const Api& api, const Hardware& hardware,
                                                          const kernels::cuda::Images& images);
+  // On this machine's device of that number in the driver's order, with this build's kernels. NOT_FOUND: no driver, no
+  // such device.
+  static absl::StatusOr<std::shared_ptr<Context>> OfDevice(int device);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
