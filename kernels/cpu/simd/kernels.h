@@ -46,6 +46,16 @@ struct Levels {
   int64_t sum = 0;
   uint64_t squares = 0;
 };
+
+// About what Levels hold, of logits as floats that are not below some lowest one. In exact arithmetic the sum would
+// differ by no more than kSpreadError times the sum of their sizes, and the squares by that share.
+struct Spread {
+  uint32_t count = 0;
+  double sum = 0;
+  double squares = 0;
+};
+inline constexpr double kSpreadError = 0x1p-18;
+
 // Probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
 inline constexpr uint32_t kDraftStep = 64;
 
