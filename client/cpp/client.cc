@@ -67,15 +67,8 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options) {
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     if (batch.rows[i].sequence == nullptr)
       return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].sequence is null"));
-    if (batch.rows[i].logits == nullptr)
-      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].logits is null"));
-    if (batch.rows[i].drafts != nullptr && !batch.rows[i].scored.empty())
-      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "] has both drafts and scored tokens"));
-    const Drafts* drafts = batch.rows[i].drafts;
-    if (drafts != nullptr && !drafts->parents.empty() &&
-        (drafts->probabilities != nullptr || !drafts->sparse_probabilities.empty())) {
-      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].drafts: a tree takes all drafts as certain"));
-    }
+    if (const absl::Status status = CheckRow(batch.rows[i]); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].", status.message()));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/message.h"
+#include "client/cpp/row_message.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
@@ -30,21 +31,6 @@ RowError PromptNeeded() {
 
 RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
-}
-
-// Of an answer that is whole.
-RowOutcome OutcomeOf(v1::RowResult result) {
-  switch (result.outcome_case()) {
-    case v1::RowResult::kVerify:
-      result.mutable_verify()->clear_continues();
-      return std::move(*result.mutable_verify());
-    case v1::RowResult::kScore:
-      result.mutable_score()->clear_continues();
-      return std::move(*result.mutable_score());
-    default:
-      result.mutable_draw()->clear_continues();
-      return std::move(*result.mutable_draw());
-  }
 }
 
 }  // namespace
