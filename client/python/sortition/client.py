@@ -10,11 +10,19 @@ import numpy
 
 from sortition import _native
 from sortition.describe import describe, token_list
+from sortition.drafts import Drafts, scored_lists
 from sortition.errors import Error
 from sortition.masks import packed_masks
 from sortition.v1.parameters_pb2 import SamplingParameters
 
-Outcome = Union[_native.Draw, Error]
+Outcome = Union[_native.Draw, _native.Verify, _native.Score, Error]
+
+
+def raised(outcome: Outcome) -> Any:
+    """The outcome of one row; its Error is raised."""
+    if isinstance(outcome, Error):
+        raise outcome
+    return outcome
 
 
 class Client:
@@ -67,25 +75,40 @@ class Client:
                            parameters=parameters, **sampling)
         return self._native.fork(parent, message, position)
 
-    def step(self, sequences: Sequence[_native.Sequence], logits: Any, *, allowed: Optional[Sequence[Any]] = None,
-             draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
-             priority: int = 0, traceparent: str = "") -> List[Outcome]:
+    def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
+             drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
+             allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
+             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "") -> List[Outcome]:
         """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
         booleans, or packed words. `dtype` names what tensors of bare uint16 words hold.
+
+        `drafts` and `scored` have something for each sequence, or None. Drafts are verified: a Verify. Tokens in
+        `scored`, which follow one another, get their log probabilities, and the sequence stays where it was: a Score.
+        Such a sequence takes several rows: those of the matrix that come next, or a matrix in the place of its vector;
+        with drafts its mask is a matrix, too.
         """
-        return self._native.step(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype, timeout,
-                                 priority, traceparent)
+        return self._native.step(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
+                                 list(draw_salts), dtype, timeout, priority, traceparent)
 
     def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
              dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
         """One row of one sequence; raises its Error."""
-        outcome = self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                            draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0]
-        if isinstance(outcome, Error):
-            raise outcome
-        return outcome
+        return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0])
+
+    def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
+               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Verify:
+        """The drafts of one sequence, whose logits are a matrix; raises its Error."""
+        return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0])
+
+    def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
+              dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Score:
+        """The tokens that follow one sequence, whose logits are a matrix; raises its Error."""
+        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
+                                dtype=dtype, timeout=timeout)[0])
 
     def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
         """A matrix for logits that need no copy: in memory shared with the server, where the stream in use does that.
