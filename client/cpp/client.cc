@@ -45,6 +45,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return refuse("keepalive", "10 s to 24 h");
   }
   if (options.default_timeout <= absl::ZeroDuration()) return refuse("default_timeout", "above 0");
+  if (options.fallback_stay < absl::ZeroDuration()) return refuse("fallback_stay", "at least 0");
   if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
   if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");
   if (options.shared_memory_bytes == 0) return refuse("shared_memory_bytes", "at least 1");

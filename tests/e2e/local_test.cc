@@ -1,11 +1,16 @@
 // A local sequence answers what a server answers, byte for byte: draws, drafts of every kind, scores, and refusals.
+#include <signal.h>
+
 #include <cmath>
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/cpp/local_sequence.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
@@ -56,7 +61,13 @@ struct Task {
 
 class LocalTest : public ::testing::Test {
  protected:
-  LocalTest() : server_(StartServer()), client_(Connect(QuickOptions({server_->address()}))) {}
+  LocalTest() : server_(StartServer()), client_(Connect(Options())) {}
+
+  client::ClientOptions Options() const {
+    client::ClientOptions options = QuickOptions({server_->address()});
+    options.fallback = client::Fallback::kInProcess;
+    return options;
+  }
 
   void Open(const char* kind, uint64_t seed) {
     client::SequenceOptions options;
@@ -209,12 +220,32 @@ class LocalTest : public ::testing::Test {
     ASSERT_EQ(edit(*remote_, kind), edit(*local_, kind));
   }
 
-  const std::unique_ptr<demo::ServerProcess> server_;
+  // A random step of each text.
+  void StepAll(const std::string& what) {
+    for (Text& text : texts_) {
+      remote_ = std::move(text.remote);
+      local_ = std::move(text.local);
+      greedy_ = text.greedy;
+      ExpectSame(RandomTask()->row, absl::StrCat(remote_->request_id(), ", ", what));
+      text.remote = std::move(remote_);
+      text.local = std::move(local_);
+    }
+  }
+
+  std::unique_ptr<demo::ServerProcess> server_;
   const std::unique_ptr<client::Client> client_;
   std::mt19937_64 random_{810};
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<LocalSequence> local_;
   bool greedy_ = false;
+
+  struct Text {
+    std::unique_ptr<client::Sequence> remote;
+    std::unique_ptr<LocalSequence> local;
+    bool greedy = false;
+    bool keeps_sampler_state = false;
+  };
+  std::vector<Text> texts_;
 };
 
 TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
@@ -238,6 +269,31 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
   EXPECT_GT(accepted, 0u);
   EXPECT_GT(refused, 0u);
   EXPECT_GT(scored, 0u);
+}
+
+// From the server into this process and back, in the middle of texts, samplers' states included: those that were left
+// here keep the client here.
+TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
+  for (const char* const kind : kKinds) {
+    ASSERT_NO_FATAL_FAILURE(Open(kind, random_()));
+    const bool keeps = absl::StartsWith(kind, "mirostat") || absl::StartsWith(kind, "adaptive_p");
+    texts_.push_back({std::move(remote_), std::move(local_), greedy_, keeps});
+  }
+  const int port = server_->port();
+  for (size_t step = 0; step < Scaled(8) + 1; ++step) StepAll(absl::StrCat("served, step ", step));
+  EXPECT_FALSE(client_->in_process());
+  server_->process().Signal(SIGKILL);
+  ASSERT_TRUE(server_->process().Wait(absl::Seconds(60)).ok());
+  for (size_t step = 0; step < Scaled(8) + 1; ++step) StepAll(absl::StrCat("in process, step ", step));
+  EXPECT_TRUE(client_->in_process());
+  server_ = StartServer({}, port);
+  for (size_t step = 0; step < Scaled(4) + 1; ++step) StepAll(absl::StrCat("still in process, step ", step));
+  EXPECT_TRUE(client_->in_process());
+  std::erase_if(texts_, [](const Text& text) { return text.keeps_sampler_state; });
+  const absl::Time patience = absl::Now() + absl::Seconds(60);
+  while (client_->in_process() && absl::Now() < patience && !HasFailure()) StepAll("on the way back");
+  StepAll("back");
+  EXPECT_FALSE(client_->in_process());
 }
 
 TEST_F(LocalTest, RefusesWhatTheServerRefuses) {

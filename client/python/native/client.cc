@@ -105,8 +105,9 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
 
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
-                double backoff_initial, double backoff_max, uint32_t in_process_threads, uint64_t message_bytes,
-                uint32_t message_rows, const std::string& transport, uint64_t shared_memory_bytes, std::string token) {
+                double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
+                uint64_t message_bytes, uint32_t message_rows, const std::string& transport,
+                uint64_t shared_memory_bytes, std::string token) {
   client::ClientOptions options;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
@@ -129,6 +130,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   options.default_timeout = absl::Seconds(default_timeout);
   options.backoff = {absl::Seconds(backoff_initial), absl::Seconds(backoff_max)};
   options.in_process_threads = in_process_threads;
+  options.fallback_stay = absl::Seconds(fallback_stay);
   options.message_bytes = message_bytes;
   options.message_rows = message_rows;
   options.transport = ParseTransport(transport);
@@ -307,8 +309,8 @@ void BindClient(nb::module_& module) {
       .def(nb::new_(&Connect), nb::arg("targets"), nb::kw_only(), nb::arg("fallback"), nb::arg("worker_session"),
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
-           nb::arg("in_process_threads"), nb::arg("message_bytes"), nb::arg("message_rows"), nb::arg("transport"),
-           nb::arg("shared_memory_bytes"), nb::arg("token"))
+           nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
+           nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("token"))
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())

@@ -30,7 +30,8 @@ class Client:
 
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
     of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
-    in this process, with the same tokens, while no target can be reached. `transport` is "auto" (shared memory where
+    in this process, with the same tokens, while no target can be reached, and at most `fallback_stay` longer while a
+    sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (shared memory where
     the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". `token` is shown
     to the server as a bearer token. Times are in seconds. Blocks until a target, or the fallback, is ready.
     """
@@ -38,15 +39,15 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
                  name: str = "sortition-python", tls: Optional[Mapping[str, str]] = None, connect_timeout: float = 5,
                  keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
-                 backoff_max: float = 5, in_process_threads: int = 0, message_bytes: int = 2 << 20,
-                 message_rows: int = 256, transport: str = "auto", shared_memory_bytes: int = 64 << 20,
-                 token: str = ""):
+                 backoff_max: float = 5, in_process_threads: int = 0, fallback_stay: float = 300,
+                 message_bytes: int = 2 << 20, message_rows: int = 256, transport: str = "auto",
+                 shared_memory_bytes: int = 64 << 20, token: str = ""):
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
             name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
             default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
-            in_process_threads=in_process_threads, message_bytes=message_bytes, message_rows=message_rows,
-            transport=transport, shared_memory_bytes=shared_memory_bytes, token=token)
+            in_process_threads=in_process_threads, fallback_stay=fallback_stay, message_bytes=message_bytes,
+            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes, token=token)
         # Threads of the client must be gone before the interpreter is.
         self._finalizer = weakref.finalize(self, self._native.close)
         self._numbers = iter(range(1, 1 << 62))
