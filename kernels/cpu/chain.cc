@@ -261,7 +261,7 @@ void Chain::KeepTypical(uint32_t p) {
       leading = list_;
     } else {
       uint32_t* const folded = scratch_->folded.Reserve(row_.groups);
-      const uint32_t from = kernels_.LowerBoundOfNth(row_.maxima, row_.groups, number, last_.key(), folded);
+      const uint32_t from = kernels_.LowerBoundOfNth(row_.reached, row_.groups, number, last_.key(), folded);
       leading = CollectBetween(kernels_, row_, from, kNoCeiling, scratch_, &scratch_->leading);
       leading = leading.first(kernels_.MoveNotAfter(leading.data(), uint32_t(leading.size()), last_));
       if (from > last_.key()) edge = DistanceOfKey(from, scale_);

@@ -24,8 +24,11 @@ struct Reading {
 struct Patched {
   Candidate* live;
   uint32_t live_count;
-  uint32_t* groups;
-  uint32_t group_count;
+  // Groups whose largest key was patched, or is below the one that a patch leaves, with that one. A group may come
+  // again.
+  uint32_t* moved_groups;
+  uint32_t* moved_keys;
+  uint32_t moved_count;
 };
 
 // Of kept tokens, as the law's moments.inc and sigma.inc have them.
