@@ -69,11 +69,12 @@ class LocalTest : public ::testing::Test {
     return options;
   }
 
-  void Open(const char* kind, uint64_t seed) {
+  void Open(const char* kind, uint64_t seed, uint32_t vocabulary = kVocabulary) {
+    vocabulary_ = vocabulary;
     client::SequenceOptions options;
     options.request_id = absl::StrCat(kind, " ", seed).substr(0, 120);
-    options.vocabulary_size = kVocabulary;
-    options.live_vocabulary_size = kLive;
+    options.vocabulary_size = vocabulary;
+    options.live_vocabulary_size = vocabulary - (kVocabulary - kLive);
     options.seed = seed;
     options.choice_index = 2;
     options.prompt = {5, 6, 7, 5, 6};
@@ -173,7 +174,7 @@ class LocalTest : public ::testing::Test {
 
   RowOutcome Remote(Row row, v1::DType draft_dtype = v1::DTYPE_F32) {
     row.sequence = remote_.get();
-    client::Batch batch{v1::DTYPE_F32, kVocabulary, {row}};
+    client::Batch batch{v1::DTYPE_F32, vocabulary_, {row}};
     batch.draft_dtype = draft_dtype;
     auto outcomes = client_->Step(batch);
     if (outcomes.ok()) return std::move(outcomes->front());
@@ -235,6 +236,7 @@ class LocalTest : public ::testing::Test {
   std::unique_ptr<demo::ServerProcess> server_;
   const std::unique_ptr<client::Client> client_;
   std::mt19937_64 random_{810};
+  uint32_t vocabulary_ = kVocabulary;  // of the sequences that are open
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<LocalSequence> local_;
   bool greedy_ = false;
@@ -269,6 +271,28 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
   EXPECT_GT(accepted, 0u);
   EXPECT_GT(refused, 0u);
   EXPECT_GT(scored, 0u);
+}
+
+// More kept tokens and probabilities than one message of the service holds.
+TEST_F(LocalTest, AnswersThatComeInPiecesAreWhole) {
+  constexpr uint32_t kWide = 70'000;
+  ASSERT_NO_FATAL_FAILURE(Open("temperature: 50 kept_set { tokens: true } frequency_penalty: 0.1", 3, kWide));
+  std::vector<float> logits(3 * kWide);
+  for (float& logit : logits) logit = static_cast<float>(Below(64)) / 16;
+  const std::vector<uint32_t> tokens = {7, 8};
+  Row row{nullptr, logits.data()};
+  const RowOutcome draw = ExpectSame(row, "a draw");
+  EXPECT_GT(std::get<v1::DrawResult>(draw).kept_tokens_size(), 1 << 16);
+  row.scored = tokens;
+  const RowOutcome score = ExpectSame(row, "scores");
+  EXPECT_GT(std::get<v1::ScoreResult>(score).kept_tokens_size(), 2);
+  row.scored = {};
+  Drafts drafts;
+  drafts.tokens = tokens;
+  drafts.return_probabilities = true;
+  row.drafts = &drafts;
+  const RowOutcome verify = ExpectSame(row, "drafts");
+  EXPECT_GT(std::get<v1::VerifyResult>(verify).probabilities_size(), 1);
 }
 
 // From the server into this process and back, in the middle of texts, samplers' states included: those that were left
