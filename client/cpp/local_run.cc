@@ -68,7 +68,8 @@ std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(
   message.set_position(place.position);
   if (place.state != nullptr) message.set_history_hash(place.state->history_hash());
   TensorRows tensors;
-  DescribeTask(row, &tensors, &message);
+  DescribeTask(row, &message);
+  NameTensors(row, &tensors, &message);
   static const service::Limits limits;
   auto parsed = service::ParseStepRow(message, static_cast<int>(options.row),
                                       ShapeOf(*spec, dtype, row, tensors, options), *spec, limits);

@@ -139,7 +139,8 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
       pending.record->history.DescribeStep(&row);
       if (!pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
-    DescribeTask(pending.row, &taken, &row);
+    DescribeTask(pending.row, &row);
+    NameTensors(pending.row, &taken, &row);
     AddRun(pending.row.logits, pending.row.positions() * batch.row_bytes, &logits);
     if (pending.row.masks() > 0) AddRun(pending.row.allowed_bits, pending.row.masks() * mask_bytes, &masks);
     const Drafts* const proposed = pending.row.drafts;

@@ -13,16 +13,13 @@ void DescribeTree(const Drafts& drafts, v1::VerifyTree* tree) {
   tree->set_return_probabilities(drafts.return_probabilities);
 }
 
-void DescribeChain(const Drafts& drafts, TensorRows* taken, v1::VerifyChain* chain) {
+void DescribeChain(const Drafts& drafts, v1::VerifyChain* chain) {
   chain->mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
   chain->set_mode(drafts.mode);
   chain->set_return_probabilities(drafts.return_probabilities);
   for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
     *chain->add_sparse_probabilities() = sparse;
   }
-  if (drafts.probabilities == nullptr) return;
-  chain->set_draft_row(taken->drafts);
-  taken->drafts += static_cast<uint32_t>(drafts.tokens.size());
 }
 
 // The next position's mask.
@@ -34,16 +31,22 @@ v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
 
 }  // namespace
 
-void DescribeTask(const Row& row, TensorRows* taken, v1::StepRow* message) {
+void DescribeTask(const Row& row, v1::StepRow* message) {
   if (row.draw_salt != 0) message->set_draw_salt(row.draw_salt);
   if (!row.scored.empty()) {
     message->mutable_score()->mutable_tokens()->Assign(row.scored.begin(), row.scored.end());
   } else if (row.drafts != nullptr && !row.drafts->parents.empty()) {
     DescribeTree(*row.drafts, message->mutable_verify_tree());
   } else if (row.drafts != nullptr) {
-    DescribeChain(*row.drafts, taken, message->mutable_verify_chain());
+    DescribeChain(*row.drafts, message->mutable_verify_chain());
   }
+}
+
+void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
   for (size_t i = 0; i < row.masks(); ++i) AddMask(row, message)->set_mask_row(taken->masks++);
+  if (row.drafts == nullptr || row.drafts->probabilities == nullptr) return;
+  message->mutable_verify_chain()->set_draft_row(taken->drafts);
+  taken->drafts += static_cast<uint32_t>(row.drafts->tokens.size());
 }
 
 RowOutcome OutcomeOf(v1::RowResult result) {

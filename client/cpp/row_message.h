@@ -14,9 +14,10 @@ struct TensorRows {
   uint32_t drafts = 0;
 };
 
-// Sets salt, task and masks. Masks and dense probabilities are the rows of the tensors from `*taken` on, which moves
-// behind them.
-void DescribeTask(const Row& row, TensorRows* taken, v1::StepRow* message);
+// Sets the salt, and what is asked for if it is more than a draw; masks and dense probabilities are named later.
+void DescribeTask(const Row& row, v1::StepRow* message);
+// Names them, once the task is described: the rows of the tensors from `*taken` on, which moves behind them.
+void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message);
 
 // Of an answer that is whole: its pieces have been merged.
 RowOutcome OutcomeOf(v1::RowResult result);
