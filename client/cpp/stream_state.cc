@@ -44,7 +44,13 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
   Advance(now);
 }
 
+void StreamState::Bind(SequenceRecord* record, bool bound) {
+  if (std::exchange(record->standing.bound, bound) == bound) return;
+  bound ? ++bound_sequences_ : --bound_sequences_;
+}
+
 void StreamState::Close(SequenceRecord* record) {
+  Bind(record, false);
   record->standing.closed = true;
   Link* link = links_.usable();
   if (link != nullptr && record->standing.stream == link->number && !record->standing.unanswered)
@@ -127,7 +133,8 @@ void StreamState::EndAll() {
 void StreamState::Advance(absl::Time now) {
   if (stopped_) return EndAll();
   Expire(now);
-  if (links_.Advance(now, /*idle=*/sent_steps_.empty() && sent_opens_.empty())) ForgetSent();
+  if (links_.Advance(now, /*idle=*/sent_steps_.empty() && sent_opens_.empty(), /*bound=*/bound_sequences_ > 0))
+    ForgetSent();
   if (Link* link = links_.usable()) {
     for (const std::unique_ptr<PendingOpen>& open : opens_) EnsureOpen(link, open->record, now);
     for (const std::shared_ptr<PendingBatch>& batch : batches_) SendRows(link, batch, now);

@@ -120,6 +120,7 @@ class StreamState {
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
   void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);
 
+  void Bind(SequenceRecord* record, bool bound);
   void FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome);
   void FinishOpens(const SequenceRecord* record, const absl::Status& outcome);
   void SendClose(Link* link, const SequenceRecord& record);
@@ -139,6 +140,7 @@ class StreamState {
   absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
   uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
+  uint32_t bound_sequences_ = 0;
   Finished finished_;
 };
 
