@@ -116,7 +116,24 @@ v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
                                      : message->mutable_verify_tree()->add_masks();
 }
 
+void DescribeShard(const OutgoingShard& outgoing, v1::VocabularyShard* message) {
+  message->set_index(outgoing.shard.index);
+  message->set_count(outgoing.shard.count);
+  message->set_first_token(outgoing.shard.first_token);
+  message->set_total_vocabulary_size(outgoing.shard.vocabulary_size);
+  message->set_epoch(outgoing.epoch);
+}
+
 }  // namespace
+
+void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* message) {
+  message->set_request_id(row.record->options.request_id);
+  message->set_step_id(row.step_id);
+  message->set_position(position);
+  if (row.row.draw_salt != 0) message->set_draw_salt(row.row.draw_salt);
+  DescribeTask(row.row, message);
+  if (message->has_verify_chain()) message->mutable_verify_chain()->clear_sparse_probabilities();
+}
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
                               std::shared_ptr<void> hold) {
@@ -142,13 +159,15 @@ bool IsShared(const PendingBatch& batch, const SharedMemory* memory) {
 }
 
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
-                           absl::Duration timeout, std::shared_ptr<void> hold, SharedMemory* memory,
-                           std::vector<std::shared_ptr<void>>* leases) {
+                           absl::Duration timeout, std::shared_ptr<void> hold, const OutgoingShard* shard,
+                           SharedMemory* memory, std::vector<std::shared_ptr<void>>* leases) {
   v1::StreamRequest header;
   v1::Step& step = *header.mutable_step();
   step.set_batch_id(batch_id);
   step.mutable_logits()->set_dtype(batch.dtype);
-  step.mutable_logits()->set_vocabulary_size(batch.vocabulary_size);
+  step.mutable_logits()->set_vocabulary_size(static_cast<uint32_t>(batch.row_bytes / ElementBytes(batch.dtype)));
+  if (shard != nullptr) DescribeShard(*shard, step.mutable_logits()->mutable_shard());
+  const bool leads = shard == nullptr || shard->shard.index == 0;
   if (timeout < absl::InfiniteDuration()) SetDuration(timeout, step.mutable_timeout());
   if (batch.priority != 0) step.set_priority(batch.priority);
   if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
@@ -169,11 +188,12 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
-      if (!pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
+      if (leads && !pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
     const size_t positions = pending.row.positions();
     AddRun(pending.row.logits, positions * batch.row_bytes, &logits);
     DescribeTask(pending.row, &row);
+    if (!leads) continue;
     if (pending.row.allowed_bits != nullptr) {
       const size_t count = pending.row.scored.empty() ? positions : 1;
       for (size_t i = 0; i < count; ++i) AddMask(pending.row, &row)->set_mask_row(mask_rows++);
