@@ -52,7 +52,7 @@ Engine::Engine(Options options)
       regions_(limits_, &entropy_),
       masks_(limits_.max_mask_bytes),
       checkpoint_key_(options.checkpoint_key ? *options.checkpoint_key : CheckpointKey::Random(&entropy_)),
-      shards_(std::make_unique<ShardTable>()),
+      shards_(std::make_unique<ShardTable>(limits_, options.clock)),
       check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
                OptionsOf(options, &event_log_, check_threads_.get())) {}
@@ -60,7 +60,7 @@ Engine::Engine(Options options)
 Engine::~Engine() = default;
 
 void Engine::Sweep() {
-  shards_->Expire(clock_.Now());
+  shards_->Expire();
   sequences_.Sweep();
   batcher_.Sweep();
 }

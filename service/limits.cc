@@ -61,6 +61,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},
       {"max_message_parts", kMaxMessageParts, "", "messages and strings within one message"},
       {"max_shards", kMaxShards, "", "slices of a row"},
+      {"max_shard_answer_bytes", kMaxShardAnswerBytes, "bytes",
+       "answers of rows in slices, kept for ranks that lost theirs"},
       {"max_payloads", kMaxPayloads, "", "of one message"},
   };
 }

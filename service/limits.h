@@ -72,8 +72,9 @@ inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequ
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
 inline constexpr uint32_t kMostListedTokens =
-    kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
-inline constexpr uint32_t kMaxShards = 256;   // slices of a row
+    kMaxMessageParts / 2;                    // the highest max_listed_tokens: an entry is a part
+inline constexpr uint32_t kMaxShards = 256;  // slices of a row
+inline constexpr uint64_t kMaxShardAnswerBytes = uint64_t{256} << 20;  // kept for ranks that lost theirs
 inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
 
 struct LimitDescription {

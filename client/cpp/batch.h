@@ -64,7 +64,9 @@ absl::Status CheckRow(const Row& row);
 
 struct Batch {
   v1::DType dtype = v1::DTYPE_F32;
-  uint32_t vocabulary_size = 0;  // elements of a row; that of every sequence in the batch
+  // Elements of a row: the vocabulary of every sequence in the batch, or of this rank's slice (ClientOptions::shard).
+  // Masks and draft probabilities have the whole vocabulary, and are looked at on rank 0 alone.
+  uint32_t vocabulary_size = 0;
   std::vector<Row> rows;
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
 

@@ -20,10 +20,30 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
+absl::Status WrongOption(absl::string_view field, absl::string_view limit) {
+  return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", field, " must be ", limit));
+}
+
+absl::Status CheckShard(const ClientOptions& options) {
+  const VocabularyShard& shard = *options.shard;
+  if (shard.count < 2 || shard.count > service::kMaxShards)
+    return WrongOption("shard.count", absl::StrCat("2..", service::kMaxShards));
+  if (shard.index >= shard.count) return WrongOption("shard.index", "below shard.count");
+  if (shard.vocabulary_size == 0 || shard.vocabulary_size > kernels::kMaxVocabulary)
+    return WrongOption("shard.vocabulary_size", absl::StrCat("1..", kernels::kMaxVocabulary));
+  if (shard.first_token >= shard.vocabulary_size)
+    return WrongOption("shard.first_token", "below shard.vocabulary_size");
+  if (shard.tokens == 0 || shard.tokens > shard.vocabulary_size - shard.first_token)
+    return WrongOption("shard.tokens", absl::StrCat("1..", shard.vocabulary_size - shard.first_token));
+  if (options.targets.size() != 1) return WrongOption("targets", "one with a shard: all ranks meet at one server");
+  if (options.fallback != Fallback::kNone)
+    return WrongOption("fallback", "kNone with a shard: ranks do not meet in process");
+  if (options.worker_session.empty()) return WrongOption("worker_session", "given with a shard, alike for all ranks");
+  return absl::OkStatus();
+}
+
 absl::Status CheckOptions(const ClientOptions& options) {
-  const auto refuse = [](absl::string_view field, absl::string_view limit) {
-    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", field, " must be ", limit));
-  };
+  const auto& refuse = WrongOption;
   if (options.targets.empty() && options.fallback == Fallback::kNone)
     return refuse("targets", "given, or the fallback in process");
   for (const std::string& target : options.targets) {
@@ -34,6 +54,9 @@ absl::Status CheckOptions(const ClientOptions& options) {
       return refuse("targets", "memory sockets, \"unix:path\", with TransportKind::kRing");
     if (options.transport == TransportKind::kInlineUds && !IsUnixTarget(target))
       return refuse("targets", "\"unix:path\" with TransportKind::kInlineUds");
+  }
+  if (options.shard) {
+    if (absl::Status status = CheckShard(options); !status.ok()) return status;
   }
   if (options.worker_session.size() > service::kMaxNameBytes) return refuse("worker_session", "at most 128 bytes");
   if (options.name.size() > service::kMaxNameBytes) return refuse("name", "at most 128 bytes");
@@ -54,12 +77,16 @@ absl::Status CheckOptions(const ClientOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBatch(const Batch& batch, const StepOptions& options) {
+absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const std::optional<VocabularyShard>& shard) {
   if (batch.rows.empty()) return absl::InvalidArgumentError("a batch must have rows");
   if (ElementBytes(batch.dtype) == 0)
     return absl::InvalidArgumentError("dtype must be DTYPE_F32, DTYPE_F16 or DTYPE_BF16");
   if (batch.vocabulary_size == 0 || batch.vocabulary_size > kernels::kMaxVocabulary) {
     return absl::InvalidArgumentError(absl::StrCat("vocabulary_size must be 1..", kernels::kMaxVocabulary));
+  }
+  if (shard && batch.vocabulary_size != shard->tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vocabulary_size must be ClientOptions::shard.tokens, ", shard->tokens));
   }
   if (ElementBytes(batch.draft_dtype) == 0)
     return absl::InvalidArgumentError("draft_dtype must be DTYPE_F32, DTYPE_F16 or DTYPE_BF16");
@@ -72,6 +99,12 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].", status.message()));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckSequence(const SequenceOptions& options, const std::optional<VocabularyShard>& shard) {
+  if (!shard || options.vocabulary_size == shard->vocabulary_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("vocabulary_size must be ClientOptions::shard.vocabulary_size, ", shard->vocabulary_size));
 }
 
 }  // namespace
@@ -103,6 +136,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Open(SequenceOptions options) 
   if (options.start_position && !options.prompt.empty()) {
     return absl::InvalidArgumentError("start_position and prompt exclude each other");
   }
+  if (absl::Status status = CheckSequence(options, core_->options().shard); !status.ok()) return status;
   return core_->Open(std::move(options));
 }
 
@@ -111,6 +145,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, S
   if (options.start_position || !options.prompt.empty()) {
     return absl::InvalidArgumentError("a fork has the tokens of its parent, and no prompt of its own");
   }
+  if (absl::Status status = CheckSequence(options, core_->options().shard); !status.ok()) return status;
   return core_->Fork(parent, std::move(options), position);
 }
 
@@ -128,7 +163,7 @@ absl::StatusOr<std::vector<RowOutcome>> Client::Step(const Batch& batch, const S
 }
 
 absl::Status Client::StepAsync(const Batch& batch, const StepOptions& options, StepDone done) {
-  if (absl::Status status = CheckBatch(batch, options); !status.ok()) return status;
+  if (absl::Status status = CheckBatch(batch, options, core_->options().shard); !status.ok()) return status;
   return core_->Submit(batch, options, std::move(done));
 }
 

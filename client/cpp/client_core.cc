@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr
 absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done) {
   auto pending = std::make_shared<PendingBatch>();
   pending->dtype = batch.dtype;
-  pending->vocabulary_size = batch.vocabulary_size;
+  pending->vocabulary_size = options_.shard ? options_.shard->vocabulary_size : batch.vocabulary_size;
   pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
   pending->draft_dtype = batch.draft_dtype;
   pending->deadline = absl::Now() + options.timeout.value_or(options_.default_timeout);

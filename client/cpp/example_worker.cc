@@ -1,8 +1,9 @@
 // A worker in its smallest form: steps two sequences ten times and prints their tokens (docs/client.md walks through
-// it).
+// it). With "--rank INDEX/COUNT SESSION TARGET" it is one of several tensor-parallel ranks, and prints the same.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "client/cpp/client.h"
@@ -28,8 +29,18 @@ int Fail(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   client::ClientOptions options;
-  options.targets.assign(argv + 1, argv + argc);    // tried in turn
-  options.fallback = client::Fallback::kInProcess;  // if none can be reached: the same tokens, sampled here
+  client::VocabularyShard shard{0, 1, 0, kVocabulary, kVocabulary};  // the whole row
+  if (argc == 5 && std::string_view(argv[1]) == "--rank") {
+    if (std::sscanf(argv[2], "%u/%u", &shard.index, &shard.count) != 2 || shard.count == 0) return 2;
+    shard.first_token = kVocabulary / shard.count * shard.index;
+    shard.tokens = kVocabulary / shard.count;
+    options.shard = shard;
+    options.worker_session = argv[3];
+    options.targets = {argv[4]};  // where all ranks meet
+  } else {
+    options.targets.assign(argv + 1, argv + argc);    // tried in turn
+    options.fallback = client::Fallback::kInProcess;  // if none can be reached: the same tokens, sampled here
+  }
   auto connected = client::Client::Connect(options);
   if (!connected.ok()) return Fail(connected.status());
   client::Client& sampler = **connected;
@@ -51,10 +62,10 @@ int main(int argc, char** argv) {
 
   std::vector<std::vector<float>> rows(sequences.size(), std::vector<float>(kVocabulary));
   for (int step = 0; step < 10; ++step) {
-    client::Batch batch{v1::DTYPE_F32, kVocabulary, {}};
+    client::Batch batch{v1::DTYPE_F32, shard.tokens, {}};
     for (size_t i = 0; i < sequences.size(); ++i) {
       ComputeLogits(sequences[i]->position(), &rows[i]);
-      batch.rows.push_back({sequences[i].get(), rows[i].data()});
+      batch.rows.push_back({sequences[i].get(), rows[i].data() + shard.first_token});
     }
     const auto outcomes = sampler.Step(batch);
     if (!outcomes.ok()) return Fail(outcomes.status());

@@ -74,6 +74,7 @@ absl::Status History::Truncate(uint32_t position) {
   }
   if (position == position_) return absl::OkStatus();
   ++version_;
+  ++turns_;
   position_ = position;
   if (!keeps_tokens_) return absl::OkStatus();
   tokens_.resize(position);

@@ -39,6 +39,11 @@ class History {
   const std::vector<uint32_t>& tokens() const { return tokens_; }  // empty after KeepNothing
   bool keeps_tokens() const { return keeps_tokens_; }
 
+  // How often the text was cut, or a step left it as it was; with the position it names a step, the same on every rank.
+  uint32_t turns() const { return turns_; }
+  void SetTurns(uint32_t turns) { turns_ = turns; }
+  uint64_t step_id() const { return uint64_t{turns_} << 32 | (position_ + 1); }
+
   // How many of the tokens the service has too.
   uint32_t shared() const { return shared_; }
 
@@ -64,6 +69,7 @@ class History {
   uint32_t prompt_length_;
   bool keeps_tokens_ = true;
   uint64_t version_ = 0;
+  uint32_t turns_ = 0;
 
   std::optional<uint64_t> digest_;
   // Once there is a digest: the chain over all tokens, and marks_[i] that over the first i * kMarkSpacing of them, so

@@ -86,7 +86,23 @@ class TensorPlacer {
   std::vector<PayloadRuns> payloads_;
 };
 
+void DescribeShard(const OutgoingShard& outgoing, v1::VocabularyShard* message) {
+  message->set_index(outgoing.shard.index);
+  message->set_count(outgoing.shard.count);
+  message->set_first_token(outgoing.shard.first_token);
+  message->set_total_vocabulary_size(outgoing.shard.vocabulary_size);
+  message->set_epoch(outgoing.epoch);
+}
+
 }  // namespace
+
+void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* message) {
+  message->set_request_id(row.record->options.request_id);
+  message->set_step_id(row.step_id);
+  message->set_position(position);
+  DescribeTask(row.row, message);
+  if (message->has_verify_chain()) message->mutable_verify_chain()->clear_sparse_probabilities();
+}
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
                               std::shared_ptr<void> hold) {
@@ -112,13 +128,15 @@ bool IsShared(const PendingBatch& batch, const SharedMemory* memory) {
 }
 
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
-                           absl::Duration timeout, std::shared_ptr<void> hold, SharedMemory* memory,
-                           std::vector<std::shared_ptr<void>>* leases) {
+                           absl::Duration timeout, std::shared_ptr<void> hold, const OutgoingShard* shard,
+                           SharedMemory* memory, std::vector<std::shared_ptr<void>>* leases) {
   v1::StreamRequest header;
   v1::Step& step = *header.mutable_step();
   step.set_batch_id(batch_id);
   step.mutable_logits()->set_dtype(batch.dtype);
-  step.mutable_logits()->set_vocabulary_size(batch.vocabulary_size);
+  step.mutable_logits()->set_vocabulary_size(static_cast<uint32_t>(batch.row_bytes / ElementBytes(batch.dtype)));
+  if (shard != nullptr) DescribeShard(*shard, step.mutable_logits()->mutable_shard());
+  const bool leads = shard == nullptr || shard->shard.index == 0;
   if (timeout < absl::InfiniteDuration()) SetDuration(timeout, step.mutable_timeout());
   if (batch.priority != 0) step.set_priority(batch.priority);
   if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
@@ -137,11 +155,12 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
-      if (!pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
+      if (leads && !pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
     DescribeTask(pending.row, &row);
-    NameTensors(pending.row, &taken, &row);
     AddRun(pending.row.logits, pending.row.positions() * batch.row_bytes, &logits);
+    if (!leads) continue;
+    NameTensors(pending.row, &taken, &row);
     if (pending.row.masks() > 0) AddRun(pending.row.allowed_bits, pending.row.masks() * mask_bytes, &masks);
     const Drafts* const proposed = pending.row.drafts;
     if (proposed != nullptr && proposed->probabilities != nullptr) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/cpp/options.h"
 #include "client/cpp/pending.h"
 #include "client/cpp/transport.h"
 #include "sortition/v1/sampling.pb.h"
@@ -24,11 +25,20 @@ OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const P
 // Whether the rows of `batch` lie in `memory` one right after the other, so that steps name them; null: they do not.
 bool IsShared(const PendingBatch& batch, const SharedMemory* memory);
 
+// What all ranks say alike of a row's step at `position`.
+void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* message);
+
+// The slice that a step's rows are.
+struct OutgoingShard {
+  VocabularyShard shard;
+  uint64_t epoch = 0;  // of the stream
+};
+
 // A Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. `timeout` as on the
 // wire. Tensors that lie in `memory`, if there is one, are named; others are copied into it if there is room, and then
-// lie there until `*leases` goes; what is left travels within the message.
+// lie there until `*leases` goes; what is left travels within the message. `shard` is null where rows are whole.
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
-                           absl::Duration timeout, std::shared_ptr<void> hold, SharedMemory* memory = nullptr,
-                           std::vector<std::shared_ptr<void>>* leases = nullptr);
+                           absl::Duration timeout, std::shared_ptr<void> hold, const OutgoingShard* shard = nullptr,
+                           SharedMemory* memory = nullptr, std::vector<std::shared_ptr<void>>* leases = nullptr);
 
 }  // namespace sortition::client

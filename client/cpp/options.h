@@ -41,6 +41,17 @@ enum class TransportKind {
   kSharedMemory,  // in memory shared with the server; one that offers none counts as a target that cannot be reached
 };
 
+// Which slice of each row's vocabulary this process has: one of several tensor-parallel ranks, each with a client of
+// its own to the same server. Slices cover the vocabulary, and do not overlap. docs/data-plane.md says what ranks have
+// to keep to.
+struct VocabularyShard {
+  uint32_t index = 0;            // of this rank; rank 0 leads: masks, priorities and traces of steps are its own
+  uint32_t count = 0;            // of ranks, 2 to 256
+  uint32_t first_token = 0;      // of this slice
+  uint32_t tokens = 0;           // in this slice: elements of a row in this rank's batches
+  uint32_t vocabulary_size = 0;  // of a whole row: that of every sequence
+};
+
 struct ClientOptions {
   // "host:port" or "unix:path", tried in turn. May be empty with Fallback::kInProcess: everything is then sampled in
   // this process.
@@ -67,6 +78,10 @@ struct ClientOptions {
   Backoff backoff;
   // Of a step or an open that names none.
   absl::Duration default_timeout = absl::Seconds(30);
+
+  // This process steps slices of rows. Then there is one target, where all ranks meet; `worker_session` is given, the
+  // same for all ranks, and request ids are used once in it; and there is no fallback.
+  std::optional<VocabularyShard> shard;
 
   Fallback fallback = Fallback::kNone;
   uint32_t in_process_threads = 0;  // of the fallback's device; 0 = as many as the machine runs at once

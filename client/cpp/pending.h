@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct PendingRow {
   uint32_t attempts = 0;  // refusals that asked for patience
   uint32_t replays = 0;   // of its history, on this stream:
   uint64_t replays_on = 0;
-  v1::RowResult partial;  // of an answer that comes in parts
+  v1::RowResult partial;            // of an answer that comes in parts
+  std::optional<RowError> missing;  // why a row in slices was refused the last time: which of them had not come
   RowOutcome outcome;
 };
 
@@ -36,8 +38,8 @@ struct PendingBatch {
   using Done = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
 
   v1::DType dtype = v1::DTYPE_F32;
-  uint32_t vocabulary_size = 0;
-  size_t row_bytes = 0;
+  uint32_t vocabulary_size = 0;  // of a whole row
+  size_t row_bytes = 0;          // of what there is of it here
   v1::DType draft_dtype = v1::DTYPE_F32;
   std::vector<PendingRow> rows;
   uint32_t unfinished = 0;  // rows that are not done

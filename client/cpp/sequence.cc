@@ -33,6 +33,11 @@ std::vector<uint32_t> Sequence::tokens() const {
   return record_->history.tokens();
 }
 
+uint32_t Sequence::turns() const {
+  absl::MutexLock lock(&record_->mutex);
+  return record_->history.turns();
+}
+
 absl::Status Sequence::CheckToken(uint32_t token) const {
   const uint32_t live = record_->options.live_vocabulary_size.value_or(record_->options.vocabulary_size);
   if (token < live) return absl::OkStatus();

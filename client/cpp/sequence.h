@@ -40,6 +40,9 @@ class Sequence {
   // These tokens; empty if the sequence is not stateful.
   std::vector<uint32_t> tokens() const;
 
+  // How often the text was cut, or scored without going on. Ranks of one text (ClientOptions::shard) have the same.
+  uint32_t turns() const;
+
   // The caller's own choices, between steps. OUT_OF_RANGE if a token is not below the live vocabulary, or if there is
   // nothing to replace or cut. A cut into the prompt, or by more than the service keeps, costs a replay.
   absl::Status ReplaceLast(uint32_t token);

@@ -29,6 +29,9 @@ struct SequenceOptions {
   // Where the first drawn token stands, for a sequence without state whose prompt the caller does not want to hand
   // over; `prompt` is then empty. Refused if an option looks at history.
   std::optional<uint32_t> start_position;
+  // With ClientOptions::shard, where a rank takes a text up in a new process: Sequence::turns() of the other ranks, if
+  // it is not 0.
+  uint32_t turns = 0;
 };
 
 struct SequenceRecord {
@@ -40,7 +43,9 @@ struct SequenceRecord {
 
   explicit SequenceRecord(SequenceOptions sequence_options)
       : options(std::move(sequence_options)),
-        history(options.start_position ? History(*options.start_position) : History(options.prompt)) {}
+        history(options.start_position ? History(*options.start_position) : History(options.prompt)) {
+    history.SetTurns(options.turns);
+  }
 
   const SequenceOptions options;
   std::optional<Origin> origin;  // set before the record is used
@@ -56,6 +61,9 @@ struct SequenceRecord {
   uint64_t next_step_id ABSL_GUARDED_BY(mutex) = 1;
   bool in_flight ABSL_GUARDED_BY(mutex) = false;  // a step has been submitted and is not over
 
+  // Of rows in slices: the last answer, for ranks that lost theirs together with the server.
+  std::unique_ptr<v1::BringAnswer> last_answer ABSL_GUARDED_BY(mutex);
+
   // Where the sequence stands with the service. Used by StreamState alone, under its owner's lock.
   struct Standing {
     bool known = false;       // the service has accepted it once: its seed is fixed
@@ -64,9 +72,10 @@ struct SequenceRecord {
     uint64_t epoch = 0;       // of the last open
     bool unanswered = false;  // that open has no answer yet
     bool needs_history = false;
-    bool bound = false;     // its samplers' state was left in this process
-    bool closed = false;    // nobody wants it any more
-    uint32_t attempts = 0;  // opens refused in a row
+    bool bound = false;      // its samplers' state was left in this process
+    uint64_t answer_on = 0;  // the stream whose server has the last answer
+    bool closed = false;     // nobody wants it any more
+    uint32_t attempts = 0;   // opens refused in a row
     absl::Time not_before = absl::InfinitePast();
   } standing;
 };

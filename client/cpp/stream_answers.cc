@@ -42,6 +42,7 @@ RowError ServerMistake(std::string message) {
 
 // True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
 bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now) {
+  if (follows()) return true;
   SequenceRecord::Standing& standing = record->standing;
   const bool here = standing.stream == link->number;
   if (here && standing.unanswered) return false;
@@ -168,6 +169,7 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
       SendStep(link, batch, std::exchange(ready, {}), now);
       tensor_rows = 0;
     }
+    if (options_.shard) BringAnswer(link, row.record.get());
     ready.push_back(i);
     tensor_rows += more;
   }
@@ -190,10 +192,17 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   std::weak_ptr<void> watch = hold;
   const std::shared_ptr<SharedMemory> memory = link->transport->memory();
   std::vector<std::shared_ptr<void>> leases;
+  std::optional<OutgoingShard> shard;
+  absl::Duration timeout = batch->deadline - now;
+  if (options_.shard) {
+    shard = OutgoingShard{*options_.shard, first_epoch_ + link->number};
+    timeout = timeout * 7 / 8;  // so that the service can say in time which slices are missing
+  }
   OutgoingMessage message =
-      EncodeStep(batch_id, *batch, rows, batch->deadline - now, std::move(hold), memory.get(), &leases);
+      EncodeStep(batch_id, *batch, rows, timeout, std::move(hold), shard ? &*shard : nullptr, memory.get(), &leases);
   links_.Send(link, std::move(message));
-  sent_steps_[batch_id] = SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases)};
+  sent_steps_[batch_id] =
+      SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases), memory != nullptr};
 }
 
 void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
@@ -340,7 +349,8 @@ void StreamState::OnStepRefused(uint64_t batch_id, const RowError& error, absl::
 void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now) {
   SequenceRecord::Standing& standing = row->record->standing;
   absl::Time not_before = now;
-  switch (RemedyFor(error.reason)) {
+  if (error.reason == v1::DEADLINE_PASSED) row->missing = error;
+  switch (RemedyOf(error)) {
     case Remedy::kSurface:
       return FinishRow(batch, row, error);
     case Remedy::kReplay:

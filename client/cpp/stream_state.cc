@@ -13,13 +13,19 @@ namespace sortition::client {
 StreamState::StreamState(const ClientOptions& options, std::string worker_session, Environment environment)
     : options_(options),
       released_(std::move(environment.released)),
+      first_epoch_(environment.first_epoch),
       links_(options, std::move(worker_session), environment.connector, environment.events, environment.jitter_seed),
       next_epoch_(environment.first_epoch) {}
 
 void StreamState::Start(absl::Time now) { Advance(now); }
 
 void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
-  opens_.push_back(std::move(open));
+  if (follows()) {
+    TakeUp(open->record.get());
+    finished_.opens.push_back(std::move(open));
+  } else {
+    opens_.push_back(std::move(open));
+  }
   Advance(now);
 }
 
@@ -30,7 +36,7 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
     {
       absl::MutexLock lock(&row.record->mutex);
       taken = std::exchange(row.record->in_flight, true);
-      if (!taken) row.step_id = row.record->next_step_id++;
+      if (!taken) row.step_id = NextStepId(row.record.get());
     }
     if (taken) {
       row.state = PendingRow::State::kDone;
@@ -52,6 +58,7 @@ void StreamState::Bind(SequenceRecord* record, bool bound) {
 void StreamState::Close(SequenceRecord* record) {
   Bind(record, false);
   record->standing.closed = true;
+  if (options_.shard) return CloseShard(record);
   Link* link = links_.usable();
   if (link != nullptr && record->standing.stream == link->number && !record->standing.unanswered)
     SendClose(link, *record);
@@ -61,6 +68,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
   v1::StreamRequest request;
   request.mutable_close()->set_request_id(record.options.request_id);
   request.mutable_close()->set_epoch(record.standing.epoch);
+  if (options_.shard) request.mutable_close()->set_shard_index(options_.shard->index);
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
@@ -136,6 +144,7 @@ void StreamState::Advance(absl::Time now) {
   if (links_.Advance(now, /*idle=*/sent_steps_.empty() && sent_opens_.empty(), /*bound=*/bound_sequences_ > 0))
     ForgetSent();
   if (Link* link = links_.usable()) {
+    SendOwedCloses(link);
     for (const std::unique_ptr<PendingOpen>& open : opens_) EnsureOpen(link, open->record, now);
     for (const std::shared_ptr<PendingBatch>& batch : batches_) SendRows(link, batch, now);
   }
@@ -165,14 +174,14 @@ void StreamState::Expire(absl::Time now) {
       if (row.state == PendingRow::State::kDone) continue;
       // The service may still be at it; opening again with a higher epoch makes it let go.
       if (row.state == PendingRow::State::kSent) row.record->standing.stream = 0;
-      FinishRow(batch.get(), &row, DeadlinePassed());
+      FinishRow(batch.get(), &row, row.missing ? *row.missing : DeadlinePassed());
     }
     for (auto it = sent_steps_.begin(); it != sent_steps_.end();) {
       if (it->second.batch != batch) {
         ++it;
         continue;
       }
-      memory_held |= !it->second.hold.expired();
+      memory_held |= !it->second.hold.expired() || LeavesSharedBytes(it->second);
       sent_steps_.erase(it++);
     }
   }
@@ -222,6 +231,7 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome out
   {
     absl::MutexLock lock(&row->record->mutex);
     row->record->in_flight = false;
+    if (options_.shard) RememberAnswer(*row, outcome);
     History& history = row->record->history;
     if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
       history.Drawn(draw->token());

@@ -84,6 +84,7 @@ class StreamState {
     uint64_t message = 0;                       // its number on the stream
     std::weak_ptr<void> hold;                   // expired once the transport has let go of the rows' bytes
     std::vector<std::shared_ptr<void>> leases;  // of copies in the memory shared with the server
+    bool shares_memory = false;                 // the server may read what is the caller's or a lease's
   };
   // An OpenSequence that has not been answered.
   struct SentOpen {
@@ -121,6 +122,19 @@ class StreamState {
   void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);
 
   void Bind(SequenceRecord* record, bool bound);
+
+  // Of ranks (stream_shards.cc).
+  bool follows() const { return options_.shard && options_.shard->index != 0; }
+  uint64_t NextStepId(SequenceRecord* record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(record->mutex);
+  void TakeUp(SequenceRecord* record);
+  void BringAnswer(Link* link, SequenceRecord* record);
+  void RememberAnswer(const PendingRow& row, const RowOutcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(row.record->mutex);
+  void CloseShard(SequenceRecord* record);
+  void SendOwedCloses(Link* link);
+  bool LeavesSharedBytes(const SentStep& sent) const;
+  Remedy RemedyOf(const RowError& error) const;
+
   void FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome);
   void FinishOpens(const SequenceRecord* record, const absl::Status& outcome);
   void SendClose(Link* link, const SequenceRecord& record);
@@ -130,6 +144,7 @@ class StreamState {
 
   const ClientOptions& options_;
   const Released released_;
+  const uint64_t first_epoch_;
   Links links_;
   uint64_t next_epoch_;
   uint64_t next_batch_id_ = 1;
@@ -141,6 +156,7 @@ class StreamState {
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
   uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
   uint32_t bound_sequences_ = 0;
+  std::vector<v1::CloseSequence> owed_closes_;  // that ranks wait for, and no stream has taken
   Finished finished_;
 };
 

@@ -81,7 +81,7 @@ std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits,
     return Refusal{Reason::kContradiction, message.has_masks() ? "step.masks" : "step.draft_probabilities", "",
                    "come with slice 0"};
   }
-  shape->shard = ShardShape{shard.index(), shard.count(), shard.first_token()};
+  shape->shard = ShardShape{shard.index(), shard.count(), shard.first_token(), shard.epoch()};
   shape->vocabulary = total;
   return std::nullopt;
 }

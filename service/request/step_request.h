@@ -23,6 +23,7 @@ struct ShardShape {
   uint32_t index = 0;
   uint32_t count = 0;
   uint32_t first_token = 0;
+  uint64_t epoch = 0;  // 0 = none
 };
 
 // What holds for the whole step. Offsets and sizes have been checked against the payloads.

@@ -72,6 +72,9 @@ void Session::Impl::OnFrame(Frame frame) {
     case v1::StreamRequest::kAttachMemory:
       refusal = OnAttachMemory(message.attach_memory());
       break;
+    case v1::StreamRequest::kBringAnswer:
+      refusal = OnBringAnswer(message.bring_answer());
+      break;
     case v1::StreamRequest::KIND_NOT_SET:
       refusal = MissingField("kind");
       break;
@@ -181,6 +184,11 @@ void Session::Impl::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace)
   response.mutable_draining()->set_cause(cause);
   SetDuration(grace, response.mutable_draining()->mutable_grace());
   Send(std::move(response));
+  // No stream takes the slices that they wait for.
+  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN) {
+    shutting_down_.store(true);
+    RefuseWaitingSlices();
+  }
 }
 
 void Session::Impl::Close() {
@@ -193,7 +201,7 @@ void Session::Impl::Close() {
       if (auto held = step.lock()) steps.push_back(std::move(held));
     }
   }
-  engine_.shards().Withdraw(this);
+  engine_.shards().Withdraw(this, nullptr);
   for (auto& step : steps) step->Cancel();
   if (!steps.empty()) engine_.batcher().Sweep();
 }

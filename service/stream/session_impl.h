@@ -2,6 +2,7 @@
 // session_sequences.cc, session_steps.cc and session_shards.cc are what messages do.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,7 +26,7 @@
 
 namespace sortition::service {
 
-class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_shared_from_this<Session::Impl> {
+class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_shared_from_this<Session::Impl> {
  public:
   // `stream_id` is unique in the process.
   Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
@@ -51,8 +52,8 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
                              const Checkpoint& checkpoint) const override;
   void Answer(v1::StepResults results, const StepInFlight& step, bool last) override;
   bool Wanted() const override;
-  void AnswerShard(v1::StepResults results, uint64_t bytes, bool last) override;
-  void RefuseShard(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) override;
+  void KeepAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks) override;
+  void AnswerSlices(v1::StepResults results, uint64_t bytes, bool last) override;
 
  private:
   // What any message must keep to before its kind is looked at.
@@ -65,9 +66,12 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload>* payloads);
   void OnStep(Frame frame);
-  // A slice whose rows have been looked at; the last one of its step starts it.
-  void AddShard(StepShard shard, absl::Time now);
-  void SubmitShards(std::vector<StepShard> shards);
+  void OnSlices(StepShape shape, Frame frame, absl::Time now);
+  // Starts the rows that these slices complete.
+  void AddSlices(const std::shared_ptr<SliceMessage>& message, const std::vector<uint32_t>& rows, absl::Time deadline);
+  void SubmitRows(std::vector<ShardTable::WholeRow> rows);
+  void RefuseWaitingSlices();
+  std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring);
   void OnCancel(const v1::CancelStep& cancel);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
@@ -87,6 +91,9 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
   bool IsDraining() const;
+  ShardTable::Worker worker() const { return {name_space_, worker_session_}; }
+  static Refusal Draining();
+  static Refusal DuplicateRow(uint32_t index);
   std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
 
   Engine& engine_;
@@ -108,6 +115,8 @@ class Session::Impl : public StepAnswers, public ShardOwner, public std::enable_
   PartialSnapshots partial_snapshots_;
   UploadedMasks masks_;
   std::shared_ptr<MemoryConnection> memory_;  // whose regions steps may name; null if none
+
+  std::atomic<bool> shutting_down_ = false;
 
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

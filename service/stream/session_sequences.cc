@@ -199,6 +199,7 @@ std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
   if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
   partial_histories_.Drop(close.request_id());
   partial_snapshots_.Drop(close.request_id());
+  if (close.has_shard_index()) engine_.shards().Close(worker(), close.request_id(), close.shard_index());
   const auto it = sequences_.find(close.request_id());
   // Without state nobody owns it, and epochs mean nothing.
   const bool ours = it != sequences_.end() && (!it->second.key || it->second.owner.epoch == close.epoch());

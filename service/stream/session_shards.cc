@@ -1,43 +1,94 @@
-// Slices of steps: to the table where they meet, and from there as a whole step to the batcher.
+// Slices of rows: to the table where they meet, and from there as whole rows to the batcher.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "service/engine.h"
+#include "service/request/checks.h"
+#include "service/result/encode.h"
 #include "service/result/split_results.h"
 #include "service/stream/session_impl.h"
 
 namespace sortition::service {
 
-void Session::Impl::AddShard(StepShard shard, absl::Time now) {
-  const uint64_t batch_id = shard.batch_id();
-  const uint32_t rows = shard.rows();
-  const uint64_t bytes = shard.frame->bytes;
-  const std::shared_ptr<StepInFlight> step = shard.step;
-  const absl::Time deadline = now + std::min(shard.shape.timeout, engine_.limits().shard_wait);
-  shard.owner = shared_from_this();
-  auto added = engine_.shards().Add({name_space_, worker_session_, batch_id}, std::move(shard), deadline);
-  if (auto* refusal = std::get_if<Refusal>(&added)) {
-    if (step != nullptr) step->AbortRows();
-    return RefuseShard(batch_id, *refusal, rows, bytes);
+// A message of slices other than 0: nothing is known of its rows but their names.
+void Session::Impl::OnSlices(StepShape shape, Frame frame, absl::Time now) {
+  const absl::Time deadline = now + std::min(shape.timeout, engine_.limits().shard_wait);
+  const auto message = std::make_shared<SliceMessage>(std::move(shape), std::move(frame), shared_from_this());
+  absl::flat_hash_map<absl::string_view, int> uses;
+  for (const v1::StepRow& row : message->message().rows()) ++uses[row.request_id()];
+  SliceAnswers answers;
+  std::vector<uint32_t> rows;
+  for (uint32_t index = 0; index < static_cast<uint32_t>(message->message().rows_size()); ++index) {
+    const v1::StepRow& row = message->row(index);
+    const std::string field = absl::StrCat("step.rows[", index, "].request_id");
+    if (auto refusal = CheckName(row.request_id(), field)) {
+      answers.Refuse({message, index}, *refusal);
+    } else if (uses[row.request_id()] > 1) {
+      answers.Refuse({message, index}, DuplicateRow(index));
+    } else {
+      rows.push_back(index);
+    }
   }
-  if (auto* shards = std::get_if<std::vector<StepShard>>(&added)) SubmitShards(std::move(*shards));
+  answers.Send();
+  AddSlices(message, rows, deadline);
 }
 
-void Session::Impl::SubmitShards(std::vector<StepShard> shards) {
-  std::shared_ptr<StepInFlight> step;
-  for (const StepShard& shard : shards) {
-    if (shard.step != nullptr) step = shard.step;
+void Session::Impl::AddSlices(const std::shared_ptr<SliceMessage>& message, const std::vector<uint32_t>& rows,
+                              absl::Time deadline) {
+  SubmitRows(engine_.shards().Add(worker(), message, rows, deadline));
+  // What came between the notice and here would wait for slices that do not come any more.
+  if (shutting_down_.load()) RefuseWaitingSlices();
+}
+
+void Session::Impl::SubmitRows(std::vector<ShardTable::WholeRow> rows) {
+  // By the step that they are rows of: several, if a rank cuts its messages in another way.
+  absl::flat_hash_map<StepInFlight*, std::pair<std::shared_ptr<StepInFlight>, std::vector<uint32_t>>> steps;
+  for (const ShardTable::WholeRow& slices : rows) {
+    const auto is_first = [](const RowSlice& slice) { return slice.message->step() != nullptr; };
+    const RowSlice& first = *std::ranges::find_if(slices, is_first);
+    const std::shared_ptr<StepInFlight>& step = first.message->step();
+    if (!step->SetSlices(slices)) continue;
+    auto& of_step = steps[step.get()];
+    of_step.first = step;
+    of_step.second.push_back(first.row);
   }
-  std::optional<Refusal> refusal = step->SetShards(shards);
-  if (!refusal) {
-    std::vector<QueuedRow> queued = step->TakeRows();
-    if (!queued.empty()) refusal = engine_.batcher().Submit(step, std::move(queued));
+  for (auto& [address, of_step] : steps) {
+    auto& [step, indexes] = of_step;
+    std::vector<QueuedRow> queued;
+    for (const uint32_t index : indexes) {
+      for (QueuedRow& row : step->TakeRow(index)) queued.push_back(std::move(row));
+    }
+    if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) step->RefuseRows(indexes, *refusal);
   }
-  if (!refusal) return step->SendImmediate();
-  step->AbortRows();
-  for (const StepShard& shard : shards) {
-    shard.owner->RefuseShard(shard.batch_id(), *refusal, shard.rows(), shard.frame->bytes);
+}
+
+void Session::Impl::RefuseWaitingSlices() {
+  const Refusal draining = Draining();
+  engine_.shards().Withdraw(this, &draining);
+}
+
+std::optional<Refusal> Session::Impl::OnBringAnswer(v1::BringAnswer bring) {
+  if (auto refusal = client_->Charge(0, frame_bytes_, "bring_answer")) return refusal;
+  if (auto refusal = CheckName(bring.asked().request_id(), "bring_answer.asked.request_id")) return refusal;
+  if (bring.result().ByteSizeLong() > kAnswerBytes) {
+    return Refusal{Reason::kTooMany, "bring_answer.result", absl::StrCat("<= ", kAnswerBytes, " bytes"),
+                   absl::StrCat("has ", bring.result().ByteSizeLong(), " bytes")};
   }
+  const v1::RowResult& result = bring.result();
+  const bool answers = (result.has_draw() || result.has_score() || result.has_verify()) && !Continues(result) &&
+                       result.step_id() == bring.asked().step_id();
+  if (!answers) return Refusal{Reason::kContradiction, "bring_answer.result", "", "is not a whole answer of the step"};
+  std::vector<v1::RowResult> parts(1);
+  parts[0] = std::move(*bring.mutable_result());
+  engine_.shards().Keep(worker(), bring.asked(), std::move(parts), 0, ShardTable::Source::kBrought);
+  return std::nullopt;
+}
+
+void Session::Impl::KeepAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks) {
+  engine_.shards().Keep(worker(), asked, std::move(results), ranks, ShardTable::Source::kComputed);
 }
 
 bool Session::Impl::IsDraining() const {
@@ -45,19 +96,14 @@ bool Session::Impl::IsDraining() const {
   return draining_;
 }
 
-void Session::Impl::AnswerShard(v1::StepResults results, uint64_t bytes, bool last) {
+void Session::Impl::AnswerSlices(v1::StepResults results, uint64_t bytes, bool last) {
+  for (const v1::RowResult& row : results.rows()) {
+    if (row.has_error()) engine_.observer().Refused(static_cast<Reason>(row.error().reason()), 1);
+  }
   const SentRelease release{AnsweredRows(results), last ? bytes : 0};
   v1::StreamResponse response;
   *response.mutable_results() = std::move(results);
   Send(std::move(response), release);
-}
-
-void Session::Impl::RefuseShard(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) {
-  {
-    absl::MutexLock lock(&mutex_);
-    steps_.erase(batch_id);
-  }
-  RefuseStep(batch_id, refusal, rows, bytes);
 }
 
 }  // namespace sortition::service

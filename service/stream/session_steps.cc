@@ -12,13 +12,14 @@
 #include "service/stream/session_impl.h"
 
 namespace sortition::service {
-namespace {
-
-Refusal Draining() {
+Refusal Session::Impl::Draining() {
   return {Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
 }
 
-}  // namespace
+Refusal Session::Impl::DuplicateRow(uint32_t index) {
+  return {Reason::kDuplicateRow, absl::StrCat("step.rows[", index, "].request_id"), "1 row",
+          "the step has several rows for this sequence; none of them is served"};
+}
 
 void Session::Impl::OnStep(Frame frame) {
   const absl::Time now = engine_.clock().Now();
@@ -50,7 +51,7 @@ void Session::Impl::OnStep(Frame frame) {
   const StepShape& shape = std::get<StepShape>(parsed);
   if (shape.shard && shape.shard->index != 0) {
     if (IsDraining()) return RefuseStep(batch_id, Draining(), rows, bytes);
-    return AddShard({shape, std::make_shared<const Frame>(std::move(frame)), nullptr, nullptr}, now);
+    return OnSlices(shape, std::move(frame), now);
   }
 
   auto step = std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), &engine_.batcher(),
@@ -73,14 +74,16 @@ void Session::Impl::OnStep(Frame frame) {
   for (int i = 0; i < message.rows_size(); ++i) {
     const v1::StepRow& row = message.rows(i);
     if (uses[row.request_id()] > 1) {
-      step->RefuseNow(i, row.step_id(),
-                      Refusal{Reason::kDuplicateRow, absl::StrCat("step.rows[", i, "].request_id"), "1 row",
-                              "the step has several rows for this sequence; none of them is served"});
+      step->RefuseNow(i, row.step_id(), DuplicateRow(i));
       continue;
     }
     AddStepRow(row, i, shape, {logits, masks, drafts}, step.get());
   }
-  if (shape.shard) return AddShard({shape, {step, &step->frame()}, nullptr, step}, now);
+  if (shape.shard) {
+    step->SendWhatIsSettled();
+    const absl::Time deadline = now + std::min(shape.timeout, engine_.limits().shard_wait);
+    return AddSlices(std::make_shared<SliceMessage>(shape, step, shared_from_this()), step->WaitingRows(), deadline);
+  }
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
     if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
@@ -106,6 +109,10 @@ std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInF
 
 void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                const StepInFlight::Tensors& tensors, StepInFlight* step) {
+  if (shape.shard && shape.shard->epoch != 0) {
+    std::vector<v1::RowResult> kept = engine_.shards().Find(worker(), row, shape.shard->index);
+    if (!kept.empty()) return step->RepeatNow(index, std::move(kept));
+  }
   const auto it = sequences_.find(row.request_id());
   if (it == sequences_.end()) {
     return step->RefuseNow(index, row.step_id(),

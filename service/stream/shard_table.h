@@ -1,79 +1,118 @@
-// Steps whose rows come in slices of the vocabulary, each over a stream of its own, until all slices are there.
+// Rows that come in slices of the vocabulary, each over a stream of its own, until all slices are there.
 //
-// An assembly is named by (namespace, worker session, batch id). Its slices come in any order. The step is the one that
-// slice 0 brings: its stream has opened the sequences, and its masks and limits hold. The others bring logits, and name
-// the same rows. Every slice's stream gets the answers.
+// Slices of a row are those of one worker (namespace and worker session) with the same request id and step id; in which
+// messages they travel does not matter, so that each rank cuts and repeats its messages as it has to. They come in any
+// order. The row is the one that slice 0 brings: its stream has opened the sequence, and its masks and limits hold.
+// Every slice is answered.
+//
+// A rank that has its answer goes on, and never sends the slice again. So the last answer of each sequence is kept: for
+// ranks that lost it with their stream, and bring their slice again. It goes when the next step is answered, when all
+// ranks have closed the sequence, or when it was not looked at for `sequence_ttl`; the longest-unused ones go beyond
+// kMaxShardAnswerBytes.
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <tuple>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "service/refusal.h"
-#include "service/request/step_request.h"
-#include "service/stream/frame.h"
+#include "service/clock.h"
+#include "service/limits.h"
+#include "service/sequence/sequence_table.h"
+#include "service/stream/slice_message.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
-class StepInFlight;
-
-// A stream that has sent a slice. Thread-safe; outlives its slices.
-class ShardOwner {
- public:
-  virtual ~ShardOwner() = default;
-  // Answers of the whole step, for a stream that sent a slice other than 0. `bytes` of its message; `last` as for
-  // StepAnswers.
-  virtual void AnswerShard(v1::StepResults results, uint64_t bytes, bool last) = 0;
-  // The step will not be computed.
-  virtual void RefuseShard(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes) = 0;
-};
-
-struct StepShard {
-  StepShape shape;  // has a shard
-  std::shared_ptr<const Frame> frame;
-  std::shared_ptr<ShardOwner> owner;
-  std::shared_ptr<StepInFlight> step;  // of slice 0 only: its rows, without logits
-
-  uint32_t first_token() const { return shape.shard->first_token; }
-  uint64_t batch_id() const { return frame->message.step().batch_id(); }
-  uint32_t rows() const { return static_cast<uint32_t>(frame->message.step().rows_size()); }
-};
-
-// Thread-safe. As many slices as their streams' windows allow.
+// Thread-safe. As many slices as their streams' windows allow. Answers are sent within the calls, under no lock.
 class ShardTable {
  public:
-  using Key = std::tuple<std::string, std::string, uint64_t>;  // namespace, worker session, batch id
+  // `clock` is not owned and outlives the table.
+  ShardTable(const Limits& limits, const Clock* clock);
 
-  // Nothing while slices are missing; all of them, by their first token, once they are there. A slice that does not fit
-  // those that came before it is refused and changes nothing. `deadline`: of the assembly, if this is its first slice.
-  using Added = std::variant<std::monostate, std::vector<StepShard>, Refusal>;
-  Added Add(const Key& key, StepShard shard, absl::Time deadline);
+  struct Worker {
+    std::string name_space;
+    std::string session;
+  };
+  // All slices of one row, by their first token; they cover the vocabulary and one of them is slice 0.
+  using WholeRow = std::vector<RowSlice>;
 
-  // Refuses, with DEADLINE_PASSED naming the slices that are missing, what has waited until its deadline.
-  void Expire(absl::Time now);
+  // Takes the slices of a message's `rows`, which wait until `deadline` at most, and returns the rows that they
+  // complete. Rows that have their answer already get it; a slice that does not fit those that came before it is
+  // refused and changes nothing.
+  std::vector<WholeRow> Add(const Worker& worker, const std::shared_ptr<SliceMessage>& message,
+                            std::span<const uint32_t> rows, absl::Time deadline);
 
-  // The stream has ended: its slices are dropped, and whoever waits for them waits on.
-  void Withdraw(const ShardOwner* owner);
+  // The answer of a step: `results` are one RowResult in its parts. Whoever waits with a slice of it gets it.
+  enum class Source {
+    kComputed,  // now, from all slices
+    kBrought,   // by a rank that had it of another server; nothing if a later one is there
+  };
+  // `ranks`: how many there are; 0 = unknown.
+  void Keep(const Worker& worker, const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks,
+            Source source);
+  // The kept answer of this step, for the rank of slice `index`; empty if there is none.
+  std::vector<v1::RowResult> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
+  // The rank of slice `index` is done with the sequence.
+  void Close(const Worker& worker, const std::string& request_id, uint32_t index);
 
-  size_t waiting() const;
+  // Refuses, with DEADLINE_PASSED naming the slices that are missing, what has waited until its deadline, and forgets
+  // answers whose time has passed.
+  void Expire();
+
+  // Takes the slices of a stream back; whoever waits for them waits on. Their rows get the refusal; null: the stream
+  // has ended.
+  void Withdraw(const SliceOwner* owner, const Refusal* refusal);
+
+  size_t waiting() const;  // rows
+  size_t kept() const;     // answers
 
  private:
   struct Assembly {
     absl::Time deadline;
-    std::vector<StepShard> shards;  // by first token; not empty
+    std::vector<RowSlice> slices;  // by first token; not empty
   };
+  struct Kept {
+    uint64_t step_id = 0;
+    uint64_t ask = 0;
+    std::vector<v1::RowResult> results;
+    std::vector<uint32_t> closed;  // indexes of the ranks that need it no more
+    uint32_t ranks = 0;
+    uint64_t bytes = 0;
+    absl::Time used;
+    std::list<SequenceKey>::iterator place;
+  };
+  using Assemblies = std::map<uint64_t, Assembly>;  // by step id; more than one while some rank is behind
 
+  static bool Answers(const Kept& kept, const v1::StepRow& asked, uint32_t index);
+  const Kept* FindKept(const SequenceKey& key, const v1::StepRow& asked, uint32_t index)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds one slice; true if it completes its row.
+  static bool AddSlice(Assembly* assembly, const RowSlice& slice, std::vector<std::pair<RowSlice, Refusal>>* refused);
+  void Drop(const SequenceKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the slices for which `is_wanted` holds out of what waits: of one sequence, or of all.
+  using Wanted = absl::FunctionRef<bool(const RowSlice&)>;
+  std::vector<RowSlice> TakeWaiting(const SequenceKey& key, Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<RowSlice> TakeWaiting(Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const absl::Duration answer_ttl_;
+  const Clock& clock_;
   mutable absl::Mutex mutex_;
-  std::map<Key, Assembly> assemblies_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SequenceKey, Assemblies> waiting_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SequenceKey, Kept> kept_ ABSL_GUARDED_BY(mutex_);
+  std::list<SequenceKey> by_use_ ABSL_GUARDED_BY(mutex_);  // of kept_, longest unused first
+  uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sortition::service

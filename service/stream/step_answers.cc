@@ -118,6 +118,12 @@ void StepInFlight::Send(v1::StepResults results) {
     refused_.fetch_add(static_cast<uint32_t>(std::ranges::count_if(results.rows(), is_error)),
                        std::memory_order_relaxed);
   }
+  if (!slices_.empty()) SendToOtherSlices(results);
+  SendToItsStream(std::move(results));
+}
+
+void StepInFlight::SendToItsStream(v1::StepResults results) {
+  results.set_batch_id(batch_id_);
   for (v1::StepResults& message : SplitResults(std::move(results))) {
     const uint32_t rows = AnsweredRows(message);
     bool last;
@@ -126,9 +132,6 @@ void StepInFlight::Send(v1::StepResults results) {
       SORTITION_CHECK(unanswered_ >= rows);
       unanswered_ -= rows;
       last = unanswered_ == 0;
-    }
-    for (const StepShard& follower : followers_) {
-      follower.owner->AnswerShard(message, follower.frame->bytes, last);
     }
     answers_->Answer(std::move(message), *this, last);
   }

@@ -23,12 +23,6 @@ const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uin
   return memory->data();
 }
 
-// Where a row's logits begin in the tensor of a slice.
-uint64_t FirstTensorRow(const StepShard& shard, uint32_t index) {
-  const v1::StepRow& row = shard.frame->message.step().rows(static_cast<int>(index));
-  return row.has_tensor_row() ? row.tensor_row() : shard.shape.first_rows[index];
-}
-
 }  // namespace
 
 StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences, Batcher* batcher,
@@ -87,32 +81,11 @@ void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& re
   EncodeError(refusal, result->mutable_error());
 }
 
-std::optional<Refusal> StepInFlight::SetShards(const std::vector<StepShard>& shards) {
-  for (const StepShard& shard : shards) {
-    for (const auto& row : running_) {
-      if (FirstTensorRow(shard, row->index) + row->positions.size() <= shard.shape.tensor_rows) continue;
-      return Refusal{Reason::kOutOfRange, absl::StrCat("step.rows[", row->index, "].tensor_row"),
-                     absl::StrCat("< ", shard.shape.tensor_rows),
-                     absl::StrCat("the tensor of slice ", shard.shape.shard->index, " has no such row")};
-    }
+void StepInFlight::RepeatNow(uint32_t index, std::vector<v1::RowResult> results) {
+  for (v1::RowResult& result : results) {
+    result.set_row(index);
+    *repeated_.add_rows() = std::move(result);
   }
-  for (const StepShard& shard : shards) {
-    const PayloadView logits(shard.frame->payloads[shard.shape.logits_payload]);
-    for (auto& row : running_) {
-      const uint32_t live = row->sequence.spec->live_vocabulary;
-      if (live <= shard.first_token()) continue;  // padding, all of it
-      const uint64_t bytes =
-          uint64_t{std::min(shard.shape.width, live - shard.first_token())} * kernels::ElementBytes(shard.shape.dtype);
-      for (size_t i = 0; i < row->positions.size(); ++i) {
-        const auto slice = logits.Slice((FirstTensorRow(shard, row->index) + i) * shard.shape.row_stride, bytes);
-        devices::DeviceRow& queued = row->positions[i].queued.row;
-        queued.segments.insert(queued.segments.end(), slice.begin(), slice.end());
-        queued.may_change |= logits.may_change();
-      }
-    }
-    if (shard.step == nullptr) followers_.push_back(shard);
-  }
-  return std::nullopt;
 }
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {

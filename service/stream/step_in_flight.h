@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,7 @@
 #include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
 #include "service/stream/row_run.h"
-#include "service/stream/shard_table.h"
+#include "service/stream/slice_message.h"
 #include "service/stream/stream_sequence.h"
 
 namespace sortition::service {
@@ -39,6 +40,9 @@ class StepAnswers {
                                      const Checkpoint& checkpoint) const = 0;
   // False once nobody waits for answers any more: results are dropped and sequences keep the state before the step.
   virtual bool Wanted() const = 0;
+  // Of a row that came in slices of `ranks` streams: before the answer leaves, for those of them that lose it.
+  // `results` are the answer in its parts.
+  virtual void KeepAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks) = 0;
 };
 
 // Owned by a shared_ptr, which it gives to the batcher again for rows that run one after the other.
@@ -63,10 +67,26 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   void AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
                  const StepAnswer& answer);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
+  // With an answer of rows in slices that is kept.
+  void RepeatNow(uint32_t index, std::vector<v1::RowResult> results);
 
-  // Of a step that came in slices, all of them by their first token: gives the rows their logits, and the other slices'
-  // streams the answers. Before TakeRows. A refusal concerns the whole step.
-  std::optional<Refusal> SetShards(const std::vector<StepShard>& shards);
+  // Of a step whose rows come in slices.
+  // Sends answers that others find with the kept ones, and refusals that the worker mends by opening the sequence
+  // again: its slice comes again, and the others wait for it. Other answers and refusals are held until all slices are
+  // there.
+  void SendWhatIsSettled();
+  // The rows that wait for their other slices.
+  std::vector<uint32_t> WaitingRows() const;
+  // All slices of a row, by their first token: gives the row its logits, and the other slices its answers. False if
+  // those were held, and are sent now, or if a slice does not have the row, which all are told.
+  // Rows may be completed by several threads at once, each by one.
+  bool SetSlices(const std::vector<RowSlice>& slices);
+  std::vector<QueuedRow> TakeRow(uint32_t index);
+  // Gives up a row that will not be submitted: its sequence keeps the state before the step.
+  void AbortRow(uint32_t index);
+  void RefuseRows(std::span<const uint32_t> indexes, const Refusal& refusal);
+  void SendToItsStream(v1::StepResults results);
+
   // The rows to submit, referring to memory of this object; others may follow while these are delivered.
   std::vector<QueuedRow> TakeRows();
   // Sends what was answered at once, if anything.
@@ -114,6 +134,7 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   void EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec, const StepOutcome& outcome,
                     std::optional<uint64_t> history_hash, v1::StepResults* out) const;
   void Send(v1::StepResults results);
+  void SendToOtherSlices(const v1::StepResults& results);
 
   const uint64_t batch_id_;
   const uint32_t rows_;
@@ -124,7 +145,14 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   std::vector<std::unique_ptr<Row>> running_;      // fixed once submitted
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
   v1::StepResults immediate_;
-  std::vector<StepShard> followers_;  // slices other than 0; fixed once submitted
+  v1::StepResults repeated_;
+  // Of a step that comes in slices, by the row's index; each fixed once the row is submitted.
+  struct Slices {
+    Row* row = nullptr;            // if it runs
+    v1::StepResults held;          // if it does not: what all slices get
+    std::vector<RowSlice> others;  // slices other than 0
+  };
+  std::vector<Slices> slices_;
 
   std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;

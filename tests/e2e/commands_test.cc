@@ -14,6 +14,7 @@
 #include "service/request/parameter_table.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
+#include "tests/e2e/rank_texts.h"
 #include "tests/e2e/servers.h"
 
 namespace sortition::testing {
@@ -33,9 +34,10 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments) {
+// `part` tells apart programs that one test runs at once.
+Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments, const std::string& part = "") {
   const std::string path =
-      ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+      ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name() + part;
   std::filesystem::remove(path);
   const auto process = demo::ChildProcess::Start({program, arguments, path, std::nullopt});
   EXPECT_TRUE(process.ok()) << process.status();
@@ -304,6 +306,21 @@ TEST(CommandsTest, ExampleWorkerPrintsTheSameTokensWithAndWithoutAServer) {
   const Ended alone = RunProgram(EXAMPLE_WORKER, {});
   EXPECT_EQ(alone.code, 0);
   EXPECT_EQ(alone.output, served.output);
+}
+
+TEST(CommandsTest, ExampleWorkersThatAreRanksPrintTheTokensOfOneThatHasWholeRows) {
+  const auto server = StartServer();
+  const Ended alone = RunProgram(EXAMPLE_WORKER, {});
+  constexpr uint32_t kRanks = 4;
+  std::vector<Ended> ranks(kRanks);
+  OnRanks(kRanks, [&](uint32_t index) {
+    const std::string part = absl::StrCat(index, "/", kRanks);
+    ranks[index] = RunProgram(EXAMPLE_WORKER, {"--rank", part, "example", server->address()}, absl::StrCat("-", index));
+  });
+  for (const Ended& rank : ranks) {
+    EXPECT_EQ(rank.code, 0) << rank.output;
+    EXPECT_EQ(rank.output, alone.output);
+  }
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ TEST(Limits, FixedOnesAreDescribed) {
   EXPECT_EQ(described.at("max_message_parts"), kMaxMessageParts);
   EXPECT_EQ(described.at("max_payloads"), kMaxPayloads);
   EXPECT_EQ(described.at("max_shards"), kMaxShards);
+  EXPECT_EQ(described.at("max_shard_answer_bytes"), kMaxShardAnswerBytes);
 }
 
 }  // namespace

@@ -152,8 +152,8 @@ TEST_F(SessionNamespace, SlicesOfTwoClientsDoNotMeet) {
   stranger_.Send(slice(1));
   engine_.clock().Advance(absl::Minutes(1));
   engine_->Sweep();
-  EXPECT_EQ(owner_.StepError(1).reason(), v1::DEADLINE_PASSED);
-  EXPECT_EQ(stranger_.StepError(1).reason(), v1::DEADLINE_PASSED);
+  EXPECT_EQ(owner_.Results(1, 1).at(0).error().reason(), v1::DEADLINE_PASSED);
+  EXPECT_EQ(stranger_.Results(1, 1).at(0).error().reason(), v1::DEADLINE_PASSED);
 }
 
 }  // namespace

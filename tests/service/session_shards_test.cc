@@ -1,105 +1,18 @@
 // Rows that come in slices of the vocabulary over several streams: the bits of the whole row, whatever comes first, and
 // nobody waits for ever for a slice that does not come.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <array>
 #include <numeric>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
-#include "service/stream/shard_table.h"
-#include "tests/service/expect_error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/service/shards_fixture.h"
 #include "tests/support/scale.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::OpenOf;
-using testing::RandomLogits;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
-
-constexpr uint32_t kVocabulary = 1000;
-constexpr size_t kElement = sizeof(float);
-// Where slices begin; the last entry is the end. They begin and end within groups of the kernels.
-constexpr std::array<uint32_t, 4> kBounds = {0, 333, 340, kVocabulary};
-constexpr uint32_t kShards = 3;
-
-class SessionShards : public ::testing::Test {
- protected:
-  SessionShards() {
-    for (uint32_t i = 0; i < kShards; ++i) workers_.push_back(std::make_unique<StreamWorker>(engine_.get()));
-    for (const char* name : {"a", "b"}) {
-      v1::OpenSequence open = OpenOf(name, 1, kVocabulary);
-      open.set_live_vocabulary_size(990);
-      open.mutable_parameters()->set_top_p(0.9f);
-      open.mutable_parameters()->mutable_raw_logprobs()->set_top(5);
-      workers_[0]->MustOpen(open);
-      open.set_request_id(absl::StrCat("whole ", name));
-      workers_[0]->MustOpen(open);
-    }
-    logits_ = RandomLogits(kernels::DType::kF32, kVocabulary, &random_) +
-              RandomLogits(kernels::DType::kF32, kVocabulary, &random_);
-  }
-
-  v1::StreamRequest Whole(uint64_t batch_id) const {
-    StepBuilder builder(batch_id, kVocabulary);
-    builder.AddRow("whole a", batch_id, 0, logits_.substr(0, kVocabulary * kElement));
-    builder.AddRow("whole b", batch_id, 0, logits_.substr(kVocabulary * kElement));
-    return builder.Build();
-  }
-  // Slice `index` of both rows, of the tokens from `first` to `end`.
-  v1::StreamRequest Slice(uint64_t batch_id, uint32_t index, uint32_t first, uint32_t end) const {
-    StepBuilder builder(batch_id, end - first);
-    for (uint32_t row = 0; row < 2; ++row) {
-      builder.AddRow(row == 0 ? "a" : "b", batch_id, 0,
-                     logits_.substr((row * kVocabulary + first) * kElement, (end - first) * kElement));
-    }
-    v1::VocabularyShard& shard = *builder.step().mutable_logits()->mutable_shard();
-    shard.set_index(index);
-    shard.set_count(kShards);
-    shard.set_first_token(first);
-    shard.set_total_vocabulary_size(kVocabulary);
-    return builder.Build();
-  }
-  v1::StreamRequest Slice(uint64_t batch_id, uint32_t index) const {
-    return Slice(batch_id, index, kBounds[index], kBounds[index + 1]);
-  }
-  void ExpectRefused(uint32_t worker, const v1::StreamRequest& request, Reason reason, const std::string& field) {
-    workers_[worker]->Send(request);
-    ExpectError(workers_[worker]->StepError(request.step().batch_id()), reason, field);
-  }
-  // What every worker is told, which is the same.
-  std::vector<std::string> Draws(uint64_t batch_id) {
-    std::vector<std::string> first;
-    for (auto& worker : workers_) {
-      std::vector<std::string> draws;
-      for (const v1::RowResult& row : worker->Results(batch_id, 2)) {
-        EXPECT_TRUE(row.has_draw()) << row.ShortDebugString();
-        draws.push_back(row.draw().SerializeAsString());
-      }
-      if (first.empty()) first = draws;
-      EXPECT_EQ(draws, first);
-      EXPECT_TRUE(worker->IsIdle());
-    }
-    return first;
-  }
-  void Pass(absl::Duration time) {
-    engine_.clock().Advance(time);
-    engine_->Sweep();
-  }
-
-  std::mt19937_64 random_{3};
-  TestEngine engine_ = TestEngine::OnCpu();
-  std::vector<std::unique_ptr<StreamWorker>> workers_;
-  std::string logits_;
-};
 
 TEST_F(SessionShards, InAnyOrderTheyAreTheWholeRow) {
   std::array<uint32_t, kShards> order;
@@ -135,24 +48,74 @@ TEST_F(SessionShards, SlicesNeedNotBeInTheOrderOfTheirTokens) {
 
 TEST_F(SessionShards, WhatDoesNotFitIsRefusedAndTheOthersGoOn) {
   workers_[0]->Send(Slice(1, 0));
-  ExpectRefused(1, Slice(1, 0), Reason::kContradiction, "step.logits.shard.index");
-  ExpectRefused(1, Slice(1, 1, 332, 340), Reason::kContradiction, "step.logits.shard.first_token");
-  ExpectRefused(1, Slice(1, 1, 100, 101), Reason::kContradiction, "step.logits.shard.first_token");
+  workers_[2]->Send(Slice(1, 2));
+  ExpectRowsRefused(1, Slice(1, 2), Reason::kContradiction, "step.logits.shard.index");
+  ExpectRowsRefused(1, Slice(1, 1, 332, 340), Reason::kContradiction, "step.logits.shard.first_token");
+  ExpectRowsRefused(1, Slice(1, 1, 100, 101), Reason::kContradiction, "step.logits.shard.first_token");
   v1::StreamRequest other = Slice(1, 1);
   other.mutable_step()->mutable_logits()->mutable_shard()->set_count(4);
-  ExpectRefused(1, other, Reason::kContradiction, "step.logits.shard.count");
+  ExpectRowsRefused(1, other, Reason::kContradiction, "step.logits.shard.count");
   other = Slice(1, 1);
   other.mutable_step()->mutable_logits()->mutable_shard()->set_total_vocabulary_size(999);
-  ExpectRefused(1, other, Reason::kContradiction, "step.logits.shard.total_vocabulary_size");
-  other = Slice(1, 1);
-  other.mutable_step()->mutable_rows(1)->set_request_id("c");
-  ExpectRefused(1, other, Reason::kContradiction, "step.rows");
+  ExpectRowsRefused(1, other, Reason::kContradiction, "step.logits.shard.total_vocabulary_size");
   other = Slice(1, 1);
   other.mutable_step()->mutable_masks()->set_rows(1);
   ExpectRefused(1, other, Reason::kContradiction, "step.masks");
   workers_[1]->Send(Slice(1, 1));
-  workers_[2]->Send(Slice(1, 2));
   EXPECT_EQ(Draws(1).size(), 2u);
+}
+
+// A row fails alone: its neighbour has all its slices.
+TEST_F(SessionShards, ARowThatDoesNotFitIsRefusedAlone) {
+  workers_[0]->Send(Slice(1, 0));
+  v1::StreamRequest other = Slice(1, 1);
+  other.mutable_step()->mutable_rows(1)->set_position(3);
+  workers_[1]->Send(other);
+  workers_[2]->Send(Slice(1, 2));
+  std::vector<v1::RowResult> results = workers_[1]->Results(1, 2);
+  EXPECT_TRUE(results[0].has_draw());
+  ExpectError(results[1].error(), Reason::kContradiction, "step.rows[1].position");
+  other = Slice(2, 1);
+  other.mutable_step()->mutable_rows(1)->set_request_id("a");
+  ExpectRowsRefused(1, other, Reason::kDuplicateRow, "step.rows[0].request_id");
+  other = Slice(3, 1);
+  other.mutable_step()->mutable_rows(0)->clear_request_id();
+  workers_[1]->Send(other);
+  Pass(engine_->limits().shard_wait);
+  ExpectError(workers_[1]->Results(3, 2)[0].error(), Reason::kMissingField, "step.rows[0].request_id");
+  ExpectError(workers_[0]->Results(1, 2)[1].error(), Reason::kDeadlinePassed, "step.logits.shard");
+}
+
+// Ranks cut their messages as they like: rows meet by their names.
+TEST_F(SessionShards, MessagesNeedNotHoldTheSameRows) {
+  const auto only = [](v1::StreamRequest request, int row, uint64_t batch) {
+    v1::Step& step = *request.mutable_step();
+    step.set_batch_id(batch);
+    const size_t bytes = request.payloads(0).size() / 2;
+    *request.mutable_payloads(0) = request.payloads(0).substr(static_cast<size_t>(row) * bytes, bytes);
+    step.mutable_rows()->SwapElements(0, row);
+    step.mutable_rows()->RemoveLast();
+    return request;
+  };
+  workers_[1]->Send(only(Slice(1, 1), 1, 71));
+  workers_[0]->Send(Slice(1, 0));
+  workers_[2]->Send(only(Slice(1, 2), 0, 9));
+  workers_[1]->Send(only(Slice(1, 1), 0, 72));
+  workers_[2]->Send(only(Slice(1, 2), 1, 8));
+  const auto whole = workers_[0]->Run(Whole(1000));
+  const auto expect = [&](uint32_t worker, uint64_t batch, size_t of_whole) {
+    EXPECT_EQ(workers_[worker]->Results(batch, 1).at(0).draw().SerializeAsString(),
+              whole.at(of_whole).draw().SerializeAsString());
+  };
+  const auto first = workers_[0]->Results(1, 2);
+  for (const size_t row : {0, 1}) {
+    EXPECT_EQ(first.at(row).draw().SerializeAsString(), whole.at(row).draw().SerializeAsString());
+  }
+  expect(1, 71, 1);
+  expect(1, 72, 0);
+  expect(2, 9, 0);
+  expect(2, 8, 1);
+  for (auto& worker : workers_) EXPECT_TRUE(worker->IsIdle());
 }
 
 TEST_F(SessionShards, ShapesOutOfRangeAreRefused) {
@@ -175,7 +138,9 @@ TEST_F(SessionShards, AGapIsSaidToEverybody) {
   workers_[1]->Send(Slice(1, 1, 333, 339));
   workers_[2]->Send(Slice(1, 2));
   for (auto& worker : workers_) {
-    ExpectError(worker->StepError(1), Reason::kSizeMismatch, "step.logits.shard.total_vocabulary_size");
+    for (const v1::RowResult& row : worker->Results(1, 2)) {
+      ExpectError(row.error(), Reason::kSizeMismatch, "step.logits.shard.total_vocabulary_size");
+    }
     EXPECT_TRUE(worker->IsIdle());
   }
 }
@@ -186,7 +151,11 @@ TEST_F(SessionShards, ARowThatASliceDoesNotHaveIsSaidToEverybody) {
   other.mutable_step()->mutable_rows(1)->set_tensor_row(2);
   workers_[1]->Send(other);
   workers_[2]->Send(Slice(1, 2));
-  for (auto& worker : workers_) ExpectError(worker->StepError(1), Reason::kOutOfRange, "step.rows[1].tensor_row");
+  for (auto& worker : workers_) {
+    const std::vector<v1::RowResult> results = worker->Results(1, 2);
+    EXPECT_TRUE(results[0].has_draw());
+    ExpectError(results[1].error(), Reason::kOutOfRange, "step.rows[1].tensor_row");
+  }
 }
 
 // A row that verifies drafts has several tensor rows, in each slice.
@@ -210,7 +179,7 @@ TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
   workers_[0]->Send(verify(Slice(2, 0)));
   workers_[1]->Send(outside);
   workers_[2]->Send(verify(Slice(2, 2)));
-  for (auto& worker : workers_) ExpectError(worker->StepError(2), Reason::kOutOfRange, "step.rows[0].tensor_row");
+  for (uint32_t i = 0; i < kShards; ++i) ExpectRowErrors(i, 2, 1, Reason::kOutOfRange, "step.rows[0].tensor_row");
 }
 
 // The first row takes three tensor rows, position by position as its sampler keeps a state, the second takes the
@@ -266,18 +235,19 @@ TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
   forgets.mutable_step()->mutable_rows(0)->mutable_verify_chain()->mutable_draft_tokens()->RemoveLast();
   forgets.mutable_step()->mutable_logits()->set_tensor_rows(4);
   workers_[0]->Send(slice(4, 0));
-  ExpectRefused(1, forgets, Reason::kContradiction, "step.rows");
+  workers_[1]->Send(forgets);
+  Pass(engine_->limits().shard_wait);
+  ExpectError(workers_[1]->Results(4, 2)[0].error(), Reason::kContradiction, "step.rows[0]");
 }
 
 TEST_F(SessionShards, AMissingSliceTimesOutByName) {
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1));
   Pass(engine_->limits().shard_wait - absl::Milliseconds(1));
-  EXPECT_EQ(engine_->shards().waiting(), 1u);
+  EXPECT_EQ(engine_->shards().waiting(), 2u);
   Pass(absl::Milliseconds(1));
   for (const uint32_t worker : {0, 1}) {
-    const v1::Error error = workers_[worker]->StepError(1);
-    ExpectError(error, Reason::kDeadlinePassed, "step.logits.shard");
+    const v1::Error error = ExpectRowErrors(worker, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
     EXPECT_THAT(error.message(), HasSubstr("not come: 2"));
     EXPECT_TRUE(workers_[worker]->IsIdle());
   }
@@ -291,7 +261,7 @@ TEST_F(SessionShards, TheStepsOwnTimeoutHoldsIfItIsShorter) {
   request.mutable_step()->mutable_timeout()->set_nanos(1'000'000);
   workers_[1]->Send(request);
   Pass(absl::Milliseconds(1));
-  ExpectError(workers_[1]->StepError(1), Reason::kDeadlinePassed, "step.logits.shard");
+  ExpectRowErrors(1, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
 }
 
 TEST_F(SessionShards, StreamsThatEndTakeTheirSlicesAlong) {
@@ -313,7 +283,7 @@ TEST_F(SessionShards, WorkersOfOtherSessionsDoNotMeet) {
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1));
   stranger.Send(Slice(1, 2));
-  EXPECT_EQ(engine_->shards().waiting(), 2u);
+  EXPECT_EQ(engine_->shards().waiting(), 4u);
   workers_[2]->Send(Slice(1, 2));
   EXPECT_EQ(Draws(1).size(), 2u);
 }
@@ -338,7 +308,7 @@ TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
   };
   workers_[0]->Send(slice(1, 1, 0));
   Pass(engine_->limits().shard_wait);
-  ExpectError(workers_[0]->StepError(1), Reason::kDeadlinePassed, "step.logits.shard");
+  ExpectRowErrors(0, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(2, 1, i));
   const std::vector<std::string> draws = Draws(2);
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(3, 1, i));

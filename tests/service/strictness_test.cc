@@ -138,8 +138,10 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
       enums.insert(field->enum_type()->full_name());
     }
   });
-  EXPECT_EQ(enums, (std::set<std::string>{"sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.NanPolicy",
-                                          "sortition.v1.VerifyMode"}));
+  // Reasons are those of an answer that is brought along.
+  EXPECT_EQ(enums,
+            (std::set<std::string>{"sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.ErrorReason",
+                                   "sortition.v1.FinishReason", "sortition.v1.NanPolicy", "sortition.v1.VerifyMode"}));
   EXPECT_EQ(messages.count("sortition.v1.Dry"), 1u);
   EXPECT_EQ(messages.count("sortition.v1.TensorSource.DeviceMemory"), 1u);
   EXPECT_GE(messages.size(), 40u);

@@ -15,7 +15,8 @@
 // neither end sleeps. step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows
 // x 128256 bf16 (temperature, top-k, top-p, min-p); baseline the kernels alone over the same rows on one thread.
 // step_KIND_N_over: the difference. shm_vs_inprocess_64: 64 rows in shared memory; baseline the same client in process;
-// both with one kernel thread.
+// both with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in slices of four ranks; baseline one
+// client with the whole rows.
 #include <time.h>
 #include <unistd.h>
 
@@ -43,6 +44,7 @@
 #include "tests/bench/report.h"
 #include "tests/bench/wire/cores.h"
 #include "tests/bench/wire/peers.h"
+#include "tests/bench/wire/ranks.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
@@ -215,6 +217,7 @@ class WireBench {
     Throughput();
     Control();
     Steps();
+    MeasureRanks(unix_target_, absl::GetFlag(FLAGS_rounds) * 16, &report_);
     return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
   }
 

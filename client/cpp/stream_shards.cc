@@ -1,0 +1,87 @@
+// Ranks that have slices of rows. Each has a stream of its own, and none speaks to another: what names a step follows
+// from the text, the service gives a lost answer again, and an answer that a server took with it comes from a rank that
+// had it.
+#include <utility>
+
+#include "client/cpp/message.h"
+#include "client/cpp/stream_state.h"
+#include "service/result/split_results.h"
+
+namespace sortition::client {
+
+uint64_t StreamState::NextStepId(SequenceRecord* record) const {
+  return options_.shard ? record->history.step_id() : record->next_step_id++;
+}
+
+// Rank 0 opens sequences with the service; the others need no more than the position.
+void StreamState::TakeUp(SequenceRecord* record) {
+  absl::MutexLock lock(&record->mutex);
+  record->seed = record->options.seed.value_or(0);
+  record->history.KeepNothing();
+}
+
+// Before the sequence's first row on a stream: what this rank has gone on from. Some other rank may still wait for it.
+void StreamState::BringAnswer(Link* link, SequenceRecord* record) {
+  if (std::exchange(record->standing.answer_on, link->number) == link->number) return;
+  v1::StreamRequest request;
+  {
+    absl::MutexLock lock(&record->mutex);
+    if (record->last_answer == nullptr || record->last_answer->result().ByteSizeLong() > service::kAnswerBytes) return;
+    *request.mutable_bring_answer() = *record->last_answer;
+  }
+  links_.Send(link, EncodeMessage(request, {}, nullptr));
+}
+
+// Before the sequence advances.
+void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcome) {
+  if (std::holds_alternative<RowError>(outcome)) return;
+  SequenceRecord& record = *row.record;
+  record.standing.answer_on = links_.current_number();
+  record.last_answer = std::make_unique<v1::BringAnswer>();
+  DescribeAsked(row, record.history.position(), record.last_answer->mutable_asked());
+  v1::RowResult& result = *record.last_answer->mutable_result();
+  result.set_step_id(row.step_id);
+  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
+    *result.mutable_draw() = *draw;
+  } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
+    *result.mutable_verify() = *verify;
+  } else {
+    *result.mutable_score() = std::get<v1::ScoreResult>(outcome);
+    record.history.SetTurns(record.history.turns() + 1);  // the next step stands at the same position
+  }
+}
+
+// The service keeps the last answer until every rank has closed the sequence.
+void StreamState::CloseShard(SequenceRecord* record) {
+  const SequenceRecord::Standing& standing = record->standing;
+  Link* link = links_.usable();
+  const bool opens = link != nullptr && standing.stream == link->number && standing.unanswered;
+  if (opens) return;  // closed once that is answered
+  if (link != nullptr) return SendClose(link, *record);
+  absl::MutexLock lock(&record->mutex);
+  if (record->last_answer == nullptr) return;
+  v1::CloseSequence& close = owed_closes_.emplace_back();
+  close.set_request_id(record->options.request_id);
+  close.set_epoch(standing.epoch);
+  close.set_shard_index(options_.shard->index);
+}
+
+void StreamState::SendOwedCloses(Link* link) {
+  for (v1::CloseSequence& close : std::exchange(owed_closes_, {})) {
+    v1::StreamRequest request;
+    *request.mutable_close() = std::move(close);
+    links_.Send(link, EncodeMessage(request, {}, nullptr));
+  }
+}
+
+// Nothing makes the service let go of the slice of a rank that opens no sequences, but the end of its stream.
+bool StreamState::LeavesSharedBytes(const SentStep& sent) const { return follows() && sent.shares_memory; }
+
+Remedy StreamState::RemedyOf(const RowError& error) const {
+  if (options_.shard && error.reason == v1::DEADLINE_PASSED) return Remedy::kRetryLater;  // the slices may come yet
+  // Rank 0 has lost its stream, or opened the sequence again, and sends its slice again.
+  const bool is_rank_0s = error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED;
+  return follows() && is_rank_0s ? Remedy::kRetryLater : RemedyFor(error.reason);
+}
+
+}  // namespace sortition::client

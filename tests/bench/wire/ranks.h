@@ -1,0 +1,15 @@
+// What it costs that a step's rows come in slices of four ranks, beside one client with the whole rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tests/bench/report.h"
+
+namespace sortition::bench {
+
+// Adds ranks_uds_16 and ranks_shm_16. `target` is the server's Unix socket. The ranks' clients are threads of this
+// process, so they share its core as one client has it: the difference is that of messages, threads and merging.
+void MeasureRanks(const std::string& target, uint32_t rounds, Report* report);
+
+}  // namespace sortition::bench

@@ -1,0 +1,240 @@
+// Tensor-parallel ranks, each with a client and a slice of every row: the tokens and logprobs of the whole rows,
+// whatever way they travel and whoever is lost. The ranks of a test share nothing but the server.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/rank_texts.h"
+#include "tests/e2e/servers.h"
+
+namespace sortition::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+client::ClientOptions OptionsOf(const std::string& target, uint32_t index, uint32_t count) {
+  client::ClientOptions options = QuickOptions({target});
+  options.worker_session = "ranks";
+  options.shard = ShardOf(index, count);
+  options.shared_memory_bytes = 1 << 20;
+  return options;
+}
+
+client::StepOptions Within(absl::Duration timeout) {
+  client::StepOptions options;
+  options.timeout = timeout;
+  return options;
+}
+
+// Until a rank has done so many steps.
+void AwaitSteps(const std::atomic<int>& done, int steps) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (done < steps && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+}
+
+class RanksTest : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
+  const uint32_t count = GetParam();
+  const std::string path = absl::StrCat("unix:", ::testing::TempDir(), "sortition_ranks_", getpid());
+  const auto server = StartServer({absl::StrCat("--memory_listen=", path, "_memory.sock")});
+  const RankTexts texts(6);
+  using client::TransportKind;
+  for (const auto& [kind, target] :
+       std::vector<std::pair<TransportKind, std::string>>{{TransportKind::kInlineTcp, server->address()},
+                                                          {TransportKind::kSharedMemory, server->address()},
+                                                          {TransportKind::kRing, path + "_memory.sock"}}) {
+    OnRanks(count, [&, kind = kind, target = target](uint32_t index) {
+      client::ClientOptions options = OptionsOf(target, index, count);
+      options.worker_session = absl::StrCat("transport ", static_cast<int>(kind));
+      options.transport = kind;
+      options.message_rows = index + 1;  // each rank cuts its messages in its own way
+      Rank rank(&texts, options);
+      EXPECT_EQ(rank.client().transport_in_use().kind, kind);
+      while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Counts, RanksTest, ::testing::Values(2, 4));
+
+TEST(RankLossTest, AServerThatIsKilledAndStartedAgainChangesNoToken) {
+  constexpr uint32_t kRanks = 4;
+  constexpr int kDeaths = 4;
+  auto server = StartServer();
+  const int port = server->port();
+  const std::string address = server->address();
+  const RankTexts texts(400);
+  std::atomic<int> furthest = 0;
+  const auto step = [&](uint32_t index) {
+    Rank rank(&texts, OptionsOf(address, index, kRanks));
+    while (rank.done() < texts.steps() && !HasFatalFailure()) {
+      rank.Step();
+      if (index == 0) furthest = rank.done();
+    }
+  };
+  OnRanks(kRanks, step, [&] {
+    for (int death = 1; death <= kDeaths; ++death) {
+      AwaitSteps(furthest, furthest + 3);
+      absl::SleepFor(absl::Microseconds(150 * death));  // into some step
+      server->process().Signal(SIGKILL);
+      ASSERT_TRUE(server->process().Wait(kPatience).ok());
+      server = StartServer({}, port);
+    }
+    ASSERT_LT(furthest, texts.steps()) << "the last servers had nothing to do";
+  });
+}
+
+// Every rank ends in turn, without a word, and goes on in a new process with the text that it is told.
+TEST(RankLossTest, ARankThatStartsAnewGoesOn) {
+  constexpr uint32_t kRanks = 4;
+  const auto server = StartServer();
+  const RankTexts texts(24);
+  OnRanks(kRanks, [&](uint32_t index) {
+    auto rank = std::make_unique<Rank>(&texts, OptionsOf(server->address(), index, kRanks));
+    while (rank->done() < texts.steps() && !HasFatalFailure()) {
+      rank->Step();
+      const int done = rank->done();
+      if (done % 8 != static_cast<int>(index) * 2) continue;
+      rank.reset();
+      rank = std::make_unique<Rank>(&texts, OptionsOf(server->address(), index, kRanks), done);
+    }
+  });
+}
+
+// Streams end and begin at each rank's own times.
+TEST(RankLossTest, StreamsOfBoundedAgeChangeNoToken) {
+  constexpr uint32_t kRanks = 3;
+  const auto server = StartServer({"--max_stream_age=30ms"});
+  const RankTexts texts(300);
+  OnRanks(kRanks, [&](uint32_t index) {
+    Rank rank(&texts, OptionsOf(server->address(), index, kRanks));
+    while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
+  });
+}
+
+TEST(RankLossTest, ADrainedServerHandsRanksToTheNextAtOnce) {
+  constexpr uint32_t kRanks = 3;
+  auto server = StartServer();
+  const int port = server->port();
+  const std::string address = server->address();
+  const RankTexts texts(300);
+  std::atomic<int> furthest = 0;
+  const auto step = [&](uint32_t index) {
+    Rank rank(&texts, OptionsOf(address, index, kRanks));
+    while (rank.done() < texts.steps() && !HasFatalFailure()) {
+      const absl::Time start = absl::Now();
+      rank.Step();
+      EXPECT_LT(absl::Now() - start, absl::Seconds(9)) << "slices waited for others until their time had passed";
+      if (index == 0) furthest = rank.done();
+    }
+  };
+  OnRanks(kRanks, step, [&] {
+    AwaitSteps(furthest, 20);
+    server->process().Signal(SIGTERM);
+    const auto code = server->process().Wait(kPatience);
+    ASSERT_TRUE(code.ok() && *code == 0);
+    server = StartServer({}, port);
+  });
+}
+
+TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
+  constexpr uint32_t kRanks = 3;
+  const auto server = StartServer({"--shard_wait=100ms"});
+  const RankTexts texts(3);
+  OnRanks(kRanks, [&](uint32_t index) {
+    Rank rank(&texts, OptionsOf(server->address(), index, kRanks));
+    rank.Step();
+    if (index != 1) {
+      for (const client::RowOutcome& outcome : rank.TryStep(Within(absl::Milliseconds(400)))) {
+        const auto* error = std::get_if<client::RowError>(&outcome);
+        ASSERT_NE(error, nullptr);
+        EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
+        EXPECT_EQ(error->field, "step.logits.shard");
+        EXPECT_THAT(error->message, HasSubstr("of 3 slices these have not come: "));
+        EXPECT_THAT(error->message, HasSubstr("1"));
+      }
+    } else {
+      absl::SleepFor(absl::Milliseconds(800));
+    }
+    while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
+  });
+}
+
+// What the ranks of `shards` are told of one step.
+std::vector<client::RowOutcome> OutcomesOf(const std::string& target, const std::string& session,
+                                           const std::vector<client::VocabularyShard>& shards) {
+  const RankTexts texts(1);
+  const uint32_t count = static_cast<uint32_t>(shards.size());
+  std::vector<client::RowOutcome> outcomes(count);
+  OnRanks(count, [&](uint32_t index) {
+    client::ClientOptions options = OptionsOf(target, index, count);
+    options.worker_session = session;
+    options.shard = shards[index];
+    client::SequenceOptions sequence = texts.options(0);
+    sequence.vocabulary_size = shards[index].vocabulary_size;
+    const auto client = Connect(options);
+    const auto opened = client->Open(sequence);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    client::Batch batch{v1::DTYPE_F16, shards[index].tokens, {{opened->get(), texts.row(0, 0).data()}}};
+    auto stepped = client->Step(batch, Within(absl::Seconds(1)));
+    ASSERT_TRUE(stepped.ok()) << stepped.status();
+    outcomes[index] = stepped->at(0);
+  });
+  return outcomes;
+}
+
+std::vector<std::string> FieldsOf(const std::vector<client::RowOutcome>& outcomes) {
+  std::vector<std::string> fields;
+  for (const client::RowOutcome& outcome : outcomes) {
+    const auto* error = std::get_if<client::RowError>(&outcome);
+    fields.push_back(error == nullptr ? "answered"
+                                      : absl::StrCat(v1::ErrorReason_Name(error->reason), " ", error->field));
+  }
+  return fields;
+}
+
+TEST(RankLossTest, SlicesThatDoNotFitAreRefusedByField) {
+  const auto server = StartServer();
+  const auto fields = [&](const std::string& session, const std::vector<client::VocabularyShard>& shards) {
+    return FieldsOf(OutcomesOf(server->address(), session, shards));
+  };
+  EXPECT_THAT(fields("gap", {{0, 2, 0, 1000, 2000}, {1, 2, 1001, 999, 2000}}),
+              Each("SIZE_MISMATCH step.logits.shard.total_vocabulary_size"));
+  // Whichever comes second is told; the other waits for the right one.
+  const std::string waits = "DEADLINE_PASSED step.logits.shard";
+  EXPECT_THAT(fields("overlap", {{0, 2, 0, 1001, 2000}, {1, 2, 1000, 1000, 2000}}),
+              UnorderedElementsAre(waits, "CONTRADICTION step.logits.shard.first_token"));
+  EXPECT_THAT(fields("vocabulary", {{0, 2, 0, 1000, 2000}, {1, 2, 1000, 1000, 2001}}),
+              UnorderedElementsAre(waits, "CONTRADICTION step.logits.shard.total_vocabulary_size"));
+  EXPECT_THAT(fields("count", {{0, 2, 0, 1000, 2000}, {1, 3, 1000, 1000, 2000}}),
+              UnorderedElementsAre(waits, "CONTRADICTION step.logits.shard.count"));
+}
+
+TEST(RankLossTest, WhatIsNotTheRanksOwnIsRefusedBeforeItIsSent) {
+  const auto server = StartServer();
+  const auto client = Connect(OptionsOf(server->address(), 1, 2));
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.vocabulary_size = 1000;
+  EXPECT_EQ(client->Open(sequence).status().code(), absl::StatusCode::kInvalidArgument);
+  sequence.vocabulary_size = RankTexts::kVocabulary;
+  const auto opened = client->Open(sequence);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const std::vector<float> row(RankTexts::kVocabulary);
+  const auto stepped = client->Step({v1::DTYPE_F32, RankTexts::kVocabulary, {{opened->get(), row.data()}}});
+  EXPECT_EQ(stepped.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(stepped.status().message()), HasSubstr("shard.tokens"));
+}
+
+}  // namespace
+}  // namespace sortition::testing

@@ -1,0 +1,189 @@
+// Slices of ranks that number their streams: an answer that some rank lost comes again, whatever the others do.
+#include "gtest/gtest.h"
+#include "tests/service/shards_fixture.h"
+
+namespace sortition::service {
+namespace {
+
+class SessionRanks : public SessionShards {
+ protected:
+  v1::StreamRequest Numbered(uint64_t batch_id, uint64_t step_id, uint32_t index, uint64_t epoch = 1) const {
+    v1::StreamRequest request = Slice(batch_id, index);
+    request.mutable_step()->mutable_logits()->mutable_shard()->set_epoch(epoch);
+    for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_step_id(step_id);
+    return request;
+  }
+  void Reconnect(uint32_t worker) { workers_[worker] = std::make_unique<StreamWorker>(engine_.get()); }
+  std::vector<std::string> DrawsOf(uint32_t worker, uint64_t batch_id) {
+    std::vector<std::string> draws;
+    for (const v1::RowResult& row : workers_[worker]->Results(batch_id, 2)) {
+      EXPECT_TRUE(row.has_draw()) << row.ShortDebugString();
+      draws.push_back(row.draw().SerializeAsString());
+    }
+    return draws;
+  }
+};
+
+// The others have gone on, and send the slice never again.
+TEST_F(SessionRanks, ARankThatLostAnAnswerWithItsStreamGetsItAgain) {
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
+  const std::vector<std::string> draws = Draws(1);
+  for (const uint32_t lost : {1, 0, 2}) {
+    Reconnect(lost);
+    workers_[lost]->Send(Numbered(1, 5, lost, 2 + lost));
+    EXPECT_EQ(DrawsOf(lost, 1), draws);
+    EXPECT_TRUE(workers_[lost]->IsIdle());
+  }
+  EXPECT_EQ(engine_->shards().kept(), 2u);
+  EXPECT_EQ(engine_->shards().waiting(), 0u);
+  // Another step of the same id is none of it.
+  v1::StreamRequest other = Numbered(2, 5, 1, 9);
+  for (v1::StepRow& row : *other.mutable_step()->mutable_rows()) row.set_draw_salt(1);
+  workers_[1]->Send(other);
+  EXPECT_EQ(engine_->shards().waiting(), 2u);
+}
+
+TEST_F(SessionRanks, OneThatWaitsIsAnsweredByARankThatHadTheAnswerOfAnotherServer) {
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
+  std::vector<v1::RowResult> answers = workers_[2]->Results(1, 2);
+  TestEngine restarted = TestEngine::OnCpu();
+  StreamWorker behind(restarted.get());
+  StreamWorker ahead(restarted.get());
+  behind.Send(Numbered(1, 5, 1));
+  EXPECT_EQ(restarted->shards().waiting(), 2u);
+  for (int row = 0; row < 2; ++row) {
+    v1::StreamRequest bring;
+    *bring.mutable_bring_answer()->mutable_asked() = Numbered(1, 5, 2).step().rows(row);
+    *bring.mutable_bring_answer()->mutable_result() = answers[static_cast<size_t>(row)];
+    ahead.Send(bring);
+    EXPECT_EQ(restarted->shards().waiting(), 1u - static_cast<size_t>(row));
+  }
+  const std::vector<v1::RowResult> got = behind.Results(1, 2);
+  for (size_t row = 0; row < 2; ++row) {
+    EXPECT_EQ(got.at(row).draw().SerializeAsString(), answers[row].draw().SerializeAsString());
+  }
+  EXPECT_TRUE(behind.IsIdle());
+
+  v1::StreamRequest wrong;
+  wrong.mutable_bring_answer()->mutable_asked()->set_request_id("a");
+  ahead.Send(wrong);
+  ExpectError(ahead.Rejected().error(), Reason::kContradiction, "bring_answer.result");
+  wrong.mutable_bring_answer()->mutable_asked()->clear_request_id();
+  ahead.Send(wrong);
+  ExpectError(ahead.Rejected().error(), Reason::kMissingField, "bring_answer.asked.request_id");
+  wrong.mutable_bring_answer()->mutable_asked()->set_request_id("a");
+  wrong.mutable_bring_answer()->mutable_result()->mutable_draw()->set_checkpoint(std::string(1 << 20, 'x'));
+  ahead.Send(wrong);
+  ExpectError(ahead.Rejected().error(), Reason::kTooMany, "bring_answer.result");
+}
+
+TEST_F(SessionRanks, ALaterStreamsSliceTakesThePlaceOfAnEarlierOnes) {
+  workers_[1]->Send(Numbered(1, 5, 1, 7));
+  StreamWorker later(engine_.get());
+  later.Send(Numbered(4, 5, 1, 8));
+  ExpectRowErrors(1, 1, 2, Reason::kSuperseded, "step.logits.shard.epoch");
+  ExpectRowsRefused(1, Numbered(2, 5, 1, 7), Reason::kSuperseded, "step.logits.shard.epoch");
+  StreamWorker twin(engine_.get());
+  twin.Send(Numbered(1, 5, 1, 8));
+  ExpectError(twin.Results(1, 2).at(0).error(), Reason::kContradiction, "step.logits.shard.index");
+  // On one stream the later word holds.
+  later.Send(Numbered(5, 5, 1, 8));
+  EXPECT_EQ(later.Results(4, 2).at(0).error().reason(), v1::STEP_CANCELLED);
+  workers_[0]->Send(Numbered(1, 5, 0));
+  workers_[2]->Send(Numbered(1, 5, 2));
+  EXPECT_EQ(later.Results(5, 2).at(0).draw().SerializeAsString(), DrawsOf(0, 1).at(0));
+}
+
+TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksHaveClosedTheSequence) {
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
+  const std::vector<std::string> draws = Draws(1);
+  const auto close = [&](uint32_t index) {
+    for (const char* name : {"a", "b"}) {
+      v1::StreamRequest request = testing::CloseOf(name, 1);
+      request.mutable_close()->set_shard_index(index);
+      workers_[index]->Send(request);
+    }
+  };
+  close(0);
+  close(2);
+  EXPECT_EQ(engine_->shards().kept(), 2u);
+  workers_[1]->Send(Numbered(2, 5, 1));
+  EXPECT_EQ(DrawsOf(1, 2), draws);
+  // Rank 2 is done with it: what it sends now is of another sequence of this name.
+  workers_[2]->Send(Numbered(2, 5, 2));
+  EXPECT_EQ(engine_->shards().waiting(), 2u);
+  close(1);
+  EXPECT_EQ(engine_->shards().kept(), 0u);
+}
+
+TEST_F(SessionRanks, AnswersAreForgottenAfterAWhile) {
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
+  Draws(1);
+  Pass(engine_->limits().sequence_ttl - absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().kept(), 2u);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().kept(), 0u);
+}
+
+// The worker opens the sequence and repeats its slice; the others' wait for it.
+TEST_F(SessionRanks, WhatSliceZeroMendsByOpeningIsItsAffairAlone) {
+  v1::OpenSequence open = OpenOf("a", 2, kVocabulary);
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->set_prompt_length(0);
+  for (const char* name : {"a", "b"}) {
+    open.set_request_id(name);
+    workers_[0]->MustOpen(open);
+  }
+  const auto send = [&](uint64_t batch, uint32_t index, uint64_t hash) {
+    v1::StreamRequest request = Numbered(batch, 1, index);
+    for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_history_hash(hash);
+    workers_[index]->Send(request);
+  };
+  for (const uint32_t rank : {1, 2}) send(1, rank, 0);
+  send(1, 0, 7);
+  EXPECT_EQ(workers_[0]->Results(1, 2).at(0).error().reason(), v1::HISTORY_REQUIRED);
+  EXPECT_EQ(engine_->shards().waiting(), 2u);
+  uint64_t hash = 0;
+  for (const char* name : {"a", "b"}) {
+    open.set_request_id(name);
+    open.set_epoch(3);
+    hash = workers_[0]->MustOpen(open).history_hash();
+  }
+  send(2, 0, hash);
+  const std::vector<std::string> draws = DrawsOf(0, 2);
+  for (const uint32_t rank : {1, 2}) EXPECT_EQ(DrawsOf(rank, 1), draws);
+  // Rank 0 starts anew, and opens with what it knows: the answer is not drawn again.
+  Reconnect(0);
+  for (const char* name : {"a", "b"}) {
+    open.set_request_id(name);
+    open.set_epoch(4);
+    workers_[0]->MustOpen(open);
+  }
+  send(1, 0, hash);
+  EXPECT_EQ(DrawsOf(0, 1), draws);
+}
+
+// What is wrong with the row itself all are told.
+TEST_F(SessionRanks, OtherRefusalsOfSliceZeroGoToAll) {
+  for (uint32_t i = 0; i < kShards; ++i) {
+    v1::StreamRequest request = Numbered(1, 5, i);
+    for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_draw_salt(70000);
+    workers_[i]->Send(request);
+  }
+  for (uint32_t i = 0; i < kShards; ++i) ExpectRowErrors(i, 1, 2, Reason::kOutOfRange, "step.rows[0].draw_salt");
+  EXPECT_EQ(engine_->shards().kept(), 0u);
+}
+
+TEST_F(SessionRanks, AServerThatShutsDownGivesWaitingSlicesBack) {
+  for (const uint32_t rank : {0, 1}) workers_[rank]->Send(Numbered(1, 5, rank));
+  workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().waiting(), 2u) << "the others go on";
+  for (const uint32_t rank : {0, 2})
+    workers_[rank]->session().Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, absl::Seconds(1));
+  ExpectRowErrors(0, 1, 2, Reason::kDraining, "step");
+  EXPECT_TRUE(workers_[0]->IsIdle());
+  ExpectRefused(2, Numbered(1, 5, 2), Reason::kDraining, "step");
+}
+
+}  // namespace
+}  // namespace sortition::service
