@@ -15,6 +15,15 @@ uint32_t ElementBytes(v1::DType dtype) {
   }
 }
 
+absl::Status CheckRow(const Row& row) {
+  if (row.logits == nullptr) return absl::InvalidArgumentError("logits is null");
+  if (row.drafts == nullptr) return absl::OkStatus();
+  if (!row.scored.empty()) return absl::InvalidArgumentError("scored: there are drafts, too");
+  const bool certain = row.drafts->probabilities == nullptr && row.drafts->sparse_probabilities.empty();
+  if (certain || row.drafts->parents.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("drafts: a tree takes all drafts as certain");
+}
+
 Batch Batch::FromMatrix(v1::DType dtype, uint32_t vocabulary_size, const void* logits, size_t stride_bytes,
                         std::span<Sequence* const> sequences) {
   if (stride_bytes == 0) stride_bytes = size_t{vocabulary_size} * ElementBytes(dtype);

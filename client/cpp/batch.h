@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/cpp/errors.h"
 #include "sortition/v1/sampling.pb.h"
@@ -51,7 +52,15 @@ struct Row {
     if (drafts != nullptr) return drafts->tokens.size() + 1;
     return scored.empty() ? 1 : scored.size();
   }
+  // Rows of `allowed_bits`.
+  size_t masks() const {
+    if (allowed_bits == nullptr) return 0;
+    return scored.empty() ? positions() : 1;
+  }
 };
+
+// Why a row makes no sense, whatever its sequence: INVALID_ARGUMENT.
+absl::Status CheckRow(const Row& row);
 
 struct Batch {
   v1::DType dtype = v1::DTYPE_F32;

@@ -68,6 +68,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return refuse("keepalive", "10 s to 24 h");
   }
   if (options.default_timeout <= absl::ZeroDuration()) return refuse("default_timeout", "above 0");
+  if (options.fallback_stay < absl::ZeroDuration()) return refuse("fallback_stay", "at least 0");
   if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
   if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");
   if (options.shared_memory_bytes == 0) return refuse("shared_memory_bytes", "at least 1");
@@ -94,15 +95,8 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const st
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     if (batch.rows[i].sequence == nullptr)
       return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].sequence is null"));
-    if (batch.rows[i].logits == nullptr)
-      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].logits is null"));
-    if (batch.rows[i].drafts != nullptr && !batch.rows[i].scored.empty())
-      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "] has both drafts and scored tokens"));
-    const Drafts* drafts = batch.rows[i].drafts;
-    if (drafts != nullptr && !drafts->parents.empty() &&
-        (drafts->probabilities != nullptr || !drafts->sparse_probabilities.empty())) {
-      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].drafts: a tree takes all drafts as certain"));
-    }
+    if (const absl::Status status = CheckRow(batch.rows[i]); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat("rows[", i, "].", status.message()));
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "devices/cpu/cpu_device.h"
+#include "service/entropy.h"
+#include "service/sequence/checkpoint.h"
 #include "service/stream/frame.h"
 #include "service/stream/session.h"
 
@@ -159,6 +161,8 @@ service::Engine::Options EngineOptions(uint32_t threads, const service::Clock* c
   cpu.name = "in-process";
   cpu.threads = threads;
   options.devices.push_back(std::make_unique<devices::CpuDevice>(cpu));
+  service::SystemEntropy entropy;
+  options.checkpoint_key = service::CheckpointKey::Trusting(&entropy);
   options.clock = clock;
   options.observer = observer;
   options.limits.max_queue_time = absl::ZeroDuration();  // there is nobody else to leave the devices to

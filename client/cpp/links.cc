@@ -22,7 +22,13 @@ bool Links::NeedsSuccessor() const {
   return current_->retiring || (choice_.IsFallback(current_->target) && !options_.targets.empty());
 }
 
-bool Links::Advance(absl::Time now, bool idle) {
+bool Links::Stays(absl::Time now, bool bound) {
+  if (!bound || current_->retiring || !choice_.IsFallback(current_->target)) return false;
+  if (!stays_until_) stays_until_ = now + options_.fallback_stay;
+  return now < *stays_until_;
+}
+
+bool Links::Advance(absl::Time now, bool idle, bool bound) {
   for (std::optional<Link>* link : {&current_, &successor_}) {
     if (*link && !(*link)->welcomed && (*link)->welcome_by <= now) {
       Break((*link)->number, absl::DeadlineExceededError("no welcome within the connect timeout"), now);
@@ -30,11 +36,14 @@ bool Links::Advance(absl::Time now, bool idle) {
   }
   // Nothing was ever sent on a successor, so one that retires before its turn is just dropped.
   if (successor_ && successor_->retiring) Drop(&successor_);
-  if (current_ && successor_ && successor_->welcomed) {
+  if (current_ && successor_ && successor_->welcomed && !Stays(now, bound)) {
     current_->retiring = true;
     if (idle) Drop(&current_);
   }
-  if (!current_) current_ = std::exchange(successor_, std::nullopt);
+  if (!current_) {
+    current_ = std::exchange(successor_, std::nullopt);
+    stays_until_.reset();
+  }
   if (!current_) {
     current_ = TryStart(now, /*fallback_wanted=*/true);
   } else if (!successor_ && NeedsSuccessor()) {
@@ -143,6 +152,9 @@ absl::Time Links::next_event() const {
   absl::Time next = absl::InfiniteFuture();
   for (const std::optional<Link>* link : {&current_, &successor_}) {
     if (*link && !(*link)->welcomed) next = std::min(next, (*link)->welcome_by);
+  }
+  if (stays_until_ && current_ && !current_->retiring && successor_ && successor_->welcomed) {
+    next = std::min(next, *stays_until_);
   }
   if (!current_ || (!successor_ && NeedsSuccessor())) next = std::min(next, choice_.not_before());
   return next;

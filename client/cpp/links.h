@@ -38,9 +38,10 @@ class Links {
         uint64_t jitter_seed);
 
   // Starts and replaces streams as far as it can be done now. `idle`: nothing sent on the current stream waits for an
-  // answer. True if the current stream is another one than before, or none: what was sent on the former one will not be
+  // answer. `bound`: some sequence can only go on where it is; the fallback then stays, for as long as options say.
+  // True if the current stream is another one than before, or none: what was sent on the former one will not be
   // answered.
-  bool Advance(absl::Time now, bool idle);
+  bool Advance(absl::Time now, bool idle, bool bound);
 
   // The stream to send on now; null if there is none. Valid until the next call of a method that is not const.
   Link* usable();
@@ -83,6 +84,8 @@ class Links {
   Link* Find(uint64_t stream);
   static void Drop(std::optional<Link>* link);
   bool NeedsSuccessor() const;
+  // Whether the successor, which has been welcomed, has to wait.
+  bool Stays(absl::Time now, bool bound);
   void Report(Link* link, absl::Time now);
   std::string TargetName(size_t target) const;
 
@@ -96,6 +99,7 @@ class Links {
   std::optional<Link> current_;
   std::optional<Link> successor_;
   std::string last_failure_;
+  std::optional<absl::Time> stays_until_;  // since a successor was welcomed for the first time
 };
 
 }  // namespace sortition::client

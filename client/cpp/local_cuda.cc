@@ -62,37 +62,55 @@ absl::Status LocalCuda::Check(std::span<LocalSequence* const> sequences, std::sp
 }
 
 absl::StatusOr<std::vector<RowOutcome>> LocalCuda::Step(v1::DType dtype, std::span<LocalSequence* const> sequences,
-                                                        std::span<const Row> rows, CUstream_st* stream) {
+                                                        std::span<const Row> rows, CUstream_st* stream,
+                                                        v1::DType draft_dtype) {
   if (absl::Status status = Check(sequences, rows); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = lane_->WaitFor(stream); !status.ok()) return status;
 
   std::vector<RowOutcome> outcomes(rows.size());
-  std::vector<size_t> begun;
-  std::vector<devices::DeviceRow> batch;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    auto request = sequences[i]->Begin(dtype, rows[i]);
-    if (auto* const error = std::get_if<RowError>(&request)) {
+  std::vector<Begun> begun;
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    auto requests = sequences[i]->Begin(dtype, rows[i], {draft_dtype, i});
+    if (auto* const error = std::get_if<RowError>(&requests)) {
       outcomes[i] = std::move(*error);
-      continue;
+    } else {
+      begun.push_back({i, std::get<LocalSequence::Requests>(std::move(requests))});
     }
-    devices::DeviceRow& row = batch.emplace_back();
-    row.request = std::get<kernels::RowRequest>(request);
-    row.segments.push_back({static_cast<const std::byte*>(rows[i].logits),
-                            size_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype)});
-    row.memory = kDeviceMemory;
-    begun.push_back(i);
   }
-  std::vector<kernels::RowAnswer> answers;
-  uint64_t nanoseconds = 0;
-  const absl::Status status = lane_->Run(batch, &answers, &nanoseconds);
-  if (!status.ok()) {
-    for (const size_t i : begun) sequences[i]->Abandon();
+  // No sequence advances before the last answer of all is there.
+  if (absl::Status status = Answer(sequences, &begun); !status.ok()) {
+    for (const Begun& row : begun) sequences[row.index]->Abandon();
     return status;
   }
-  SORTITION_CHECK(answers.size() == begun.size());
-  for (size_t i = 0; i < begun.size(); ++i) outcomes[begun[i]] = sequences[begun[i]]->End(answers[i]);
+  for (const Begun& row : begun) outcomes[row.index] = sequences[row.index]->End();
   return outcomes;
+}
+
+absl::Status LocalCuda::Answer(std::span<LocalSequence* const> sequences, std::vector<Begun>* begun) {
+  for (;;) {
+    std::vector<devices::DeviceRow> batch;
+    for (const Begun& row : *begun) {
+      for (const kernels::RowRequest& request : row.requests) {
+        devices::DeviceRow& on_device = batch.emplace_back();
+        on_device.request = request;
+        on_device.segments.push_back({static_cast<const std::byte*>(request.logits),
+                                      size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype)});
+        on_device.memory = kDeviceMemory;
+      }
+    }
+    if (batch.empty()) return absl::OkStatus();
+    std::vector<kernels::RowAnswer> answers;
+    uint64_t nanoseconds = 0;
+    if (absl::Status status = lane_->Run(batch, &answers, &nanoseconds); !status.ok()) return status;
+    SORTITION_CHECK(answers.size() == batch.size());
+    std::span<kernels::RowAnswer> left(answers);
+    for (Begun& row : *begun) {
+      const size_t count = row.requests.size();
+      if (count > 0) row.requests = sequences[row.index]->Continue(left.first(count));
+      left = left.subspan(count);
+    }
+  }
 }
 
 }  // namespace sortition::client

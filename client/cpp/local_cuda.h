@@ -23,19 +23,27 @@ class LocalCuda {
   static absl::StatusOr<std::unique_ptr<LocalCuda>> Create(int device);
   static absl::StatusOr<std::unique_ptr<LocalCuda>> CreateOn(std::shared_ptr<devices::cuda::Context> context);
 
-  // As LocalSequence::Step for each row, `rows[i]` for `sequences[i]`: logits in the device's memory, masks in the
-  // host's. The kernels begin once the work is done that the caller's stream has by now (null: the default stream), and
-  // their answers are awaited. Rows that begin at multiples of 16 bytes are read in place; others are moved first,
-  // within the device.
+  // As LocalSequence::Step for each row, `rows[i]` for `sequences[i]`: logits in the device's memory, masks and drafts
+  // in the host's. The kernels begin once the work is done that the caller's stream has by now (null: the default
+  // stream), and their answers are awaited. Rows that begin at multiples of 16 bytes are read in place; others are
+  // moved first, within the device.
   //
   // An error concerns all rows, and leaves the sequences as they were. INVALID_ARGUMENT: memory that is not the
   // device's, a sequence that is named twice; FAILED_PRECONDITION: the stream captures a graph; UNAVAILABLE: the device
   // is lost to this process.
   absl::StatusOr<std::vector<RowOutcome>> Step(v1::DType dtype, std::span<LocalSequence* const> sequences,
-                                               std::span<const Row> rows, CUstream_st* stream);
+                                               std::span<const Row> rows, CUstream_st* stream,
+                                               v1::DType draft_dtype = v1::DTYPE_F32);
 
  private:
   LocalCuda(std::shared_ptr<devices::cuda::Context> context, std::unique_ptr<devices::cuda::Lane> lane);
+  // A row of the step that the host has not refused, and what the device is to answer next.
+  struct Begun {
+    uint32_t index = 0;
+    LocalSequence::Requests requests;
+  };
+  absl::Status Answer(std::span<LocalSequence* const> sequences, std::vector<Begun>* begun)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Check(std::span<LocalSequence* const> sequences, std::span<const Row> rows) const;
 
   const std::shared_ptr<devices::cuda::Context> context_;

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/errors.h"
-#include "client/cpp/history.h"
+#include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/version.h"
 #include "service/entropy.h"
@@ -23,11 +23,6 @@ RowError ToRowError(const service::Refusal& refusal) {
   v1::Error error;
   service::EncodeError(refusal, &error);
   return FromWire(error);
-}
-
-kernels::DType KernelType(v1::DType dtype) {
-  return dtype == v1::DTYPE_F32 ? kernels::DType::kF32
-                                : (dtype == v1::DTYPE_F16 ? kernels::DType::kF16 : kernels::DType::kBF16);
 }
 
 struct Workspace {
@@ -104,25 +99,64 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Fork(SequenceOptio
   return std::unique_ptr<LocalSequence>(new LocalSequence((*child)->spec_, std::move(tokens), at, prompt_length));
 }
 
-RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row) {
-  auto begun = Begin(dtype, row);
-  if (auto* const error = std::get_if<RowError>(&begun)) return std::move(*error);
+RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
   Workspace& workspace = ThreadWorkspace();
-  kernels::cpu::SampleRow(std::get<kernels::RowRequest>(begun), &workspace.scratch, &workspace.answer);
-  return End(workspace.answer);
+  if (IsPlainDraw(dtype, row)) {
+    kernels::cpu::SampleRow(BeginDraw(dtype, row, options), &workspace.scratch, &workspace.answer);
+    return EndDraw(workspace.answer);
+  }
+  auto begun = Begin(dtype, row, options);
+  if (auto* const error = std::get_if<RowError>(&begun)) return std::move(*error);
+  std::vector<kernels::RowAnswer> answers;
+  for (Requests requests = std::get<Requests>(std::move(begun)); !requests.empty(); requests = Continue(answers)) {
+    answers.assign(requests.size(), {});
+    for (size_t i = 0; i < requests.size(); ++i) {
+      kernels::cpu::SampleRow(requests[i], &workspace.scratch, &answers[i]);
+    }
+  }
+  return End();
 }
 
-std::variant<kernels::RowRequest, RowError> LocalSequence::Begin(v1::DType dtype, const Row& row) {
-  if (row.draw_salt > service::kMaxDrawSalt) {
-    return ToRowError({service::Reason::kOutOfRange, "step.rows[0].draw_salt",
-                       absl::StrCat("0..", service::kMaxDrawSalt), "the draw salt is out of range"});
+std::variant<LocalSequence::Requests, RowError> LocalSequence::Begin(v1::DType dtype, const Row& row,
+                                                                     const LocalStepOptions& options) {
+  if (IsPlainDraw(dtype, row)) return Requests{BeginDraw(dtype, row, options)};
+  if (absl::Status status = CheckRow(row); !status.ok()) {
+    RowError error;
+    error.code = status.code();
+    error.message = absl::StrCat("rows[", options.row, "].", status.message());
+    return error;
   }
-  if (row.drafts != nullptr || !row.scored.empty()) {
-    return ToRowError({service::Reason::kNotImplemented, row.drafts != nullptr ? "drafts" : "scored", "",
-                       "a local sequence draws one token at a time"});
-  }
-  if (state_ != nullptr) views_ = service::LookAhead(state_.get(), {});
-  const service::PositionView* const view = views_.empty() ? nullptr : &views_.front();
+  auto begun = LocalRun::Begin(spec_, {position_, sampler_state_, state_.get()}, dtype, row, options);
+  if (auto* const refusal = std::get_if<service::Refusal>(&begun)) return ToRowError(*refusal);
+  run_ = std::get<std::unique_ptr<LocalRun>>(std::move(begun));
+  return run_->First();
+}
+
+LocalSequence::Requests LocalSequence::Continue(std::span<kernels::RowAnswer> answers) {
+  if (run_ != nullptr) return run_->Continue(answers);
+  SORTITION_CHECK(answers.size() == 1);
+  draw_.answer = std::move(answers.front());
+  return {};
+}
+
+RowOutcome LocalSequence::End() { return run_ != nullptr ? EndRun() : EndDraw(std::exchange(draw_.answer, {})); }
+
+void LocalSequence::Abandon() {
+  run_ = nullptr;
+  if (state_ != nullptr) state_->EndLoan();
+  draw_ = {};
+}
+
+bool LocalSequence::IsPlainDraw(v1::DType dtype, const Row& row) const {
+  return row.drafts == nullptr && row.scored.empty() && row.logits != nullptr && ElementBytes(dtype) != 0 &&
+         row.draw_salt <= service::kMaxDrawSalt && position_ < service::Limits{}.max_history;
+}
+
+kernels::RowRequest LocalSequence::BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+  draw_.row = options.row;
+  draw_.mask = {row.allowed_bits, row.masks() * ((size_t{spec_->vocabulary} + 31) / 32)};
+  if (state_ != nullptr) draw_.views = service::LookAhead(state_.get(), {});
+  const service::PositionView* const view = draw_.views.empty() ? nullptr : &draw_.views.front();
   kernels::RowRequest request = service::RowOf(*spec_, view, position_, row.draw_salt);
   request.logits = row.logits;
   request.dtype = KernelType(dtype);
@@ -132,28 +166,53 @@ std::variant<kernels::RowRequest, RowError> LocalSequence::Begin(v1::DType dtype
   return request;
 }
 
-void LocalSequence::Abandon() {
+RowOutcome LocalSequence::EndDraw(const kernels::RowAnswer& answer) {
   if (state_ != nullptr) state_->EndLoan();
-  views_.clear();
-}
-
-RowOutcome LocalSequence::End(const kernels::RowAnswer& answer) {
-  Abandon();
-  if (answer.error != kernels::RowError::kNone) return ToRowError(service::RefusalOf(answer, 0));
-  ++position_;
-  std::optional<uint64_t> history_hash;
-  if (state_ != nullptr) {
-    state_->Append(answer.token);
-    tokens_.push_back(answer.token);
-    history_hash = state_->history_hash();
-  }
-  sampler_state_ = answer.sampler_state;
+  draw_.views.clear();
+  if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
+  Advance(answer);
   RowOutcome outcome;
   v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
-  service::EncodeDraw(answer, spec_->parameters, history_hash, &draw);
+  service::EncodeDraw(answer, spec_->parameters, HistoryHash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
   if (spec_->stops(answer.token)) draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   return outcome;
+}
+
+service::Refusal LocalSequence::WhyNotDrawn(const kernels::RowAnswer& answer) const {
+  service::StepRowRequest request;
+  std::vector<service::RowMaskBits> masks;
+  if (!draw_.mask.empty()) {
+    request.plan.masks.emplace_back().mask_row = 0;
+    masks.push_back(service::RowMaskBits::Lent(draw_.mask));
+  }
+  service::RowRun run(spec_, std::move(request), std::move(masks));
+  run.Take(0, answer);
+  return std::get<service::Refusal>(run.Finish(draw_.row));
+}
+
+RowOutcome LocalSequence::EndRun() {
+  const std::unique_ptr<LocalRun> run = std::move(run_);
+  auto finished = run->Finish();
+  if (const auto* refusal = std::get_if<service::Refusal>(&finished)) return ToRowError(*refusal);
+  const service::StepOutcome& outcome = std::get<service::StepOutcome>(finished);
+  const bool advances = run->plan().kind != service::PositionPlan::Kind::kScore;
+  if (advances) {
+    for (const kernels::RowAnswer& answer : outcome.rows) Advance(answer);
+  }
+  return run->Encode(outcome, advances ? HistoryHash() : std::nullopt);
+}
+
+void LocalSequence::Advance(const kernels::RowAnswer& answer) {
+  ++position_;
+  sampler_state_ = answer.sampler_state;
+  if (state_ == nullptr) return;
+  state_->Append(answer.token);
+  tokens_.push_back(answer.token);
+}
+
+std::optional<uint64_t> LocalSequence::HistoryHash() const {
+  return state_ != nullptr ? std::optional(state_->history_hash()) : std::nullopt;
 }
 
 absl::Status LocalSequence::CheckToken(uint32_t token) const {

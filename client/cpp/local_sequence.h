@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/batch.h"
+#include "client/cpp/local_run.h"
 #include "client/cpp/sequence_record.h"
 #include "kernels/row.h"
 #include "service/sequence/look_ahead.h"
@@ -32,15 +33,20 @@ class LocalSequence {
   // As Client::Fork: a sequence that goes on from the first `position` tokens of this one (absent: from all).
   absl::StatusOr<std::unique_ptr<LocalSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
 
-  // Draws a token from one row and advances by it; blocks for the time of the computation. `row.sequence` is not looked
-  // at; `row.logits` has vocabulary_size() elements. A row that fails leaves the sequence as it was.
-  RowOutcome Step(v1::DType dtype, const Row& row);
+  // Draws a token from one row, verifies its drafts or scores its tokens, and advances by the tokens that this gave;
+  // blocks for the time of the computation. `row.sequence` is not looked at; rows have vocabulary_size() elements. The
+  // answer is a server's, but for checkpoints: samplers' states stay here. A row that fails leaves the sequence as it
+  // was.
+  RowOutcome Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
 
-  // The same in two parts, for those who have kernels of their own. What is to be asked of them, with `row.logits` as
-  // it is; it refers to the row's masks and to the sequence, which is not to be touched until End or Abandon.
-  std::variant<kernels::RowRequest, RowError> Begin(v1::DType dtype, const Row& row);
-  // Advances by what they answered.
-  RowOutcome End(const kernels::RowAnswer& answer);
+  // The same in parts, for those who have kernels of their own. What is to be asked of them first; requests refer to
+  // the row's memory and to the sequence, which is not to be touched until End or Abandon.
+  using Requests = LocalRun::Requests;
+  std::variant<Requests, RowError> Begin(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
+  // Takes the answers to the last requests, in their order. What is to be asked next; nothing: End comes next.
+  Requests Continue(std::span<kernels::RowAnswer> answers);
+  // Advances by what was answered.
+  RowOutcome End();
   // There is no answer: the sequence is as it was.
   void Abandon();
 
@@ -60,13 +66,30 @@ class LocalSequence {
   LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::vector<uint32_t> tokens, uint32_t position,
                 uint32_t prompt_length);
   absl::Status CheckToken(uint32_t token) const;
+  // The shortest way of a plain draw, which costs what its kernel costs: no message, no plan.
+  bool IsPlainDraw(v1::DType dtype, const Row& row) const;
+  kernels::RowRequest BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options);
+  RowOutcome EndDraw(const kernels::RowAnswer& answer);
+  RowOutcome EndRun();
+  service::Refusal WhyNotDrawn(const kernels::RowAnswer& answer) const;
+  void Advance(const kernels::RowAnswer& answer);
+  std::optional<uint64_t> HistoryHash() const;  // absent without a history
 
   const std::shared_ptr<const service::SequenceSpec> spec_;
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
   std::vector<uint32_t> tokens_;
   uint32_t position_;
-  uint64_t sampler_state_;        // of samplers that depend on past probabilities
-  service::PositionViews views_;  // lent to the request that has begun
+  uint64_t sampler_state_;  // of samplers that depend on past probabilities
+
+  // Of the step that has begun: a plain draw, or anything.
+  struct Draw {
+    std::span<const uint32_t> mask;
+    uint32_t row = 0;
+    service::PositionViews views;  // lent to its request
+    kernels::RowAnswer answer;     // where it came by Continue
+  };
+  Draw draw_;
+  std::unique_ptr<LocalRun> run_;
 };
 
 }  // namespace sortition::client

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "client/cpp/row_message.h"
 #include "client/cpp/shared_memory.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -85,37 +86,6 @@ class TensorPlacer {
   std::vector<PayloadRuns> payloads_;
 };
 
-// Sets what is asked for, if it is more than a draw; masks and dense probabilities are named later.
-void DescribeTask(const Row& row, v1::StepRow* message) {
-  if (!row.scored.empty()) {
-    message->mutable_score()->mutable_tokens()->Assign(row.scored.begin(), row.scored.end());
-  }
-  if (row.drafts == nullptr) return;
-  const Drafts& drafts = *row.drafts;
-  if (!drafts.parents.empty()) {
-    v1::VerifyTree& tree = *message->mutable_verify_tree();
-    tree.mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
-    tree.mutable_parents()->Assign(drafts.parents.begin(), drafts.parents.end());
-    tree.set_mode(drafts.mode);
-    tree.set_return_probabilities(drafts.return_probabilities);
-    return;
-  }
-  v1::VerifyChain& chain = *message->mutable_verify_chain();
-  chain.mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
-  chain.set_mode(drafts.mode);
-  chain.set_return_probabilities(drafts.return_probabilities);
-  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
-    *chain.add_sparse_probabilities() = sparse;
-  }
-}
-
-// The next position's mask.
-v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
-  if (row.drafts == nullptr) return message->mutable_mask();
-  return row.drafts->parents.empty() ? message->mutable_verify_chain()->add_masks()
-                                     : message->mutable_verify_tree()->add_masks();
-}
-
 void DescribeShard(const OutgoingShard& outgoing, v1::VocabularyShard* message) {
   message->set_index(outgoing.shard.index);
   message->set_count(outgoing.shard.count);
@@ -130,7 +100,6 @@ void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* messag
   message->set_request_id(row.record->options.request_id);
   message->set_step_id(row.step_id);
   message->set_position(position);
-  if (row.row.draw_salt != 0) message->set_draw_salt(row.row.draw_salt);
   DescribeTask(row.row, message);
   if (message->has_verify_chain()) message->mutable_verify_chain()->clear_sparse_probabilities();
 }
@@ -175,8 +144,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
   PayloadRuns logits;
   PayloadRuns masks;
   PayloadRuns drafts;
-  uint32_t mask_rows = 0;
-  uint32_t draft_rows = 0;
+  TensorRows taken;
   const size_t draft_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.draft_dtype);
   const size_t mask_bytes = (size_t{batch.vocabulary_size} + 31) / 32 * sizeof(uint32_t);
   for (uint32_t index : rows) {
@@ -184,39 +152,32 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     v1::StepRow& row = *step.add_rows();
     row.set_request_id(pending.record->options.request_id);
     row.set_step_id(pending.step_id);
-    if (pending.row.draw_salt != 0) row.set_draw_salt(pending.row.draw_salt);
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
       if (leads && !pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
-    const size_t positions = pending.row.positions();
-    AddRun(pending.row.logits, positions * batch.row_bytes, &logits);
     DescribeTask(pending.row, &row);
+    AddRun(pending.row.logits, pending.row.positions() * batch.row_bytes, &logits);
     if (!leads) continue;
-    if (pending.row.allowed_bits != nullptr) {
-      const size_t count = pending.row.scored.empty() ? positions : 1;
-      for (size_t i = 0; i < count; ++i) AddMask(pending.row, &row)->set_mask_row(mask_rows++);
-      AddRun(pending.row.allowed_bits, count * mask_bytes, &masks);
-    }
-    if (pending.row.drafts != nullptr && pending.row.drafts->probabilities != nullptr) {
-      const uint32_t count = static_cast<uint32_t>(pending.row.drafts->tokens.size());
-      row.mutable_verify_chain()->set_draft_row(draft_rows);
-      AddRun(pending.row.drafts->probabilities, count * draft_bytes, &drafts);
-      draft_rows += count;
+    NameTensors(pending.row, &taken, &row);
+    if (pending.row.masks() > 0) AddRun(pending.row.allowed_bits, pending.row.masks() * mask_bytes, &masks);
+    const Drafts* const proposed = pending.row.drafts;
+    if (proposed != nullptr && proposed->probabilities != nullptr) {
+      AddRun(proposed->probabilities, proposed->tokens.size() * draft_bytes, &drafts);
     }
   }
   TensorPlacer placer(memory, leases);
   placer.Put(std::move(logits), ElementBytes(batch.dtype), step.mutable_logits()->mutable_source());
-  if (mask_rows > 0) {
+  if (taken.masks > 0) {
     placer.Put(std::move(masks), sizeof(uint32_t), step.mutable_masks()->mutable_source());
-    step.mutable_masks()->set_rows(mask_rows);
+    step.mutable_masks()->set_rows(taken.masks);
   }
-  if (draft_rows > 0) {
+  if (taken.drafts > 0) {
     v1::DraftTensor& tensor = *step.mutable_draft_probabilities();
     placer.Put(std::move(drafts), ElementBytes(batch.draft_dtype), tensor.mutable_source());
     tensor.set_dtype(batch.draft_dtype);
-    tensor.set_rows(draft_rows);
+    tensor.set_rows(taken.drafts);
   }
   return EncodeMessage(header, placer.payloads(), std::move(hold));
 }

@@ -85,6 +85,10 @@ struct ClientOptions {
 
   Fallback fallback = Fallback::kNone;
   uint32_t in_process_threads = 0;  // of the fallback's device; 0 = as many as the machine runs at once
+  // What mirostat and adaptive-p have come to in this process no server takes over. While a sequence with them is open
+  // that was stepped here, everything stays here, but after a target is back for at most so long; such a sequence then
+  // fails with CHECKPOINT_REFUSED.
+  absl::Duration fallback_stay = absl::Minutes(5);
 
   // A batch travels as messages of whole rows of at most this many bytes (at least one row) and rows; transfer overlaps
   // with sampling. Both must stay below the server's max_message_bytes and max_step_rows.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/message.h"
+#include "client/cpp/row_message.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
@@ -23,6 +24,11 @@ bool SendsHistoryAtOnce(const SequenceOptions& options) {
                                      parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0);
 }
 
+// Whether some sampler has a state that follows from past probabilities, and so from no history.
+bool KeepsSamplerState(const v1::SamplingParameters& parameters) {
+  return parameters.has_mirostat() || parameters.has_adaptive_p();
+}
+
 RowError PromptNeeded() {
   return RowError{absl::StatusCode::kInvalidArgument, v1::CONTRADICTION, "start_position", "",
                   "an option looks at the history, so the prompt is needed instead"};
@@ -30,21 +36,6 @@ RowError PromptNeeded() {
 
 RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
-}
-
-// Of an answer that is whole.
-RowOutcome OutcomeOf(v1::RowResult result) {
-  switch (result.outcome_case()) {
-    case v1::RowResult::kVerify:
-      result.mutable_verify()->clear_continues();
-      return std::move(*result.mutable_verify());
-    case v1::RowResult::kScore:
-      result.mutable_score()->clear_continues();
-      return std::move(*result.mutable_score());
-    default:
-      result.mutable_draw()->clear_continues();
-      return std::move(*result.mutable_draw());
-  }
 }
 
 }  // namespace
@@ -191,7 +182,11 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   std::shared_ptr<void> hold(nullptr, [batch, released = released_](void*) {
     if (batch->EndUse()) released(batch);
   });
-  for (uint32_t index : rows) batch->rows[index].state = PendingRow::State::kSent;
+  for (uint32_t index : rows) {
+    batch->rows[index].state = PendingRow::State::kSent;
+    SequenceRecord* const record = batch->rows[index].record.get();
+    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
+  }
   const uint64_t batch_id = next_batch_id_++;
   const uint32_t count = static_cast<uint32_t>(rows.size());
   std::weak_ptr<void> watch = hold;

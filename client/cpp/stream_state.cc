@@ -50,7 +50,13 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
   Advance(now);
 }
 
+void StreamState::Bind(SequenceRecord* record, bool bound) {
+  if (std::exchange(record->standing.bound, bound) == bound) return;
+  bound ? ++bound_sequences_ : --bound_sequences_;
+}
+
 void StreamState::Close(SequenceRecord* record) {
+  Bind(record, false);
   record->standing.closed = true;
   if (options_.shard) return CloseShard(record);
   Link* link = links_.usable();
@@ -135,7 +141,8 @@ void StreamState::EndAll() {
 void StreamState::Advance(absl::Time now) {
   if (stopped_) return EndAll();
   Expire(now);
-  if (links_.Advance(now, /*idle=*/sent_steps_.empty() && sent_opens_.empty())) ForgetSent();
+  if (links_.Advance(now, /*idle=*/sent_steps_.empty() && sent_opens_.empty(), /*bound=*/bound_sequences_ > 0))
+    ForgetSent();
   if (Link* link = links_.usable()) {
     SendOwedCloses(link);
     for (const std::unique_ptr<PendingOpen>& open : opens_) EnsureOpen(link, open->record, now);

@@ -121,6 +121,8 @@ class StreamState {
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
   void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);
 
+  void Bind(SequenceRecord* record, bool bound);
+
   // Of ranks (stream_shards.cc).
   bool follows() const { return options_.shard && options_.shard->index != 0; }
   uint64_t NextStepId(SequenceRecord* record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(record->mutex);
@@ -153,7 +155,8 @@ class StreamState {
   absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
   uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
-  std::vector<v1::CloseSequence> owed_closes_;          // that ranks wait for, and no stream has taken
+  uint32_t bound_sequences_ = 0;
+  std::vector<v1::CloseSequence> owed_closes_;  // that ranks wait for, and no stream has taken
   Finished finished_;
 };
 

@@ -2,6 +2,8 @@
 #include "kernels/cpu/chain.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <functional>
 
 #include "kernels/check.h"
@@ -178,6 +180,48 @@ void Chain::KeepNSigma(uint32_t log_n) {
   law::Shape unit = shape_;
   unit.temperature = law::UnitTemperature();
   unit.scale = law::ScaleFrom(FirstBits(), unit);
+  const RowScale scale = ScaleOf(unit, row_.max_key);
+  const auto floor = [&](uint32_t count, uint64_t levels, uint64_t squares) {
+    const uint32_t bound = law::SigmaBound(count, levels, squares, log_n);
+    return FirstKeyWhere(row_.max_key,
+                         [&](uint32_t bits) { return law::Depth(law::ShapedBits(bits, unit), unit.scale) <= bound; });
+  };
+  if (!is_listed_ && last_ == kLastLive && !scale.curve.is_on) {
+    // The deviation of the levels, which are off by a half at most, lies between two nearly equal ones. Seldom does a
+    // token lie between what those keep.
+    const auto [count, least, most] = SquaredDeviations(scale);
+    const uint32_t first = floor(count, 0, most);
+    const uint32_t last = floor(count, 0, least);
+    if (first == last || CollectBetween(kernels_, row_, first, last, scratch_, &scratch_->leading).empty())
+      return KeepFrom(last);
+  }
+  const Levels levels = LevelsOfKept(unit, scale);
+  KeepFrom(floor(levels.count, uint64_t(levels.sum), levels.squares));
+}
+
+Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
+  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
+  const uint32_t listed = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
+  const double a_level = 0x1p10 / double(scale.to_fixed_point);  // in logits
+  const double lowest = -0x1p21 * a_level;
+  Spread spread = kernels_.SumSpread(row_, groups, listed, float(lowest));
+  for (const Candidate& candidate : row_.patched) {
+    const double x = std::max(double(std::bit_cast<float>(law::KeyBits(candidate.key()))), lowest);
+    ++spread.count;
+    spread.sum += x;
+    spread.squares += x * x;
+  }
+  const double n = spread.count;
+  const double about = std::max(spread.squares - spread.sum * spread.sum / n, 0.0);
+  const double error = 4 * kSpreadError * spread.squares;  // 3 times: of the squares, and twice of the sum's
+  const double halves = 0.5 * std::sqrt(n);
+  const double least = std::max(std::sqrt(std::max(about - error, 0.0)) / a_level - halves, 0.0);
+  const double most = std::sqrt(about + error) / a_level + halves;
+  constexpr double kCut = 2;  // off an integer, by the law's divisions and by this one's
+  return {spread.count, uint64_t(std::max(least * least - kCut, 0.0)), uint64_t(most * most + kCut)};
+}
+
+Levels Chain::LevelsOfKept(const law::Shape& unit, const RowScale& scale) const {
   Levels levels;
   const auto add = [&](Candidate candidate) {
     const auto level = int32_t(law::Level(law::ShapedBits(law::KeyBits(candidate.key()), unit), unit.scale));
@@ -187,17 +231,15 @@ void Chain::KeepNSigma(uint32_t log_n) {
   };
   if (is_listed_) {
     std::ranges::for_each(list_, add);
-  } else {
-    uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
-    const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
-    levels = kernels_.SumLevels(row_, groups, count, last_, ScaleOf(unit, row_.max_key));
-    for (const Candidate& candidate : row_.patched) {
-      if (candidate >= last_) add(candidate);
-    }
+    return levels;
   }
-  const uint32_t bound = law::SigmaBound(levels.count, uint64_t(levels.sum), levels.squares, log_n);
-  KeepFrom(FirstKeyWhere(row_.max_key,
-                         [&](uint32_t bits) { return law::Depth(law::ShapedBits(bits, unit), unit.scale) <= bound; }));
+  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
+  const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
+  levels = kernels_.SumLevels(row_, groups, count, last_, scale);
+  for (const Candidate& candidate : row_.patched) {
+    if (candidate >= last_) add(candidate);
+  }
+  return levels;
 }
 
 void Chain::KeepTopH(uint32_t h) {
@@ -261,7 +303,7 @@ void Chain::KeepTypical(uint32_t p) {
       leading = list_;
     } else {
       uint32_t* const folded = scratch_->folded.Reserve(row_.groups);
-      const uint32_t from = kernels_.LowerBoundOfNth(row_.maxima, row_.groups, number, last_.key(), folded);
+      const uint32_t from = kernels_.LowerBoundOfNth(row_.reached, row_.groups, number, last_.key(), folded);
       leading = CollectBetween(kernels_, row_, from, kNoCeiling, scratch_, &scratch_->leading);
       leading = leading.first(kernels_.MoveNotAfter(leading.data(), uint32_t(leading.size()), last_));
       if (from > last_.key()) edge = DistanceOfKey(from, scale_);

@@ -49,6 +49,14 @@ class Chain {
   void KeepTopP(uint32_t p);
   void KeepTypical(uint32_t p);
   void KeepNSigma(uint32_t log_n);
+  // Bounds of the sum of the squared deviations of kept tokens' levels from their mean; `scale` is at temperature 1.
+  struct Deviations {
+    uint32_t count;
+    uint64_t least;
+    uint64_t most;
+  };
+  Deviations SquaredDeviations(const RowScale& scale) const;
+  Levels LevelsOfKept(const law::Shape& unit, const RowScale& scale) const;
   void KeepTopH(uint32_t h);
   void DropTop(uint32_t chance, uint32_t threshold);
   void DropBefore(Candidate first);

@@ -64,11 +64,41 @@ uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
   CheckFailed("some patch makes its token too large", __FILE__, __LINE__);
 }
 
-// The maxima of groups whose largest token was patched, without the patched ones.
-void LowerMaxima(const Kernels& kernels, const Row& row, const Patched& patched, Scratch* scratch, uint32_t* maxima) {
-  uint32_t* const largest = scratch->folded.Reserve(patched.group_count);
-  kernels.LargestSentKeys(row, patched.groups, patched.group_count, largest);
-  for (uint32_t i = 0; i < patched.group_count; ++i) maxima[patched.groups[i]] = largest[i];
+// What patches make of the maxima. Of a group whose largest token was patched only bounds are known then: it is not
+// read again.
+void MoveMaxima(const Patched& patched, uint32_t* maxima, uint32_t* reached) {
+  for (uint32_t i = 0; i < patched.moved_count; ++i) {
+    const uint32_t group = patched.moved_groups[i];
+    const uint32_t key = patched.moved_keys[i];
+    reached[group] = key;
+    maxima[group] = std::max(maxima[group], key);
+  }
+}
+
+uint32_t LargestPatchedKey(const Row& row, uint32_t group) {
+  uint32_t largest = 0;
+  auto at = std::ranges::lower_bound(row.patched, group * law::kGroupSize, {}, &Candidate::token);
+  for (; at != row.patched.end() && at->token() / law::kGroupSize == group; ++at)
+    largest = std::max(largest, at->key());
+  return largest;
+}
+
+// Reads those groups that may hold the largest key of all; returns it.
+uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima, uint32_t* reached) {
+  const uint32_t level = std::max(1u, reached[kernels.FindMax(reached, row.groups)]);
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t able = kernels.SelectAtLeast(maxima, row.groups, level, groups);
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < able; ++i) {
+    groups[count] = groups[i];
+    count += reached[groups[i]] != maxima[groups[i]];
+  }
+  uint32_t* const largest = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(row, groups, count, largest);
+  for (uint32_t i = 0; i < count; ++i) {
+    reached[groups[i]] = maxima[groups[i]] = std::max(largest[i], LargestPatchedKey(row, groups[i]));
+  }
+  return maxima[kernels.FindMax(maxima, row.groups)];
 }
 
 void RaiseMaxima(std::span<const Candidate> patched, uint32_t* maxima) {
@@ -95,7 +125,8 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
   Patched patched;
   if (!patches.empty()) {
     patched.live = scratch->patched.Reserve(patches.size());
-    patched.groups = scratch->groups.Reserve(patches.size());
+    patched.moved_groups = scratch->groups.Reserve(patches.size());
+    patched.moved_keys = scratch->moved_keys.Reserve(patches.size());
     if (!kernels.PatchTokens(*row, *request.parameters, patches, words, &patched)) {
       FillAllowedWords(request, raw.groups, words);
       answer->error = RowError::kLogitTooLarge;
@@ -105,14 +136,19 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
     row->sent_words = words;
     row->patched = {patched.live, patched.live_count};
   }
+  row->maxima = maxima;
   if (masked) {
     MaskMaxima(kernels, *row, ExactGroups(request), scratch, maxima);
+    RaiseMaxima(row->patched, maxima);
+    row->reached = maxima;
+    row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   } else {
-    LowerMaxima(kernels, *row, patched, scratch, maxima);
+    uint32_t* const reached = scratch->reached.Reserve(raw.groups);
+    std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, reached);
+    MoveMaxima(patched, maxima, reached);
+    row->max_key = SettleFirst(kernels, *row, scratch, maxima, reached);
+    row->reached = reached;
   }
-  RaiseMaxima(row->patched, maxima);
-  row->maxima = maxima;
-  row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   return true;
 }
 

@@ -89,6 +89,7 @@ bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch
     SORTITION_CHECK(!reading.suspect);
   }
   row->maxima = maxima;
+  row->reached = maxima;
   row->max_key = reading.max_key;
   return true;
 }

@@ -23,11 +23,15 @@ struct Row {
   // What is looked at after the row: ReadMaxima asks for it on its way.
   std::span<const std::byte> read_next[2];
 
-  // One key per group, 0 where nothing is live; then zeros to a multiple of 64. Of a masked row some may be larger than
-  // the group's largest key: not those of the groups that come first, as many as the request's filters look for, and
-  // none that is not below theirs.
+  // Two keys per group, 0 where nothing is live; then zeros to a multiple of 64. No token of the group has a larger key
+  // than its `maxima`, and some live token has one that is not smaller than its `reached`, where that is not 0. None is
+  // above max_key, and until a chain masks a head, a group that has it in `maxima` has such a token.
+  //
+  // Of a masked row they are one array, and `reached` may promise too much: not of the groups that come first, as many
+  // as the request's filters look for, and of no other that is not below those.
   const uint32_t* maxima;
-  uint32_t max_key;  // the largest of them
+  const uint32_t* reached;
+  uint32_t max_key;  // the largest live token's
 
   // Null where every token shows the logit that was sent. Otherwise one word a group, one bit a token: clear where a
   // token is masked, or is one of `patched`.

@@ -31,7 +31,7 @@ Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uin
 std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
                                  Scratch* scratch, Array<Candidate>* memory) {
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
-  const uint32_t from = kernels.LowerBoundOfNth(row.maxima, row.groups, count, floor, folded);
+  const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, count, floor, folded);
   const std::span<Candidate> candidates = CollectBetween(kernels, row, from, kNoCeiling, scratch, memory);
   if (candidates.size() <= count) return candidates;
   const Candidate last = kernels.NthCandidate(candidates.data(), uint32_t(candidates.size()), count);

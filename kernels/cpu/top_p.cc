@@ -94,7 +94,7 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
                Scratch* scratch) {
   // The row's leading tokens: of a peaked row they reach the threshold.
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
-  const uint32_t from = kernels.LowerBoundOfNth(row.maxima, row.groups, kLeading, floor, folded);
+  const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, kLeading, floor, folded);
   const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);
   const auto number = uint32_t(leading.size());
   const uint64_t leading_sum = kernels.WeighCandidates(leading.data(), number, scale, scratch->weights.Reserve(number));

@@ -42,8 +42,11 @@ __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch
   u64 units = 0;
   for (u32 token = Thread(); token < input.vocabulary; token += kThreads) {
     const u32 q = DraftBits(ask, token);
-    if (!IsProbability(q)) lowest = min(lowest, token);
-    units += ProbabilityUnits(q);
+    if (IsProbability(q)) {
+      units += ProbabilityUnits(q);
+    } else {
+      lowest = min(lowest, token);
+    }
   }
   lowest = ~MaxOfAll(row.shared, ~lowest);
   units = SumOfAll(row.shared, units);

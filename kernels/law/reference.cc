@@ -3,7 +3,9 @@
 #include "kernels/law/reference.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -69,12 +71,20 @@ const TokenPatch* FindPatch(const RowRequest& request, u32 id) {
   return patch != request.patches.end() && patch->token == id ? &*patch : nullptr;
 }
 
-bool InOrder(const TokenBits& a, const TokenBits& b) { return Before(Key(a.bits), a.token, Key(b.bits), b.token); }
-
-// The tokens that are not masked, first in order first.
+// The tokens that are not masked, first in order first; they are given by ascending id. Sorted by the digits of their
+// keys, which leaves equals as they stand: comparisons would take most of a server's start.
 std::vector<TokenBits> LiveInOrder(std::vector<TokenBits> tokens) {
+  constexpr u32 kDigits = 1u << 11;
   std::erase_if(tokens, [](const TokenBits& token) { return token.bits == kMaskedBits; });
-  std::sort(tokens.begin(), tokens.end(), InOrder);
+  std::vector<TokenBits> sorted(tokens.size());
+  for (const u32 shift : {0u, 11u, 22u}) {
+    const auto digit = [&](const TokenBits& token) { return (~Key(token.bits) >> shift) % kDigits; };
+    std::array<size_t, kDigits> place = {};
+    for (const TokenBits& token : tokens) ++place[digit(token)];
+    std::exclusive_scan(place.begin(), place.end(), place.begin(), size_t{0});
+    for (const TokenBits& token : tokens) sorted[place[digit(token)]++] = token;
+    tokens.swap(sorted);
+  }
   return tokens;
 }
 

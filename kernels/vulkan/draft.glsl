@@ -26,8 +26,11 @@ bool CheckDraft() {
   u32 inverse = 0u;  // largest of ~id whose number is no probability
   for (u32 id = thread; id < g_row.vocabulary; id += kThreads) {
     u32 q = DraftBits(id);
-    if (!IsProbability(q)) inverse = max(inverse, ~id);
-    units = Add64(units, Make64(ProbabilityUnits(q), 0u));
+    if (IsProbability(q)) {
+      units = Add64(units, Make64(ProbabilityUnits(q), 0u));
+    } else {
+      inverse = max(inverse, ~id);
+    }
   }
   inverse = MaxOfAll(inverse);
   units = SumOfAll(units);

@@ -35,22 +35,33 @@ class MaskMemory {
   const std::shared_ptr<std::atomic<uint64_t>> bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
-// The packed mask of a row: its own copy of one that came with the step, or an uploaded one, or none.
+// The packed mask of a row: its own copy of one that came with the step, or an uploaded one, or one that its lender
+// keeps for as long as the row runs, or none.
 class RowMaskBits {
  public:
   RowMaskBits() = default;
   explicit RowMaskBits(std::vector<uint32_t> words) : own_(std::move(words)) {}
   explicit RowMaskBits(std::shared_ptr<const UploadedMask> uploaded) : uploaded_(std::move(uploaded)) {}
 
+  static RowMaskBits Lent(std::span<const uint32_t> words) {
+    RowMaskBits bits;
+    bits.lent_ = words;
+    return bits;
+  }
+
   // Empty if there is no mask.
-  std::span<const uint32_t> words() const { return uploaded_ != nullptr ? uploaded_->words : own_; }
-  uint64_t digest() const { return uploaded_ != nullptr ? uploaded_->digest : MaskDigest(own_); }
+  std::span<const uint32_t> words() const {
+    if (uploaded_ != nullptr) return uploaded_->words;
+    return lent_.empty() ? std::span<const uint32_t>(own_) : lent_;
+  }
+  uint64_t digest() const { return uploaded_ != nullptr ? uploaded_->digest : MaskDigest(words()); }
   // There is a mask, and it allows no id below `live_vocabulary`.
   bool AllowsNone(uint32_t live_vocabulary) const;
 
  private:
   std::vector<uint32_t> own_;
   std::shared_ptr<const UploadedMask> uploaded_;
+  std::span<const uint32_t> lent_;
 };
 
 }  // namespace sortition::service

@@ -59,7 +59,7 @@ std::string TagOf(std::span<const uint8_t> key, const CheckpointOwner& owner, st
 
 }  // namespace
 
-CheckpointKey::CheckpointKey(std::span<const uint8_t> secret, bool shared) : shared_(shared) {
+CheckpointKey::CheckpointKey(std::span<const uint8_t> secret, Trust trust) : trust_(trust) {
   static_assert(sizeof(key_) == SHA256_DIGEST_LENGTH);
   SHA256(secret.data(), secret.size(), key_.data());
 }
@@ -67,7 +67,13 @@ CheckpointKey::CheckpointKey(std::span<const uint8_t> secret, bool shared) : sha
 CheckpointKey CheckpointKey::Random(Entropy* entropy) {
   uint64_t words[kLeastBytes / sizeof(uint64_t)];
   for (uint64_t& word : words) word = entropy->Draw();
-  return CheckpointKey({reinterpret_cast<const uint8_t*>(words), sizeof(words)}, /*shared=*/false);
+  return CheckpointKey({reinterpret_cast<const uint8_t*>(words), sizeof(words)}, Trust::kOwn);
+}
+
+CheckpointKey CheckpointKey::Trusting(Entropy* entropy) {
+  CheckpointKey key = Random(entropy);
+  key.trust_ = Trust::kAll;
+  return key;
 }
 
 absl::StatusOr<CheckpointKey> CheckpointKey::Of(std::string_view secret) {
@@ -75,7 +81,7 @@ absl::StatusOr<CheckpointKey> CheckpointKey::Of(std::string_view secret) {
     return absl::InvalidArgumentError(
         absl::StrCat("the checkpoint key has ", secret.size(), " bytes; at least ", kLeastBytes, " are needed"));
   }
-  return CheckpointKey({reinterpret_cast<const uint8_t*>(secret.data()), secret.size()}, /*shared=*/true);
+  return CheckpointKey({reinterpret_cast<const uint8_t*>(secret.data()), secret.size()}, Trust::kShared);
 }
 
 std::string CheckpointKey::Seal(const CheckpointOwner& owner, const Checkpoint& checkpoint) const {
@@ -96,8 +102,9 @@ std::variant<Checkpoint, Refusal> CheckpointKey::Open(const CheckpointOwner& own
     return refuse("is no checkpoint of this service");
   }
   std::string_view body = sealed.substr(0, kBodyBytes);
-  if (CRYPTO_memcmp(TagOf(key_, owner, body).data(), sealed.data() + kBodyBytes, kTagBytes) != 0) {
-    return refuse(shared_
+  if (trust_ != Trust::kAll &&
+      CRYPTO_memcmp(TagOf(key_, owner, body).data(), sealed.data() + kBodyBytes, kTagBytes) != 0) {
+    return refuse(trust_ == Trust::kShared
                       ? "was changed, or is another sequence's, or was sealed under another key"
                       : "was changed, or is another sequence's, or another replica's: this one has a key of its own "
                         "(--checkpoint_key)");

@@ -41,6 +41,9 @@ class CheckpointKey {
   static CheckpointKey Random(Entropy* entropy);
   // The content of a file that replicas share: kLeastBytes or more bytes that nobody can guess.
   static absl::StatusOr<CheckpointKey> Of(std::string_view secret);
+  // Takes what any key sealed: for a sampler in its only worker's process, which could deceive nobody but itself. Of no
+  // use to anybody else.
+  static CheckpointKey Trusting(Entropy* entropy);
 
   // A few tens of bytes.
   std::string Seal(const CheckpointOwner& owner, const Checkpoint& checkpoint) const;
@@ -49,10 +52,11 @@ class CheckpointKey {
                                          const std::string& field) const;
 
  private:
-  CheckpointKey(std::span<const uint8_t> secret, bool shared);
+  enum class Trust : uint8_t { kOwn, kShared, kAll };  // what it takes: its own, other replicas', anybody's
+  CheckpointKey(std::span<const uint8_t> secret, Trust trust);
 
   std::array<uint8_t, 32> key_;
-  bool shared_;  // with other replicas
+  Trust trust_;
 };
 
 }  // namespace sortition::service

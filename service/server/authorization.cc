@@ -76,9 +76,9 @@ void Authorization::Follow(absl::Time now) {
   }
   const absl::Status status = Load();
   if (status.ok()) {
-    log_.Write(LogLevel::kInfo, "clients_replaced", {{"file", file_}});
+    log_->Write(LogLevel::kInfo, "clients_replaced", {{"file", file_}});
   } else {
-    log_.Write(LogLevel::kError, "clients_refused", {{"file", file_}, {"message", std::string(status.message())}});
+    log_->Write(LogLevel::kError, "clients_refused", {{"file", file_}, {"message", std::string(status.message())}});
   }
 }
 

@@ -40,7 +40,7 @@ struct Evidence {
 class Authorization {
  public:
   // `file`: path of the list of clients, followed when it is replaced; empty = none. The error names the line that
-  // cannot be understood. `log` is not owned and outlives this.
+  // cannot be understood. `log` is not owned and outlives this; null where nobody follows the file.
   static absl::StatusOr<std::unique_ptr<Authorization>> Read(const std::string& file, Log* log);
 
   // The caller's identity, which is the namespace of what it has, if it has one of the roles. UNAUTHENTICATED where
@@ -68,12 +68,12 @@ class Authorization {
     bool operator==(const Stamp&) const = default;
   };
 
-  Authorization(std::string file, Log* log) : file_(std::move(file)), log_(*log) {}
+  Authorization(std::string file, Log* log) : file_(std::move(file)), log_(log) {}
   static std::optional<Stamp> StampOf(const std::string& file);
   absl::Status Load();
 
   const std::string file_;
-  Log& log_;
+  Log* const log_;
   std::atomic<uint64_t> version_ = 0;
   mutable absl::Mutex mutex_;
   ClientList list_ ABSL_GUARDED_BY(mutex_);

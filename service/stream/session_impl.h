@@ -81,9 +81,8 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                   StepInFlight* step);
 
-  std::optional<Refusal> FindMasks(const v1::StepRow& row, int index, const StepShape& shape,
-                                   const StepInFlight::Tensors& tensors, StepRowRequest* request,
-                                   std::vector<RowMaskBits>* masks) const;
+  std::optional<Refusal> FindMasks(uint32_t index, const StepShape& shape, const StepInFlight::Tensors& tensors,
+                                   StepRowRequest* request, std::vector<RowMaskBits>* masks) const;
   std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
                                         StepRowRequest* request) const;
   CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;

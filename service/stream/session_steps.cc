@@ -124,7 +124,7 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return step->RefuseNow(index, row.step_id(), *refusal);
   StepRowRequest& request = std::get<StepRowRequest>(parsed);
   std::vector<RowMaskBits> masks;
-  if (auto refusal = FindMasks(row, index, shape, tensors, &request, &masks)) {
+  if (auto refusal = FindMasks(static_cast<uint32_t>(index), shape, tensors, &request, &masks)) {
     return step->RefuseNow(index, row.step_id(), *refusal);
   }
   if (auto refusal = OpenCheckpoint(row, index, *sequence.spec, &request)) {
@@ -149,7 +149,7 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
 }
 
 // The packed masks of the row's positions; each becomes part of what a retry is compared by.
-std::optional<Refusal> Session::Impl::FindMasks(const v1::StepRow& row, int index, const StepShape& shape,
+std::optional<Refusal> Session::Impl::FindMasks(uint32_t index, const StepShape& shape,
                                                 const StepInFlight::Tensors& tensors, StepRowRequest* request,
                                                 std::vector<RowMaskBits>* masks) const {
   for (size_t i = 0; i < request->plan.masks.size(); ++i) {
@@ -161,7 +161,7 @@ std::optional<Refusal> Session::Impl::FindMasks(const v1::StepRow& row, int inde
       bits = RowMaskBits(std::move(words));
     } else if (mask.uploaded_mask_id) {
       auto found = masks_.Find(*mask.uploaded_mask_id, shape.vocabulary,
-                               absl::StrCat(MaskField(row, index, i), ".uploaded_mask_id"));
+                               absl::StrCat(MaskField(request->plan, index, i), ".uploaded_mask_id"));
       if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
       bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
     }

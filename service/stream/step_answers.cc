@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "kernels/check.h"
 #include "service/result/encode.h"
 #include "service/result/encode_outcome.h"
@@ -33,7 +31,7 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
   std::vector<QueuedRow> following;
   for (RowOutcome& outcome : outcomes) {
     const auto [row, position] = queued_[outcome.index];
-    const bool is_complete = row->runs_in_order
+    const bool is_complete = row->run.runs_in_order()
                                  ? CollectInOrder(row, position, std::move(outcome.result), wanted, &following)
                                  : Collect(row, position, std::move(outcome.result));
     if (!is_complete) continue;
@@ -43,13 +41,13 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
       // Counted as answered all the same, so that the books close: the stream's, and those of streams of other slices.
       v1::RowResult* const result = results.add_rows();
       result->set_row(row->index);
-      result->set_step_id(row->request.intent.step_id);
+      result->set_step_id(row->run.request().intent.step_id);
       EncodeError(Refusal{Reason::kStepCancelled, "", "", "the stream of the step has ended"}, result->mutable_error());
       if (row->grant) row->sequence.state->Abort(row->grant->ticket);
     }
     if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
     // Before the answer leaves: who has it may count on the room of a mask that was released.
-    row->masks.clear();
+    row->run.ReleaseMasks();
   }
   // Devices go on while the answers are written.
   if (!following.empty()) batcher_.Continue(shared_from_this(), std::move(following));
@@ -59,68 +57,45 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
 bool StepInFlight::CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
                                   std::vector<QueuedRow>* following) const {
   // One position at a time is with the batcher, so nobody else looks at the row.
-  row->results[position] = std::move(result);
+  row->run.Take(position, std::move(result));
   if (!wanted) return true;
-  const PositionResult& taken = *row->results[position];
-  const std::optional<uint32_t> next =
-      PositionAfter(row->request.plan, row->sequence.spec->stop_tokens, position, taken);
+  const std::optional<RowRun::Next> next = row->run.After(position);
   if (!next) return true;
-  QueuedRow& queued = row->positions[*next].queued;
-  // The token that the text goes on with is the answer's, whether it was drawn, accepted or given.
-  queued.row.request.sampler_state = std::get<kernels::RowAnswer>(taken).sampler_state;
+  QueuedRow& queued = row->positions[next->index].queued;
+  queued.row.request.sampler_state = next->sampler_state;
   following->push_back(std::move(queued));
   return false;
 }
 
 bool StepInFlight::Collect(Row* row, uint32_t position, PositionResult result) {
-  if (row->positions.size() == 1) {
-    row->results[0] = std::move(result);
-    return true;
-  }
+  if (row->positions.size() == 1) return row->run.Take(position, std::move(result));
   absl::MutexLock lock(&mutex_);
-  row->results[position] = std::move(result);
-  return --row->missing == 0;
+  return row->run.Take(position, std::move(result));
 }
 
 void StepInFlight::Encode(Row* row, v1::StepResults* out) {
-  const StepIntent& intent = row->request.intent;
-  const PositionPlan& plan = row->request.plan;
+  const StepRowRequest& request = row->run.request();
   const auto refuse = [&](const Refusal& refusal) {
     v1::RowResult* result = out->add_rows();
     result->set_row(row->index);
-    result->set_step_id(intent.step_id);
+    result->set_step_id(request.intent.step_id);
     EncodeError(refusal, result->mutable_error());
   };
-  auto walked = Walk(plan, row->sequence.spec->stop_tokens, absl::MakeSpan(row->results));
-  if (auto* failed = std::get_if<FailedPosition>(&walked)) {
+  auto finished = row->run.Finish(row->index);
+  if (const auto* refusal = std::get_if<Refusal>(&finished)) {
     if (row->grant) row->sequence.state->Abort(row->grant->ticket);
-    auto* refusal = std::get_if<Refusal>(&failed->why);
-    if (refusal != nullptr) return refuse(*refusal);
-    return refuse(WhyUnusable(*row, *failed));
+    return refuse(*refusal);
   }
-  StepOutcome& outcome = std::get<StepOutcome>(walked);
+  StepOutcome& outcome = std::get<StepOutcome>(finished);
   const SequenceSpec& spec = *row->sequence.spec;
-  if (!row->grant || plan.kind == PositionPlan::Kind::kScore) {
+  if (!row->grant || request.plan.kind == PositionPlan::Kind::kScore) {
     if (row->grant) row->sequence.state->Abort(row->grant->ticket);
-    return EncodeAnswer(row->index, row->request, spec, outcome, std::nullopt, out);
+    return EncodeAnswer(row->index, request, spec, outcome, std::nullopt, out);
   }
   auto committed = row->sequence.state->Commit(row->grant->ticket, std::move(outcome));
   if (auto* refusal = std::get_if<Refusal>(&committed)) return refuse(*refusal);
   const StepAnswer& kept = std::get<StepAnswer>(committed);
-  EncodeAnswer(row->index, row->request, spec, kept.outcome, kept.history_hash, out);
-}
-
-Refusal StepInFlight::WhyUnusable(const Row& row, const FailedPosition& failed) const {
-  Refusal refusal = RefusalOf(std::get<kernels::RowAnswer>(failed.why), row.index);
-  const size_t mask = row.masks.size() == 1 ? 0 : failed.index;
-  if (refusal.reason == Reason::kNoLiveToken && mask < row.masks.size() &&
-      row.masks[mask].AllowsNone(row.sequence.spec->live_vocabulary)) {
-    const int index = static_cast<int>(row.index);
-    refusal.field = MaskField(frame_.message.step().rows(index), index, mask);
-    refusal.message = "the mask allows no token";
-  }
-  if (row.positions.size() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
-  return refusal;
+  EncodeAnswer(row->index, request, spec, kept.outcome, kept.history_hash, out);
 }
 
 void StepInFlight::EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec,

@@ -21,9 +21,9 @@
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
+#include "service/stream/row_run.h"
 #include "service/stream/slice_message.h"
 #include "service/stream/stream_sequence.h"
-#include "service/stream/walk.h"
 
 namespace sortition::service {
 
@@ -44,9 +44,6 @@ class StepAnswers {
   // `results` are the answer in its parts.
   virtual void KeepAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks) = 0;
 };
-
-// Names mask `number` of the plan of step row `index`.
-std::string MaskField(const v1::StepRow& row, int index, size_t number);
 
 // Owned by a shared_ptr, which it gives to the batcher again for rows that run one after the other.
 class StepInFlight : public PendingStep, public std::enable_shared_from_this<StepInFlight> {
@@ -111,28 +108,21 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
  private:
   // What a device is given for one position of a row.
   struct Position {
-    std::vector<uint32_t> allowed;  // intersection of the sequence's and the step's lists, if both are given
-    std::vector<std::byte> draft;   // probabilities that were copied
+    std::vector<std::byte> draft;  // probabilities that were copied
     QueuedRow queued;
   };
   struct Row {
-    uint32_t index = 0;
-    StreamSequence sequence;
-    StepRowRequest request;
-    std::optional<kernels::RowParameters> parameters;  // where the step asks for more than the sequence
-    std::optional<StepGrant> grant;                    // if the sequence keeps state
-    std::vector<RowMaskBits> masks;
-    absl::InlinedVector<Position, 1> positions;
-    // A sampler keeps a state: a position runs when the one before it is answered, and only if the answer needs it.
-    bool runs_in_order = false;
-    // Delivered so far. Guarded by the step's mutex if several may be delivered at once.
-    absl::InlinedVector<std::optional<PositionResult>, 1> results;
-    uint32_t missing = 0;
+    Row(uint32_t row, const StreamSequence& its, RowRun its_run, std::optional<StepGrant> granted)
+        : index(row), sequence(its), grant(std::move(granted)), run(std::move(its_run)) {}
 
-    const kernels::RowParameters& sampled_with() const { return parameters ? *parameters : sequence.spec->parameters; }
+    const uint32_t index;
+    const StreamSequence sequence;
+    const std::optional<StepGrant> grant;  // if the sequence keeps state
+    absl::InlinedVector<Position, 1> positions;
+    RowRun run;  // guarded by the step's mutex where results of several positions may be delivered at once
   };
 
-  void AddPosition(uint32_t position, const std::string& request_id, const StepShape& shape, const Tensors& tensors,
+  void AddPosition(uint32_t index, const std::string& request_id, const StepShape& shape, const Tensors& tensors,
                    Row* row);
   // Takes one position's result; true once the row has all.
   bool Collect(Row* row, uint32_t position, PositionResult result);
@@ -141,7 +131,6 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   bool CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
                       std::vector<QueuedRow>* following) const;
   void Encode(Row* row, v1::StepResults* out);
-  Refusal WhyUnusable(const Row& row, const FailedPosition& failed) const;
   void EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec, const StepOutcome& outcome,
                     std::optional<uint64_t> history_hash, v1::StepResults* out) const;
   void Send(v1::StepResults results);

@@ -90,7 +90,7 @@ bool StepInFlight::SetSlices(const std::vector<RowSlice>& slices) {
 std::vector<QueuedRow> StepInFlight::TakeRow(uint32_t index) {
   Row& row = *slices_[index].row;
   std::vector<QueuedRow> queued;
-  const size_t count = row.runs_in_order ? 1 : row.positions.size();
+  const size_t count = row.run.runs_in_order() ? 1 : row.positions.size();
   for (size_t i = 0; i < count; ++i) queued.push_back(std::move(row.positions[i].queued));
   return queued;
 }

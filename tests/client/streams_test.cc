@@ -130,6 +130,43 @@ TEST(StreamsTest, FallbackTakesOverWhenEveryTargetHasFailedAndGivesBackBetweenSt
   EXPECT_EQ(next.rows(0).position(), 3);
 }
 
+TEST(StreamsTest, ASamplersStateKeepsTheFallbackWhileItsSequenceIsOpenAndForAWhile) {
+  for (const bool closes : {false, true}) {
+    client::ClientOptions options = HarnessOptions();
+    options.fallback = client::Fallback::kInProcess;
+    options.fallback_stay = absl::Minutes(2);
+    StateHarness harness(options);
+    harness.End(harness.stream(0));
+    harness.Welcome(harness.stream(1));
+    client::SequenceOptions sequence;
+    sequence.request_id = "r";
+    sequence.parameters.mutable_mirostat()->set_version(2);
+    const auto opened = harness.Open(sequence);
+    harness.AcceptOpen(harness.stream(1), harness.TakeOpen(harness.stream(1)), false);
+    const auto local = harness.Submit({opened.record});
+    const v1::Step step = harness.TakeStep(harness.stream(1));
+    harness.MoveTo(harness.state.next_event(harness.now));
+    harness.Welcome(harness.stream(2));
+    const absl::Time welcomed = harness.now;
+    harness.AnswerRow(harness.stream(1), step, 0, 5);
+    EXPECT_EQ(local->times, 1);
+    harness.MoveBy(absl::Minutes(1));
+    EXPECT_TRUE(harness.state.links().in_process());
+    harness.Submit({opened.record}, absl::Hours(1));
+    harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 6);
+    if (closes) {
+      harness.state.Close(opened.record.get());
+      harness.MoveBy(absl::ZeroDuration());
+    } else {
+      EXPECT_EQ(harness.state.next_event(harness.now), welcomed + options.fallback_stay);
+      harness.MoveTo(welcomed + options.fallback_stay);
+    }
+    EXPECT_FALSE(harness.state.links().in_process());
+    EXPECT_TRUE(harness.stream(1).cancelled);
+    EXPECT_EQ(harness.state.next_event(harness.now), absl::InfiniteFuture());
+  }
+}
+
 TEST(StreamsTest, LoneFallbackHasNothingToWaitFor) {
   client::ClientOptions options = HarnessOptions({});
   options.fallback = client::Fallback::kInProcess;

@@ -237,8 +237,8 @@ class World {
   std::optional<uint32_t> Expected(uint64_t id, uint64_t offset, uint64_t length) const {
     if (attached_ == nullptr || !attached_->regions.contains(id)) return std::nullopt;
     const Mapping& mapping = *attached_->regions.at(id);
-    // As an account that forgets the last page.
-    const uint64_t end = planted ? mapping.size - 4 : mapping.size;
+    // As an account that forgets the last logits.
+    const uint64_t end = planted ? mapping.size - 16 * sizeof(float) : mapping.size;
     if (length != kRowBytes || offset % sizeof(float) != 0 || offset > end || length > end - offset) return {};
     float logits[kVocabulary];
     std::memcpy(logits, mapping.data + offset, kRowBytes);

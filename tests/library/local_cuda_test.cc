@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -107,6 +108,84 @@ TEST_F(LocalCudaTest, DrawsTheTokensOfTheHost) {
     }
   }
   EXPECT_TRUE(driver_.is_awaited(kStream));
+}
+
+// Rows of several positions, from one address on, for sequences of all kinds; mirostat's run one after the other.
+class LocalCudaTasksTest : public LocalCudaTest {
+ protected:
+  std::vector<Row> Rows(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal(0, 3);
+    drafts_.assign(sequences_.size(), {});
+    std::vector<Row> rows(sequences_.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      float* const to = tasks_ + kRow * 4 * i;
+      for (uint32_t k = 0; k < 4 * kRow; ++k) to[k] = normal(random);
+      rows[i].logits = to;
+      tokens_[i].clear();
+      for (uint32_t k = 0; k < 3; ++k) {
+        tokens_[i].push_back(
+            static_cast<uint32_t>(std::max_element(to + k * kRow, to + k * kRow + 500) - (to + k * kRow)));
+      }
+      if ((seed + i) % 3 == 0) continue;  // a draw
+      if ((seed + i) % 3 == 1) {
+        rows[i].scored = tokens_[i];
+        continue;
+      }
+      drafts_[i].mode = seed % 2 == 0 ? v1::VERIFY_MODE_REJECTION : v1::VERIFY_MODE_COUPLED;
+      drafts_[i].tokens = tokens_[i];
+      drafts_[i].return_probabilities = seed % 4 == 1;
+      if (seed % 4 == 2) drafts_[i].probabilities = even_.data();
+      rows[i].drafts = &drafts_[i];
+    }
+    return rows;
+  }
+
+  static constexpr size_t kRow = kVocabulary;
+  float* const tasks_ = static_cast<float*>(driver_.Allocate(sizeof(float) * kRow * 4 * 8));
+  std::vector<Drafts> drafts_;
+  std::vector<uint32_t> tokens_[8];
+  const std::vector<float> even_ = std::vector<float>(3 * kRow, 1.0f / (kVocabulary - 4));
+};
+
+std::string Said(const RowOutcome& outcome) {
+  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return "draw " + draw->SerializeAsString();
+  if (const auto* score = std::get_if<v1::ScoreResult>(&outcome)) return "score " + score->SerializeAsString();
+  if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) return "verify " + verify->SerializeAsString();
+  return Describe(std::get<RowError>(outcome));
+}
+
+TEST_F(LocalCudaTasksTest, DraftsAndScoresAreAnsweredAsOnTheHost) {
+  for (uint64_t step = 0; step < 8; ++step) {
+    const std::vector<Row> rows = Rows(step);
+    const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    for (uint32_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(Said((*outcomes)[i]), Said(on_host_[i]->Step(v1::DTYPE_F32, rows[i], {.row = i}))) << step << ", " << i;
+      EXPECT_FALSE(std::holds_alternative<RowError>((*outcomes)[i])) << step << ", " << i;
+      EXPECT_EQ(on_device_[i]->position(), on_host_[i]->position());
+    }
+  }
+}
+
+// Mirostat's scores need a batch for each token. What the others have from the first of them counts for nothing if the
+// last one fails.
+TEST_F(LocalCudaTasksTest, ALaterBatchThatFailsLeavesAllSequences) {
+  const std::vector<Row> rows = Rows(2);
+  ASSERT_FALSE(rows[2].scored.empty());
+  const uint64_t before = driver_.launches();
+  ASSERT_TRUE(cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream).ok());
+  const auto positions = [&] {
+    std::vector<uint32_t> all;
+    for (const LocalSequence* sequence : sequences_) all.push_back(sequence->position());
+    return all;
+  };
+  const std::vector<uint32_t> reached = positions();
+  driver_.Fail("LaunchKernel", Result::kOutOfMemory, static_cast<int>(driver_.launches() - before));
+  EXPECT_FALSE(cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream).ok());
+  EXPECT_EQ(positions(), reached);
+  EXPECT_TRUE(cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream).ok());
+  EXPECT_NE(positions(), reached);
 }
 
 TEST_F(LocalCudaTest, ARowFailsAloneAndLeavesItsSequence) {

@@ -49,6 +49,17 @@ TEST(CheckpointKey, AReplicaWithItsOwnKeySaysSo) {
   EXPECT_TRUE(Opens(CheckpointKey::Random(&same), kOwner, sealed));
 }
 
+// In its only worker's process; and what it seals is nothing to a server.
+TEST(CheckpointKey, ATrustingOneTakesWhatOthersSealedAndNobodyWhatItSealed) {
+  NoEntropy one(1);
+  const CheckpointKey trusting = CheckpointKey::Trusting(&one);
+  const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
+  EXPECT_TRUE(Opens(trusting, kOwner, sealed));
+  EXPECT_TRUE(Opens(trusting, CheckpointOwner{"in-process", "worker", "request-1", 77}, sealed));
+  EXPECT_FALSE(Opens(trusting, kOwner, sealed.substr(1)));
+  EXPECT_FALSE(Opens(KeyOf('a'), kOwner, trusting.Seal(kOwner, kCheckpoint)));
+}
+
 TEST(CheckpointKey, EveryBitCounts) {
   const CheckpointKey key = KeyOf('k');
   const std::string sealed = key.Seal(kOwner, kCheckpoint);

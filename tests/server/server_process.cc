@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -23,9 +24,11 @@
 namespace sortition::server {
 namespace {
 
+constexpr const char* kSanitizerOptions[] = {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"};
+
 // A sanitizer's settings reach every process of a test.
 void AddSanitizerOptions(std::vector<std::string>* environment) {
-  for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+  for (const char* name : kSanitizerOptions) {
     if (const char* value = getenv(name)) environment->push_back(absl::StrCat(name, "=", value));
   }
 }
@@ -38,6 +41,10 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+bool UnderSanitizer() {
+  return std::ranges::any_of(kSanitizerOptions, [](const char* name) { return getenv(name) != nullptr; });
+}
 
 ServerProcess::ServerProcess(const Options& options) {
   std::vector<std::string> arguments = {SORTITIOND};

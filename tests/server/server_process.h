@@ -48,6 +48,10 @@ class ServerProcess {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// Whether the processes run under a sanitizer, as its settings in the environment tell. It takes memory of its own and
+// makes all slow: how large a process becomes, and how soon it is done, says nothing of the server then.
+bool UnderSanitizer();
+
 // A path in the test's temporary folder that no other test uses.
 std::string TestPath(const std::string& name);
 void WriteFile(const std::string& path, const std::string& text);

@@ -10,6 +10,8 @@ import urllib.request
 
 # A sanitizer's settings reach every process of a test; nothing else does.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")}
+# A sanitizer takes memory of its own and makes all slow: sizes and times say nothing of the server then.
+UNDER_SANITIZER = bool(ENVIRONMENT)
 
 
 class Sortitiond:

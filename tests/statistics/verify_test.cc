@@ -120,12 +120,12 @@ class Bigrams {
 class Rejection : public ::testing::TestWithParam<int> {};
 
 TEST_P(Rejection, LeavesNoTraceOfTheDrafter) {
-  static constexpr SamplingParameters kChains[] = {
+  const SamplingParameters chains[] = {
       {}, {.temperature = 0.7f, .top_k = 12, .top_p = 0.9f}, {.temperature = 1.5f, .min_p = 0.15f}};
   // Each form meets each drafter and each chain.
   const int drafter = GetParam() / 3;
   const int chain = GetParam() % 3;
-  Bigrams model({Drafter(drafter), DraftDistribution::Form((drafter + chain) % 3), kChains[chain]},
+  Bigrams model({Drafter(drafter), DraftDistribution::Form((drafter + chain) % 3), chains[chain]},
                 7100 + uint64_t(GetParam()));
   std::vector<uint64_t> counts(kTokens * kTokens);
   const uint64_t sequences = Scaled(120'000);

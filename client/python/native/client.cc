@@ -12,6 +12,7 @@
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
 #include "client/python/native/results.h"
+#include "client/python/native/tasks.h"
 #include "client/python/native/tensor.h"
 
 namespace nb = nanobind;
@@ -31,6 +32,7 @@ struct Sequence {
 
 // Everything a step refers to; released under the GIL.
 struct StepMemory {
+  Tasks tasks;
   Rows rows;
   Masks masks;
   nb::list sequences;
@@ -103,8 +105,9 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
 
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
-                double backoff_initial, double backoff_max, uint32_t in_process_threads, uint64_t message_bytes,
-                uint32_t message_rows, const std::string& transport, uint64_t shared_memory_bytes, std::string token) {
+                double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
+                uint64_t message_bytes, uint32_t message_rows, const std::string& transport,
+                uint64_t shared_memory_bytes, std::string token) {
   client::ClientOptions options;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
@@ -127,6 +130,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   options.default_timeout = absl::Seconds(default_timeout);
   options.backoff = {absl::Seconds(backoff_initial), absl::Seconds(backoff_max)};
   options.in_process_threads = in_process_threads;
+  options.fallback_stay = absl::Seconds(fallback_stay);
   options.message_bytes = message_bytes;
   options.message_rows = message_rows;
   options.transport = ParseTransport(transport);
@@ -174,22 +178,39 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
   return Wrap(std::move(opened));
 }
 
-client::Batch MakeBatch(const nb::list& sequences, const Rows& rows, const Masks& masks,
-                        const std::vector<uint32_t>& draw_salts) {
+// What a step's arguments say; read before anything is sent.
+StepMemory ReadStep(nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored, nb::handle allowed,
+                    const std::optional<std::string>& dtype) {
+  const size_t count = nb::len(sequences);
+  Tasks tasks(drafts, scored, count);
+  Rows rows = ReadRows(logits, count, tasks.positions(), dtype);
+  tasks.CheckWidth(rows.width);
+  Masks masks = ReadMasks(allowed, count, tasks.masks(), rows.width);
+  return {std::move(tasks), std::move(rows), std::move(masks), std::move(sequences), {}};
+}
+
+// Refers to `memory`.
+client::Batch MakeBatch(const StepMemory& memory, const std::vector<uint32_t>& draw_salts) {
+  const Rows& rows = memory.rows;
   if (!draw_salts.empty() && draw_salts.size() != rows.rows.size()) {
     throw nb::value_error("draw_salts: one for each sequence");
   }
   client::Batch batch{rows.dtype, rows.width, {}};
+  batch.draft_dtype = memory.tasks.draft_dtype();
   batch.rows.reserve(rows.rows.size());
   for (size_t i = 0; i < rows.rows.size(); ++i) {
-    client::Sequence& sequence = nb::cast<Sequence&>(sequences[i]).get();
+    client::Sequence& sequence = nb::cast<Sequence&>(memory.sequences[i]).get();
     if (sequence.vocabulary_size() != rows.width) {
       throw nb::value_error(("logits: rows of " + std::to_string(rows.width) + " elements; the vocabulary of " +
                              sequence.request_id() + " has " + std::to_string(sequence.vocabulary_size()))
                                 .c_str());
     }
-    batch.rows.push_back({&sequence, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i],
-                          masks.rows.empty() ? nullptr : masks.rows[i]});
+    client::Row& row = batch.rows.emplace_back();
+    row.sequence = &sequence;
+    row.logits = rows.rows[i];
+    if (!draw_salts.empty()) row.draw_salt = draw_salts[i];
+    if (!memory.masks.rows.empty()) row.allowed_bits = memory.masks.rows[i];
+    memory.tasks.Apply(i, &row);
   }
   return batch;
 }
@@ -202,13 +223,12 @@ client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority,
   return options;
 }
 
-nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle allowed,
-                std::vector<uint32_t> draw_salts, std::optional<std::string> dtype, std::optional<double> timeout,
-                int32_t priority, std::string traceparent) {
+nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
+                nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
+                std::optional<double> timeout, int32_t priority, std::string traceparent) {
   self.get();
-  const Rows rows = ReadRows(logits, nb::len(sequences), dtype);
-  const Masks masks = ReadMasks(allowed, nb::len(sequences), rows.width);
-  const client::Batch batch = MakeBatch(sequences, rows, masks, draw_salts);
+  const StepMemory memory = ReadStep(std::move(sequences), logits, drafts, scored, allowed, dtype);
+  const client::Batch batch = MakeBatch(memory, draw_salts);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
   {
@@ -221,15 +241,14 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
   return ToPython(*std::move(outcomes));
 }
 
-void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle allowed,
-               std::vector<uint32_t> draw_salts, std::optional<std::string> dtype, std::optional<double> timeout,
-               int32_t priority, std::string traceparent, nb::object callback) {
+void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
+               nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
+               std::optional<double> timeout, int32_t priority, std::string traceparent, nb::object callback) {
   self.get();
-  Rows rows = ReadRows(logits, nb::len(sequences), dtype);
-  Masks masks = ReadMasks(allowed, nb::len(sequences), rows.width);
-  const client::Batch batch = MakeBatch(sequences, rows, masks, draw_salts);
+  auto memory = std::make_unique<StepMemory>(ReadStep(std::move(sequences), logits, drafts, scored, allowed, dtype));
+  memory->callback = std::move(callback);
+  const client::Batch batch = MakeBatch(*memory, draw_salts);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
-  std::unique_ptr<StepMemory> memory(new StepMemory{std::move(rows), std::move(masks), sequences, std::move(callback)});
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
   absl::Status status;
@@ -290,16 +309,17 @@ void BindClient(nb::module_& module) {
       .def(nb::new_(&Connect), nb::arg("targets"), nb::kw_only(), nb::arg("fallback"), nb::arg("worker_session"),
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
-           nb::arg("in_process_threads"), nb::arg("message_bytes"), nb::arg("message_rows"), nb::arg("transport"),
-           nb::arg("shared_memory_bytes"), nb::arg("token"))
+           nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
+           nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("token"))
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
-      .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(), nb::arg("draw_salts"),
-           nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"))
-      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
-           nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"),
-           nb::arg("traceparent"), nb::arg("callback"))
+      .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
+           nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),
+           nb::arg("priority"), nb::arg("traceparent"))
+      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
+           nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
+           nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })

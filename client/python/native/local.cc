@@ -16,6 +16,7 @@
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
 #include "client/python/native/results.h"
+#include "client/python/native/tasks.h"
 #include "client/python/native/tensor.h"
 
 namespace nb = nanobind;
@@ -48,14 +49,15 @@ class LocalHandle {
   static absl::StatusOr<std::vector<client::RowOutcome>> StepOn(client::LocalCuda* cuda, v1::DType dtype,
                                                                 const std::vector<const LocalHandle*>& handles,
                                                                 const std::vector<client::Row>& rows,
-                                                                CUstream_st* stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                                                CUstream_st* stream,
+                                                                v1::DType draft_dtype) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     // All are locked, always in the same order.
     std::vector<const LocalHandle*> sorted = handles;
     std::ranges::sort(sorted);
     std::vector<client::LocalSequence*> sequences;
     for (const LocalHandle* handle : handles) sequences.push_back(handle->handle_.get());
     for (const LocalHandle* handle : sorted) handle->mutex_.Lock();
-    auto outcomes = cuda->Step(dtype, sequences, rows, stream);
+    auto outcomes = cuda->Step(dtype, sequences, rows, stream, draft_dtype);
     for (const LocalHandle* handle : sorted) handle->mutex_.Unlock();
     return outcomes;
   }
@@ -105,11 +107,13 @@ void CheckWidth(uint32_t width, uint32_t vocabulary) {
           .c_str());
 }
 
-nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle allowed, const std::vector<uint32_t>& draw_salts,
-                   const std::optional<std::string>& dtype, uint64_t stream) {
+nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored, nb::handle allowed,
+                   const std::vector<uint32_t>& draw_salts, const std::optional<std::string>& dtype, uint64_t stream) {
   const size_t count = nb::len(sequences);
-  const Rows rows = ReadRows(logits, count, dtype, Cuda::kTaken);
-  const Masks masks = ReadMasks(allowed, count, rows.width);
+  const Tasks tasks(drafts, scored, count);
+  const Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
+  tasks.CheckWidth(rows.width);
+  const Masks masks = ReadMasks(allowed, count, tasks.masks(), rows.width);
   if (!draw_salts.empty() && draw_salts.size() != count) throw nb::value_error("draw_salts: one for each sequence");
   std::vector<const LocalHandle*> handles;
   std::vector<client::Row> steps;
@@ -118,6 +122,7 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle allowed, co
     CheckWidth(rows.width, handles.back()->vocabulary_size());
     steps.push_back(
         {nullptr, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i], masks.rows.empty() ? nullptr : masks.rows[i]});
+    tasks.Apply(i, &steps.back());
   }
   std::vector<client::RowOutcome> outcomes;
   absl::Status status;
@@ -127,17 +132,18 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle allowed, co
     if (std::ranges::adjacent_find(sorted) != sorted.end()) throw nb::value_error("sequences: one is named twice");
     nb::gil_scoped_release released;
     const auto cuda = CudaOf(*rows.cuda_device);
-    auto drawn = cuda.ok()
-                     ? LocalHandle::StepOn(*cuda, rows.dtype, handles, steps, reinterpret_cast<CUstream_st*>(stream))
-                     : cuda.status();
+    auto drawn = cuda.ok() ? LocalHandle::StepOn(*cuda, rows.dtype, handles, steps,
+                                                 reinterpret_cast<CUstream_st*>(stream), tasks.draft_dtype())
+                           : cuda.status();
     status = drawn.status();
     if (drawn.ok()) outcomes = *std::move(drawn);
   } else {
     nb::gil_scoped_release released;
     outcomes.reserve(count);
-    for (size_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const client::LocalStepOptions options{tasks.draft_dtype(), i};
       outcomes.push_back(
-          handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, steps[i]); }));
+          handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, steps[i], options); }));
     }
   }
   if (!status.ok()) Raise(status);
@@ -154,7 +160,7 @@ nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t
     list.append(allowed);
     masks = list;
   }
-  return nb::list(StepAll(sequences, logits, masks, {draw_salt}, dtype, stream))[0];
+  return nb::list(StepAll(sequences, logits, nb::none(), nb::none(), masks, {draw_salt}, dtype, stream))[0];
 }
 
 template <typename Edit>
@@ -199,8 +205,9 @@ void BindLocal(nb::module_& module) {
             Apply(self, [=](LocalSequence& s) { return s.Truncate(position); });
           },
           nb::arg("position"));
-  module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
-             nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("stream"));
+  module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
+             nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
+             nb::arg("stream"));
 }
 
 }  // namespace sortition::python

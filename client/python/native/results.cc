@@ -11,16 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "client/python/native/logprobs.h"
+
 namespace nb = nanobind;
 
 namespace sortition::python {
 namespace {
-
-// A part of an answer, which it keeps alive.
-struct Logprobs {
-  std::shared_ptr<const v1::DrawResult> owner;
-  const v1::Logprobs* message;
-};
 
 struct Draw {
   std::shared_ptr<const v1::DrawResult> message;
@@ -29,11 +25,6 @@ struct Draw {
     return present ? std::optional<Logprobs>({message, &part}) : std::nullopt;
   }
 };
-
-template <typename Repeated>
-auto ToVector(const Repeated& repeated) {
-  return std::vector<typename Repeated::value_type>(repeated.begin(), repeated.end());
-}
 
 nb::object MakeError(const std::string& code, const std::string& reason, const client::RowError& error) {
   const nb::object retry_after = error.retry_after > absl::ZeroDuration()
@@ -69,8 +60,8 @@ void BindResults(nb::module_& module) {
           "Of the ids asked for by name, in that order.")
       .def_prop_ro("requested_ranks", [](const Logprobs& self) { return ToVector(self.message->requested_ranks()); });
 
-  nb::class_<Draw>(module, "Draw", "A drawn token, and what was asked for with it.")
-      .def_prop_ro("token", [](const Draw& self) { return self.message->token(); })
+  nb::class_<Draw> draw(module, "Draw", "A drawn token, and what was asked for with it.");
+  draw.def_prop_ro("token", [](const Draw& self) { return self.message->token(); })
       .def_prop_ro(
           "raw", [](const Draw& self) { return self.Part(self.message->has_raw(), self.message->raw()); },
           "Log probabilities of the row as it came, if asked for.")
@@ -92,23 +83,16 @@ void BindResults(nb::module_& module) {
       .def_prop_ro(
           "stopped", [](const Draw& self) { return self.message->finish_reason() == v1::FINISH_REASON_STOP_TOKEN; },
           "Whether the token is a stop token of the sequence.")
-      .def(
-          "to_bytes",
-          [](const Draw& self) {
-            const std::string bytes = self.message->SerializeAsString();
-            return nb::bytes(bytes.data(), bytes.size());
-          },
-          "The answer as a sortition.v1.DrawResult message.")
-      .def("__eq__",
-           [](const Draw& self, const Draw& other) {
-             return self.message->SerializeAsString() == other.message->SerializeAsString();
-           })
       .def("__repr__",
            [](const Draw& self) { return "<sortition.Draw token=" + std::to_string(self.message->token()) + ">"; });
+  BindMessage(&draw, "The answer as a sortition.v1.DrawResult message.");
+  BindTaskResults(module);
 }
 
 nb::object ToPython(client::RowOutcome outcome) {
   if (const auto* error = std::get_if<client::RowError>(&outcome)) return ToPythonError(*error);
+  if (auto* verify = std::get_if<v1::VerifyResult>(&outcome)) return ToPython(std::move(*verify));
+  if (auto* score = std::get_if<v1::ScoreResult>(&outcome)) return ToPython(std::move(*score));
   return nb::cast(Draw{std::make_shared<const v1::DrawResult>(std::move(std::get<v1::DrawResult>(outcome)))});
 }
 

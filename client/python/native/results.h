@@ -1,4 +1,4 @@
-// What comes back, as Python has it: drawn tokens with what was asked for, and errors as exceptions.
+// What comes back, as Python has it: answers with what was asked for, and errors as exceptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,7 +11,7 @@ namespace sortition::python {
 
 void BindResults(nanobind::module_& module);
 
-// A Draw, or an instance of sortition.Error. Under the GIL.
+// A Draw, a Verify or a Score, or an instance of sortition.Error. Under the GIL.
 nanobind::object ToPython(client::RowOutcome outcome);
 nanobind::object ToPython(std::vector<client::RowOutcome> outcomes);
 

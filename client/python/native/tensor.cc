@@ -39,7 +39,7 @@ bool IsBfloat16Array(nb::handle object) {
 }
 
 // The array, without a copy.
-Tensor Import(nb::handle object, const char* name) {
+Tensor Import(nb::handle object, const std::string& name) {
   Tensor tensor;
   if (nb::try_cast<Tensor>(object, tensor)) return tensor;
   PyErr_Clear();
@@ -49,7 +49,8 @@ Tensor Import(nb::handle object, const char* name) {
                          " gives no tensor in this process's memory (DLPack or buffer protocol)"));
 }
 
-v1::DType TypeOf(nb::handle object, const Tensor& tensor, const std::optional<std::string>& dtype) {
+v1::DType TypeOf(nb::handle object, const Tensor& tensor, const std::string& name,
+                 const std::optional<std::string>& dtype) {
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype type = tensor.dtype();
   const bool words = type.lanes == 1 && type.code == static_cast<uint8_t>(Code::UInt);
@@ -68,11 +69,11 @@ v1::DType TypeOf(nb::handle object, const Tensor& tensor, const std::optional<st
   if (words && type.bits == 32 && dtype == "float32") return v1::DTYPE_F32;
   const std::string own = nb::hasattr(object, "dtype") ? Text(object.attr("dtype"))
                                                        : absl::StrCat("code ", type.code, ", ", type.bits, " bits");
-  TypeError(absl::StrCat("logits: dtype ", own, dtype ? absl::StrCat(" does not hold ", *dtype) : "",
-                         "; logits are float32, float16 or bfloat16"));
+  TypeError(absl::StrCat(name, ": dtype ", own, dtype ? absl::StrCat(" does not hold ", *dtype) : "", "; ", name,
+                         " are float32, float16 or bfloat16"));
 }
 
-void CheckMemory(const Tensor& tensor, const char* name) {
+void CheckMemory(const Tensor& tensor, const std::string& name) {
   if (tensor.device_type() == nb::device::cpu::value) return;
   TypeError(absl::StrCat(name, ": the tensor is on another device (DLPack device type ", tensor.device_type(),
                          "); it has to be copied to the CPU first"));
@@ -107,34 +108,76 @@ uint32_t CheckWidth(size_t width) {
   return static_cast<uint32_t>(width);
 }
 
-void AddMatrix(Tensor tensor, size_t count, Rows* rows) {
-  if (tensor.shape(0) != count) {
-    ValueError(absl::StrCat("logits: shape ", ShapeName(tensor), " for ", count, " sequences"));
+// Of `rows` rows, each of contiguous elements; how far apart in bytes they lie.
+int64_t CheckMatrix(const Tensor& tensor, v1::DType dtype, const std::string& name, size_t rows) {
+  if (tensor.ndim() != 2 || tensor.shape(0) != rows) {
+    ValueError(absl::StrCat(name, ": shape ", ShapeName(tensor), "; there are ", rows, " rows"));
   }
-  rows->width = CheckWidth(tensor.shape(1));
   if (tensor.shape(1) > 1 && tensor.stride(1) != 1) {
     ValueError(
-        absl::StrCat("logits: the elements of a row lie ", tensor.stride(1), " apart; they have to be contiguous"));
+        absl::StrCat(name, ": the elements of a row lie ", tensor.stride(1), " apart; they have to be contiguous"));
   }
-  const int64_t stride = tensor.stride(0) * static_cast<int64_t>(client::ElementBytes(rows->dtype));
-  for (size_t i = 0; i < count; ++i) rows->rows.push_back(Data(tensor) + static_cast<int64_t>(i) * stride);
+  return tensor.stride(0) * static_cast<int64_t>(client::ElementBytes(dtype));
+}
+
+void CheckPacked(int64_t stride, size_t width, v1::DType dtype, const std::string& name) {
+  const auto packed = static_cast<int64_t>(width * client::ElementBytes(dtype));
+  if (stride == packed) return;
+  ValueError(absl::StrCat(name, ": the rows of one sequence lie ", stride, " bytes apart; they have to be contiguous (",
+                          packed, ")"));
+}
+
+size_t PositionsOf(const std::vector<size_t>& positions, size_t index) {
+  return positions.empty() ? 1 : positions[index];
+}
+
+void SetWidth(size_t shape, Rows* rows) {
+  const uint32_t width = CheckWidth(shape);
+  if (!rows->rows.empty() && width != rows->width) {
+    ValueError(absl::StrCat("logits: rows of ", rows->width, " and of ", width, " elements in one step"));
+  }
+  rows->width = width;
+}
+
+void AddMatrix(Tensor tensor, size_t count, const std::vector<size_t>& positions, Rows* rows) {
+  size_t total = 0;
+  for (size_t i = 0; i < count; ++i) total += PositionsOf(positions, i);
+  if (tensor.shape(0) != total) {
+    ValueError(absl::StrCat("logits: shape ", ShapeName(tensor), " for ", count, " sequences",
+                            total == count ? "" : absl::StrCat(", which take ", total, " rows")));
+  }
+  rows->width = CheckWidth(tensor.shape(1));
+  const int64_t stride = CheckMatrix(tensor, rows->dtype, "logits", total);
+  const std::byte* row = Data(tensor);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t taken = PositionsOf(positions, i);
+    if (taken > 1) CheckPacked(stride, rows->width, rows->dtype, "logits");
+    rows->rows.push_back(row);
+    row += static_cast<int64_t>(taken) * stride;
+  }
+  rows->keep.push_back(std::move(tensor));
+}
+
+// The rows of one sequence that takes several.
+void AddPositions(Tensor tensor, size_t positions, Rows* rows) {
+  const int64_t stride = CheckMatrix(tensor, rows->dtype, "logits", positions);
+  SetWidth(tensor.shape(1), rows);
+  CheckPacked(stride, rows->width, rows->dtype, "logits");
+  rows->rows.push_back(Data(tensor));
   rows->keep.push_back(std::move(tensor));
 }
 
 void AddVector(Tensor tensor, Rows* rows) {
   CheckVector(tensor, "logits");
-  const uint32_t width = CheckWidth(tensor.shape(0));
-  if (!rows->rows.empty() && width != rows->width) {
-    ValueError(absl::StrCat("logits: rows of ", rows->width, " and of ", width, " elements in one step"));
-  }
-  rows->width = width;
+  SetWidth(tensor.shape(0), rows);
   rows->rows.push_back(Data(tensor));
   rows->keep.push_back(std::move(tensor));
 }
 
 }  // namespace
 
-Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>& dtype, Cuda cuda) {
+Rows ReadRows(nb::handle logits, size_t count, const std::vector<size_t>& positions,
+              const std::optional<std::string>& dtype, Cuda cuda) {
   if (dtype && dtype != "float32" && dtype != "float16" && dtype != "bfloat16") {
     ValueError(absl::StrCat("dtype: \"", *dtype, "\" is not float32, float16 or bfloat16"));
   }
@@ -146,19 +189,24 @@ Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>&
     for (nb::handle row : logits) {
       Tensor tensor = Import(row, "logits");
       TakeMemory(tensor, cuda, &rows);
-      const v1::DType type = TypeOf(row, tensor, dtype);
+      const v1::DType type = TypeOf(row, tensor, "logits", dtype);
       if (!rows.rows.empty() && type != rows.dtype) TypeError("logits: rows of different types in one step");
       rows.dtype = type;
-      AddVector(std::move(tensor), &rows);
+      const size_t taken = PositionsOf(positions, rows.rows.size());
+      if (taken > 1) {
+        AddPositions(std::move(tensor), taken, &rows);
+      } else {
+        AddVector(std::move(tensor), &rows);
+      }
     }
     return rows;
   }
   Tensor tensor = Import(logits, "logits");
   TakeMemory(tensor, cuda, &rows);
-  rows.dtype = TypeOf(logits, tensor, dtype);
+  rows.dtype = TypeOf(logits, tensor, "logits", dtype);
   if (tensor.ndim() == 2) {
-    AddMatrix(std::move(tensor), count, &rows);
-  } else if (tensor.ndim() == 1 && count == 1) {
+    AddMatrix(std::move(tensor), count, positions, &rows);
+  } else if (tensor.ndim() == 1 && count == 1 && PositionsOf(positions, 0) == 1) {
     AddVector(std::move(tensor), &rows);
   } else {
     ValueError(
@@ -167,26 +215,41 @@ Rows ReadRows(nb::handle logits, size_t count, const std::optional<std::string>&
   return rows;
 }
 
-Masks ReadMasks(nb::handle masks, size_t count, uint32_t width) {
+Matrix ReadMatrix(nb::handle object, const std::string& name, size_t rows) {
+  Matrix matrix;
+  matrix.tensor = Import(object, name);
+  CheckMemory(matrix.tensor, name);
+  matrix.dtype = TypeOf(object, matrix.tensor, name, std::nullopt);
+  const int64_t stride = CheckMatrix(matrix.tensor, matrix.dtype, name, rows);
+  if (rows > 1) CheckPacked(stride, matrix.tensor.shape(1), matrix.dtype, name);
+  return matrix;
+}
+
+Masks ReadMasks(nb::handle masks, size_t count, const std::vector<size_t>& counts, uint32_t width) {
   Masks result;
   if (masks.is_none()) return result;
   if (nb::len(masks) != count)
     ValueError(absl::StrCat("allowed: ", nb::len(masks), " masks for ", count, " sequences"));
   const size_t words = (size_t{width} + 31) / 32;
   for (nb::handle mask : masks) {
+    const size_t taken = PositionsOf(counts, result.rows.size());
     if (mask.is_none()) {
       result.rows.push_back(nullptr);
       continue;
     }
     Tensor tensor = Import(mask, "allowed");
     CheckMemory(tensor, "allowed");
-    CheckVector(tensor, "allowed");
     const nb::dlpack::dtype type = tensor.dtype();
     const bool integer = type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::UInt) ||
                          type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
     if (!integer || type.bits != 32) TypeError("allowed: a packed mask consists of uint32 or int32 words");
-    if (tensor.shape(0) != words) {
-      ValueError(absl::StrCat("allowed: a mask of ", tensor.shape(0), " words; ", width, " tokens take ", words));
+    if (taken > 1) {
+      CheckPacked(CheckMatrix(tensor, v1::DTYPE_F32, "allowed", taken), tensor.shape(1), v1::DTYPE_F32, "allowed");
+    } else {
+      CheckVector(tensor, "allowed");
+    }
+    if (const size_t has = tensor.shape(taken > 1 ? 1 : 0); has != words) {
+      ValueError(absl::StrCat("allowed: a mask of ", has, " words; ", width, " tokens take ", words));
     }
     result.rows.push_back(reinterpret_cast<const uint32_t*>(Data(tensor)));
     result.keep.push_back(std::move(tensor));

@@ -8,13 +8,14 @@ Logits are numpy arrays, torch tensors, or whatever speaks DLPack or the buffer 
 on the CPU; they are sent from where they lie. In process (sortition.local) they may lie on a CUDA device, too.
 """
 
-from sortition._native import LAW_VERSION, Draw, Logprobs, Sequence
+from sortition._native import LAW_VERSION, Draw, Logprobs, Score, Sequence, Verify
 from sortition._native import VERSION as __version__
 from sortition.aio import AsyncClient
 from sortition.client import Client
+from sortition.drafts import Drafts
 from sortition.errors import Error
 from sortition.masks import pack_mask
 from sortition.view import StepView
 
-__all__ = ["LAW_VERSION", "AsyncClient", "Client", "Draw", "Error", "Logprobs", "Sequence", "StepView", "__version__",
-           "pack_mask"]
+__all__ = ["LAW_VERSION", "AsyncClient", "Client", "Drafts", "Draw", "Error", "Logprobs", "Score", "Sequence",
+           "StepView", "Verify", "__version__", "pack_mask"]

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, List, Optional, Sequence
 
 from sortition import _native
-from sortition.client import Client, Outcome
-from sortition.errors import Error
+from sortition.client import Client, Outcome, raised
+from sortition.drafts import Drafts, scored_lists
 from sortition.masks import packed_masks
 
 
@@ -35,6 +35,7 @@ class AsyncClient:
         return await asyncio.to_thread(self.client.fork, parent, request_id, **options)
 
     async def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
+                   drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
                    allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
                    dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
                    traceparent: str = "") -> List[Outcome]:
@@ -52,18 +53,30 @@ class AsyncClient:
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
 
-        self.client._native.step_async(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype, timeout,
-                                       priority, traceparent, on_answer)
+        self.client._native.step_async(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
+                                       list(draw_salts), dtype, timeout, priority, traceparent, on_answer)
         return await answered
 
     async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
                    dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
         """As Client.draw."""
-        outcome = (await self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                                   draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout))[0]
-        if isinstance(outcome, Error):
-            raise outcome
-        return outcome
+        return raised((await self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout))[0])
+
+    async def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
+                     draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None
+                     ) -> _native.Verify:
+        """As Client.verify."""
+        return raised((await self.step([sequence], logits, drafts=[drafts],
+                                       allowed=None if allowed is None else [allowed],
+                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout))[0])
+
+    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
+                    dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Score:
+        """As Client.score."""
+        return raised((await self.step([sequence], logits, scored=[tokens],
+                                       allowed=None if allowed is None else [allowed], dtype=dtype,
+                                       timeout=timeout))[0])
 
     @property
     def worker_session(self) -> str:

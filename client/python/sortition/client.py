@@ -10,11 +10,19 @@ import numpy
 
 from sortition import _native
 from sortition.describe import describe, token_list
+from sortition.drafts import Drafts, scored_lists
 from sortition.errors import Error
 from sortition.masks import packed_masks
 from sortition.v1.parameters_pb2 import SamplingParameters
 
-Outcome = Union[_native.Draw, Error]
+Outcome = Union[_native.Draw, _native.Verify, _native.Score, Error]
+
+
+def raised(outcome: Outcome) -> Any:
+    """The outcome of one row; its Error is raised."""
+    if isinstance(outcome, Error):
+        raise outcome
+    return outcome
 
 
 class Client:
@@ -22,7 +30,8 @@ class Client:
 
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
     of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
-    in this process, with the same tokens, while no target can be reached. `transport` is "auto" (shared memory where
+    in this process, with the same tokens, while no target can be reached, and at most `fallback_stay` longer while a
+    sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (shared memory where
     the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". `token` is shown
     to the server as a bearer token. Times are in seconds. Blocks until a target, or the fallback, is ready.
     """
@@ -30,15 +39,15 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
                  name: str = "sortition-python", tls: Optional[Mapping[str, str]] = None, connect_timeout: float = 5,
                  keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
-                 backoff_max: float = 5, in_process_threads: int = 0, message_bytes: int = 2 << 20,
-                 message_rows: int = 256, transport: str = "auto", shared_memory_bytes: int = 64 << 20,
-                 token: str = ""):
+                 backoff_max: float = 5, in_process_threads: int = 0, fallback_stay: float = 300,
+                 message_bytes: int = 2 << 20, message_rows: int = 256, transport: str = "auto",
+                 shared_memory_bytes: int = 64 << 20, token: str = ""):
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
             name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
             default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
-            in_process_threads=in_process_threads, message_bytes=message_bytes, message_rows=message_rows,
-            transport=transport, shared_memory_bytes=shared_memory_bytes, token=token)
+            in_process_threads=in_process_threads, fallback_stay=fallback_stay, message_bytes=message_bytes,
+            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes, token=token)
         # Threads of the client must be gone before the interpreter is.
         self._finalizer = weakref.finalize(self, self._native.close)
         self._numbers = iter(range(1, 1 << 62))
@@ -67,25 +76,40 @@ class Client:
                            parameters=parameters, **sampling)
         return self._native.fork(parent, message, position)
 
-    def step(self, sequences: Sequence[_native.Sequence], logits: Any, *, allowed: Optional[Sequence[Any]] = None,
-             draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
-             priority: int = 0, traceparent: str = "") -> List[Outcome]:
+    def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
+             drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
+             allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
+             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "") -> List[Outcome]:
         """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
         booleans, or packed words. `dtype` names what tensors of bare uint16 words hold.
+
+        `drafts` and `scored` have something for each sequence, or None. Drafts are verified: a Verify. Tokens in
+        `scored`, which follow one another, get their log probabilities, and the sequence stays where it was: a Score.
+        Such a sequence takes several rows: those of the matrix that come next, or a matrix in the place of its vector;
+        with drafts its mask is a matrix, too.
         """
-        return self._native.step(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype, timeout,
-                                 priority, traceparent)
+        return self._native.step(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
+                                 list(draw_salts), dtype, timeout, priority, traceparent)
 
     def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
              dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
         """One row of one sequence; raises its Error."""
-        outcome = self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                            draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0]
-        if isinstance(outcome, Error):
-            raise outcome
-        return outcome
+        return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0])
+
+    def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
+               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Verify:
+        """The drafts of one sequence, whose logits are a matrix; raises its Error."""
+        return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0])
+
+    def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
+              dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Score:
+        """The tokens that follow one sequence, whose logits are a matrix; raises its Error."""
+        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
+                                dtype=dtype, timeout=timeout)[0])
 
     def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
         """A matrix for logits that need no copy: in memory shared with the server, where the stream in use does that.

@@ -6,9 +6,9 @@ import itertools
 from typing import Any, List, Optional, Sequence
 
 from sortition import _native
-from sortition.client import Outcome
+from sortition.client import Outcome, raised
 from sortition.describe import describe, token_list
-from sortition.errors import Error
+from sortition.drafts import Drafts, scored_lists
 from sortition.masks import packed_masks
 from sortition.v1.parameters_pb2 import SamplingParameters
 
@@ -57,12 +57,13 @@ class Sampler:
         return parent.fork(message, position)
 
     def step(self, sequences: Sequence[_native.LocalSequence], logits: Any, *,
+             drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
              stream: Optional[int] = None) -> List[Outcome]:
         """As Client.step; nothing is waited for, so that timeout, priority and trace have nothing to say."""
-        return _native.step_local(list(sequences), logits, packed_masks(allowed), list(draw_salts), dtype,
-                                  _stream_of(logits, stream))
+        return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
+                                  list(draw_salts), dtype, _stream_of(logits, stream))
 
     def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
              dtype: Optional[str] = None, timeout: Optional[float] = None,
@@ -70,10 +71,21 @@ class Sampler:
         """As Client.draw."""
         if allowed is not None:
             allowed = packed_masks([allowed])[0]
-        outcome = sequence.step(logits, allowed, draw_salt, dtype, _stream_of(logits, stream))
-        if isinstance(outcome, Error):
-            raise outcome
-        return outcome
+        return raised(sequence.step(logits, allowed, draw_salt, dtype, _stream_of(logits, stream)))
+
+    def verify(self, sequence: _native.LocalSequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
+               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
+               stream: Optional[int] = None) -> _native.Verify:
+        """As Client.verify."""
+        return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, stream=stream)[0])
+
+    def score(self, sequence: _native.LocalSequence, logits: Any, tokens: Any, *, allowed: Any = None,
+              dtype: Optional[str] = None, timeout: Optional[float] = None,
+              stream: Optional[int] = None) -> _native.Score:
+        """As Client.score."""
+        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
+                                dtype=dtype, stream=stream)[0])
 
     def close(self) -> None:
         """Nothing is held."""

@@ -8,12 +8,13 @@ import numpy
 
 
 def pack_mask(allowed: Any) -> numpy.ndarray:
-    """A vector of booleans, one a token, as words of 32 bits, least significant bit first."""
+    """Booleans, one a token, as words of 32 bits, least significant bit first; of a matrix, a mask for each row."""
     flags = numpy.asarray(allowed)
-    if flags.dtype != numpy.bool_ or flags.ndim != 1:
-        raise TypeError(f"allowed: a vector of booleans, not {flags.dtype} of shape {flags.shape}")
-    packed = numpy.packbits(flags, bitorder="little")
-    return numpy.pad(packed, (0, -packed.size % 4)).view(numpy.uint32)
+    if flags.dtype != numpy.bool_ or flags.ndim not in (1, 2):
+        raise TypeError(f"allowed: a vector of booleans, or a matrix, not {flags.dtype} of shape {flags.shape}")
+    packed = numpy.packbits(flags, axis=-1, bitorder="little")
+    room = [(0, 0)] * (flags.ndim - 1) + [(0, -packed.shape[-1] % 4)]
+    return numpy.ascontiguousarray(numpy.pad(packed, room)).view(numpy.uint32)
 
 
 def packed_masks(masks: Optional[Sequence[Any]]) -> Optional[List[Any]]:

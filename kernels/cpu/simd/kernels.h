@@ -24,8 +24,11 @@ struct Reading {
 struct Patched {
   Candidate* live;
   uint32_t live_count;
-  uint32_t* groups;
-  uint32_t group_count;
+  // Groups whose largest key was patched, or is below the one that a patch leaves, with that one. A group may come
+  // again.
+  uint32_t* moved_groups;
+  uint32_t* moved_keys;
+  uint32_t moved_count;
 };
 
 // Of kept tokens, as the law's moments.inc and sigma.inc have them.
@@ -43,6 +46,16 @@ struct Levels {
   int64_t sum = 0;
   uint64_t squares = 0;
 };
+
+// About what Levels hold, of logits as floats that are not below some lowest one. In exact arithmetic the sum would
+// differ by no more than kSpreadError times the sum of their sizes, and the squares by that share.
+struct Spread {
+  uint32_t count = 0;
+  double sum = 0;
+  double squares = 0;
+};
+inline constexpr double kSpreadError = 0x1p-18;
+
 // Probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
 inline constexpr uint32_t kDraftStep = 64;
 

@@ -33,7 +33,7 @@ struct Constants {
 // Up to kLanes patches; there are kLanes to be read. False if one makes its token too large.
 template <DType kType>
 HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const TokenPatch* patches, uint32_t count,
-                          uint64_t* sent_words, Patched* patched) {
+                          Patched* patched) {
   const D32 d;
   const V32 zero = hn::Zero(d);
   V32 token, flags, bias, penalty;
@@ -46,7 +46,6 @@ HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const Toke
     }
     banned = hn::Or(banned, MaskOf(masked));
   }
-  for (uint32_t i = 0; i < count; ++i) sent_words[patches[i].token / 64] &= ~(uint64_t{1} << (patches[i].token % 64));
 
   const V32 sent = KeyOf(GatherBits<kType>(row, token, count));
   const V32 bits = hn::IfThenElse(hn::Eq(sent, zero), hn::Set(d, law::kMaskedBits), KeyBits(sent));
@@ -65,11 +64,12 @@ HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const Toke
   patched->live_count += StoreWhere(is_live, key, live_keys);
   hn::StoreInterleaved2(hn::Not(hn::Load(d, tokens)), hn::Load(d, live_keys), d, live);
 
-  // Patches of a group are neighbours: each but its last sees the same group behind it.
   const V32 group = hn::ShiftRight<6>(token);
   const V32 maxima = hn::GatherIndex(d, row.maxima, Signed(group));
-  const M32 gone = hn::And(valid, hn::And(hn::Eq(sent, maxima), hn::Ne(sent, zero)));
-  patched->group_count += StoreWhere(gone, group, patched->groups + patched->group_count);
+  const M32 gone = hn::And(hn::Eq(sent, maxima), hn::Ne(sent, zero));
+  const M32 moved = hn::And(valid, hn::Or(gone, hn::Gt(key, maxima)));
+  StoreWhere(moved, key, patched->moved_keys + patched->moved_count);
+  patched->moved_count += StoreWhere(moved, group, patched->moved_groups + patched->moved_count);
   return hn::AllFalse(d, hn::And(hn::AndNot(banned, large), valid));
 }
 
@@ -80,21 +80,19 @@ bool PatchTokens(const Row& row, const RowParameters& parameters, std::span<cons
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     const Constants constants(parameters);
     patched->live_count = 0;
-    patched->group_count = 0;
+    patched->moved_count = 0;
     const auto count = uint32_t(patches.size());
     bool fine = true;
     uint32_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      fine &= PatchSome<kType>(row, constants, &patches[i], kLanes, sent_words, patched);
+      fine &= PatchSome<kType>(row, constants, &patches[i], kLanes, patched);
     }
     if (i < count) {
       alignas(64) TokenPatch some[kLanes] = {};
       std::copy_n(&patches[i], count - i, some);
-      fine &= PatchSome<kType>(row, constants, some, count - i, sent_words, patched);
+      fine &= PatchSome<kType>(row, constants, some, count - i, patched);
     }
-    // A group comes once for each of its patches.
-    patched->group_count =
-        uint32_t(std::unique(patched->groups, patched->groups + patched->group_count) - patched->groups);
+    for (const TokenPatch& patch : patches) sent_words[patch.token / 64] &= ~(uint64_t{1} << (patch.token % 64));
     return fine;
   });
 }

@@ -1,0 +1,73 @@
+// One step of a local sequence, of any kind: judged, laid out and answered by the service's own code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "client/cpp/batch.h"
+#include "kernels/row.h"
+#include "service/refusal.h"
+#include "service/sequence/sequence_state.h"
+#include "service/stream/row_run.h"
+
+namespace sortition::client {
+
+// What a row's step is beside the row.
+struct LocalStepOptions {
+  v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
+  uint32_t row = 0;                       // index of the row in the caller's step, for the fields of errors
+};
+
+// Of an element type that the contract names.
+kernels::DType KernelType(v1::DType dtype);
+
+// Where a sequence stands before a step.
+struct LocalPlace {
+  uint32_t position = 0;
+  uint64_t sampler_state = 0;
+  service::SequenceState* state = nullptr;  // null: no option looks at the history
+};
+
+// Not thread-safe. Refers to what the row refers to.
+class LocalRun {
+ public:
+  using Requests = std::vector<kernels::RowRequest>;
+
+  // The state is the same afterwards, and nothing is lent that it would have to get back.
+  static std::variant<std::unique_ptr<LocalRun>, service::Refusal> Begin(
+      std::shared_ptr<const service::SequenceSpec> spec, const LocalPlace& place, v1::DType dtype, const Row& row,
+      const LocalStepOptions& options);
+
+  // What kernels are to answer first; refers to this object.
+  Requests First();
+  // Takes the answers to the last requests, in their order, and returns what follows from them: nothing at the end.
+  Requests Continue(std::span<kernels::RowAnswer> answers);
+  // After the end; once.
+  std::variant<service::StepOutcome, service::Refusal> Finish() { return run_.Finish(row_); }
+
+  // What it came to, as the answer of a server that is whole.
+  RowOutcome Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const;
+
+  const service::PositionPlan& plan() const { return run_.plan(); }
+
+ private:
+  LocalRun(service::RowRun run, service::PositionViews views, v1::DType dtype, const Row& row,
+           const LocalStepOptions& options);
+  kernels::RowRequest RequestAt(uint32_t index) const;
+
+  service::RowRun run_;
+  const service::PositionViews views_;  // empty if the sequence keeps no history
+  const uint32_t row_;
+  const kernels::DType dtype_;
+  const std::byte* const logits_;
+  const kernels::DType draft_dtype_;
+  const std::byte* const probabilities_;
+  std::vector<uint32_t> asked_;  // positions of the last requests
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,66 @@
+// Tasks and masks field by field.
+#include "client/cpp/row_message.h"
+
+#include <utility>
+
+namespace sortition::client {
+namespace {
+
+void DescribeTree(const Drafts& drafts, v1::VerifyTree* tree) {
+  tree->mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
+  tree->mutable_parents()->Assign(drafts.parents.begin(), drafts.parents.end());
+  tree->set_mode(drafts.mode);
+  tree->set_return_probabilities(drafts.return_probabilities);
+}
+
+void DescribeChain(const Drafts& drafts, v1::VerifyChain* chain) {
+  chain->mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
+  chain->set_mode(drafts.mode);
+  chain->set_return_probabilities(drafts.return_probabilities);
+  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
+    *chain->add_sparse_probabilities() = sparse;
+  }
+}
+
+// The next position's mask.
+v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
+  if (row.drafts == nullptr) return message->mutable_mask();
+  return row.drafts->parents.empty() ? message->mutable_verify_chain()->add_masks()
+                                     : message->mutable_verify_tree()->add_masks();
+}
+
+}  // namespace
+
+void DescribeTask(const Row& row, v1::StepRow* message) {
+  if (row.draw_salt != 0) message->set_draw_salt(row.draw_salt);
+  if (!row.scored.empty()) {
+    message->mutable_score()->mutable_tokens()->Assign(row.scored.begin(), row.scored.end());
+  } else if (row.drafts != nullptr && !row.drafts->parents.empty()) {
+    DescribeTree(*row.drafts, message->mutable_verify_tree());
+  } else if (row.drafts != nullptr) {
+    DescribeChain(*row.drafts, message->mutable_verify_chain());
+  }
+}
+
+void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
+  for (size_t i = 0; i < row.masks(); ++i) AddMask(row, message)->set_mask_row(taken->masks++);
+  if (row.drafts == nullptr || row.drafts->probabilities == nullptr) return;
+  message->mutable_verify_chain()->set_draft_row(taken->drafts);
+  taken->drafts += static_cast<uint32_t>(row.drafts->tokens.size());
+}
+
+RowOutcome OutcomeOf(v1::RowResult result) {
+  switch (result.outcome_case()) {
+    case v1::RowResult::kVerify:
+      result.mutable_verify()->clear_continues();
+      return std::move(*result.mutable_verify());
+    case v1::RowResult::kScore:
+      result.mutable_score()->clear_continues();
+      return std::move(*result.mutable_score());
+    default:
+      result.mutable_draw()->clear_continues();
+      return std::move(*result.mutable_draw());
+  }
+}
+
+}  // namespace sortition::client

@@ -1,0 +1,124 @@
+// Attributes of sortition.Drafts to the client's drafts.
+#include "client/python/native/tasks.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace nb = nanobind;
+
+namespace sortition::python {
+namespace {
+
+[[noreturn]] void ValueError(const std::string& text) { throw nb::value_error(text.c_str()); }
+
+template <typename Value>
+Value Cast(nb::handle object, const std::string& name, const char* what) {
+  Value value;
+  if (nb::try_cast<Value>(object, value)) return value;
+  PyErr_Clear();
+  throw nb::type_error(absl::StrCat(name, ": ", what).c_str());
+}
+
+std::vector<uint32_t> Tokens(nb::handle object, const std::string& name) {
+  return Cast<std::vector<uint32_t>>(object, name, "a list of token ids");
+}
+
+v1::VerifyMode ModeOf(nb::handle object, const std::string& name) {
+  const auto mode = Cast<std::string>(object, name, "a string");
+  if (mode == "coupled") return v1::VERIFY_MODE_COUPLED;
+  if (mode == "rejection") return v1::VERIFY_MODE_REJECTION;
+  if (mode == "greedy") return v1::VERIFY_MODE_GREEDY;
+  ValueError(absl::StrCat(name, ": \"coupled\", \"rejection\" or \"greedy\""));
+}
+
+// The list's element for row `index`; None without a list.
+nb::object At(nb::handle list, size_t index) { return list.is_none() ? nb::object(nb::none()) : list[index]; }
+
+void CheckCount(nb::handle list, size_t count, const char* name) {
+  if (list.is_none() || nb::len(list) == count) return;
+  ValueError(absl::StrCat(name, ": ", nb::len(list), " entries for ", count, " sequences"));
+}
+
+}  // namespace
+
+Tasks::Tasks(nb::handle drafts, nb::handle scored, size_t count) {
+  CheckCount(drafts, count, "drafts");
+  CheckCount(scored, count, "scored");
+  if (drafts.is_none() && scored.is_none()) return;
+  tasks_.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const nb::object proposed = At(drafts, i);
+    const nb::object given = At(scored, i);
+    if (!proposed.is_none() && !given.is_none()) ValueError(absl::StrCat("scored[", i, "]: there are drafts, too"));
+    if (!proposed.is_none()) ReadDrafts(proposed, i);
+    if (!given.is_none()) {
+      tasks_[i].tokens = Tokens(given, absl::StrCat("scored[", i, "]"));
+      if (tasks_[i].tokens.empty()) ValueError(absl::StrCat("scored[", i, "]: at least one token"));
+    }
+    const size_t tokens = tasks_[i].tokens.size();
+    positions_.push_back(tasks_[i].verifies ? tokens + 1 : std::max<size_t>(tokens, 1));
+    masks_.push_back(tasks_[i].verifies ? tokens + 1 : 1);
+  }
+}
+
+void Tasks::ReadDrafts(nb::handle object, size_t index) {
+  const std::string name = absl::StrCat("drafts[", index, "].");
+  Task& task = tasks_[index];
+  client::Drafts& drafts = task.drafts;
+  task.verifies = true;
+  task.tokens = Tokens(object.attr("tokens"), name + "tokens");
+  drafts.tokens = task.tokens;
+  drafts.mode = ModeOf(object.attr("mode"), name + "mode");
+  if (const nb::object parents = object.attr("parents"); !parents.is_none()) {
+    task.parents = Cast<std::vector<int32_t>>(parents, name + "parents", "a list of indices");
+    // An empty list would make a chain of them.
+    if (task.parents.size() != task.tokens.size()) ValueError(name + "parents: one for each of the tokens");
+    drafts.parents = task.parents;
+  }
+  for (const nb::handle list : object.attr("sparse_probabilities")) {
+    v1::SparseProbabilities& sparse = task.sparse.emplace_back();
+    const std::string field = name + "sparse_probabilities";
+    for (const uint32_t token : Tokens(list[0], field)) sparse.add_tokens(token);
+    for (const float value : Cast<std::vector<float>>(list[1], field, "numbers")) sparse.add_probabilities(value);
+  }
+  drafts.sparse_probabilities = task.sparse;
+  drafts.return_probabilities =
+      Cast<bool>(object.attr("return_probabilities"), name + "return_probabilities", "a bool");
+  if (const nb::object dense = object.attr("probabilities"); !dense.is_none()) ReadProbabilities(dense, index);
+}
+
+void Tasks::ReadProbabilities(nb::handle probabilities, size_t index) {
+  const std::string name = absl::StrCat("drafts[", index, "].probabilities");
+  Task& task = tasks_[index];
+  const Matrix matrix = ReadMatrix(probabilities, name, task.tokens.size());
+  if (!keep_.empty() && matrix.dtype != draft_dtype_) {
+    throw nb::type_error(absl::StrCat(name, ": probabilities of different types in one step").c_str());
+  }
+  draft_dtype_ = matrix.dtype;
+  task.drafts.probabilities = matrix.tensor.data();
+  keep_.push_back(matrix.tensor);
+}
+
+void Tasks::CheckWidth(uint32_t width) const {
+  for (const Tensor& tensor : keep_) {
+    if (tensor.shape(1) == width) continue;
+    ValueError(absl::StrCat("drafts: rows of ", tensor.shape(1), " probabilities; those of logits have ", width));
+  }
+}
+
+void Tasks::Apply(size_t index, client::Row* row) const {
+  if (tasks_.empty()) return;
+  const Task& task = tasks_[index];
+  if (task.verifies) {
+    row->drafts = &task.drafts;
+  } else {
+    row->scored = task.tokens;
+  }
+}
+
+}  // namespace sortition::python

@@ -1,0 +1,50 @@
+// What rows of a step ask for instead of a draw, as Python has it: drafts (sortition.Drafts) and tokens to be scored.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "client/cpp/batch.h"
+#include "client/python/native/tensor.h"
+
+namespace sortition::python {
+
+// Refers to itself: may be moved, not copied. To be destroyed under the GIL.
+class Tasks {
+ public:
+  // One for each of `count` rows, or None; `drafts` and `scored` may be None as a whole. Raises TypeError or ValueError
+  // for what can be no row's; what is no sequence's is the service's to refuse.
+  Tasks(nanobind::handle drafts, nanobind::handle scored, size_t count);
+  Tasks(Tasks&&) = default;
+
+  // Rows of logits, and of masks, that each row takes; empty: one.
+  const std::vector<size_t>& positions() const { return positions_; }
+  const std::vector<size_t>& masks() const { return masks_; }
+  v1::DType draft_dtype() const { return draft_dtype_; }
+  // Raises ValueError if drafters' probabilities are not of `width` tokens.
+  void CheckWidth(uint32_t width) const;
+  // Sets the task of row `index`, which then refers to this.
+  void Apply(size_t index, client::Row* row) const;
+
+ private:
+  struct Task {
+    std::vector<uint32_t> tokens;
+    std::vector<int32_t> parents;
+    std::vector<v1::SparseProbabilities> sparse;
+    client::Drafts drafts;
+    bool verifies = false;
+  };
+  void ReadDrafts(nanobind::handle drafts, size_t index);
+  void ReadProbabilities(nanobind::handle probabilities, size_t index);
+
+  std::vector<Task> tasks_;  // empty: all rows draw
+  std::vector<size_t> positions_;
+  std::vector<size_t> masks_;
+  v1::DType draft_dtype_ = v1::DTYPE_F32;
+  std::vector<Tensor> keep_;
+};
+
+}  // namespace sortition::python

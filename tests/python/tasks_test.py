@@ -1,0 +1,182 @@
+"""Drafts and scores: in process, through clients and over asyncio the same bits, and clear words for what cannot be."""
+
+import asyncio
+import unittest
+
+import numpy
+import sortition
+import sortition.local
+from sortition.v1.sampling_pb2 import ScoreResult, VerifyResult
+
+from rows import OPTIONS, VOCABULARY, row, scale, serve
+
+
+class TasksTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = serve()
+        cls.client = sortition.Client(cls.server.serving["listen"])
+        cls.sampler = sortition.local.Sampler()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__()
+
+    def both(self, **options):
+        return (self.client.open(vocabulary_size=VOCABULARY, **options),
+                self.sampler.open(vocabulary_size=VOCABULARY, **options))
+
+    def assert_same_task(self, pair, logits, kind, **options):
+        """The outcome of a step of one row, whose message is of this kind where it is no Error."""
+        answers = []
+        for sampler, sequence in zip((self.client, self.sampler), pair):
+            outcome = sampler.step([sequence], [logits], **options)[0]
+            if isinstance(outcome, sortition.Error):
+                answers.append(outcome.args)
+                continue
+            message = kind.FromString(outcome.to_bytes())
+            message.ClearField("checkpoint")  # in process the state stays with the sequence
+            answers.append(message)
+        self.assertEqual(*answers)
+        self.assertEqual(*[(sequence.position, sequence.tokens) for sequence in pair])
+        return outcome
+
+    def test_drafts_and_scores_have_the_bits_of_the_service(self):
+        generator = numpy.random.default_rng(7)
+        accepted, refused = 0, 0
+        for number, options in enumerate(OPTIONS + ({"temperature": 0.9, "adaptive_p": {"target": 0.4}},)):
+            pair = self.both(seed=number, prompt=[1, 2, 3, 1], **options)
+            for step in range(scale(8)):
+                logits = numpy.stack([row(1000 * number + 10 * step + i) for i in range(4)])
+                tokens = numpy.where(generator.random(3) < 0.7, logits[:3].argmax(1), generator.integers(0, 990, 3))
+                mode = ("coupled", "rejection")[step % 2]
+                if options.get("temperature") == 0 and step % 3 == 0:
+                    mode = "greedy"
+                dense, sparse, parents = None, (), None
+                if mode == "rejection" and step % 4 == 1:
+                    dense = numpy.full((3, VOCABULARY), 0.5 / VOCABULARY, (numpy.float32, numpy.float16)[step % 8 // 4])
+                    dense[numpy.arange(3), tokens] += 0.5
+                elif mode == "rejection" and step % 4 == 3:
+                    sparse = [{int(token): 0.75, 995: 0.25} for token in tokens]
+                elif step % 4 == 2:
+                    parents = [-1, 0, -1] if tokens[2] != tokens[0] else [-1, 0, 1]
+                mask = generator.random((4, VOCABULARY)) < 0.9 if step % 3 == 0 else None
+                outcome = self.assert_same_task(
+                    pair, logits.astype((numpy.float32, numpy.float16)[step % 2]), VerifyResult,
+                    drafts=[sortition.Drafts(tokens, mode, parents, dense, sparse, return_probabilities=step % 3 == 1)],
+                    allowed=None if mask is None else [mask], draw_salts=[step])
+                if isinstance(outcome, sortition.Verify):
+                    accepted += outcome.accepted
+                    self.assertEqual(len(outcome.tokens), outcome.accepted + 1)
+                    if step % 3 == 1:
+                        self.assertEqual(outcome.probabilities.shape, (len(outcome.tokens), VOCABULARY))
+                        numpy.testing.assert_allclose(outcome.probabilities.sum(1), 1, atol=1e-5)
+                refused += isinstance(outcome, sortition.Error)
+                outcome = self.assert_same_task(pair, logits, ScoreResult, scored=[tokens.tolist() + [5]],
+                                                allowed=None if mask is None else [mask[0]])
+                refused += isinstance(outcome, sortition.Error)
+        self.assertGreater(accepted, 0)
+        self.assertEqual(refused, 0)
+
+    def test_scores_and_their_parts(self):
+        options = {"raw_logprobs": {"top": 2}, "processed_logprobs": {}, "entropy": True, "top_k": 7,
+                   "kept_set": {"count": True, "tokens": True}}
+        logits = numpy.stack([row(number) for number in range(3)])
+        for sampler, sequence in zip((self.client, self.sampler), self.both(seed=1, **options)):
+            score = sampler.score(sequence, logits, logits.argmax(1))
+            self.assertEqual(score, sampler.score(sequence, logits, logits.argmax(1)))
+            self.assertEqual([part.rank for part in score.raw], [1, 1, 1])
+            self.assertEqual([len(part.top_tokens) for part in score.raw], [2, 2, 2])
+            self.assertEqual(score.kept_count, [7, 7, 7])
+            self.assertEqual([len(kept) for kept in score.kept_tokens], [7, 7, 7])
+            self.assertEqual(len(score.entropy), 3)
+            self.assertEqual(sequence.position, 0)
+
+    def test_drafts_are_judged_alike(self):
+        logits = numpy.stack([row(number) for number in range(3)])
+        even = numpy.full((2, VOCABULARY), 1 / VOCABULARY, numpy.float32)
+        for drafts in (sortition.Drafts([1, VOCABULARY]), sortition.Drafts([1, 2], "greedy"),
+                       sortition.Drafts([1, 1], parents=[-1, -1]), sortition.Drafts([1, 2], parents=[0, -1]),
+                       sortition.Drafts([1, 2], probabilities=even),
+                       sortition.Drafts([1, 2], "rejection", probabilities=even * 2),
+                       sortition.Drafts([1, 2], "rejection", sparse_probabilities=[{1: 1.0}])):
+            errors = []
+            for sampler, sequence in zip((self.client, self.sampler), self.both(seed=1, temperature=0.7)):
+                with self.assertRaises(sortition.Error) as raised:
+                    sampler.verify(sequence, logits, drafts)
+                errors.append(raised.exception.args)
+            self.assertEqual(*errors)
+            self.assertTrue(raised.exception.field, raised.exception)
+
+    def test_draws_drafts_and_scores_share_a_step(self):
+        logits = numpy.stack([row(number) for number in range(6)])
+        results = []
+        fallback = sortition.Client(fallback="in_process", in_process_threads=1)
+        self.addCleanup(fallback.close)
+        for sampler in (self.client, self.sampler, fallback):
+            sequences = [sampler.open(vocabulary_size=VOCABULARY, seed=i, raw_logprobs={}) for i in range(3)]
+            tasks = {"drafts": [None, sortition.Drafts(logits[1:3].argmax(1)), None], "scored": [None, None, [1, 2]]}
+            draw, verify, score = sampler.step(sequences, logits, **tasks)
+            self.assertEqual([type(outcome) for outcome in (draw, verify, score)],
+                             [sortition.Draw, sortition.Verify, sortition.Score])
+            self.assertEqual([sequence.position for sequence in sequences], [1, len(verify.tokens), 0])
+            results.append([outcome.to_bytes() for outcome in (draw, verify, score)])
+            broken = logits.copy()
+            broken[5, 3] = numpy.nan
+            self.assertEqual(sampler.step(sequences, broken, **tasks)[2].field, "step.rows[2]")
+        self.assertEqual(results, [results[0]] * 3)
+
+    def test_asyncio(self):
+        logits = numpy.stack([row(number) for number in range(3)])
+        drafts = sortition.Drafts(logits[:2].argmax(1), "rejection", probabilities=numpy.eye(VOCABULARY, dtype="f4")[
+            logits[:2].argmax(1)])
+
+        async def run():
+            async with await sortition.AsyncClient.connect(self.server.serving["listen"]) as client:
+                sequence = await client.open(vocabulary_size=VOCABULARY, seed=3, raw_logprobs={})
+                return (await client.score(sequence, logits, [4, 5, 6]), await client.verify(sequence, logits, drafts))
+
+        local = self.sampler.open(vocabulary_size=VOCABULARY, seed=3, raw_logprobs={})
+        self.assertEqual(asyncio.run(run()),
+                         (self.sampler.score(local, logits, [4, 5, 6]), self.sampler.verify(local, logits, drafts)))
+
+    def test_what_cannot_be_is_said_before_anything_is_done(self):
+        logits = numpy.stack([row(number) for number in range(6)])
+        good = sortition.Drafts([1, 2])
+        even = numpy.full((2, VOCABULARY), 1 / VOCABULARY, numpy.float32)
+        mask = numpy.ones((3, VOCABULARY), bool)
+
+        def drafts(**options):
+            return {"drafts": [sortition.Drafts([1, 2], "rejection", **options)]}
+
+        cases = (
+            (logits[:2], {"drafts": [good]}, ValueError, r"shape \(2, 1000\) for 1 sequences, which take 3 rows"),
+            (logits[::2], {"drafts": [good]}, ValueError, "8000 bytes apart"),
+            (logits[0], {"drafts": [good]}, ValueError, "shape"),
+            ([logits[0]], {"scored": [[1, 2]]}, ValueError, "there are 2 rows"),
+            ([logits[::2]], {"drafts": [good]}, ValueError, "8000 bytes apart"),
+            (logits[:3], {"drafts": [good, None]}, ValueError, "drafts: 2 entries for 1 sequences"),
+            (logits[:3], {"scored": [[]]}, ValueError, "at least one"),
+            (logits[:3], {"scored": [[-1]]}, TypeError, r"scored\[0\]: a list of token ids"),
+            (logits[:3], {"drafts": [good], "scored": [[1]]}, ValueError, "drafts, too"),
+            (logits[:3], {"drafts": [sortition.Drafts([1, 2], "hopeful")]}, ValueError, "coupled"),
+            (logits[:3], {"drafts": [sortition.Drafts([1, 2], parents=[-1])]}, ValueError, "parents"),
+            (logits[:3], {"drafts": [sortition.Drafts(["a", 2])]}, TypeError, r"drafts\[0\].tokens"),
+            (logits[:3], drafts(probabilities=even[:1]), ValueError, "there are 2 rows"),
+            (logits[:3], drafts(probabilities=even[:, :-1].copy()), ValueError, "rows of 999 probabilities"),
+            (logits[:3], drafts(probabilities=even.astype(numpy.float64)), TypeError, "dtype float64"),
+            (logits[:3], drafts(sparse_probabilities=[{"x": 1.0}, {}]), TypeError, "sparse_probabilities"),
+            (logits[:3], {"drafts": [good], "allowed": [mask[0]]}, ValueError, "there are 3 rows"),
+            (logits[:3], {"drafts": [good], "allowed": [mask[:, :-40]]}, ValueError, "take 32"),
+        )
+        for number, (rows, options, kind, text) in enumerate(cases):
+            for sampler, sequence in zip((self.client, self.sampler), self.both(seed=1)):
+                with self.subTest(f"{number} {text}"):
+                    with self.assertRaisesRegex(kind, text):
+                        sampler.step([sequence], rows, **options)
+                    self.assertEqual(sequence.position, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
