@@ -39,7 +39,9 @@ class History {
   const std::vector<uint32_t>& tokens() const { return tokens_; }  // empty after KeepNothing
   bool keeps_tokens() const { return keeps_tokens_; }
 
-  // How often the text was cut, or a step left it as it was; with the position it names a step, the same on every rank.
+  // The service answered a step that leaves the text as it is.
+  void Scored() { ++turns_; }
+  // How often the text was cut or scored; with the position it names a step, the same on every rank.
   uint32_t turns() const { return turns_; }
   void SetTurns(uint32_t turns) { turns_ = turns; }
   uint64_t step_id() const { return uint64_t{turns_} << 32 | (position_ + 1); }

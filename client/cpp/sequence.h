@@ -40,7 +40,7 @@ class Sequence {
   // These tokens; empty if the sequence is not stateful.
   std::vector<uint32_t> tokens() const;
 
-  // How often the text was cut, or scored without going on. Ranks of one text (ClientOptions::shard) have the same.
+  // How often the text was cut or scored. Ranks of one text (ClientOptions::shard) have the same.
   uint32_t turns() const;
 
   // The caller's own choices, between steps. OUT_OF_RANGE if a token is not below the live vocabulary, or if there is

@@ -47,7 +47,6 @@ void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcom
     *result.mutable_verify() = *verify;
   } else {
     *result.mutable_score() = std::get<v1::ScoreResult>(outcome);
-    record.history.SetTurns(record.history.turns() + 1);  // the next step stands at the same position
   }
 }
 

@@ -239,6 +239,8 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome out
     } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
       history.Drawn({verify->tokens().data(), static_cast<size_t>(verify->tokens_size())});
       row->record->checkpoint = verify->checkpoint();
+    } else if (std::holds_alternative<v1::ScoreResult>(outcome)) {
+      history.Scored();
     }
   }
   row->outcome = std::move(outcome);

@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <optional>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/client/reference_sequence.h"
+#include "tests/client/rows.h"
 #include "tests/e2e/rank_texts.h"
 #include "tests/e2e/servers.h"
 
@@ -66,6 +70,63 @@ TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Counts, RanksTest, ::testing::Values(2, 4));
+
+// Scores, drafts and cuts of one text, over the slices of `shard`, or over whole rows if that is absent: what each of
+// five steps says.
+std::vector<std::string> MixedSteps(client::Client* client, const std::optional<client::VocabularyShard>& shard) {
+  constexpr uint32_t kWhole = RankTexts::kVocabulary;
+  const uint32_t first = shard ? shard->first_token : 0;
+  const uint32_t width = shard ? shard->tokens : kWhole;
+  client::SequenceOptions options;
+  options.request_id = "mixed";
+  options.vocabulary_size = kWhole;
+  options.seed = 9;
+  options.prompt = {1, 2, 3};
+  options.parameters.set_temperature(0.7f);
+  options.parameters.set_presence_penalty(0.5f);
+  options.parameters.mutable_raw_logprobs()->set_top(2);
+  const auto opened = client->Open(options);
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  client::Sequence& sequence = **opened;
+  const std::vector<uint32_t> given = {5, 6, 7};
+  const std::vector<float> drafter(size_t{kWhole} * given.size(), 1.0f / kWhole);
+  std::vector<std::string> said;
+  for (uint64_t step = 0; step < 5; ++step) {
+    std::vector<float> logits;
+    for (uint64_t position = 0; position < given.size() + 1; ++position) {
+      const std::vector<std::byte> row = MakeRow(v1::DTYPE_F32, kWhole, step << 8 | position);
+      const auto* const values = reinterpret_cast<const float*>(row.data());
+      logits.insert(logits.end(), values + first, values + first + width);
+    }
+    client::Drafts drafts;
+    drafts.tokens = given;
+    drafts.mode = step == 2 ? v1::VERIFY_MODE_REJECTION : v1::VERIFY_MODE_COUPLED;
+    if (step == 2) drafts.probabilities = drafter.data();
+    client::Row row{&sequence, logits.data()};
+    if (step < 2) row.scored = std::span(given).subspan(step);  // another score at the same position
+    if (step == 2 || step == 3) row.drafts = &drafts;
+    const absl::Status cut = step == 3 ? sequence.Truncate(3) : absl::OkStatus();
+    EXPECT_TRUE(cut.ok()) << cut;
+    const auto outcomes = client->Step({v1::DTYPE_F32, width, {row}});
+    EXPECT_TRUE(outcomes.ok()) << outcomes.status();
+    said.push_back(Bits(outcomes->at(0)).value_or("refused"));
+    if (const auto* error = std::get_if<client::RowError>(&outcomes->at(0))) ADD_FAILURE() << client::Describe(*error);
+  }
+  EXPECT_EQ(sequence.turns(), 3u);
+  return said;
+}
+
+TEST(RankTaskTest, ScoresDraftsAndCutsAreThoseOfWholeRows) {
+  constexpr uint32_t kRanks = 3;
+  const auto server = StartServer();
+  const auto whole = Connect(QuickOptions({server->address()}));
+  const std::vector<std::string> expected = MixedSteps(whole.get(), std::nullopt);
+  OnRanks(kRanks, [&](uint32_t index) {
+    const client::ClientOptions options = OptionsOf(server->address(), index, kRanks);
+    const auto client = Connect(options);
+    EXPECT_EQ(MixedSteps(client.get(), options.shard), expected);
+  });
+}
 
 TEST(RankLossTest, AServerThatIsKilledAndStartedAgainChangesNoToken) {
   constexpr uint32_t kRanks = 4;

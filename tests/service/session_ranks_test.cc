@@ -1,6 +1,10 @@
 // Slices of ranks that number their streams: an answer that some rank lost comes again, whatever the others do.
+#include <random>
+#include <thread>
+
 #include "gtest/gtest.h"
 #include "tests/service/shards_fixture.h"
+#include "tests/support/scale.h"
 
 namespace sortition::service {
 namespace {
@@ -183,6 +187,63 @@ TEST_F(SessionRanks, AServerThatShutsDownGivesWaitingSlicesBack) {
   ExpectRowErrors(0, 1, 2, Reason::kDraining, "step");
   EXPECT_TRUE(workers_[0]->IsIdle());
   ExpectRefused(2, Numbered(1, 5, 2), Reason::kDraining, "step");
+}
+
+// Each rank loses its stream now and then, with or without the answer, and repeats its slices until it has it.
+TEST_F(SessionRanks, RanksThatLoseTheirStreamsAtRandomGetTheSameAnswers) {
+  const uint32_t steps = static_cast<uint32_t>(testing::Scaled(150));
+  std::vector<std::vector<std::string>> got(kShards);
+  const auto run = [&](uint32_t rank) {
+    std::mt19937_64 random(rank + 1);
+    uint64_t epoch = 1;
+    const auto reconnect = [&] {
+      Reconnect(rank);
+      ++epoch;
+      if (rank != 0) return;
+      for (const char* name : {"a", "b"}) {
+        v1::OpenSequence open = OpenOf(name, epoch, kVocabulary);
+        open.set_live_vocabulary_size(990);
+        open.mutable_parameters()->mutable_raw_logprobs()->set_top(5);
+        workers_[0]->MustOpen(open);
+      }
+    };
+    reconnect();  // alike from the first step on
+    uint64_t batch = 0;
+    for (uint32_t step = 1; step <= steps; ++step) {
+      for (bool answered = false; !answered;) {
+        v1::StreamRequest request = Numbered(++batch, step, rank, epoch);
+        for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_position(step);
+        workers_[rank]->Send(request);
+        if (random() % 8 == 0) {
+          reconnect();
+          continue;
+        }
+        const std::vector<v1::RowResult> results = workers_[rank]->Results(batch, 2);
+        ASSERT_EQ(results.size(), 2u);
+        workers_[rank]->LetLeave();
+        answered = true;
+        for (const v1::RowResult& row : results) {
+          // The stream of slice 0 ended under the row.
+          if (row.has_error()) {
+            EXPECT_EQ(row.error().reason(), v1::STEP_CANCELLED) << row.ShortDebugString();
+            answered = false;
+          }
+        }
+        if (answered && random() % 8 == 0) {
+          reconnect();
+          answered = false;
+        }
+        if (answered)
+          got[rank].push_back(results[0].draw().SerializeAsString() + results[1].draw().SerializeAsString());
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < kShards; ++rank) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<std::string>& answers : got) EXPECT_EQ(answers, got[0]);
+  EXPECT_EQ(got[0].size(), steps);
+  EXPECT_EQ(engine_->shards().waiting(), 0u);
 }
 
 }  // namespace
