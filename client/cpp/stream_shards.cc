@@ -35,11 +35,10 @@ void StreamState::BringAnswer(Link* link, SequenceRecord* record) {
 // Before the sequence advances.
 void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcome) {
   if (std::holds_alternative<RowError>(outcome)) return;
-  SequenceRecord& record = *row.record;
-  record.standing.answer_on = links_.current_number();
-  record.last_answer = std::make_unique<v1::BringAnswer>();
-  DescribeAsked(row, record.history.position(), record.last_answer->mutable_asked());
-  v1::RowResult& result = *record.last_answer->mutable_result();
+  row.record->standing.answer_on = links_.current_number();
+  auto answer = std::make_unique<v1::BringAnswer>();
+  DescribeAsked(row, row.record->history.position(), answer->mutable_asked());
+  v1::RowResult& result = *answer->mutable_result();
   result.set_step_id(row.step_id);
   if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
     *result.mutable_draw() = *draw;
@@ -48,6 +47,7 @@ void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcom
   } else {
     *result.mutable_score() = std::get<v1::ScoreResult>(outcome);
   }
+  row.record->last_answer = std::move(answer);
 }
 
 // The service keeps the last answer until every rank has closed the sequence.
