@@ -10,36 +10,9 @@
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
+#include "tests/e2e/texts.h"
 
 namespace sortition::testing {
-namespace {
-
-v1::SamplingParameters ParametersOf(int text) {
-  v1::SamplingParameters parameters;
-  parameters.mutable_raw_logprobs()->set_top(3);
-  switch (text) {
-    case 0:
-      parameters.set_temperature(0.9f);
-      parameters.set_top_p(0.95f);
-      break;
-    case 1:
-      parameters.set_repetition_penalty(1.2f);
-      parameters.set_top_k(50);
-      break;
-    case 2:
-      parameters.set_frequency_penalty(0.4f);
-      parameters.set_presence_penalty(0.2f);
-      parameters.mutable_processed_logprobs()->set_top(2);
-      break;
-    default:
-      parameters.set_temperature(0);
-      parameters.set_repetition_penalty(1.3f);
-  }
-  return parameters;
-}
-
-}  // namespace
-
 RankTexts::RankTexts(int steps) : steps_(steps), mask_((kVocabulary + 31) / 32, 0x5555aaaau) {
   for (int text = 0; text < 4; ++text) {
     client::SequenceOptions& options = options_.emplace_back();
@@ -47,7 +20,8 @@ RankTexts::RankTexts(int steps) : steps_(steps), mask_((kVocabulary + 31) / 32, 
     options.vocabulary_size = kVocabulary;
     options.seed = static_cast<uint64_t>(text) + 40;
     options.prompt = {3, 1, 4, 1, 5};
-    options.parameters = ParametersOf(text);
+    options.parameters = TextParameters(text);
+    options.parameters.mutable_raw_logprobs()->set_top(3);
     ReferenceSequence reference(options.parameters, *options.seed, 0, kVocabulary, kVocabulary, options.prompt);
     rows_.emplace_back();
     expected_.emplace_back();

@@ -10,9 +10,7 @@
 #include "tests/client/rows.h"
 
 namespace sortition::testing {
-namespace {
-
-v1::SamplingParameters ParametersOf(int i) {
+v1::SamplingParameters TextParameters(int i) {
   v1::SamplingParameters parameters;
   parameters.mutable_raw_logprobs()->set_top(static_cast<uint32_t>(i) % 3);
   switch (i % 4) {
@@ -36,8 +34,6 @@ v1::SamplingParameters ParametersOf(int i) {
   return parameters;
 }
 
-}  // namespace
-
 struct Texts::Pending {
   absl::Notification over;
   std::vector<client::RowOutcome> outcomes;
@@ -47,7 +43,7 @@ Texts::Texts(client::Client* client, const std::string& name, int count) : clien
   for (int i = 0; i < count; ++i) {
     client::SequenceOptions options;
     options.request_id = absl::StrCat(name, " ", i);
-    options.parameters = ParametersOf(i);
+    options.parameters = TextParameters(i);
     options.vocabulary_size = kVocabulary;
     options.choice_index = static_cast<uint32_t>(i);
     options.prompt = {3, 1, 4, 1, 5};

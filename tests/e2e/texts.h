@@ -11,6 +11,9 @@
 
 namespace sortition::testing {
 
+// Of four kinds in turn, with and without state.
+v1::SamplingParameters TextParameters(int i);
+
 class Texts {
  public:
   static constexpr uint32_t kVocabulary = 2000;

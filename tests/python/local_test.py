@@ -8,25 +8,11 @@ import sortition
 import sortition.local
 from sortition.v1.sampling_pb2 import DrawResult
 
-from rows import OPTIONS, VOCABULARY, row, scale, serve
+from both import BothTest
+from rows import OPTIONS, VOCABULARY, row, scale
 
 
-class LocalTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = serve()
-        cls.client = sortition.Client(cls.server.serving["listen"])
-        cls.sampler = sortition.local.Sampler()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.__exit__()
-
-    def both(self, **options):
-        return (self.client.open(vocabulary_size=VOCABULARY, **options),
-                self.sampler.open(vocabulary_size=VOCABULARY, **options))
-
+class LocalTest(BothTest):
     def refusal_of_both(self, options):
         """What they say of the options, None if they take them."""
         said = []

@@ -8,25 +8,11 @@ import sortition
 import sortition.local
 from sortition.v1.sampling_pb2 import ScoreResult, VerifyResult
 
+from both import BothTest
 from rows import OPTIONS, VOCABULARY, row, scale, serve
 
 
-class TasksTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = serve()
-        cls.client = sortition.Client(cls.server.serving["listen"])
-        cls.sampler = sortition.local.Sampler()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.__exit__()
-
-    def both(self, **options):
-        return (self.client.open(vocabulary_size=VOCABULARY, **options),
-                self.sampler.open(vocabulary_size=VOCABULARY, **options))
-
+class TasksTest(BothTest):
     def assert_same_task(self, pair, logits, kind, **options):
         """The outcome of a step of one row, whose message is of this kind where it is no Error."""
         answers = []
