@@ -13,6 +13,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "devices/imported_memory.h"
 #include "kernels/features.h"
 #include "kernels/row.h"
 
@@ -24,15 +26,13 @@ struct ByteSegment {
   size_t size = 0;
 };
 
-// Of memories: what the processor addresses.
-inline constexpr uint32_t kHostMemory = 0;
-
 struct DeviceRow {
   // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one that cannot
   // change).
   kernels::RowRequest request;
   absl::InlinedVector<ByteSegment, 2> segments;
-  uint32_t memory = kHostMemory;  // where the segments lie
+  uint32_t memory = kHostMemory;             // where the segments lie
+  const ImportedMemory* imported = nullptr;  // the same, if another process made it: one segment, of its addresses
   // Another process may write to the segments meanwhile: the device reads each byte of them once, and computes with
   // what it has read. Of a row that is changed while it is read any answer is right that some mixture has.
   bool may_change = false;
@@ -52,6 +52,7 @@ struct DeviceDescription {
   uint32_t max_batch_rows = 0;
   uint32_t max_vocabulary = kernels::kMaxVocabulary;  // live tokens of a row
   uint32_t memory = kHostMemory;                      // the memory it computes in; other devices may share it
+  MemoryIdentity identity;                            // of that memory, as other processes name it
   uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
   kernels::Features features = kernels::kNoFeatures;  // what its kernels have; it is given no row that asks for more
 };
@@ -72,8 +73,17 @@ class Device {
   // device's, and must not block for long; it may call Submit.
   virtual void Submit(std::vector<DeviceRow> rows, Done done) = 0;
 
+  // Memory of the device that another process passed on, for rows to lie in. UNIMPLEMENTED where the device takes none
+  // of the handle's kind; INVALID_ARGUMENT for what its driver does not know as such memory. Blocks for as long as the
+  // driver takes to map it. Thread-safe. The memory may outlive the device, and batches with rows in it may not.
+  virtual absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const MemoryHandle& handle);
+
  protected:
   Device() = default;
 };
+
+inline absl::StatusOr<std::shared_ptr<const ImportedMemory>> Device::Import(const MemoryHandle&) {
+  return absl::UnimplementedError("the device takes no memory of other processes");
+}
 
 }  // namespace sortition::devices
