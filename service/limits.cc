@@ -31,6 +31,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_rings", limits.max_rings, "streams", "over rings in shared memory"},
       {"max_memory_bytes", limits.max_memory_bytes, "bytes", "of shared memory, all connections together"},
       {"connection_memory_bytes", limits.connection_memory_bytes, "bytes", "of shared memory of one connection"},
+      {"connection_device_bytes", limits.connection_device_bytes, "bytes",
+       "of devices' memory that one connection shares; 0 = none is taken"},
       {"connection_regions", limits.connection_regions, "regions", "of shared memory of one connection"},
       {"max_clients", limits.max_clients, "clients", "identities with streams or shared memory at once"},
       {"client_streams", limits.client_streams, "streams", "of one client; 0 = as many as there may be"},

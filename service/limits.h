@@ -37,6 +37,7 @@ struct Limits {
   uint32_t max_rings = 8;                                // streams over rings; each has a thread
   uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together
   uint64_t connection_memory_bytes = uint64_t{1} << 28;  // of the regions of one connection
+  uint64_t connection_device_bytes = 0;                  // the same of devices' memory; 0 = none is taken
   uint32_t connection_regions = 64;                      // regions of one connection
 
   // One client, that is one identity, beside all of them; 0 = no bound of its own.

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/batch.h"
+#include "client/cpp/device_rows.h"
 #include "client/cpp/options.h"
 #include "client/cpp/sequence.h"
 #include "client/cpp/transport.h"
@@ -77,6 +78,19 @@ class Client {
     bool shared = false;
   };
   absl::StatusOr<RowMemory> AllocateRows(uint64_t bytes);
+
+  // Memory of a device, in which rows may lie from now on until the last reference to `lease` goes, which is not before
+  // their steps are over: a row's logits are then an address within it, and the work that writes them is done when the
+  // row is stepped. Where the stream in use shares the memory with a device of the server's (`shared`), such rows are
+  // only named, and nothing of them passes through the host; elsewhere, and once that stream has ended, they are read
+  // to the host first, so a worker that minds shares anew when transport_in_use changes. `note`: why it is not shared.
+  // ALREADY_EXISTS if other rows are at some of these addresses. Blocks for a round trip.
+  struct DeviceMemory {
+    std::shared_ptr<void> lease;
+    bool shared = false;
+    std::string note;
+  };
+  absl::StatusOr<DeviceMemory> ShareDevice(DeviceRows rows);
 
   // How rows travel now.
   TransportInUse transport_in_use() const;

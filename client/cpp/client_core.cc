@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "client/cpp/shared_memory.h"
 #include "kernels/check.h"
 
 namespace sortition::client {
@@ -152,6 +153,32 @@ std::shared_ptr<SharedMemory> ClientCore::memory() const {
   absl::MutexLock lock(&mutex_);
   const std::shared_ptr<Transport> transport = state_.links().current_transport();
   return transport == nullptr ? nullptr : transport->memory();
+}
+
+absl::StatusOr<Client::DeviceMemory> ClientCore::ShareDevice(std::shared_ptr<const DeviceRows> rows) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!state_.Share(rows)) return absl::AlreadyExistsError("rows.data: other rows are at some of these addresses");
+  }
+  Client::DeviceMemory made;
+  std::shared_ptr<void> region;
+  if (const std::shared_ptr<SharedMemory> memory = this->memory()) {
+    auto imported = memory->Import(*rows);
+    made.shared = imported.ok();
+    if (imported.ok()) {
+      region = *std::move(imported);
+    } else {
+      made.note = std::string(imported.status().message());
+    }
+  } else {
+    made.note = "the stream shares no memory";
+  }
+  made.lease = std::shared_ptr<void>(nullptr, [self = shared_from_this(), rows, region](void*) mutable {
+    region.reset();
+    absl::MutexLock lock(&self->mutex_);
+    self->state_.Forget(*rows);
+  });
+  return made;
 }
 
 TransportInUse ClientCore::transport_in_use() const {

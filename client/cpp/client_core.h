@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/batch.h"
+#include "client/cpp/client.h"
 #include "client/cpp/options.h"
 #include "client/cpp/sequence.h"
 #include "client/cpp/stream_state.h"
@@ -49,6 +50,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   void Poll(absl::FunctionRef<bool()> done);
   // Of the stream in use; null and nothing where there is none.
   std::shared_ptr<SharedMemory> memory() const;
+  absl::StatusOr<Client::DeviceMemory> ShareDevice(std::shared_ptr<const DeviceRows> rows);
   TransportInUse transport_in_use() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;

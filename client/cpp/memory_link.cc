@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -15,7 +16,9 @@
 #include "client/cpp/errors.h"
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
+#include "service/memory/packet.h"
 #include "service/memory/ring.h"
+#include "service/request/device_memory.h"
 
 namespace sortition::client {
 namespace {
@@ -24,17 +27,6 @@ constexpr size_t kMostPacketBytes = 4096;
 constexpr timeval kPatience = {5, 0};
 
 absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
-
-// The descriptor that came with a message, if one did.
-service::Descriptor DescriptorOf(msghdr* message) {
-  cmsghdr* const header = CMSG_FIRSTHDR(message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return service::Descriptor();
-  }
-  int fd;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-  return service::Descriptor(fd);
-}
 
 }  // namespace
 
@@ -52,37 +44,63 @@ absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::strin
   if (!response->has_welcome()) return absl::InternalError("the memory socket did not begin with a welcome");
   link->token_ = response->welcome().token();
   link->most_bytes_ = response->welcome().most_bytes();
+  for (const v1::DeviceMemory& device : response->welcome().devices()) {
+    link->devices_.push_back(service::DecodeIdentity(device));
+  }
   return link;
 }
 
 absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t bytes) {
   v1::MemoryRequest request;
   request.mutable_register_region()->set_bytes(bytes);
-  return Ask(request, bytes);
+  return AskForMemory(request, bytes);
+}
+
+absl::StatusOr<uint64_t> MemoryLink::Import(const devices::MemoryIdentity& identity,
+                                            const devices::MemoryHandle& handle) {
+  if (std::ranges::find(devices_, identity) == devices_.end()) {
+    return absl::FailedPreconditionError("the server takes no memory of this device");
+  }
+  v1::MemoryRequest request;
+  v1::RegisterDeviceRegion& region = *request.mutable_register_device_region();
+  service::EncodeIdentity(identity, region.mutable_device());
+  region.set_bytes(handle.bytes);
+  region.set_vulkan_memory_type(handle.memory_type);
+  const auto response = Ask(request, handle.descriptor, nullptr);
+  if (!response.ok()) return response.status();
+  if (!response->has_registered()) return absl::InternalError("the memory socket answered what nobody asked");
+  return response->registered().region_id();
 }
 
 absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::OpenRing() {
   v1::MemoryRequest request;
   request.mutable_open_ring();
-  return Ask(request, service::kRingPairBytes);
+  return AskForMemory(request, service::kRingPairBytes);
 }
 
-absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Ask(const v1::MemoryRequest& request, uint64_t bytes) {
-  const std::string packet = request.SerializeAsString();
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::AskForMemory(const v1::MemoryRequest& request,
+                                                                       uint64_t bytes) {
+  service::Descriptor descriptor;
+  const auto response = Ask(request, -1, &descriptor);
+  if (!response.ok()) return response.status();
+  const uint64_t size = response->has_registered() ? response->registered().bytes() : response->ring_opened().bytes();
+  if (!descriptor || size < bytes) return absl::InternalError("the memory socket answered what nobody asked");
+  void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor.get(), 0);
+  if (data == MAP_FAILED) return Failed("mmap");
+  return std::make_unique<MappedRegion>(response->registered().region_id(),
+                                        std::span<std::byte>(static_cast<std::byte*>(data), size));
+}
+
+absl::StatusOr<v1::MemoryResponse> MemoryLink::Ask(const v1::MemoryRequest& request, int sent,
+                                                   service::Descriptor* received) {
   absl::MutexLock lock(&mutex_);
-  if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) return Failed("memory socket");
+  if (!service::SendPacket(socket_.get(), request.SerializeAsString(), sent, 0)) return Failed("memory socket");
   for (;;) {
-    service::Descriptor descriptor;
-    const auto response = Receive(&descriptor, 0);
-    if (!response.ok()) return response.status();
+    auto response = Receive(received, 0);
+    if (!response.ok()) return response;
     if (response->has_unregistered()) continue;  // of a region that was given back before
     if (response->has_error()) return ToStatus(FromWire(response->error()));
-    const uint64_t size = response->has_registered() ? response->registered().bytes() : response->ring_opened().bytes();
-    if (!descriptor || size < bytes) return absl::InternalError("the memory socket answered what nobody asked");
-    void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor.get(), 0);
-    if (data == MAP_FAILED) return Failed("mmap");
-    return std::make_unique<MappedRegion>(response->registered().region_id(),
-                                          std::span<std::byte>(static_cast<std::byte*>(data), size));
+    return response;
   }
 }
 
@@ -106,21 +124,11 @@ void MemoryLink::Unregister(uint64_t region_id) {
 
 absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, int flags) {
   std::array<char, kMostPacketBytes> packet;
-  iovec part = {packet.data(), packet.size()};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (descriptor != nullptr) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-  }
-  const ssize_t size = recvmsg(socket_.get(), &message, flags | MSG_CMSG_CLOEXEC);
+  const ssize_t size = service::ReceivePacket(socket_.get(), packet, descriptor, flags);
   if (size < 0) return Failed("memory socket");
   if (size == 0) return absl::UnavailableError("the server ended the connection to its memory socket");
-  if (descriptor != nullptr) *descriptor = DescriptorOf(&message);
   v1::MemoryResponse response;
-  if ((message.msg_flags & MSG_TRUNC) != 0 || !response.ParseFromArray(packet.data(), static_cast<int>(size))) {
+  if (static_cast<size_t>(size) > packet.size() || !response.ParseFromArray(packet.data(), static_cast<int>(size))) {
     return absl::InternalError("the memory socket answered with no message of the contract");
   }
   return response;

@@ -6,11 +6,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "devices/imported_memory.h"
 #include "service/memory/descriptor.h"
 #include "sortition/v1/memory.pb.h"
 
@@ -45,6 +47,9 @@ class MemoryLink {
 
   // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf).
   absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes);
+  // Memory that this process has made on one of the server's devices; the region's id. Blocks until the server has it.
+  // FAILED_PRECONDITION where the server takes no memory of that device; otherwise its refusal as a status (ErrorOf).
+  absl::StatusOr<uint64_t> Import(const devices::MemoryIdentity& identity, const devices::MemoryHandle& handle);
   // A pair of rings (service/memory/ring.h): this connection is a stream from now on.
   absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing();
   // Ends the connection, and with it what was registered; mappings stay.
@@ -56,13 +61,16 @@ class MemoryLink {
 
  private:
   explicit MemoryLink(service::Descriptor socket) : socket_(std::move(socket)) {}
-  absl::StatusOr<std::unique_ptr<MappedRegion>> Ask(const v1::MemoryRequest& request, uint64_t bytes);
+  absl::StatusOr<std::unique_ptr<MappedRegion>> AskForMemory(const v1::MemoryRequest& request, uint64_t bytes);
+  // Sends a request, with a descriptor unless that is -1, and receives its answer, with one if the answer has one.
+  absl::StatusOr<v1::MemoryResponse> Ask(const v1::MemoryRequest& request, int sent, service::Descriptor* received);
   absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, int flags);
 
   const service::Descriptor socket_;
   std::string token_;
   uint64_t most_bytes_ = 0;
-  absl::Mutex mutex_;  // one request at a time
+  std::vector<devices::MemoryIdentity> devices_;  // whose memory the server takes
+  absl::Mutex mutex_;                             // one request at a time
 };
 
 }  // namespace sortition::client

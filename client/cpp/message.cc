@@ -72,7 +72,7 @@ class TensorPlacer {
     }
     std::optional<SharedMemory::Room> room = memory_->Take(bytes);
     if (!room) return std::nullopt;
-    std::byte* to = room->place.data;
+    std::byte* to = room->data;
     for (const auto& run : runs) {
       std::memcpy(to, run.data(), run.size());
       to += run.size();

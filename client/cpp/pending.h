@@ -22,7 +22,8 @@ struct PendingRow {
 
   std::shared_ptr<SequenceRecord> record;
   Row row;
-  uint64_t step_id = 0;  // the same however often the row is sent
+  std::shared_ptr<std::byte[]> copy;  // of logits that had to be read from a device; `row` refers to it then
+  uint64_t step_id = 0;               // the same however often the row is sent
   State state = State::kWaiting;
   absl::Time not_before = absl::InfinitePast();
   uint32_t attempts = 0;  // refusals that asked for patience

@@ -32,32 +32,41 @@ absl::StatusOr<std::shared_ptr<MappedRegion>> SharedMemory::Allocate(uint64_t by
   auto made = link_->Register(bytes);
   if (!made.ok()) return made.status();
   std::shared_ptr<MappedRegion> region(made->release(), [self = shared_from_this()](MappedRegion* last) {
-    self->Forget(*last);
+    self->Forget(last->bytes().data(), last->id());
     delete last;
   });
   absl::MutexLock lock(&mutex_);
-  regions_.emplace(region->bytes().data(), region.get());
+  regions_.emplace(region->bytes().data(), Region{region->id(), region->bytes().size(), false});
   return region;
 }
 
-void SharedMemory::Forget(const MappedRegion& region) {
+absl::StatusOr<std::shared_ptr<void>> SharedMemory::Import(const DeviceRows& rows) {
+  const auto id = link_->Import(rows.identity, rows.handle);
+  if (!id.ok()) return id.status();
+  absl::MutexLock lock(&mutex_);
+  regions_.emplace(rows.data, Region{*id, rows.bytes, true});
+  return std::shared_ptr<void>(
+      nullptr, [self = shared_from_this(), data = rows.data, id = *id](void*) { self->Forget(data, id); });
+}
+
+void SharedMemory::Forget(const std::byte* data, uint64_t id) {
   {
     absl::MutexLock lock(&mutex_);
-    regions_.erase(region.bytes().data());
+    regions_.erase(data);
   }
-  link_->Unregister(region.id());
+  link_->Unregister(id);
 }
 
 std::optional<Place> SharedMemory::Find(std::span<const std::byte> bytes, size_t alignment) const {
   absl::MutexLock lock(&mutex_);
   const auto after = regions_.upper_bound(bytes.data());
   if (after == regions_.begin()) return std::nullopt;
-  const MappedRegion& region = *std::prev(after)->second;
-  const auto offset = static_cast<uint64_t>(bytes.data() - region.bytes().data());
-  if (offset > region.bytes().size() || bytes.size() > region.bytes().size() - offset || offset % alignment != 0) {
+  const auto& [data, region] = *std::prev(after);
+  const auto offset = static_cast<uint64_t>(bytes.data() - data);
+  if (offset > region.bytes || bytes.size() > region.bytes - offset || offset % alignment != 0) {
     return std::nullopt;
   }
-  return Place{region.id(), offset, region.bytes().data() + offset};
+  return Place{region.id, offset, region.on_device};
 }
 
 std::optional<SharedMemory::Room> SharedMemory::Take(size_t bytes) {
@@ -73,7 +82,7 @@ std::optional<SharedMemory::Room> SharedMemory::Take(size_t bytes) {
   }
   std::shared_ptr<void> lease(nullptr,
                               [self = shared_from_this(), offset, size](void*) { self->GiveBack(offset, size); });
-  return Room{{copies_->id(), offset, copies_->bytes().data() + offset}, std::move(lease)};
+  return Room{{copies_->id(), offset}, copies_->bytes().data() + offset, std::move(lease)};
 }
 
 void SharedMemory::GiveBack(uint64_t offset, uint64_t bytes) {

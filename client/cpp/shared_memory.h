@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/device_rows.h"
 #include "client/cpp/memory_link.h"
 
 namespace sortition::client {
@@ -21,7 +22,7 @@ namespace sortition::client {
 struct Place {
   uint64_t region_id = 0;
   uint64_t offset = 0;
-  std::byte* data = nullptr;
+  bool on_device = false;
 };
 
 // One stream's. Thread-safe.
@@ -43,12 +44,17 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // A region of the caller's own, of at least `bytes`; given back when the last reference goes.
   absl::StatusOr<std::shared_ptr<MappedRegion>> Allocate(uint64_t bytes);
 
+  // Memory of a device, which steps may name by its addresses; given back when the last reference goes, which is no
+  // later than the caller's use of it. Blocks for a round trip.
+  absl::StatusOr<std::shared_ptr<void>> Import(const DeviceRows& rows);
+
   // Where the bytes lie, if they lie in a region of this stream whole, and at a multiple of `alignment` in it.
   std::optional<Place> Find(std::span<const std::byte> bytes, size_t alignment) const;
 
   // Room for a copy, the caller's until the last reference to `lease` goes. Nothing if there is not enough.
   struct Room {
     Place place;
+    std::byte* data = nullptr;
     std::shared_ptr<void> lease;
   };
   std::optional<Room> Take(size_t bytes);
@@ -56,13 +62,19 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  private:
   SharedMemory(std::unique_ptr<MemoryLink> link, std::unique_ptr<MappedRegion> copies);
   void GiveBack(uint64_t offset, uint64_t bytes);
-  void Forget(const MappedRegion& region);
+  // A region of the caller's, by its first address.
+  struct Region {
+    uint64_t id = 0;
+    uint64_t bytes = 0;
+    bool on_device = false;
+  };
+  void Forget(const std::byte* data, uint64_t id);
 
   const std::unique_ptr<MemoryLink> link_;
   const std::unique_ptr<MappedRegion> copies_;
   mutable absl::Mutex mutex_;
   std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);  // of copies_: offset to size; none adjoin
-  std::map<const std::byte*, const MappedRegion*> regions_ ABSL_GUARDED_BY(mutex_);  // the callers', by address
+  std::map<const std::byte*, Region> regions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::client

@@ -29,6 +29,8 @@ bool KeepsSamplerState(const v1::SamplingParameters& parameters) {
   return parameters.has_mirostat() || parameters.has_adaptive_p();
 }
 
+const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
+
 RowError PromptNeeded() {
   return RowError{absl::StatusCode::kInvalidArgument, v1::CONTRADICTION, "start_position", "",
                   "an option looks at the history, so the prompt is needed instead"};
@@ -153,25 +155,56 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
   sent.last_message = link->messages;
 }
 
+// A row on a device that the stream does not share is read for it. False, and the row is done, if that fails.
+bool StreamState::BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row) {
+  const DeviceRows* const device = device_rows_.Find(row->row.logits);
+  if (device == nullptr) return true;
+  const std::byte* const data = BytesOf(*row);
+  const size_t bytes = row->row.positions() * batch->row_bytes;
+  if (memory != nullptr && memory->Find({data, bytes}, ElementBytes(batch->dtype))) return true;
+  const auto offset = static_cast<uint64_t>(data - device->data);
+  absl::Status read;
+  if (bytes > device->bytes - offset) {
+    read = absl::OutOfRangeError(absl::StrCat("the row ends ", bytes - (device->bytes - offset), " bytes behind"));
+  } else {
+    row->copy = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+    read = device->read(offset, {row->copy.get(), bytes});
+  }
+  if (!read.ok()) {
+    FinishRow(batch, row,
+              RowError{read.code(), v1::DEVICE_FAILED, "rows.logits", "memory that can be read",
+                       std::string(read.message())});
+    return false;
+  }
+  row->row.logits = row->copy.get();
+  return true;
+}
+
 void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
   const uint64_t rows_by_bytes = std::max<uint64_t>(options_.message_bytes / batch->row_bytes, 1);
   // Rows that are only named need not be cut into messages that overlap with sampling.
-  const bool named = IsShared(*batch, link->transport->memory().get());
+  const std::shared_ptr<SharedMemory> memory = link->transport->memory();
+  const bool named = IsShared(*batch, memory.get());
   const uint64_t most_rows = std::min<uint64_t>(named ? options_.message_rows : rows_by_bytes, options_.message_rows);
   std::vector<uint32_t> ready;
   uint64_t tensor_rows = 0;
+  const std::byte* next_on_device = nullptr;  // behind the last one ready, if that is named on a device
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
-    const PendingRow& row = batch->rows[i];
-    if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now))
+    PendingRow& row = batch->rows[i];
+    if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now) ||
+        !BringWithinReach(memory.get(), batch.get(), &row)) {
       continue;
+    }
     const uint64_t more = row.row.positions();
-    if (!ready.empty() && tensor_rows + more > most_rows) {
+    const std::byte* const data = device_rows_.Find(row.row.logits) == nullptr ? nullptr : BytesOf(row);
+    if (!ready.empty() && (tensor_rows + more > most_rows || data != next_on_device)) {
       SendStep(link, batch, std::exchange(ready, {}), now);
       tensor_rows = 0;
     }
     if (options_.shard) BringAnswer(link, row.record.get());
     ready.push_back(i);
     tensor_rows += more;
+    next_on_device = data == nullptr ? nullptr : data + more * batch->row_bytes;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }

@@ -21,6 +21,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "client/cpp/device_rows.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/links.h"
 #include "client/cpp/options.h"
@@ -52,6 +53,9 @@ class StreamState {
   void Open(std::unique_ptr<PendingOpen> open, absl::Time now);
   // Rows whose sequence has a step in flight already fail alone with STEP_IN_FLIGHT.
   void Submit(std::shared_ptr<PendingBatch> batch, absl::Time now);
+  // From now on, until Forget, rows may lie in memory of a device. False if others of it do already.
+  bool Share(std::shared_ptr<const DeviceRows> rows) { return device_rows_.Add(std::move(rows)); }
+  void Forget(const DeviceRows& rows) { device_rows_.Remove(rows); }
   // The sequence is not used any more. At once if the service has it on the current stream, when its open is answered
   // if that is still out; otherwise the service forgets it by itself.
   void Close(SequenceRecord* record);
@@ -109,6 +113,7 @@ class StreamState {
   void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history);
   v1::OpenSequence DescribeOpen(SequenceRecord* record, const Link& link);
   void SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now);
+  bool BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row);
   void SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows, absl::Time now);
 
   void OnOpened(const v1::SequenceOpened& opened, absl::Time now);
@@ -146,6 +151,7 @@ class StreamState {
   const Released released_;
   const uint64_t first_epoch_;
   Links links_;
+  DeviceRowsTable device_rows_;
   uint64_t next_epoch_;
   uint64_t next_batch_id_ = 1;
   bool stopped_ = false;

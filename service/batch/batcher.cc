@@ -174,19 +174,39 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
 }
 
-void Batcher::TakeCopy(WaitingRow* waiting) {
-  auto copy = std::make_shared<std::vector<std::byte>>();
-  for (const devices::ByteSegment& segment : waiting->row.row.segments) {
-    copy->insert(copy->end(), segment.data, segment.data + segment.size);
+Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
+  const uint32_t memory = batch->shape.memory;
+  const bool moves = memory != devices::kHostMemory && memory != batch->device->description().memory;
+  if (!moves && batch->checked.empty()) return {};
+  Rejects rejects;
+  std::vector<WaitingRow> rows;
+  std::vector<uint32_t> checked;
+  auto next_checked = batch->checked.begin();
+  for (WaitingRow& waiting : batch->rows) {
+    const bool is_checked = next_checked != batch->checked.end() && *next_checked == &waiting - batch->rows.data();
+    if (is_checked) ++next_checked;
+    // What the device and the reference read must be the same bytes.
+    if (moves || (is_checked && waiting.row.row.may_change)) {
+      if (absl::Status status = TakeCopy(&waiting); !status.ok()) {
+        rejects.push_back(
+            {std::move(waiting.step), waiting.row.index,
+             Refusal{Reason::kDeviceFailed, "", "", std::string(status.message()), absl::Milliseconds(100)}});
+        continue;
+      }
+    }
+    if (is_checked) checked.push_back(static_cast<uint32_t>(rows.size()));
+    rows.push_back(std::move(waiting));
   }
-  waiting->row.row.segments = {{copy->data(), copy->size()}};
-  waiting->row.row.may_change = false;
-  waiting->copy = std::move(copy);
+  batch->rows = std::move(rows);
+  batch->checked = std::move(checked);
+  return rejects;
 }
 
 void Batcher::Start(std::unique_ptr<Batch> batch) {
-  for (const uint32_t checked : batch->checked) {
-    if (batch->rows[checked].row.row.may_change) TakeCopy(&batch->rows[checked]);
+  Deliver(TakeCopies(batch.get()));
+  if (batch->rows.empty()) {
+    absl::MutexLock lock(&mutex_);
+    return router_.Finished(batch->device, batch->shape, false, clock_.Now());
   }
   // The batch keeps its rows: they may have to be checked, or run again.
   std::vector<devices::DeviceRow> rows;

@@ -137,8 +137,9 @@ class Batcher {
   // Refuses the queued rows that no device will take.
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch);
-  // What the device and the reference read must be the same bytes.
-  static void TakeCopy(WaitingRow* waiting);
+  // Rows of the batch whose bytes have to lie still, or elsewhere, are copied; a row whose memory cannot be read leaves
+  // the batch.
+  static Rejects TakeCopies(Batch* batch);
   // The device is done with the batch; now its rows may have to be checked, ...
   void Finish(std::unique_ptr<Batch> batch, devices::BatchResult result);
   // ... and then they are answered, or run again.

@@ -1,10 +1,37 @@
-// Sizes of rows.
+// Sizes and copies of rows.
 #include "service/batch/waiting_row.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
 
 namespace sortition::service {
 
 uint64_t BytesOf(const devices::DeviceRow& row) {
   return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
+}
+
+absl::Status TakeCopy(WaitingRow* waiting) {
+  devices::DeviceRow& row = waiting->row.row;
+  uint64_t bytes = 0;
+  for (const devices::ByteSegment& segment : row.segments) bytes += segment.size;
+  auto copy = std::make_shared<std::vector<std::byte>>(bytes);
+  if (const devices::ImportedMemory* const imported = row.imported) {
+    const auto offset = static_cast<uint64_t>(row.segments.front().data - imported->bytes().data());
+    if (absl::Status status = imported->Read(offset, *copy); !status.ok()) return status;
+  } else {
+    std::byte* to = copy->data();
+    for (const devices::ByteSegment& segment : row.segments) {
+      std::memcpy(to, segment.data, segment.size);
+      to += segment.size;
+    }
+  }
+  row.segments = {{copy->data(), copy->size()}};
+  row.memory = devices::kHostMemory;
+  row.imported = nullptr;
+  row.may_change = false;
+  waiting->copy = std::move(copy);
+  return absl::OkStatus();
 }
 
 Router::Needs NeedsOf(const devices::DeviceRow& row) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "devices/device.h"
 #include "service/route/router.h"
@@ -38,6 +39,11 @@ struct WaitingRow {
 };
 
 uint64_t BytesOf(const devices::DeviceRow& row);
+
+// From now on the row reads a copy of its bytes, in the host's memory. An error, of a device's memory, leaves the row
+// as it was; blocks for as long as that device takes.
+absl::Status TakeCopy(WaitingRow* waiting);
+
 Router::Needs NeedsOf(const devices::DeviceRow& row);
 
 }  // namespace sortition::service

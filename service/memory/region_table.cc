@@ -18,6 +18,12 @@ Refusal Full(std::string field, std::string limit, std::string message) {
 
 }  // namespace
 
+// What a region takes of quotas.
+struct MemoryConnection::Charge {
+  uint64_t bytes = 0;         // of the host's memory
+  uint64_t device_bytes = 0;  // of a device's
+};
+
 // What all connections of a table have together. Thread-safe.
 struct MemoryConnection::Accounts {
   // False if it would be more than `most`.
@@ -43,35 +49,54 @@ struct MemoryConnection::Accounts {
 struct MemoryConnection::Releases {
   absl::Mutex mutex;
   std::function<void()> notify ABSL_GUARDED_BY(mutex);  // null once the connection has ended
-  uint64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+  Charge used ABSL_GUARDED_BY(mutex);
   uint32_t regions ABSL_GUARDED_BY(mutex) = 0;
   std::vector<uint64_t> released ABSL_GUARDED_BY(mutex);
 
-  bool Take(uint64_t more, uint64_t most_bytes, uint32_t most_regions) {
+  bool Take(const Charge& more, const Limits& limits) {
+    const auto fits = [](uint64_t used, uint64_t more, uint64_t most) { return more <= most && used <= most - more; };
     absl::MutexLock lock(&mutex);
-    if (regions >= most_regions || more > most_bytes || bytes > most_bytes - more) return false;
-    bytes += more;
+    if (regions >= limits.connection_regions || !fits(used.bytes, more.bytes, limits.connection_memory_bytes) ||
+        !fits(used.device_bytes, more.device_bytes, limits.connection_device_bytes)) {
+      return false;
+    }
+    used.bytes += more.bytes;
+    used.device_bytes += more.device_bytes;
     ++regions;
     return true;
   }
-  void GiveBack(uint64_t less) {
+  void GiveBack(const Charge& less) {
     absl::MutexLock lock(&mutex);
-    bytes -= less;
-    --regions;
+    TakeOff(less);
   }
-  void Released(uint64_t id, uint64_t less) {
+  void Released(uint64_t id, const Charge& less) {
     absl::MutexLock lock(&mutex);
-    bytes -= less;
-    --regions;
+    TakeOff(less);
     if (notify == nullptr) return;
     released.push_back(id);
     notify();
   }
+
+ private:
+  void TakeOff(const Charge& less) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    used.bytes -= less.bytes;
+    used.device_bytes -= less.device_bytes;
+    --regions;
+  }
 };
 
 Region::~Region() {
-  memory_.reset();
+  memory_ = {};
   released_();
+}
+
+std::span<const std::byte> Region::bytes() const {
+  return std::visit([](const auto& memory) { return memory->bytes(); }, memory_);
+}
+
+const devices::ImportedMemory* Region::imported() const {
+  const auto* const imported = std::get_if<std::shared_ptr<const devices::ImportedMemory>>(&memory_);
+  return imported == nullptr ? nullptr : imported->get();
 }
 
 MemoryConnection::MemoryConnection(const Limits& limits, std::string token, std::shared_ptr<Accounts> accounts,
@@ -87,6 +112,50 @@ MemoryConnection::MemoryConnection(const Limits& limits, std::string token, std:
 
 MemoryConnection::~MemoryConnection() { Close(); }
 
+std::optional<Refusal> MemoryConnection::Take(const Charge& charge, const char* field) {
+  if (!releases_->Take(charge, limits_)) {
+    return Full(field,
+                absl::StrCat("connection_memory_bytes ", limits_.connection_memory_bytes, ", connection_device_bytes ",
+                             limits_.connection_device_bytes, ", connection_regions ", limits_.connection_regions),
+                "this connection has as much as it may have");
+  }
+  if (!accounts_->Take(charge.bytes, limits_.max_memory_bytes)) {
+    releases_->GiveBack(charge);
+    return Full(field, absl::StrCat("max_memory_bytes ", limits_.max_memory_bytes),
+                "all connections together have as much as they may have");
+  }
+  if (client_ == nullptr) return std::nullopt;
+  std::optional<Refusal> refusal = client_->TakeRegion(charge.bytes, field);
+  if (refusal) {
+    accounts_->GiveBack(charge.bytes);
+    releases_->GiveBack(charge);
+  }
+  return refusal;
+}
+
+void MemoryConnection::GiveBack(const Charge& charge) {
+  if (client_ != nullptr) client_->GiveBackRegion(charge.bytes);
+  accounts_->GiveBack(charge.bytes);
+  releases_->GiveBack(charge);
+}
+
+std::shared_ptr<const Region> MemoryConnection::MakeRegion(Region::Memory memory, const Charge& charge) {
+  const uint64_t id = accounts_->next_id.fetch_add(1, std::memory_order_relaxed);
+  return std::make_shared<const Region>(id, std::move(memory),
+                                        [accounts = accounts_, releases = releases_, client = client_, id, charge] {
+                                          if (client != nullptr) client->GiveBackRegion(charge.bytes);
+                                          accounts->GiveBack(charge.bytes);
+                                          releases->Released(id, charge);
+                                        });
+}
+
+void MemoryConnection::Add(std::shared_ptr<const Region> region) {
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(!closed_);
+  const uint64_t id = region->id();
+  regions_.emplace(id, std::move(region));
+}
+
 std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::Make(uint64_t bytes, SealedMemory::Access access,
                                                                      const char* field) {
   const uint64_t most = limits_.connection_memory_bytes;
@@ -94,43 +163,16 @@ std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::Make(uint64_t by
     return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bytes"), absl::StrCat("1..", most),
                    absl::StrCat(bytes, " bytes are no region")};
   }
-  const uint64_t size = SealedMemory::WholePages(bytes);
-  if (!releases_->Take(size, most, limits_.connection_regions)) {
-    return Full(field,
-                absl::StrCat("connection_memory_bytes ", most, ", connection_regions ", limits_.connection_regions),
-                "this connection has as much as it may have");
-  }
-  if (!accounts_->Take(size, limits_.max_memory_bytes)) {
-    releases_->GiveBack(size);
-    return Full(field, absl::StrCat("max_memory_bytes ", limits_.max_memory_bytes),
-                "all connections together have as much as they may have");
-  }
-  const auto give_back = [&] {
-    accounts_->GiveBack(size);
-    releases_->GiveBack(size);
-  };
-  if (client_ != nullptr) {
-    if (auto refusal = client_->TakeRegion(size, field)) {
-      give_back();
-      return *std::move(refusal);
-    }
-  }
+  const Charge charge = {.bytes = SealedMemory::WholePages(bytes)};
+  if (auto refusal = Take(charge, field)) return *std::move(refusal);
   auto memory = SealedMemory::Make(bytes, access);
   if (!memory.ok()) {
-    give_back();
-    if (client_ != nullptr) client_->GiveBackRegion(size);
+    GiveBack(charge);
     return Full(field, "", std::string(memory.status().message()));
   }
-  SORTITION_CHECK((*memory)->bytes().size() == size);
+  SORTITION_CHECK((*memory)->bytes().size() == charge.bytes);
   Descriptor descriptor = (*memory)->TakeDescriptor();
-  const uint64_t id = accounts_->next_id.fetch_add(1, std::memory_order_relaxed);
-  auto region = std::make_shared<const Region>(
-      id, std::move(*memory), [accounts = accounts_, releases = releases_, client = client_, id, size] {
-        if (client != nullptr) client->GiveBackRegion(size);
-        accounts->GiveBack(size);
-        releases->Released(id, size);
-      });
-  return Ring{std::move(region), std::move(descriptor)};
+  return Ring{MakeRegion(*std::move(memory), charge), std::move(descriptor)};
 }
 
 std::variant<MemoryConnection::Registered, Refusal> MemoryConnection::Register(uint64_t bytes) {
@@ -138,10 +180,30 @@ std::variant<MemoryConnection::Registered, Refusal> MemoryConnection::Register(u
   if (auto* refusal = std::get_if<Refusal>(&made)) return std::move(*refusal);
   Ring& ring = std::get<Ring>(made);
   Registered registered{ring.memory->id(), ring.memory->bytes().size(), std::move(ring.descriptor)};
-  absl::MutexLock lock(&mutex_);
-  SORTITION_CHECK(!closed_);
-  regions_.emplace(registered.id, std::move(ring.memory));
+  Add(std::move(ring.memory));
   return registered;
+}
+
+std::variant<uint64_t, Refusal> MemoryConnection::Import(devices::Device* device, const devices::MemoryHandle& handle) {
+  constexpr char kField[] = "register_device_region";
+  const uint64_t most = limits_.connection_device_bytes;
+  if (handle.bytes == 0 || handle.bytes > most) {
+    return Refusal{Reason::kOutOfRange, absl::StrCat(kField, ".bytes"), absl::StrCat("1..", most),
+                   absl::StrCat(handle.bytes, " bytes are no region")};
+  }
+  const Charge charge = {.device_bytes = handle.bytes};
+  if (auto refusal = Take(charge, kField)) return *std::move(refusal);
+  auto memory = device->Import(handle);
+  if (!memory.ok()) {
+    GiveBack(charge);
+    std::string why = absl::StrCat(device->description().name, ": ", memory.status().message());
+    if (absl::IsResourceExhausted(memory.status())) return Full(kField, "", std::move(why));
+    return Refusal{Reason::kOutOfRange, kField, "memory that its device takes", std::move(why)};
+  }
+  std::shared_ptr<const Region> region = MakeRegion(*std::move(memory), charge);
+  const uint64_t id = region->id();
+  Add(std::move(region));
+  return id;
 }
 
 std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::MakeRing(uint64_t bytes) {

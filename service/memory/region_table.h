@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "devices/device.h"
 #include "service/client_accounts.h"
 #include "service/entropy.h"
 #include "service/limits.h"
@@ -30,7 +31,7 @@ class RegionTable;
 
 // What of a table is in use.
 struct MemoryUse {
-  uint64_t bytes = 0;    // of regions that are not released
+  uint64_t bytes = 0;    // of the host's memory, of regions that are not released
   uint32_t regions = 0;  // that are not released
   uint32_t connections = 0;
 };
@@ -38,21 +39,26 @@ struct MemoryUse {
 // A registered region. Whoever holds a reference may read it. Immutable but for its content.
 class Region {
  public:
+  using Memory =
+      std::variant<std::unique_ptr<SealedMemory>, std::shared_ptr<const devices::ImportedMemory>>;  // none null
   // `released` runs when nobody reads the region any more; on any thread.
-  Region(uint64_t id, std::unique_ptr<SealedMemory> memory, std::function<void()> released)
+  Region(uint64_t id, Memory memory, std::function<void()> released)
       : id_(id), memory_(std::move(memory)), released_(std::move(released)) {}
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   uint64_t id() const { return id_; }
-  std::span<const std::byte> bytes() const { return memory_->bytes(); }
+  // Where its bytes are named; of a device's memory the host cannot read there.
+  std::span<const std::byte> bytes() const;
+  // Null if it is the host's memory.
+  const devices::ImportedMemory* imported() const;
   // Of rings only, which both ends write.
-  std::byte* data() const { return memory_->data(); }
+  std::byte* data() const { return std::get<0>(memory_)->data(); }
 
  private:
   const uint64_t id_;
-  std::unique_ptr<SealedMemory> memory_;
+  Memory memory_;
   const std::function<void()> released_;
 };
 
@@ -72,6 +78,10 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   // OVERLOADED where a quota or the machine's memory does not allow it, OUT_OF_RANGE for what never will be. Blocks for
   // the time it takes to clear the pages.
   std::variant<Registered, Refusal> Register(uint64_t bytes);
+
+  // The worker's own memory on a device, which reads it from now on. OVERLOADED where a quota does not allow it,
+  // OUT_OF_RANGE for what never will be or the device's driver does not take. Blocks for as long as the driver takes.
+  std::variant<uint64_t, Refusal> Import(devices::Device* device, const devices::MemoryHandle& handle);
 
   // Memory that this process writes too, and steps cannot name; counts like a region. Same refusals.
   struct Ring {
@@ -97,6 +107,11 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   std::variant<Ring, Refusal> Make(uint64_t bytes, SealedMemory::Access access, const char* field);
   struct Accounts;
   struct Releases;
+  struct Charge;
+  std::optional<Refusal> Take(const Charge& charge, const char* field);
+  void GiveBack(const Charge& charge);
+  std::shared_ptr<const Region> MakeRegion(Region::Memory memory, const Charge& charge);
+  void Add(std::shared_ptr<const Region> region);
   MemoryConnection(const Limits& limits, std::string token, std::shared_ptr<Accounts> accounts,
                    std::shared_ptr<ClientAccount> client, std::function<void()> on_released);
 

@@ -17,6 +17,9 @@ class PayloadView {
   // The bytes [offset, offset + size), which lie within the payload.
   absl::InlinedVector<devices::ByteSegment, 2> Slice(uint64_t offset, uint64_t size) const;
 
+  // Of bytes that lie in a device's memory, which Copy cannot read; otherwise null.
+  const devices::ImportedMemory* imported() const { return payload_.imported; }
+
   // The worker may write to the bytes at any time: each is to be read once.
   bool may_change() const { return payload_.may_change; }
 

@@ -23,12 +23,20 @@ Refusal UnknownRegion(const std::string& field, const RegionRange& range) {
                  absl::StrCat("this stream has no memory region ", range.region_id)};
 }
 
-std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, const std::string& field,
-                                  const MemoryConnection* memory, std::vector<Payload>* payloads) {
+// What may lie in a device's memory.
+enum class Reader { kDevice, kHost };
+
+std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, Reader reader,
+                                  const std::string& field, const MemoryConnection* memory,
+                                  std::vector<Payload>* payloads) {
   if (!source.has_region()) return std::nullopt;
   const RegionRange range = RangeOf(source.region());
   std::shared_ptr<const Region> region = memory == nullptr ? nullptr : memory->Find(range.region_id);
   if (region == nullptr) return UnknownRegion(field, range);
+  if (reader == Reader::kHost && region->imported() != nullptr) {
+    return Refusal{Reason::kOutOfRange, field + ".region_id", "a region of the host's memory",
+                   "a device's memory holds logits only"};
+  }
   const std::span<const std::byte> bytes = region->bytes();
   if (range.offset > bytes.size() || range.length > bytes.size() - range.offset || range.length == 0) {
     return Refusal{Reason::kOutOfRange, field, absl::StrCat("1..", bytes.size(), " bytes"),
@@ -42,6 +50,7 @@ std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t align
   payload.segments = {{bytes.data() + range.offset, range.length}};
   payload.size = range.length;
   payload.range = range;
+  payload.imported = region->imported();
   payload.owner = std::move(region);
   payload.may_change = true;
   payloads->push_back(std::move(payload));
@@ -65,14 +74,17 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
   const struct {
     const v1::TensorSource& source;
     uint32_t alignment;
+    Reader reader;
     const char* field;
   } tensors[] = {
-      {step.logits().source(), ElementBytes(step.logits().dtype()), "step.logits.source.region"},
-      {step.masks().source(), sizeof(uint32_t), "step.masks.source.region"},
-      {drafts.source(), ElementBytes(drafts.dtype()), "step.draft_probabilities.source.region"},
+      {step.logits().source(), ElementBytes(step.logits().dtype()), Reader::kDevice, "step.logits.source.region"},
+      {step.masks().source(), sizeof(uint32_t), Reader::kHost, "step.masks.source.region"},
+      {drafts.source(), ElementBytes(drafts.dtype()), Reader::kHost, "step.draft_probabilities.source.region"},
   };
   for (const auto& tensor : tensors) {
-    if (auto refusal = AddPayload(tensor.source, tensor.alignment, tensor.field, memory, payloads)) return refusal;
+    if (auto refusal = AddPayload(tensor.source, tensor.alignment, tensor.reader, tensor.field, memory, payloads)) {
+      return refusal;
+    }
   }
   if (drafts.source().has_region()) TakeCopy(&payloads->back());
   return std::nullopt;
@@ -80,7 +92,8 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
 
 std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads) {
-  return AddPayload(upload.mask().source(), sizeof(uint32_t), "upload_mask.mask.source.region", memory, payloads);
+  return AddPayload(upload.mask().source(), sizeof(uint32_t), Reader::kHost, "upload_mask.mask.source.region", memory,
+                    payloads);
 }
 
 std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,

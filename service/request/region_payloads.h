@@ -18,7 +18,8 @@ namespace sortition::service {
 // Appends to `*payloads`, the message's own, one for each region that a tensor of the step names; they keep the regions
 // alive. Logits and masks stay where they are (Payload::may_change), draft probabilities are copied. `memory` is the
 // stream's connection, null if it has none. Refuses a region that is not this connection's with UNKNOWN_REGION, and a
-// range that is not within it or not aligned to its elements with OUT_OF_RANGE. The message is this process's own copy,
+// range that is not within it or not aligned to its elements, and masks and draft probabilities in a device's memory,
+// with OUT_OF_RANGE. The message is this process's own copy,
 // so what was checked here stays so. Thread-safe.
 std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads);

@@ -37,8 +37,6 @@ std::variant<size_t, Refusal> ParseSource(const v1::TensorSource& source, std::s
       break;
     case v1::TensorSource::kRegion:
       return FindRegionPayload(source.region(), field + ".region", payloads);
-    case v1::TensorSource::kDevice:
-      return NotImplemented(field + ".device");
     case v1::TensorSource::KIND_NOT_SET:
       return MissingField(field + ".kind");
   }
@@ -120,6 +118,10 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
   auto source = ParseSource(logits.source(), payloads, "step.logits.source");
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
   shape->logits_payload = std::get<size_t>(source);
+  if (shape->shard && payloads[shape->logits_payload].imported != nullptr) {
+    return Refusal{Reason::kNotImplemented, "step.logits.source.region", "",
+                   "slices of rows lie in the host's memory, not in a device's"};
+  }
   const uint64_t want = shape->row_stride * shape->tensor_rows;
   const uint64_t have = payloads[shape->logits_payload].size;
   if (have != want) {

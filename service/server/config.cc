@@ -49,6 +49,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_rings", limits.max_rings, 0, 1024},
       {"max_memory_bytes", limits.max_memory_bytes, 4096, kTera},
       {"connection_memory_bytes", limits.connection_memory_bytes, 4096, kTera},
+      {"connection_device_bytes", limits.connection_device_bytes, 0, kTera},
       {"connection_regions", limits.connection_regions, 1, 10000},
       {"max_clients", limits.max_clients, 1, 1000000},
       {"client_streams", limits.client_streams, 0, 1000000},

@@ -99,6 +99,8 @@ ABSL_FLAG(uint64_t, max_memory_bytes, Limits().max_memory_bytes,
           "Bytes of shared memory, all connections to the memory socket together");
 ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,
           "Bytes of shared memory of one connection to the memory socket");
+ABSL_FLAG(uint64_t, connection_device_bytes, Limits().connection_device_bytes,
+          "Bytes of devices' memory that one connection to the memory socket may share; 0 = none is taken");
 ABSL_FLAG(uint32_t, connection_regions, Limits().connection_regions,
           "Regions of shared memory of one connection to the memory socket");
 ABSL_FLAG(uint32_t, max_clients, Limits().max_clients, "Identities with streams or shared memory at once");
@@ -212,6 +214,7 @@ Config Fill() {
   config.ring_spin = absl::GetFlag(FLAGS_ring_spin);
   limits.max_memory_bytes = absl::GetFlag(FLAGS_max_memory_bytes);
   limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);
+  limits.connection_device_bytes = absl::GetFlag(FLAGS_connection_device_bytes);
   limits.connection_regions = absl::GetFlag(FLAGS_connection_regions);
   limits.max_clients = absl::GetFlag(FLAGS_max_clients);
   limits.client_streams = absl::GetFlag(FLAGS_client_streams);

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -15,7 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/memory/packet.h"
 #include "service/request/checks.h"
+#include "service/request/device_memory.h"
 #include "service/request/strictness.h"
 #include "service/result/encode.h"
 #include "service/server/accept_loop.h"
@@ -32,24 +35,8 @@ namespace {
 constexpr size_t kMostPacketBytes = 4096;
 
 // False if the client does not take it now: its buffer holds hundreds of packets.
-bool SendPacket(int socket, const v1::MemoryResponse& response, const Descriptor& descriptor) {
-  std::string bytes = response.SerializeAsString();
-  iovec part = {bytes.data(), bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control = {};
-  if (descriptor) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = descriptor.get();
-    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  }
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+bool SendResponse(int socket, const v1::MemoryResponse& response, const Descriptor& descriptor) {
+  return service::SendPacket(socket, response.SerializeAsString(), descriptor.get(), MSG_DONTWAIT);
 }
 
 v1::MemoryResponse Refused(const Refusal& refusal) {
@@ -88,7 +75,7 @@ struct MemoryServer::Client {
   }
 
   void Send(const v1::MemoryResponse& response, const Descriptor& descriptor = Descriptor()) {
-    if (!SendPacket(socket.get(), response, descriptor)) over = true;
+    if (!SendResponse(socket.get(), response, descriptor)) over = true;
   }
 
   const Descriptor socket;
@@ -168,7 +155,7 @@ void MemoryServer::RemoveClients() {
 void MemoryServer::Admit(Descriptor connection) {
   const auto refuse = [&](const Refusal& refusal) {
     log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal.message}, {"limit", refusal.limit}});
-    SendPacket(connection.get(), Refused(refusal), Descriptor());
+    SendResponse(connection.get(), Refused(refusal), Descriptor());
   };
   const Evidence evidence = {.user = UserOfPeer(connection.get())};
   auto authorized = authorization_.Authorize(evidence, kSample);
@@ -183,6 +170,15 @@ void MemoryServer::Admit(Descriptor connection) {
   response.mutable_welcome()->set_token(memory->token());
   response.mutable_welcome()->set_most_bytes(engine_.limits().connection_memory_bytes);
   response.mutable_welcome()->set_most_regions(engine_.limits().connection_regions);
+  if (TakesDeviceMemory()) {
+    response.mutable_welcome()->set_most_device_bytes(engine_.limits().connection_device_bytes);
+    for (const auto& device : engine_.devices()) {
+      const devices::MemoryIdentity& identity = device->description().identity;
+      if (identity.kind != devices::MemoryKind::kNone) {
+        service::EncodeIdentity(identity, response.mutable_welcome()->add_devices());
+      }
+    }
+  }
   clients_
       .emplace_back(std::move(connection), std::move(memory), evidence, std::get<std::string>(std::move(authorized)))
       .Send(response);
@@ -190,8 +186,9 @@ void MemoryServer::Admit(Descriptor connection) {
 
 void MemoryServer::Receive(Client* client) {
   std::array<char, kMostPacketBytes> packet;
-  // Without room for control messages the kernel closes the descriptors that a client sends along.
-  const ssize_t size = recv(client->socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_TRUNC);
+  Descriptor descriptor;
+  const ssize_t size =
+      service::ReceivePacket(client->socket.get(), packet, TakesDeviceMemory() ? &descriptor : nullptr, MSG_DONTWAIT);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (size <= 0) {
     client->over = true;
@@ -203,10 +200,10 @@ void MemoryServer::Receive(Client* client) {
     client->over = true;
     return;
   }
-  Answer(client, request);
+  Answer(client, request, descriptor);
 }
 
-void MemoryServer::Answer(Client* client, const v1::MemoryRequest& request) {
+void MemoryServer::Answer(Client* client, const v1::MemoryRequest& request, const Descriptor& descriptor) {
   if (auto refusal = service::FindUnknown(request, "")) return client->Send(Refused(*refusal));
   switch (request.kind_case()) {
     case v1::MemoryRequest::kRegisterRegion:
@@ -215,6 +212,8 @@ void MemoryServer::Answer(Client* client, const v1::MemoryRequest& request) {
       return Unregister(client, request.unregister_region().region_id());
     case v1::MemoryRequest::kOpenRing:
       return OpenRing(client);
+    case v1::MemoryRequest::kRegisterDeviceRegion:
+      return RegisterDevice(client, request.register_device_region(), descriptor);
     case v1::MemoryRequest::KIND_NOT_SET:
       return client->Send(Refused(service::MissingField("kind")));
   }
@@ -231,6 +230,34 @@ void MemoryServer::Register(Client* client, uint64_t bytes) {
   response.mutable_registered()->set_region_id(registered.id);
   response.mutable_registered()->set_bytes(registered.bytes);
   client->Send(response, registered.descriptor);
+}
+
+void MemoryServer::RegisterDevice(Client* client, const v1::RegisterDeviceRegion& request,
+                                  const Descriptor& descriptor) {
+  const auto refuse = [&](const Refusal& refusal) {
+    log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal.message}, {"limit", refusal.limit}});
+    client->Send(Refused(refusal));
+  };
+  if (!TakesDeviceMemory()) {
+    return refuse({Reason::kOutOfRange, "register_device_region", "connection_device_bytes 0",
+                   "this server takes no device's memory"});
+  }
+  const auto parsed = service::ParseDeviceRegion(request, descriptor.get());
+  if (const auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
+  const auto& region = std::get<service::DeviceRegionRequest>(parsed);
+  const auto& devices = engine_.devices();
+  const auto device = std::ranges::find_if(
+      devices, [&](const auto& device) { return device->description().identity == region.identity; });
+  if (device == devices.end()) {
+    return refuse({Reason::kOutOfRange, "register_device_region.device", "one of the welcome's devices",
+                   "this server has no such device"});
+  }
+  auto made = client->memory->Import(device->get(), region.handle);
+  if (const auto* refusal = std::get_if<Refusal>(&made)) return refuse(*refusal);
+  v1::MemoryResponse response;
+  response.mutable_registered()->set_region_id(std::get<uint64_t>(made));
+  response.mutable_registered()->set_bytes(region.handle.bytes);
+  client->Send(response);
 }
 
 void MemoryServer::Unregister(Client* client, uint64_t region_id) {

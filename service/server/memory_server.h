@@ -49,8 +49,11 @@ class MemoryServer {
   void Run();
   void Admit(service::Descriptor connection);
   void Receive(Client* client);
-  void Answer(Client* client, const v1::MemoryRequest& request);
+  // `descriptor`: that came with the request, if one did.
+  void Answer(Client* client, const v1::MemoryRequest& request, const service::Descriptor& descriptor);
   void Register(Client* client, uint64_t bytes);
+  void RegisterDevice(Client* client, const v1::RegisterDeviceRegion& request, const service::Descriptor& descriptor);
+  bool TakesDeviceMemory() const { return engine_.limits().connection_device_bytes != 0; }
   void Unregister(Client* client, uint64_t region_id);
   void OpenRing(Client* client);
   void RemoveClients();

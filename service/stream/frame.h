@@ -27,8 +27,9 @@ struct RegionRange {
 struct Payload {
   std::vector<devices::ByteSegment> segments;  // none empty
   uint64_t size = 0;
-  std::optional<RegionRange> range = std::nullopt;  // of a payload that lies in a region
-  std::shared_ptr<const void> owner = nullptr;      // the same: keeps its bytes alive
+  std::optional<RegionRange> range = std::nullopt;    // of a payload that lies in a region
+  std::shared_ptr<const void> owner = nullptr;        // the same: keeps its bytes alive
+  const devices::ImportedMemory* imported = nullptr;  // of a payload that lies in a device's memory
   // The worker may write to the bytes at any time: each is to be read once.
   bool may_change = false;
 };

@@ -59,6 +59,8 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
         tensors.logits.Slice((row->run.request().tensor_row + index) * shape.row_stride,
                              uint64_t{row->sequence.spec->live_vocabulary} * kernels::ElementBytes(shape.dtype));
     queued.may_change = tensors.logits.may_change();
+    queued.imported = tensors.logits.imported();
+    if (queued.imported != nullptr) queued.memory = queued.imported->memory();
   }
   const std::byte* dense = nullptr;
   if (const std::optional<uint32_t> draft_row = row->run.DraftRowAt(index)) {

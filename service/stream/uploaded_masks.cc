@@ -19,8 +19,6 @@ std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::s
       break;
     case v1::TensorSource::kRegion:
       return FindRegionPayload(source.region(), field + ".region", payloads);
-    case v1::TensorSource::kDevice:
-      return NotImplemented(field + ".device");
     case v1::TensorSource::KIND_NOT_SET:
       return MissingField(field + ".kind");
   }

@@ -46,6 +46,7 @@ TEST(Limits, EachIsDescribedByItsName) {
       {"max_rings", [](Limits& l) { l.max_rings = 7; }, 7},
       {"max_memory_bytes", [](Limits& l) { l.max_memory_bytes = 7; }, 7},
       {"connection_memory_bytes", [](Limits& l) { l.connection_memory_bytes = 7; }, 7},
+      {"connection_device_bytes", [](Limits& l) { l.connection_device_bytes = 7; }, 7},
       {"connection_regions", [](Limits& l) { l.connection_regions = 7; }, 7},
       {"max_sequences", [](Limits& l) { l.max_sequences = 7; }, 7},
       {"max_state_bytes", [](Limits& l) { l.max_state_bytes = 7; }, 7},

@@ -204,12 +204,6 @@ TEST_F(SessionMemory, AStreamThatNamedNoConnectionHasNoRegions) {
   ExpectError(stranger.Rejected().error(), Reason::kUnknownRegion, "attach_memory.token");
 }
 
-TEST_F(SessionMemory, DeviceMemoryIsNotBuilt) {
-  v1::StreamRequest request = Step(region_.id, 0);
-  request.mutable_step()->mutable_logits()->mutable_source()->mutable_device()->set_slot(1);
-  ExpectRefused(request, Reason::kNotImplemented, "step.logits.source.device");
-}
-
 TEST(SessionMemoryInFlight, ARegionIsFreedWhenTheStepThatReadsItIsAnswered) {
   TestEngine engine = TestEngine::OnFake();
   const auto connection = Connect(engine.get());

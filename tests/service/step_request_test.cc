@@ -250,17 +250,5 @@ TEST(StepShape, DraftsCountAsRows) {
   ExpectRefused(step, Payloads({5 * kVocabulary * 4}), Reason::kTooMany, "step.rows");
 }
 
-TEST(StepShape, NotBuilt) {
-  const std::vector<std::pair<std::string, std::function<void(v1::Step*)>>> cases = {
-      {"step.logits.source.device", [](auto* s) { s->mutable_logits()->mutable_source()->mutable_device(); }},
-      {"step.masks.source.device", [](auto* s) { s->mutable_masks()->mutable_source()->mutable_device(); }},
-  };
-  for (const auto& [field, change] : cases) {
-    v1::Step step = StepOf(1);
-    change(&step);
-    ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kNotImplemented, field);
-  }
-}
-
 }  // namespace
 }  // namespace sortition::service

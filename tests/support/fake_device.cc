@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/law/reference.h"
+#include "tests/support/fake_card_memory.h"
 
 namespace sortition::testing {
 
@@ -26,6 +27,7 @@ FakeDevice::FakeDevice(Options options) : options_(std::move(options)) {
   description_.max_batch_rows = options_.max_batch_rows;
   description_.max_vocabulary = options_.max_vocabulary;
   description_.memory = options_.memory;
+  description_.identity = options_.identity;
   description_.batches_in_flight = options_.batches_in_flight;
   description_.features = options_.features;
 }
@@ -34,11 +36,18 @@ FakeDevice::~FakeDevice() { SORTITION_CHECK(held() == 0); }
 
 void FakeDevice::Submit(std::vector<devices::DeviceRow> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= options_.max_batch_rows);
+  for (const devices::DeviceRow& row : rows) {
+    SORTITION_CHECK(row.imported == nullptr || (row.imported->memory() == options_.memory && row.segments.size() == 1));
+  }
   Batch batch{std::move(rows), std::move(done)};
   if (options_.synchronous) return Answer(std::move(batch));
   absl::MutexLock lock(&mutex_);
   held_.push_back(std::move(batch));
   SORTITION_CHECK(held_.size() <= options_.batches_in_flight);
+}
+
+absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> FakeDevice::Import(const devices::MemoryHandle& handle) {
+  return ImportFakeMemory(handle, options_.memory, options_.read);
 }
 
 size_t FakeDevice::held() const {

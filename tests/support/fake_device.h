@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ class FakeDevice : public devices::Device {
     uint32_t max_batch_rows = 8;
     uint32_t max_vocabulary = kernels::kMaxVocabulary;
     uint32_t memory = devices::kHostMemory;
+    devices::MemoryIdentity identity = {};  // of its memory, where it takes what others have made there, ...
+    absl::Status read = absl::OkStatus();   // ... and what reading that for the host ends with
     uint32_t batches_in_flight = 1;
     kernels::Features features = kernels::kAllFeatures;
     bool synchronous = false;
@@ -36,6 +39,7 @@ class FakeDevice : public devices::Device {
 
   const devices::DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<devices::DeviceRow> rows, Done done) override;
+  absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> Import(const devices::MemoryHandle& handle) override;
 
   // Batches held.
   size_t held() const;

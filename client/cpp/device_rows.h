@@ -1,0 +1,54 @@
+// Rows in the memory of a device, of this process's own, that a server on this machine may read in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "devices/imported_memory.h"
+
+namespace sortition::client {
+
+// An allocation of the caller's that its driver can pass on as a descriptor (devices::MemoryKind). cuda_rows.h makes
+// such memory with CUDA.
+struct DeviceRows {
+  devices::MemoryIdentity identity;  // of the device
+  devices::MemoryHandle handle;      // its descriptor stays open for as long as the memory is shared
+  const std::byte* data = nullptr;   // by which rows name it; no other memory of the process is at these addresses
+  uint64_t bytes = 0;                // of the allocation from `data` on; at most handle.bytes
+  // Copies bytes from an offset on to the host, for servers that cannot read them in place. Blocks; thread-safe.
+  std::function<absl::Status(uint64_t offset, std::span<std::byte> to)> read;
+};
+
+// Those of a client. Not thread-safe.
+class DeviceRowsTable {
+ public:
+  // False if others are at some of these addresses.
+  bool Add(std::shared_ptr<const DeviceRows> rows) {
+    const std::byte* const data = rows->data;
+    const auto after = rows_.upper_bound(data);
+    if (after != rows_.end() && after->first < data + rows->bytes) return false;
+    if (Find(data) != nullptr) return false;
+    rows_.emplace(data, std::move(rows));
+    return true;
+  }
+  void Remove(const DeviceRows& rows) { rows_.erase(rows.data); }
+  // Null where no such memory is.
+  const DeviceRows* Find(const void* row) const {
+    if (rows_.empty()) return nullptr;
+    const auto after = rows_.upper_bound(static_cast<const std::byte*>(row));
+    if (after == rows_.begin()) return nullptr;
+    const DeviceRows& before = *std::prev(after)->second;
+    return static_cast<const std::byte*>(row) < before.data + before.bytes ? &before : nullptr;
+  }
+
+ private:
+  std::map<const std::byte*, std::shared_ptr<const DeviceRows>> rows_;  // by address
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,51 @@
+// Control messages.
+#include "service/memory/packet.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+namespace sortition::service {
+
+bool SendPacket(int socket, std::string_view packet, int descriptor, int flags) {
+  iovec part = {const_cast<char*>(packet.data()), packet.size()};  // only read
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
+  }
+  return sendmsg(socket, &message, flags | MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size());
+}
+
+ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor, int flags) {
+  iovec part = {packet.data(), packet.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  // Without room for control messages all descriptors are closed.
+  if (descriptor != nullptr) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  const ssize_t size = recvmsg(socket, &message, flags | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+  const cmsghdr* const header = size < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    *descriptor = Descriptor(fd);
+  }
+  return size;
+}
+
+}  // namespace sortition::service

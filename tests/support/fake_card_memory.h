@@ -1,0 +1,36 @@
+// Fake memory of a fake device: a descriptor that may be passed from process to process, and that the host can map.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "devices/imported_memory.h"
+
+namespace sortition::testing {
+
+// What a FakeDevice makes of a handle: a mapping of its descriptor, which SampleByReference reads. INVALID_ARGUMENT
+// where there is no file of that many bytes behind it. `read`: what Read ends with before it does anything.
+absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> ImportFakeMemory(const devices::MemoryHandle& handle,
+                                                                                uint32_t memory,
+                                                                                absl::Status read = absl::OkStatus());
+
+// As its maker has it: a mapping for writing, and the descriptor. `identity` is that of its device.
+class FakeCardMemory {
+ public:
+  explicit FakeCardMemory(uint64_t bytes);
+  ~FakeCardMemory();
+  FakeCardMemory(const FakeCardMemory&) = delete;
+  FakeCardMemory& operator=(const FakeCardMemory&) = delete;
+
+  static devices::MemoryIdentity Identity();
+  devices::MemoryHandle handle() const { return {devices::MemoryKind::kCuda, descriptor_, bytes_, 0}; }
+  std::byte* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  const uint64_t bytes_;
+  const int descriptor_;
+  std::byte* const data_;
+};
+
+}  // namespace sortition::testing
