@@ -52,7 +52,7 @@ struct DeviceDescription {
   uint32_t max_batch_rows = 0;
   uint32_t max_vocabulary = kernels::kMaxVocabulary;  // live tokens of a row
   uint32_t memory = kHostMemory;                      // the memory it computes in; other devices may share it
-  MemoryIdentity identity;                            // of that memory, as other processes name it
+  MemoryIdentity identity = {};                       // of that memory, as other processes name it
   uint32_t batches_in_flight = 1;                     // how many batches it takes before it has work waiting
   kernels::Features features = kernels::kNoFeatures;  // what its kernels have; it is given no row that asks for more
 };

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace sortition::service {
 
@@ -33,18 +34,17 @@ ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  // Without room for control messages all descriptors are closed.
   if (descriptor != nullptr) {
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // the space, with its padding, would hold two
   }
   const ssize_t size = recvmsg(socket, &message, flags | MSG_TRUNC | MSG_CMSG_CLOEXEC);
   const cmsghdr* const header = size < 0 ? nullptr : CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-    *descriptor = Descriptor(fd);
-  }
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return size;
+  int fd;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  Descriptor received(fd);
+  if ((message.msg_flags & MSG_CTRUNC) == 0) *descriptor = std::move(received);
   return size;
 }
 

@@ -14,8 +14,8 @@ namespace sortition::service {
 // taken. `flags` as send's; a lost reader raises no signal.
 bool SendPacket(int socket, std::string_view packet, int descriptor, int flags);
 
-// Receives a packet; as recv, but the size is the packet's, which may be more than the span's. Of descriptors that came
-// along one goes to `*descriptor`, if that is not null, and the kernel closes the others.
+// Receives a packet; as recv, but the size is the packet's, which may be more than the span's. A descriptor that came
+// along goes to `*descriptor`, if that is not null; of several, none, and all are closed.
 ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor, int flags);
 
 }  // namespace sortition::service

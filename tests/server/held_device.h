@@ -29,6 +29,10 @@ class HeldDevice final : public devices::Device {
     inner_->Submit(std::move(rows), std::move(done));
   }
 
+  absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> Import(const devices::MemoryHandle& handle) override {
+    return inner_->Import(handle);
+  }
+
   // Keeps batches from now on.
   void Hold() {
     absl::MutexLock lock(&mutex_);

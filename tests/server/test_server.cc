@@ -57,12 +57,13 @@ Config TestConfig() {
   return config;
 }
 
-TestServer::TestServer(const Config& config)
+TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> device)
     : config_(config),
       log_(config.log_level, &clock_, [this](std::string_view line) { lines_.Add(line); }),
       observer_({{.name = "cpu0", .kind = "cpu", .hardware = "any"}}),
-      device_(new HeldDevice(
-          std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = config.cpu_threads}))),
+      device_(new HeldDevice(device != nullptr ? std::move(device)
+                                               : std::make_unique<devices::CpuDevice>(
+                                                     devices::CpuDeviceOptions{.threads = config.cpu_threads}))),
       engine_({config.limits, Alone(device_), &clock_, &observer_}) {
   SORTITION_CHECK(Validate(config).ok());
   auto server = Server::Start(config, &engine_, &log_, [this] { stops_.fetch_add(1); });

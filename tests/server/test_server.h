@@ -38,8 +38,8 @@ Config TestConfig();
 
 class TestServer {
  public:
-  // Fails the process if the server cannot start.
-  explicit TestServer(const Config& config = TestConfig());
+  // Fails the process if the server cannot start. `device`, of name "cpu0"; null: a CPU device.
+  explicit TestServer(const Config& config = TestConfig(), std::unique_ptr<devices::Device> device = nullptr);
   ~TestServer();
 
   Server& server() { return *server_; }
