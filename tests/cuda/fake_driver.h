@@ -17,7 +17,8 @@ struct FakeCudaOptions {
   int multiprocessors = 4;
   uint64_t memory_bytes = uint64_t{1} << 40;  // of each device
   bool shares_memory = true;
-  bool protects_memory = true;  // knows memory that is only read
+  bool protects_memory = true;   // knows memory that is only read
+  bool takes_any_image = false;  // a real one, too, and runs the emulated kernels of those names
 };
 
 // There is one in a process at a time: the driver's functions know no object. Thread-safe. The destructor fails the
