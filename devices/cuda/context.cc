@@ -1,7 +1,6 @@
 // Loading and launching.
 #include "devices/cuda/context.h"
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/image.h"
 
 namespace sortition::devices::cuda {
@@ -22,12 +21,9 @@ absl::StatusOr<std::shared_ptr<Context>> Context::Create(const Api& api, const H
 absl::StatusOr<std::shared_ptr<Context>> Context::OfDevice(int device) {
   const auto api = Api::Load();
   if (!api.ok()) return api.status();
-  const auto hardware = FindHardware(*api);
+  const auto hardware = FindHardware(*api, device);
   if (!hardware.ok()) return hardware.status();
-  for (const Hardware& one : *hardware) {
-    if (static_cast<int>(one.index) == device) return Create(*api, one, kernels::cuda::CompiledImages());
-  }
-  return absl::NotFoundError(absl::StrCat("no CUDA device ", device, " of compute capability 8.0 or later"));
+  return Create(*api, *hardware, kernels::cuda::CompiledImages());
 }
 
 Context::~Context() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "devices/cuda/imported_memory.h"
 #include "kernels/check.h"
 
 namespace sortition::devices {
@@ -26,13 +27,16 @@ CudaDevice::CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& 
   description_.max_batch_rows = options.max_batch_rows;
   description_.batches_in_flight = options.batches_in_flight;
   description_.features = kernels::cuda::kFeatures;
+  description_.memory = options.memory;
+  if (options.memory != kHostMemory) description_.identity = cuda::IdentityOf(hardware);
 }
 
 absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardware) {
   auto context = Context::Create(api, hardware, options_.images);
   if (!context.ok()) return context.status();
+  context_ = *std::move(context);
   for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
-    auto lane = Lane::Create(*context, options_.max_batch_bytes);
+    auto lane = Lane::Create(context_, options_.max_batch_bytes);
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }
@@ -50,9 +54,15 @@ CudaDevice::~CudaDevice() {
 
 void CudaDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
+  for (const DeviceRow& row : rows) SORTITION_CHECK(row.memory == kHostMemory || row.memory == description_.memory);
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(!stopping_);
   queue_.push_back({std::move(rows), std::move(done)});
+}
+
+absl::StatusOr<std::shared_ptr<const ImportedMemory>> CudaDevice::Import(const MemoryHandle& handle) {
+  if (description_.identity.kind == MemoryKind::kNone) return Device::Import(handle);
+  return cuda::ImportMemory(context_, handle, description_.memory);
 }
 
 CudaDevice::Batch CudaDevice::TakeBatch() {

@@ -25,6 +25,7 @@ struct CudaDeviceOptions {
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
   uint64_t max_batch_bytes = 512 << 20;  // of device memory; a batch that needs more runs in slices
+  uint32_t memory = kHostMemory;         // DeviceDescription::memory; kHostMemory: it takes none of other processes
   kernels::cuda::Images images = kernels::cuda::CompiledImages();
   // Called once, on a thread of the device's, when the driver has lost the device to this process: nothing but a new
   // process brings it back.
@@ -45,6 +46,7 @@ class CudaDevice final : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const MemoryHandle& handle) override;
 
  private:
   struct Batch {
@@ -61,6 +63,7 @@ class CudaDevice final : public Device {
 
   const CudaDeviceOptions options_;
   DeviceDescription description_;
+  std::shared_ptr<cuda::Context> context_;
   std::vector<std::unique_ptr<cuda::Lane>> lanes_;
   absl::Mutex mutex_;
   std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);

@@ -36,6 +36,7 @@ enum class Result : int {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kNotSupported = 801,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
 };
@@ -56,11 +57,63 @@ enum class DeviceAttribute : int {
   kMultiprocessors = 16,
   kComputeCapabilityMajor = 75,
   kComputeCapabilityMinor = 76,
+  kVirtualMemoryManagement = 102,
+  kFileDescriptorHandles = 103,
 };
 enum class PointerAttribute : int { kDeviceOrdinal = 9 };
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr int kFunctionRegisters = 4;
+
+// A copy of lines of equal length, those of a side at equal distances.
+enum class MemoryType : int { kDevice = 2 };
+struct CopySide {
+  size_t x_bytes = 0;
+  size_t y = 0;
+  MemoryType type = MemoryType::kDevice;
+  void* host = nullptr;
+  DevicePointer device = 0;
+  void* array = nullptr;
+  size_t pitch = 0;  // from line to line
+};
+struct Copy2D {
+  CopySide from;
+  CopySide to;
+  size_t width_bytes = 0;
+  size_t height = 0;
+};
+inline constexpr size_t kMostPitch = 0x7fffffff;
+
+// Memory that is allocated apart from its addresses, and can be passed to other processes.
+using AllocationHandle = unsigned long long;
+enum class LocationType : int { kDevice = 1 };
+enum class AllocationType : int { kPinned = 1 };
+enum class ShareableHandleType : int { kFileDescriptor = 1 };
+enum class AccessFlags : int { kRead = 1, kReadWrite = 3 };
+inline constexpr int kMinimumGranularity = 0;
+
+struct MemoryLocation {
+  LocationType type = LocationType::kDevice;
+  int id = 0;  // the device's place in the driver's order
+};
+
+struct AllocationProperties {
+  AllocationType type = AllocationType::kPinned;
+  ShareableHandleType handle_types = ShareableHandleType::kFileDescriptor;
+  MemoryLocation location;
+  void* win32_metadata = nullptr;
+  struct {
+    unsigned char compression = 0;
+    unsigned char gpu_direct_rdma = 0;
+    unsigned short usage = 0;
+    unsigned char reserved[4] = {};
+  } flags;
+};
+
+struct AccessDescription {
+  MemoryLocation location;
+  AccessFlags flags = AccessFlags::kRead;
+};
 
 }  // namespace sortition::devices::cuda

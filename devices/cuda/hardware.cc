@@ -28,6 +28,7 @@ absl::StatusOr<Hardware> Describe(const Api& api, int ordinal) {
   Uuid uuid = {};
   SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetUuid(&uuid, hardware.handle));
   hardware.uuid = UuidText(uuid);
+  hardware.uuid_bytes.assign(std::begin(uuid.bytes), std::end(uuid.bytes));
   size_t bytes = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceTotalMem(&bytes, hardware.handle));
   hardware.memory_bytes = bytes;
@@ -40,6 +41,13 @@ absl::StatusOr<Hardware> Describe(const Api& api, int ordinal) {
   SORTITION_CUDA_RETURN_IF_ERROR(api,
                                  DeviceGetAttribute(&minor, DeviceAttribute::kComputeCapabilityMinor, hardware.handle));
   hardware.capability = uint32_t(10 * value + minor);
+  int manages = 0;
+  int exports = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(
+      api, DeviceGetAttribute(&manages, DeviceAttribute::kVirtualMemoryManagement, hardware.handle));
+  SORTITION_CUDA_RETURN_IF_ERROR(
+      api, DeviceGetAttribute(&exports, DeviceAttribute::kFileDescriptorHandles, hardware.handle));
+  hardware.shares_memory = manages != 0 && exports != 0;
   return hardware;
 }
 
@@ -55,6 +63,20 @@ absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api) {
     if (one->capability >= kLeastCapability) hardware.push_back(*std::move(one));
   }
   return hardware;
+}
+
+absl::StatusOr<Hardware> FindHardware(const Api& api, int index) {
+  const auto hardware = FindHardware(api);
+  if (!hardware.ok()) return hardware.status();
+  for (const Hardware& one : *hardware) {
+    if (static_cast<int>(one.index) == index) return one;
+  }
+  return absl::NotFoundError(absl::StrCat("no CUDA device ", index, " of compute capability 8.0 or later"));
+}
+
+MemoryIdentity IdentityOf(const Hardware& hardware) {
+  if (!hardware.shares_memory) return {};
+  return {MemoryKind::kCuda, hardware.uuid_bytes, ""};
 }
 
 std::vector<Hardware> Matching(const std::string& wanted, const std::vector<Hardware>& hardware) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "devices/cuda/api.h"
+#include "devices/imported_memory.h"
 
 namespace sortition::devices::cuda {
 
@@ -15,14 +16,21 @@ struct Hardware {
   DeviceHandle handle = 0;
   uint32_t index = 0;  // in the driver's order, which CUDA_VISIBLE_DEVICES changes
   std::string name;
-  std::string uuid;  // "GPU-…", as nvidia-smi prints it
+  std::string uuid;        // "GPU-…", as nvidia-smi prints it
+  std::string uuid_bytes;  // the same, 16 of them; an instance's own where the GPU is divided
   uint32_t multiprocessors = 1;
   uint32_t capability = 0;  // 90: compute capability 9.0
   uint64_t memory_bytes = 0;
+  bool shares_memory = false;  // with other processes, by file descriptors
 };
+
+// What processes call the device's memory if they can share it; kNone if not.
+MemoryIdentity IdentityOf(const Hardware& hardware);
 
 // Devices of compute capability 8.0 or later.
 absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api);
+// The one at that place in the driver's order. NOT_FOUND if there is no such device.
+absl::StatusOr<Hardware> FindHardware(const Api& api, int index);
 
 // Those that `wanted` means: all if it is empty, the one at that index if it is a number, otherwise those whose UUID
 // begins with it ("GPU-" may be left out) or whose name has it, whatever the case.

@@ -8,6 +8,7 @@
 
 namespace sortition::devices::cuda {
 
+using kernels::cuda::LogitsPath;
 using kernels::cuda::Slice;
 
 namespace {
@@ -22,9 +23,44 @@ void CopySegments(const DeviceRow& row, std::byte* to, size_t bytes) {
   SORTITION_CHECK(bytes == 0);
 }
 
-bool IsReadInPlace(const DeviceRow& row) {
-  return row.memory != kHostMemory &&
-         reinterpret_cast<uintptr_t>(row.segments.front().data) % kernels::cuda::kLogitsAlignment == 0;
+// The kernels look at a logit more than once, and rely on what they have found.
+LogitsPath PathOf(const DeviceRow& row) {
+  if (row.memory == kHostMemory) return LogitsPath::kUpload;
+  const auto address = reinterpret_cast<uintptr_t>(row.segments.front().data);
+  const bool is_aligned = address % kernels::cuda::kLogitsAlignment == 0;
+  return is_aligned && !row.may_change ? LogitsPath::kNone : LogitsPath::kCopy;
+}
+
+// Makes the copy one of one more line, if its lines are as long and at equal distances; those of a step mostly are.
+bool AddLine(DevicePointer from, DevicePointer to, uint64_t bytes, Copy2D* lines) {
+  if (lines->height == 0) {
+    *lines = {.from = {.device = from, .pitch = bytes}, .to = {.device = to, .pitch = bytes}, .width_bytes = bytes};
+  } else if (lines->height == 1) {
+    const uint64_t from_pitch = from - lines->from.device;
+    const uint64_t to_pitch = to - lines->to.device;
+    // Of a line before this one, a distance is larger than any pitch.
+    if (bytes != lines->width_bytes || from_pitch < bytes || from_pitch > kMostPitch || to_pitch > kMostPitch) {
+      return false;
+    }
+    lines->from.pitch = from_pitch;
+    lines->to.pitch = to_pitch;
+  } else if (bytes != lines->width_bytes || from != lines->from.device + lines->from.pitch * lines->height ||
+             to != lines->to.device + lines->to.pitch * lines->height) {
+    return false;
+  }
+  ++lines->height;
+  return true;
+}
+
+absl::Status CopyLines(const Api& api, const Copy2D& lines, StreamHandle stream) {
+  const size_t bytes = lines.width_bytes;
+  if (lines.from.pitch == bytes && lines.to.pitch == bytes) {
+    SORTITION_CUDA_RETURN_IF_ERROR(api,
+                                   MemcpyDtoDAsync(lines.to.device, lines.from.device, bytes * lines.height, stream));
+  } else {
+    SORTITION_CUDA_RETURN_IF_ERROR(api, Memcpy2DAsync(&lines, stream));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -105,7 +141,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
     // One row is tried whatever it takes.
-    if (!slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, IsReadInPlace(row))) break;
+    if (!slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row))) break;
   }
   *taken = slice.rows();
   if (absl::Status status = Reserve(slice); !status.ok()) return status;
@@ -140,14 +176,7 @@ absl::Status Lane::Submit(const Slice& slice, std::span<const DeviceRow> rows) {
   const uint32_t multiprocessors = context_->hardware().multiprocessors;
   SORTITION_CUDA_RETURN_IF_ERROR(
       api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), slice.upload_bytes(), stream_));
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    if (rows[row].memory == kHostMemory || IsReadInPlace(rows[row])) continue;
-    size_t bytes = 0;
-    const std::byte* const to = slice.LogitsOf(row, host_upload_->data(), &bytes);
-    const auto from = reinterpret_cast<DevicePointer>(rows[row].segments.front().data);
-    SORTITION_CUDA_RETURN_IF_ERROR(
-        api, MemcpyDtoDAsync(upload_->address() + uint64_t(to - host_upload_->data()), from, bytes, stream_));
-  }
+  if (absl::Status status = Copy(slice, rows); !status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, slice.states_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =
@@ -160,6 +189,22 @@ absl::Status Lane::Submit(const Slice& slice, std::span<const DeviceRow> rows) {
       api, MemcpyDtoHAsync(host_download_->data(), download_->address(), slice.first_download_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(done_, stream_));
   return absl::OkStatus();
+}
+
+absl::Status Lane::Copy(const Slice& slice, std::span<const DeviceRow> rows) {
+  const Api& api = context_->api();
+  Copy2D lines;
+  for (uint32_t row = 0; row < slice.rows(); ++row) {
+    const Slice::Range copy = slice.CopyOf(row);
+    if (copy.bytes == 0) continue;
+    const auto from = reinterpret_cast<DevicePointer>(rows[row].segments.front().data);
+    const DevicePointer to = work_->address() + copy.offset;
+    if (AddLine(from, to, copy.bytes, &lines)) continue;
+    if (absl::Status status = CopyLines(api, lines, stream_); !status.ok()) return status;
+    lines = {};
+    AddLine(from, to, copy.bytes, &lines);
+  }
+  return lines.height == 0 ? absl::OkStatus() : CopyLines(api, lines, stream_);
 }
 
 absl::Status Lane::DownloadKept(const Slice& slice) {

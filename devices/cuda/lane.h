@@ -27,8 +27,8 @@ class Lane {
   // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
   // Blocks until they are there. Where the device has less memory than a slice takes, slices become smaller. An error
   // leaves some rows out; if it is UNAVAILABLE, the device is lost to this process.
-  // A row whose memory is not the host's lies in the context's, in one segment; where that begins at a multiple of 16
-  // bytes, it is read in place.
+  // A row whose memory is not the host's lies in the context's, in one segment. Where that begins at a multiple of 16
+  // bytes and cannot change, it is read in place; otherwise it is copied within the device first.
   absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
   // What is run from now on begins after the work that `stream` has by now. FAILED_PRECONDITION while it captures a
   // graph: the lane's work would not be part of it.
@@ -42,6 +42,8 @@ class Lane {
                         std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::cuda::Slice& slice);
   absl::Status Submit(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
+  // Within the device, what is not read in place, in as few copies as the rows allow.
+  absl::Status Copy(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
   // Blocks, once the rest has been downloaded.
   absl::Status DownloadKept(const kernels::cuda::Slice& slice);
 

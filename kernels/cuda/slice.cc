@@ -48,11 +48,13 @@ T* Pointer(uint64_t address) {
 
 uint64_t Slice::LogitsOffset() const { return RoundedUp(InputsBytes()) + sizes_.extras; }
 
+uint64_t Slice::ScratchOffset() const { return RoundedUp(StatesBytes()); }
+
 uint64_t Slice::TokensOffset() const { return RoundedUp(OutputsBytes()); }
 
-bool Slice::Add(const RowRequest& request, uint64_t most_bytes, bool is_resident) {
+bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path) {
   CheckRow(request);
-  SORTITION_CHECK(!is_resident || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
+  SORTITION_CHECK(path != LogitsPath::kNone || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
   const RowParameters& parameters = *request.parameters;
   const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
   const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
@@ -62,8 +64,9 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, bool is_resident
   const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
   place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
   place.patches = take(&sizes.extras, sizeof(TokenPatch) * request.patches.size());
-  place.is_resident = is_resident;
-  place.logits = take(&sizes.logits, is_resident ? 0 : LogitsBytes(request));
+  place.path = path;
+  if (path == LogitsPath::kUpload) place.logits = take(&sizes.logits, LogitsBytes(request));
+  if (path == LogitsPath::kCopy) place.logits = take(&sizes.copies, LogitsBytes(request));
   place.scratch = take(&sizes.scratch, uint64_t{4} * LayScratch(groups, uint32_t(request.patches.size())).words);
   place.processed_top = take(&sizes.tokens, sizeof(TopToken) * input.processed_top_count);
   place.raw_top = take(&sizes.tokens, sizeof(TopToken) * input.raw_top_count);
@@ -82,9 +85,9 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, bool is_resident
     place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RowOutput);
-  if (a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.tokens + sizes.kept > most_bytes) {
-    return false;
-  }
+  const uint64_t taken =
+      a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
+  if (taken > most_bytes) return false;
 
   sizes_ = sizes;
   largest_groups_ = std::max(largest_groups_, groups);
@@ -96,8 +99,13 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, bool is_resident
 }
 
 std::byte* Slice::LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const {
-  *bytes = places_[row].is_resident ? 0 : LogitsBytes(*requests_[row]);
+  *bytes = places_[row].path == LogitsPath::kUpload ? LogitsBytes(*requests_[row]) : 0;
   return upload + LogitsOffset() + places_[row].logits;
+}
+
+Slice::Range Slice::CopyOf(uint32_t row) const {
+  if (places_[row].path != LogitsPath::kCopy) return {};
+  return {CopiesOffset() + places_[row].logits, LogitsBytes(*requests_[row])};
 }
 
 void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work,
@@ -107,9 +115,13 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
     const RowRequest& request = *requests_[row];
     const Place& place = places_[row];
     RowInput input = inputs_[row];
-    input.logits =
-        place.is_resident ? request.logits : Pointer<const void>(device_upload + LogitsOffset() + place.logits);
-    input.scratch = Pointer<uint32_t>(device_work + StatesBytes() + place.scratch);
+    input.logits = request.logits;
+    if (place.path == LogitsPath::kUpload) {
+      input.logits = Pointer<const void>(device_upload + LogitsOffset() + place.logits);
+    } else if (place.path == LogitsPath::kCopy) {
+      input.logits = Pointer<const void>(device_work + CopiesOffset() + place.logits);
+    }
+    input.scratch = Pointer<uint32_t>(device_work + ScratchOffset() + place.scratch);
     if (HasMask(request)) {
       input.allowed = Pointer<const uint32_t>(device_upload + extras + place.mask);
       WriteMask(request, reinterpret_cast<uint32_t*>(upload + extras + place.mask));

@@ -11,37 +11,53 @@
 
 namespace sortition::kernels::cuda {
 
+// How a row's logits come to where the kernels read them, a multiple of kLogitsAlignment.
+enum class LogitsPath {
+  kUpload,  // from the host
+  kCopy,    // from elsewhere on the device
+  kNone,    // they are there
+};
+
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
 //
 // Three buffers. The upload is what the host writes: inputs, masks, patches and what chained rows ask for, then logits.
-// The work is the device's own, its states at the front. The download is what the host reads: outputs, then tokens;
-// of kept ones, at the end, only as many as there are.
+// The work is the device's own: states, scratch, then the logits that it copies. The download is what the host reads:
+// outputs, then tokens; of kept ones, at the end, only as many as there are.
 class Slice {
  public:
   struct Sizes {          // bytes
     uint64_t extras = 0;  // all that is uploaded of rows that have it
     uint64_t logits = 0;
     uint64_t scratch = 0;
+    uint64_t copies = 0;  // logits
     uint64_t tokens = 0;  // first ones, and places of requested ones
     uint64_t kept = 0;    // kept tokens, as many as there may be
   };
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
-  // changes. `request` and all it refers to stay alive and unchanged. Of a resident row `request.logits` is where the
-  // device has them, a multiple of kLogitsAlignment, and nothing of them is uploaded.
-  bool Add(const RowRequest& request, uint64_t most_bytes, bool is_resident = false);
+  // changes. `request` and all it refers to stay alive and unchanged. Of kNone, `request.logits` is where the device
+  // has them.
+  bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload);
 
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
-  uint64_t work_bytes() const { return StatesBytes() + sizes_.scratch; }
+  uint64_t work_bytes() const { return CopiesOffset() + sizes_.copies; }
   uint64_t download_bytes() const { return KeptOffset() + sizes_.kept; }
   uint64_t first_download_bytes() const { return KeptOffset(); }  // all but the kept tokens
   uint64_t states_bytes() const { return StatesBytes(); }         // at the front of the work, zeros before a launch
   LaterKernels needed() const { return needed_; }
   Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
 
-  // Where row's logits are to be put in the host's `upload`, `bytes` of them; none of a resident row.
+  // Where row's logits are to be put in the host's `upload`, `bytes` of them; none but of kUpload.
   std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
+
+  // What the device is to copy of the row into the work; none but of kCopy. Rows added one after the other follow one
+  // another there.
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  Range CopyOf(uint32_t row) const;
 
   // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
   void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
@@ -51,10 +67,6 @@ class Slice {
                    uint32_t multiprocessors) const;
 
   // Where in the download the row's kept tokens lie that it asks for, once all else is there; maybe none.
-  struct Range {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-  };
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
   // What the download says of a row.
@@ -63,7 +75,7 @@ class Slice {
  private:
   // Where a row's parts begin, in bytes of the parts' areas.
   struct Place {
-    bool is_resident;
+    LogitsPath path;
     uint64_t mask;
     uint64_t patches;
     uint64_t logits;
@@ -88,6 +100,8 @@ class Slice {
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
   uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
   uint64_t LogitsOffset() const;
+  uint64_t ScratchOffset() const;  // in the work
+  uint64_t CopiesOffset() const { return ScratchOffset() + sizes_.scratch; }
   uint64_t TokensOffset() const;  // in the download
   uint64_t KeptOffset() const { return TokensOffset() + sizes_.tokens; }
 

@@ -19,11 +19,15 @@
 #include "kernels/law/reference.h"
 #include "tests/bench/report.h"
 #include "tests/conformance/random_row.h"
+#include "tests/conformance/shared_rows.h"
 
 ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "cuda", "vulkan"}), "Kinds of devices");
 ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
 ABSL_FLAG(uint64_t, seed, 1, "Other rows for another one");
 ABSL_FLAG(std::string, json, "", "File for the results");
+// Of the process that this one starts.
+ABSL_FLAG(int, shared_rows_device, 0, "Which CUDA device, in the driver's order, has --shared_rows_descriptor");
+ABSL_FLAG(int, shared_rows_descriptor, -1, "Memory of the device, to be checked instead of all else");
 
 namespace sortition {
 namespace {
@@ -148,7 +152,36 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
   return is_whole && tally.rows != 0 && tally.wrong == 0 && tally.unanswered == 0;
 }
 
+// Every CUDA device answers rows in memory of another process; those that do not share memory are named.
+bool ProveSharing(bench::Report* report) {
+  const auto& kinds = absl::GetFlag(FLAGS_devices);
+  if (std::ranges::find(kinds, "cuda") == kinds.end()) return true;
+  const auto api = devices::cuda::Api::Load();
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  if (!hardware.ok()) std::cerr << "shared rows: skipped: " << hardware.status().message() << "\n";
+  if (!hardware.ok()) return true;
+  bool is_right = true;
+  for (const devices::cuda::Hardware& one : *hardware) {
+    const std::string name = absl::StrCat("cuda", one.index);
+    if (!one.shares_memory) std::cerr << "shared rows: skipped: " << name << " does not share memory\n";
+    if (!one.shares_memory) continue;
+    uint64_t rows = 0;
+    const bool is_this_right = ProveSharedRows(one, absl::GetFlag(FLAGS_seed), &rows);
+    std::cerr << name << ": rows in memory of another process " << (is_this_right ? "right" : "wrong") << "\n";
+    report->Add({name + "/shared_rows", double(rows), "rows", {}});
+    report->Add({name + "/shared_rows_failed", is_this_right ? 0.0 : 1.0, "runs", {}});
+    is_right = is_right && is_this_right;
+  }
+  return is_right;
+}
+
 int Run() {
+  if (absl::GetFlag(FLAGS_shared_rows_descriptor) >= 0) {
+    return CheckSharedRows(absl::GetFlag(FLAGS_shared_rows_device), absl::GetFlag(FLAGS_shared_rows_descriptor),
+                           absl::GetFlag(FLAGS_seed))
+               ? 0
+               : 1;
+  }
   const auto devices = StartAll();
   std::vector<Tally> tallies(devices.size());
   bench::Report report("conformance", bench::MachineName());
@@ -191,6 +224,7 @@ int Run() {
   for (size_t d = 0; d < devices.size(); ++d) {
     is_right = AddTo(devices[d]->description(), tallies[d], &report) && is_right;
   }
+  is_right = ProveSharing(&report) && is_right;
   const int published = bench::Publish(report, absl::GetFlag(FLAGS_json), "");
   return is_right ? published : 1;
 }

@@ -10,75 +10,19 @@
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "devices/proof/proof.h"
-#include "kernels/law/reference.h"
-#include "tests/conformance/answer_printer.h"
-#include "tests/conformance/random_row.h"
+#include "tests/cuda/device_batch.h"
 #include "tests/cuda/fake_driver.h"
 
 namespace sortition::devices {
 namespace {
 
 using cuda::Result;
-using kernels::RandomRow;
 using testing::FakeCudaDriver;
 using ::testing::HasSubstr;
-
-std::unique_ptr<CudaDevice> StartOn(const FakeCudaDriver& driver, CudaDeviceOptions options = {}) {
-  options.images = FakeCudaDriver::Images();
-  const cuda::Api api = driver.api();
-  const auto hardware = cuda::FindHardware(api);
-  if (!hardware.ok()) ADD_FAILURE() << hardware.status();
-  auto device = CudaDevice::Start(api, hardware->at(0), options);
-  if (!device.ok()) ADD_FAILURE() << device.status();
-  return device.ok() ? *std::move(device) : nullptr;
-}
-
-struct Rows {
-  explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
-    for (int i = 0; i < count; ++i) {
-      const auto options = i % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
-      rows.push_back(std::make_unique<RandomRow>(seed + uint64_t(i), vocabulary, options));
-      if (i % 3 == 2) rows.back()->AskForMore();
-    }
-  }
-
-  std::vector<DeviceRow> Batch() const {
-    std::vector<DeviceRow> batch;
-    for (const auto& random : rows) {
-      DeviceRow row;
-      row.request = random->request();
-      const std::vector<std::byte>& tensor = random->tensor();
-      const size_t cut = tensor.size() / 3;
-      row.segments.push_back({tensor.data(), cut});
-      row.segments.push_back({tensor.data() + cut, tensor.size() - cut});
-      batch.push_back(std::move(row));
-    }
-    return batch;
-  }
-
-  void ExpectRight(const BatchResult& result) const {
-    ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
-    }
-  }
-
-  std::vector<std::unique_ptr<RandomRow>> rows;
-};
-
-BatchResult RunBatch(Device* device, std::vector<DeviceRow> rows) {
-  BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
-}
+using testing::Rows;
+using testing::RunBatch;
+using testing::StartOn;
 
 TEST(CudaDevice, AnswersBatches) {
   const FakeCudaDriver driver;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
+#include <type_traits>
 
 #include "devices/cuda/api.h"
 
@@ -39,16 +41,51 @@ TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
   EXPECT_EQ(int(Result::kInvalidAddressSpace), CUDA_ERROR_INVALID_ADDRESS_SPACE);
   EXPECT_EQ(int(Result::kInvalidPc), CUDA_ERROR_INVALID_PC);
   EXPECT_EQ(int(Result::kLaunchFailed), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(int(Result::kNotSupported), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(int(Result::kSystemNotReady), CUDA_ERROR_SYSTEM_NOT_READY);
   EXPECT_EQ(int(Result::kSystemDriverMismatch), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
   EXPECT_EQ(int(DeviceAttribute::kMultiprocessors), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMajor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMinor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  EXPECT_EQ(int(DeviceAttribute::kVirtualMemoryManagement), CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  EXPECT_EQ(int(DeviceAttribute::kFileDescriptorHandles),
+            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   EXPECT_EQ(int(PointerAttribute::kDeviceOrdinal), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
   EXPECT_EQ(kStreamNonBlocking, unsigned(CU_STREAM_NON_BLOCKING));
   EXPECT_EQ(kEventBlockingSync, unsigned(CU_EVENT_BLOCKING_SYNC));
   EXPECT_EQ(kFunctionRegisters, int(CU_FUNC_ATTRIBUTE_NUM_REGS));
+  EXPECT_EQ(int(MemoryType::kDevice), CU_MEMORYTYPE_DEVICE);
+  EXPECT_EQ(int(LocationType::kDevice), CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(int(AllocationType::kPinned), CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(int(ShareableHandleType::kFileDescriptor), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  EXPECT_EQ(int(AccessFlags::kRead), CU_MEM_ACCESS_FLAGS_PROT_READ);
+  EXPECT_EQ(int(AccessFlags::kReadWrite), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT_EQ(kMinimumGranularity, int(CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 }
+
+// The fields' places.
+static_assert(sizeof(Copy2D) == sizeof(CUDA_MEMCPY2D));
+static_assert(offsetof(CopySide, y) == offsetof(CUDA_MEMCPY2D, srcY));
+static_assert(offsetof(CopySide, type) == offsetof(CUDA_MEMCPY2D, srcMemoryType));
+static_assert(offsetof(CopySide, host) == offsetof(CUDA_MEMCPY2D, srcHost));
+static_assert(offsetof(CopySide, device) == offsetof(CUDA_MEMCPY2D, srcDevice));
+static_assert(offsetof(CopySide, array) == offsetof(CUDA_MEMCPY2D, srcArray));
+static_assert(offsetof(CopySide, pitch) == offsetof(CUDA_MEMCPY2D, srcPitch));
+static_assert(offsetof(Copy2D, to) == offsetof(CUDA_MEMCPY2D, dstXInBytes));
+static_assert(offsetof(Copy2D, width_bytes) == offsetof(CUDA_MEMCPY2D, WidthInBytes));
+static_assert(offsetof(Copy2D, height) == offsetof(CUDA_MEMCPY2D, Height));
+static_assert(sizeof(Uuid) == sizeof(CUuuid));
+static_assert(std::is_same_v<AllocationHandle, CUmemGenericAllocationHandle>);
+static_assert(sizeof(MemoryLocation) == sizeof(CUmemLocation));
+static_assert(offsetof(MemoryLocation, id) == offsetof(CUmemLocation, id));
+static_assert(sizeof(AllocationProperties) == sizeof(CUmemAllocationProp));
+static_assert(offsetof(AllocationProperties, handle_types) == offsetof(CUmemAllocationProp, requestedHandleTypes));
+static_assert(offsetof(AllocationProperties, location) == offsetof(CUmemAllocationProp, location));
+static_assert(offsetof(AllocationProperties, win32_metadata) == offsetof(CUmemAllocationProp, win32HandleMetaData));
+static_assert(offsetof(AllocationProperties, flags) == offsetof(CUmemAllocationProp, allocFlags));
+static_assert(sizeof(AllocationProperties::flags) == sizeof(CUmemAllocationProp::allocFlags));
+static_assert(sizeof(AccessDescription) == sizeof(CUmemAccessDesc));
+static_assert(offsetof(AccessDescription, flags) == offsetof(CUmemAccessDesc, flags));
 
 }  // namespace
 }  // namespace sortition::devices::cuda

@@ -1,23 +1,20 @@
-// The driver's functions over the host's memory. Copies and kernels are done when they are asked for.
+// The driver's functions but those of memory. Kernels are run when they are asked for.
 #include "tests/cuda/fake_driver.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
 #include <mutex>
-#include <set>
 
 #include "kernels/check.h"
 #include "kernels/cuda/image.h"
 #include "tests/cuda/emulated_kernels.h"
+#include "tests/cuda/fake_driver_state.h"
 
 namespace sortition::testing {
+namespace fake_cuda {
 namespace {
-
-using namespace devices::cuda;
 
 constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
 constexpr char kChainImage[] = "the emulated kernel of chain.cu";
@@ -29,87 +26,8 @@ constexpr struct {
 } kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain}};
-constexpr std::byte kNoise{0xcd};
 
-struct Allocation {
-  uint64_t bytes;
-  int device;
-  bool is_tests;
-};
-
-struct State {
-  FakeCudaOptions options;
-  std::mutex mutex;  // of all that follows
-  std::mutex launch_mutex;
-  std::map<uint64_t, Allocation> memory;
-  std::set<void*> pinned;
-  std::map<std::string, std::pair<int, Result>> failures;
-  Result kernel_fault = Result::kSuccess;
-  Result sticky = Result::kSuccess;
-  int streams = 0;
-  int events = 0;
-  int contexts = 0;
-  int modules = 0;
-  uint64_t launches = 0;
-  bool is_capturing = false;
-  std::map<EventHandle, StreamHandle> recorded;  // where each event was last
-  std::set<StreamHandle> awaited;
-};
-State* state = nullptr;
-
-thread_local std::vector<ContextHandle> current_contexts;
-
-ContextHandle ContextOf(int device) { return reinterpret_cast<ContextHandle>(uintptr_t(100 + device)); }
-int DeviceOf(ContextHandle context) { return int(reinterpret_cast<uintptr_t>(context)) - 100; }
-
-uint64_t AllocatedBytes(int device) {
-  uint64_t sum = 0;
-  for (const auto& [address, allocation] : state->memory) sum += allocation.device == device ? allocation.bytes : 0;
-  return sum;
-}
-
-// Whether `bytes` from the address lie in one allocation.
-bool IsOnDevice(uint64_t address, uint64_t bytes) {
-  auto after = state->memory.upper_bound(address);
-  if (after == state->memory.begin()) return false;
-  const auto& [begin, allocation] = *--after;
-  return address + bytes <= begin + allocation.bytes;
-}
-
-Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address) {
-  if (AllocatedBytes(device) + bytes > state->options.memory_bytes) return Result::kOutOfMemory;
-  void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(memory, int(kNoise), bytes);
-  *address = reinterpret_cast<uint64_t>(memory);
-  state->memory[*address] = {bytes, device, is_tests};
-  return Result::kSuccess;
-}
-
-Result Free(uint64_t address) {
-  if (state->memory.erase(address) == 0) return Result::kInvalidValue;
-  std::free(reinterpret_cast<void*>(address));
-  return Result::kSuccess;
-}
-
-// What a call of `function` is to end with, before it does anything.
-Result Before(const char* function) {
-  if (state->sticky != Result::kSuccess) return state->sticky;
-  const auto failure = state->failures.find(function);
-  if (failure == state->failures.end() || --failure->second.first > 0) return Result::kSuccess;
-  const Result error = failure->second.second;
-  state->failures.erase(failure);
-  return error;
-}
-
-// Runs `body` under the lock, unless the call is to fail.
-template <typename Body>
-Result Call(const char* function, Body body) {
-  const std::lock_guard lock(state->mutex);
-  const Result before = Before(function);
-  return before != Result::kSuccess ? before : body();
-}
-
-constexpr Result kOk = Result::kSuccess;
+}  // namespace
 
 Result FakeInit(unsigned) {
   return Call("Init", [] { return kOk; });
@@ -141,6 +59,8 @@ Result FakeDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceHandl
   if (attribute == DeviceAttribute::kMultiprocessors) *value = state->options.multiprocessors;
   if (attribute == DeviceAttribute::kComputeCapabilityMajor) *value = capability / 10;
   if (attribute == DeviceAttribute::kComputeCapabilityMinor) *value = capability % 10;
+  if (attribute == DeviceAttribute::kVirtualMemoryManagement) *value = 1;
+  if (attribute == DeviceAttribute::kFileDescriptorHandles) *value = state->options.shares_memory;
   return kOk;
 }
 Result FakeDeviceTotalMem(size_t* bytes, DeviceHandle) {
@@ -171,7 +91,8 @@ Result FakeCtxPopCurrent(ContextHandle* context) {
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
-    if (image != kSampleImage && image != kChainImage) return Result::kInvalidImage;
+    const bool is_known = image == kSampleImage || image == kChainImage;
+    if (!is_known && !state->options.takes_any_image) return Result::kInvalidImage;
     ++state->modules;
     *module = reinterpret_cast<ModuleHandle>(reinterpret_cast<uintptr_t>(image));
     return kOk;
@@ -186,7 +107,8 @@ Result FakeModuleGetFunction(FunctionHandle* function, ModuleHandle module, cons
   return Call("ModuleGetFunction", [&] {
     const auto is_it = [&](const auto& kernel) {
       return std::string_view(name) == kernel.name &&
-             reinterpret_cast<uintptr_t>(module) == reinterpret_cast<uintptr_t>(kernel.image);
+             (state->options.takes_any_image ||
+              reinterpret_cast<uintptr_t>(module) == reinterpret_cast<uintptr_t>(kernel.image));
     };
     const auto at = std::ranges::find_if(kKernels, is_it);
     SORTITION_CHECK(at != std::end(kKernels));
@@ -215,7 +137,6 @@ Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_
   RunEmulated(kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
   return kOk;
 }
-Result FakeEventSynchronize(EventHandle);
 Result FakeStreamCreate(StreamHandle* stream, unsigned) {
   return Call("StreamCreate", [&] {
     *stream = reinterpret_cast<StreamHandle>(uintptr_t(1000 + state->streams++));
@@ -267,99 +188,24 @@ Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
   *milliseconds = 0.5f;
   return kOk;
 }
-Result FakeMemAlloc(DevicePointer* memory, size_t bytes) {
-  return Call("MemAlloc", [&] {
-    SORTITION_CHECK(!current_contexts.empty());
-    uint64_t address = 0;
-    const Result result = Allocate(bytes, DeviceOf(current_contexts.back()), false, &address);
-    *memory = address;
-    return result;
-  });
-}
-Result FakeMemFree(DevicePointer memory) {
-  const std::lock_guard lock(state->mutex);
-  return Free(memory);
-}
-Result FakeMemAllocAsync(DevicePointer* memory, size_t bytes, StreamHandle) {
-  return Call("MemAllocAsync", [&] {
-    SORTITION_CHECK(!current_contexts.empty());
-    uint64_t address = 0;
-    const Result result = Allocate(bytes, DeviceOf(current_contexts.back()), false, &address);
-    *memory = address;
-    return result;
-  });
-}
-Result FakeMemFreeAsync(DevicePointer memory, StreamHandle) { return FakeMemFree(memory); }
-Result FakeMemHostAlloc(void** memory, size_t bytes, unsigned) {
-  return Call("MemHostAlloc", [&] {
-    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    state->pinned.insert(*memory);
-    return kOk;
-  });
-}
-Result FakeMemFreeHost(void* memory) {
-  const std::lock_guard lock(state->mutex);
-  SORTITION_CHECK(state->pinned.erase(memory) == 1);
-  std::free(memory);
-  return kOk;
-}
-Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle) {
-  return Call("MemcpyHtoDAsync", [&] {
-    SORTITION_CHECK(IsOnDevice(to, bytes));
-    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-    return kOk;
-  });
-}
-Result FakeMemcpyDtoDAsync(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle) {
-  return Call("MemcpyDtoDAsync", [&] {
-    SORTITION_CHECK(IsOnDevice(to, bytes) && IsOnDevice(from, bytes));
-    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-    return kOk;
-  });
-}
-Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHandle) {
-  return Call("MemcpyDtoHAsync", [&] {
-    SORTITION_CHECK(IsOnDevice(from, bytes));
-    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-    return kOk;
-  });
-}
-Result FakeMemsetD8(DevicePointer to, unsigned char value, size_t bytes) {
-  return Call("MemsetD8", [&] {
-    SORTITION_CHECK(IsOnDevice(to, bytes));
-    std::memset(reinterpret_cast<void*>(to), value, bytes);
-    return kOk;
-  });
-}
-Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
-  return Call("MemsetD8Async", [&] {
-    SORTITION_CHECK(IsOnDevice(to, bytes));
-    std::memset(reinterpret_cast<void*>(to), value, bytes);
-    return kOk;
-  });
-}
-Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePointer pointer) {
-  return Call("PointerGetAttribute", [&] {
-    if (!IsOnDevice(pointer, 1)) return Result::kInvalidValue;
-    const int device = (--state->memory.upper_bound(pointer))->second.device;
-    if (attribute == PointerAttribute::kDeviceOrdinal) *static_cast<int*>(value) = device;
-    return kOk;
-  });
-}
+}  // namespace fake_cuda
 
-}  // namespace
+using fake_cuda::kOk;
+using fake_cuda::state;
+using namespace devices::cuda;
 
 FakeCudaDriver::FakeCudaDriver(const FakeCudaOptions& options) {
   SORTITION_CHECK(state == nullptr);
-  state = new State;
+  state = new fake_cuda::State;
   state->options = options;
 }
 
 FakeCudaDriver::~FakeCudaDriver() {
   while (!state->memory.empty()) {
     EXPECT_TRUE(state->memory.begin()->second.is_tests) << "memory of the device was not freed";
-    Free(state->memory.begin()->first);
+    fake_cuda::Free(state->memory.begin()->first);
   }
+  EXPECT_TRUE(state->shared.IsEmpty()) << "an allocation, addresses or a mapping were not given back";
   EXPECT_TRUE(state->pinned.empty());
   EXPECT_EQ(state->streams, 0);
   EXPECT_EQ(state->events, 0);
@@ -371,7 +217,7 @@ FakeCudaDriver::~FakeCudaDriver() {
 
 Api FakeCudaDriver::api() const {
   Api api;
-#define SORTITION_CUDA_FUNCTION(name, symbol, ...) api.name = &Fake##name;
+#define SORTITION_CUDA_FUNCTION(name, symbol, ...) api.name = &fake_cuda::Fake##name;
 #include "devices/cuda/functions.inc"
 #undef SORTITION_CUDA_FUNCTION
   return api;
@@ -397,19 +243,29 @@ uint64_t FakeCudaDriver::launches() const {
   return state->launches;
 }
 
+uint64_t FakeCudaDriver::calls(const std::string& function) const {
+  const std::lock_guard lock(state->mutex);
+  return state->calls[function];
+}
+
+uint64_t FakeCudaDriver::uploaded_bytes() const {
+  const std::lock_guard lock(state->mutex);
+  return state->uploaded_bytes;
+}
+
 bool FakeCudaDriver::is_awaited(StreamHandle stream) const {
   const std::lock_guard lock(state->mutex);
   return state->awaited.contains(stream);
 }
 
 kernels::cuda::Images FakeCudaDriver::Images() {
-  return {std::as_bytes(std::span(kSampleImage)), std::as_bytes(std::span(kChainImage))};
+  return {std::as_bytes(std::span(fake_cuda::kSampleImage)), std::as_bytes(std::span(fake_cuda::kChainImage))};
 }
 
 void* FakeCudaDriver::Allocate(uint64_t bytes, int device) {
   const std::lock_guard lock(state->mutex);
   uint64_t address = 0;
-  SORTITION_CHECK(testing::Allocate(bytes, device, true, &address) == Result::kSuccess);
+  SORTITION_CHECK(fake_cuda::Allocate(bytes, device, true, &address) == kOk);
   return reinterpret_cast<void*>(address);
 }
 

@@ -16,10 +16,14 @@ struct FakeCudaOptions {
   int capability = 90;
   int multiprocessors = 4;
   uint64_t memory_bytes = uint64_t{1} << 40;  // of each device
+  bool shares_memory = true;
+  bool protects_memory = true;   // knows memory that is only read
+  bool takes_any_image = false;  // a real one, too, and runs the emulated kernels of those names
 };
 
 // There is one in a process at a time: the driver's functions know no object. Thread-safe. The destructor fails the
-// test that runs if anything is left that should have been given back.
+// test that runs if anything is left that should have been given back. Memory that it shares crosses processes as a
+// driver's does, if each has such a driver.
 class FakeCudaDriver {
  public:
   explicit FakeCudaDriver(const FakeCudaOptions& options = {});
@@ -38,6 +42,9 @@ class FakeCudaDriver {
   void SetCapturing(bool is_capturing);
 
   uint64_t launches() const;
+  // How often the function of this name in Api has not failed.
+  uint64_t calls(const std::string& function) const;
+  uint64_t uploaded_bytes() const;
   // Some other stream has waited for what was put into this one.
   bool is_awaited(devices::cuda::StreamHandle stream) const;
 

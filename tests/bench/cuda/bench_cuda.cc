@@ -9,6 +9,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/sortition/cuda_state.h"
 #include "kernels/check.h"
@@ -16,11 +17,13 @@
 #include "kernels/law/reference.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/cuda/graph.h"
+#include "tests/bench/cuda/shared_rows.h"
 #include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "File for the results");
 ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
 ABSL_FLAG(uint32_t, device, 0, "Which CUDA device, in the driver's order");
+ABSL_FLAG(std::string, cases, "", "Only those whose names begin so; all if empty");
 ABSL_FLAG(int, rounds, 20, "Replays of each graph");
 ABSL_FLAG(uint64_t, megabytes, 600, "Logits that a graph reads; several times the device's cache");
 
@@ -232,9 +235,15 @@ int Run() {
     std::cerr << "bench_cuda: " << context.status().message() << "\n";
     return 1;
   }
-  Stream stream(*context);
   Report report("cuda", absl::StrCat(one.name, " on ", MachineName()));
-  for (const Case& what : Cases()) Measure(what, *context, &stream, &report);
+  const std::string wanted = absl::GetFlag(FLAGS_cases);
+  if (absl::StartsWith("shared_rows", wanted)) MeasureSharedRows(*context, &report);
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [&](const Case& what) { return !absl::StartsWith(what.name, wanted); });
+  if (!cases.empty()) {
+    Stream stream(*context);
+    for (const Case& what : cases) Measure(what, *context, &stream, &report);
+  }
   return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
 }
 

@@ -1,0 +1,25 @@
+// Memory of a CUDA device that another process made, in this one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "devices/cuda/context.h"
+#include "devices/cuda/virtual_memory.h"
+#include "devices/imported_memory.h"
+
+namespace sortition::devices::cuda {
+
+// As Device::Import has it, for a device that shares memory. An error, whatever the descriptor is, leaves the device as
+// it was.
+absl::StatusOr<std::shared_ptr<const ImportedMemory>> ImportMemory(std::shared_ptr<Context> context,
+                                                                   const MemoryHandle& handle, uint32_t memory);
+
+// Copies from the device's memory to the host, once the work is done that the context's default stream has. Blocks.
+// Thread-safe.
+absl::Status ReadMemory(const Api& api, ContextHandle context, DevicePointer from, std::span<std::byte> to);
+
+}  // namespace sortition::devices::cuda

@@ -1,0 +1,215 @@
+// The driver's functions of memory, over the host's. Copies are done when they are asked for.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "kernels/check.h"
+#include "tests/cuda/fake_driver_state.h"
+
+namespace sortition::testing::fake_cuda {
+namespace {
+
+constexpr std::byte kNoise{0xcd};
+
+uint64_t AllocatedBytes(int device) {
+  uint64_t sum = state->shared.CreatedBytes(device);
+  for (const auto& [address, allocation] : state->memory) sum += allocation.device == device ? allocation.bytes : 0;
+  return sum;
+}
+
+// Whether `bytes` from the address lie in one allocation.
+bool IsOnDevice(uint64_t address, uint64_t bytes) {
+  if (state->shared.DeviceOf(address, bytes) >= 0) return true;
+  auto after = state->memory.upper_bound(address);
+  if (after == state->memory.begin()) return false;
+  const auto& [begin, allocation] = *--after;
+  return address + bytes <= begin + allocation.bytes;
+}
+
+Result AllocateHere(uint64_t bytes, DevicePointer* memory) {
+  SORTITION_CHECK(!current_contexts.empty());
+  uint64_t address = 0;
+  const Result result = Allocate(bytes, DeviceOf(current_contexts.back()), false, &address);
+  *memory = address;
+  return result;
+}
+
+Result Set(uint64_t to, unsigned char value, uint64_t bytes) {
+  SORTITION_CHECK(IsOnDevice(to, bytes));
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return Result::kSuccess;
+}
+
+}  // namespace
+
+Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address) {
+  if (AllocatedBytes(device) + bytes > state->options.memory_bytes) return Result::kOutOfMemory;
+  void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(memory, int(kNoise), bytes);
+  *address = reinterpret_cast<uint64_t>(memory);
+  state->memory[*address] = {bytes, device, is_tests};
+  return Result::kSuccess;
+}
+
+Result Free(uint64_t address) {
+  if (state->memory.erase(address) == 0) return Result::kInvalidValue;
+  std::free(reinterpret_cast<void*>(address));
+  return Result::kSuccess;
+}
+
+Result FakeMemAlloc(DevicePointer* memory, size_t bytes) {
+  return Call("MemAlloc", [&] { return AllocateHere(bytes, memory); });
+}
+Result FakeMemFree(DevicePointer memory) {
+  const std::lock_guard lock(state->mutex);
+  return Free(memory);
+}
+Result FakeMemAllocAsync(DevicePointer* memory, size_t bytes, StreamHandle) {
+  return Call("MemAllocAsync", [&] { return AllocateHere(bytes, memory); });
+}
+Result FakeMemFreeAsync(DevicePointer memory, StreamHandle) { return FakeMemFree(memory); }
+Result FakeMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  return Call("MemHostAlloc", [&] {
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    state->pinned.insert(*memory);
+    return kOk;
+  });
+}
+Result FakeMemFreeHost(void* memory) {
+  const std::lock_guard lock(state->mutex);
+  SORTITION_CHECK(state->pinned.erase(memory) == 1);
+  std::free(memory);
+  return kOk;
+}
+Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle) {
+  return Call("MemcpyHtoDAsync", [&] {
+    SORTITION_CHECK(IsOnDevice(to, bytes));
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    state->uploaded_bytes += bytes;
+    return kOk;
+  });
+}
+Result FakeMemcpyDtoDAsync(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle) {
+  return Call("MemcpyDtoDAsync", [&] {
+    SORTITION_CHECK(IsOnDevice(to, bytes) && IsOnDevice(from, bytes));
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+    return kOk;
+  });
+}
+Result FakeMemcpy2DAsync(const Copy2D* copy, StreamHandle) {
+  return Call("Memcpy2DAsync", [&] {
+    const auto& [from, to, width, height] = *copy;
+    SORTITION_CHECK(from.type == MemoryType::kDevice && to.type == MemoryType::kDevice);
+    SORTITION_CHECK(width >= 1 && height >= 1 && std::min(from.pitch, to.pitch) >= width);
+    for (size_t line = 0; line < height; ++line) {
+      const uint64_t source = from.device + line * from.pitch;
+      const uint64_t target = to.device + line * to.pitch;
+      SORTITION_CHECK(IsOnDevice(source, width) && IsOnDevice(target, width));
+      std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), width);
+    }
+    return kOk;
+  });
+}
+Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHandle) {
+  return Call("MemcpyDtoHAsync", [&] {
+    SORTITION_CHECK(IsOnDevice(from, bytes));
+    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    return kOk;
+  });
+}
+Result FakeMemsetD8(DevicePointer to, unsigned char value, size_t bytes) {
+  return Call("MemsetD8", [&] { return Set(to, value, bytes); });
+}
+Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
+  return Call("MemsetD8Async", [&] { return Set(to, value, bytes); });
+}
+Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePointer pointer) {
+  return Call("PointerGetAttribute", [&] {
+    if (!IsOnDevice(pointer, 1)) return Result::kInvalidValue;
+    const int shared = state->shared.DeviceOf(pointer, 1);
+    const int device = shared >= 0 ? shared : (--state->memory.upper_bound(pointer))->second.device;
+    if (attribute == PointerAttribute::kDeviceOrdinal) *static_cast<int*>(value) = device;
+    return kOk;
+  });
+}
+
+Result FakeMemcpyDtoH(void* to, DevicePointer from, size_t bytes) {
+  return Call("MemcpyDtoH", [&] {
+    SORTITION_CHECK(!current_contexts.empty() && IsOnDevice(from, bytes));
+    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    return kOk;
+  });
+}
+Result FakeMemGetAllocationGranularity(size_t* granularity, const AllocationProperties*, int option) {
+  return Call("MemGetAllocationGranularity", [&] {
+    SORTITION_CHECK(option == kMinimumGranularity);
+    *granularity = kFakeGranularity;
+    return kOk;
+  });
+}
+Result FakeMemCreate(AllocationHandle* allocation, size_t bytes, const AllocationProperties* properties,
+                     unsigned long long flags) {
+  return Call("MemCreate", [&] {
+    SORTITION_CHECK(flags == 0 && properties->type == AllocationType::kPinned);
+    SORTITION_CHECK(properties->handle_types == ShareableHandleType::kFileDescriptor);
+    SORTITION_CHECK(properties->location.type == LocationType::kDevice);
+    const int device = properties->location.id;
+    if (AllocatedBytes(device) + bytes > state->options.memory_bytes) return Result::kOutOfMemory;
+    return state->shared.Create(device, bytes, allocation);
+  });
+}
+Result FakeMemRelease(AllocationHandle allocation) {
+  const std::lock_guard lock(state->mutex);
+  return state->shared.Release(allocation);
+}
+Result FakeMemExportToShareableHandle(void* descriptor, AllocationHandle allocation, ShareableHandleType,
+                                      unsigned long long flags) {
+  return Call("MemExportToShareableHandle", [&] {
+    SORTITION_CHECK(flags == 0);
+    return state->shared.Export(allocation, static_cast<int*>(descriptor));
+  });
+}
+Result FakeMemImportFromShareableHandle(AllocationHandle* allocation, void* descriptor, ShareableHandleType) {
+  return Call("MemImportFromShareableHandle", [&] {
+    return state->shared.Import(static_cast<int>(reinterpret_cast<intptr_t>(descriptor)), allocation);
+  });
+}
+Result FakeMemGetAllocationPropertiesFromHandle(AllocationProperties* properties, AllocationHandle allocation) {
+  return Call("MemGetAllocationPropertiesFromHandle",
+              [&] { return state->shared.Describe(allocation, &properties->location.id); });
+}
+Result FakeMemAddressReserve(DevicePointer* address, size_t bytes, size_t alignment, DevicePointer wanted,
+                             unsigned long long flags) {
+  return Call("MemAddressReserve", [&] {
+    SORTITION_CHECK(alignment == 0 && wanted == 0 && flags == 0);
+    uint64_t reserved = 0;
+    const Result result = state->shared.Reserve(bytes, &reserved);
+    *address = reserved;
+    return result;
+  });
+}
+Result FakeMemAddressFree(DevicePointer address, size_t bytes) {
+  const std::lock_guard lock(state->mutex);
+  return state->shared.Free(address, bytes);
+}
+Result FakeMemMap(DevicePointer address, size_t bytes, size_t offset, AllocationHandle allocation,
+                  unsigned long long flags) {
+  return Call("MemMap", [&] {
+    SORTITION_CHECK(offset == 0 && flags == 0);
+    return state->shared.Map(address, bytes, allocation);
+  });
+}
+Result FakeMemUnmap(DevicePointer address, size_t bytes) {
+  const std::lock_guard lock(state->mutex);
+  return state->shared.Unmap(address, bytes);
+}
+Result FakeMemSetAccess(DevicePointer address, size_t bytes, const AccessDescription* access, size_t count) {
+  return Call("MemSetAccess", [&] {
+    SORTITION_CHECK(count == 1 && access->location.type == LocationType::kDevice);
+    if (access->flags == AccessFlags::kRead && !state->options.protects_memory) return Result::kNotSupported;
+    return state->shared.SetAccess(address, bytes, access->location.id, access->flags);
+  });
+}
+
+}  // namespace sortition::testing::fake_cuda
