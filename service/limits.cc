@@ -27,6 +27,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_mask_bytes", limits.max_mask_bytes, "bytes", "of uploaded masks, all streams together"},
       {"shard_wait", milliseconds(limits.shard_wait), "milliseconds",
        "a step that comes in slices waits so long for the last of them"},
+      {"max_shard_answer_bytes", limits.max_shard_answer_bytes, "bytes",
+       "answers of rows in slices, kept for ranks that lost theirs; beyond it the client with most loses its own"},
       {"max_memory_connections", limits.max_memory_connections, "connections", "to the memory socket"},
       {"max_rings", limits.max_rings, "streams", "over rings in shared memory"},
       {"max_memory_bytes", limits.max_memory_bytes, "bytes", "of shared memory, all connections together"},
@@ -63,8 +65,6 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_priority", kMaxPriority, "", "largest absolute value of a step's priority"},
       {"max_message_parts", kMaxMessageParts, "", "messages and strings within one message"},
       {"max_shards", kMaxShards, "", "slices of a row"},
-      {"max_shard_answer_bytes", kMaxShardAnswerBytes, "bytes",
-       "answers of rows in slices, kept for ranks that lost theirs"},
       {"max_payloads", kMaxPayloads, "", "of one message"},
   };
 }

@@ -26,6 +26,8 @@ struct Limits {
   // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
   absl::Duration max_queue_time = absl::Milliseconds(250);
   absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
+  // Answers of rows in slices, kept for ranks that lost theirs; beyond it the client with most of them loses its own.
+  uint64_t max_shard_answer_bytes = uint64_t{256} << 20;
 
   // Masks.
   uint32_t stream_masks = 4096;                 // uploaded on one stream
@@ -73,9 +75,8 @@ inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequ
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
 inline constexpr uint32_t kMostListedTokens =
-    kMaxMessageParts / 2;                    // the highest max_listed_tokens: an entry is a part
-inline constexpr uint32_t kMaxShards = 256;  // slices of a row
-inline constexpr uint64_t kMaxShardAnswerBytes = uint64_t{256} << 20;  // kept for ranks that lost theirs
+    kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
+inline constexpr uint32_t kMaxShards = 256;   // slices of a row
 inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
 
 struct LimitDescription {

@@ -72,10 +72,9 @@ struct SequenceRecord {
     uint64_t epoch = 0;       // of the last open
     bool unanswered = false;  // that open has no answer yet
     bool needs_history = false;
-    bool bound = false;      // its samplers' state was left in this process
-    uint64_t answer_on = 0;  // the stream whose server has the last answer
-    bool closed = false;     // nobody wants it any more
-    uint32_t attempts = 0;   // opens refused in a row
+    bool bound = false;     // its samplers' state was left in this process
+    bool closed = false;    // nobody wants it any more
+    uint32_t attempts = 0;  // opens refused in a row
     absl::Time not_before = absl::InfinitePast();
   } standing;
 };

@@ -201,7 +201,6 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
       SendStep(link, batch, std::exchange(ready, {}), now);
       tensor_rows = 0;
     }
-    if (options_.shard) BringAnswer(link, row.record.get());
     ready.push_back(i);
     tensor_rows += more;
     next_on_device = data == nullptr ? nullptr : data + more * batch->row_bytes;

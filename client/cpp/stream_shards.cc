@@ -20,22 +20,24 @@ void StreamState::TakeUp(SequenceRecord* record) {
   record->history.KeepNothing();
 }
 
-// Before the sequence's first row on a stream: what this rank has gone on from. Some other rank may still wait for it.
-void StreamState::BringAnswer(Link* link, SequenceRecord* record) {
-  if (std::exchange(record->standing.answer_on, link->number) == link->number) return;
-  v1::StreamRequest request;
-  {
-    absl::MutexLock lock(&record->mutex);
-    if (record->last_answer == nullptr || record->last_answer->result().ByteSizeLong() > service::kAnswerBytes) return;
-    *request.mutable_bring_answer() = *record->last_answer;
+// What this rank has gone on from, once on every stream. Some other rank may still wait for it, and this one may have
+// no row until that one has gone on too: ranks of a model wait for each other between two steps.
+void StreamState::BringAnswers(Link* link) {
+  if (std::exchange(brought_on_, link->number) == link->number) return;
+  for (const auto& [request_id, record] : answered_) {
+    v1::StreamRequest request;
+    {
+      absl::MutexLock lock(&record->mutex);
+      if (record->last_answer->result().ByteSizeLong() > service::kAnswerBytes) continue;
+      *request.mutable_bring_answer() = *record->last_answer;
+    }
+    links_.Send(link, EncodeMessage(request, {}, nullptr));
   }
-  links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
 // Before the sequence advances.
 void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcome) {
   if (std::holds_alternative<RowError>(outcome)) return;
-  row.record->standing.answer_on = links_.current_number();
   auto answer = std::make_unique<v1::BringAnswer>();
   DescribeAsked(row, row.record->history.position(), answer->mutable_asked());
   v1::RowResult& result = *answer->mutable_result();
@@ -48,10 +50,12 @@ void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcom
     *result.mutable_score() = std::get<v1::ScoreResult>(outcome);
   }
   row.record->last_answer = std::move(answer);
+  if (!row.record->standing.closed) answered_.try_emplace(row.record->options.request_id, row.record);
 }
 
 // The service keeps the last answer until every rank has closed the sequence.
 void StreamState::CloseShard(SequenceRecord* record) {
+  answered_.erase(record->options.request_id);
   const SequenceRecord::Standing& standing = record->standing;
   Link* link = links_.usable();
   const bool opens = link != nullptr && standing.stream == link->number && standing.unanswered;

@@ -145,6 +145,7 @@ void StreamState::Advance(absl::Time now) {
     ForgetSent();
   if (Link* link = links_.usable()) {
     SendOwedCloses(link);
+    BringAnswers(link);
     for (const std::unique_ptr<PendingOpen>& open : opens_) EnsureOpen(link, open->record, now);
     for (const std::shared_ptr<PendingBatch>& batch : batches_) SendRows(link, batch, now);
   }

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -132,7 +133,7 @@ class StreamState {
   bool follows() const { return options_.shard && options_.shard->index != 0; }
   uint64_t NextStepId(SequenceRecord* record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(record->mutex);
   void TakeUp(SequenceRecord* record);
-  void BringAnswer(Link* link, SequenceRecord* record);
+  void BringAnswers(Link* link);
   void RememberAnswer(const PendingRow& row, const RowOutcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(row.record->mutex);
   void CloseShard(SequenceRecord* record);
@@ -163,6 +164,9 @@ class StreamState {
   uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
   uint32_t bound_sequences_ = 0;
   std::vector<v1::CloseSequence> owed_closes_;  // that ranks wait for, and no stream has taken
+  // Open sequences of a rank that have an answer, by request id, and the stream that has been brought these answers.
+  absl::btree_map<std::string, std::shared_ptr<SequenceRecord>> answered_;
+  uint64_t brought_on_ = 0;
   Finished finished_;
 };
 

@@ -25,7 +25,7 @@ struct SequenceKey {
   std::string name_space;      // from the caller's identity
   std::string worker_session;  // from the stream's hello
   std::string request_id;
-  bool operator==(const SequenceKey&) const = default;
+  auto operator<=>(const SequenceKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const SequenceKey& key) {
     return H::combine(std::move(h), key.name_space, key.worker_session, key.request_id);

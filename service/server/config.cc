@@ -45,6 +45,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"stream_masks", limits.stream_masks, 0, 10000000},
       {"stream_mask_bytes", limits.stream_mask_bytes, 0, kTera},
       {"max_mask_bytes", limits.max_mask_bytes, 0, kTera},
+      {"max_shard_answer_bytes", limits.max_shard_answer_bytes, 1 << 20, kTera},
       {"max_memory_connections", limits.max_memory_connections, 1, 10000},
       {"max_rings", limits.max_rings, 0, 1024},
       {"max_memory_bytes", limits.max_memory_bytes, 4096, kTera},

@@ -21,6 +21,9 @@ using devices::vulkan::Instance;
 
 constexpr char kCuda[] = "cuda";
 constexpr char kVulkan[] = "vulkan";
+// Memories of devices: each has one of its own, by its place in its driver's order.
+constexpr uint32_t kCudaMemory = devices::kHostMemory + 1;
+constexpr uint32_t kVulkanMemory = kCudaMemory + 0x10000;
 constexpr absl::Duration kProofTimeout = absl::Minutes(2);  // compiling of shaders included
 
 // "KIND" or "KIND:WHICH".
@@ -104,6 +107,7 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
       if (!taken.insert(one.index).second) continue;
       devices::CudaDeviceOptions options;
       options.name = absl::StrCat("cuda", one.index);
+      options.memory = kCudaMemory + one.index;
       options.lost = [log, restart_wanted, name = options.name](const absl::Status& why) {
         log->Write(LogLevel::kError, "restart_wanted", {{"device", name}, {"reason", std::string(why.message())}});
         if (restart_wanted != nullptr) restart_wanted();

@@ -91,6 +91,9 @@ ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the
 ABSL_FLAG(uint64_t, max_mask_bytes, Limits().max_mask_bytes, "Bytes of uploaded masks, all streams together");
 ABSL_FLAG(absl::Duration, shard_wait, Limits().shard_wait,
           "A step that comes in slices of the vocabulary waits so long for the last of them");
+ABSL_FLAG(uint64_t, max_shard_answer_bytes, Limits().max_shard_answer_bytes,
+          "Bytes of answers of rows in slices, kept for ranks that lost theirs; beyond it the client with most of them "
+          "loses its own");
 ABSL_FLAG(uint32_t, max_memory_connections, Limits().max_memory_connections, "Connections to the memory socket");
 ABSL_FLAG(uint32_t, max_rings, Limits().max_rings, "Streams over rings in shared memory; each takes a thread");
 ABSL_FLAG(absl::Duration, ring_spin, Config().ring_spin,
@@ -209,6 +212,7 @@ Config Fill() {
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
   limits.max_mask_bytes = absl::GetFlag(FLAGS_max_mask_bytes);
   limits.shard_wait = absl::GetFlag(FLAGS_shard_wait);
+  limits.max_shard_answer_bytes = absl::GetFlag(FLAGS_max_shard_answer_bytes);
   limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
   limits.max_rings = absl::GetFlag(FLAGS_max_rings);
   config.ring_spin = absl::GetFlag(FLAGS_ring_spin);

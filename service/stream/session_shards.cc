@@ -45,18 +45,17 @@ void Session::Impl::AddSlices(const std::shared_ptr<SliceMessage>& message, cons
 
 void Session::Impl::SubmitRows(std::vector<ShardTable::WholeRow> rows) {
   // By the step that they are rows of: several, if a rank cuts its messages in another way.
-  absl::flat_hash_map<StepInFlight*, std::pair<std::shared_ptr<StepInFlight>, std::vector<uint32_t>>> steps;
+  std::vector<std::pair<std::shared_ptr<StepInFlight>, std::vector<uint32_t>>> steps;
   for (const ShardTable::WholeRow& slices : rows) {
     const auto is_first = [](const RowSlice& slice) { return slice.message->step() != nullptr; };
     const RowSlice& first = *std::ranges::find_if(slices, is_first);
     const std::shared_ptr<StepInFlight>& step = first.message->step();
     if (!step->SetSlices(slices)) continue;
-    auto& of_step = steps[step.get()];
-    of_step.first = step;
-    of_step.second.push_back(first.row);
+    auto of_step = std::ranges::find(steps, step, [](const auto& entry) { return entry.first; });
+    if (of_step == steps.end()) of_step = steps.emplace(steps.end(), step, std::vector<uint32_t>());
+    of_step->second.push_back(first.row);
   }
-  for (auto& [address, of_step] : steps) {
-    auto& [step, indexes] = of_step;
+  for (auto& [step, indexes] : steps) {
     std::vector<QueuedRow> queued;
     for (const uint32_t index : indexes) {
       for (QueuedRow& row : step->TakeRow(index)) queued.push_back(std::move(row));

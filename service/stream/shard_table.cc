@@ -1,36 +1,22 @@
-// Which slices fit together, which are missing, and which answers are kept.
+// Which slices fit together, and which are missing.
 #include "service/stream/shard_table.h"
 
 #include <algorithm>
 #include <functional>
 #include <iterator>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "service/request/position_request.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
 namespace {
 
-// Of the table's own structures for one kept answer, about.
-constexpr uint64_t kKeptOverheadBytes = 512;
-
 using Refused = std::vector<std::pair<RowSlice, Refusal>>;
 
 SequenceKey KeyOf(const ShardTable::Worker& worker, const std::string& request_id) {
   return SequenceKey{worker.name_space, worker.session, request_id};
-}
-
-// What all ranks say alike of a step beside its id.
-uint64_t AskOf(const v1::StepRow& row) {
-  const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
-  return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_chain(), row.has_verify_tree(),
-                      tokens(row.score().tokens()), tokens(row.verify_chain().draft_tokens()),
-                      row.verify_chain().mode(), tokens(row.verify_tree().draft_tokens()),
-                      tokens(row.verify_tree().parents()), row.verify_tree().mode());
 }
 
 Refusal Contradicts(absl::string_view field, std::string message) {
@@ -102,7 +88,7 @@ std::optional<Refusal> CheckReplaces(const RowSlice& slice, const RowSlice& form
 
 }  // namespace
 
-ShardTable::ShardTable(const Limits& limits, const Clock* clock) : answer_ttl_(limits.sequence_ttl), clock_(*clock) {}
+ShardTable::ShardTable(const Limits& limits, const Clock* clock) : clock_(*clock), kept_(limits) {}
 
 std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const std::shared_ptr<SliceMessage>& message,
                                                   std::span<const uint32_t> rows, absl::Time deadline) {
@@ -116,7 +102,8 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
       const RowSlice slice{message, row};
       const SequenceKey key = KeyOf(worker, slice.asked().request_id());
       // Of ranks that do not number their streams an id may name another step after a while.
-      const Kept* const kept = shard.epoch == 0 ? nullptr : FindKept(key, slice.asked(), shard.index);
+      const KeptAnswer* const kept =
+          shard.epoch == 0 ? nullptr : kept_.Find(key, slice.asked(), shard.index, clock_.Now());
       if (kept != nullptr) {
         for (const v1::RowResult& part : kept->results) answers.Add(slice, part);
         continue;
@@ -166,83 +153,39 @@ bool ShardTable::AddSlice(Assembly* assembly, const RowSlice& slice, Refused* re
   return slices.size() == shard.count;
 }
 
-const ShardTable::Kept* ShardTable::FindKept(const SequenceKey& key, const v1::StepRow& asked, uint32_t index) {
-  const auto it = kept_.find(key);
-  if (it == kept_.end() || !Answers(it->second, asked, index)) return nullptr;
-  it->second.used = clock_.Now();
-  by_use_.splice(by_use_.end(), by_use_, it->second.place);
-  return &it->second;
-}
-
-bool ShardTable::Answers(const Kept& kept, const v1::StepRow& asked, uint32_t index) {
-  return kept.step_id == asked.step_id() && kept.ask == AskOf(asked) &&
-         std::ranges::find(kept.closed, index) == kept.closed.end();
-}
-
 void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, std::vector<v1::RowResult> results,
                       uint32_t ranks, Source source) {
   SliceAnswers answers;
   {
     absl::MutexLock lock(&mutex_);
     const SequenceKey key = KeyOf(worker, asked.request_id());
-    Kept kept;
-    if (const auto former = kept_.find(key); source == Source::kBrought && former != kept_.end()) {
-      if (former->second.step_id >= asked.step_id()) return;
-      kept.closed = former->second.closed;
+    KeptAnswer answer(asked, std::move(results), ranks);
+    if (source == Source::kBrought) {
+      if (const KeptAnswer* const former = kept_.Find(key)) {
+        if (former->step_id >= asked.step_id()) return;
+        answer.closed = former->closed;
+      }
     }
-    Drop(key);
-    kept.step_id = asked.step_id();
-    kept.ask = AskOf(asked);
-    kept.results = std::move(results);
-    kept.ranks = ranks;
-    kept.bytes = kKeptOverheadBytes;
-    for (const v1::RowResult& part : kept.results) kept.bytes += part.ByteSizeLong();
-    kept.used = clock_.Now();
-    kept.place = by_use_.insert(by_use_.end(), key);
-    kept_bytes_ += kept.bytes;
     const auto is_answered = [&](const RowSlice& slice) {
-      return Answers(kept, slice.asked(), slice.message->shard().index);
+      return answer.IsOf(slice.asked(), slice.message->shard().index);
     };
     for (const RowSlice& slice : TakeWaiting(key, is_answered)) {
-      for (const v1::RowResult& part : kept.results) answers.Add(slice, part);
+      for (const v1::RowResult& part : answer.results) answers.Add(slice, part);
     }
-    kept_.emplace(key, std::move(kept));
-    DropOld();
+    kept_.Put(key, std::move(answer), clock_.Now());
   }
   answers.Send();
 }
 
 std::vector<v1::RowResult> ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
   absl::MutexLock lock(&mutex_);
-  const Kept* const kept = FindKept(KeyOf(worker, asked.request_id()), asked, index);
+  const KeptAnswer* const kept = kept_.Find(KeyOf(worker, asked.request_id()), asked, index, clock_.Now());
   return kept == nullptr ? std::vector<v1::RowResult>() : kept->results;
 }
 
 void ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {
   absl::MutexLock lock(&mutex_);
-  const SequenceKey key = KeyOf(worker, request_id);
-  const auto it = kept_.find(key);
-  if (it == kept_.end()) return;
-  std::vector<uint32_t>& closed = it->second.closed;
-  if (std::ranges::find(closed, index) == closed.end()) closed.push_back(index);
-  if (closed.size() == it->second.ranks) Drop(key);
-}
-
-void ShardTable::Drop(const SequenceKey& key) {
-  const auto it = kept_.find(key);
-  if (it == kept_.end()) return;
-  kept_bytes_ -= it->second.bytes;
-  by_use_.erase(it->second.place);
-  kept_.erase(it);
-}
-
-void ShardTable::DropOld() {
-  const absl::Time oldest = clock_.Now() - answer_ttl_;
-  while (!by_use_.empty()) {
-    const SequenceKey key = by_use_.front();
-    if (kept_bytes_ <= kMaxShardAnswerBytes && kept_.at(key).used > oldest) return;
-    Drop(key);
-  }
+  kept_.Close(KeyOf(worker, request_id), index);
 }
 
 std::vector<RowSlice> ShardTable::TakeWaiting(const SequenceKey& key, Wanted is_wanted) {
@@ -287,7 +230,7 @@ void ShardTable::Expire() {
       const auto sequence = it++;
       if (assemblies.empty()) waiting_.erase(sequence);
     }
-    DropOld();
+    kept_.Expire(now);
   }
   for (const Assembly& assembly : expired) {
     const Refusal missing = Missing(assembly.slices);

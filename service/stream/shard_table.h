@@ -5,30 +5,26 @@
 // order. The row is the one that slice 0 brings: its stream has opened the sequence, and its masks and limits hold.
 // Every slice is answered.
 //
-// A rank that has its answer goes on, and never sends the slice again. So the last answer of each sequence is kept: for
-// ranks that lost it with their stream, and bring their slice again. It goes when the next step is answered, when all
-// ranks have closed the sequence, or when it was not looked at for `sequence_ttl`; the longest-unused ones go beyond
-// kMaxShardAnswerBytes.
+// A rank that has its answer goes on, and never sends the slice again. So the last answer of each sequence is kept
+// (kept_answers.h): for ranks that lost it with their stream, and bring their slice again.
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/sequence/sequence_table.h"
+#include "service/stream/kept_answers.h"
 #include "service/stream/slice_message.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -82,37 +78,20 @@ class ShardTable {
     absl::Time deadline;
     std::vector<RowSlice> slices;  // by first token; not empty
   };
-  struct Kept {
-    uint64_t step_id = 0;
-    uint64_t ask = 0;
-    std::vector<v1::RowResult> results;
-    std::vector<uint32_t> closed;  // indexes of the ranks that need it no more
-    uint32_t ranks = 0;
-    uint64_t bytes = 0;
-    absl::Time used;
-    std::list<SequenceKey>::iterator place;
-  };
   using Assemblies = std::map<uint64_t, Assembly>;  // by step id; more than one while some rank is behind
 
-  static bool Answers(const Kept& kept, const v1::StepRow& asked, uint32_t index);
-  const Kept* FindKept(const SequenceKey& key, const v1::StepRow& asked, uint32_t index)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds one slice; true if it completes its row.
   static bool AddSlice(Assembly* assembly, const RowSlice& slice, std::vector<std::pair<RowSlice, Refusal>>* refused);
-  void Drop(const SequenceKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the slices for which `is_wanted` holds out of what waits: of one sequence, or of all.
   using Wanted = absl::FunctionRef<bool(const RowSlice&)>;
   std::vector<RowSlice> TakeWaiting(const SequenceKey& key, Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<RowSlice> TakeWaiting(Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const absl::Duration answer_ttl_;
   const Clock& clock_;
   mutable absl::Mutex mutex_;
-  absl::flat_hash_map<SequenceKey, Assemblies> waiting_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<SequenceKey, Kept> kept_ ABSL_GUARDED_BY(mutex_);
-  std::list<SequenceKey> by_use_ ABSL_GUARDED_BY(mutex_);  // of kept_, longest unused first
-  uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // In an order that follows from what is in it alone, as that of the answers does.
+  std::map<SequenceKey, Assemblies> waiting_ ABSL_GUARDED_BY(mutex_);
+  KeptAnswers kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::service

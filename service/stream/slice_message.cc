@@ -1,11 +1,9 @@
-// Counting what is unanswered, and where a row's logits lie.
+// Answers of messages of slices, and where a row's logits lie.
 #include "service/stream/slice_message.h"
 
 #include <algorithm>
 
-#include "kernels/check.h"
 #include "service/result/encode.h"
-#include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
@@ -33,17 +31,9 @@ uint64_t SliceMessage::FirstTensorRow(uint32_t index) const {
 void SliceMessage::Answer(v1::StepResults results) {
   if (step_ != nullptr) return step_->SendToItsStream(std::move(results));
   results.set_batch_id(message().batch_id());
-  for (v1::StepResults& part : SplitResults(std::move(results))) {
-    const uint32_t rows = AnsweredRows(part);
-    bool last;
-    {
-      absl::MutexLock lock(&mutex_);
-      SORTITION_CHECK(unanswered_ >= rows);
-      unanswered_ -= rows;
-      last = unanswered_ == 0;
-    }
-    owner_->AnswerSlices(std::move(part), frame_.bytes, last);
-  }
+  unanswered_.Answer(std::move(results), [&](v1::StepResults message, bool last) {
+    owner_->AnswerSlices(std::move(message), frame_.bytes, last);
+  });
 }
 
 void SliceAnswers::Add(const RowSlice& slice, v1::RowResult result) {

@@ -7,12 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "service/refusal.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
 #include "service/stream/frame.h"
+#include "service/stream/unanswered_rows.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -58,8 +57,7 @@ class SliceMessage {
   const std::shared_ptr<StepInFlight> step_;
   const std::shared_ptr<SliceOwner> owner_;
   const PayloadView logits_;
-  absl::Mutex mutex_;
-  uint32_t unanswered_ ABSL_GUARDED_BY(mutex_);  // but for slice 0
+  UnansweredRows unanswered_;  // but for slice 0
 };
 
 // The slice of one row that a message brings.

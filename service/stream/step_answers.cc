@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/check.h"
 #include "service/result/encode.h"
 #include "service/result/encode_outcome.h"
-#include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
@@ -124,17 +122,8 @@ void StepInFlight::Send(v1::StepResults results) {
 
 void StepInFlight::SendToItsStream(v1::StepResults results) {
   results.set_batch_id(batch_id_);
-  for (v1::StepResults& message : SplitResults(std::move(results))) {
-    const uint32_t rows = AnsweredRows(message);
-    bool last;
-    {
-      absl::MutexLock lock(&mutex_);
-      SORTITION_CHECK(unanswered_ >= rows);
-      unanswered_ -= rows;
-      last = unanswered_ == 0;
-    }
-    answers_->Answer(std::move(message), *this, last);
-  }
+  unanswered_.Answer(std::move(results),
+                     [this](v1::StepResults message, bool last) { answers_->Answer(std::move(message), *this, last); });
 }
 
 }  // namespace sortition::service

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
@@ -24,6 +23,7 @@
 #include "service/stream/row_run.h"
 #include "service/stream/slice_message.h"
 #include "service/stream/stream_sequence.h"
+#include "service/stream/unanswered_rows.h"
 
 namespace sortition::service {
 
@@ -156,7 +156,7 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
 
   std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;
-  uint32_t unanswered_ ABSL_GUARDED_BY(mutex_);
+  UnansweredRows unanswered_;
 };
 
 }  // namespace sortition::service

@@ -128,6 +128,25 @@ TEST(ShardsTest, WhatTheFollowerHasGoneOnFromIsBroughtToTheNextServer) {
   harness.TakeStep(harness.stream(1));  // and no answer before it: the server has it
 }
 
+// Ranks of a model wait for each other between two steps: this one has nothing to send until the other has its answer.
+TEST(ShardsTest, ARankWithoutARowBringsItsAnswerToo) {
+  Follower follower;
+  StateHarness& harness = follower.harness;
+  const auto other = follower.Open("other");
+  for (const auto& record : {follower.record, other}) {
+    harness.Submit({record});
+    harness.AnswerRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, 5);
+  }
+  harness.state.Close(other.get());
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.stream(1));
+  const auto brought = harness.Take(harness.stream(1), v1::StreamRequest::kBringAnswer).message.bring_answer();
+  EXPECT_EQ(brought.asked().request_id(), "r");
+  EXPECT_EQ(brought.result().draw().token(), 5u);
+  harness.Submit({follower.record});
+  harness.TakeStep(harness.stream(1));  // and no other answer before it
+}
+
 TEST(ShardsTest, RefusalsThatRankZeroMendsAreWaitedFor) {
   Follower follower;
   StateHarness& harness = follower.harness;

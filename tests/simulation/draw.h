@@ -23,6 +23,7 @@ enum class Choice : uint64_t {
   kRow,
   kPause,
   kUpload,
+  kRanks,
 };
 
 // A uniform word for (seed, choice, key).

@@ -29,7 +29,7 @@ struct Fault {
   Kind kind = Kind::kCrash;
   absl::Duration at;
   absl::Duration length;
-  uint32_t who = 0;  // replica or worker
+  uint32_t who = 0;  // replica, or rank of some worker
 
   bool OfReplica() const;
 };

@@ -1,6 +1,7 @@
 // Delays, losses and the two ends of a stream.
 #include "tests/simulation/network.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "kernels/law/version.h"
 #include "service/stream/frame.h"
 #include "service/stream/session.h"
+#include "service/stream/shard_table.h"
 #include "tests/simulation/draw.h"
 #include "tests/simulation/uploads.h"
 
@@ -99,7 +101,7 @@ Network::Network(const World& world, Timeline* timeline, std::vector<std::unique
       replicas_(*replicas),
       tally_(*tally),
       log_(std::move(log)),
-      repeat_until_(world.workers, absl::InfinitePast()) {}
+      repeat_until_(world.ranks.size(), absl::InfinitePast()) {}
 
 Network::~Network() {
   for (const auto& connection : connections_) EndAtReplica(connection.get());
@@ -119,12 +121,14 @@ std::shared_ptr<Network::Connection> Network::Connect(uint32_t worker, size_t ta
   auto connection = std::make_shared<Connection>();
   connection->id = ++connected_;
   connection->worker = worker;
-  connection->replica = static_cast<uint32_t>(target);
+  connection->replica = world_.ReplicaOf(worker, target);
   connection->number = number;
   connection->events = std::move(events);
   connections_.push_back(connection);
-  log_([&] { return absl::StrCat("worker ", worker, " starts stream ", number, " to replica ", target); });
-  Replica& replica = *replicas_[target];
+  log_([&] {
+    return absl::StrCat(world_.NameOf(worker), " starts stream ", number, " to replica ", connection->replica);
+  });
+  Replica& replica = *replicas_[connection->replica];
   if (!replica.up()) {
     EndAtWorker(connection, world_.max_latency, absl::UnavailableError("connection refused"));
     return connection;
@@ -189,13 +193,28 @@ void Network::Deliver(Connection* connection, const std::vector<std::byte>& byte
     tally_.mask_uploads += messages.size();
   };
   log_([&] {
-    return absl::StrCat("worker ", connection->worker, " stream ", connection->number, " -> replica ",
+    return absl::StrCat(world_.NameOf(connection->worker), " stream ", connection->number, " -> replica ",
                         connection->replica, ": ", frame.message.ShortDebugString());
   });
   if (world_.plant != Plant::kNone) Spoil(connection, &frame.message);
+  if (frame.message.step().logits().has_shard()) CountKept(*connection, frame.message.step());
+  if (frame.message.has_bring_answer()) {
+    if (world_.plant == Plant::kForgottenAnswer) return;
+    ++tally_.brought_answers;
+  }
   upload(uploads.before);
   connection->session->OnFrame(std::move(frame));
   upload(uploads.after);
+}
+
+// Rows whose answer the service has kept: their rank lost it.
+void Network::CountKept(const Connection& connection, const v1::Step& step) {
+  service::ShardTable& shards = replicas_[connection.replica]->engine()->shards();
+  const service::ShardTable::Worker worker = {"simulation",
+                                              absl::StrCat("worker ", world_.ranks[connection.worker].worker)};
+  for (const v1::StepRow& row : step.rows()) {
+    if (!shards.Find(worker, row, step.logits().shard().index()).empty()) ++tally_.kept_answers;
+  }
 }
 
 // What a defective client would have sent in place of `request`.
@@ -209,6 +228,16 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
     }
   }
   if (!request->has_step()) return;
+  if (world_.plant == Plant::kCrossedSlices && request->step().logits().shard().index() != 0) {
+    v1::Step& step = *request->mutable_step();
+    const auto is_draw = [](const v1::StepRow& row) {
+      return !row.has_score() && !row.has_verify_chain() && !row.has_verify_tree();
+    };
+    if (step.rows_size() > 1 && std::ranges::all_of(step.rows(), is_draw)) {
+      step.mutable_rows(0)->set_tensor_row(1);
+      step.mutable_rows(1)->set_tensor_row(0);
+    }
+  }
   if (world_.plant == Plant::kLostCheckpoint) {
     for (v1::StepRow& row : *request->mutable_step()->mutable_rows()) {
       if (connection->stepped.insert(row.request_id()).second) row.clear_checkpoint();
@@ -261,7 +290,7 @@ void Network::Arrive(Connection* connection, const v1::StreamResponse& response)
     return;
   }
   log_([&] {
-    return absl::StrCat("worker ", connection->worker, " stream ", connection->number, " <- replica ",
+    return absl::StrCat(world_.NameOf(connection->worker), " stream ", connection->number, " <- replica ",
                         connection->replica, ": ", response.ShortDebugString());
   });
   if (world_.plant == Plant::kForgottenEdit && response.has_results()) {
@@ -273,6 +302,11 @@ void Network::Arrive(Connection* connection, const v1::StreamResponse& response)
     }
   }
   if (response.forked().has_state()) ++tally_.forks;
+  for (const v1::RowResult& row : response.results().rows()) {
+    if (row.error().reason() == v1::DEADLINE_PASSED && row.error().field() == "step.logits.shard") {
+      ++tally_.missing_slices;
+    }
+  }
   events->OnResponse(connection->number, response);
   if (timeline_.Now() < repeat_until_[connection->worker] && !connection->worker_gone) {
     ++tally_.repeated_answers;

@@ -28,7 +28,9 @@ class Network {
           Log log);
   ~Network();
 
-  // The connector of one process of worker `worker`. Its streams' events go to `events` for as long as that lives.
+  // Workers are named by the ranks of the world here: each is a process of its own.
+  //
+  // The connector of one process of `worker`. Its streams' events go to `events` for as long as that lives.
   std::unique_ptr<client::Connector> ConnectorOf(uint32_t worker, std::weak_ptr<client::StreamEvents> events);
 
   // All streams of a worker, now. `length` as in Fault.
@@ -56,6 +58,7 @@ class Network {
   void Pump(Connection* connection);
   static service::Frame Decode(std::vector<std::byte> bytes);
   void Deliver(Connection* connection, const std::vector<std::byte>& bytes);
+  void CountKept(const Connection& connection, const v1::Step& step);
   void Spoil(Connection* connection, v1::StreamRequest* request);
   void DrainOne(const std::shared_ptr<Connection>& connection, v1::DrainingNotice::Cause cause, absl::Duration grace);
   void FinishIfDrained(const std::shared_ptr<Connection>& connection);

@@ -16,6 +16,8 @@ namespace {
 
 constexpr uint64_t kMaxSteps = 1'000'000;
 constexpr absl::Duration kMaxElapsed = absl::Minutes(10);
+// Ranks that wait in vain ask again and again, so that such a world takes long to run.
+constexpr absl::Duration kMaxElapsedOfRanks = absl::Minutes(1);
 
 class Simulation {
  public:
@@ -24,9 +26,14 @@ class Simulation {
     for (uint32_t i = 0; i < world_.replicas; ++i) {
       replicas_.push_back(std::make_unique<Replica>(world_, i, &timeline_, &outcome_.tally));
     }
-    for (uint32_t i = 0; i < world_.workers; ++i) {
+    for (uint32_t i = 0; i < world_.ranks.size(); ++i) {
       workers_.push_back(std::make_unique<Worker>(world_, i, &timeline_, &network_, &outcome_.tally, LogOf(),
                                                   [this](std::string why) { Fail(std::move(why)); }));
+    }
+    for (uint32_t i = 0; i < world_.ranks.size(); ++i) {
+      for (uint32_t j = 0; j < world_.ranks.size(); ++j) {
+        if (i != j && world_.ranks[i].worker == world_.ranks[j].worker) workers_[i]->AddPeer(workers_[j].get());
+      }
     }
   }
 
@@ -35,9 +42,11 @@ class Simulation {
       timeline_.At(Timeline::Start() + fault.at, [this, fault] { Inflict(fault); });
     }
     for (const auto& worker : workers_) worker->Start();
+    if (world_.has_ranks) PlanSweep();
     uint64_t& steps = outcome_.tally.steps;
+    const absl::Duration most = world_.has_ranks ? kMaxElapsedOfRanks : kMaxElapsed;
     for (; outcome_.failure.empty() && !Done(); ++steps) {
-      if (steps == kMaxSteps || timeline_.Elapsed() > kMaxElapsed || !timeline_.RunNext()) {
+      if (steps == kMaxSteps || timeline_.Elapsed() > most || !timeline_.RunNext()) {
         Fail("the world stands still");
       }
     }
@@ -62,6 +71,16 @@ class Simulation {
       if (!worker->Done()) return false;
     }
     return true;
+  }
+
+  // Slices that wait for others are given up in time.
+  void PlanSweep() {
+    timeline_.After(world_.limits.shard_wait / 4, [this] {
+      for (const auto& replica : replicas_) {
+        if (replica->up()) replica->engine()->Sweep();
+      }
+      PlanSweep();
+    });
   }
 
   void Inflict(const Fault& fault) {
@@ -114,14 +133,14 @@ class Simulation {
   Timeline timeline_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   Network network_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // by rank
 };
 
 }  // namespace
 
 std::vector<Fault> FaultsOf(uint64_t seed, Plant plant) {
   const World world(seed, plant);
-  return DrawFaults(seed, world.replicas, world.workers, world.fault_horizon);
+  return DrawFaults(seed, world.replicas, static_cast<uint32_t>(world.ranks.size()), world.fault_horizon);
 }
 
 Outcome RunWorld(uint64_t seed, Plant plant, const std::vector<Fault>& faults, bool with_log) {

@@ -38,13 +38,17 @@ TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
   EXPECT_GT(tally.scored_tokens, worlds);
   EXPECT_GT(tally.mask_uploads, worlds);
   EXPECT_GT(tally.checkpoints, 4 * worlds);
+  EXPECT_GT(tally.rank_tokens, 10 * worlds);
+  EXPECT_GT(tally.kept_answers, worlds / 2);
+  EXPECT_GT(tally.brought_answers, worlds);
+  EXPECT_GT(tally.missing_slices, worlds / 16);
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
   }
 }
 
 TEST(SimulationTest, ASeedIsOneHistory) {
-  for (const uint64_t seed : {7u, 8u, 9u}) {
+  for (const uint64_t seed : {4u, 7u, 8u, 9u}) {
     const Outcome first = RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone), /*with_log=*/true);
     const Outcome second = RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone), /*with_log=*/true);
     EXPECT_GT(first.log.size(), 100u);
@@ -88,7 +92,16 @@ TEST_P(PlantTest, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                          ::testing::Values(Plant::kSwappedRows, Plant::kForgottenEdit, Plant::kShiftedPrompt,
-                                           Plant::kOtherChoice, Plant::kLostCheckpoint));
+                                           Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedSlices));
+
+// A world stands still where a rank keeps to itself what others have lost with the server.
+TEST(SimulationTest, AnAnswerThatNoRankBringsIsMissed) {
+  constexpr Plant kPlant = Plant::kForgottenAnswer;
+  constexpr uint64_t kSeed = 57;
+  const std::vector<Fault> faults = FaultsOf(kSeed, kPlant);
+  EXPECT_FALSE(RunWorld(kSeed, kPlant, faults).ok());
+  EXPECT_TRUE(RunWorld(kSeed, Plant::kNone, faults).ok());
+}
 
 // A defect in how histories are sent again shows only where one is lost.
 TEST(ShrinkTest, LeavesTheFaultsThatItTakes) {

@@ -2,6 +2,7 @@
 #include "tests/simulation/worker.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,7 +67,7 @@ class Worker::Process final : public client::StreamEvents, public std::enable_sh
         if (const auto alive = self.lock()) alive->Settle();
       });
     };
-    state_.emplace(worker_.world_.client, absl::StrCat("worker ", worker_.index_), std::move(environment));
+    state_.emplace(worker_.options_, absl::StrCat("worker ", worker_.rank_.worker), std::move(environment));
     Update([](client::StreamState& state, absl::Time now) { state.Start(now); });
   }
 
@@ -109,19 +110,23 @@ struct Worker::Job {
   std::shared_ptr<client::SequenceRecord> record;  // of the current process
   std::unique_ptr<Text> text;                      // once the seed is known
   std::string checkpoint;                          // of the last answer; belongs to the text
+  uint32_t turns = 0;                              // the same
   uint32_t step = 0;                               // the next one
   bool opening = false;
   bool open = false;
   bool busy = false;
   bool edited = false;  // the step's edits have been made
   bool done = false;
-  std::optional<ForkPlan> fork;  // still to be made
+  std::optional<ForkPlan> fork;                       // still to be made
+  std::map<uint32_t, std::vector<std::byte>> slices;  // of a rank: its part of the logits, by step
 };
 
 Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log,
                Fail fail)
     : world_(world),
       index_(index),
+      rank_(world.ranks[index]),
+      options_(world.ClientOf(index)),
       timeline_(*timeline),
       network_(*network),
       tally_(*tally),
@@ -129,8 +134,10 @@ Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* 
       fail_(std::move(fail)) {
   for (uint32_t i = 0; i < world_.sequences; ++i) {
     auto job = std::make_unique<Job>();
-    job->number = index_ * world_.sequences + i;
+    job->number = rank_.worker * world_.sequences + i;
     job->options = OptionsOf(world_.seed, job->number);
+    // Ranks but the first learn of no seed that the service drew.
+    if (rank_.count > 1 && !job->options.seed) job->options.seed = job->number;
     job->record = std::make_shared<client::SequenceRecord>(job->options);
     job->fork = ForkOf(world_.seed, job->number);
     jobs_.push_back(std::move(job));
@@ -150,11 +157,41 @@ bool Worker::Done() const {
 }
 
 std::string Worker::NameOf(const Job& job) const {
-  return absl::StrCat("worker ", index_, ", ", job.options.request_id);
+  return absl::StrCat(world_.NameOf(index_), ", ", job.options.request_id);
+}
+
+Worker::Job* Worker::FindJob(uint32_t number) const {
+  const auto it = std::ranges::find(jobs_, number, [](const auto& job) { return job->number; });
+  return it == jobs_.end() ? nullptr : it->get();
+}
+
+// Some rank lacks the answer of the text's last step.
+bool Worker::IsAhead(const Job& job) const {
+  return std::ranges::any_of(peers_, [&](const Worker* peer) {
+    const Job* const theirs = peer->FindJob(job.number);
+    return (theirs == nullptr ? 0 : theirs->step) < job.step;
+  });
+}
+
+// Before a restart. False if that cannot be, because a slice of a later step may be under way.
+bool Worker::GoBackToPeers() {
+  const auto is_ahead = [this](const auto& job) { return IsAhead(*job); };
+  if (!rank_.in_step && std::ranges::any_of(jobs_, is_ahead)) return false;
+  for (const auto& job : jobs_) {
+    for (const Worker* const peer : peers_) {
+      const Job* const theirs = peer->FindJob(job->number);
+      if (theirs == nullptr || theirs->step >= job->step) continue;
+      job->step = theirs->step;
+      job->checkpoint = theirs->checkpoint;
+      job->turns = theirs->turns;
+      job->done = false;
+    }
+  }
+  return true;
 }
 
 void Worker::Restart(absl::Duration zombie) {
-  if (timeline_.Now() - process_started_ < absl::Microseconds(1)) return;
+  if (timeline_.Now() - process_started_ < absl::Microseconds(1) || !GoBackToPeers()) return;
   process_started_ = timeline_.Now();
   const uint64_t generation = process_->generation() + 1;
   if (zombie > absl::ZeroDuration()) {
@@ -174,6 +211,7 @@ void Worker::Restart(absl::Duration zombie) {
       options.prompt.assign(step.tokens.begin(), step.tokens.begin() + step.prompt_length);
       output.assign(step.tokens.begin() + step.prompt_length, step.tokens.end());
     }
+    options.turns = job->turns;
     job->opening = job->open = job->busy = job->edited = false;
     job->record = std::make_shared<client::SequenceRecord>(std::move(options));
     absl::MutexLock lock(&job->record->mutex);
@@ -185,11 +223,13 @@ void Worker::Restart(absl::Duration zombie) {
 }
 
 // A text that nothing is under way for.
-bool Worker::IsFree(const Job& job) { return !job.done && !job.busy && !job.opening; }
+bool Worker::IsFree(const Job& job) const {
+  return !job.done && !job.busy && !job.opening && !(rank_.in_step && IsAhead(job));
+}
 
 // There is nothing to think about while all texts wait for answers.
 void Worker::PlanThought() {
-  const auto is_free = [](const auto& job) { return IsFree(*job); };
+  const auto is_free = [this](const auto& job) { return IsFree(*job); };
   if (thinking_ || std::ranges::none_of(jobs_, is_free)) return;
   thinking_ = true;
   const uint64_t share = Draw(world_.seed, Choice::kPause, {index_, thoughts_}) % 1000;
@@ -202,11 +242,13 @@ void Worker::PlanThought() {
 void Worker::Think() {
   Draws draws(world_.seed, Choice::kBatch, {index_, ++thoughts_});
   std::vector<Job*> ready;
+  // A batch ends with its last row, which may wait for a rank whose batch waits for this one, if some rank is ahead.
+  const size_t most = rank_.count > 1 && !rank_.in_step ? 1 : 3;
   for (const auto& job : jobs_) {
     if (!IsFree(*job)) continue;
     if (!job->open) {
       if (draws.OneIn(2)) Open(job.get());
-    } else if (ready.size() < 3 && !draws.OneIn(3)) {
+    } else if (ready.size() < most && !draws.OneIn(3)) {
       ready.push_back(job.get());
     }
   }
@@ -252,11 +294,25 @@ bool Worker::ApplyEdits(Job* job) {
   return true;
 }
 
+// A step's logits, or this rank's slice of each of their rows.
+const std::byte* Worker::LogitsOf(Job* job) const {
+  const std::vector<std::byte>& whole = job->text->step(job->step).logits;
+  if (!options_.shard) return whole.data();
+  std::vector<std::byte>& slices = job->slices[job->step];
+  if (slices.empty()) {
+    for (size_t row = 0; row < whole.size(); row += 2 * kVocabulary) {
+      const auto first = whole.begin() + static_cast<ptrdiff_t>(row + 2 * options_.shard->first_token);
+      slices.insert(slices.end(), first, first + 2 * options_.shard->tokens);
+    }
+  }
+  return slices.data();
+}
+
 void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   auto batch = std::make_shared<client::PendingBatch>();
   batch->dtype = v1::DTYPE_BF16;
   batch->vocabulary_size = kVocabulary;
-  batch->row_bytes = 2 * kVocabulary;
+  batch->row_bytes = 2 * (options_.shard ? options_.shard->tokens : kVocabulary);
   const bool hurried = Draw(world_.seed, Choice::kThought, {index_, number}) % 10 == 0;
   batch->deadline = timeline_.Now() + (hurried ? world_.max_latency : world_.client.default_timeout);
   std::vector<std::pair<Job*, uint32_t>> asked;
@@ -265,7 +321,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     const TextStep& step = job->text->step(job->step);
     client::PendingRow& row = batch->rows.emplace_back();
     row.record = job->record;
-    row.row.logits = step.logits.data();
+    row.row.logits = LogitsOf(job);
     row.row.draw_salt = step.draw_salt;
     if (!step.allowed_bits.empty()) row.row.allowed_bits = step.allowed_bits.data();
     if (!step.drafts.empty()) row.row.drafts = &step.verification;
@@ -298,8 +354,10 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
     // A step in a hurry may learn what stood in its way.
-    const bool fair = hurried && (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
-                                  error.reason == v1::STEP_IN_FLIGHT || error.reason == v1::DEVICE_FAILED);
+    const bool is_of_ranks = rank_.count > 1 && (error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED);
+    const bool fair =
+        hurried && (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
+                    error.reason == v1::STEP_IN_FLIGHT || error.reason == v1::DEVICE_FAILED || is_of_ranks);
     if (!fair) return fail_(absl::StrCat(NameOf(*job), ", step ", step, ": ", client::Describe(error)));
     ++tally_.missed_deadlines;
     return;
@@ -307,6 +365,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) tally_.accepted_drafts += verify->accepted();
   tally_.scored_tokens += job->text->step(step).scored.size();
   ++tally_.tokens;
+  if (rank_.count > 1) ++tally_.rank_tokens;
   ++job->step;
   job->edited = false;
   const std::vector<uint32_t>& right =
@@ -315,6 +374,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     absl::MutexLock lock(&job->record->mutex);
     const client::History& history = job->record->history;
     job->checkpoint = job->record->checkpoint;
+    job->turns = history.turns();
     if (!job->checkpoint.empty()) ++tally_.checkpoints;
     if (history.position() != right.size() || (history.keeps_tokens() && history.tokens() != right)) {
       return fail_(absl::StrCat(NameOf(*job), ": after step ", step, " the client's text is not the right one"));
@@ -322,6 +382,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   }
   if (job->fork && job->fork->step == job->step) Fork(job);
   if (job->step == job->text->steps()) FinishJob(job);
+  for (Worker* const peer : peers_) peer->PlanThought();
 }
 
 // A second completion of the same text goes on from some place in it.
@@ -348,10 +409,22 @@ void Worker::Fork(Job* parent) {
   jobs_.push_back(std::move(child));
 }
 
+// Ranks close a text together: what only ranks knew that have closed it is lost with the server.
 void Worker::FinishJob(Job* job) {
   job->done = true;
+  std::vector<Worker*> all = peers_;
+  all.push_back(this);
+  const auto is_done = [&](const Worker* rank) {
+    const Job* const theirs = rank->FindJob(job->number);
+    return theirs != nullptr && theirs->done;
+  };
+  if (!std::ranges::all_of(all, is_done)) return;
+  for (Worker* const rank : all) rank->CloseJob(*rank->FindJob(job->number));
+}
+
+void Worker::CloseJob(const Job& job) {
   // Not from within the state's own callback.
-  timeline_.After(absl::ZeroDuration(), [this, record = job->record] {
+  timeline_.After(absl::ZeroDuration(), [this, record = job.record] {
     process_->Update([&](client::StreamState& state, absl::Time) { state.Close(record.get()); });
   });
 }

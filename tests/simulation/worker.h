@@ -1,4 +1,5 @@
-// A worker: the client's real state machine in a process that can die, and the texts that its callers want.
+// A worker, or one of its ranks: the client's real state machine in a process that can die, and the texts that its
+// callers want.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +21,31 @@ class Worker {
  public:
   using Fail = std::function<void(std::string why)>;
 
-  // `fail` is told of whatever differs from the run without faults.
+  // The world's rank `index`. `fail` is told of whatever differs from the run without faults.
   Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log, Fail fail);
   ~Worker();
 
+  // Another rank of the same worker. Not owned, and not used after the last event of the timeline.
+  void AddPeer(Worker* peer) { peers_.push_back(peer); }
   void Start();
   // Every text has been drawn to its end.
   bool Done() const;
 
   // The process dies and a new one takes over its texts. The former one is gone at once, or lives on for `zombie`. A
-  // process cannot be replaced within the microsecond of its start, for epochs begin at the clock's microseconds.
+  // process cannot be replaced within the microsecond of its start, for epochs begin at the clock's microseconds. With
+  // its last answers a rank would take from the others what they may still need: it takes its texts up where all ranks
+  // have them, or, where ranks do not wait for each other, lives on if it is ahead.
   void Restart(absl::Duration zombie);
 
  private:
   class Process;
   struct Job;
 
-  static bool IsFree(const Job& job);
+  Job* FindJob(uint32_t number) const;
+  bool IsFree(const Job& job) const;
+  bool IsAhead(const Job& job) const;
+  bool GoBackToPeers();
+  const std::byte* LogitsOf(Job* job) const;
   void PlanThought();
   void Think();
   void Open(Job* job);
@@ -46,10 +55,14 @@ class Worker {
   void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome);
   void Fork(Job* parent);
   void FinishJob(Job* job);
+  void CloseJob(const Job& job);
   std::string NameOf(const Job& job) const;
 
   const World& world_;
   const uint32_t index_;
+  const Rank rank_;
+  const client::ClientOptions options_;
+  std::vector<Worker*> peers_;
   Timeline& timeline_;
   Network& network_;
   Tally& tally_;

@@ -1,9 +1,12 @@
 // Drawing a world, and adding up what happened in it.
 #include "tests/simulation/world.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/draw.h"
 #include "tests/simulation/fault.h"
+#include "tests/simulation/text.h"
 
 namespace sortition::simulation {
 
@@ -12,6 +15,13 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   replicas = draws.Between(1, 3);
   workers = draws.Between(1, 3);
   sequences = draws.Between(1, 4);
+  for (uint32_t worker = 0; worker < workers; ++worker) {
+    Draws of_worker(seed, Choice::kRanks, {worker});
+    const uint32_t count = of_worker.OneIn(5) ? of_worker.Between(2, 3) : 1;
+    const bool in_step = of_worker.OneIn(2);
+    for (uint32_t index = 0; index < count; ++index) ranks.push_back({worker, index, count, in_step});
+    has_ranks |= count > 1;
+  }
   max_latency = absl::Microseconds(draws.Between(100, 3000));
   max_service = absl::Microseconds(draws.Between(50, 3000));
   max_thought = absl::Microseconds(draws.Between(50, 3000));
@@ -34,6 +44,37 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   client.default_timeout = absl::Hours(1);
   client.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
   client.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
+  if (!has_ranks) return;
+  limits.shard_wait = absl::Milliseconds(Draws(seed, Choice::kRanks, {}).Between(5, 200));
+  // Streams of all ranks are there at once, do not fill with what waits for each other, and answers are kept for long.
+  if (limits.max_stream_age > absl::ZeroDuration()) limits.max_stream_age += absl::Milliseconds(30);
+  limits.stream_unanswered_rows = std::max(limits.stream_unanswered_rows, 16u);
+  limits.sequence_ttl = absl::Hours(1);
+}
+
+std::string World::NameOf(uint32_t rank) const {
+  const Rank& it = ranks[rank];
+  const std::string name = absl::StrCat("worker ", it.worker);
+  return it.count == 1 ? name : absl::StrCat(name, " rank ", it.index);
+}
+
+uint32_t World::ReplicaOf(uint32_t rank, size_t target) const {
+  return ranks[rank].count == 1 ? static_cast<uint32_t>(target) : ranks[rank].worker % replicas;
+}
+
+client::ClientOptions World::ClientOf(uint32_t rank) const {
+  client::ClientOptions options = client;
+  const Rank& it = ranks[rank];
+  if (it.count == 1) return options;
+  options.targets = {client.targets[ReplicaOf(rank, 0)]};
+  options.message_rows = Draws(seed, Choice::kRanks, {it.worker, it.index}).Between(1, 3);
+  // None as wide as another.
+  const auto begin = [&](uint32_t index) {
+    return index == it.count ? kVocabulary : index * (kVocabulary / 4 + index);
+  };
+  options.shard =
+      client::VocabularyShard{it.index, it.count, begin(it.index), begin(it.index + 1) - begin(it.index), kVocabulary};
+  return options;
 }
 
 Tally& Tally::operator+=(const Tally& other) {
@@ -56,6 +97,10 @@ Tally& Tally::operator+=(const Tally& other) {
   mask_uploads += other.mask_uploads;
   checkpoints += other.checkpoints;
   zombie_tokens += other.zombie_tokens;
+  rank_tokens += other.rank_tokens;
+  kept_answers += other.kept_answers;
+  brought_answers += other.brought_answers;
+  missing_slices += other.missing_slices;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
 }
@@ -68,7 +113,8 @@ std::string Tally::Describe() const {
       " drained streams, ", lost_messages, " lost messages, ", late_requests, " late requests, ", repeated_answers,
       " repeated answers, ", forks, " forks, ", accepted_drafts, " accepted drafts, ", scored_tokens,
       " tokens scored, ", mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
-      " tokens of zombies; faults:");
+      " tokens of zombies, ", rank_tokens, " tokens of ranks, ", kept_answers, " kept answers, ", brought_answers,
+      " answers brought, ", missing_slices, " rows without all slices; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

@@ -14,29 +14,47 @@ namespace sortition::simulation {
 // A defect put into the world on purpose, to prove that a run would find it.
 enum class Plant {
   kNone,
-  kSwappedRows,     // a device answers the rows of a batch in another order
-  kForgottenEdit,   // a client that does not say that it overrode a token
-  kShiftedPrompt,   // a replay that takes one token of the output for prompt
-  kOtherChoice,     // a replay that mistakes which of n completions it is
-  kLostCheckpoint,  // a client that forgets with its stream where its samplers stood
+  kSwappedRows,      // a device answers the rows of a batch in another order
+  kForgottenEdit,    // a client that does not say that it overrode a token
+  kShiftedPrompt,    // a replay that takes one token of the output for prompt
+  kOtherChoice,      // a replay that mistakes which of n completions it is
+  kLostCheckpoint,   // a client that forgets with its stream where its samplers stood
+  kCrossedSlices,    // a rank that mistakes which slice of its message belongs to which row
+  kForgottenAnswer,  // a rank that brings its answer to no other server
 };
-inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows", "forgotten-edit",
-                                              "shifted-prompt", "other-choice", "lost-checkpoint"};
+inline constexpr const char* kPlantNames[] = {"none",         "swapped-rows",    "forgotten-edit", "shifted-prompt",
+                                              "other-choice", "lost-checkpoint", "crossed-slices", "forgotten-answer"};
+
+// A process with streams of its own: a worker, or one of several ranks that are a worker together.
+struct Rank {
+  uint32_t worker = 0;
+  uint32_t index = 0;
+  uint32_t count = 1;
+  bool in_step = false;  // takes the next step of a text when all ranks have the answer of the last
+};
 
 struct World {
   World(uint64_t seed, Plant plant);
+
+  // "worker 1", or "worker 1 rank 0".
+  std::string NameOf(uint32_t rank) const;
+  // Which replica a rank's client means by its target.
+  uint32_t ReplicaOf(uint32_t rank, size_t target) const;
+  client::ClientOptions ClientOf(uint32_t rank) const;
 
   const uint64_t seed;
   const Plant plant;
   uint32_t replicas;
   uint32_t workers;
-  uint32_t sequences;  // of each worker
+  std::vector<Rank> ranks;  // of all workers
+  bool has_ranks = false;   // some worker is more than one of them
+  uint32_t sequences;       // of each worker
   service::Limits limits;
-  client::ClientOptions client;
-  absl::Duration max_latency;  // of a message, one way
-  absl::Duration max_service;  // of a batch
-  absl::Duration max_thought;  // of a worker, between two batches
-  absl::Duration drain_grace;  // of a stream that has reached its age
+  client::ClientOptions client;  // of a worker that is one process
+  absl::Duration max_latency;    // of a message, one way
+  absl::Duration max_service;    // of a batch
+  absl::Duration max_thought;    // of a worker, between two batches
+  absl::Duration drain_grace;    // of a stream that has reached its age
   absl::Duration fault_horizon;
 };
 
@@ -61,7 +79,11 @@ struct Tally {
   uint64_t mask_uploads = 0;   // and releases
   uint64_t checkpoints = 0;    // that came with an answer
   uint64_t zombie_tokens = 0;  // drawn by processes that had been replaced
-  uint64_t faults[16] = {};    // by kind
+  uint64_t rank_tokens = 0;    // of `tokens`, drawn from rows in slices; each is counted by every rank
+  uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
+  uint64_t brought_answers = 0;
+  uint64_t missing_slices = 0;  // rows refused because some had not come in time
+  uint64_t faults[16] = {};     // by kind
 
   Tally& operator+=(const Tally& other);
   std::string Describe() const;

@@ -1,0 +1,103 @@
+// Which answers are kept, and whose go.
+#include "service/stream/kept_answers.h"
+
+#include <algorithm>
+
+#include "absl/hash/hash.h"
+#include "absl/types/span.h"
+
+namespace sortition::service {
+namespace {
+
+// Of the own structures for one answer, about.
+constexpr uint64_t kOverheadBytes = 512;
+
+// What all ranks say alike of a step beside its id.
+uint64_t AskOf(const v1::StepRow& row) {
+  const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
+  return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_chain(), row.has_verify_tree(),
+                      tokens(row.score().tokens()), tokens(row.verify_chain().draft_tokens()),
+                      row.verify_chain().mode(), tokens(row.verify_tree().draft_tokens()),
+                      tokens(row.verify_tree().parents()), row.verify_tree().mode());
+}
+
+uint64_t BytesOf(const KeptAnswer& answer) {
+  uint64_t bytes = kOverheadBytes;
+  for (const v1::RowResult& part : answer.results) bytes += part.ByteSizeLong();
+  return bytes;
+}
+
+}  // namespace
+
+KeptAnswer::KeptAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> parts, uint32_t rank_count)
+    : step_id(asked.step_id()), ask(AskOf(asked)), results(std::move(parts)), ranks(rank_count) {}
+
+bool KeptAnswer::IsOf(const v1::StepRow& asked, uint32_t index) const {
+  return step_id == asked.step_id() && ask == AskOf(asked) && std::ranges::find(closed, index) == closed.end();
+}
+
+KeptAnswers::KeptAnswers(const Limits& limits) : max_bytes_(limits.max_shard_answer_bytes), ttl_(limits.sequence_ttl) {}
+
+void KeptAnswers::Put(const SequenceKey& key, KeptAnswer answer, absl::Time now) {
+  if (const auto former = entries_.find(key); former != entries_.end()) Drop(former);
+  const uint64_t bytes = BytesOf(answer);
+  auto& client = *clients_.try_emplace(key.name_space).first;
+  const auto place = client.second.by_use.insert(client.second.by_use.end(), key);
+  entries_.emplace(key, Entry{std::move(answer), bytes, now, place});
+  SetBytes(&client, client.second.bytes + bytes);
+  while (bytes_ > max_bytes_) {
+    const Client& largest = clients_.find(by_bytes_.rbegin()->second)->second;
+    Drop(entries_.find(largest.by_use.front()));
+  }
+}
+
+const KeptAnswer* KeptAnswers::Find(const SequenceKey& key) const {
+  const auto it = entries_.find(key);
+  return it == entries_.end() ? nullptr : &it->second.answer;
+}
+
+const KeptAnswer* KeptAnswers::Find(const SequenceKey& key, const v1::StepRow& asked, uint32_t index, absl::Time now) {
+  const auto it = entries_.find(key);
+  if (it == entries_.end() || !it->second.answer.IsOf(asked, index)) return nullptr;
+  it->second.used = now;
+  std::list<SequenceKey>& by_use = clients_.find(key.name_space)->second.by_use;
+  by_use.splice(by_use.end(), by_use, it->second.place);
+  return &it->second.answer;
+}
+
+void KeptAnswers::Close(const SequenceKey& key, uint32_t index) {
+  const auto it = entries_.find(key);
+  if (it == entries_.end()) return;
+  std::vector<uint32_t>& closed = it->second.answer.closed;
+  if (std::ranges::find(closed, index) == closed.end()) closed.push_back(index);
+  if (closed.size() == it->second.answer.ranks) Drop(it);
+}
+
+void KeptAnswers::Expire(absl::Time now) {
+  std::vector<Entries::iterator> expired;
+  for (const auto& [name_space, client] : clients_) {
+    for (const SequenceKey& key : client.by_use) {
+      const auto entry = entries_.find(key);
+      if (entry->second.used > now - ttl_) break;
+      expired.push_back(entry);
+    }
+  }
+  for (const Entries::iterator entry : expired) Drop(entry);
+}
+
+void KeptAnswers::SetBytes(Clients::pointer client, uint64_t bytes) {
+  by_bytes_.erase({client->second.bytes, client->first});
+  bytes_ += bytes - client->second.bytes;
+  client->second.bytes = bytes;
+  if (bytes > 0) by_bytes_.emplace(bytes, client->first);
+}
+
+void KeptAnswers::Drop(Entries::iterator entry) {
+  const auto client = clients_.find(entry->first.name_space);
+  SetBytes(&*client, client->second.bytes - entry->second.bytes);
+  client->second.by_use.erase(entry->second.place);
+  if (client->second.by_use.empty()) clients_.erase(client);
+  entries_.erase(entry);
+}
+
+}  // namespace sortition::service
