@@ -60,6 +60,14 @@ devices::MemoryHandle CudaRows::handle() const {
   return {.kind = devices::MemoryKind::kCuda, .descriptor = descriptor_.get(), .bytes = bytes_};
 }
 
+DeviceRows CudaRows::rows() const {
+  return {.identity = identity(),
+          .handle = handle(),
+          .data = static_cast<const std::byte*>(data()),
+          .bytes = bytes_,
+          .read = [this](uint64_t offset, std::span<std::byte> to) { return Read(offset, to); }};
+}
+
 absl::Status CudaRows::Read(uint64_t offset, std::span<std::byte> to) const {
   if (offset > bytes_ || to.size() > bytes_ - offset) {
     return absl::OutOfRangeError(absl::StrCat(to.size(), " bytes from ", offset, " of ", bytes_));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cpp/device_rows.h"
 #include "devices/cuda/virtual_memory.h"
 #include "devices/imported_memory.h"
 #include "service/memory/descriptor.h"
@@ -42,6 +43,8 @@ class CudaRows {
   // The descriptor stays this object's.
   devices::MemoryHandle handle() const;
   devices::MemoryIdentity identity() const { return devices::cuda::IdentityOf(hardware_); }
+  // For Client::ShareDevice, whose lease this outlives.
+  DeviceRows rows() const;
 
   // Copies `to.size()` bytes from `offset` on to the host, for a server that does not take the memory; once the work is
   // done that the device's default stream has. Blocks. OUT_OF_RANGE: they are not all here.

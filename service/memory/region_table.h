@@ -2,7 +2,8 @@
 // gone.
 //
 // Life of a region: registered -> (unregistered, or its connection has ended) -> released, once nobody reads it any
-// more. From the second on its id is unknown; its memory counts until the third.
+// more. From the second on its id is unknown; its memory counts until the third. A region is the host's memory, which
+// the table makes, or a device's, which the worker has made.
 #pragma once
 
 #include <atomic>
