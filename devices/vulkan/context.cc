@@ -15,6 +15,9 @@ using kernels::vulkan::Shader;
 constexpr uint32_t kChunkThreadsOfProcessor = 32;
 constexpr uint32_t kRowThreadsOfProcessor = 32;
 
+// A driver that says nothing for so long is lost.
+constexpr uint64_t kMostNanoseconds = 60'000'000'000;
+
 Workgroups Workgroups::For(const Hardware& hardware) {
   const VkPhysicalDeviceLimits& limits = hardware.limits;
   const uint32_t threads =
@@ -70,11 +73,11 @@ absl::Status Context::Open() {
   create.pEnabledFeatures = &features;
   create.queueCreateInfoCount = 1;
   create.pQueueCreateInfos = &queue;
-  const char* const host_import = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
-  if (hardware_.host_import_alignment != 0) {
-    create.enabledExtensionCount = 1;
-    create.ppEnabledExtensionNames = &host_import;
-  }
+  std::vector<const char*> extensions;
+  if (hardware_.host_import_alignment != 0) extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+  if (hardware_.imports_memory) extensions.push_back(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
+  create.enabledExtensionCount = uint32_t(extensions.size());
+  create.ppEnabledExtensionNames = extensions.data();
   SORTITION_VULKAN_RETURN_IF_ERROR(api().CreateDevice(hardware_.handle, &create, nullptr, &device_));
   {
     absl::MutexLock lock(&mutex_);
@@ -177,12 +180,18 @@ absl::StatusOr<VkPipeline> Context::MakePipeline(const PipelineForm& form) {
   return pipeline;
 }
 
-absl::Status Context::Submit(VkCommandBuffer commands, VkFence fence) {
+absl::Status Context::SubmitAndWait(VkCommandBuffer commands, VkFence fence) {
+  SORTITION_VULKAN_RETURN_IF_ERROR(api().ResetFences(device_, 1, &fence));
   VkSubmitInfo submit = {VK_STRUCTURE_TYPE_SUBMIT_INFO};
   submit.commandBufferCount = 1;
   submit.pCommandBuffers = &commands;
-  absl::MutexLock lock(&mutex_);
-  return ToStatus(api().QueueSubmit(queue_, 1, &submit, fence), "vkQueueSubmit");
+  {
+    absl::MutexLock lock(&mutex_);
+    SORTITION_VULKAN_RETURN_IF_ERROR(api().QueueSubmit(queue_, 1, &submit, fence));
+  }
+  const VkResult waited = api().WaitForFences(device_, 1, &fence, VK_TRUE, kMostNanoseconds);
+  if (waited == VK_TIMEOUT) return absl::UnavailableError("the Vulkan device does not answer");
+  return ToStatus(waited, "vkWaitForFences");
 }
 
 }  // namespace sortition::devices::vulkan

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <optional>
-#include <string_view>
+#include <set>
 #include <utility>
 
 namespace sortition::devices::vulkan {
@@ -31,21 +31,46 @@ kernels::vulkan::Variant OfferOf(const Api& api, VkPhysicalDevice handle) {
   return {.int64 = features.shaderInt64 == VK_TRUE, .subgroups = has_subgroups};
 }
 
-uint64_t HostImportAlignment(const Api& api, VkPhysicalDevice handle) {
+// Names of those that the device offers; none if the driver cannot tell.
+std::set<std::string> ExtensionsOf(const Api& api, VkPhysicalDevice handle) {
   uint32_t count = 0;
-  if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, nullptr) != VK_SUCCESS) return 0;
+  if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, nullptr) != VK_SUCCESS) return {};
   std::vector<VkExtensionProperties> extensions(count);
-  if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, extensions.data()) != VK_SUCCESS) return 0;
-  const bool is_offered = std::any_of(extensions.begin(), extensions.end(), [](const VkExtensionProperties& extension) {
-    return std::string_view(extension.extensionName) == VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
-  });
-  if (!is_offered || api.GetMemoryHostPointerPropertiesEXT == nullptr) return 0;
+  if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, extensions.data()) != VK_SUCCESS) return {};
+  std::set<std::string> names;
+  for (const VkExtensionProperties& extension : extensions) names.insert(extension.extensionName);
+  return names;
+}
+
+uint64_t HostImportAlignment(const Api& api, VkPhysicalDevice handle) {
+  if (api.GetMemoryHostPointerPropertiesEXT == nullptr) return 0;
   VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
   VkPhysicalDeviceProperties2 properties = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
   properties.pNext = &host;
   api.GetPhysicalDeviceProperties2(handle, &properties);
   return host.minImportedHostPointerAlignment;
+}
+
+// Where the driver takes dedicated allocations alone, the maker's buffer would have to be known, too.
+bool ImportsMemory(const Api& api, VkPhysicalDevice handle) {
+  VkPhysicalDeviceExternalBufferInfo buffer = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
+  buffer.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT;
+  buffer.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  VkExternalBufferProperties properties = {VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+  api.GetPhysicalDeviceExternalBufferProperties(handle, &buffer, &properties);
+  const VkExternalMemoryFeatureFlags features = properties.externalMemoryProperties.externalMemoryFeatures;
+  return (features & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT) != 0 &&
+         (features & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) == 0;
+}
+
+void Identify(const Api& api, VkPhysicalDevice handle, Hardware* hardware) {
+  VkPhysicalDeviceIDProperties identity = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES};
+  VkPhysicalDeviceProperties2 properties = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+  properties.pNext = &identity;
+  api.GetPhysicalDeviceProperties2(handle, &properties);
+  hardware->device_uuid.assign(reinterpret_cast<const char*>(identity.deviceUUID), VK_UUID_SIZE);
+  hardware->driver_uuid.assign(reinterpret_cast<const char*>(identity.driverUUID), VK_UUID_SIZE);
 }
 
 std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32_t index) {
@@ -72,7 +97,13 @@ std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32
     hardware.has_timestamps = families[family].timestampValidBits == 64;
     hardware.limits = properties.limits;
     hardware.offers = OfferOf(api, handle);
-    hardware.host_import_alignment = HostImportAlignment(api, handle);
+    const std::set<std::string> extensions = ExtensionsOf(api, handle);
+    if (extensions.contains(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
+      hardware.host_import_alignment = HostImportAlignment(api, handle);
+    }
+    hardware.imports_memory =
+        extensions.contains(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) && ImportsMemory(api, handle);
+    Identify(api, handle, &hardware);
     api.GetPhysicalDeviceMemoryProperties(handle, &hardware.memory);
     return hardware;
   }

@@ -35,6 +35,11 @@ struct Hardware {
   kernels::vulkan::Variant offers;  // what its shaders may make use of
   // Bytes at whose multiples memory of the process must begin and end for the device to copy from it; 0: it cannot.
   uint64_t host_import_alignment = 0;
+  // The device copies from memory that another process has allocated with the same driver and passed on as a
+  // descriptor.
+  bool imports_memory = false;
+  std::string device_uuid;  // raw bytes, by which processes know that they mean the same device, ...
+  std::string driver_uuid;  // ... and the same driver of it
   VkPhysicalDeviceLimits limits = {};
   VkPhysicalDeviceMemoryProperties memory = {};
 };

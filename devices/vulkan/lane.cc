@@ -16,9 +16,6 @@ using kernels::vulkan::Slice;
 
 namespace {
 
-// A driver that says nothing for so long is lost.
-constexpr uint64_t kMostNanoseconds = 60'000'000'000;
-
 // Kernels and copies before it are done, and seen by the host and by those after it.
 void RecordBarrier(const Api& api, VkCommandBuffer commands) {
   VkMemoryBarrier barrier = {VK_STRUCTURE_TYPE_MEMORY_BARRIER};
@@ -111,8 +108,8 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std:
   }
   *taken = slice.rows();
   if (absl::Status status = Reserve(slice.sizes()); !status.ok()) return status;
-  Upload(rows.first(*taken), &slice);
   const absl::Cleanup release = [this] { logits_.Release(); };
+  if (absl::Status status = Upload(rows.first(*taken), &slice); !status.ok()) return status;
   if (absl::Status status = Record(slice); !status.ok()) return status;
   if (absl::Status status = SubmitAndWait(nanoseconds); !status.ok()) return status;
   for (uint32_t row = 0; row < slice.rows(); ++row) {
@@ -123,7 +120,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std:
 
 absl::Status Lane::Reserve(const Slice::Sizes& sizes) {
   Context* const context = context_.get();
-  if (absl::Status status = logits_.Reserve(context, options_.copies, sizes.logits); !status.ok()) return status;
+  if (absl::Status status = logits_.Reserve(context_, options_.copies, sizes.logits); !status.ok()) return status;
   const struct {
     SharedBuffer* buffer;
     Memory memory;
@@ -162,10 +159,11 @@ void Lane::Bind() {
   context_->api().UpdateDescriptorSets(context_->device(), kernels::vulkan::kBindings, writes, 0, nullptr);
 }
 
-void Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
-  logits_.Put(rows, *slice);
+absl::Status Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
+  if (absl::Status status = logits_.Put(rows, *slice); !status.ok()) return status;
   slice->WriteExtras(extras_.on_host<uint32_t>());
   slice->WriteInputs(inputs_.on_host<RowInput>());
+  return absl::OkStatus();
 }
 
 absl::Status Lane::Dispatch(const Slice& slice, Shader shader, bool chained, uint32_t x, uint32_t y) {
@@ -240,11 +238,7 @@ absl::Status Lane::Record(const Slice& slice) {
 absl::Status Lane::SubmitAndWait(uint64_t* nanoseconds) {
   const Api& api = context_->api();
   const auto start = std::chrono::steady_clock::now();
-  SORTITION_VULKAN_RETURN_IF_ERROR(api.ResetFences(context_->device(), 1, &fence_));
-  if (absl::Status status = context_->Submit(commands_, fence_); !status.ok()) return status;
-  const VkResult waited = api.WaitForFences(context_->device(), 1, &fence_, VK_TRUE, kMostNanoseconds);
-  if (waited == VK_TIMEOUT) return absl::UnavailableError("the Vulkan device does not answer");
-  if (absl::Status status = ToStatus(waited, "vkWaitForFences"); !status.ok()) return status;
+  if (absl::Status status = context_->SubmitAndWait(commands_, fence_); !status.ok()) return status;
   if (timestamps_ == VK_NULL_HANDLE) {
     *nanoseconds += uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
     return absl::OkStatus();

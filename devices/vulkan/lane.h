@@ -42,7 +42,7 @@ class Lane {
   absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowAnswer>* answers,
                         uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::vulkan::Slice::Sizes& sizes);
-  void Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);
+  absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);
   void Bind();
   absl::Status Record(const kernels::vulkan::Slice& slice);
   absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, bool chained, uint32_t x,

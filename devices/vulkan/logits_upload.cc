@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "devices/vulkan/vulkan_memory.h"
 #include "kernels/check.h"
 
 namespace sortition::devices::vulkan {
@@ -30,7 +32,7 @@ void CopySegments(const DeviceRow& row, std::byte* to) {
 // How many rows, from the first, lie in one piece each, one behind the other with less than a page between them, so
 // that every page of the run has a part of a row.
 size_t RunOf(std::span<const DeviceRow> rows, uint64_t page) {
-  const auto is_whole = [](const DeviceRow& row) { return row.segments.size() == 1; };
+  const auto is_whole = [](const DeviceRow& row) { return row.segments.size() == 1 && row.imported == nullptr; };
   if (!is_whole(rows.front())) return 0;
   size_t count = 1;
   for (; count < rows.size() && is_whole(rows[count]); ++count) {
@@ -43,12 +45,12 @@ size_t RunOf(std::span<const DeviceRow> rows, uint64_t page) {
 
 }  // namespace
 
-absl::Status LogitsUpload::Reserve(Context* context, bool copies, uint64_t bytes) {
+absl::Status LogitsUpload::Reserve(const std::shared_ptr<Context>& context, bool copies, uint64_t bytes) {
   context_ = context;
-  return buffer_.Reserve(context, Memory::kHost, copies, bytes);
+  return buffer_.Reserve(context.get(), Memory::kHost, copies, bytes);
 }
 
-void LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice) {
+absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice) {
   std::vector<VkBufferCopy> places;
   for (size_t row = 0; row < rows.size(); ++row) {
     const uint64_t at = uint64_t{16} * slice.inputs()[row].logits;
@@ -56,6 +58,11 @@ void LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::S
   }
   const uint64_t page = context_->hardware().host_import_alignment;
   for (size_t row = 0; row < rows.size();) {
+    if (rows[row].imported != nullptr) {
+      if (absl::Status status = ImportRow(rows[row], places[row]); !status.ok()) return status;
+      ++row;
+      continue;
+    }
     size_t run = buffer_.is_copied() && page != 0 ? RunOf(rows.subspan(row), page) : 0;
     if (run != 0 && FetchRun(rows.subspan(row, run), &places[row])) {
       row += run;
@@ -70,6 +77,7 @@ void LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::S
     const std::span<const std::byte> draft = slice.DenseDraftOf(row);
     if (!draft.empty()) Stage(draft, uint64_t{16} * slice.inputs()[row].draft);
   }
+  return absl::OkStatus();
 }
 
 void LogitsUpload::Stage(std::span<const std::byte> bytes, uint64_t at) {
@@ -81,7 +89,7 @@ bool LogitsUpload::FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy*
   const std::byte* const begin = rows.front().segments.front().data;
   const std::byte* const end = rows.back().segments.front().data + BytesOf(rows.back());
   if (uint64_t(end - begin) < kLeastFetch) return false;
-  auto import = HostImport::Make(context_, {begin, end});
+  auto import = HostImport::Make(context_.get(), {begin, end});
   // Some drivers take only some kinds of memory; nobody can tell which but by trying.
   if (!import.ok()) return false;
   Fetch& fetch = fetched_.emplace_back();
@@ -93,6 +101,19 @@ bool LogitsUpload::FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy*
   return true;
 }
 
+absl::Status LogitsUpload::ImportRow(const DeviceRow& row, const VkBufferCopy& place) {
+  const auto* const memory = dynamic_cast<const VulkanMemory*>(row.imported);
+  SORTITION_CHECK(memory != nullptr && row.memory == memory->memory() && row.segments.size() == 1);
+  const uint64_t from = memory->OffsetOf(row.segments.front().data);
+  SORTITION_CHECK(place.size <= row.segments.front().size && from <= memory->bytes().size() &&
+                  place.size <= memory->bytes().size() - from);
+  auto buffer = memory->In(context_);
+  if (!buffer.ok()) return buffer.status();
+  if (imported_.empty() || imported_.back().from != *buffer) imported_.push_back({*std::move(buffer), {}});
+  imported_.back().rows.push_back({from, place.dstOffset, place.size});
+  return absl::OkStatus();
+}
+
 void LogitsUpload::Record(const Api& api, VkCommandBuffer commands) const {
   if (!staged_.empty()) {
     api.CmdCopyBuffer(commands, buffer_.on_host_handle(), buffer_.on_device(), uint32_t(staged_.size()),
@@ -102,11 +123,13 @@ void LogitsUpload::Record(const Api& api, VkCommandBuffer commands) const {
     api.CmdCopyBuffer(commands, fetch.from->handle(), buffer_.on_device(), uint32_t(fetch.rows.size()),
                       fetch.rows.data());
   }
+  for (const Import& import : imported_) import.from->RecordCopies(commands, import.rows, buffer_.on_device());
 }
 
 void LogitsUpload::Release() {
   staged_.clear();
   fetched_.clear();
+  imported_.clear();
 }
 
 }  // namespace sortition::devices::vulkan

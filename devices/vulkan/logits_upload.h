@@ -11,20 +11,23 @@
 #include "devices/device.h"
 #include "devices/vulkan/buffer.h"
 #include "devices/vulkan/host_import.h"
+#include "devices/vulkan/imported_buffer.h"
 #include "kernels/vulkan/slice.h"
 
 namespace sortition::devices::vulkan {
 
 // Where the host can map the device's memory, the processor writes there. Elsewhere the device fetches the rows itself
 // from where they lie, if its driver offers that and they lie together; the others go through memory of the host's that
-// is made for that. Each byte of a row is read once in any case. Not thread-safe.
+// is made for that. Rows in memory of another process are copied by the device in any case. Each byte of a row is read
+// once. Not thread-safe.
 class LogitsUpload {
  public:
   // `copies`: as if the host could not map the device's memory.
-  absl::Status Reserve(Context* context, bool copies, uint64_t bytes);
+  absl::Status Reserve(const std::shared_ptr<Context>& context, bool copies, uint64_t bytes);
 
-  // Takes the rows of a slice, and their drafters' probabilities, which stay as they are until Release.
-  void Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
+  // Takes the rows of a slice, and their drafters' probabilities, which stay as they are until Release. Fails where the
+  // driver does.
+  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
   // Records what is left to copy.
   void Record(const Api& api, VkCommandBuffer commands) const;
   // The device is done with the rows.
@@ -38,13 +41,19 @@ class LogitsUpload {
     std::unique_ptr<HostImport> from;
     std::vector<VkBufferCopy> rows;
   };
+  struct Import {
+    std::shared_ptr<const ImportedBuffer> from;
+    std::vector<VkBufferCopy> rows;
+  };
   void Stage(std::span<const std::byte> bytes, uint64_t at);
   bool FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy* places);
+  absl::Status ImportRow(const DeviceRow& row, const VkBufferCopy& place);
 
-  Context* context_ = nullptr;
+  std::shared_ptr<Context> context_;
   SharedBuffer buffer_;
   std::vector<VkBufferCopy> staged_;  // rows in the buffer's half that the host maps
   std::vector<Fetch> fetched_;
+  std::vector<Import> imported_;
 };
 
 }  // namespace sortition::devices::vulkan

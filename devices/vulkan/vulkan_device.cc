@@ -1,16 +1,16 @@
-// Threads, and the way back from a lost device.
+// Threads, each with a batch in flight.
 #include "devices/vulkan/vulkan_device.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "devices/vulkan/vulkan_memory.h"
 #include "kernels/check.h"
 #include "kernels/row.h"
 #include "kernels/vulkan/shaders.h"
 
 namespace sortition::devices {
 
-using vulkan::Context;
 using vulkan::Lane;
 
 absl::StatusOr<std::unique_ptr<VulkanDevice>> VulkanDevice::Start(std::shared_ptr<vulkan::Instance> instance,
@@ -27,12 +27,11 @@ absl::StatusOr<std::unique_ptr<VulkanDevice>> VulkanDevice::Start(std::shared_pt
 
 VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vulkan::Hardware& hardware,
                            const VulkanDeviceOptions& options)
-    : instance_(std::move(instance)),
-      hardware_(hardware),
-      context_options_{options.workgroups.value_or(vulkan::Workgroups::For(hardware)),
+    : context_options_{options.workgroups.value_or(vulkan::Workgroups::For(hardware)),
                        options.variant.value_or(hardware.offers), options.pipeline_cache_folder},
       lane_options_{std::min<uint64_t>(options.max_buffer_bytes, hardware.limits.maxStorageBufferRange),
-                    options.copies} {
+                    options.copies},
+      contexts_(std::make_shared<vulkan::ContextSource>(std::move(instance), hardware, context_options_)) {
   SORTITION_CHECK(options.batches_in_flight >= 1);
   SORTITION_CHECK((!variant().int64 || hardware.offers.int64) && (!variant().subgroups || hardware.offers.subgroups));
   description_.name = options.name;
@@ -43,6 +42,10 @@ VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vul
   description_.max_vocabulary =
       std::min(kernels::kMaxVocabulary, kernels::vulkan::MaxVocabulary(context_options_.workgroups.long_row));
   description_.features = kernels::vulkan::kFeatures;
+  description_.memory = options.memory;
+  if (options.memory != kHostMemory && hardware.imports_memory && (!hardware.is_processor || options.trusts_makers)) {
+    description_.identity = {MemoryKind::kVulkan, hardware.device_uuid, hardware.driver_uuid};
+  }
 }
 
 VulkanDevice::~VulkanDevice() {
@@ -53,16 +56,18 @@ VulkanDevice::~VulkanDevice() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status VulkanDevice::cache_status() const {
-  absl::MutexLock lock(&context_mutex_);
-  return context_ == nullptr ? absl::OkStatus() : context_->cache_status();
-}
-
 void VulkanDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(!stopping_);
   queue_.push_back({std::move(rows), std::move(done)});
+}
+
+absl::StatusOr<std::shared_ptr<const ImportedMemory>> VulkanDevice::Import(const MemoryHandle& handle) {
+  if (description_.identity.kind == MemoryKind::kNone || handle.kind != description_.identity.kind) {
+    return Device::Import(handle);
+  }
+  return vulkan::VulkanMemory::Make(contexts_, handle, description_.memory);
 }
 
 VulkanDevice::Batch VulkanDevice::TakeBatch() {
@@ -76,18 +81,9 @@ VulkanDevice::Batch VulkanDevice::TakeBatch() {
 
 absl::Status VulkanDevice::OpenLane(std::unique_ptr<Lane>* lane) {
   lane->reset();
-  std::shared_ptr<Context> context;
-  {
-    absl::MutexLock lock(&context_mutex_);
-    if (context_ == nullptr || context_->lost()) {
-      context_.reset();
-      auto created = Context::Create(instance_, hardware_, context_options_);
-      if (!created.ok()) return created.status();
-      context_ = *std::move(created);
-    }
-    context = context_;
-  }
-  auto created = Lane::Create(std::move(context), lane_options_);
+  auto context = contexts_->Get();
+  if (!context.ok()) return context.status();
+  auto created = Lane::Create(*std::move(context), lane_options_);
   if (!created.ok()) return created.status();
   *lane = *std::move(created);
   return absl::OkStatus();

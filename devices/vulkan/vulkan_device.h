@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/device.h"
+#include "devices/vulkan/context_source.h"
 #include "devices/vulkan/instance.h"
 #include "devices/vulkan/lane.h"
 
@@ -28,6 +29,12 @@ struct VulkanDeviceOptions {
       variant;                        // of the shaders, instead of what suits the hardware, which offers it
   std::string pipeline_cache_folder;  // where compiled shaders are kept over restarts; empty: nowhere
   bool copies = false;                // through memory of the host's own even where the device's can be mapped
+  // DeviceDescription::memory. A device with a memory of its own takes what other processes have allocated there, ...
+  uint32_t memory = kHostMemory;
+  // ... and if its driver computes on the CPU, only from those that are trusted: memory is a file then, and some of
+  // what the driver goes by, its length and where its bytes are, stays in its maker's hands. One that is false ends
+  // this process, or shows other memory of it.
+  bool trusts_makers = false;
 };
 
 // Thread-safe. A batch whose rows do not fit the buffers runs in slices, one after the other.
@@ -47,9 +54,10 @@ class VulkanDevice final : public Device {
 
   kernels::vulkan::Variant variant() const { return context_options_.variant; }
   // Why compiled shaders are not kept, if they were to be.
-  absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(context_mutex_);
+  absl::Status cache_status() const { return contexts_->cache_status(); }
   const DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const MemoryHandle& handle) override;
 
  private:
   struct Batch {
@@ -63,15 +71,12 @@ class VulkanDevice final : public Device {
   Batch TakeBatch() ABSL_LOCKS_EXCLUDED(mutex_);
   bool BatchOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
   // A lane of a context that is not lost, as far as anyone knows.
-  absl::Status OpenLane(std::unique_ptr<vulkan::Lane>* lane) ABSL_LOCKS_EXCLUDED(context_mutex_);
+  absl::Status OpenLane(std::unique_ptr<vulkan::Lane>* lane);
 
-  const std::shared_ptr<vulkan::Instance> instance_;
-  const vulkan::Hardware hardware_;
   const vulkan::ContextOptions context_options_;
   const vulkan::LaneOptions lane_options_;
   DeviceDescription description_;
-  mutable absl::Mutex context_mutex_;
-  std::shared_ptr<vulkan::Context> context_ ABSL_GUARDED_BY(context_mutex_);
+  const std::shared_ptr<vulkan::ContextSource> contexts_;
   absl::Mutex mutex_;
   std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

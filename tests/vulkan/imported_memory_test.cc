@@ -1,0 +1,388 @@
+// Rows in memory that another logical device, or another process, has allocated and passed on: the reference's answers,
+// whatever becomes of the device and of the maker; and nothing but such memory is taken.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "devices/vulkan/vulkan_device.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/support/scale.h"
+#include "tests/vulkan/drivers.h"
+#include "tests/vulkan/exported_memory.h"
+
+namespace sortition::devices {
+namespace {
+
+using kernels::RandomRow;
+using kernels::RowOptions;
+using testing::ExportedMemory;
+
+constexpr uint32_t kMemory = 7;
+
+// Waits that are to end with the loss of the device.
+std::atomic<int> losses;
+PFN_vkWaitForFences real_wait;
+
+VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
+  const VkResult result = real_wait(device, count, fences, all, timeout);
+  return losses > 0 && losses.fetch_sub(1) > 0 ? VK_ERROR_DEVICE_LOST : result;
+}
+
+// But for the one that SwiftShader's compiler keeps for good.
+int OpenDescriptors() {
+  int count = 0;
+  for (const auto& descriptor : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string file = std::filesystem::read_symlink(descriptor, error);
+    count += file.find("swiftshader_jit") == std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
+ protected:
+  void SetUp() override {
+    if (testing::ManifestOf(GetParam()).empty()) GTEST_SKIP() << GetParam().package << " is not installed";
+    const auto instance = testing::OpenDriver(GetParam(), [](vulkan::Api* api) {
+      real_wait = api->WaitForFences;
+      api->WaitForFences = Wait;
+    });
+    ASSERT_TRUE(instance.ok()) << instance.status();
+    instance_ = *instance;
+    if (!instance_->hardware().front().imports_memory) {
+      GTEST_SKIP() << GetParam().name << " has no VK_KHR_external_memory_fd";
+    }
+    const auto maker = testing::OpenDriver(GetParam());
+    ASSERT_TRUE(maker.ok()) << maker.status();
+    maker_ = *maker;
+    losses = 0;
+    level_ = OpenDescriptors();
+  }
+  void TearDown() override {
+    device_.reset();
+    if (IsSkipped()) return;
+    EXPECT_EQ(OpenDescriptors(), level_);
+  }
+
+  void Start(VulkanDeviceOptions options = {}) {
+    options.memory = kMemory;
+    options.trusts_makers = true;
+    auto device = VulkanDevice::Start(instance_, instance_->hardware().front(), options);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+  }
+  // Zeros.
+  std::unique_ptr<ExportedMemory> Export(uint64_t bytes) {
+    auto memory = ExportedMemory::Make(maker_, bytes);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return memory.ok() ? *std::move(memory) : nullptr;
+  }
+  std::shared_ptr<const ImportedMemory> Import(const MemoryHandle& handle) {
+    auto memory = device_->Import(handle);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return memory.ok() ? *std::move(memory) : nullptr;
+  }
+  static DeviceRow RowAt(const RandomRow& row, const ImportedMemory& memory, size_t offset) {
+    DeviceRow device_row;
+    device_row.request = row.request();
+    device_row.request.logits = nullptr;
+    device_row.segments.push_back({memory.bytes().data() + offset, row.tensor().size()});
+    device_row.memory = memory.memory();
+    device_row.imported = &memory;
+    device_row.may_change = true;
+    return device_row;
+  }
+  static DeviceRow RowOnHost(const RandomRow& row) {
+    DeviceRow device_row;
+    device_row.request = row.request();
+    device_row.segments.push_back({row.tensor().data(), row.tensor().size()});
+    return device_row;
+  }
+  BatchResult RunBatch(std::vector<DeviceRow> rows) {
+    BatchResult result;
+    absl::Notification done;
+    device_->Submit(std::move(rows), [&](BatchResult r) {
+      result = std::move(r);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return result;
+  }
+  void ExpectRight(const RandomRow& row, const ImportedMemory& memory, size_t offset) {
+    const BatchResult result = RunBatch({RowAt(row, memory, offset)});
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.answers.at(0), law::SampleRowReference(row.request())) << row.description();
+  }
+  // Random rows of all types, at any offset, beside rows on the host, in one batch.
+  enum class Tasks { kDraws, kAny };
+  void ExpectReference(Tasks tasks, uint64_t first_seed, int count, uint32_t most_tokens) {
+    std::vector<std::unique_ptr<RandomRow>> rows;
+    size_t bytes = 0;
+    for (int i = 0; i < count; ++i) {
+      const uint64_t seed = first_seed + uint64_t(i);
+      const uint32_t vocabulary = 1 + uint32_t(seed * 7919 % most_tokens);
+      const bool is_any = tasks == Tasks::kAny && i % 2 == 1;
+      const bool is_chained = is_any && i % 4 == 1;
+      rows.push_back(
+          std::make_unique<RandomRow>(seed, vocabulary, is_chained ? RowOptions::kChained : RowOptions::kPlain));
+      if (is_any) rows.back()->AskForMore();
+      bytes += rows.back()->tensor().size() + 1;
+    }
+    const auto exported = Export(bytes);
+    const auto memory = Import(exported->handle());
+    ASSERT_NE(memory, nullptr);
+    EXPECT_EQ(memory->bytes().size(), exported->handle().bytes);
+    std::vector<DeviceRow> batch;
+    size_t at = 0;
+    for (int i = 0; i < count; ++i) {
+      const std::vector<std::byte>& tensor = rows[size_t(i)]->tensor();
+      if (i % 5 == 3) {
+        batch.push_back(RowOnHost(*rows[size_t(i)]));
+        continue;
+      }
+      std::memcpy(exported->mapped() + at, tensor.data(), tensor.size());
+      batch.push_back(RowAt(*rows[size_t(i)], *memory, at));
+      at += tensor.size() + 1;  // element types alternate, and so do odd and even offsets
+    }
+    const BatchResult result = RunBatch(std::move(batch));
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ASSERT_EQ(result.answers.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ASSERT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
+    }
+  }
+  void ExpectRefused(MemoryHandle handle, int descriptor, const std::string& field) {
+    handle.descriptor = descriptor;
+    const auto memory = device_->Import(handle);
+    EXPECT_TRUE(absl::IsInvalidArgument(memory.status())) << memory.status();
+    EXPECT_EQ(memory.status().message().substr(0, field.size()), field) << memory.status();
+  }
+
+  std::shared_ptr<vulkan::Instance> instance_;
+  std::shared_ptr<vulkan::Instance> maker_;
+  std::unique_ptr<VulkanDevice> device_;
+  int level_ = 0;  // of descriptors, to which every test comes back
+  const RandomRow row_{4, 1000};
+};
+
+INSTANTIATE_TEST_SUITE_P(, ImportedMemoryTest, ::testing::ValuesIn(testing::Drivers()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ImportedMemoryTest, RowsGiveTheReferencesAnswers) {
+  Start();
+  for (uint64_t batch = 0; batch < testing::Scaled(2); ++batch) {
+    ExpectReference(Tasks::kAny, 20'000'000 + 100 * batch, 60, 300);
+  }
+  ExpectReference(Tasks::kDraws, 21'000'000, 5, 40'000);
+}
+
+TEST_P(ImportedMemoryTest, RowsBesideCopiesOfTheHostsGiveTheReferencesAnswers) {
+  Start({.copies = true});
+  ExpectReference(Tasks::kDraws, 22'000'000, 40, 300);
+  ExpectReference(Tasks::kDraws, 23'000'000, 5, 40'000);  // some of the host's large enough to be fetched
+}
+
+TEST_P(ImportedMemoryTest, RowsInSlicesGiveTheReferencesAnswers) {
+  Start({.max_buffer_bytes = 100'000});
+  ExpectReference(Tasks::kDraws, 24'000'000, 60, 3'000);
+}
+
+TEST_P(ImportedMemoryTest, MemoriesTakeTurnsAndRowsShareBytes) {
+  Start({.batches_in_flight = 2});
+  const size_t size = row_.tensor().size();
+  const auto exported = Export(2 * size);
+  const auto other_exported = Export(size);
+  const auto memory = Import(exported->handle());
+  const auto twice = Import(exported->handle());
+  const auto other = Import(other_exported->handle());
+  ASSERT_TRUE(memory != nullptr && twice != nullptr && other != nullptr);
+  const RandomRow changed(5, 1000);
+  std::memcpy(exported->mapped(), row_.tensor().data(), size);
+  std::memcpy(exported->mapped() + size, row_.tensor().data(), size);
+  std::memcpy(other_exported->mapped(), row_.tensor().data(), size);
+  const std::vector<DeviceRow> batch = {RowAt(row_, *memory, 0), RowAt(row_, *other, 0), RowAt(row_, *memory, 0),
+                                        RowAt(row_, *memory, size), RowAt(row_, *twice, size)};
+  const std::vector expected(batch.size(), law::SampleRowReference(row_.request()));
+  constexpr int kBatches = 20;
+  std::atomic<int> right = 0;
+  absl::BlockingCounter done(kBatches);
+  for (int i = 0; i < kBatches; ++i) {
+    device_->Submit(batch, [&](BatchResult result) {
+      right += result.status.ok() && result.answers == expected;
+      done.DecrementCount();
+    });
+  }
+  done.Wait();
+  EXPECT_EQ(right, kBatches);
+  // What its maker writes there next is seen.
+  ASSERT_LE(changed.tensor().size(), exported->handle().bytes);
+  std::memcpy(exported->mapped(), changed.tensor().data(), changed.tensor().size());
+  ExpectRight(changed, *memory, 0);
+}
+
+TEST_P(ImportedMemoryTest, IsReadByTheHostEvenWithoutTheDevice) {
+  Start();
+  constexpr size_t kBytes = (8 << 20) + 4099;  // more than is copied at once
+  const auto exported = Export(kBytes);
+  const auto memory = Import(exported->handle());
+  ASSERT_NE(memory, nullptr);
+  for (size_t i = 0; i < kBytes; ++i) exported->mapped()[i] = std::byte(i * i >> 7);
+  const struct { size_t offset, size; } ranges[] = {{0, kBytes}, {1, 3}, {4097, 100'001}, {kBytes - 1, 1}, {5, 0}};
+  for (const bool gone : {false, true}) {
+    if (gone) device_.reset();
+    for (const auto& [offset, size] : ranges) {
+      std::vector<std::byte> read(size);
+      const absl::Status status = memory->Read(offset, read);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(std::equal(read.begin(), read.end(), exported->mapped() + offset)) << offset << " " << size;
+    }
+  }
+}
+
+TEST_P(ImportedMemoryTest, OutlivesALostContext) {
+  Start({.batches_in_flight = 1});
+  const auto exported = Export(row_.tensor().size());
+  const auto memory = Import(exported->handle());
+  ASSERT_NE(memory, nullptr);
+  std::memcpy(exported->mapped(), row_.tensor().data(), row_.tensor().size());
+  ExpectRight(row_, *memory, 0);
+  losses = 1;
+  EXPECT_TRUE(absl::IsUnavailable(RunBatch({RowAt(row_, *memory, 0)}).status));
+  ExpectRight(row_, *memory, 0);
+  // A read that loses the device, and one that finds it lost.
+  std::vector<std::byte> read(row_.tensor().size());
+  losses = 1;
+  EXPECT_TRUE(absl::IsUnavailable(memory->Read(0, read)));
+  ASSERT_TRUE(memory->Read(0, read).ok());
+  EXPECT_EQ(read, row_.tensor());
+  ExpectRight(row_, *memory, 0);
+}
+
+// The standard input of the process is the row, and its standard output the socket by which the memory comes.
+TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
+  Start();
+  int input[2], output[2];
+  ASSERT_EQ(pipe2(input, O_CLOEXEC), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, output), 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input[0], 0);
+  posix_spawn_file_actions_adddup2(&actions, output[1], 1);
+  char* const arguments[] = {const_cast<char*>(SORTITION_MEMORY_MAKER), nullptr};
+  pid_t maker;
+  ASSERT_EQ(posix_spawn(&maker, SORTITION_MEMORY_MAKER, &actions, nullptr, arguments, environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  close(input[0]);
+  close(output[1]);
+  const size_t size = row_.tensor().size();
+  EXPECT_EQ(write(input[1], row_.tensor().data(), size), ssize_t(size));
+  close(input[1]);
+
+  MemoryHandle handle;
+  iovec bytes = {&handle, sizeof(handle)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message = {};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t received = recvmsg(output[0], &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+  close(output[0]);
+  int status = -1;
+  ASSERT_EQ(waitpid(maker, &status, 0), maker);
+  ASSERT_EQ(status, 0);
+  ASSERT_EQ(received, ssize_t(sizeof(handle)));
+  ASSERT_NE(CMSG_FIRSTHDR(&message), nullptr);
+  std::memcpy(&handle.descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+
+  const auto memory = Import(handle);
+  close(handle.descriptor);
+  ASSERT_NE(memory, nullptr);
+  ExpectRight(row_, *memory, 0);
+}
+
+TEST_P(ImportedMemoryTest, WhatIsNoMemoryOfTheDriversIsRefused) {
+  Start();
+  const auto exported = Export(1 << 20);
+  const MemoryHandle handle = exported->handle();
+  MemoryHandle wrong = handle;
+  for (const uint32_t type : {32u, ~0u}) {
+    wrong.memory_type = type;
+    ExpectRefused(wrong, handle.descriptor, "memory_type: ");
+  }
+  wrong = handle;
+  for (const uint64_t bytes : {uint64_t{0}, handle.bytes + (1 << 20), uint64_t{1} << 62, ~uint64_t{0}}) {
+    wrong.bytes = bytes;
+    ExpectRefused(wrong, handle.descriptor, "bytes: ");
+  }
+  ExpectRefused(handle, -1, "descriptor: ");
+  ExpectRefused(handle, 1'000'000, "descriptor: ");
+
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
+  const int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  for (const int descriptor : {ends[0], ends[1], null, zero, program}) {
+    ASSERT_GE(descriptor, 0);
+    ExpectRefused(handle, descriptor, "descriptor: ");
+    close(descriptor);
+  }
+  const int memory = memfd_create("short", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(memory, ssize_t(handle.bytes) - 1), 0);
+  ExpectRefused(handle, memory, "bytes: ");
+  // SwiftShader's memory is any memory, and lavapipe's has a mark.
+  ASSERT_EQ(ftruncate(memory, ssize_t(handle.bytes)), 0);
+  if (GetParam().name == "lavapipe") ExpectRefused(handle, memory, "descriptor: ");
+  close(memory);
+}
+
+class ImportedMemoryOptionsTest : public ImportedMemoryTest {};
+
+// No driver's matter.
+INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOptionsTest, ::testing::Values(testing::Drivers().front()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ImportedMemoryOptionsTest, IsTakenOnlyWhereItIsWanted) {
+  const vulkan::Hardware& hardware = instance_->hardware().front();
+  const auto exported = Export(4096);
+  ASSERT_TRUE(hardware.is_processor);
+  // Without a memory of its own, or without trust in files.
+  for (const VulkanDeviceOptions& options :
+       {VulkanDeviceOptions{.trusts_makers = true}, VulkanDeviceOptions{.memory = kMemory}}) {
+    const auto device = VulkanDevice::Start(instance_, hardware, options);
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_EQ((*device)->description().memory, options.memory);
+    EXPECT_EQ((*device)->description().identity, MemoryIdentity());
+    EXPECT_TRUE(absl::IsUnimplemented((*device)->Import(exported->handle()).status()));
+  }
+  Start();
+  EXPECT_EQ(device_->description().memory, kMemory);
+  EXPECT_EQ(device_->description().identity, exported->identity());
+  EXPECT_EQ(device_->description().identity.device_uuid.size(), 16u);
+  EXPECT_EQ(device_->description().identity.driver_uuid.size(), 16u);
+  MemoryHandle handle = exported->handle();
+  handle.kind = MemoryKind::kCuda;
+  EXPECT_TRUE(absl::IsUnimplemented(device_->Import(handle).status()));
+}
+
+}  // namespace
+}  // namespace sortition::devices
