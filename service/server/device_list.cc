@@ -68,6 +68,7 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
       if (!taken.insert(hardware.index).second) continue;
       devices::VulkanDeviceOptions options;
       options.name = absl::StrCat("vulkan", hardware.index);
+      options.memory = kVulkanMemory + hardware.index;
       options.pipeline_cache_folder = config.vulkan_cache;
       auto device = devices::VulkanDevice::Start(*instance, hardware, options);
       if (device.ok()) {
