@@ -1,6 +1,6 @@
 // More load than there is capacity for, on a real sortitiond and streams that check every token.
 //
-//   overload [--seconds=N] [--seed=S] [--factor=F] [--plant=admission|shares|token]
+//   overload [--seconds=N] [--seed=S] [--factor=F] [--share_error=E] [--plant=admission|shares|token]
 //
 // Phases in turn, so that both meet the same weather: the most that streams get which wait for their answers, then F
 // times as much offered by streams that do not, of unequal greed, beside one that reads no answer. What must hold then
@@ -35,6 +35,7 @@
 ABSL_FLAG(double, seconds, 300, "of load");
 ABSL_FLAG(uint64_t, seed, 1, "of when steps are sent");
 ABSL_FLAG(double, factor, 4, "of what is offered to what there is capacity for");
+ABSL_FLAG(double, share_error, 0.1, "by which a worker's tokens may differ from what is due");
 ABSL_FLAG(std::string, plant, "", "what must be found: admission, shares or token");
 
 namespace sortition::testing {
@@ -49,7 +50,6 @@ constexpr uint32_t kClosedRows = 64;     // of each stream at the peak
 constexpr double kLeastGoodput = 0.9;    // of the peak
 constexpr double kMostRefusalMs = 10;    // p99, beyond what the machine itself keeps threads waiting
 constexpr double kHops = 4;              // threads and sockets on the way of a refusal, which all may wait
-constexpr double kMostShareError = 0.1;
 constexpr uint64_t kMostReceived = 64 << 20;  // --max_received_bytes, the least there may be
 constexpr uint64_t kMostMessage = 1 << 20;
 
@@ -232,7 +232,7 @@ class Overload {
     hold(refusal_ms_ <= kMostRefusalMs + kHops * overslept_ms_,
          absl::StrFormat("refusals take %.1f ms, waking up %.1f ms (p99)", refusal_ms_, overslept_ms_));
     hold(answer_ms_ <= most_answer_ms, absl::StrFormat("answers take %.0f ms (p99)", answer_ms_));
-    hold(share_error_ <= kMostShareError, absl::StrCat("shares are unequal: ", absl::StrJoin(got, ", "),
+    hold(share_error_ <= absl::GetFlag(FLAGS_share_error), absl::StrCat("shares are unequal: ", absl::StrJoin(got, ", "),
                                                        " tokens where ", absl::StrJoin(shares, ", "), " are due"));
     hold(grown_ <= most_grown, absl::StrFormat("memory grows by %d MB", grown_ >> 20));
     return wrong;

@@ -16,12 +16,13 @@ def run(*flags):
 class OverloadTest(unittest.TestCase):
     @unittest.skipIf(UNDER_SANITIZER, "it measures; the planted defects run it under a sanitizer")
     def test_four_times_capacity(self):
-        found = run("--seconds=10")
+        # A modest worker's thousand rows of ten seconds can be a few hiccups of the machine short.
+        found = run("--seconds=10", "--share_error=0.25")
         self.assertEqual(found.returncode, 0, found.stderr)
         print(found.stdout)
 
     def finds(self, plant, sign):
-        found = run("--seconds=2", f"--plant={plant}")
+        found = run("--seconds=2", "--share_error=0.25", f"--plant={plant}")
         self.assertEqual(found.returncode, 1)
         self.assertIn(sign, found.stderr)
 
