@@ -69,6 +69,7 @@ absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::v
       continue;
     }
     for (run = std::max<size_t>(run, 1); run > 0; --run, ++row) {
+      SORTITION_CHECK(rows[row].memory == kHostMemory);
       CopySegments(rows[row], buffer_.on_host<std::byte>() + places[row].srcOffset);
       if (buffer_.is_copied()) staged_.push_back(places[row]);
     }

@@ -29,11 +29,10 @@ struct VulkanDeviceOptions {
       variant;                        // of the shaders, instead of what suits the hardware, which offers it
   std::string pipeline_cache_folder;  // where compiled shaders are kept over restarts; empty: nowhere
   bool copies = false;                // through memory of the host's own even where the device's can be mapped
-  // DeviceDescription::memory. A device with a memory of its own takes what other processes have allocated there, ...
-  uint32_t memory = kHostMemory;
-  // ... and if its driver computes on the CPU, only from those that are trusted: memory is a file then, and some of
-  // what the driver goes by, its length and where its bytes are, stays in its maker's hands. One that is false ends
-  // this process, or shows other memory of it.
+  uint32_t memory = kHostMemory;      // DeviceDescription::memory; any other is shared with other processes
+  // Share memory even where the driver computes on the CPU. There it is a file, and what the driver goes by, its length
+  // or where in it the bytes are, stays in its maker's hands: a maker that means harm could end this process with it,
+  // or have other memory of it read.
   bool trusts_makers = false;
 };
 

@@ -37,13 +37,23 @@ using testing::ExportedMemory;
 
 constexpr uint32_t kMemory = 7;
 
-// Waits that are to end with the loss of the device.
+// Waits that are to end with the loss of the device, and what the driver is to say of imports.
 std::atomic<int> losses;
+std::atomic<VkResult> refusal;
 PFN_vkWaitForFences real_wait;
+PFN_vkAllocateMemory real_allocate;
 
 VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
   const VkResult result = real_wait(device, count, fences, all, timeout);
   return losses > 0 && losses.fetch_sub(1) > 0 ? VK_ERROR_DEVICE_LOST : result;
+}
+
+// A driver that refuses memory leaves the descriptor to its caller.
+VkResult Allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
+                  VkDeviceMemory* memory) {
+  const auto* next = static_cast<const VkBaseInStructure*>(info->pNext);
+  const bool is_import = next != nullptr && next->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR;
+  return is_import && refusal != VK_SUCCESS ? refusal.load() : real_allocate(device, info, callbacks, memory);
 }
 
 // But for the one that SwiftShader's compiler keeps for good.
@@ -63,7 +73,9 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     if (testing::ManifestOf(GetParam()).empty()) GTEST_SKIP() << GetParam().package << " is not installed";
     const auto instance = testing::OpenDriver(GetParam(), [](vulkan::Api* api) {
       real_wait = api->WaitForFences;
+      real_allocate = api->AllocateMemory;
       api->WaitForFences = Wait;
+      api->AllocateMemory = Allocate;
     });
     ASSERT_TRUE(instance.ok()) << instance.status();
     instance_ = *instance;
@@ -74,6 +86,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     ASSERT_TRUE(maker.ok()) << maker.status();
     maker_ = *maker;
     losses = 0;
+    refusal = VK_SUCCESS;
     level_ = OpenDescriptors();
   }
   void TearDown() override {
@@ -230,6 +243,11 @@ TEST_P(ImportedMemoryTest, MemoriesTakeTurnsAndRowsShareBytes) {
       done.DecrementCount();
     });
   }
+  std::vector<std::byte> read(size);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(other->Read(0, read).ok());
+    EXPECT_EQ(read, row_.tensor());
+  }
   done.Wait();
   EXPECT_EQ(right, kBatches);
   // What its maker writes there next is seen.
@@ -355,13 +373,13 @@ TEST_P(ImportedMemoryTest, WhatIsNoMemoryOfTheDriversIsRefused) {
   close(memory);
 }
 
-class ImportedMemoryOptionsTest : public ImportedMemoryTest {};
+class ImportedMemoryOnOneDriverTest : public ImportedMemoryTest {};
 
-// No driver's matter.
-INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOptionsTest, ::testing::Values(testing::Drivers().front()),
+// Where drivers make no difference.
+INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOnOneDriverTest, ::testing::Values(testing::Drivers().front()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(ImportedMemoryOptionsTest, IsTakenOnlyWhereItIsWanted) {
+TEST_P(ImportedMemoryOnOneDriverTest, IsTakenOnlyWhereItIsWanted) {
   const vulkan::Hardware& hardware = instance_->hardware().front();
   const auto exported = Export(4096);
   ASSERT_TRUE(hardware.is_processor);
@@ -382,6 +400,28 @@ TEST_P(ImportedMemoryOptionsTest, IsTakenOnlyWhereItIsWanted) {
   MemoryHandle handle = exported->handle();
   handle.kind = MemoryKind::kCuda;
   EXPECT_TRUE(absl::IsUnimplemented(device_->Import(handle).status()));
+}
+
+TEST_P(ImportedMemoryOnOneDriverTest, RefusedByTheDriverLeavesNothingBehind) {
+  Start({.batches_in_flight = 1});
+  const auto exported = Export(row_.tensor().size());
+  std::memcpy(exported->mapped(), row_.tensor().data(), row_.tensor().size());
+  const auto memory = Import(exported->handle());
+  ASSERT_NE(memory, nullptr);
+  const int level = OpenDescriptors();
+  refusal = VK_ERROR_INVALID_EXTERNAL_HANDLE;
+  ExpectRefused(exported->handle(), exported->handle().descriptor, "descriptor: ");
+  refusal = VK_ERROR_OUT_OF_HOST_MEMORY;
+  EXPECT_TRUE(absl::IsResourceExhausted(device_->Import(exported->handle()).status()));
+  EXPECT_EQ(OpenDescriptors(), level);
+  // The same when it is to be imported anew.
+  std::vector<std::byte> read(row_.tensor().size());
+  losses = 1;
+  EXPECT_TRUE(absl::IsUnavailable(memory->Read(0, read)));
+  EXPECT_TRUE(absl::IsResourceExhausted(RunBatch({RowAt(row_, *memory, 0)}).status));
+  EXPECT_TRUE(absl::IsResourceExhausted(memory->Read(0, read)));
+  refusal = VK_SUCCESS;
+  ExpectRight(row_, *memory, 0);
 }
 
 }  // namespace
