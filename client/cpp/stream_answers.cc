@@ -427,7 +427,7 @@ void StreamState::OnRejected(uint64_t stream, const v1::Rejected& rejected, absl
     sent.record->standing.unanswered = false;
     return OnOpenRefused(sent, error, now);
   }
-  // What is left are closes, which nobody waits for.
+  // What is left are closes and answers brought, which nobody waits for.
 }
 
 }  // namespace sortition::client

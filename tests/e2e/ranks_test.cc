@@ -50,11 +50,13 @@ class RanksTest : public ::testing::TestWithParam<uint32_t> {};
 TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
   const uint32_t count = GetParam();
   const std::string path = absl::StrCat("unix:", ::testing::TempDir(), "sortition_ranks_", getpid());
-  const auto server = StartServer({absl::StrCat("--memory_listen=", path, "_memory.sock")});
+  const auto server = StartServer({absl::StrCat("--memory_listen=", path, "_memory.sock"),
+                                   absl::StrCat("--listen=127.0.0.1:0,", path, "_stream.sock")});
   const RankTexts texts(6);
   using client::TransportKind;
   for (const auto& [kind, target] :
        std::vector<std::pair<TransportKind, std::string>>{{TransportKind::kInlineTcp, server->address()},
+                                                          {TransportKind::kInlineUds, path + "_stream.sock"},
                                                           {TransportKind::kSharedMemory, server->address()},
                                                           {TransportKind::kRing, path + "_memory.sock"}}) {
     OnRanks(count, [&, kind = kind, target = target](uint32_t index) {

@@ -4,11 +4,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
 #include "client/python/native/results.h"
@@ -41,7 +44,8 @@ struct StepMemory {
 
 class Client {
  public:
-  explicit Client(std::unique_ptr<client::Client> client) : client_(std::move(client)) {}
+  Client(std::unique_ptr<client::Client> client, std::optional<client::VocabularyShard> shard)
+      : client_(std::move(client)), shard_(shard) {}
   ~Client() { Close(); }
 
   client::Client& get() const {
@@ -57,8 +61,11 @@ class Client {
   // To be let go of without the GIL: another thread may have closed the client meanwhile, and the last one ends it.
   std::shared_ptr<client::Client> share() const { return client_; }
 
+  const std::optional<client::VocabularyShard>& shard() const { return shard_; }
+
  private:
   std::shared_ptr<client::Client> client_;
+  const std::optional<client::VocabularyShard> shard_;
 };
 
 client::TransportKind ParseTransport(const std::string& name) {
@@ -86,6 +93,9 @@ const char* TransportName(const client::TransportInUse& transport) {
   return "tcp";
 }
 
+// The fields of sortition.Shard, in their order.
+using Shard = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+
 // Writable bytes that live as long as an array refers to them, and whether a server shares them.
 nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
   self.get();
@@ -107,7 +117,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
                 uint64_t message_bytes, uint32_t message_rows, const std::string& transport,
-                uint64_t shared_memory_bytes, std::string token) {
+                uint64_t shared_memory_bytes, std::string token, std::optional<Shard> shard) {
   client::ClientOptions options;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
@@ -135,6 +145,10 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   options.message_rows = message_rows;
   options.transport = ParseTransport(transport);
   options.shared_memory_bytes = shared_memory_bytes;
+  if (shard) {
+    options.shard = std::apply([](auto... fields) { return client::VocabularyShard{fields...}; }, *shard);
+  }
+  const std::optional<client::VocabularyShard> slice = options.shard;
 
   absl::StatusOr<std::unique_ptr<client::Client>> connected;
   {
@@ -142,7 +156,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
     connected = client::Client::Connect(std::move(options));
   }
   if (!connected.ok()) Raise(connected.status());
-  return new Client(*std::move(connected));
+  return new Client(*std::move(connected), slice);
 }
 
 Sequence* Wrap(absl::StatusOr<std::unique_ptr<client::Sequence>> opened) {
@@ -151,9 +165,10 @@ Sequence* Wrap(absl::StatusOr<std::unique_ptr<client::Sequence>> opened) {
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
-               std::optional<uint32_t> start_position) {
+               std::optional<uint32_t> start_position, uint32_t turns) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
+  options.turns = turns;
   absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
   {
     auto client = self.share();
@@ -178,20 +193,26 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
   return Wrap(std::move(opened));
 }
 
-// What a step's arguments say; read before anything is sent.
-StepMemory ReadStep(nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored, nb::handle allowed,
-                    const std::optional<std::string>& dtype) {
+// What a step's arguments say; read before anything is sent. Masks and drafts' probabilities are of whole rows, of
+// which a rank's logits are a slice.
+StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
+                    nb::handle allowed, const std::optional<std::string>& dtype) {
   const size_t count = nb::len(sequences);
   Tasks tasks(drafts, scored, count);
   Rows rows = ReadRows(logits, count, tasks.positions(), dtype);
-  tasks.CheckWidth(rows.width);
-  Masks masks = ReadMasks(allowed, count, tasks.masks(), rows.width);
+  const uint32_t whole = self.shard() ? self.shard()->vocabulary_size : rows.width;
+  tasks.CheckWidth(whole);
+  Masks masks = ReadMasks(allowed, count, tasks.masks(), whole);
   return {std::move(tasks), std::move(rows), std::move(masks), std::move(sequences), {}};
 }
 
 // Refers to `memory`.
-client::Batch MakeBatch(const StepMemory& memory, const std::vector<uint32_t>& draw_salts) {
+client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts) {
   const Rows& rows = memory.rows;
+  if (self.shard() && !rows.rows.empty() && rows.width != self.shard()->tokens) {
+    throw nb::value_error(
+        absl::StrCat("logits: rows of ", rows.width, " elements; shard.tokens is ", self.shard()->tokens).c_str());
+  }
   if (!draw_salts.empty() && draw_salts.size() != rows.rows.size()) {
     throw nb::value_error("draw_salts: one for each sequence");
   }
@@ -200,9 +221,9 @@ client::Batch MakeBatch(const StepMemory& memory, const std::vector<uint32_t>& d
   batch.rows.reserve(rows.rows.size());
   for (size_t i = 0; i < rows.rows.size(); ++i) {
     client::Sequence& sequence = nb::cast<Sequence&>(memory.sequences[i]).get();
-    if (sequence.vocabulary_size() != rows.width) {
-      throw nb::value_error(("logits: rows of " + std::to_string(rows.width) + " elements; the vocabulary of " +
-                             sequence.request_id() + " has " + std::to_string(sequence.vocabulary_size()))
+    if (!self.shard() && sequence.vocabulary_size() != rows.width) {
+      throw nb::value_error(absl::StrCat("logits: rows of ", rows.width, " elements; the vocabulary of ",
+                                         sequence.request_id(), " has ", sequence.vocabulary_size())
                                 .c_str());
     }
     client::Row& row = batch.rows.emplace_back();
@@ -227,8 +248,8 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
                 nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
                 std::optional<double> timeout, int32_t priority, std::string traceparent) {
   self.get();
-  const StepMemory memory = ReadStep(std::move(sequences), logits, drafts, scored, allowed, dtype);
-  const client::Batch batch = MakeBatch(memory, draw_salts);
+  const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype);
+  const client::Batch batch = MakeBatch(self, memory, draw_salts);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
   {
@@ -245,9 +266,10 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
                nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
                std::optional<double> timeout, int32_t priority, std::string traceparent, nb::object callback) {
   self.get();
-  auto memory = std::make_unique<StepMemory>(ReadStep(std::move(sequences), logits, drafts, scored, allowed, dtype));
+  auto memory =
+      std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype));
   memory->callback = std::move(callback);
-  const client::Batch batch = MakeBatch(*memory, draw_salts);
+  const client::Batch batch = MakeBatch(self, *memory, draw_salts);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
@@ -291,6 +313,9 @@ void BindClient(nb::module_& module) {
       .def_prop_ro(
           "tokens", [](const Sequence& self) { return self.get().tokens(); },
           "These tokens; empty if the sequence is not stateful.")
+      .def_prop_ro(
+          "turns", [](const Sequence& self) { return self.get().turns(); },
+          "How often the text was cut or scored, for a rank that starts anew.")
       .def(
           "replace_last", [](Sequence& self, uint32_t token) { Check(self.get().ReplaceLast(token)); },
           nb::arg("token"))
@@ -310,9 +335,9 @@ void BindClient(nb::module_& module) {
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
            nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
-           nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("token"))
+           nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("token"), nb::arg("shard").none())
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
-      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
+      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),

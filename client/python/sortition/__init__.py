@@ -15,7 +15,8 @@ from sortition.client import Client
 from sortition.drafts import Drafts
 from sortition.errors import Error
 from sortition.masks import pack_mask
+from sortition.shard import Shard
 from sortition.view import StepView
 
 __all__ = ["LAW_VERSION", "AsyncClient", "Client", "Drafts", "Draw", "Error", "Logprobs", "Score", "Sequence",
-           "StepView", "Verify", "__version__", "pack_mask"]
+           "Shard", "StepView", "Verify", "__version__", "pack_mask"]

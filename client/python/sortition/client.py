@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from typing import Any, List, Mapping, Optional, Sequence, Union
@@ -13,6 +14,7 @@ from sortition.describe import describe, token_list
 from sortition.drafts import Drafts, scored_lists
 from sortition.errors import Error
 from sortition.masks import packed_masks
+from sortition.shard import Shard
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 Outcome = Union[_native.Draw, _native.Verify, _native.Score, Error]
@@ -34,6 +36,11 @@ class Client:
     sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (shared memory where
     the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". `token` is shown
     to the server as a bearer token. Times are in seconds. Blocks until a target, or the fallback, is ready.
+
+    With a `shard` this is one of several tensor-parallel ranks, each with a client of its own to the same server (one
+    target, no fallback, the same `worker_session`). All open the same sequences, under ids of their own that are used
+    once, and step the same rows, each its slice of them; all get the same outcomes. Masks and drafts' probabilities
+    are of whole rows, and rank 0's hold.
     """
 
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
@@ -41,13 +48,15 @@ class Client:
                  keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
                  backoff_max: float = 5, in_process_threads: int = 0, fallback_stay: float = 300,
                  message_bytes: int = 2 << 20, message_rows: int = 256, transport: str = "auto",
-                 shared_memory_bytes: int = 64 << 20, token: str = ""):
+                 shared_memory_bytes: int = 64 << 20, token: str = "", shard: Optional[Shard] = None):
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
             name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
             default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
             in_process_threads=in_process_threads, fallback_stay=fallback_stay, message_bytes=message_bytes,
-            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes, token=token)
+            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes, token=token,
+            shard=None if shard is None else dataclasses.astuple(shard))
+        self._shard = shard
         # Threads of the client must be gone before the interpreter is.
         self._finalizer = weakref.finalize(self, self._native.close)
         self._numbers = iter(range(1, 1 << 62))
@@ -55,16 +64,19 @@ class Client:
 
     def open(self, request_id: Optional[str] = None, *, vocabulary_size: int, prompt: Any = (),
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
-             model: str = "", start_position: Optional[int] = None, parameters: Optional[SamplingParameters] = None,
-             **sampling: Any) -> _native.Sequence:
+             model: str = "", start_position: Optional[int] = None, turns: int = 0,
+             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service; blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
-        `parameters`. Without a `request_id` the client takes one of its own.
+        `parameters`. Without a `request_id` the client takes one of its own, but not a rank. A rank that takes a text
+        up in a new process gives `turns` of the other ranks' sequences, if it is not 0.
         """
+        if turns and self._shard is None:
+            raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
-        return self._native.open(message, token_list(prompt), start_position)
+        return self._native.open(message, token_list(prompt), start_position, turns)
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,
@@ -145,5 +157,7 @@ class Client:
         self.close()
 
     def _next_id(self) -> str:
+        if self._shard is not None:
+            raise ValueError("request_id: to be given with a shard, the same on every rank")
         with self._lock:
             return f"sequence-{next(self._numbers)}"

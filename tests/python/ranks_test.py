@@ -1,0 +1,218 @@
+"""Tensor-parallel ranks: each has a client and a slice of every row, and gets the answers of the whole rows."""
+
+import asyncio
+import tempfile
+import threading
+import unittest
+
+import numpy
+import sortition
+import sortition.local
+
+from rows import VOCABULARY, row, serve
+from sortitiond_process import free_port
+
+SAMPLER = sortition.local.Sampler()
+OPTIONS = {"vocabulary_size": VOCABULARY, "live_vocabulary_size": VOCABULARY - 3, "prompt": [1, 2], "temperature": 0.9,
+           "top_p": 0.9, "repetition_penalty": 1.1, "raw_logprobs": {"top": 3}}
+
+
+def on_ranks(count, run):
+    """What `run(rank)` returns on a thread for each rank."""
+    results = {}
+
+    def keep(rank):
+        results[rank] = run(rank)
+
+    threads = [threading.Thread(target=keep, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results.get(rank) for rank in range(count)]
+
+
+def connect(target, rank, count, **options):
+    return sortition.Client(target, worker_session="ranks", shard=sortition.Shard.even(rank, count, VOCABULARY),
+                            **{"backoff_max": 0.2, **options})
+
+
+def slice_of(rank, count, logits):
+    shard = sortition.Shard.even(rank, count, VOCABULARY)
+    return logits[..., shard.first_token:shard.first_token + shard.tokens]
+
+
+def bits(outcome):
+    return str(outcome) if isinstance(outcome, sortition.Error) else outcome.to_bytes()
+
+
+def mask(step):
+    return numpy.arange(VOCABULARY) % 3 != step % 3
+
+
+def logits_of(step):
+    """A matrix for two sequences, float32 or words of bfloat16."""
+    logits = numpy.stack([row(2 * step), row(2 * step + 1)])
+    return logits if step % 2 else ((logits.view(numpy.uint32) >> 16).astype(numpy.uint16), "bfloat16")
+
+
+def drawn(client, part=lambda logits: logits, steps=range(6)):
+    """The draws of two sequences in some steps."""
+    sequences = [client.open(f"text {seed}", seed=seed, **OPTIONS) for seed in range(2)]
+    said = []
+    for step in steps:
+        logits, dtype = logits_of(step) if step % 2 == 0 else (logits_of(step), None)
+        outcomes = client.step(sequences, part(logits), dtype=dtype, allowed=[mask(step), None], draw_salts=[step, 0])
+        said.append([bits(outcome) for outcome in outcomes])
+    return said, [sequence.position for sequence in sequences]
+
+
+class Answers(unittest.TestCase):
+    def test_those_of_whole_rows_by_every_transport(self):
+        expected = drawn(SAMPLER)
+        with tempfile.TemporaryDirectory() as folder:
+            server = serve(f"--memory_listen=unix:{folder}/memory.sock",
+                           listen=f"127.0.0.1:0,unix:{folder}/stream.sock")
+            tcp, unix = server.serving["listen"].split(",")
+            for count, transport, target in ((2, "tcp", tcp), (3, "unix", unix), (4, "shared_memory", tcp)):
+                def run(rank):
+                    with connect(target, rank, count, transport=transport) as client:
+                        assert client.transport == transport
+                        return drawn(client, lambda logits: slice_of(rank, count, logits))
+
+                with self.subTest(transport):
+                    self.assertEqual(on_ranks(count, run), [expected] * count)
+            server.__exit__()
+
+    def test_drafts_scores_and_cuts(self):
+        logits = numpy.stack([row(seed) for seed in range(4)])
+
+        def run(client, part):
+            sequence = client.open("tasks", seed=3, **OPTIONS)
+            said = [bits(client.score(sequence, part(logits), [5, 6, 7, 8])),
+                    bits(client.verify(sequence, part(logits), sortition.Drafts([5, 6, 7]))),
+                    bits(client.verify(sequence, part(logits), sortition.Drafts(
+                        [9, 10, 11], mode="rejection",
+                        probabilities=numpy.full((3, VOCABULARY), 1 / VOCABULARY, numpy.float32))))]
+            sequence.truncate(3)
+            said.append(bits(client.draw(sequence, part(row(9)))))
+            return said, sequence.position, getattr(sequence, "turns", None)
+
+        expected = run(SAMPLER, lambda logits: logits)[:2] + (2,)
+        with serve() as server:
+            def of_rank(rank):
+                with connect(server.serving["listen"], rank, 3) as client:
+                    # Rows of one sequence lie one right after the other.
+                    return run(client, lambda logits: numpy.ascontiguousarray(slice_of(rank, 3, logits)))
+
+            self.assertEqual(on_ranks(3, of_rank), [expected] * 3)
+
+    def test_of_tasks(self):
+        expected = [bits(SAMPLER.draw(SAMPLER.open(seed=seed, **OPTIONS), row(seed))) for seed in range(20)]
+
+        async def of_rank(target, rank):
+            shard = sortition.Shard.even(rank, 2, VOCABULARY)
+            async with await sortition.AsyncClient.connect(target, worker_session="tasks", shard=shard) as client:
+                async def run(seed):
+                    sequence = await client.open(f"text {seed}", seed=seed, **OPTIONS)
+                    return bits(await client.draw(sequence, slice_of(rank, 2, row(seed))))
+
+                return await asyncio.gather(*(run(seed) for seed in range(20)))
+
+        async def all_ranks(target):
+            return await asyncio.gather(*(of_rank(target, rank) for rank in range(2)))
+
+        with serve() as server:
+            self.assertEqual(asyncio.run(all_ranks(server.serving["listen"])), [expected] * 2)
+
+
+class Losses(unittest.TestCase):
+    def test_a_server_that_is_killed_and_ranks_that_start_anew_change_no_token(self):
+        steps, count = 30, 3
+        whole = SAMPLER.open(seed=4, **OPTIONS)
+        expected = [SAMPLER.draw(whole, row(step)).token for step in range(steps)]
+        listen = f"127.0.0.1:{free_port()}"
+        servers = [serve(listen=listen)]
+
+        def restart():
+            servers[-1].kill()
+            servers[-1].wait()
+            servers.append(serve(listen=listen))
+
+        def run(rank):
+            tokens = []
+            while len(tokens) < steps:
+                with connect(listen, rank, count) as client:
+                    sequence = client.open("text", seed=4, **OPTIONS)
+                    sequence.append(tokens)
+                    while True:
+                        step = len(tokens)
+                        if rank == 0 and step % 10 == 8:  # no rank starts anew between an answer and this
+                            restart()
+                        tokens.append(client.draw(sequence, slice_of(rank, count, row(step))).token)
+                        if len(tokens) == steps or step % 10 == 3 * rank:
+                            break
+            return tokens
+
+        self.assertEqual(on_ranks(count, run), [expected] * count)
+        self.assertEqual(len(servers), 4)
+        servers[-1].__exit__()
+
+    def test_a_missing_rank_is_named_and_the_step_taken_again(self):
+        expected = SAMPLER.draw(SAMPLER.open(seed=4, **OPTIONS), row(0)).token
+        with serve("--shard_wait=100ms") as server:
+            with connect(server.serving["listen"], 0, 2) as first, connect(server.serving["listen"], 1, 2) as second:
+                sequences = [client.open("text", seed=4, **OPTIONS) for client in (first, second)]
+                error, = first.step(sequences[:1], slice_of(0, 2, row(0)), timeout=0.5)
+                self.assertEqual((error.reason, error.field), ("DEADLINE_PASSED", "step.logits.shard"))
+                self.assertRegex(str(error), "of 2 slices these have not come: 1")
+                drawn_by = on_ranks(2, lambda rank: (first, second)[rank].draw(
+                    sequences[rank], slice_of(rank, 2, row(0))).token)
+                self.assertEqual(drawn_by, [expected] * 2)
+
+
+class Refusals(unittest.TestCase):
+    def test_what_ranks_cannot_meet_by(self):
+        shard = sortition.Shard.even(1, 2, VOCABULARY)
+        for name, options in (("targets", {"targets": ["127.0.0.1:1", "127.0.0.1:2"]}),
+                              ("fallback", {"fallback": "in_process"}), ("worker_session", {"worker_session": ""}),
+                              ("shard.index", {"shard": sortition.Shard(2, 2, 0, 1, 2)}),
+                              ("shard.count", {"shard": sortition.Shard(0, 1, 0, 2, 2)}),
+                              ("shard.first_token", {"shard": sortition.Shard(1, 2, 9, 1, 9)}),
+                              ("shard.tokens", {"shard": sortition.Shard(1, 2, 5, 5, 9)})):
+            with self.subTest(name), self.assertRaises(sortition.Error) as raised:
+                sortition.Client(**{"targets": "127.0.0.1:1", "worker_session": "ranks", "shard": shard, **options})
+            self.assertEqual(raised.exception.code, "INVALID_ARGUMENT")
+            self.assertIn(f"ClientOptions::{name} ", str(raised.exception))
+
+    def test_what_is_not_the_ranks_own(self):
+        with serve() as server, connect(server.serving["listen"], 1, 2) as client:
+            with self.assertRaisesRegex(ValueError, "request_id: .* the same on every rank"):
+                client.open(vocabulary_size=VOCABULARY)
+            with self.assertRaisesRegex(sortition.Error, "shard.vocabulary_size, 1000"):
+                client.open("narrow", vocabulary_size=VOCABULARY // 2)
+            sequence = client.open("text", vocabulary_size=VOCABULARY)
+            with self.assertRaisesRegex(ValueError, "logits: rows of 1000 elements; shard.tokens is 500"):
+                client.draw(sequence, row(0))
+            with self.assertRaisesRegex(ValueError, "allowed"):
+                client.draw(sequence, slice_of(1, 2, row(0)), allowed=numpy.ones(VOCABULARY // 2, bool))
+
+    def test_turns_are_of_ranks(self):
+        with sortition.Client(fallback="in_process", in_process_threads=1) as client:
+            with self.assertRaisesRegex(ValueError, "turns: with a shard only"):
+                client.open(vocabulary_size=VOCABULARY, turns=1)
+
+
+class Slices(unittest.TestCase):
+    def test_even_ones_cover_the_vocabulary(self):
+        for vocabulary, count in ((1000, 2), (1000, 3), (151936, 8), (257, 256 // 2)):
+            ends = [0]
+            for rank in range(count):
+                shard = sortition.Shard.even(rank, count, vocabulary)
+                self.assertEqual(shard.first_token, ends[-1])
+                ends.append(shard.first_token + shard.tokens)
+            self.assertEqual(ends[-1], vocabulary)
+
+
+if __name__ == "__main__":
+    unittest.main()
