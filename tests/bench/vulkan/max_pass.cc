@@ -149,10 +149,8 @@ void MaxPass::Record() {
 uint64_t MaxPass::Run() {
   const Api& api = context_->api();
   Record();
-  Check(api.ResetFences(context_->device(), 1, &fence_));
   const auto start = std::chrono::steady_clock::now();
-  SORTITION_CHECK(context_->Submit(commands_, fence_).ok());
-  Check(api.WaitForFences(context_->device(), 1, &fence_, VK_TRUE, ~uint64_t{0}));
+  SORTITION_CHECK(context_->SubmitAndWait(commands_, fence_).ok());
   if (timestamps_ == VK_NULL_HANDLE) {
     return uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   }
