@@ -11,19 +11,17 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/cpp/client.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
 #include "service/memory/packet.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
+#include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"
 #include "tests/support/fake_card_memory.h"
 #include "tests/support/fake_device.h"
@@ -43,21 +41,6 @@ constexpr uint32_t kVocabulary = 100;
 constexpr uint64_t kRowBytes = kVocabulary * 2;
 constexpr uint64_t kBytes = 1 << 16;
 constexpr uint64_t kSeed = 5;
-
-// Whether the server comes to have closed what came; its answer may be here before. False after 20 seconds.
-template <typename Wanted>
-bool Becomes(Wanted wanted) {
-  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
-    if (wanted()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
-
-size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(descriptors), end(descriptors)));
-}
 
 // A worker's rows on the fake card. Their addresses are such as nobody can read or write, as a real card's are.
 class CardRows {
@@ -298,23 +281,9 @@ TEST_F(DeviceMemoryTest, AFloodOfDescriptorsLeavesNone) {
   v1::MemoryRequest import;
   service::EncodeIdentity(FakeCardMemory::Identity(), import.mutable_register_device_region()->mutable_device());
   import.mutable_register_device_region()->set_bytes(kBytes);
-  std::array<int, 200> descriptors;
-  descriptors.fill(card.handle().descriptor);
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(descriptors))> control = {};
   for (int i = 0; i < 50; ++i) {
-    std::string bytes = (i % 2 == 0 ? unregister : import).SerializeAsString();
-    iovec part = {bytes.data(), bytes.size()};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(descriptors));
-    std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(descriptors));
-    ASSERT_EQ(sendmsg(socket->get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    const std::string request = (i % 2 == 0 ? unregister : import).SerializeAsString();
+    ASSERT_TRUE(SendFlood(socket->get(), request, card.handle().descriptor, 200));
     const ssize_t size = service::ReceivePacket(socket->get(), packet, nullptr, 0);
     v1::MemoryResponse response;
     ASSERT_TRUE(size > 0 && response.ParseFromArray(packet.data(), static_cast<int>(size)));

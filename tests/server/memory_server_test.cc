@@ -7,17 +7,15 @@
 
 #include <array>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
 #include "service/memory/ring.h"
+#include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
@@ -30,21 +28,6 @@ using service::Descriptor;
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMostBytes = 10 << 20;
-
-// Blocks until `wanted` is true; false after 20 seconds.
-template <typename Wanted>
-bool Becomes(Wanted wanted) {
-  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
-    if (wanted()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
-
-size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(descriptors), end(descriptors)));
-}
 
 class MemoryServerTest : public ::testing::Test {
  protected:
@@ -176,24 +159,8 @@ TEST_F(MemoryServerTest, AFloodOfDescriptorsIsNotTaken) {
   const size_t before = OpenDescriptors();
   v1::MemoryRequest request;
   request.mutable_unregister_region()->set_region_id(1);
-  std::string packet = request.SerializeAsString();
-  iovec part = {packet.data(), packet.size()};
-  constexpr size_t kDescriptors = 200;
-  std::array<int, kDescriptors> descriptors;
-  descriptors.fill(STDERR_FILENO);
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(descriptors))> control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(descriptors));
-  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(descriptors));
   for (int i = 0; i < 50; ++i) {
-    ASSERT_EQ(sendmsg(socket.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(packet.size()));
+    ASSERT_TRUE(SendFlood(socket.get(), request.SerializeAsString(), STDERR_FILENO, 200));
     EXPECT_EQ(Receive(socket).error().reason(), v1::UNKNOWN_REGION);
     EXPECT_EQ(OpenDescriptors(), before);
   }
