@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace sortition::devices::cuda {
 namespace {
@@ -83,12 +84,13 @@ std::vector<Hardware> Matching(const std::string& wanted, const std::vector<Hard
   uint32_t index = 0;
   const bool is_index = absl::SimpleAtoi(wanted, &index);
   const std::string text = absl::AsciiStrToLower(wanted);
+  const std::string digits(absl::StripPrefix(text, "mig-"));
   std::vector<Hardware> matching;
   for (const Hardware& one : hardware) {
     const std::string uuid = absl::AsciiStrToLower(one.uuid);
     const bool matches =
         wanted.empty() || (is_index ? one.index == index
-                                    : absl::StartsWith(uuid, text) || absl::StartsWith(uuid, "gpu-" + text) ||
+                                    : absl::StartsWith(uuid, text) || absl::StartsWith(uuid, "gpu-" + digits) ||
                                           absl::StrContains(absl::AsciiStrToLower(one.name), text));
     if (matches) matching.push_back(one);
   }

@@ -16,8 +16,8 @@ struct Hardware {
   DeviceHandle handle = 0;
   uint32_t index = 0;  // in the driver's order, which CUDA_VISIBLE_DEVICES changes
   std::string name;
-  std::string uuid;        // "GPU-…", as nvidia-smi prints it
-  std::string uuid_bytes;  // the same, 16 of them; an instance's own where the GPU is divided
+  std::string uuid;        // "GPU-…"; of an instance of a divided GPU nvidia-smi prints "MIG-…" and the same digits
+  std::string uuid_bytes;  // the same, 16 of them
   uint32_t multiprocessors = 1;
   uint32_t capability = 0;  // 90: compute capability 9.0
   uint64_t memory_bytes = 0;
@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api);
 absl::StatusOr<Hardware> FindHardware(const Api& api, int index);
 
 // Those that `wanted` means: all if it is empty, the one at that index if it is a number, otherwise those whose UUID
-// begins with it ("GPU-" may be left out) or whose name has it, whatever the case.
+// begins with it ("GPU-" or "MIG-" may stand before it or not) or whose name has it, whatever the case.
 std::vector<Hardware> Matching(const std::string& wanted, const std::vector<Hardware>& hardware);
 
 }  // namespace sortition::devices::cuda

@@ -49,6 +49,8 @@ std::string_view RouteReasonName(RouteReason reason) {
       return "only";
     case RouteReason::kFeatures:
       return "features";
+    case RouteReason::kMemory:
+      return "memory";
     case RouteReason::kPinned:
       return "pinned";
     case RouteReason::kTurn:

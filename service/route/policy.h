@@ -33,12 +33,14 @@ enum class RouteReason : uint8_t {
   kFastest,   // expected to be done first there
   kOnly,      // no other device serves that is able to
   kFeatures,  // likewise, and another that serves has not the kernels for what the rows ask
+  kMemory,    // the logits are in its memory; others would have them read to the host first
   kPinned,
   kTurn,
   kRandom,
 };
-inline constexpr RouteReason kAllRouteReasons[] = {RouteReason::kFastest, RouteReason::kOnly, RouteReason::kFeatures,
-                                                   RouteReason::kPinned,  RouteReason::kTurn, RouteReason::kRandom};
+inline constexpr RouteReason kAllRouteReasons[] = {RouteReason::kFastest, RouteReason::kOnly,   RouteReason::kFeatures,
+                                                   RouteReason::kMemory,  RouteReason::kPinned, RouteReason::kTurn,
+                                                   RouteReason::kRandom};
 std::string_view RouteReasonName(RouteReason reason);
 
 }  // namespace sortition::service

@@ -43,9 +43,13 @@ bool Router::AllHave(kernels::Features features) const {
   });
 }
 
-Work Router::WorkOf(const Book& book, const Batch& batch) {
-  return {batch.rows, batch.bytes, batch.memory != book.device->description().memory};
+bool Router::StaysInMemory(const Batch& batch) const {
+  return policy_.kind == RoutePolicy::Kind::kAuto && batch.memory != devices::kHostMemory &&
+         std::any_of(books_.begin(), books_.end(),
+                     [&](const Book& book) { return IsThere(book, batch) && IsAble(book, batch.needs()); });
 }
+
+Work Router::WorkOf(const Book& book, const Batch& batch) { return {batch.rows, batch.bytes, !IsThere(book, batch)}; }
 
 double Router::SecondsUntilDone(const Book& book, const Batch& batch, absl::Time now) {
   const double seconds = book.costs.Seconds(WorkOf(book, batch), now);
@@ -57,8 +61,9 @@ double Router::SecondsUntilDone(const Book& book, const Batch& batch, absl::Time
 
 double Router::SecondsToDrain(const Batch& batch, absl::Time now) const {
   double rate = 0;  // of such batches, a second
+  const bool stays = StaysInMemory(batch);
   for (const Book& book : books_) {
-    if (!IsAble(book, batch.needs())) continue;
+    if (!IsAble(book, batch.needs()) || (stays && !IsThere(book, batch))) continue;
     const Work work = WorkOf(book, batch);
     const double launches = std::ceil(double(work.rows) / book.device->description().max_batch_rows);
     const double launch = book.costs.Seconds({0, 0, false}, now);
@@ -83,8 +88,9 @@ Router::Choice Router::ChooseFastest(const std::vector<Book*>& able, const Batch
 
 Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
   able_.clear();
+  const bool stays = StaysInMemory(batch);
   for (Book& book : books_) {
-    if (IsAble(book, batch.needs())) able_.push_back(&book);
+    if (IsAble(book, batch.needs()) && (!stays || IsThere(book, batch))) able_.push_back(&book);
   }
   if (able_.empty()) return {};
   if (policy_.kind == RoutePolicy::Kind::kAuto && able_.size() > 1) return ChooseFastest(able_, batch, now);
@@ -92,6 +98,7 @@ Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
   if (able_.empty()) return {};
   switch (policy_.kind) {
     case RoutePolicy::Kind::kAuto:
+      if (stays) return {able_.front()->device, RouteReason::kMemory};
       return {able_.front()->device, AllHave(batch.features) ? RouteReason::kOnly : RouteReason::kFeatures};
     case RoutePolicy::Kind::kPinned:
       return {able_.front()->device, RouteReason::kPinned};

@@ -3,6 +3,7 @@
 // Every choice gives the same answer, so the router is free to choose. It learns each device's costs from the batches
 // that it has done, expects each batch to be done when what the device already has is done and then it, and chooses the
 // device where that comes first. If that is a device without room, the batch waits: it would be done later elsewhere.
+// Logits that lie in a device's memory stay there as long as it serves.
 #pragma once
 
 #include <cstdint>
@@ -91,6 +92,11 @@ class Router {
 
   Book& Find(const devices::Device* device);
   bool IsAble(const Book& book, const Needs& needs) const;
+  // Whether the batch is for the devices in whose memory its logits are: where one of them is able to take it.
+  bool StaysInMemory(const Batch& batch) const;
+  static bool IsThere(const Book& book, const Batch& batch) {
+    return book.device->description().memory == batch.memory;
+  }
   // Whether every device that serves has what the batch's rows ask of its kernels.
   bool AllHave(kernels::Features features) const;
   static bool HasRoom(const Book& book) { return book.in_flight.size() < book.device->description().batches_in_flight; }

@@ -23,8 +23,8 @@
 
 namespace sortition::server {
 
-// One thread for all connections. A client that waits for the clearing of its pages makes the others wait; one that
-// does not read its answers loses its connection. Thread-safe.
+// One thread for all connections. A client that waits for the clearing of its pages, or for a device's driver, makes
+// the others wait; one that does not read its answers loses its connection. Thread-safe.
 class MemoryServer {
  public:
   // `authorization`, `engine` and `log` are not owned and outlive the server.

@@ -44,12 +44,12 @@ namespace {
 using Clock = LoadStream::Clock;
 
 constexpr double kRoundSeconds = 2;
-constexpr double kPeakPart = 0.3;        // of a round
-constexpr double kSettleSeconds = 0.25;  // at the beginning of a phase, not counted
-constexpr uint32_t kClosedRows = 64;     // of each stream at the peak
-constexpr double kLeastGoodput = 0.9;    // of the peak
-constexpr double kMostRefusalMs = 10;    // p99, beyond what the machine itself keeps threads waiting
-constexpr double kHops = 4;              // threads and sockets on the way of a refusal, which all may wait
+constexpr double kPeakPart = 0.3;             // of a round
+constexpr double kSettleSeconds = 0.25;       // at the beginning of a phase, not counted
+constexpr uint32_t kClosedRows = 64;          // of each stream at the peak
+constexpr double kLeastGoodput = 0.9;         // of the peak
+constexpr double kMostRefusalMs = 10;         // p99, beyond what the machine itself keeps threads waiting
+constexpr double kHops = 4;                   // threads and sockets on the way of a refusal, which all may wait
 constexpr uint64_t kMostReceived = 64 << 20;  // --max_received_bytes, the least there may be
 constexpr uint64_t kMostMessage = 1 << 20;
 
@@ -232,8 +232,9 @@ class Overload {
     hold(refusal_ms_ <= kMostRefusalMs + kHops * overslept_ms_,
          absl::StrFormat("refusals take %.1f ms, waking up %.1f ms (p99)", refusal_ms_, overslept_ms_));
     hold(answer_ms_ <= most_answer_ms, absl::StrFormat("answers take %.0f ms (p99)", answer_ms_));
-    hold(share_error_ <= absl::GetFlag(FLAGS_share_error), absl::StrCat("shares are unequal: ", absl::StrJoin(got, ", "),
-                                                       " tokens where ", absl::StrJoin(shares, ", "), " are due"));
+    hold(share_error_ <= absl::GetFlag(FLAGS_share_error),
+         absl::StrCat("shares are unequal: ", absl::StrJoin(got, ", "), " tokens where ", absl::StrJoin(shares, ", "),
+                      " are due"));
     hold(grown_ <= most_grown, absl::StrFormat("memory grows by %d MB", grown_ >> 20));
     return wrong;
   }

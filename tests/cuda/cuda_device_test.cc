@@ -153,6 +153,8 @@ TEST(CudaDriver, DevicesAreChosenByIndexUuidOrName) {
   EXPECT_THAT(chosen(""), ::testing::ElementsAre(0, 1, 2));
   EXPECT_THAT(chosen("1"), ::testing::ElementsAre(1));
   EXPECT_THAT(chosen("GPU-02"), ::testing::ElementsAre(2));
+  EXPECT_THAT(chosen("MIG-01122334-"), ::testing::ElementsAre(1));
+  EXPECT_THAT(chosen("MIG-GPU-01"), ::testing::ElementsAre());
 
   EXPECT_THAT(chosen("00112233-"), ::testing::ElementsAre(0));
   EXPECT_THAT(chosen("fake gpu 2"), ::testing::ElementsAre(2));

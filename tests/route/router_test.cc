@@ -97,6 +97,31 @@ TEST(Router, LogitsCostTheirWayToADeviceWithMemoryOfItsOwn) {
   EXPECT_EQ(router.Choose(there, now).device, &card);
 }
 
+// Others would have them read to the host; they do where the device is out of service.
+TEST(Router, LogitsInADevicesMemoryStayThere) {
+  FakeDevice host({.name = "host"});
+  FakeDevice card({.name = "card", .memory = 1});
+  Router router({&host, &card});
+  absl::Time now = kStart;
+  Router::Batch there = Rows(8, 100'000);
+  there.memory = 1;
+  for (int i = 0; i < 20; ++i) {
+    for (const auto& [device, seconds] : {std::pair<FakeDevice*, double>(&host, 0.001), {&card, 0.1}}) {
+      router.Started(device, there, now);
+      now += absl::Seconds(seconds);
+      router.Finished(device, there, true, now);
+    }
+  }
+  EXPECT_EQ(router.Choose(there, now).device, &card);
+  EXPECT_EQ(router.Choose(there, now).reason, RouteReason::kMemory);
+  EXPECT_GT(router.SecondsToDrain(there, now), 0.05) << "the host is no help";
+  router.Started(&card, there, now);
+  EXPECT_EQ(router.Choose(there, now).device, nullptr) << "it waits for the card";
+  router.health(&card).Quarantine("broken", now);
+  EXPECT_EQ(router.Choose(there, now).device, &host);
+  EXPECT_EQ(router.Choose(there, now).reason, RouteReason::kOnly);
+}
+
 TEST(Router, OnlyDevicesThatAreAble) {
   FakeDevice small({.name = "small", .max_vocabulary = 100});
   FakeDevice large({.name = "large"});

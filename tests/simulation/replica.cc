@@ -69,7 +69,6 @@ class Replica::SimulatedDevice final : public devices::Device {
                                                 .kind = "cpu",
                                                 .hardware = "none",
                                                 .max_batch_rows = 4,
-                                                .identity = {},
                                                 .batches_in_flight = 2,
                                                 .features = kernels::kAllFeatures};
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();

@@ -354,7 +354,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
     // A step in a hurry may learn what stood in its way.
-    const bool is_of_ranks = rank_.count > 1 && (error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED);
+    const bool is_of_ranks = rank_.index > 0 && (error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED);
     const bool fair =
         hurried && (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
                     error.reason == v1::STEP_IN_FLIGHT || error.reason == v1::DEVICE_FAILED || is_of_ranks);

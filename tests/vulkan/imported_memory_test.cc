@@ -260,7 +260,7 @@ TEST_P(ImportedMemoryTest, IsReadByTheHostEvenWithoutTheDevice) {
   Start();
   constexpr size_t kBytes = (8 << 20) + 4099;  // more than is copied at once
   const auto exported = Export(kBytes);
-  const auto memory = Import(exported->handle());
+  auto memory = Import(exported->handle());
   ASSERT_NE(memory, nullptr);
   for (size_t i = 0; i < kBytes; ++i) exported->mapped()[i] = std::byte(i * i >> 7);
   const struct { size_t offset, size; } ranges[] = {{0, kBytes}, {1, 3}, {4097, 100'001}, {kBytes - 1, 1}, {5, 0}};
@@ -273,6 +273,13 @@ TEST_P(ImportedMemoryTest, IsReadByTheHostEvenWithoutTheDevice) {
       EXPECT_TRUE(std::equal(read.begin(), read.end(), exported->mapped() + offset)) << offset << " " << size;
     }
   }
+  // Its addresses are its own as long as it lives.
+  const auto addresses = memory->bytes();
+  std::vector<unsigned char> pages(addresses.size() / 4096 + 1);
+  auto* const first = const_cast<std::byte*>(addresses.data());
+  EXPECT_EQ(mincore(first, addresses.size(), pages.data()), 0);
+  memory.reset();
+  EXPECT_EQ(mincore(first, addresses.size(), pages.data()), -1);
 }
 
 TEST_P(ImportedMemoryTest, OutlivesALostContext) {
