@@ -10,6 +10,7 @@ namespace sortition::client {
 
 using devices::cuda::Allocation;
 using devices::cuda::Api;
+using devices::cuda::CurrentContext;
 using devices::cuda::Hardware;
 using devices::cuda::Mapping;
 
@@ -50,7 +51,12 @@ absl::Status CudaRows::Open(uint64_t bytes) {
 }
 
 CudaRows::~CudaRows() {
-  mapping_.reset();
+  if (mapping_ != nullptr) {
+    // Of a device that is lost nothing more is to be awaited, whatever it says.
+    const CurrentContext current(api_, context_);
+    if (current.status().ok()) api_.CtxSynchronize();
+    mapping_.reset();
+  }
   if (context_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);
 }
 
@@ -73,6 +79,16 @@ absl::Status CudaRows::Read(uint64_t offset, std::span<std::byte> to) const {
     return absl::OutOfRangeError(absl::StrCat(to.size(), " bytes from ", offset, " of ", bytes_));
   }
   return devices::cuda::ReadMemory(api_, context_, mapping_->address() + offset, to);
+}
+
+absl::Status CudaRows::WaitFor(CUstream_st* stream) const {
+  const CurrentContext current(api_, context_);
+  if (!current.status().ok()) return current.status();
+  int capture = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamIsCapturing(stream, &capture));
+  if (capture != 0) return absl::FailedPreconditionError("stream: captures a graph");
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream));
+  return absl::OkStatus();
 }
 
 }  // namespace sortition::client

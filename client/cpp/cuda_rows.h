@@ -20,8 +20,8 @@ namespace sortition::client {
 //
 // An engine has its last layer write the logits here, or copies them here within the device; memory of its own
 // allocator, such as a framework's tensors, cannot be passed on. What a step names must be there before the step is
-// sent: the stream that writes it has been waited for. It stays as it is until the step is answered; what is changed
-// meanwhile is answered as some mixture of both.
+// sent: the stream that writes it has been waited for (WaitFor). It stays as it is until the step is answered; what is
+// changed meanwhile is answered as some mixture of both.
 //
 // Thread-safe; Read excepts what is written meanwhile. The memory itself lives until the server, too, has let go of it.
 class CudaRows {
@@ -32,7 +32,7 @@ class CudaRows {
   static absl::StatusOr<std::unique_ptr<CudaRows>> Create(int device, uint64_t bytes);
   static absl::StatusOr<std::unique_ptr<CudaRows>> CreateOn(const devices::cuda::Api& api,
                                                             const devices::cuda::Hardware& hardware, uint64_t bytes);
-  // No work that uses the memory may be left on the device.
+  // Blocks until the device has done all work of its primary context, some of which may use the memory.
   ~CudaRows();
   CudaRows(const CudaRows&) = delete;
   CudaRows& operator=(const CudaRows&) = delete;
@@ -49,6 +49,10 @@ class CudaRows {
   // Copies `to.size()` bytes from `offset` on to the host, for a server that does not take the memory; once the work is
   // done that the device's default stream has. Blocks. OUT_OF_RANGE: they are not all here.
   absl::Status Read(uint64_t offset, std::span<std::byte> to) const;
+
+  // Blocks until the work is done that a stream of the device's primary context has by now (null: the default stream).
+  // FAILED_PRECONDITION: it captures a graph; UNAVAILABLE: the device is lost to this process.
+  absl::Status WaitFor(CUstream_st* stream) const;
 
  private:
   CudaRows(const devices::cuda::Api& api, const devices::cuda::Hardware& hardware) : api_(api), hardware_(hardware) {}

@@ -87,6 +87,31 @@ TEST(CudaRows, AreReadToTheHost) {
   EXPECT_TRUE(absl::IsUnavailable((*rows)->Read(0, read)));
 }
 
+TEST(CudaRows, AStreamIsWaitedFor) {
+  FakeCudaDriver driver;
+  const auto rows = CreateOn(driver, kUnit);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  auto* const stream = reinterpret_cast<CUstream_st*>(77);
+  std::vector<CUstream_st*> waited;
+  driver.SetWork([&](CUstream_st* done) { waited.push_back(done); });
+  EXPECT_TRUE((*rows)->WaitFor(stream).ok());
+  EXPECT_TRUE((*rows)->WaitFor(nullptr).ok());
+  EXPECT_THAT(waited, ::testing::ElementsAre(stream, nullptr));
+  driver.SetCapturing(true);
+  EXPECT_TRUE(absl::IsFailedPrecondition((*rows)->WaitFor(stream)));
+  EXPECT_EQ(waited.size(), 2u);
+  driver.SetCapturing(false);
+  driver.FailKernel(Result::kIllegalAddress);
+  EXPECT_TRUE(absl::IsUnavailable((*rows)->WaitFor(stream)));
+}
+
+TEST(CudaRows, TheDeviceHasDoneItsWorkBeforeTheMemoryGoes) {
+  const FakeCudaDriver driver;
+  const uint64_t before = driver.calls("CtxSynchronize");
+  ASSERT_TRUE(CreateOn(driver, kUnit).ok());
+  EXPECT_EQ(driver.calls("CtxSynchronize"), before + 1);
+}
+
 TEST(CudaRows, WhatCannotBeMadeIsSaid) {
   const FakeCudaDriver driver({.memory_bytes = 16 << 20});
   const auto most = CreateOn(driver, 12 << 20);

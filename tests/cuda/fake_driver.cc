@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <mutex>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/cuda/image.h"
@@ -89,6 +91,10 @@ Result FakeCtxPopCurrent(ContextHandle* context) {
   current_contexts.pop_back();
   return kOk;
 }
+Result FakeCtxSynchronize() {
+  SORTITION_CHECK(!current_contexts.empty());
+  return Call("CtxSynchronize", [] { return kOk; });
+}
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
     const bool is_known = image == kSampleImage || image == kChainImage;
@@ -148,7 +154,15 @@ Result FakeStreamDestroy(StreamHandle) {
   --state->streams;
   return kOk;
 }
-Result FakeStreamSynchronize(StreamHandle) { return FakeEventSynchronize(nullptr); }
+Result FakeStreamSynchronize(StreamHandle stream) {
+  std::function<void(StreamHandle)> work;
+  {
+    const std::lock_guard lock(state->mutex);
+    work = state->work;
+  }
+  if (work) work(stream);
+  return FakeEventSynchronize(nullptr);
+}
 Result FakeStreamIsCapturing(StreamHandle, int* status) {
   const std::lock_guard lock(state->mutex);
   *status = state->is_capturing ? 1 : 0;
@@ -236,6 +250,11 @@ void FakeCudaDriver::FailKernel(Result error) {
 void FakeCudaDriver::SetCapturing(bool is_capturing) {
   const std::lock_guard lock(state->mutex);
   state->is_capturing = is_capturing;
+}
+
+void FakeCudaDriver::SetWork(std::function<void(StreamHandle)> work) {
+  const std::lock_guard lock(state->mutex);
+  state->work = std::move(work);
 }
 
 uint64_t FakeCudaDriver::launches() const {

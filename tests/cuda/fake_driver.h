@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ class FakeCudaDriver {
 
   // All streams capture graphs, or none does.
   void SetCapturing(bool is_capturing);
+
+  // What streams have to do, which they do whenever the host waits for one.
+  void SetWork(std::function<void(devices::cuda::StreamHandle)> work);
 
   uint64_t launches() const;
   // How often the function of this name in Api has not failed.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -41,6 +42,7 @@ struct State {
   uint64_t launches = 0;
   uint64_t uploaded_bytes = 0;
   bool is_capturing = false;
+  std::function<void(StreamHandle)> work;
   std::map<EventHandle, StreamHandle> recorded;  // where each event was last
   std::set<StreamHandle> awaited;
 };

@@ -6,10 +6,18 @@ namespace sortition::testing::fake_cuda {
 namespace {
 
 // As long as the process: the driver is not unloaded.
-[[maybe_unused]] FakeCudaDriver* const driver = new FakeCudaDriver({.takes_any_image = true});
+FakeCudaDriver* const driver = new FakeCudaDriver({.takes_any_image = true});
 
 }  // namespace
 }  // namespace sortition::testing::fake_cuda
+
+// For tests in other languages: SetWork, null: none, and SetCapturing.
+extern "C" void FakeCudaSetWork(void (*work)(CUstream_st* stream)) {
+  sortition::testing::fake_cuda::driver->SetWork(work);
+}
+extern "C" void FakeCudaSetCapturing(int is_capturing) {
+  sortition::testing::fake_cuda::driver->SetCapturing(is_capturing != 0);
+}
 
 // The dynamic linker asks the first function which one the symbol means.
 #define SORTITION_CUDA_FUNCTION(name, symbol, ...)                            \

@@ -1,5 +1,6 @@
 """Rows, options and a server that the tests of the package share."""
 
+import ctypes
 import os
 
 import numpy
@@ -34,9 +35,29 @@ OPTIONS = (
 )
 
 
-def serve(*arguments, listen="127.0.0.1:0"):
-    return Sortitiond(binary(), f"--listen={listen}", "--metrics_listen=127.0.0.1:0", *arguments)
+def serve(*arguments, listen="127.0.0.1:0", environment=None):
+    return Sortitiond(binary(), f"--listen={listen}", "--metrics_listen=127.0.0.1:0", *arguments,
+                      environment=environment)
 
 
 def scale(count):
     return max(1, int(count * float(os.environ.get("TEST_SCALE", "1"))))
+
+
+class OnCuda:
+    """A numpy array whose DLPack says that it is on a CUDA device."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, **_):
+        capsule = self._array.__dlpack__()
+        get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        get_pointer.restype = ctypes.c_void_p
+        get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+        tensor = get_pointer(capsule, b"dltensor")
+        ctypes.c_int32.from_address(tensor + ctypes.sizeof(ctypes.c_void_p)).value = 2
+        return capsule

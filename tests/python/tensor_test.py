@@ -1,13 +1,12 @@
 """Which tensors are taken, and what is said of all others, before anything is done."""
 
-import ctypes
 import unittest
 
 import numpy
 import sortition
 import sortition.local
 
-from rows import VOCABULARY, row
+from rows import OnCuda, VOCABULARY, row
 
 SAMPLER = sortition.local.Sampler()
 CLIENT = sortition.Client(fallback="in_process", in_process_threads=1)
@@ -15,25 +14,6 @@ CLIENT = sortition.Client(fallback="in_process", in_process_threads=1)
 
 def draw(logits, **options):
     return SAMPLER.draw(SAMPLER.open(vocabulary_size=VOCABULARY, seed=1, processed_logprobs={}), logits, **options)
-
-
-class OnAnotherDevice:
-    """A numpy array whose DLPack says that it is on a CUDA device."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack_device__(self):
-        return (2, 0)
-
-    def __dlpack__(self, **_):
-        capsule = self._array.__dlpack__()
-        get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        get_pointer.restype = ctypes.c_void_p
-        get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-        tensor = get_pointer(capsule, b"dltensor")
-        ctypes.c_int32.from_address(tensor + ctypes.sizeof(ctypes.c_void_p)).value = 2
-        return capsule
 
 
 class ThroughDLPack:
@@ -116,7 +96,7 @@ class Refused(unittest.TestCase):
         self.assertEqual((sequence.position, local.position), (0, 0))
 
     def test_rows_on_a_cuda_device(self):
-        there = OnAnotherDevice(row(4))
+        there = OnCuda(row(4))
         with self.assertRaisesRegex(TypeError, "another device"):
             CLIENT.draw(CLIENT.open(vocabulary_size=VOCABULARY), there)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/python/native/device.h"
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
 #include "client/python/native/results.h"
@@ -37,9 +38,16 @@ struct Sequence {
 struct StepMemory {
   Tasks tasks;
   Rows rows;
+  std::vector<std::shared_ptr<const SharedRows>> on_device;
   Masks masks;
   nb::list sequences;
   nb::object callback;
+
+  // Until what is to be sent has been written. Without the GIL.
+  absl::Status WaitFor(uint64_t stream) const {
+    if (on_device.empty()) return absl::OkStatus();
+    return on_device.front()->rows->WaitFor(reinterpret_cast<CUstream_st*>(stream));
+  }
 };
 
 class Client {
@@ -62,9 +70,15 @@ class Client {
   std::shared_ptr<client::Client> share() const { return client_; }
 
   const std::optional<client::VocabularyShard>& shard() const { return shard_; }
+  const SharedRowsTable& shared_rows() const { return shared_rows_; }
+  DeviceMemory ShareDevice(const CudaRows& rows) {
+    get();
+    return shared_rows_.Share(client_, rows);
+  }
 
  private:
   std::shared_ptr<client::Client> client_;
+  SharedRowsTable shared_rows_;
   const std::optional<client::VocabularyShard> shard_;
 };
 
@@ -199,11 +213,12 @@ StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, n
                     nb::handle allowed, const std::optional<std::string>& dtype) {
   const size_t count = nb::len(sequences);
   Tasks tasks(drafts, scored, count);
-  Rows rows = ReadRows(logits, count, tasks.positions(), dtype);
+  Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
+  auto on_device = self.shared_rows().Find(rows, tasks.positions());
   const uint32_t whole = self.shard() ? self.shard()->vocabulary_size : rows.width;
   tasks.CheckWidth(whole);
   Masks masks = ReadMasks(allowed, count, tasks.masks(), whole);
-  return {std::move(tasks), std::move(rows), std::move(masks), std::move(sequences), {}};
+  return {std::move(tasks), std::move(rows), std::move(on_device), std::move(masks), std::move(sequences), {}};
 }
 
 // Refers to `memory`.
@@ -246,7 +261,7 @@ client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority,
 
 nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
                 nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
-                std::optional<double> timeout, int32_t priority, std::string traceparent) {
+                std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream) {
   self.get();
   const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype);
   const client::Batch batch = MakeBatch(self, memory, draw_salts);
@@ -255,7 +270,8 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    outcomes = client->Step(batch, options);
+    const absl::Status ready = memory.WaitFor(stream);
+    outcomes = ready.ok() ? client->Step(batch, options) : ready;
     client.reset();
   }
   if (!outcomes.ok()) Raise(outcomes.status());
@@ -264,7 +280,8 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
 
 void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
                nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
-               std::optional<double> timeout, int32_t priority, std::string traceparent, nb::object callback) {
+               std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream,
+               nb::object callback) {
   self.get();
   auto memory =
       std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype));
@@ -277,15 +294,18 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    status = client->StepAsync(batch, options, [borrowed](std::vector<client::RowOutcome> outcomes) {
-      nb::gil_scoped_acquire acquired;
-      const std::unique_ptr<StepMemory> mine(borrowed);
-      try {
-        mine->callback(ToPython(std::move(outcomes)));
-      } catch (nb::python_error& error) {
-        error.discard_as_unraisable("sortition: the callback of a step");
-      }
-    });
+    status = borrowed->WaitFor(stream);
+    if (status.ok()) {
+      status = client->StepAsync(batch, options, [borrowed](std::vector<client::RowOutcome> outcomes) {
+        nb::gil_scoped_acquire acquired;
+        const std::unique_ptr<StepMemory> mine(borrowed);
+        try {
+          mine->callback(ToPython(std::move(outcomes)));
+        } catch (nb::python_error& error) {
+          error.discard_as_unraisable("sortition: the callback of a step");
+        }
+      });
+    }
     client.reset();
   }
   if (!status.ok()) Raise(status);
@@ -337,14 +357,16 @@ void BindClient(nb::module_& module) {
            nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
            nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("token"), nb::arg("shard").none())
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
+      .def("share_device", &Client::ShareDevice, nb::arg("rows"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),
-           nb::arg("priority"), nb::arg("traceparent"))
+           nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"))
       .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
            nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
-           nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("callback"))
+           nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"),
+           nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "client/python/native/device.h"
 #include "client/python/native/results.h"
 #include "kernels/law/version.h"
 #include "service/version.h"
@@ -13,6 +14,7 @@ NB_MODULE(_native, module) {
   module.attr("VERSION") = std::string(sortition::service::Version());
   module.attr("LAW_VERSION") = sortition::law::kLawVersion;
   sortition::python::BindResults(module);
+  sortition::python::BindDevice(module);
   sortition::python::BindClient(module);
   sortition::python::BindLocal(module);
 }

@@ -5,10 +5,11 @@
     token = client.draw(sequence, logits).token
 
 Logits are numpy arrays, torch tensors, or whatever speaks DLPack or the buffer protocol: float32, float16 or bfloat16,
-on the CPU; they are sent from where they lie. In process (sortition.local) they may lie on a CUDA device, too.
+on the CPU; they are sent from where they lie. They may lie on a CUDA device, too: in process (sortition.local), and for
+a server on the same device in memory that is made for it (CudaRows).
 """
 
-from sortition._native import LAW_VERSION, Draw, Logprobs, Score, Sequence, Verify
+from sortition._native import LAW_VERSION, CudaRows, DeviceMemory, Draw, Logprobs, Score, Sequence, Verify
 from sortition._native import VERSION as __version__
 from sortition.aio import AsyncClient
 from sortition.client import Client
@@ -18,5 +19,5 @@ from sortition.masks import pack_mask
 from sortition.shard import Shard
 from sortition.view import StepView
 
-__all__ = ["LAW_VERSION", "AsyncClient", "Client", "Drafts", "Draw", "Error", "Logprobs", "Score", "Sequence",
-           "Shard", "StepView", "Verify", "__version__", "pack_mask"]
+__all__ = ["LAW_VERSION", "AsyncClient", "Client", "CudaRows", "DeviceMemory", "Drafts", "Draw", "Error", "Logprobs",
+           "Score", "Sequence", "Shard", "StepView", "Verify", "__version__", "pack_mask"]

@@ -9,6 +9,7 @@ from sortition import _native
 from sortition.client import Client, Outcome, raised
 from sortition.drafts import Drafts, scored_lists
 from sortition.masks import packed_masks
+from sortition.streams import on_cuda, stream_of
 
 
 class AsyncClient:
@@ -38,8 +39,11 @@ class AsyncClient:
                    drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
                    allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
                    dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
-                   traceparent: str = "") -> List[Outcome]:
-        """As Client.step. A task that is cancelled leaves its step to end by itself; the tensors are held till then."""
+                   traceparent: str = "", stream: Optional[int] = None) -> List[Outcome]:
+        """As Client.step. A task that is cancelled leaves its step to end by itself; the tensors are held till then.
+
+        Logits on a device occupy one of the loop's threads until their stream is done.
+        """
         loop = asyncio.get_running_loop()
         answered: "asyncio.Future[List[Outcome]]" = loop.create_future()
 
@@ -53,30 +57,42 @@ class AsyncClient:
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
 
-        self.client._native.step_async(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                       list(draw_salts), dtype, timeout, priority, traceparent, on_answer)
+        arguments = (list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed), list(draw_salts),
+                     dtype, timeout, priority, traceparent, stream_of(logits, stream), on_answer)
+        if on_cuda(logits):
+            await asyncio.to_thread(self.client._native.step_async, *arguments)
+        else:
+            self.client._native.step_async(*arguments)
         return await answered
 
     async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
-                   dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
+                   dtype: Optional[str] = None, timeout: Optional[float] = None,
+                   stream: Optional[int] = None) -> _native.Draw:
         """As Client.draw."""
         return raised((await self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout))[0])
+                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
+                                       stream=stream))[0])
 
     async def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
-                     draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None
-                     ) -> _native.Verify:
+                     draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
+                     stream: Optional[int] = None) -> _native.Verify:
         """As Client.verify."""
         return raised((await self.step([sequence], logits, drafts=[drafts],
                                        allowed=None if allowed is None else [allowed],
-                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout))[0])
+                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
+                                       stream=stream))[0])
 
     async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
-                    dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Score:
+                    dtype: Optional[str] = None, timeout: Optional[float] = None,
+                    stream: Optional[int] = None) -> _native.Score:
         """As Client.score."""
         return raised((await self.step([sequence], logits, scored=[tokens],
                                        allowed=None if allowed is None else [allowed], dtype=dtype,
-                                       timeout=timeout))[0])
+                                       timeout=timeout, stream=stream))[0])
+
+    async def share_device(self, rows: _native.CudaRows) -> _native.DeviceMemory:
+        """As Client.share_device."""
+        return await asyncio.to_thread(self.client.share_device, rows)
 
     @property
     def worker_session(self) -> str:

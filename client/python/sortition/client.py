@@ -15,6 +15,7 @@ from sortition.drafts import Drafts, scored_lists
 from sortition.errors import Error
 from sortition.masks import packed_masks
 from sortition.shard import Shard
+from sortition.streams import stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 Outcome = Union[_native.Draw, _native.Verify, _native.Score, Error]
@@ -91,7 +92,8 @@ class Client:
     def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
              drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
-             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "") -> List[Outcome]:
+             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
+             stream: Optional[int] = None) -> List[Outcome]:
         """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
@@ -101,27 +103,35 @@ class Client:
         `scored`, which follow one another, get their log probabilities, and the sequence stays where it was: a Score.
         Such a sequence takes several rows: those of the matrix that come next, or a matrix in the place of its vector;
         with drafts its mask is a matrix, too.
+
+        Logits in memory that share_device was given are sent once the work is done that `stream` has by then: a
+        torch.cuda.Stream.cuda_stream, by default torch's current one for its tensors and the default stream for others.
         """
         return self._native.step(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                 list(draw_salts), dtype, timeout, priority, traceparent)
+                                 list(draw_salts), dtype, timeout, priority, traceparent, stream_of(logits, stream))
 
     def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
-             dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Draw:
+             dtype: Optional[str] = None, timeout: Optional[float] = None,
+             stream: Optional[int] = None) -> _native.Draw:
         """One row of one sequence; raises its Error."""
         return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0])
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
+                                stream=stream)[0])
 
     def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
-               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Verify:
+               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
+               stream: Optional[int] = None) -> _native.Verify:
         """The drafts of one sequence, whose logits are a matrix; raises its Error."""
         return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
-                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout)[0])
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
+                                stream=stream)[0])
 
     def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
-              dtype: Optional[str] = None, timeout: Optional[float] = None) -> _native.Score:
+              dtype: Optional[str] = None, timeout: Optional[float] = None,
+              stream: Optional[int] = None) -> _native.Score:
         """The tokens that follow one sequence, whose logits are a matrix; raises its Error."""
         return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
-                                dtype=dtype, timeout=timeout)[0])
+                                dtype=dtype, timeout=timeout, stream=stream)[0])
 
     def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
         """A matrix for logits that need no copy: in memory shared with the server, where the stream in use does that.
@@ -131,6 +141,14 @@ class Client:
         size = numpy.dtype(dtype).itemsize
         memory, _ = self._native.allocate_rows(max(1, rows * vocabulary_size * size))
         return memory[:rows * vocabulary_size * size].view(dtype).reshape(rows, vocabulary_size)
+
+    def share_device(self, rows: _native.CudaRows) -> _native.DeviceMemory:
+        """Lets tensors made of `rows` be stepped until the result is closed, or gone; blocks for a round trip.
+
+        Where the stream in use shares the memory with the server's device (`shared`), such logits are only named.
+        Elsewhere, and once that stream has ended, they are read to the host: share anew when `transport` changes.
+        """
+        return self._native.share_device(rows)
 
     @property
     def worker_session(self) -> str:

@@ -10,17 +10,8 @@ from sortition.client import Outcome, raised
 from sortition.describe import describe, token_list
 from sortition.drafts import Drafts, scored_lists
 from sortition.masks import packed_masks
+from sortition.streams import stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
-
-
-def _stream_of(logits: Any, stream: Optional[int]) -> int:
-    if stream is not None:
-        return int(stream)
-    first = logits[0] if isinstance(logits, (list, tuple)) and logits else logits
-    if not getattr(first, "is_cuda", False):
-        return 0
-    import torch  # the tensor is one of torch's
-    return torch.cuda.current_stream(first.device).cuda_stream
 
 
 class Sampler:
@@ -63,7 +54,7 @@ class Sampler:
              stream: Optional[int] = None) -> List[Outcome]:
         """As Client.step; nothing is waited for, so that timeout, priority and trace have nothing to say."""
         return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                  list(draw_salts), dtype, _stream_of(logits, stream))
+                                  list(draw_salts), dtype, stream_of(logits, stream))
 
     def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
              dtype: Optional[str] = None, timeout: Optional[float] = None,
@@ -71,7 +62,7 @@ class Sampler:
         """As Client.draw."""
         if allowed is not None:
             allowed = packed_masks([allowed])[0]
-        return raised(sequence.step(logits, allowed, draw_salt, dtype, _stream_of(logits, stream)))
+        return raised(sequence.step(logits, allowed, draw_salt, dtype, stream_of(logits, stream)))
 
     def verify(self, sequence: _native.LocalSequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
                draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
