@@ -5,8 +5,10 @@
 // Phases in turn, so that both meet the same weather: the most that streams get which wait for their answers, then F
 // times as much offered by streams that do not, of unequal greed, beside one that reads no answer. What must hold then
 // stands in Judge. The device is one slow thread, so that it, and not the load, is what there is too little of; time
-// for which that thread waits for a processor, because the machine has other things to do, is not counted.
+// for which that thread waits for a processor, because the machine, or its host, has other things to do, is not
+// counted.
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -101,14 +103,25 @@ std::map<std::string, ThreadTimes> ThreadTimesOf(pid_t pid) {
   return times;
 }
 
-// For how long the device has waited for a processor since then: the thread that ran longest.
-double DeviceWaited(std::map<std::string, ThreadTimes> since, const std::map<std::string, ThreadTimes>& now) {
+// Seconds of all processors that a virtual machine's host has given to others.
+double StolenSeconds() {
+  std::ifstream file("/proc/stat");
+  std::string name;
+  double user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = 0;
+  file >> name >> user >> nice >> system >> idle >> waiting >> interrupts >> soft_interrupts >> stolen;
+  return stolen / double(sysconf(_SC_CLK_TCK));
+}
+
+// For how long of the `seconds` since then the device has waited for a processor: the thread that ran longest. Of what
+// was stolen nobody says whose it was, so it is the device's as far as that did not run.
+double DeviceWaited(std::map<std::string, ThreadTimes> since, const std::map<std::string, ThreadTimes>& now,
+                    double seconds, double stolen) {
   ThreadTimes longest;
   for (const auto& [thread, times] : now) {
     const ThreadTimes before = since[thread];
     if (times.ran - before.ran > longest.ran) longest = {times.ran - before.ran, times.waited - before.waited};
   }
-  return longest.waited;
+  return longest.waited + std::clamp(seconds - longest.ran - longest.waited, 0.0, stolen);
 }
 
 // What each would get of `capacity` if who wants less than an equal share of what is left gets all of it.
@@ -270,10 +283,12 @@ class Overload {
     for (LoadStream* stream : streams) all_.different += stream->TakeFound().different;
     const Clock::time_point settled = Clock::now();
     const auto before = ThreadTimesOf(server_->process().pid());
+    const double stolen_before = StolenSeconds();
     std::this_thread::sleep_until(after(seconds));
     for (LoadStream* stream : streams) found->push_back(stream->TakeFound());
     const double measured = std::chrono::duration<double>(Clock::now() - settled).count();
-    const double waited = DeviceWaited(before, ThreadTimesOf(server_->process().pid()));
+    const double waited =
+        DeviceWaited(before, ThreadTimesOf(server_->process().pid()), measured, StolenSeconds() - stolen_before);
     for (std::thread& thread : threads) thread.join();
     return measured - waited;
   }
