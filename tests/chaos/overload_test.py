@@ -16,7 +16,7 @@ def run(*flags):
 class OverloadTest(unittest.TestCase):
     @unittest.skipIf(UNDER_SANITIZER, "it measures; the planted defects run it under a sanitizer")
     def test_four_times_capacity(self):
-        # What is measured in ten seconds, a hiccup of the machine or its host can spoil; it does not spoil three passes.
+        # What is measured in ten seconds a hiccup of the machine or its host can spoil; it does not spoil three passes.
         # What is answered is right in each of them.
         for _ in range(3):
             found = run("--seconds=10", "--share_error=0.25")
