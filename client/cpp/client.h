@@ -81,9 +81,9 @@ class Client {
 
   // Memory of a device, in which rows may lie from now on until the last reference to `lease` goes, which is not before
   // their steps are over: a row's logits are then an address within it, and the work that writes them is done when the
-  // row is stepped. Where the stream in use shares the memory with a device of the server's (`shared`), such rows are
-  // only named, and nothing of them passes through the host; elsewhere, and once that stream has ended, they are read
-  // to the host first, so a worker that minds shares anew when transport_in_use changes. `note`: why it is not shared.
+  // row is stepped. Where a stream shares the memory with a device of its server's, such rows are only named, and
+  // nothing of them passes through the host; elsewhere they are read to the host first. `shared`: whether the stream in
+  // use does that; `note`: why it does not. Streams that follow it share the memory by themselves where they can.
   // ALREADY_EXISTS if other rows are at some of these addresses. Blocks for a round trip.
   struct DeviceMemory {
     std::shared_ptr<void> lease;

@@ -155,30 +155,54 @@ std::shared_ptr<SharedMemory> ClientCore::memory() const {
   return transport == nullptr ? nullptr : transport->memory();
 }
 
+std::vector<std::shared_ptr<SharedMemory>> ClientCore::memories() const {
+  std::vector<std::shared_ptr<SharedMemory>> memories;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& transport : {state_.links().current_transport(), state_.links().successor_transport()}) {
+    auto memory = transport == nullptr ? nullptr : transport->memory();
+    if (memory != nullptr) memories.push_back(std::move(memory));
+  }
+  return memories;
+}
+
 absl::StatusOr<Client::DeviceMemory> ClientCore::ShareDevice(std::shared_ptr<const DeviceRows> rows) {
+  // Streams that get their memory from now on import the rows themselves.
   {
     absl::MutexLock lock(&mutex_);
     if (!state_.Share(rows)) return absl::AlreadyExistsError("rows.data: other rows are at some of these addresses");
   }
   Client::DeviceMemory made;
-  std::shared_ptr<void> region;
-  if (const std::shared_ptr<SharedMemory> memory = this->memory()) {
-    auto imported = memory->Import(*rows);
-    made.shared = imported.ok();
-    if (imported.ok()) {
-      region = *std::move(imported);
-    } else {
-      made.note = std::string(imported.status().message());
+  made.lease = std::shared_ptr<void>(nullptr, [self = shared_from_this(), rows](void*) {
+    {
+      absl::MutexLock lock(&self->mutex_);
+      self->state_.Forget(*rows);
     }
-  } else {
-    made.note = "the stream shares no memory";
-  }
-  made.lease = std::shared_ptr<void>(nullptr, [self = shared_from_this(), rows, region](void*) mutable {
-    region.reset();
-    absl::MutexLock lock(&self->mutex_);
-    self->state_.Forget(*rows);
+    for (const std::shared_ptr<SharedMemory>& memory : self->memories()) memory->Forget(*rows);
   });
+  made.note = "the stream shares no memory";
+  const std::shared_ptr<SharedMemory> in_use = memory();
+  for (const std::shared_ptr<SharedMemory>& memory : memories()) {
+    const absl::Status imported = memory->Import(*rows);
+    if (memory != in_use) continue;
+    made.shared = imported.ok();
+    made.note = std::string(imported.message());
+  }
   return made;
+}
+
+void ClientCore::OnMemory(SharedMemory* memory) {
+  std::vector<std::shared_ptr<const DeviceRows>> shared;
+  {
+    absl::MutexLock lock(&mutex_);
+    shared = state_.device_rows().all();
+  }
+  // What the server does not take is read to the host, row by row.
+  for (const auto& rows : shared) memory->Import(*rows).IgnoreError();
+  std::erase_if(shared, [&](const auto& rows) {
+    absl::MutexLock lock(&mutex_);
+    return state_.device_rows().Find(rows->data) == rows.get();
+  });
+  for (const auto& rows : shared) memory->Forget(*rows);  // whose lease has ended meanwhile
 }
 
 TransportInUse ClientCore::transport_in_use() const {

@@ -50,7 +50,10 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   void Poll(absl::FunctionRef<bool()> done);
   // Of the stream in use; null and nothing where there is none.
   std::shared_ptr<SharedMemory> memory() const;
+  // Of the stream in use, and of the one to follow it.
+  std::vector<std::shared_ptr<SharedMemory>> memories() const;
   absl::StatusOr<Client::DeviceMemory> ShareDevice(std::shared_ptr<const DeviceRows> rows);
+  void OnMemory(SharedMemory* memory) override;
   TransportInUse transport_in_use() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;

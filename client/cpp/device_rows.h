@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "devices/imported_memory.h"
@@ -38,6 +39,11 @@ class DeviceRowsTable {
     return true;
   }
   void Remove(const DeviceRows& rows) { rows_.erase(rows.data); }
+  std::vector<std::shared_ptr<const DeviceRows>> all() const {
+    std::vector<std::shared_ptr<const DeviceRows>> all;
+    for (const auto& [data, rows] : rows_) all.push_back(rows);
+    return all;
+  }
   // Null where no such memory is.
   const DeviceRows* Find(const void* row) const {
     if (rows_.empty()) return nullptr;

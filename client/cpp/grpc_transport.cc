@@ -258,13 +258,16 @@ bool GrpcStream::ShareMemory(const std::string& address) {
     unshared_ = memory.status();
     return false;
   }
-  absl::MutexLock lock(&mutex_);
-  if (memory.ok()) {
-    memory_ = *std::move(memory);
-    in_use_.kind = TransportKind::kSharedMemory;
-  } else {
-    in_use_.note = std::string(memory.status().message());
+  {
+    absl::MutexLock lock(&mutex_);
+    if (memory.ok()) {
+      memory_ = *memory;
+      in_use_.kind = TransportKind::kSharedMemory;
+    } else {
+      in_use_.note = std::string(memory.status().message());
+    }
   }
+  if (memory.ok()) events_.OnMemory(memory->get());
   return true;
 }
 

@@ -153,9 +153,10 @@ absl::Status RingStream::Connect() {
   if (!memory.ok()) return memory.status();
   {
     absl::MutexLock lock(&mutex_);
-    memory_ = *std::move(memory);
+    memory_ = *memory;
     rings_.emplace(*std::move(ring));
   }
+  events_.OnMemory(memory->get());
   connected_.store(true, std::memory_order_release);
   Flush();
   return absl::OkStatus();

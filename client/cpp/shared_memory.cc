@@ -32,7 +32,7 @@ absl::StatusOr<std::shared_ptr<MappedRegion>> SharedMemory::Allocate(uint64_t by
   auto made = link_->Register(bytes);
   if (!made.ok()) return made.status();
   std::shared_ptr<MappedRegion> region(made->release(), [self = shared_from_this()](MappedRegion* last) {
-    self->Forget(last->bytes().data(), last->id());
+    self->Forget(*last);
     delete last;
   });
   absl::MutexLock lock(&mutex_);
@@ -40,19 +40,36 @@ absl::StatusOr<std::shared_ptr<MappedRegion>> SharedMemory::Allocate(uint64_t by
   return region;
 }
 
-absl::StatusOr<std::shared_ptr<void>> SharedMemory::Import(const DeviceRows& rows) {
+void SharedMemory::Forget(const MappedRegion& region) {
+  {
+    absl::MutexLock lock(&mutex_);
+    regions_.erase(region.bytes().data());
+  }
+  link_->Unregister(region.id());
+}
+
+absl::Status SharedMemory::Import(const DeviceRows& rows) {
+  absl::MutexLock importing(&importing_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (regions_.contains(rows.data)) return absl::OkStatus();
+  }
   const auto id = link_->Import(rows.identity, rows.handle);
   if (!id.ok()) return id.status();
   absl::MutexLock lock(&mutex_);
   regions_.emplace(rows.data, Region{*id, rows.bytes, true});
-  return std::shared_ptr<void>(
-      nullptr, [self = shared_from_this(), data = rows.data, id = *id](void*) { self->Forget(data, id); });
+  return absl::OkStatus();
 }
 
-void SharedMemory::Forget(const std::byte* data, uint64_t id) {
+void SharedMemory::Forget(const DeviceRows& rows) {
+  absl::MutexLock importing(&importing_);
+  uint64_t id;
   {
     absl::MutexLock lock(&mutex_);
-    regions_.erase(data);
+    const auto region = regions_.find(rows.data);
+    if (region == regions_.end()) return;
+    id = region->second.id;
+    regions_.erase(region);
   }
   link_->Unregister(id);
 }

@@ -44,9 +44,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // A region of the caller's own, of at least `bytes`; given back when the last reference goes.
   absl::StatusOr<std::shared_ptr<MappedRegion>> Allocate(uint64_t bytes);
 
-  // Memory of a device, which steps may name by its addresses; given back when the last reference goes, which is no
-  // later than the caller's use of it. Blocks for a round trip.
-  absl::StatusOr<std::shared_ptr<void>> Import(const DeviceRows& rows);
+  // Memory of a device, which steps may name by its addresses until Forget; once is enough. Blocks for a round trip.
+  absl::Status Import(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
+  void Forget(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
 
   // Where the bytes lie, if they lie in a region of this stream whole, and at a multiple of `alignment` in it.
   std::optional<Place> Find(std::span<const std::byte> bytes, size_t alignment) const;
@@ -68,10 +68,11 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
     uint64_t bytes = 0;
     bool on_device = false;
   };
-  void Forget(const std::byte* data, uint64_t id);
+  void Forget(const MappedRegion& region);
 
   const std::unique_ptr<MemoryLink> link_;
   const std::unique_ptr<MappedRegion> copies_;
+  absl::Mutex importing_;  // one import at a time, or one end of it; before mutex_
   mutable absl::Mutex mutex_;
   std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);  // of copies_: offset to size; none adjoin
   std::map<const std::byte*, Region> regions_ ABSL_GUARDED_BY(mutex_);

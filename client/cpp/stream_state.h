@@ -57,6 +57,7 @@ class StreamState {
   // From now on, until Forget, rows may lie in memory of a device. False if others of it do already.
   bool Share(std::shared_ptr<const DeviceRows> rows) { return device_rows_.Add(std::move(rows)); }
   void Forget(const DeviceRows& rows) { device_rows_.Remove(rows); }
+  const DeviceRowsTable& device_rows() const { return device_rows_; }
   // The sequence is not used any more. At once if the service has it on the current stream, when its open is answered
   // if that is still out; otherwise the service forgets it by itself.
   void Close(SequenceRecord* record);

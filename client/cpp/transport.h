@@ -43,6 +43,9 @@ struct OutgoingMessage {
 class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
+  // The stream has memory shared with its server, which Transport::memory has from now on; before its welcome. May
+  // block.
+  virtual void OnMemory(SharedMemory*) {}
   virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
   // The last event of a stream, once for each stream started. Never OK: a stream that ends is a stream to replace.
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;

@@ -232,6 +232,31 @@ TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
   EXPECT_TRUE(client->ShareDevice(card.rows()).ok());
 }
 
+// The first server drains, and the next stream is to another one that has the card, too.
+TEST_F(DeviceMemoryTest, TheNextServerGetsTheMemoryToo) {
+  const std::string next_address = address_ + "_next";
+  TestServer next(ConfigOf(next_address, 4 * kBytes), std::make_unique<FakeDevice>(Card()));
+  client::ClientOptions options;
+  options.transport = client::TransportKind::kSharedMemory;
+  options.targets = {server_.target(), next.target()};
+  auto connected = client::Client::Connect(options);
+  ASSERT_TRUE(connected.ok()) << connected.status();
+  const auto client = *std::move(connected);
+  CardRows card;
+  auto memory = client->ShareDevice(card.rows());
+  ASSERT_TRUE(memory.ok() && memory->shared);
+  Sequences sequences(client.get(), 2);
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
+  server_.server().Drain();
+  EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().connections == 1; }));
+  EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().regions == 2; })) << "room for copies, and the card";
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
+  EXPECT_EQ(on_card_, 20);
+  EXPECT_EQ(card.reads, 0);
+  memory->lease.reset();
+  EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().regions == 1; }));
+}
+
 TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
   const auto client = Connect();
   const size_t descriptors = OpenDescriptors();
@@ -308,7 +333,10 @@ TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
                     .ok());
     server_.device().AwaitBatch();
   }
-  EXPECT_EQ(server_.engine().regions().use().regions, 1u) << "the device still has it";
+  EXPECT_TRUE(Becomes([&] {
+    const service::MemoryUse use = server_.engine().regions().use();
+    return use.connections == 0 && use.regions == 1;
+  })) << "the device still has the region of the row";
   server_.device().Release();
   EXPECT_TRUE(Becomes([&] { return server_.engine().regions().use().regions == 0; }));
   EXPECT_EQ(on_card_, 1);

@@ -145,8 +145,8 @@ class Client:
     def share_device(self, rows: _native.CudaRows) -> _native.DeviceMemory:
         """Lets tensors made of `rows` be stepped until the result is closed, or gone; blocks for a round trip.
 
-        Where the stream in use shares the memory with the server's device (`shared`), such logits are only named.
-        Elsewhere, and once that stream has ended, they are read to the host: share anew when `transport` changes.
+        Where a stream shares the memory with its server's device, such logits are only named; elsewhere they are read
+        to the host. `shared` says whether the stream in use does so, and streams that follow it do where they can.
         """
         return self._native.share_device(rows)
 
