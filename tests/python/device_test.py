@@ -388,4 +388,4 @@ class OnAGpu(ServerTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # which says why a test is skipped
