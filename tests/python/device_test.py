@@ -336,7 +336,9 @@ class Shared(ServerTest):
             server.kill()
             server.wait()
         self.assert_same_tokens(client, rows)
+        self.assertEqual((memory.shared, memory.note), (False, "the stream shares no memory"))
         memory.close()
+        self.assertEqual((memory.shared, memory.note), (False, "the memory is closed"))
 
 
 @needs_fake
