@@ -37,15 +37,37 @@ using testing::ExportedMemory;
 
 constexpr uint32_t kMemory = 7;
 
-// Waits that are to end with the loss of the device, and what the driver is to say of imports.
+// Waits that are to end with the loss of the device, or without its answer, and what the driver is to say of imports.
 std::atomic<int> losses;
+std::atomic<int> hangs;
+std::atomic<bool> is_hanging;
+std::atomic<int> destroyed_hanging;  // things that a device may still use
 std::atomic<VkResult> refusal;
 PFN_vkWaitForFences real_wait;
+PFN_vkGetFenceStatus real_status;
+PFN_vkDestroyFence real_destroy_fence;
+PFN_vkFreeMemory real_free;
 PFN_vkAllocateMemory real_allocate;
 
 VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
   const VkResult result = real_wait(device, count, fences, all, timeout);
+  if (hangs > 0 && hangs.fetch_sub(1) > 0) {
+    is_hanging = true;
+    return VK_TIMEOUT;
+  }
   return losses > 0 && losses.fetch_sub(1) > 0 ? VK_ERROR_DEVICE_LOST : result;
+}
+
+VkResult Status(VkDevice device, VkFence fence) { return is_hanging ? VK_NOT_READY : real_status(device, fence); }
+
+void DestroyFence(VkDevice device, VkFence fence, const VkAllocationCallbacks* callbacks) {
+  destroyed_hanging += is_hanging ? 1 : 0;
+  real_destroy_fence(device, fence, callbacks);
+}
+
+void Free(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks* callbacks) {
+  destroyed_hanging += is_hanging ? 1 : 0;
+  real_free(device, memory, callbacks);
 }
 
 // A driver that refuses memory leaves the descriptor to its caller.
@@ -73,8 +95,14 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     if (testing::ManifestOf(GetParam()).empty()) GTEST_SKIP() << GetParam().package << " is not installed";
     const auto instance = testing::OpenDriver(GetParam(), [](vulkan::Api* api) {
       real_wait = api->WaitForFences;
+      real_status = api->GetFenceStatus;
+      real_destroy_fence = api->DestroyFence;
+      real_free = api->FreeMemory;
       real_allocate = api->AllocateMemory;
       api->WaitForFences = Wait;
+      api->GetFenceStatus = Status;
+      api->DestroyFence = DestroyFence;
+      api->FreeMemory = Free;
       api->AllocateMemory = Allocate;
     });
     ASSERT_TRUE(instance.ok()) << instance.status();
@@ -385,6 +413,20 @@ class ImportedMemoryOnOneDriverTest : public ImportedMemoryTest {};
 // Where drivers make no difference.
 INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOnOneDriverTest, ::testing::Values(testing::Drivers().front()),
                          [](const auto& info) { return info.param.name; });
+
+// What a read uses lives on while the device may be at it, the memory's buffer among it.
+TEST_P(ImportedMemoryOnOneDriverTest, AReadThatIsNotAnsweredKeepsWhatItUses) {
+  Start({.batches_in_flight = 1});
+  const auto exported = Export(row_.tensor().size());
+  auto memory = Import(exported->handle());
+  ASSERT_NE(memory, nullptr);
+  std::vector<std::byte> read(row_.tensor().size());
+  hangs = 1;
+  EXPECT_TRUE(absl::IsUnavailable(memory->Read(0, read)));
+  memory.reset();
+  EXPECT_EQ(destroyed_hanging, 0);
+  is_hanging = false;
+}
 
 TEST_P(ImportedMemoryOnOneDriverTest, IsTakenOnlyWhereItIsWanted) {
   const vulkan::Hardware& hardware = instance_->hardware().front();
