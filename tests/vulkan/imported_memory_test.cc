@@ -15,15 +15,17 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/reference.h"
+#include "service/memory/packet.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/support/scale.h"
 #include "tests/vulkan/drivers.h"
 #include "tests/vulkan/exported_memory.h"
@@ -157,16 +159,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     device_row.segments.push_back({row.tensor().data(), row.tensor().size()});
     return device_row;
   }
-  BatchResult RunBatch(std::vector<DeviceRow> rows) {
-    BatchResult result;
-    absl::Notification done;
-    device_->Submit(std::move(rows), [&](BatchResult r) {
-      result = std::move(r);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return result;
-  }
+  BatchResult RunBatch(std::vector<DeviceRow> rows) { return testing::RunBatch(device_.get(), std::move(rows)); }
   void ExpectRight(const RandomRow& row, const ImportedMemory& memory, size_t offset) {
     const BatchResult result = RunBatch({RowAt(row, memory, offset)});
     ASSERT_TRUE(result.status.ok()) << result.status;
@@ -334,7 +327,7 @@ TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
   Start();
   int input[2], output[2];
   ASSERT_EQ(pipe2(input, O_CLOEXEC), 0);
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, output), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output), 0);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, input[0], 0);
@@ -350,24 +343,19 @@ TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
   close(input[1]);
 
   MemoryHandle handle;
-  iovec bytes = {&handle, sizeof(handle)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t received = recvmsg(output[0], &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+  service::Descriptor descriptor;
+  const std::span<char> bytes(reinterpret_cast<char*>(&handle), sizeof(handle));
+  const ssize_t received = service::ReceivePacket(output[0], bytes, &descriptor, 0);
   close(output[0]);
   int status = -1;
   ASSERT_EQ(waitpid(maker, &status, 0), maker);
   ASSERT_EQ(status, 0);
   ASSERT_EQ(received, ssize_t(sizeof(handle)));
-  ASSERT_NE(CMSG_FIRSTHDR(&message), nullptr);
-  std::memcpy(&handle.descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+  ASSERT_TRUE(descriptor);
 
+  handle.descriptor = descriptor.get();
   const auto memory = Import(handle);
-  close(handle.descriptor);
+  descriptor = service::Descriptor();
   ASSERT_NE(memory, nullptr);
   ExpectRight(row_, *memory, 0);
 }

@@ -14,12 +14,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "devices/proof/proof.h"
 #include "devices/vulkan/pipeline_cache_file.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/vulkan/drivers.h"
 
 namespace sortition::devices {
@@ -138,16 +138,7 @@ class VulkanDeviceTest : public ::testing::Test {
       device_row.segments.push_back({row.tensor().data() + cut, row.tensor().size() - cut});
     return device_row;
   }
-  BatchResult RunBatch() {
-    BatchResult result;
-    absl::Notification done;
-    device_->Submit({RowOf(row_)}, [&](BatchResult r) {
-      result = std::move(r);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return result;
-  }
+  BatchResult RunBatch() { return testing::RunBatch(device_.get(), {RowOf(row_)}); }
   void ExpectRight() {
     const BatchResult result = RunBatch();
     ASSERT_TRUE(result.status.ok()) << result.status;
