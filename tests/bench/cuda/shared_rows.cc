@@ -92,7 +92,7 @@ class SharedRows {
         batch[row].may_change = may_change;
       }
     }
-    devices::BatchResult result = testing::RunBatch(device_.get(), std::move(batch));
+    devices::BatchResult result = testing::RunBatch(device_, std::move(batch));
     CheckSuccess(result.status);
     return std::move(result.answers);
   }
