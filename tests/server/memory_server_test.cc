@@ -14,10 +14,13 @@
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
+#include "kernels/row.h"
+#include "service/limits.h"
 #include "service/memory/ring.h"
 #include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
+#include "tests/support/messages.h"
 
 namespace sortition::server {
 namespace {
@@ -270,6 +273,63 @@ TEST_F(MemoryServerTest, RingsAreDrained) {
   EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
   EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); }));
 }
+// The largest answers that a row may ask for fit a ring, piece by piece.
+TEST_F(MemoryServerTest, ALargeAnswerOverARingEndsNothing) {
+  constexpr uint32_t kVocabulary = 1000;
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  open.mutable_parameters()->mutable_raw_logprobs()->set_top(kernels::kMaxTopLogprobs);
+  open.mutable_parameters()->mutable_processed_logprobs()->set_top(kernels::kMaxTopLogprobs);
+  for (uint32_t id = 0; id < kVocabulary; ++id) open.mutable_parameters()->add_logprob_token_ids(id);
+  ring.Send(testing::Message(open));
+  EXPECT_TRUE(ring.Receive().opened().has_state());
+  testing::StepBuilder step(1, kVocabulary);
+  v1::Score* const score = step.AddRow("a", 1, 0, testing::F32Peak(kVocabulary, 0)).mutable_score();
+  score->add_tokens(0);
+  for (uint32_t token = 1; token < service::kMaxScoreTokens; ++token) {
+    step.AddTensorRow(testing::F32Peak(kVocabulary, token));
+    score->add_tokens(token);
+  }
+  ring.Send(step.Build());
+  v1::ScoreResult whole;
+  do {
+    const v1::StreamResponse response = ring.Receive();
+    ASSERT_TRUE(response.has_results());
+    for (const v1::RowResult& row : response.results().rows()) {
+      whole.clear_continues();
+      whole.MergeFrom(row.score());
+    }
+  } while (whole.continues());
+  ASSERT_EQ(whole.raw_size(), static_cast<int>(service::kMaxScoreTokens));
+  ASSERT_EQ(whole.processed_size(), whole.raw_size());
+  for (const v1::Logprobs& raw : whole.raw()) {
+    EXPECT_EQ(raw.rank(), 1u);
+    EXPECT_EQ(raw.top_tokens_size(), static_cast<int>(kernels::kMaxTopLogprobs));
+    EXPECT_EQ(raw.requested_ranks_size(), static_cast<int>(kVocabulary));
+  }
+}
+
+// What waits for room in the ring comes before its end.
+TEST_F(MemoryServerTest, ARingThatIsDrainedSaysAllThatItHasToSay) {
+  constexpr int kExports = 20;  // more than the ring holds
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  ring.Send(OpenWithLongHistory("a"));
+  EXPECT_TRUE(ring.Receive().opened().has_state());
+  for (int i = 0; i < kExports; ++i) ring.Send(ExportOf("a"));
+  const service::RingWords& requests = *ring.pair().request_words;
+  ASSERT_TRUE(Becomes([&] { return requests.read == requests.written; }));
+  std::thread drain([&] { server_.server().Drain(); });
+  for (int i = 0; i < kExports; ++i) EXPECT_TRUE(ring.Receive().has_exported()) << i;
+  EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
+  drain.join();
+}
+
 
 TEST_F(MemoryServerTest, StopEndsConnections) {
   const auto link = Connect();
