@@ -198,6 +198,7 @@ std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message
 std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
   if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
   partial_histories_.Drop(close.request_id());
+  if (auto refusal = CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index")) return refusal;
   partial_snapshots_.Drop(close.request_id());
   if (close.has_shard_index()) engine_.shards().Close(worker(), close.request_id(), close.shard_index());
   const auto it = sequences_.find(close.request_id());

@@ -120,6 +120,14 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksHaveClosedTheSequence) {
   EXPECT_EQ(engine_->shards().kept(), 0u);
 }
 
+// Else a kept answer would grow by each index that a worker thinks of.
+TEST_F(SessionRanks, ACloseByARankThatCannotBeIsRefused) {
+  v1::StreamRequest request = testing::CloseOf("a", 1);
+  request.mutable_close()->set_shard_index(kMaxShards);
+  workers_[0]->Send(request);
+  ExpectError(workers_[0]->Rejected().error(), Reason::kOutOfRange, "close.shard_index");
+}
+
 TEST_F(SessionRanks, AnswersAreForgottenAfterAWhile) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   Draws(1);
