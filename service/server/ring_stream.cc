@@ -123,13 +123,14 @@ void RingStream::Rest() {
 
 bool RingStream::HasRoom() {
   absl::MutexLock lock(&mutex_);
-  return waiting_.size() < kMostWaiting;
+  return waiting_.size() < kMostWaiting && waiting_bytes_ < options_.engine->limits().stream_unanswered_bytes;
 }
 
 void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
   {
     absl::MutexLock lock(&mutex_);
     waiting_.push_back({message.SerializeAsString(), release});
+    waiting_bytes_ += waiting_.back().bytes.size();
     WriteWaiting();
   }
   service::WakeRingReader(rings_.request_words);
@@ -147,6 +148,7 @@ void RingStream::WriteWaiting() {
     options_.engine->observer().MessageSent(service::Transport::kRing, bytes.size());
     sent_.rows += waiting_.front().release.rows;
     sent_.bytes += waiting_.front().release.bytes;
+    waiting_bytes_ -= bytes.size();
     waiting_.pop_front();
   }
   if (waiting_.empty()) {

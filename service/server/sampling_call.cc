@@ -25,7 +25,8 @@ service::Refusal Draining() {
 SamplingCall::SamplingCall(const Surroundings& surroundings, grpc::ServerCompletionQueue* queue)
     : surroundings_(surroundings),
       queue_(queue),
-      outbox_(std::make_shared<Outbox>(&stream_, &written_, &surroundings.engine->clock())) {}
+      outbox_(std::make_shared<Outbox>(&stream_, &written_, &surroundings.engine->clock(),
+                                       surroundings.engine->limits().stream_unanswered_bytes)) {}
 
 void SamplingCall::Request() {
   absl::MutexLock lock(&mutex_);

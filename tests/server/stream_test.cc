@@ -159,6 +159,23 @@ TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
   ExpectServes(server);
 }
 
+TEST(StreamTest, LargeAnswersThatAreNotReadStopTheReading) {
+  constexpr int kExports = 100;  // 25 MB and more
+  Config config = TestConfig();
+  config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
+  TestServer server(config);
+  TestStream stream(server.Connect());
+  stream.Greet();
+  stream.OpenSequence("r");
+  ASSERT_TRUE(stream.Send(OpenWithLongHistory("a")));
+  ASSERT_TRUE(stream.ReceiveOne().opened().has_state());
+  for (int i = 0; i < kExports; ++i) ASSERT_TRUE(stream.Send(ExportOf("a")));
+  ASSERT_TRUE(stream.SendStep("r", 1));
+  EXPECT_EQ(StepsReceived(server, 0), 0u) << "the step stands behind what has not been read";
+  for (int i = 0; i < kExports; ++i) EXPECT_TRUE(stream.ReceiveOne().has_exported()) << i;
+  EXPECT_TRUE(stream.ReceiveOne().has_results());
+}
+
 TEST(StreamTest, AnswersStillComeAfterHalfClose) {
   TestServer server;
   server.device().Hold();
