@@ -71,7 +71,7 @@ void RingStream::Run() {
 bool RingStream::Serve() {
   if (!Write() || !CheckTime()) return false;
   if (session_->WantsFrames() && HasRoom() && reader_.HasMore()) return TakeMessage();
-  if (draining_.load(std::memory_order_acquire) && session_->Idle()) {
+  if (draining_.load(std::memory_order_acquire) && session_->Idle() && HasSaidAll()) {
     how_ = "drained";
     return false;
   }
@@ -127,6 +127,11 @@ bool RingStream::HasRoom() {
 }
 
 void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
+bool RingStream::HasSaidAll() {
+  absl::MutexLock lock(&mutex_);
+  return waiting_.empty();
+}
+
   {
     absl::MutexLock lock(&mutex_);
     waiting_.push_back({message.SerializeAsString(), release});

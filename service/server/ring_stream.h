@@ -55,6 +55,7 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
   bool Write();
   void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom();
+  bool HasSaidAll();
   bool CheckTime();
 
   const Options options_;

@@ -330,6 +330,26 @@ TEST_F(MemoryServerTest, ARingThatIsDrainedSaysAllThatItHasToSay) {
   drain.join();
 }
 
+TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
+  const auto one = Connect();
+  RawRing ring(one.get());
+  auto two = Connect();
+  RawRing last(two.get());
+  const auto three = Connect();
+  EXPECT_EQ(client::ErrorOf(three->OpenRing().status())->reason, v1::OVERLOADED);
+  two.reset();
+  EXPECT_TRUE(Becomes([&] { return three->OpenRing().ok(); })) << "a client that has gone leaves room";
+}
+
+TEST_F(MemoryServerTest, RingsAreDrained) {
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  server_.server().Drain();
+  EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
+  EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); }));
+}
 
 TEST_F(MemoryServerTest, StopEndsConnections) {
   const auto link = Connect();
