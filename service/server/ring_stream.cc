@@ -1,6 +1,7 @@
 // The thread of a ring, and its answers.
 #include "service/server/ring_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -49,7 +50,7 @@ void RingStream::Stop() {
 void RingStream::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
   {
     absl::MutexLock lock(&mutex_);
-    drain_deadline_ = options_.engine->clock().Now() + grace;
+    drain_deadline_ = std::min(drain_deadline_, options_.engine->clock().Now() + grace);
   }
   session_->Drain(cause, grace);
   draining_.store(true, std::memory_order_release);
@@ -126,12 +127,12 @@ bool RingStream::HasRoom() {
   return waiting_.size() < kMostWaiting && waiting_bytes_ < options_.engine->limits().stream_unanswered_bytes;
 }
 
-void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
 bool RingStream::HasSaidAll() {
   absl::MutexLock lock(&mutex_);
   return waiting_.empty();
 }
 
+void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
   {
     absl::MutexLock lock(&mutex_);
     waiting_.push_back({message.SerializeAsString(), release});

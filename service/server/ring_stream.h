@@ -77,8 +77,8 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
     service::SentRelease release;
   };
   std::deque<Encoded> waiting_ ABSL_GUARDED_BY(mutex_);
-  absl::Time waiting_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time waiting_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   service::SentRelease sent_ ABSL_GUARDED_BY(mutex_);  // that the session has not been told of
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time drain_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();

@@ -1,6 +1,7 @@
 // The events of one stream.
 #include "service/server/sampling_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <variant>
@@ -205,9 +206,9 @@ void SamplingCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) 
 }
 
 void SamplingCall::StartDraining(v1::DrainingNotice::Cause cause, absl::Duration grace) {
-  if (phase_ != Phase::kOpen || draining_) return;
+  if (phase_ != Phase::kOpen) return;
   draining_ = true;
-  drain_deadline_ = surroundings_.engine->clock().Now() + grace;
+  drain_deadline_ = std::min(drain_deadline_, surroundings_.engine->clock().Now() + grace);
   session_->Drain(cause, grace);
   Advance();
 }
@@ -232,7 +233,7 @@ void SamplingCall::Tick(absl::Time now) {
     End(Draining());
     return;
   }
-  if (limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {
+  if (!draining_ && limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {
     StartDraining(v1::DrainingNotice::CAUSE_STREAM_AGE, surroundings_.drain_grace);
   }
   Advance();

@@ -74,8 +74,8 @@ class SamplingCall {
   // Waits on the queue for the next client. Once.
   void Request();
 
-  // Announces the end to the client, and ends the stream when its steps are answered or `grace` has passed. Idempotent:
-  // the first call decides.
+  // Announces the end to the client, once, and ends the stream when its steps are answered or the shortest `grace` has
+  // passed.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
   // Notices what only time tells: clients that do not read, streams that are old or have had their grace, and room to

@@ -197,6 +197,15 @@ TEST_F(SessionRanks, AServerThatShutsDownGivesWaitingSlicesBack) {
   ExpectRefused(2, Numbered(1, 5, 2), Reason::kDraining, "step");
 }
 
+TEST_F(SessionRanks, AStreamThatDrainsForItsAgeGivesWaitingSlicesBackAtAShutdown) {
+  workers_[1]->Send(Numbered(1, 5, 1));
+  workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().waiting(), 2u) << "the others may still come";
+  workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().waiting(), 0u);
+  ExpectRowErrors(1, 1, 2, Reason::kDraining, "step");
+}
+
 // Each rank loses its stream now and then, with or without the answer, and repeats its slices until it has it.
 TEST_F(SessionRanks, RanksThatLoseTheirStreamsAtRandomGetTheSameAnswers) {
   const uint32_t steps = static_cast<uint32_t>(testing::Scaled(150));
