@@ -113,6 +113,26 @@ TEST_F(MemoryServerTest, RefusalsAreTypedAndTheConnectionGoesOn) {
   EXPECT_TRUE(server_.log_lines().Await("memory_refused", 2));
 }
 
+TEST_F(MemoryServerTest, ARegionThatIsGivenBackTwiceIsAnsweredTwice) {
+  auto socket = ConnectUnix(address_, SOCK_SEQPACKET);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const timeval patience = {20, 0};
+  ASSERT_EQ(setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+  const std::string token = Receive(*socket).welcome().token();
+  v1::MemoryRequest request;
+  request.mutable_register_region()->set_bytes(kPage);
+  Send(*socket, request.SerializeAsString());
+  const uint64_t id = Receive(*socket).registered().region_id();
+  auto read = server_.engine().regions().Find(token)->Find(id);
+  ASSERT_NE(read, nullptr);
+  request.mutable_unregister_region()->set_region_id(id);
+  Send(*socket, request.SerializeAsString());
+  Send(*socket, request.SerializeAsString());
+  EXPECT_EQ(Receive(*socket).error().reason(), v1::UNKNOWN_REGION);
+  read.reset();
+  EXPECT_EQ(Receive(*socket).unregistered().region_id(), id);
+}
+
 TEST_F(MemoryServerTest, ClientsThatDieLeaveNothingBehind) {
   const size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 20; ++i) {
@@ -253,26 +273,6 @@ TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
   EXPECT_TRUE(UseBecomes(0, 0));
 }
 
-TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
-  const auto one = Connect();
-  RawRing ring(one.get());
-  auto two = Connect();
-  RawRing last(two.get());
-  const auto three = Connect();
-  EXPECT_EQ(client::ErrorOf(three->OpenRing().status())->reason, v1::OVERLOADED);
-  two.reset();
-  EXPECT_TRUE(Becomes([&] { return three->OpenRing().ok(); })) << "a client that has gone leaves room";
-}
-
-TEST_F(MemoryServerTest, RingsAreDrained) {
-  const auto link = Connect();
-  RawRing ring(link.get());
-  ring.Send(HelloOf("worker"));
-  EXPECT_TRUE(ring.Receive().has_welcome());
-  server_.server().Drain();
-  EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
-  EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); }));
-}
 // The largest answers that a row may ask for fit a ring, piece by piece.
 TEST_F(MemoryServerTest, ALargeAnswerOverARingEndsNothing) {
   constexpr uint32_t kVocabulary = 1000;
