@@ -160,7 +160,7 @@ TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
 }
 
 TEST(StreamTest, LargeAnswersThatAreNotReadStopTheReading) {
-  constexpr int kExports = 100;  // 25 MB and more
+  constexpr int kExports = 50;  // 15 MB, more than the transport takes
   Config config = TestConfig();
   config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
   TestServer server(config);
@@ -171,7 +171,8 @@ TEST(StreamTest, LargeAnswersThatAreNotReadStopTheReading) {
   ASSERT_TRUE(stream.ReceiveOne().opened().has_state());
   for (int i = 0; i < kExports; ++i) ASSERT_TRUE(stream.Send(ExportOf("a")));
   ASSERT_TRUE(stream.SendStep("r", 1));
-  EXPECT_EQ(StepsReceived(server, 0), 0u) << "the step stands behind what has not been read";
+  // The step stands behind them.
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(StepsReceived(server, 0), 0u);
   for (int i = 0; i < kExports; ++i) EXPECT_TRUE(stream.ReceiveOne().has_exported()) << i;
   EXPECT_TRUE(stream.ReceiveOne().has_results());
 }
