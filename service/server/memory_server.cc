@@ -293,6 +293,7 @@ void MemoryServer::OpenRing(Client* client) {
   client->stream = std::get<service::ClientStream>(std::move(stream));
   client->ring = RingStream::Start({.engine = &engine_,
                                     .log = &log_,
+                                    .peer = absl::StrCat("ring:uid:", *client->evidence.user),
                                     .name_space = client->identity,
                                     .still_authorized =
                                         [this, evidence = client->evidence, identity = client->identity,

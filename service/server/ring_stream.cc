@@ -36,6 +36,7 @@ RingStream::RingStream(const Options& options, std::shared_ptr<const service::Re
       memory_(std::move(memory)),
       rings_(memory_->data()),
       reader_(rings_.request_words, rings_.request_bytes),
+      stream_log_(options.log, options.peer, options.name_space),
       writer_(rings_.answer_words, rings_.answer_bytes) {}
 
 RingStream::~RingStream() { SORTITION_CHECK(!thread_.joinable()); }
@@ -65,6 +66,7 @@ void RingStream::Run() {
   }
   session_->Close();
   observer.StreamEnded(service::Transport::kRing, how_);
+  stream_log_.Closed(how_, options_.engine->clock().Now() - opened_);
   ended_.store(true, std::memory_order_release);
   options_.on_ended();
 }
@@ -93,7 +95,9 @@ bool RingStream::TakeMessage() {
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
     session_->OnRejectedFrame(*refusal);
   } else {
-    session_->OnFrame(std::move(std::get<service::Frame>(decoded)));
+    auto& frame = std::get<service::Frame>(decoded);
+    if (frame.message.has_hello()) stream_log_.Opened(frame.message.hello());
+    session_->OnFrame(std::move(frame));
   }
   return true;
 }
@@ -191,8 +195,13 @@ bool RingStream::CheckTime() {
     return false;
   }
   absl::MutexLock lock(&mutex_);
-  if (now < drain_deadline_ && now - waiting_since_ <= limits.stalled_write) return true;
-  how_ = now >= drain_deadline_ ? "drained" : "abandoned";
+  if (now >= drain_deadline_) {
+    how_ = "drained";
+    return false;
+  }
+  if (now - waiting_since_ <= limits.stalled_write) return true;
+  stream_log_.Stalled();
+  how_ = "abandoned";
   return false;
 }
 

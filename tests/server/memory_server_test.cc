@@ -240,7 +240,7 @@ v1::StreamRequest HelloOf(const std::string& worker_session) {
 }
 
 TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
-  const auto link = Connect();
+  auto link = Connect();
   RawRing ring(link.get());
   v1::StreamRequest early;
   early.mutable_close()->set_request_id("r");
@@ -251,6 +251,13 @@ TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
   ring.Send(HelloOf("worker"));
   EXPECT_EQ(ring.Receive().welcome().memory_address(), address_);
   EXPECT_EQ(client::ErrorOf(link->OpenRing().status())->reason, v1::CONTRADICTION) << "one for each connection";
+  link.reset();
+  EXPECT_TRUE(server_.log_lines().Await("stream_open"));
+  EXPECT_TRUE(server_.log_lines().Await("stream_close"));
+  for (const std::string& line : server_.log_lines().all()) {
+    EXPECT_THAT(line, ::testing::HasSubstr(absl::StrCat("\"peer\":\"ring:uid:", getuid(), "\"")));
+    EXPECT_THAT(line, ::testing::HasSubstr("\"worker_session\":\"worker\""));
+  }
 }
 
 TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
@@ -333,6 +340,8 @@ TEST_F(MemoryServerTest, ARingThatIsDrainedSaysAllThatItHasToSay) {
     notices += response.has_draining();
   }
   drain.join();
+  EXPECT_EQ(exported, kExports);
+  EXPECT_EQ(notices, 1);
 }
 
 TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
@@ -340,8 +349,6 @@ TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
   RawRing ring(one.get());
   auto two = Connect();
   RawRing last(two.get());
-  EXPECT_EQ(exported, kExports);
-  EXPECT_EQ(notices, 1);
   const auto three = Connect();
   EXPECT_EQ(client::ErrorOf(three->OpenRing().status())->reason, v1::OVERLOADED);
   two.reset();
