@@ -39,6 +39,8 @@ bool Links::Advance(absl::Time now, bool idle, bool bound) {
   if (current_ && successor_ && successor_->welcomed && !Stays(now, bound)) {
     current_->retiring = true;
     if (idle) Drop(&current_);
+  } else if (current_ && choice_.IsFallback(current_->target)) {
+    current_->retiring = false;  // whoever was to take over has ended before it could
   }
   if (!current_) {
     current_ = std::exchange(successor_, std::nullopt);
