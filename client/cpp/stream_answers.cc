@@ -188,7 +188,8 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   const uint64_t most_rows = std::min<uint64_t>(named ? options_.message_rows : rows_by_bytes, options_.message_rows);
   std::vector<uint32_t> ready;
   uint64_t tensor_rows = 0;
-  const std::byte* next_on_device = nullptr;  // behind the last one ready, if that is named on a device
+  const DeviceRows* device = nullptr;         // which the last one ready is named on, if it is
+  const std::byte* next_on_device = nullptr;  // behind it there; another allocation may begin right there, too
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     PendingRow& row = batch->rows[i];
     if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now) ||
@@ -196,13 +197,15 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
       continue;
     }
     const uint64_t more = row.row.positions();
-    const std::byte* const data = device_rows_.Find(row.row.logits) == nullptr ? nullptr : BytesOf(row);
-    if (!ready.empty() && (tensor_rows + more > most_rows || data != next_on_device)) {
+    const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
+    const std::byte* const data = its_device == nullptr ? nullptr : BytesOf(row);
+    if (!ready.empty() && (tensor_rows + more > most_rows || its_device != device || data != next_on_device)) {
       SendStep(link, batch, std::exchange(ready, {}), now);
       tensor_rows = 0;
     }
     ready.push_back(i);
     tensor_rows += more;
+    device = its_device;
     next_on_device = data == nullptr ? nullptr : data + more * batch->row_bytes;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
