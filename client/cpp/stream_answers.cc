@@ -285,6 +285,9 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     record.next_step_id = std::max(record.next_step_id, state.last_step_id() + 1);
     if (!state.stateful()) {
       record.history.KeepNothing();
+    } else if (!record.history.has_tokens()) {
+      mistake =
+          record.options.start_position ? PromptNeeded() : ServerMistake("a server before had no use for a history");
     } else {
       record.history.Identify(record.Digest(record.seed));
       if (sent.fork) {

@@ -446,6 +446,27 @@ TEST_F(RowsTest, OpenIsRefusedWithTheServicesOwnError) {
   EXPECT_EQ(typed->limit, "(0, 1]");
 }
 
+// The server may have kept a text of this name from before.
+TEST_F(RowsTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.start_position = 5;
+  sequence.parameters.set_repetition_penalty(1.5);
+  const auto opened = harness.Open(sequence);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 7, 99);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(client::ErrorOf(*opened.status)->field, "start_position") << *opened.status;
+}
+
+TEST_F(RowsTest, ServersThatDisagreeWhetherThereIsAHistoryFailTheSequence) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  harness.End(harness.stream(0));
+  harness.AcceptOpen(harness.last_stream(), Reopened(*record), true, 2, 99);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->code, absl::StatusCode::kInternal);
+}
+
 TEST_F(RowsTest, SequenceClosedWhileOpeningIsClosedWhenItIsOpen) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";
