@@ -333,7 +333,7 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
     case Remedy::kReopen:
     case Remedy::kRetryLater:
       standing.not_before = now + std::max(error.retry_after, links_.Wait(++standing.attempts));
-      return;
+      return FailSequence(&record, error, standing.not_before);
     case Remedy::kSurface:
       return FailSequence(&record, error);
   }

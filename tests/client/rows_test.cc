@@ -256,6 +256,34 @@ TEST_F(RowsTest, OverloadThatOutlastsTheDeadlineSurfacesAtOnce) {
   EXPECT_EQ(StateHarness::Position(*record), 2);
 }
 
+TEST_F(RowsTest, OverloadOfAnOpenThatOutlastsTheDeadlineSurfacesAtOnce) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto patient = harness.OpenOn(harness.stream(0), "patient", false);
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.last_stream());
+  v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::CLIENT_LIMIT);
+  overloaded.mutable_retry_after()->set_seconds(40);
+  overloaded.set_limit("client_sequences 10");
+
+  client::SequenceOptions sequence;
+  sequence.request_id = "new";
+  const auto opened = harness.Open(sequence);
+  harness.RefuseOpen(harness.last_stream(), harness.TakeOpen(harness.last_stream()), overloaded);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(client::ErrorOf(*opened.status)->limit, "client_sequences 10") << *opened.status;
+
+  const auto hurried = harness.Submit({record}, absl::Seconds(20));
+  const auto waits = harness.Submit({patient}, absl::Seconds(60));
+  for (int i = 0; i < 2; ++i) {
+    harness.RefuseOpen(harness.last_stream(), harness.TakeOpen(harness.last_stream()), overloaded);
+  }
+  ASSERT_EQ(hurried->times, 1);
+  EXPECT_EQ(ErrorOfRow(hurried->rows[0])->reason, v1::CLIENT_LIMIT);
+  EXPECT_EQ(waits->times, 0);
+  harness.MoveBy(absl::Seconds(40));
+  EXPECT_EQ(harness.TakeOpen(harness.last_stream()).request_id(), "patient");
+}
+
 TEST_F(RowsTest, RealErrorsSurfaceTypedAndAlone) {
   const auto one = harness.OpenOn(harness.stream(0), "one", true);
   const auto two = harness.OpenOn(harness.stream(0), "two", false);
