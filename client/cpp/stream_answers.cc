@@ -306,6 +306,7 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     }
   }
   record.standing.known = true;
+  record.origin.reset();  // or the first of a line of forks would stay until the last one goes
   record.standing.attempts = 0;
   record.standing.needs_history = outdated;
   if (mistake) {

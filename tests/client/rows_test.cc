@@ -474,6 +474,23 @@ TEST_F(RowsTest, OpenIsRefusedWithTheServicesOwnError) {
   EXPECT_EQ(typed->limit, "(0, 1]");
 }
 
+// Beams are forks of forks, for as long as a text gets.
+TEST_F(RowsTest, AForkThatIsOpenKeepsNothingOfItsParent) {
+  auto parent = harness.OpenOn(harness.stream(0), "parent", false);
+  client::SequenceOptions options;
+  options.request_id = "child";
+  options.vocabulary_size = StateHarness::kVocabulary;
+  options.start_position = 2;
+  auto child = std::make_shared<client::SequenceRecord>(options);
+  child->origin = client::SequenceRecord::Origin{parent, 2};
+  const auto opened = harness.Open(child);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), false);
+  ASSERT_TRUE(opened.status->ok()) << *opened.status;
+  harness.state.Close(parent.get());
+  const std::weak_ptr<client::SequenceRecord> watch = std::exchange(parent, nullptr);
+  EXPECT_TRUE(watch.expired());
+}
+
 // The server may have kept a text of this name from before.
 TEST_F(RowsTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
   client::SequenceOptions sequence;

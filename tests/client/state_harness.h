@@ -40,7 +40,10 @@ class StateHarness {
   };
   Opened Open(client::SequenceOptions sequence) {
     sequence.vocabulary_size = kVocabulary;
-    Opened opened{std::make_shared<client::SequenceRecord>(std::move(sequence))};
+    return Open(std::make_shared<client::SequenceRecord>(std::move(sequence)));
+  }
+  Opened Open(std::shared_ptr<client::SequenceRecord> record) {
+    Opened opened{std::move(record)};
     auto open = std::make_unique<client::PendingOpen>();
     open->record = opened.record;
     open->deadline = now + options.default_timeout;
