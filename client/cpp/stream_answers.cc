@@ -40,6 +40,11 @@ RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
 }
 
+RowError TooLarge(uint64_t bytes, uint64_t most) {
+  return RowError{absl::StatusCode::kInvalidArgument, v1::TOO_MANY, "rows.logits", absl::StrCat("<= ", most, " bytes"),
+                  absl::StrCat("a message with this row alone has ", bytes, " bytes")};
+}
+
 }  // namespace
 
 // True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
@@ -211,17 +216,13 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
 
+// In as many messages as the stream's limit takes.
 void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows,
                            absl::Time now) {
   batch->uses.fetch_add(1, std::memory_order_relaxed);
   std::shared_ptr<void> hold(nullptr, [batch, released = released_](void*) {
     if (batch->EndUse()) released(batch);
   });
-  for (uint32_t index : rows) {
-    batch->rows[index].state = PendingRow::State::kSent;
-    SequenceRecord* const record = batch->rows[index].record.get();
-    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
-  }
   const uint64_t batch_id = next_batch_id_++;
   const uint32_t count = static_cast<uint32_t>(rows.size());
   std::weak_ptr<void> watch = hold;
@@ -235,6 +236,19 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   }
   OutgoingMessage message =
       EncodeStep(batch_id, *batch, rows, timeout, std::move(hold), shard ? &*shard : nullptr, memory.get(), &leases);
+  if (const uint64_t bytes = message.bytes(); bytes > link->max_message_bytes) {
+    message = {};
+    leases.clear();
+    if (count == 1) return FinishRow(batch.get(), &batch->rows[rows[0]], TooLarge(bytes, link->max_message_bytes));
+    const auto middle = rows.begin() + count / 2;
+    SendStep(link, batch, {rows.begin(), middle}, now);
+    return SendStep(link, batch, {middle, rows.end()}, now);
+  }
+  for (uint32_t index : rows) {
+    batch->rows[index].state = PendingRow::State::kSent;
+    SequenceRecord* const record = batch->rows[index].record.get();
+    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
+  }
   links_.Send(link, std::move(message));
   sent_steps_[batch_id] =
       SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases), memory != nullptr};

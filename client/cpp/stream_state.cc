@@ -78,7 +78,7 @@ void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response
     case v1::StreamResponse::kWelcome: {
       const auto& versions = response.welcome().law_versions();
       if (std::find(versions.begin(), versions.end(), law::kLawVersion) != versions.end()) {
-        links_.OnWelcome(stream, now);
+        links_.OnWelcome(stream, response.welcome(), now);
       } else {
         links_.Break(
             stream,

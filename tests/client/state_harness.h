@@ -104,9 +104,10 @@ class StateHarness {
     state.OnResponse(stream.number, response, now);
     Collect();
   }
-  void Welcome(FakeStream& stream) {
+  void Welcome(FakeStream& stream, uint64_t max_message_bytes = 0) {
     Take(stream, v1::StreamRequest::kHello);
     v1::StreamResponse response;
+    response.mutable_welcome()->set_max_message_bytes(max_message_bytes);
     response.mutable_welcome()->add_law_versions(law::kLawVersion);
     Respond(stream, response);
   }
