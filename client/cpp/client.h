@@ -51,7 +51,7 @@ class Client {
   // flight. `options` names everything but the prompt; the prompt is what `position` leaves of the parent's. The
   // service shares the history where it has it, and gets it sent where not. Otherwise as Open; OUT_OF_RANGE if the
   // parent has fewer tokens, FAILED_PRECONDITION if it has a step in flight, INVALID_ARGUMENT if an option of the child
-  // looks at a history that the parent does not keep.
+  // looks at a history that the parent does not keep, or if the parent is another client's.
   absl::StatusOr<std::unique_ptr<Sequence>> Fork(const Sequence& parent, SequenceOptions options,
                                                  std::optional<uint32_t> position = std::nullopt);
 

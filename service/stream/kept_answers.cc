@@ -23,7 +23,7 @@ uint64_t AskOf(const v1::StepRow& row) {
 
 uint64_t BytesOf(const KeptAnswer& answer) {
   uint64_t bytes = kOverheadBytes;
-  for (const v1::RowResult& part : answer.results) bytes += part.ByteSizeLong();
+  for (const v1::RowResult& part : answer.results) bytes += part.SpaceUsedLong();
   return bytes;
 }
 

@@ -46,7 +46,9 @@ constexpr uint64_t kSeed = 5;
 // A worker's rows on the fake card. Their addresses are such as nobody can read or write, as a real card's are.
 class CardRows {
  public:
-  CardRows() : address_(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  CardRows() : CardRows(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  // At pages that nobody can read, which are this object's from now on.
+  explicit CardRows(void* address) : address_(address) {}
   ~CardRows() { munmap(address_, kBytes); }
 
   std::byte* at(uint64_t offset) const { return static_cast<std::byte*>(address_) + offset; }
@@ -201,6 +203,28 @@ TEST_F(DeviceMemoryTest, RowsOfBothMemoriesGoInOneBatch) {
   for (size_t i = 0; i < 5; ++i) sequences.Expect(i, rows[i], (*outcomes)[i]);
   EXPECT_EQ(on_card_, 3);
   EXPECT_EQ(from_host_, 2);
+}
+
+// Drivers put one allocation right behind another; a message names bytes of one region.
+TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
+  void* const both = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CardRows first(both);
+  CardRows second(static_cast<std::byte*>(both) + kBytes);
+  const std::vector<std::byte> rows[] = {Bf16Row(1), Bf16Row(2)};
+  first.Write(kBytes - kRowBytes, rows[0]);
+  second.Write(0, rows[1]);
+  for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
+    const auto client = Connect(kind);
+    const auto memories = {client->ShareDevice(first.rows()), client->ShareDevice(second.rows())};
+    for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && memory->shared) << memory.status();
+    Sequences sequences(client.get(), 2);
+    const auto outcomes = client->Step(
+        {v1::DTYPE_BF16, kVocabulary, {{sequences[0], first.at(kBytes - kRowBytes)}, {sequences[1], second.at(0)}}});
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    for (size_t i = 0; i < 2; ++i) sequences.Expect(i, rows[i], (*outcomes)[i]);
+  }
+  EXPECT_EQ(on_card_, 4);
+  EXPECT_EQ(first.reads + second.reads, 0);
 }
 
 // A stream that shares nothing, or no longer: the rows are read for it, and the tokens are the same.

@@ -63,6 +63,15 @@ TEST_F(KeptAnswersTest, AGreedyClientPushesOutItsOwn) {
   EXPECT_EQ(Of("late", kModest), kModest);
 }
 
+// On the wire an empty message takes two bytes, in memory twenty times as many.
+TEST_F(KeptAnswersTest, AnswersAreCountedByTheMemoryThatTheyTake) {
+  std::vector<v1::RowResult> parts(1);
+  for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_kept_tokens();
+  const uint64_t held = parts[0].SpaceUsedLong();
+  kept_.Put(Key("client", 1), KeptAnswer(Asked(1), std::move(parts), 2), now_);
+  EXPECT_GE(kept_.bytes(), held);
+}
+
 // What a client has within an even share it keeps, whatever the others do.
 TEST_F(KeptAnswersTest, AnEvenShareIsKept) {
   std::mt19937_64 random(1);
