@@ -216,7 +216,7 @@ TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
   for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     const auto memories = {client->ShareDevice(first.rows()), client->ShareDevice(second.rows())};
-    for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && memory->shared) << memory.status();
+    for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok()) << memory.status();
     Sequences sequences(client.get(), 2);
     const auto outcomes = client->Step(
         {v1::DTYPE_BF16, kVocabulary, {{sequences[0], first.at(kBytes - kRowBytes)}, {sequences[1], second.at(0)}}});
