@@ -85,6 +85,14 @@ void KeptAnswers::Expire(absl::Time now) {
   for (const Entries::iterator entry : expired) Drop(entry);
 }
 
+void KeptAnswers::Forget(const std::string& name_space) {
+  const auto client = clients_.find(name_space);
+  if (client == clients_.end()) return;
+  SetBytes(&*client, 0);
+  for (const SequenceKey& key : client->second.by_use) entries_.erase(key);
+  clients_.erase(client);
+}
+
 void KeptAnswers::SetBytes(Clients::pointer client, uint64_t bytes) {
   by_bytes_.erase({client->second.bytes, client->first});
   bytes_ += bytes - client->second.bytes;

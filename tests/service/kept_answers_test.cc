@@ -115,6 +115,22 @@ TEST_F(KeptAnswersTest, OneGoesWhenTheNextComesOrAllRanksHaveClosed) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
+TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
+  for (uint32_t i = 0; i < 3; ++i) Put("kept", i);
+  const uint64_t bytes = kept_.bytes();
+  for (uint32_t i = 0; i < 5; ++i) Put("forgotten", i);
+  kept_.Forget("forgotten");
+  kept_.Forget("unknown");
+  EXPECT_EQ(Of("forgotten", 5), 0u);
+  EXPECT_EQ(Of("kept", 3), 3u);
+  EXPECT_EQ(kept_.bytes(), bytes);
+  Put("forgotten", 0);
+  EXPECT_EQ(Of("forgotten", 1), 1u);
+  kept_.Expire(now_ + Limits().sequence_ttl);
+  EXPECT_EQ(kept_.size(), 0u);
+  EXPECT_EQ(kept_.bytes(), 0u);
+}
+
 // The same from outside: the bound is the server's limit, and a client its namespace.
 TEST(KeptAnswersOfAServer, AGreedyClientPushesOutItsOwn) {
   Limits limits;
