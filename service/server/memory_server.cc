@@ -275,7 +275,9 @@ void MemoryServer::OpenRing(Client* client) {
   const uint32_t most = engine_.limits().max_rings;
   {
     absl::MutexLock lock(&mutex_);
-    if (draining_) return client->Send(Refused({Reason::kDraining, "", "", "the server is shutting down"}));
+    if (draining_) {
+      return client->Send(Refused({Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)}));
+    }
     if (rings_ >= most) {
       return client->Send(Refused({Reason::kOverloaded, "open_ring", absl::StrCat("max_rings ", most),
                                    "as many streams over rings are open as there may be", absl::Seconds(1)}));

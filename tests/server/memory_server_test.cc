@@ -363,6 +363,10 @@ TEST_F(MemoryServerTest, RingsAreDrained) {
   server_.server().Drain();
   EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
   EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); }));
+  const auto late = Connect();
+  const auto refused = client::ErrorOf(late->OpenRing().status());
+  EXPECT_EQ(refused->reason, v1::DRAINING);
+  EXPECT_GT(refused->retry_after, absl::ZeroDuration());
 }
 
 TEST_F(MemoryServerTest, StopEndsConnections) {
