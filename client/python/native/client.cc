@@ -26,11 +26,16 @@ namespace {
 
 // May outlive the client.
 struct Sequence {
-  std::unique_ptr<client::Sequence> handle;
+  std::shared_ptr<client::Sequence> handle;
 
   client::Sequence& get() const {
     if (handle == nullptr) throw nb::value_error("the sequence is closed");
     return *handle;
+  }
+  // For calls that let go of the GIL, during which another thread may close it.
+  std::shared_ptr<client::Sequence> share() const {
+    get();
+    return handle;
   }
 };
 
@@ -196,12 +201,12 @@ Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prom
 Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, std::optional<uint32_t> position) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, {}, std::nullopt);
-  const client::Sequence& from = parent.get();
+  const std::shared_ptr<const client::Sequence> from = parent.share();
   absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    opened = client->Fork(from, std::move(options), position);
+    opened = client->Fork(*from, std::move(options), position);
     client.reset();
   }
   return Wrap(std::move(opened));
@@ -221,8 +226,9 @@ StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, n
   return {std::move(tasks), std::move(rows), std::move(on_device), std::move(masks), std::move(sequences), {}};
 }
 
-// Refers to `memory`.
-client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts) {
+// Refers to `memory`; `handles` are the sequences', which are used until the step has been submitted.
+client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts,
+                        std::vector<std::shared_ptr<client::Sequence>>* handles) {
   const Rows& rows = memory.rows;
   if (self.shard() && !rows.rows.empty() && rows.width != self.shard()->tokens) {
     throw nb::value_error(
@@ -235,7 +241,7 @@ client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std:
   batch.draft_dtype = memory.tasks.draft_dtype();
   batch.rows.reserve(rows.rows.size());
   for (size_t i = 0; i < rows.rows.size(); ++i) {
-    client::Sequence& sequence = nb::cast<Sequence&>(memory.sequences[i]).get();
+    client::Sequence& sequence = *handles->emplace_back(nb::cast<Sequence&>(memory.sequences[i]).share());
     if (!self.shard() && sequence.vocabulary_size() != rows.width) {
       throw nb::value_error(absl::StrCat("logits: rows of ", rows.width, " elements; the vocabulary of ",
                                          sequence.request_id(), " has ", sequence.vocabulary_size())
@@ -264,7 +270,8 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
                 std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream) {
   self.get();
   const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype);
-  const client::Batch batch = MakeBatch(self, memory, draw_salts);
+  std::vector<std::shared_ptr<client::Sequence>> handles;
+  const client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
   {
@@ -286,7 +293,8 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   auto memory =
       std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype));
   memory->callback = std::move(callback);
-  const client::Batch batch = MakeBatch(self, *memory, draw_salts);
+  std::vector<std::shared_ptr<client::Sequence>> handles;
+  const client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
