@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -55,6 +56,19 @@ struct StepMemory {
   }
 };
 
+// While a thread of a client's runs a callback, in which the last reference to that client may go: the collector of
+// garbage runs wherever memory is asked for.
+class InCallback {
+ public:
+  InCallback() { here_ = true; }
+  ~InCallback() { here_ = false; }
+  static bool here() { return here_; }
+
+ private:
+  static thread_local bool here_;
+};
+thread_local bool InCallback::here_ = false;
+
 class Client {
  public:
   Client(std::unique_ptr<client::Client> client, std::optional<client::VocabularyShard> shard)
@@ -69,6 +83,8 @@ class Client {
   void Close() {
     std::shared_ptr<client::Client> client = std::move(client_);
     nb::gil_scoped_release released;
+    // A thread cannot wait for its own end.
+    if (InCallback::here()) std::thread([last = std::move(client)]() mutable { last.reset(); }).detach();
     client.reset();
   }
   // To be let go of without the GIL: another thread may have closed the client meanwhile, and the last one ends it.
@@ -305,6 +321,7 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
     status = borrowed->WaitFor(stream);
     if (status.ok()) {
       status = client->StepAsync(batch, options, [borrowed](std::vector<client::RowOutcome> outcomes) {
+        const InCallback scope;
         nb::gil_scoped_acquire acquired;
         const std::unique_ptr<StepMemory> mine(borrowed);
         try {
