@@ -11,6 +11,7 @@
 
 namespace sortition::devices {
 
+using vulkan::Commands;
 using vulkan::Lane;
 
 absl::StatusOr<std::unique_ptr<VulkanDevice>> VulkanDevice::Start(std::shared_ptr<vulkan::Instance> instance,
@@ -89,6 +90,12 @@ absl::Status VulkanDevice::OpenLane(std::unique_ptr<Lane>* lane) {
   return absl::OkStatus();
 }
 
+void VulkanDevice::CloseLane(std::unique_ptr<Lane> lane) {
+  if (lane->commands().IsDone()) return;
+  const Commands* const commands = &lane->commands();
+  contexts_->KeepUntilDone(std::shared_ptr<Lane>(std::move(lane)), commands);
+}
+
 void VulkanDevice::Run() {
   std::unique_ptr<Lane> lane;
   for (Batch batch = TakeBatch(); batch.done != nullptr; batch = TakeBatch()) {
@@ -97,7 +104,7 @@ void VulkanDevice::Run() {
     if (result.status.ok()) result.status = lane->Run(batch.rows, &result.answers, &result.kernel_nanoseconds);
     if (!result.status.ok()) {
       result.answers.clear();
-      if (lane != nullptr && lane->context().lost()) lane.reset();
+      if (lane != nullptr && lane->context().lost()) CloseLane(std::move(lane));
     }
     std::exchange(batch.done, nullptr)(std::move(result));
   }

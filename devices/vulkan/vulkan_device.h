@@ -71,6 +71,7 @@ class VulkanDevice final : public Device {
   bool BatchOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
   // A lane of a context that is not lost, as far as anyone knows.
   absl::Status OpenLane(std::unique_ptr<vulkan::Lane>* lane);
+  void CloseLane(std::unique_ptr<vulkan::Lane> lane);
 
   const vulkan::ContextOptions context_options_;
   const vulkan::LaneOptions lane_options_;

@@ -176,20 +176,19 @@ bool Session::Impl::Wanted() const {
 }
 
 void Session::Impl::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
+  bool is_told;
   {
     absl::MutexLock lock(&mutex_);
-    if (draining_) return;
-    draining_ = true;
+    is_told = std::exchange(draining_, true);
   }
-  v1::StreamResponse response;
-  response.mutable_draining()->set_cause(cause);
-  SetDuration(grace, response.mutable_draining()->mutable_grace());
-  Send(std::move(response));
+  if (!is_told) {
+    v1::StreamResponse response;
+    response.mutable_draining()->set_cause(cause);
+    SetDuration(grace, response.mutable_draining()->mutable_grace());
+    Send(std::move(response));
+  }
   // No stream takes the slices that they wait for.
-  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN) {
-    shutting_down_.store(true);
-    RefuseWaitingSlices();
-  }
+  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN && !shutting_down_.exchange(true)) RefuseWaitingSlices();
 }
 
 void Session::Impl::Close() {

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -95,10 +96,12 @@ class DeviceMemoryTest : public ::testing::Test {
     };
     return options;
   }
-  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kSharedMemory) {
+  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kSharedMemory,
+                                          const std::vector<std::string>& next = {}) {
     client::ClientOptions options;
     options.transport = kind;
     options.targets = {kind == client::TransportKind::kRing ? address_ : server_.target()};
+    options.targets.insert(options.targets.end(), next.begin(), next.end());
     auto client = client::Client::Connect(options);
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
@@ -172,7 +175,7 @@ TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
     ASSERT_TRUE(memory.ok()) << memory.status();
-    EXPECT_TRUE(memory->shared) << memory->note;
+    EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
     Sequences sequences(client.get(), 4);
     StepAll(client.get(), &sequences, &card, {0, kRowBytes, 2 * kRowBytes, 3 * kRowBytes});
     StepAll(client.get(), &sequences, &card, {kBytes - kRowBytes, 512, 0, kRowBytes});
@@ -230,8 +233,7 @@ TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
   ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_FALSE(memory->shared);
-  EXPECT_EQ(memory->note, "the stream shares no memory");
+  EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the stream shares no memory"));
   EXPECT_EQ(client->ShareDevice(card.rows()).status().code(), absl::StatusCode::kAlreadyExists);
   Sequences sequences(client.get(), 2);
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
@@ -252,23 +254,17 @@ TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
   ASSERT_TRUE(behind.ok());
   EXPECT_EQ(std::get<RowError>(behind->front()).code, absl::StatusCode::kOutOfRange);
 
-  memory->lease.reset();
+  memory->reset();
   EXPECT_TRUE(client->ShareDevice(card.rows()).ok());
 }
 
 // The first server drains, and the next stream is to another one that has the card, too.
 TEST_F(DeviceMemoryTest, TheNextServerGetsTheMemoryToo) {
-  const std::string next_address = address_ + "_next";
-  TestServer next(ConfigOf(next_address, 4 * kBytes), std::make_unique<FakeDevice>(Card()));
-  client::ClientOptions options;
-  options.transport = client::TransportKind::kSharedMemory;
-  options.targets = {server_.target(), next.target()};
-  auto connected = client::Client::Connect(options);
-  ASSERT_TRUE(connected.ok()) << connected.status();
-  const auto client = *std::move(connected);
+  TestServer next(ConfigOf(address_ + "_next", 4 * kBytes), std::make_unique<FakeDevice>(Card()));
+  const auto client = Connect(client::TransportKind::kSharedMemory, {next.target()});
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
-  ASSERT_TRUE(memory.ok() && memory->shared);
+  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
   Sequences sequences(client.get(), 2);
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   server_.server().Drain();
@@ -277,8 +273,27 @@ TEST_F(DeviceMemoryTest, TheNextServerGetsTheMemoryToo) {
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   EXPECT_EQ(on_card_, 20);
   EXPECT_EQ(card.reads, 0);
-  memory->lease.reset();
+  memory->reset();
   EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().regions == 1; }));
+}
+
+// The first server drains, and the one of the next stream has the card, but takes less of it.
+TEST_F(DeviceMemoryTest, WhatTheNextServerRefusesIsSaid) {
+  TestServer next(ConfigOf(address_ + "_next", kBytes - 1), std::make_unique<FakeDevice>(Card()));
+  const auto client = Connect(client::TransportKind::kSharedMemory, {next.target()});
+  CardRows card;
+  auto memory = client->ShareDevice(card.rows());
+  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
+  Sequences sequences(client.get(), 2);
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
+  EXPECT_EQ(card.reads, 0);
+  server_.server().Drain();
+  std::optional<RowError> refusal;
+  ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf((*memory)->sharing())).has_value(); }));
+  EXPECT_EQ(refusal->reason, v1::OUT_OF_RANGE);
+  EXPECT_EQ(refusal->limit, absl::StrCat("1..", kBytes - 1));
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
+  EXPECT_EQ(card.reads, 10);
 }
 
 TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
@@ -288,7 +303,7 @@ TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
     ASSERT_TRUE(memory.ok());
-    EXPECT_TRUE(memory->shared) << memory->note;
+    EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
   }
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; }));
 }
@@ -348,7 +363,7 @@ TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
     const auto client = Connect();
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
-    ASSERT_TRUE(memory.ok() && memory->shared);
+    ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
     Sequences sequences(client.get(), 1);
     std::atomic<bool> done = false;
     ASSERT_TRUE(client
@@ -388,7 +403,7 @@ TEST_F(DeviceMemoryOff, NoDescriptorIsTakenUnlessAsked) {
   const auto client = Connect();
   const auto memory = client->ShareDevice(card.rows());
   ASSERT_TRUE(memory.ok());
-  EXPECT_EQ(memory->note, "the server takes no memory of this device");
+  EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the server takes no memory of this device"));
   Sequences sequences(client.get(), 2);
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   EXPECT_EQ(card.reads, 10);

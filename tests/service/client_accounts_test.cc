@@ -187,6 +187,21 @@ TEST(ClientRateTest, OpensAndMasksCountAsBytes) {
   worker.MustOpen(OpenOf("b", 1, kVocabulary));
 }
 
+TEST(ClientRateTest, ForksCountAsBytes) {
+  Limits limits;
+  limits.client_bytes_per_second = 10;
+  TestEngine engine = TestEngine::OnCpu(limits);
+  StreamWorker worker(engine.get());
+  worker.MustOpen(OpenOf("parent", 1, kVocabulary));
+  v1::StreamRequest fork;
+  fork.mutable_fork()->set_parent_request_id("parent");
+  *fork.mutable_fork()->mutable_child() = OpenOf("child", 1, kVocabulary);
+  worker.Send(fork);
+  const auto response = worker.Await([](const v1::StreamResponse& message) { return message.has_forked(); });
+  ASSERT_TRUE(response.has_value());
+  ExpectError(response->forked().error(), Reason::kClientLimit, "fork");
+}
+
 // A history that is refused at its first piece has one answer.
 TEST(ClientRateTest, AHistoryInPiecesThatIsRefusedHasOneAnswer) {
   Limits limits;
