@@ -392,6 +392,25 @@ class ReadToTheHost(ServerTest):
                 self.assert_same_tokens(client, rows)
             client.close()
 
+    def test_a_sequence_closed_while_its_stream_is_waited_for(self):
+        client, rows = sortition.Client(fallback="in_process", in_process_threads=1), sortition.CudaRows(0, BYTES)
+
+        async def draw(asynchronous, sequence, there):
+            with Work(lambda stream: sequence.close()):
+                return (await asynchronous.step([sequence], there, timeout=1))[0]
+
+        with client.share_device(rows):
+            there = matrix_in(rows, row(1))
+            sequence = client.open(seed=3, **OPTIONS)
+            with Work(lambda stream: sequence.close()):
+                drawn = client.draw(sequence, there)
+            self.assertEqual(drawn.token, SAMPLER.draw(SAMPLER.open(seed=3, **OPTIONS), row(1)).token)
+            for _ in range(8):
+                outcome = asyncio.run(draw(sortition.AsyncClient(client), client.open(seed=3, **OPTIONS), there))
+                self.assertTrue(isinstance(outcome, sortition.Error) or outcome.token == drawn.token)
+        client.close()
+
+
 
 @unittest.skipIf(FAKE, "the driver is the tests' own")
 class OnAGpu(ServerTest):
