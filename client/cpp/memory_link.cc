@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
@@ -127,7 +128,11 @@ void MemoryLink::Unregister(uint64_t region_id) {
 
 absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, int flags) {
   std::array<char, kMostPacketBytes> packet;
-  const ssize_t size = service::ReceivePacket(socket_.get(), packet, descriptor, flags);
+  const absl::Time end = absl::Now() + absl::DurationFromTimeval(kPatience);
+  ssize_t size;
+  do {
+    size = service::ReceivePacket(socket_.get(), packet, descriptor, flags);
+  } while (size < 0 && errno == EINTR && absl::Now() < end);  // a signal
   if (size < 0) return Failed("memory socket");
   if (size == 0) return absl::UnavailableError("the server ended the connection to its memory socket");
   v1::MemoryResponse response;
