@@ -21,7 +21,9 @@ Refusal Beyond(std::string field, const char* limit, uint64_t most, absl::Durati
 
 void ClientAccount::Allowance::Refill(absl::Time now) {
   const double most = static_cast<double>(rate);
-  left = at == absl::InfinitePast() ? most : std::min(most, left + absl::ToDoubleSeconds(now - at) * most);
+  // Where the clock has been set back no time has passed.
+  const double passed = std::max(0.0, absl::ToDoubleSeconds(now - at));
+  left = at == absl::InfinitePast() ? most : std::min(most, left + passed * most);
   at = now;
 }
 

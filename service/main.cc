@@ -74,7 +74,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const devices::Proof proof;
   const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
   monitoring::PrometheusObserver observer(descriptions);
-  LogLines event_log(log);
+  LoggedEvents event_log(log);
   service::Engine engine({.limits = config.limits,
                           .devices = std::move(*devices),
                           .clock = &clock,

@@ -176,12 +176,12 @@ absl::StatusOr<Client::RowMemory> Client::AllocateRows(uint64_t bytes) {
     return RowMemory{std::shared_ptr<std::byte>(*std::move(region), data), bytes, true};
   }
   const size_t size = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  auto* const data = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, size));
+  auto* const data = size < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(kPageBytes, size));
   if (data == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
   return RowMemory{std::shared_ptr<std::byte>(data, [](std::byte* last) { std::free(last); }), bytes, false};
 }
 
-absl::StatusOr<Client::DeviceMemory> Client::ShareDevice(DeviceRows rows) {
+absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> Client::ShareDevice(DeviceRows rows) {
   if (rows.data == nullptr || rows.bytes == 0 || rows.read == nullptr || rows.bytes > rows.handle.bytes) {
     return absl::InvalidArgumentError("rows: data, read and bytes, of which 1..handle.bytes, must be set");
   }

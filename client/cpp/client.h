@@ -51,7 +51,7 @@ class Client {
   // flight. `options` names everything but the prompt; the prompt is what `position` leaves of the parent's. The
   // service shares the history where it has it, and gets it sent where not. Otherwise as Open; OUT_OF_RANGE if the
   // parent has fewer tokens, FAILED_PRECONDITION if it has a step in flight, INVALID_ARGUMENT if an option of the child
-  // looks at a history that the parent does not keep.
+  // looks at a history that the parent does not keep, or if the parent is another client's.
   absl::StatusOr<std::unique_ptr<Sequence>> Fork(const Sequence& parent, SequenceOptions options,
                                                  std::optional<uint32_t> position = std::nullopt);
 
@@ -79,18 +79,21 @@ class Client {
   };
   absl::StatusOr<RowMemory> AllocateRows(uint64_t bytes);
 
-  // Memory of a device, in which rows may lie from now on until the last reference to `lease` goes, which is not before
-  // their steps are over: a row's logits are then an address within it, and the work that writes them is done when the
-  // row is stepped. Where a stream shares the memory with a device of its server's, such rows are only named, and
-  // nothing of them passes through the host; elsewhere they are read to the host first. `shared`: whether the stream in
-  // use does that; `note`: why it does not. Streams that follow it share the memory by themselves where they can.
-  // ALREADY_EXISTS if other rows are at some of these addresses. Blocks for a round trip.
-  struct DeviceMemory {
-    std::shared_ptr<void> lease;
-    bool shared = false;
-    std::string note;
+  // Memory of a device, in which rows may lie from now on until the last reference to what is returned goes, which is
+  // not before their steps are over: a row's logits are then an address within it, and the work that writes them is
+  // done when the row is stepped. Where a stream shares the memory with a device of its server's, such rows are only
+  // named, and nothing of them passes through the host; elsewhere they are read to the host first. Streams that follow
+  // share the memory by themselves where they can. ALREADY_EXISTS if other rows are at some of these addresses. Blocks
+  // for a round trip.
+  class DeviceMemory {
+   public:
+    virtual ~DeviceMemory() = default;
+    // OK if the stream in use shares the memory, otherwise why its rows are read to the host: the server's refusal
+    // (ErrorOf), FAILED_PRECONDITION where that stream or its server shares no such memory, UNAVAILABLE while there is
+    // no stream or its server has not answered. May change with every stream. Thread-safe; asks nobody.
+    virtual absl::Status sharing() const = 0;
   };
-  absl::StatusOr<DeviceMemory> ShareDevice(DeviceRows rows);
+  absl::StatusOr<std::shared_ptr<const DeviceMemory>> ShareDevice(DeviceRows rows);
 
   // How rows travel now.
   TransportInUse transport_in_use() const;

@@ -18,6 +18,19 @@ std::string RandomSession() {
   return absl::StrCat("worker-", absl::Hex(uint64_t{random()} << 32 | random(), absl::kZeroPad16));
 }
 
+// What a caller holds of device memory: forgotten with its last reference.
+class SharedDeviceMemory final : public Client::DeviceMemory {
+ public:
+  SharedDeviceMemory(std::shared_ptr<ClientCore> core, std::shared_ptr<const DeviceRows> rows)
+      : core_(std::move(core)), rows_(std::move(rows)) {}
+  ~SharedDeviceMemory() override { core_->Forget(*rows_); }
+  absl::Status sharing() const override { return core_->SharingOf(*rows_); }
+
+ private:
+  const std::shared_ptr<ClientCore> core_;
+  const std::shared_ptr<const DeviceRows> rows_;
+};
+
 }  // namespace
 
 ClientCore::ClientCore(ClientOptions options, std::unique_ptr<Connector> connector)
@@ -51,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions optio
 
 absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& parent, SequenceOptions options,
                                                            std::optional<uint32_t> position) {
+  if (parent.core_.get() != this) return absl::InvalidArgumentError("Fork: the parent belongs to another client");
   absl::StatusOr<History> history = parent.ForkHistory(position);
   if (!history.ok()) return history.status();
   const uint32_t start = history->position();
@@ -165,29 +179,35 @@ std::vector<std::shared_ptr<SharedMemory>> ClientCore::memories() const {
   return memories;
 }
 
-absl::StatusOr<Client::DeviceMemory> ClientCore::ShareDevice(std::shared_ptr<const DeviceRows> rows) {
+absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> ClientCore::ShareDevice(
+    std::shared_ptr<const DeviceRows> rows) {
   // Streams that get their memory from now on import the rows themselves.
   {
     absl::MutexLock lock(&mutex_);
     if (!state_.Share(rows)) return absl::AlreadyExistsError("rows.data: other rows are at some of these addresses");
   }
-  Client::DeviceMemory made;
-  made.lease = std::shared_ptr<void>(nullptr, [self = shared_from_this(), rows](void*) {
-    {
-      absl::MutexLock lock(&self->mutex_);
-      self->state_.Forget(*rows);
-    }
-    for (const std::shared_ptr<SharedMemory>& memory : self->memories()) memory->Forget(*rows);
-  });
-  made.note = "the stream shares no memory";
-  const std::shared_ptr<SharedMemory> in_use = memory();
-  for (const std::shared_ptr<SharedMemory>& memory : memories()) {
-    const absl::Status imported = memory->Import(*rows);
-    if (memory != in_use) continue;
-    made.shared = imported.ok();
-    made.note = std::string(imported.message());
-  }
+  auto made = std::make_shared<const SharedDeviceMemory>(shared_from_this(), rows);
+  for (const std::shared_ptr<SharedMemory>& memory : memories()) memory->Import(*rows);
   return made;
+}
+
+absl::Status ClientCore::SharingOf(const DeviceRows& rows) const {
+  std::shared_ptr<Transport> transport;
+  {
+    absl::MutexLock lock(&mutex_);
+    transport = state_.links().current_transport();
+  }
+  if (transport == nullptr) return absl::UnavailableError("no stream");
+  const std::shared_ptr<SharedMemory> memory = transport->memory();
+  return memory == nullptr ? absl::FailedPreconditionError("the stream shares no memory") : memory->SharingOf(rows);
+}
+
+void ClientCore::Forget(const DeviceRows& rows) {
+  {
+    absl::MutexLock lock(&mutex_);
+    state_.Forget(rows);
+  }
+  for (const std::shared_ptr<SharedMemory>& memory : memories()) memory->Forget(rows);
 }
 
 void ClientCore::OnMemory(SharedMemory* memory) {
@@ -196,8 +216,7 @@ void ClientCore::OnMemory(SharedMemory* memory) {
     absl::MutexLock lock(&mutex_);
     shared = state_.device_rows().all();
   }
-  // What the server does not take is read to the host, row by row.
-  for (const auto& rows : shared) memory->Import(*rows).IgnoreError();
+  for (const auto& rows : shared) memory->Import(*rows);
   std::erase_if(shared, [&](const auto& rows) {
     absl::MutexLock lock(&mutex_);
     return state_.device_rows().Find(rows->data) == rows.get();

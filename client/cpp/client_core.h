@@ -52,7 +52,10 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   std::shared_ptr<SharedMemory> memory() const;
   // Of the stream in use, and of the one to follow it.
   std::vector<std::shared_ptr<SharedMemory>> memories() const;
-  absl::StatusOr<Client::DeviceMemory> ShareDevice(std::shared_ptr<const DeviceRows> rows);
+  absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> ShareDevice(std::shared_ptr<const DeviceRows> rows);
+  // As Client::DeviceMemory.
+  absl::Status SharingOf(const DeviceRows& rows) const;
+  void Forget(const DeviceRows& rows);
   void OnMemory(SharedMemory* memory) override;
   TransportInUse transport_in_use() const;
 

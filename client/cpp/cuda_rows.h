@@ -43,7 +43,7 @@ class CudaRows {
   // The descriptor stays this object's.
   devices::MemoryHandle handle() const;
   devices::MemoryIdentity identity() const { return devices::cuda::IdentityOf(hardware_); }
-  // For Client::ShareDevice, whose lease this outlives.
+  // For Client::ShareDevice, whose memory this outlives.
   DeviceRows rows() const;
 
   // Copies `to.size()` bytes from `offset` on to the host, for a server that does not take the memory; once the work is

@@ -320,7 +320,7 @@ std::shared_ptr<grpc::Channel> GrpcConnector::MakeChannel(const std::string& tar
   if (!server_name_.empty()) arguments.SetSslTargetNameOverride(server_name_);
   if (IsUnixTarget(target) && !secure_) {
     // gRPC would leave the socket's buffer at its default, which a message of a megabyte fills several times over.
-    absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM);
+    absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM, absl::ZeroDuration());
     if (socket.ok()) {
       setsockopt(socket->get(), SOL_SOCKET, SO_SNDBUF, &kUnixSendBufferBytes, sizeof(kUnixSendBufferBytes));
       SORTITION_CHECK(fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0);

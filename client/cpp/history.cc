@@ -32,7 +32,7 @@ void History::KeepNothing() {
 }
 
 void History::Identify(uint64_t digest) {
-  SORTITION_CHECK(keeps_tokens_);
+  SORTITION_CHECK(has_tokens());
   digest_ = digest;
   if (!marks_.empty()) return;
   marks_.push_back(chain_);

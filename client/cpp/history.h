@@ -38,6 +38,8 @@ class History {
   uint32_t prompt_length() const { return prompt_length_; }
   const std::vector<uint32_t>& tokens() const { return tokens_; }  // empty after KeepNothing
   bool keeps_tokens() const { return keeps_tokens_; }
+  // Whether all of them are there.
+  bool has_tokens() const { return keeps_tokens_ && tokens_.size() == position_; }
 
   // The service answered a step that leaves the text as it is.
   void Scored() { ++turns_; }

@@ -39,6 +39,8 @@ bool Links::Advance(absl::Time now, bool idle, bool bound) {
   if (current_ && successor_ && successor_->welcomed && !Stays(now, bound)) {
     current_->retiring = true;
     if (idle) Drop(&current_);
+  } else if (current_ && choice_.IsFallback(current_->target)) {
+    current_->retiring = false;  // whoever was to take over has ended before it could
   }
   if (!current_) {
     current_ = std::exchange(successor_, std::nullopt);
@@ -95,10 +97,14 @@ bool Links::IsWelcomed(uint64_t stream) const {
          (successor_ && successor_->number == stream && successor_->welcomed);
 }
 
-void Links::OnWelcome(uint64_t stream, absl::Time now) {
+void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now) {
   Link* link = Find(stream);
   if (link == nullptr) return;
   link->welcomed = now;
+  link->max_message_bytes = link->transport->max_message_bytes();
+  if (welcome.max_message_bytes() != 0) {
+    link->max_message_bytes = std::min(link->max_message_bytes, welcome.max_message_bytes());
+  }
   if (const std::shared_ptr<SharedMemory> memory = link->transport->memory()) {
     v1::StreamRequest request;
     request.mutable_attach_memory()->set_token(memory->token());

@@ -21,6 +21,7 @@ struct Link {
   size_t target = 0;
   std::shared_ptr<Transport> transport;
   uint64_t messages = 0;  // sent so far, hello included
+  uint64_t max_message_bytes = UINT64_MAX;
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
   bool retiring = false;  // carries what is in flight to its end, and nothing new
@@ -48,7 +49,7 @@ class Links {
   void Send(Link* link, OutgoingMessage message);
 
   // Events of streams; those of a stream that is not live any more change nothing.
-  void OnWelcome(uint64_t stream, absl::Time now);
+  void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
   void OnAnswer(uint64_t stream);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   bool IsLive(uint64_t stream) const;

@@ -97,7 +97,10 @@ absl::StatusOr<v1::MemoryResponse> MemoryLink::Ask(const v1::MemoryRequest& requ
   if (!service::SendPacket(socket_.get(), request.SerializeAsString(), sent, 0)) return Failed("memory socket");
   for (;;) {
     auto response = Receive(received, 0);
-    if (!response.ok()) return response;
+    if (!response.ok()) {
+      Disconnect();  // an answer that came after all would be taken for the next request's
+      return response;
+    }
     if (response->has_unregistered()) continue;  // of a region that was given back before
     if (response->has_error()) return ToStatus(FromWire(response->error()));
     return response;

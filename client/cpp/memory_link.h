@@ -45,7 +45,8 @@ class MemoryLink {
   // What the server lets its regions have together.
   uint64_t most_bytes() const { return most_bytes_; }
 
-  // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf).
+  // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf). Where no
+  // answer comes within a few seconds, the connection has ended.
   absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes);
   // Memory that this process has made on one of the server's devices; the region's id. Blocks until the server has it.
   // FAILED_PRECONDITION where the server takes no memory of that device; otherwise its refusal as a status (ErrorOf).

@@ -36,8 +36,8 @@ struct OutgoingShard {
 
 // A Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. `timeout` as on the
 // wire. Tensors that lie in `memory`, if there is one, are named; others are copied into it if there is room, and then
-// lie there until `*leases` goes; what is left travels within the message. Rows in a device's memory lie in `memory`
-// one right after the other. `shard` is null where rows are whole.
+// lie there until `*leases` goes; what is left travels within the message. Rows in a device's memory lie in one
+// region of `memory`, one right after the other. `shard` is null where rows are whole.
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
                            absl::Duration timeout, std::shared_ptr<void> hold, const OutgoingShard* shard = nullptr,
                            SharedMemory* memory = nullptr, std::vector<std::shared_ptr<void>>* leases = nullptr);

@@ -122,6 +122,7 @@ class RingTransport final : public Transport {
   void Cancel() override { stream_->Cancel(); }
   void Poll(absl::FunctionRef<bool()> done) override { stream_->Poll(done); }
   std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
+  uint64_t max_message_bytes() const override { return service::kMostRingMessageBytes; }
   TransportInUse in_use() override { return {TransportKind::kRing, false, ""}; }
 
  private:
@@ -220,14 +221,13 @@ void RingStream::Poll(absl::FunctionRef<bool()> done) {
 void RingStream::Write(std::vector<OutgoingMessage>* written) {
   if (!connected_.load(std::memory_order_acquire)) return;
   while (!messages_.empty() && !write_broken_) {
+    const uint64_t size = messages_.front().bytes();
     std::vector<std::span<const std::byte>> parts;
-    uint64_t size = 0;
     for (const Segment& segment : messages_.front().segments) {
       const std::span<const std::byte> bytes =
           segment.borrowed.empty() ? std::as_bytes(std::span(segment.owned.data(), segment.owned.size()))
                                    : segment.borrowed;
       if (!bytes.empty()) parts.push_back(bytes);
-      size += bytes.size();
     }
     const RingStatus status = size <= service::kMostRingMessageBytes ? rings_->writer.Put(parts) : RingStatus::kBroken;
     write_broken_ = status == RingStatus::kBroken;

@@ -48,7 +48,7 @@ struct SequenceRecord {
   }
 
   const SequenceOptions options;
-  std::optional<Origin> origin;  // set before the record is used
+  std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
   // What the history hash starts from, under the seed in force.
   uint64_t Digest(uint64_t seed_in_force) const;

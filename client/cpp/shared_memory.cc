@@ -48,17 +48,26 @@ void SharedMemory::Forget(const MappedRegion& region) {
   link_->Unregister(region.id());
 }
 
-absl::Status SharedMemory::Import(const DeviceRows& rows) {
+void SharedMemory::Import(const DeviceRows& rows) {
   absl::MutexLock importing(&importing_);
   {
     absl::MutexLock lock(&mutex_);
-    if (regions_.contains(rows.data)) return absl::OkStatus();
+    if (regions_.contains(rows.data) || refused_.contains(rows.data)) return;
   }
   const auto id = link_->Import(rows.identity, rows.handle);
-  if (!id.ok()) return id.status();
   absl::MutexLock lock(&mutex_);
-  regions_.emplace(rows.data, Region{*id, rows.bytes, true});
-  return absl::OkStatus();
+  if (id.ok()) {
+    regions_.emplace(rows.data, Region{*id, rows.bytes, true});
+  } else {
+    refused_.emplace(rows.data, id.status());
+  }
+}
+
+absl::Status SharedMemory::SharingOf(const DeviceRows& rows) const {
+  absl::MutexLock lock(&mutex_);
+  if (regions_.contains(rows.data)) return absl::OkStatus();
+  const auto refused = refused_.find(rows.data);
+  return refused == refused_.end() ? absl::UnavailableError("the server has not answered yet") : refused->second;
 }
 
 void SharedMemory::Forget(const DeviceRows& rows) {
@@ -66,6 +75,7 @@ void SharedMemory::Forget(const DeviceRows& rows) {
   uint64_t id;
   {
     absl::MutexLock lock(&mutex_);
+    refused_.erase(rows.data);
     const auto region = regions_.find(rows.data);
     if (region == regions_.end()) return;
     id = region->second.id;

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -45,7 +46,10 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   absl::StatusOr<std::shared_ptr<MappedRegion>> Allocate(uint64_t bytes);
 
   // Memory of a device, which steps may name by its addresses until Forget; once is enough. Blocks for a round trip.
-  absl::Status Import(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
+  // What the server does not take is not found here, and so read to the host; SharingOf says why.
+  void Import(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
+  // As Client::DeviceMemory.
+  absl::Status SharingOf(const DeviceRows& rows) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
 
   // Where the bytes lie, if they lie in a region of this stream whole, and at a multiple of `alignment` in it.
@@ -76,6 +80,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   mutable absl::Mutex mutex_;
   std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);  // of copies_: offset to size; none adjoin
   std::map<const std::byte*, Region> regions_ ABSL_GUARDED_BY(mutex_);
+  std::map<const std::byte*, absl::Status> refused_ ABSL_GUARDED_BY(mutex_);  // imports, by their first address
 };
 
 }  // namespace sortition::client

@@ -40,6 +40,11 @@ RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
 }
 
+RowError TooLarge(uint64_t bytes, uint64_t most) {
+  return RowError{absl::StatusCode::kInvalidArgument, v1::TOO_MANY, "rows.logits", absl::StrCat("<= ", most, " bytes"),
+                  absl::StrCat("a message with this row alone has ", bytes, " bytes")};
+}
+
 }  // namespace
 
 // True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
@@ -188,7 +193,8 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   const uint64_t most_rows = std::min<uint64_t>(named ? options_.message_rows : rows_by_bytes, options_.message_rows);
   std::vector<uint32_t> ready;
   uint64_t tensor_rows = 0;
-  const std::byte* next_on_device = nullptr;  // behind the last one ready, if that is named on a device
+  const DeviceRows* device = nullptr;         // which the last one ready is named on, if it is
+  const std::byte* next_on_device = nullptr;  // behind it there; another allocation may begin right there, too
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     PendingRow& row = batch->rows[i];
     if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now) ||
@@ -196,29 +202,27 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
       continue;
     }
     const uint64_t more = row.row.positions();
-    const std::byte* const data = device_rows_.Find(row.row.logits) == nullptr ? nullptr : BytesOf(row);
-    if (!ready.empty() && (tensor_rows + more > most_rows || data != next_on_device)) {
+    const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
+    const std::byte* const data = its_device == nullptr ? nullptr : BytesOf(row);
+    if (!ready.empty() && (tensor_rows + more > most_rows || its_device != device || data != next_on_device)) {
       SendStep(link, batch, std::exchange(ready, {}), now);
       tensor_rows = 0;
     }
     ready.push_back(i);
     tensor_rows += more;
+    device = its_device;
     next_on_device = data == nullptr ? nullptr : data + more * batch->row_bytes;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
 
+// In as many messages as the stream's limit takes.
 void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows,
                            absl::Time now) {
   batch->uses.fetch_add(1, std::memory_order_relaxed);
   std::shared_ptr<void> hold(nullptr, [batch, released = released_](void*) {
     if (batch->EndUse()) released(batch);
   });
-  for (uint32_t index : rows) {
-    batch->rows[index].state = PendingRow::State::kSent;
-    SequenceRecord* const record = batch->rows[index].record.get();
-    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
-  }
   const uint64_t batch_id = next_batch_id_++;
   const uint32_t count = static_cast<uint32_t>(rows.size());
   std::weak_ptr<void> watch = hold;
@@ -232,6 +236,19 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   }
   OutgoingMessage message =
       EncodeStep(batch_id, *batch, rows, timeout, std::move(hold), shard ? &*shard : nullptr, memory.get(), &leases);
+  if (const uint64_t bytes = message.bytes(); bytes > link->max_message_bytes) {
+    message = {};
+    leases.clear();
+    if (count == 1) return FinishRow(batch.get(), &batch->rows[rows[0]], TooLarge(bytes, link->max_message_bytes));
+    const auto middle = rows.begin() + count / 2;
+    SendStep(link, batch, {rows.begin(), middle}, now);
+    return SendStep(link, batch, {middle, rows.end()}, now);
+  }
+  for (uint32_t index : rows) {
+    batch->rows[index].state = PendingRow::State::kSent;
+    SequenceRecord* const record = batch->rows[index].record.get();
+    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
+  }
   links_.Send(link, std::move(message));
   sent_steps_[batch_id] =
       SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases), memory != nullptr};
@@ -282,6 +299,9 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     record.next_step_id = std::max(record.next_step_id, state.last_step_id() + 1);
     if (!state.stateful()) {
       record.history.KeepNothing();
+    } else if (!record.history.has_tokens()) {
+      mistake =
+          record.options.start_position ? PromptNeeded() : ServerMistake("a server before had no use for a history");
     } else {
       record.history.Identify(record.Digest(record.seed));
       if (sent.fork) {
@@ -300,6 +320,7 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     }
   }
   record.standing.known = true;
+  record.origin.reset();  // or the first of a line of forks would stay until the last one goes
   record.standing.attempts = 0;
   record.standing.needs_history = outdated;
   if (mistake) {
@@ -327,7 +348,7 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
     case Remedy::kReopen:
     case Remedy::kRetryLater:
       standing.not_before = now + std::max(error.retry_after, links_.Wait(++standing.attempts));
-      return;
+      return FailSequence(&record, error, standing.not_before);
     case Remedy::kSurface:
       return FailSequence(&record, error);
   }

@@ -15,6 +15,7 @@ uint64_t StreamState::NextStepId(SequenceRecord* record) const {
 
 // Rank 0 opens sequences with the service; the others need no more than the position.
 void StreamState::TakeUp(SequenceRecord* record) {
+  record->origin.reset();
   absl::MutexLock lock(&record->mutex);
   record->seed = record->options.seed.value_or(0);
   record->history.KeepNothing();

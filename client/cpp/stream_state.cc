@@ -78,7 +78,7 @@ void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response
     case v1::StreamResponse::kWelcome: {
       const auto& versions = response.welcome().law_versions();
       if (std::find(versions.begin(), versions.end(), law::kLawVersion) != versions.end()) {
-        links_.OnWelcome(stream, now);
+        links_.OnWelcome(stream, response.welcome(), now);
       } else {
         links_.Break(
             stream,
@@ -249,18 +249,19 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome out
   --batch->unfinished;
 }
 
-void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& outcome) {
+void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& outcome, absl::Time until) {
   for (std::unique_ptr<PendingOpen>& open : opens_) {
-    if (record != nullptr && open->record.get() != record) continue;
+    if ((record != nullptr && open->record.get() != record) || open->deadline > until) continue;
     open->outcome = outcome;
     finished_.opens.push_back(std::move(open));
   }
   std::erase(opens_, nullptr);
 }
 
-void StreamState::FailSequence(const SequenceRecord* record, const RowError& error) {
-  FinishOpens(record, ToStatus(error));
+void StreamState::FailSequence(const SequenceRecord* record, const RowError& error, absl::Time until) {
+  FinishOpens(record, ToStatus(error), until);
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
+    if (batch->deadline > until) continue;
     for (PendingRow& row : batch->rows) {
       if (row.record.get() == record && row.state == PendingRow::State::kWaiting) FinishRow(batch.get(), &row, error);
     }

@@ -143,9 +143,12 @@ class StreamState {
   Remedy RemedyOf(const RowError& error) const;
 
   void FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome);
-  void FinishOpens(const SequenceRecord* record, const absl::Status& outcome);
+  // Of a sequence, or of all; those with a deadline up to `until`.
+  void FinishOpens(const SequenceRecord* record, const absl::Status& outcome,
+                   absl::Time until = absl::InfiniteFuture());
   void SendClose(Link* link, const SequenceRecord& record);
-  void FailSequence(const SequenceRecord* record, const RowError& error);
+  // Ends what waits for it, and could not wait longer than `until` anyway.
+  void FailSequence(const SequenceRecord* record, const RowError& error, absl::Time until = absl::InfiniteFuture());
   void CollectDone();
   RowError DeadlinePassed() const;
 

@@ -36,6 +36,12 @@ struct OutgoingMessage {
   // Kept by the transport for as long as it refers to `borrowed` bytes. Its deleter may run on any thread, also inside
   // the transport's library, so it takes no lock that is held while a transport is called.
   std::shared_ptr<void> hold;
+
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const Segment& segment : segments) sum += segment.owned.size() + segment.borrowed.size();
+    return sum;
+  }
 };
 
 // Told what happens to the streams of a connector. Outlives the connector. Calls come from the connector's threads,
@@ -66,6 +72,8 @@ class Transport {
   virtual void Poll(absl::FunctionRef<bool()>) {}
   // The memory shared with the server, null if there is none. Constant from the server's welcome on.
   virtual std::shared_ptr<SharedMemory> memory() { return nullptr; }
+  // Of one message; a larger one ends the stream.
+  virtual uint64_t max_message_bytes() const { return UINT64_MAX; }
   // How bytes travel, with the reason where a better way was tried in vain. Constant from the server's welcome on.
   virtual TransportInUse in_use() { return {}; }
 };

@@ -1,4 +1,4 @@
-// Threads, and what is left of a device that is lost.
+// Lanes, and what is left of a device that is lost.
 #include "devices/cuda/cuda_device.h"
 
 #include <utility>
@@ -40,38 +40,21 @@ absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardwa
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }
-  for (const auto& lane : lanes_) threads_.emplace_back([this, lane = lane.get()] { Run(lane); });
-  return absl::OkStatus();
-}
-
-CudaDevice::~CudaDevice() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
+  for (const auto& lane : lanes_) {
+    threads_.Add([this, lane = lane.get()](const std::vector<DeviceRow>& rows) { return Run(lane, rows); });
   }
-  for (std::thread& thread : threads_) thread.join();
+  return absl::OkStatus();
 }
 
 void CudaDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
   for (const DeviceRow& row : rows) SORTITION_CHECK(row.memory == kHostMemory || row.memory == description_.memory);
-  absl::MutexLock lock(&mutex_);
-  SORTITION_CHECK(!stopping_);
-  queue_.push_back({std::move(rows), std::move(done)});
+  threads_.Submit(std::move(rows), std::move(done));
 }
 
 absl::StatusOr<std::shared_ptr<const ImportedMemory>> CudaDevice::Import(const MemoryHandle& handle) {
   if (description_.identity.kind == MemoryKind::kNone) return Device::Import(handle);
   return cuda::ImportMemory(context_, handle, description_.memory);
-}
-
-CudaDevice::Batch CudaDevice::TakeBatch() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &CudaDevice::BatchOrStop));
-  if (queue_.empty()) return {};
-  Batch batch = std::move(queue_.front());
-  queue_.pop_front();
-  return batch;
 }
 
 // The reason why the device is lost, if it is; `status` otherwise.
@@ -86,16 +69,11 @@ absl::Status CudaDevice::LostOr(absl::Status status) {
   return status;
 }
 
-void CudaDevice::Run(Lane* lane) {
-  for (Batch batch = TakeBatch(); batch.done != nullptr; batch = TakeBatch()) {
-    BatchResult result;
-    result.status = LostOr(absl::OkStatus());
-    if (result.status.ok()) {
-      result.status = LostOr(lane->Run(batch.rows, &result.answers, &result.kernel_nanoseconds));
-    }
-    if (!result.status.ok()) result.answers.clear();
-    std::exchange(batch.done, nullptr)(std::move(result));
-  }
+BatchResult CudaDevice::Run(Lane* lane, const std::vector<DeviceRow>& rows) {
+  BatchResult result;
+  result.status = LostOr(absl::OkStatus());
+  if (result.status.ok()) result.status = LostOr(lane->Run(rows, &result.answers, &result.kernel_nanoseconds));
+  return result;
 }
 
 }  // namespace sortition::devices

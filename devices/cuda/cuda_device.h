@@ -3,16 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "devices/batch_threads.h"
 #include "devices/cuda/context.h"
 #include "devices/cuda/lane.h"
 #include "devices/device.h"
@@ -35,30 +34,21 @@ struct CudaDeviceOptions {
 // Thread-safe. A batch that ends with an error leaves no trace. UNAVAILABLE means that the device is lost to this
 // process: so end all batches in flight, and all later ones at once.
 //
-// Destruction finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs
-// meanwhile must not submit. Not to be destroyed from within `done`.
+// Destruction as that of BatchThreads.
 class CudaDevice final : public Device {
  public:
   // Blocks for as long as the driver takes to load the kernels. The error says what it failed at.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Start(const cuda::Api& api, const cuda::Hardware& hardware,
                                                            const CudaDeviceOptions& options);
-  ~CudaDevice() override;
 
   const DeviceDescription& description() const override { return description_; }
-  void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Submit(std::vector<DeviceRow> rows, Done done) override;
   absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const MemoryHandle& handle) override;
 
  private:
-  struct Batch {
-    std::vector<DeviceRow> rows;
-    Done done;
-  };
-
   CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& options);
   absl::Status Open(const cuda::Api& api, const cuda::Hardware& hardware);
-  void Run(cuda::Lane* lane) ABSL_LOCKS_EXCLUDED(mutex_);
-  Batch TakeBatch() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool BatchOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+  BatchResult Run(cuda::Lane* lane, const std::vector<DeviceRow>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status LostOr(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const CudaDeviceOptions options_;
@@ -66,10 +56,8 @@ class CudaDevice final : public Device {
   std::shared_ptr<cuda::Context> context_;
   std::vector<std::unique_ptr<cuda::Lane>> lanes_;
   absl::Mutex mutex_;
-  std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_;
+  BatchThreads threads_;  // destroyed first
 };
 
 }  // namespace sortition::devices

@@ -15,9 +15,6 @@ using kernels::vulkan::Shader;
 constexpr uint32_t kChunkThreadsOfProcessor = 32;
 constexpr uint32_t kRowThreadsOfProcessor = 32;
 
-// A driver that says nothing for so long is lost.
-constexpr uint64_t kMostNanoseconds = 60'000'000'000;
-
 Workgroups Workgroups::For(const Hardware& hardware) {
   const VkPhysicalDeviceLimits& limits = hardware.limits;
   const uint32_t threads =
@@ -180,18 +177,12 @@ absl::StatusOr<VkPipeline> Context::MakePipeline(const PipelineForm& form) {
   return pipeline;
 }
 
-absl::Status Context::SubmitAndWait(VkCommandBuffer commands, VkFence fence) {
-  SORTITION_VULKAN_RETURN_IF_ERROR(api().ResetFences(device_, 1, &fence));
+absl::Status Context::Submit(VkCommandBuffer commands, VkFence fence) {
   VkSubmitInfo submit = {VK_STRUCTURE_TYPE_SUBMIT_INFO};
   submit.commandBufferCount = 1;
   submit.pCommandBuffers = &commands;
-  {
-    absl::MutexLock lock(&mutex_);
-    SORTITION_VULKAN_RETURN_IF_ERROR(api().QueueSubmit(queue_, 1, &submit, fence));
-  }
-  const VkResult waited = api().WaitForFences(device_, 1, &fence, VK_TRUE, kMostNanoseconds);
-  if (waited == VK_TIMEOUT) return absl::UnavailableError("the Vulkan device does not answer");
-  return ToStatus(waited, "vkWaitForFences");
+  absl::MutexLock lock(&mutex_);
+  return ToStatus(api().QueueSubmit(queue_, 1, &submit, fence), "vkQueueSubmit");
 }
 
 }  // namespace sortition::devices::vulkan

@@ -61,8 +61,8 @@ class Context {
   // Blocks for as long as the driver takes to compile it, the first time.
   absl::StatusOr<VkPipeline> Pipeline(const PipelineForm& form) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Blocks until the device is done with them; the fence is its caller's, for this alone. UNAVAILABLE: it is lost.
-  absl::Status SubmitAndWait(VkCommandBuffer commands, VkFence fence) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The fence tells when the device is done with them. UNAVAILABLE: it is lost.
+  absl::Status Submit(VkCommandBuffer commands, VkFence fence) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Why the shaders that were compiled are not on disk; OK if they are, or are not to be.
   absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -7,13 +7,14 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "devices/vulkan/context_source.h"
 #include "devices/vulkan/imported_buffer.h"
 
 namespace sortition::devices::vulkan {
 
 // Copies `to.size()` bytes of the buffer, from `offset` on, by the device and memory that both see. Blocks.
-// UNAVAILABLE: the context is lost. Thread-safe.
-absl::Status Download(const std::shared_ptr<Context>& context, const ImportedBuffer& from, uint64_t offset,
-                      std::span<std::byte> to);
+// UNAVAILABLE: the context, which is of `contexts`, is lost. Thread-safe.
+absl::Status Download(ContextSource* contexts, const std::shared_ptr<Context>& context,
+                      std::shared_ptr<const ImportedBuffer> from, uint64_t offset, std::span<std::byte> to);
 
 }  // namespace sortition::devices::vulkan

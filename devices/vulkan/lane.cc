@@ -37,9 +37,7 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> cont
 Lane::~Lane() {
   const Api& api = context_->api();
   const VkDevice device = context_->device();
-  api.DestroyFence(device, fence_, nullptr);
   api.DestroyQueryPool(device, timestamps_, nullptr);
-  api.DestroyCommandPool(device, command_pool_, nullptr);
   api.DestroyDescriptorPool(device, descriptor_pool_, nullptr);
 }
 
@@ -59,25 +57,13 @@ absl::Status Lane::Open() {
   set.pSetLayouts = &layout;
   SORTITION_VULKAN_RETURN_IF_ERROR(api.AllocateDescriptorSets(device, &set, &descriptors_));
 
-  VkCommandPoolCreateInfo commands = {VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-  commands.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
-  commands.queueFamilyIndex = context_->hardware().queue_family;
-  SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateCommandPool(device, &commands, nullptr, &command_pool_));
-  VkCommandBufferAllocateInfo buffer = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-  buffer.commandPool = command_pool_;
-  buffer.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-  buffer.commandBufferCount = 1;
-  SORTITION_VULKAN_RETURN_IF_ERROR(api.AllocateCommandBuffers(device, &buffer, &commands_));
-
   if (context_->hardware().has_timestamps) {
     VkQueryPoolCreateInfo queries = {VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
     queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
     queries.queryCount = 2;
     SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateQueryPool(device, &queries, nullptr, &timestamps_));
   }
-  const VkFenceCreateInfo fence = {VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-  SORTITION_VULKAN_RETURN_IF_ERROR(api.CreateFence(device, &fence, nullptr, &fence_));
-  return absl::OkStatus();
+  return commands_.Open();
 }
 
 absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers,
@@ -108,10 +94,12 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std:
   }
   *taken = slice.rows();
   if (absl::Status status = Reserve(slice.sizes()); !status.ok()) return status;
-  const absl::Cleanup release = [this] { logits_.Release(); };
+  const absl::Cleanup release = [this] {
+    if (commands_.IsDone()) logits_.Release();
+  };
   if (absl::Status status = Upload(rows.first(*taken), &slice); !status.ok()) return status;
   if (absl::Status status = Record(slice); !status.ok()) return status;
-  if (absl::Status status = SubmitAndWait(nanoseconds); !status.ok()) return status;
+  if (absl::Status status = RunCommands(nanoseconds); !status.ok()) return status;
   for (uint32_t row = 0; row < slice.rows(); ++row) {
     answers->push_back(slice.AnswerOf(row, outputs_.on_host<RowOutput>(), tops_.on_host<uint32_t>()));
   }
@@ -171,29 +159,28 @@ absl::Status Lane::Dispatch(const Slice& slice, Shader shader, bool chained, uin
   const uint32_t threads = context_->workgroups().ThreadsOf(shader, slice.max_vocabulary());
   const auto pipeline = context_->Pipeline({shader, chained, threads});
   if (!pipeline.ok()) return pipeline.status();
-  RecordBarrier(api, commands_);
-  api.CmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, *pipeline);
-  api.CmdDispatch(commands_, x, y, 1);
+  RecordBarrier(api, commands_.handle());
+  api.CmdBindPipeline(commands_.handle(), VK_PIPELINE_BIND_POINT_COMPUTE, *pipeline);
+  api.CmdDispatch(commands_.handle(), x, y, 1);
   return absl::OkStatus();
 }
 
 absl::Status Lane::Record(const Slice& slice) {
   const Api& api = context_->api();
   const Slice::Sizes& sizes = slice.sizes();
-  VkCommandBufferBeginInfo begin = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-  begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-  SORTITION_VULKAN_RETURN_IF_ERROR(api.BeginCommandBuffer(commands_, &begin));
-  if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
-  logits_.Record(api, commands_);
-  inputs_.RecordUpload(api, commands_, sizes.inputs);
-  extras_.RecordUpload(api, commands_, sizes.extras);
-  api.CmdFillBuffer(commands_, outputs_.on_device(), 0, sizes.outputs, kernels::vulkan::kNone);
+  if (absl::Status status = commands_.Begin(); !status.ok()) return status;
+  const VkCommandBuffer commands = commands_.handle();
+  if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands, timestamps_, 0, 2);
+  logits_.Record(api, commands);
+  inputs_.RecordUpload(api, commands, sizes.inputs);
+  extras_.RecordUpload(api, commands, sizes.extras);
+  api.CmdFillBuffer(commands, outputs_.on_device(), 0, sizes.outputs, kernels::vulkan::kNone);
   if (timestamps_ != VK_NULL_HANDLE) {
-    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT, timestamps_, 0);
+    api.CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, timestamps_, 0);
   }
 
   const VkDescriptorSet set = descriptors_;
-  api.CmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, context_->pipeline_layout(), 0, 1, &set, 0,
+  api.CmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, context_->pipeline_layout(), 0, 1, &set, 0,
                             nullptr);
   const uint32_t rows = slice.rows();
   const uint32_t threads = context_->workgroups().chunk;
@@ -225,20 +212,20 @@ absl::Status Lane::Record(const Slice& slice) {
     if (absl::Status status = run(step.shader, step.x, step.y); !status.ok()) return status;
   }
 
-  RecordBarrier(api, commands_);
-  outputs_.RecordDownload(api, commands_, sizes.outputs);
-  tops_.RecordDownload(api, commands_, sizes.tops);
-  RecordBarrier(api, commands_);
+  RecordBarrier(api, commands);
+  outputs_.RecordDownload(api, commands, sizes.outputs);
+  tops_.RecordDownload(api, commands, sizes.tops);
+  RecordBarrier(api, commands);
   if (timestamps_ != VK_NULL_HANDLE) {
-    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, timestamps_, 1);
+    api.CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, timestamps_, 1);
   }
-  return ToStatus(api.EndCommandBuffer(commands_), "vkEndCommandBuffer");
+  return absl::OkStatus();
 }
 
-absl::Status Lane::SubmitAndWait(uint64_t* nanoseconds) {
+absl::Status Lane::RunCommands(uint64_t* nanoseconds) {
   const Api& api = context_->api();
   const auto start = std::chrono::steady_clock::now();
-  if (absl::Status status = context_->SubmitAndWait(commands_, fence_); !status.ok()) return status;
+  if (absl::Status status = commands_.Run(); !status.ok()) return status;
   if (timestamps_ == VK_NULL_HANDLE) {
     *nanoseconds += uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
     return absl::OkStatus();

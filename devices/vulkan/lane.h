@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "devices/device.h"
 #include "devices/vulkan/buffer.h"
+#include "devices/vulkan/commands.h"
 #include "devices/vulkan/context.h"
 #include "devices/vulkan/logits_upload.h"
 #include "kernels/vulkan/slice.h"
@@ -29,6 +30,8 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   const Context& context() const { return *context_; }
+  // Those of the last batch. The lane lives until they are done.
+  const Commands& commands() const { return commands_; }
 
   // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
   // Blocks until they are there. An error leaves some of them out; if it is UNAVAILABLE, the context is lost.
@@ -36,7 +39,7 @@ class Lane {
 
  private:
   Lane(std::shared_ptr<Context> context, const LaneOptions& options)
-      : context_(std::move(context)), options_(options) {}
+      : context_(std::move(context)), options_(options), commands_(context_.get()) {}
   absl::Status Open();
   // Samples as many rows, from the first, as fit the buffers; `*taken` of them.
   absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowAnswer>* answers,
@@ -47,7 +50,7 @@ class Lane {
   absl::Status Record(const kernels::vulkan::Slice& slice);
   absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, bool chained, uint32_t x,
                         uint32_t y);
-  absl::Status SubmitAndWait(uint64_t* nanoseconds);
+  absl::Status RunCommands(uint64_t* nanoseconds);
 
   const std::shared_ptr<Context> context_;
   const LaneOptions options_;
@@ -59,10 +62,8 @@ class Lane {
   SharedBuffer tops_;
   VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
   VkDescriptorSet descriptors_ = VK_NULL_HANDLE;
-  VkCommandPool command_pool_ = VK_NULL_HANDLE;
-  VkCommandBuffer commands_ = VK_NULL_HANDLE;
   VkQueryPool timestamps_ = VK_NULL_HANDLE;
-  VkFence fence_ = VK_NULL_HANDLE;
+  Commands commands_;
 };
 
 }  // namespace sortition::devices::vulkan

@@ -1,4 +1,4 @@
-// Threads, each with a batch in flight.
+// Lanes, of a context that may be lost.
 #include "devices/vulkan/vulkan_device.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 
 namespace sortition::devices {
 
+using vulkan::Commands;
 using vulkan::Lane;
 
 absl::StatusOr<std::unique_ptr<VulkanDevice>> VulkanDevice::Start(std::shared_ptr<vulkan::Instance> instance,
@@ -20,7 +21,8 @@ absl::StatusOr<std::unique_ptr<VulkanDevice>> VulkanDevice::Start(std::shared_pt
   std::unique_ptr<Lane> lane;
   if (absl::Status status = device->OpenLane(&lane); !status.ok()) return status;
   for (uint32_t i = 0; i < options.batches_in_flight; ++i) {
-    device->threads_.emplace_back([device = device.get()] { device->Run(); });
+    device->threads_.Add([device = device.get(), lane = std::unique_ptr<Lane>()](
+                             const std::vector<DeviceRow>& rows) mutable { return device->Run(rows, &lane); });
   }
   return device;
 }
@@ -48,19 +50,9 @@ VulkanDevice::VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vul
   }
 }
 
-VulkanDevice::~VulkanDevice() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  for (std::thread& thread : threads_) thread.join();
-}
-
 void VulkanDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
-  absl::MutexLock lock(&mutex_);
-  SORTITION_CHECK(!stopping_);
-  queue_.push_back({std::move(rows), std::move(done)});
+  threads_.Submit(std::move(rows), std::move(done));
 }
 
 absl::StatusOr<std::shared_ptr<const ImportedMemory>> VulkanDevice::Import(const MemoryHandle& handle) {
@@ -68,15 +60,6 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> VulkanDevice::Import(const
     return Device::Import(handle);
   }
   return vulkan::VulkanMemory::Make(contexts_, handle, description_.memory);
-}
-
-VulkanDevice::Batch VulkanDevice::TakeBatch() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &VulkanDevice::BatchOrStop));
-  if (queue_.empty()) return {};
-  Batch batch = std::move(queue_.front());
-  queue_.pop_front();
-  return batch;
 }
 
 absl::Status VulkanDevice::OpenLane(std::unique_ptr<Lane>* lane) {
@@ -89,18 +72,18 @@ absl::Status VulkanDevice::OpenLane(std::unique_ptr<Lane>* lane) {
   return absl::OkStatus();
 }
 
-void VulkanDevice::Run() {
-  std::unique_ptr<Lane> lane;
-  for (Batch batch = TakeBatch(); batch.done != nullptr; batch = TakeBatch()) {
-    BatchResult result;
-    if (lane == nullptr || lane->context().lost()) result.status = OpenLane(&lane);
-    if (result.status.ok()) result.status = lane->Run(batch.rows, &result.answers, &result.kernel_nanoseconds);
-    if (!result.status.ok()) {
-      result.answers.clear();
-      if (lane != nullptr && lane->context().lost()) lane.reset();
-    }
-    std::exchange(batch.done, nullptr)(std::move(result));
-  }
+void VulkanDevice::CloseLane(std::unique_ptr<Lane> lane) {
+  if (lane->commands().IsDone()) return;
+  const Commands* const commands = &lane->commands();
+  contexts_->KeepUntilDone(std::shared_ptr<Lane>(std::move(lane)), commands);
+}
+
+BatchResult VulkanDevice::Run(const std::vector<DeviceRow>& rows, std::unique_ptr<Lane>* lane) {
+  BatchResult result;
+  if (*lane == nullptr || (*lane)->context().lost()) result.status = OpenLane(lane);
+  if (result.status.ok()) result.status = (*lane)->Run(rows, &result.answers, &result.kernel_nanoseconds);
+  if (!result.status.ok() && *lane != nullptr && (*lane)->context().lost()) CloseLane(std::move(*lane));
+  return result;
 }
 
 }  // namespace sortition::devices

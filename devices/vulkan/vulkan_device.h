@@ -2,16 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "devices/batch_threads.h"
 #include "devices/device.h"
 #include "devices/vulkan/context_source.h"
 #include "devices/vulkan/instance.h"
@@ -41,45 +38,35 @@ struct VulkanDeviceOptions {
 // A batch that ends with an error leaves no trace. UNAVAILABLE means that the driver has lost the device: so end all
 // batches in flight, and the next one after them starts the device anew, or ends with the reason why that failed.
 //
-// Destruction finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs
-// meanwhile must not submit. Not to be destroyed from within `done`.
+// Destruction as that of BatchThreads.
 class VulkanDevice final : public Device {
  public:
   // Blocks for as long as the driver takes to compile the shaders. The error says what the driver failed at.
   static absl::StatusOr<std::unique_ptr<VulkanDevice>> Start(std::shared_ptr<vulkan::Instance> instance,
                                                              const vulkan::Hardware& hardware,
                                                              const VulkanDeviceOptions& options);
-  ~VulkanDevice() override;
 
   kernels::vulkan::Variant variant() const { return context_options_.variant; }
   // Why compiled shaders are not kept, if they were to be.
   absl::Status cache_status() const { return contexts_->cache_status(); }
   const DeviceDescription& description() const override { return description_; }
-  void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Submit(std::vector<DeviceRow> rows, Done done) override;
   absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const MemoryHandle& handle) override;
 
  private:
-  struct Batch {
-    std::vector<DeviceRow> rows;
-    Done done;
-  };
-
   VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vulkan::Hardware& hardware,
                const VulkanDeviceOptions& options);
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  Batch TakeBatch() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool BatchOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+  // `*lane` is the thread's; it is null where there is none, before and after.
+  BatchResult Run(const std::vector<DeviceRow>& rows, std::unique_ptr<vulkan::Lane>* lane);
   // A lane of a context that is not lost, as far as anyone knows.
   absl::Status OpenLane(std::unique_ptr<vulkan::Lane>* lane);
+  void CloseLane(std::unique_ptr<vulkan::Lane> lane);
 
   const vulkan::ContextOptions context_options_;
   const vulkan::LaneOptions lane_options_;
   DeviceDescription description_;
   const std::shared_ptr<vulkan::ContextSource> contexts_;
-  absl::Mutex mutex_;
-  std::deque<Batch> queue_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;
+  BatchThreads threads_;  // destroyed first
 };
 
 }  // namespace sortition::devices

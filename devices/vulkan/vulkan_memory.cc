@@ -60,7 +60,7 @@ absl::Status VulkanMemory::Read(uint64_t offset, std::span<std::byte> to) const 
   if (!context.ok()) return context.status();
   const auto buffer = In(*context);
   if (!buffer.ok()) return buffer.status();
-  return Download(*context, **buffer, offset, to);
+  return Download(contexts_.get(), *context, *buffer, offset, to);
 }
 
 }  // namespace sortition::devices::vulkan

@@ -5,7 +5,8 @@
 
 namespace sortition::kernels::cuda {
 
-__device__ inline void OpenInput(Shared& shared, const BatchView& batch) {
+__device__ inline void OpenInput(const BatchView& batch) {
+  Shared& shared = OnChip();
   static_assert(sizeof(RowInput) % 4 == 0 && sizeof(RowInput) / 4 <= kThreads);
   const u32* const from = reinterpret_cast<const u32*>(batch.inputs + blockIdx.y);
   if (Thread() < sizeof(RowInput) / 4) reinterpret_cast<u32*>(&shared.input)[Thread()] = from[Thread()];

@@ -11,7 +11,7 @@
 namespace sortition::kernels::cuda {
 
 __device__ __noinline__ void WriteKept(const Chain& chain) {
-  Shared& shared = chain.row.shared;
+  Shared& shared = OnChip();
   TokenBits* const kept = shared.input.chained->kept;
   if (Thread() == 0) shared.written = 0;
   __syncthreads();
@@ -22,7 +22,7 @@ __device__ __noinline__ void WriteKept(const Chain& chain) {
 
 __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, const Sums& sums) {
   const Row& row = chain.row;
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const ChainedInput& ask = *input.chained;
   if (Thread() == 0) row.output.kept = sums.count;
   if (ask.kept != nullptr) WriteKept(chain);
@@ -33,18 +33,18 @@ __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, cons
   const auto shown = [&](u32 key) { return ShownBits(key, chain.shape); };
   // Of adaptive-p, as likely as a token can be.
   const u32 max_bits = chain.shape.is_adapted ? 0 : shown(chain.max_key);
-  WriteDistribution(row.shared, {max_bits, sums.weights, chosen.bits, chosen.rank, LastTemperature(chain)}, top, shown,
+  WriteDistribution({max_bits, sums.weights, chosen.bits, chosen.rank, LastTemperature(chain)}, top, shown,
                     input.processed_top, &row.output.processed);
 }
 
 // The raw distribution; the second kernel has left its sum.
 __device__ __noinline__ void DescribeRawOfChained(const Row& row, u32 token, u64 sum) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const View view = OpenView(row, true);
   const Place chosen = FindPlaces(row, view, nullptr, token, input.chained->raw_places);
   const u32 top = ListTop(row, view, input.raw_top_count, kLastLive);
-  WriteDistribution(row.shared, {KeyBits(row.state.raw_max_key), sum, chosen.bits, chosen.rank, 1.0}, top, KeyBits,
-                    input.raw_top, &row.output.raw);
+  WriteDistribution({KeyBits(row.state.raw_max_key), sum, chosen.bits, chosen.rank, 1.0}, top, KeyBits, input.raw_top,
+                    &row.output.raw);
 }
 
 __device__ inline bool NeedsSums(const Row& row, const ChainedInput& ask) {
@@ -54,7 +54,7 @@ __device__ inline bool NeedsSums(const Row& row, const ChainedInput& ask) {
 
 // The row's token; `sums` are needed of a row that verifies one.
 __device__ inline u32 TokenOf(const Chain& chain, const Sums& sums, bool* accepted) {
-  const RowInput& input = chain.row.shared.input;
+  const RowInput& input = OnChip().input;
   switch (TaskOf(input)) {
     case RowTask::kScore:
       return GivenOf(*input.chained);
@@ -66,7 +66,7 @@ __device__ inline u32 TokenOf(const Chain& chain, const Sums& sums, bool* accept
 }
 
 __device__ __noinline__ void SampleChained(const Row& row, const BatchView& batch) {
-  const ChainedInput& ask = *row.shared.input.chained;
+  const ChainedInput& ask = *OnChip().input.chained;
   const u64 raw_sum = row.state.raw_sum;
   __syncthreads();
   if (Thread() == 0) row.state.raw_sum = 0;

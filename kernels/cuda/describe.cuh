@@ -18,8 +18,9 @@ struct Summary {
 
 // Writes the list's first `count` tokens, in order, whose bits are bits_of(key), and the rest of the distribution.
 template <typename BitsOfKey>
-__device__ void WriteDistribution(const Shared& shared, const Summary& summary, u32 count, BitsOfKey bits_of,
-                                  TopToken* top, DistributionOutput* output) {
+__device__ void WriteDistribution(const Summary& summary, u32 count, BitsOfKey bits_of, TopToken* top,
+                                  DistributionOutput* output) {
+  Shared& shared = OnChip();
   for (u32 i = Thread(); i < count; i += kThreads) {
     const u32 bits = bits_of(KeyOfRank(shared.list[i]));
     top[i] = {TokenOfRank(shared.list[i]), bits, Logprob(bits, summary.max_bits, summary.sum, summary.temperature)};
@@ -40,13 +41,13 @@ __device__ inline u32 ListTop(const Row& row, const View& view, u32 asked, u64 l
 
 // The processed distribution of a listed prefix; the list is it.
 __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner, u32 max_key, const Scale& scale) {
-  Shared& shared = row.shared;
-  const u64 sum = SumOfList(shared, listed, scale);
+  Shared& shared = OnChip();
+  const u64 sum = SumOfList(listed, scale);
   u32 before = 0;
   for (u32 i = Thread(); i < listed; i += kThreads) before += shared.list[i] > winner;
-  before = CountOfAll(shared, before);
+  before = CountOfAll(before);
   const Summary summary = {KeyBits(max_key), sum, KeyBits(KeyOfRank(winner)), before + 1, shared.input.temperature};
-  WriteDistribution(shared, summary, min(listed, shared.input.processed_top_count), KeyBits, shared.input.processed_top,
+  WriteDistribution(summary, min(listed, shared.input.processed_top_count), KeyBits, shared.input.processed_top,
                     &row.output.processed);
   if (Thread() == 0) row.output.kept = listed;
 }
@@ -54,34 +55,33 @@ __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner
 // The processed distribution of the candidates from `last`, whose mass is known.
 __device__ __noinline__ void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
                                             u64 winner, u32 max_key) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const Summary summary = {KeyBits(max_key), mass.sum, KeyBits(KeyOfRank(winner)), rank, input.temperature};
   const u32 top = ListTop(row, view, input.processed_top_count, last);
-  WriteDistribution(row.shared, summary, top, KeyBits, input.processed_top, &row.output.processed);
+  WriteDistribution(summary, top, KeyBits, input.processed_top, &row.output.processed);
   if (Thread() == 0) row.output.kept = mass.count;
 }
 
 // A greedy row's processed distribution is all on its token.
 __device__ __noinline__ void DescribePointMass(const Row& row, u64 winner) {
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   __syncthreads();
   if (Thread() == 0) shared.list[0] = winner;
   __syncthreads();
   const u32 bits = KeyBits(KeyOfRank(winner));
-  WriteDistribution(shared, {bits, u64{1} << 44, bits, 1, 1.0}, min(1u, shared.input.processed_top_count), KeyBits,
+  WriteDistribution({bits, u64{1} << 44, bits, 1, 1.0}, min(1u, shared.input.processed_top_count), KeyBits,
                     shared.input.processed_top, &row.output.processed);
   if (Thread() == 0) row.output.kept = 1;
 }
 
 // The raw distribution, its sum known; `rank` 0: not known.
 __device__ __noinline__ void DescribeRaw(const Row& row, u64 sum, u32 rank, u32 token, u32 raw_max_key) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const View view = OpenView(row, true);
   const u32 key = Key(Canonical(SentBits(input, token)));
   if (rank == 0) rank = CountFrom(row, view, RankOf(key, token));
   const u32 top = ListTop(row, view, input.raw_top_count, kLastLive);
-  WriteDistribution(row.shared, {KeyBits(raw_max_key), sum, KeyBits(key), rank, 1.0}, top, KeyBits, input.raw_top,
-                    &row.output.raw);
+  WriteDistribution({KeyBits(raw_max_key), sum, KeyBits(key), rank, 1.0}, top, KeyBits, input.raw_top, &row.output.raw);
 }
 
 }  // namespace sortition::kernels::cuda

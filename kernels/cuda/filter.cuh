@@ -16,13 +16,13 @@ static_assert(kMostListed <= kListed / 2);
 // Groups whose tokens are tried first for an unbounded top-p.
 constexpr u32 kLeadingGroups = 128;
 
-__device__ inline Kept KeptList(const Shared& shared, u32 count) { return {shared.list[count - 1], count}; }
+__device__ inline Kept KeptList(u32 count) { return {OnChip().list[count - 1], count}; }
 
 // Top-p over the listed first `count`.
 template <typename AnyScale>
-__device__ Kept TopPOfList(Shared& shared, u32 count, u32 top_p, const AnyScale& scale) {
-  const u64 target = TopPThreshold(SumOfList(shared, count, scale), top_p);
-  return KeptList(shared, PrefixReaching(shared, count, target, scale));
+__device__ Kept TopPOfList(u32 count, u32 top_p, const AnyScale& scale) {
+  const u64 target = TopPThreshold(SumOfList(count, scale), top_p);
+  return KeptList(PrefixReaching(count, target, scale));
 }
 
 // Top-p over all candidates from `last`, which weigh `sum` together.
@@ -32,9 +32,9 @@ __device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum
   const u64 target = TopPThreshold(sum, top_p);
   // Of a peaked row the leading tokens will do.
   const u32 leading = SelectFirst(row, view, kLeadingGroups, last);
-  const u32 count = PrefixReaching(row.shared, leading, target, scale);
-  if (count != 0) return KeptList(row.shared, count);
-  const u64 cut = FindCut(row.shared, kRankDigits, target, [&](u32 from, auto visit) {
+  const u32 count = PrefixReaching(leading, target, scale);
+  if (count != 0) return KeptList(count);
+  const u64 cut = FindCut(kRankDigits, target, [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)),
               [&](u64 rank) { visit(rank, WeightOf(KeyOfRank(rank), scale)); });
   });
@@ -43,20 +43,20 @@ __device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum
 
 // All filters but an unbounded top-p. `floor` is MinPFloor's.
 __device__ inline Kept Filter(const Row& row, const View& view, u32 floor, const Scale& scale) {
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   const RowInput& input = shared.input;
   const u64 last = RankOf(floor, kNone);
   if (input.top_k == 0) {
     if (floor == 1) return {last, 0};
     const u32 count = Collect(row, view, last);
     if (count > kMostListed) return {last, 0};
-    SortList(shared, count);
-    return KeptList(shared, count);
+    SortList(count);
+    return KeptList(count);
   }
   if (input.top_k <= kMostListed) {
     const u32 count = SelectFirst(row, view, input.top_k, last);
-    if (input.top_p == 0) return KeptList(shared, count);
-    return TopPOfList(shared, count, input.top_p, scale);
+    if (input.top_p == 0) return KeptList(count);
+    return TopPOfList(count, input.top_p, scale);
   }
   const Mass all = MassFrom(row, view, last, scale);
   Kept kept = {last, 0};

@@ -20,7 +20,7 @@ struct Chain {
 
 // The largest keys of groups, which a chain may change: the raw row keeps its own.
 __device__ inline u32* OwnMaxima(const Row& row) {
-  if (row.groups <= kSharedGroups) return row.shared.maxima;
+  if (row.groups <= kSharedGroups) return OnChip().maxima;
   return row.scratch + (row.IsVisibleInPart() ? row.layout.maxima : row.layout.raw_maxima);
 }
 
@@ -38,7 +38,7 @@ __device__ inline View OpenOwnView(const Row& row) {
 template <typename Visit>
 __device__ void VisitKept(const Chain& chain, Visit visit) {
   if (chain.listed == 0) return VisitFrom(chain.row, chain.view, chain.last, visit);
-  for (u32 i = Thread(); i < chain.listed; i += kThreads) visit(chain.row.shared.list[i]);
+  for (u32 i = Thread(); i < chain.listed; i += kThreads) visit(OnChip().list[i]);
 }
 
 // Where in the sorted list the first rank stands that is at most `rank`; `count` if there is none.
@@ -59,8 +59,8 @@ __device__ inline u32 FirstAtMost(const u64* list, u32 count, u64 rank) {
 // `rank` as the view has it; of a key that is not 0.
 __device__ inline bool IsKept(const Chain& chain, u64 rank) {
   if (chain.listed == 0) return rank >= chain.last;
-  const u32 at = FirstAtMost(chain.row.shared.list, chain.listed, rank);
-  return at < chain.listed && chain.row.shared.list[at] == rank;
+  const u32 at = FirstAtMost(OnChip().list, chain.listed, rank);
+  return at < chain.listed && OnChip().list[at] == rank;
 }
 
 __device__ inline void Rescale(Chain& chain) { chain.shape.scale = ScaleFrom(KeyBits(chain.max_key), chain.shape); }
@@ -71,10 +71,10 @@ __device__ __noinline__ void ListIfShort(Chain& chain) {
   // As many groups have as many tokens, one each.
   u32 reaching = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) reaching += chain.view.maxima[i] >= KeyOfRank(chain.last);
-  if (CountOfAll(row.shared, reaching) > kMostListed) return;
+  if (CountOfAll(reaching) > kMostListed) return;
   const u32 count = Collect(row, chain.view, chain.last);
   if (count > kMostListed) return;
-  SortList(row.shared, count);
+  SortList(count);
   chain.listed = count;
 }
 
@@ -82,7 +82,7 @@ __device__ __noinline__ void ListIfShort(Chain& chain) {
 __device__ inline void KeepNotAfter(Chain& chain, u64 last) {
   chain.last = max(chain.last, last);
   if (chain.listed == 0) return ListIfShort(chain);
-  chain.listed = FirstAtMost(chain.row.shared.list, chain.listed, last - 1);
+  chain.listed = FirstAtMost(OnChip().list, chain.listed, last - 1);
 }
 
 __device__ inline void KeepFrom(Chain& chain, u32 floor) { KeepNotAfter(chain, RankOf(floor, kNone)); }
@@ -113,7 +113,7 @@ __device__ inline u32* OwnVisible(Chain& chain) {
   const Row& row = chain.row;
   u32* const own = row.visible_words();
   if (chain.view.visible == own) return own;
-  for (u32 i = Thread(); i < (row.shared.input.vocabulary + 31) / 32; i += kThreads) {
+  for (u32 i = Thread(); i < (OnChip().input.vocabulary + 31) / 32; i += kThreads) {
     own[i] = chain.view.visible == nullptr ? 0xffffffffu : chain.view.visible[i];
   }
   __syncthreads();
@@ -124,7 +124,7 @@ __device__ inline u32* OwnVisible(Chain& chain) {
 // Drops the kept tokens whose rank is at least `limit`, not all there are.
 __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   const Row& row = chain.row;
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   if (chain.listed != 0) {
     const u32 dropped = FirstAtMost(shared.list, chain.listed, limit - 1);
     chain.listed -= dropped;
@@ -144,7 +144,7 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   const u32 count = ListGroups(row, list, [&](u32 group) { return maxima[group] >= KeyOfRank(limit); });
   for (u32 i = Thread(); i < count; i += kThreads) maxima[list[i]] = 0;
   __syncthreads();
-  VisitGroups(row, chain.view, list, count, [&](u32 key, u32 token) {
+  VisitGroups(chain.view, list, count, [&](u32 key, u32 token) {
     if (RankOf(key, token) >= limit) {
       atomicAnd(&visible[token / 32], ~(1u << (token % 32)));
     } else {
@@ -179,8 +179,7 @@ __device__ __noinline__ Sums SumKept(const Chain& chain, With with) {
     if (with == With::kSquare) sums.others += SquaredWeight(t);
     if (with == With::kSurplus) sums.others += Surplus(weight, t);
   });
-  Shared& shared = chain.row.shared;
-  return {SumOfAll(shared, sums.weights), SumOfAll(shared, sums.others), CountOfAll(shared, sums.count)};
+  return {SumOfAll(sums.weights), SumOfAll(sums.others), CountOfAll(sums.count)};
 }
 
 }  // namespace sortition::kernels::cuda

@@ -8,7 +8,7 @@ namespace sortition::kernels::cuda {
 
 // The token's key as the view has it: 0 where it is masked.
 __device__ inline u32 KeyIn(const Row& row, const View& view, u32 token) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   if (view.patch_count != 0) {
     const u32 patch = FirstPatch(input, token);
     if (patch < view.patch_count && input.patches[patch].token == token) return row.patch_keys()[patch];
@@ -25,7 +25,7 @@ static_assert(kMaxTopLogprobs + 1 <= kMostPlaces && kMostPlaces == 4 * kThreads)
 // `last`; leaves behind each how many tokens of the distribution come before it, or are it. Returns how many are in it.
 template <typename RankOfToken>
 __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, RankOfToken rank_of) {
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   u32* const counters = reinterpret_cast<u32*>(shared.list + kMostPlaces);
   __syncthreads();
   u32 own = 0;
@@ -34,8 +34,8 @@ __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, 
     own += shared.list[i] != 0;
   }
   for (u32 i = Thread(); i < kMostPlaces; i += kThreads) counters[i] = 0;
-  const u32 known = CountOfAll(shared, own);
-  SortList(shared, count);
+  const u32 known = CountOfAll(own);
+  SortList(count);
   if (known == 0) return 0;
   VisitFrom(row, view, max(last, shared.list[known - 1]),
             [&](u64 rank) { atomicAdd(&counters[FirstAtMost(shared.list, known, rank)], 1u); });
@@ -43,7 +43,7 @@ __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, 
   u32 sums[4];
   u32 sum = 0;
   for (u32 i = 0; i < 4; ++i) sums[i] = sum += counters[4 * Thread() + i];
-  const u32 before = u32(SumUpToThis(shared, sum)) - sum;
+  const u32 before = u32(SumUpToThis(sum)) - sum;
   for (u32 i = 0; i < 4; ++i) counters[4 * Thread() + i] = before + sums[i];
   __syncthreads();
   return known;
@@ -53,7 +53,7 @@ __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, 
 // chain has kept. The list stays what it is if it is the chain's.
 __device__ __noinline__ Place FindPlaces(const Row& row, const View& view, const Chain* chain, u32 token,
                                          Place* places) {
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   __syncthreads();
   const ChainedInput& ask = *shared.input.chained;
   const u32 requested = places != nullptr ? ask.requested_count : 0;

@@ -20,6 +20,17 @@ constexpr u32 kWarps = kThreads / 32;
 constexpr u32 kAllLanes = 0xffffffffu;
 constexpr u32 kNone = 0xffffffffu;
 
+// f16 bits as f32 bits; NaN stays NaN.
+__device__ inline u32 WidenHalf(u32 half) {
+#ifdef __CUDACC__
+  float number;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(u16(half)));
+  return __float_as_uint(number);
+#else
+  return WidenF16(half);
+#endif
+}
+
 __device__ inline u32 Thread() { return threadIdx.x; }
 __device__ inline u32 Lane() { return threadIdx.x % 32; }
 __device__ inline u32 Warp() { return threadIdx.x / 32; }

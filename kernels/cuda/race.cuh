@@ -36,8 +36,7 @@ struct ByDistance {
 template <typename Entry>
 class Race {
  public:
-  __device__ Race(Shared& shared, const Entry& entry, const DrawKey& draw)
-      : shared_(shared), entry_(entry), draw_(draw) {}
+  __device__ Race(const Entry& entry, const DrawKey& draw) : entry_(entry), draw_(draw) {}
 
   __device__ i64 best() const { return best_; }
   __device__ u64 winner() const { return winner_; }
@@ -58,11 +57,11 @@ class Race {
     }
     __syncthreads();
     if (Lane() == 0) {
-      shared_.warp_values[Warp()] = u64(best_);
-      shared_.warp_ranks[Warp()] = winner_;
+      OnChip().warp_values[Warp()] = u64(best_);
+      OnChip().warp_ranks[Warp()] = winner_;
     }
     __syncthreads();
-    for (u32 warp = 0; warp < kWarps; ++warp) Take(i64(shared_.warp_values[warp]), shared_.warp_ranks[warp]);
+    for (u32 warp = 0; warp < kWarps; ++warp) Take(i64(OnChip().warp_values[warp]), OnChip().warp_ranks[warp]);
   }
 
  private:
@@ -97,7 +96,6 @@ class Race {
     winner_ = rank;
   }
 
-  Shared& shared_;
   const Entry entry_;
   const DrawKey draw_;
   i64 best_ = kNever;
@@ -120,7 +118,7 @@ __device__ i64 BoundGroups(const Row& row, const View& view, u64 last, const Ent
     row.noise()[i] = bound;
     least = min(least, bound);
   }
-  return MinOfAll(row.shared, least);
+  return MinOfAll(least);
 }
 
 // Lets the groups race whose bound is at most `most` or, the first time, whose maximum is `likely_key`; none twice.
@@ -134,7 +132,7 @@ __device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 mos
     bounds[group] = kNever;
     return true;
   });
-  VisitGroups(row, view, list, count, [&](u32 key, u32 token) {
+  VisitGroups(view, list, count, [&](u32 key, u32 token) {
     const u64 rank = RankOf(key, token);
     if (rank >= last) race->Run(rank);
   });
@@ -144,7 +142,7 @@ __device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 mos
 template <typename Entry>
 __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Entry& entry,
                                       const DrawKey& draw) {
-  Race<Entry> race(row.shared, entry, draw);
+  Race<Entry> race(entry, draw);
   const i64 least = BoundGroups(row, view, last, entry);
   VisitPatched(row, view, [&](u32 key, u32 token) {
     const u64 rank = RankOf(key, token);
@@ -155,7 +153,7 @@ __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last
   // bounds from the smallest up, in steps of octaves, until the next cannot win.
   u32 ties = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) ties += view.maxima[i] == max_key;
-  const bool is_likely_few = CountOfAll(row.shared, ties) <= kWarps;
+  const bool is_likely_few = CountOfAll(ties) <= kWarps;
   i64 reach = least;
   for (u32 octaves = 0; least != kNever; octaves = max(2u, 2 * octaves)) {
     const bool is_end = octaves != 0 && (octaves > 256 || race.best() <= least + octaves * kOctave);
@@ -168,9 +166,10 @@ __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last
 }
 
 template <typename Entry>
-__device__ __noinline__ u64 RaceOfList(Shared& shared, u32 count, const Entry& entry, const DrawKey& draw) {
+__device__ __noinline__ u64 RaceOfList(u32 count, const Entry& entry, const DrawKey& draw) {
+  Shared& shared = OnChip();
   if (count == 1) return shared.list[0];
-  Race<Entry> race(shared, entry, draw);
+  Race<Entry> race(entry, draw);
   for (u32 i = Thread(); i < count; i += kThreads) race.Run(shared.list[i]);
   race.Share();
   return race.winner();
@@ -179,8 +178,8 @@ __device__ __noinline__ u64 RaceOfList(Shared& shared, u32 count, const Entry& e
 // The kept token of the smallest race key. Unlisted ones need kFlagOpenRace.
 __device__ inline u64 Draw(const Row& row, const View& view, const Kept& kept, u32 max_key, const Scale& scale) {
   const ByDistance<Scale> entry = {scale};
-  const DrawKey draw = KeyOfDraw(row.shared.input);
-  return kept.listed != 0 ? RaceOfList(row.shared, kept.listed, entry, draw)
+  const DrawKey draw = KeyOfDraw(OnChip().input);
+  return kept.listed != 0 ? RaceOfList(kept.listed, entry, draw)
                           : RaceOfRow(row, view, kept.last, max_key, entry, draw);
 }
 
@@ -188,7 +187,7 @@ __device__ inline u64 Draw(const Row& row, const View& view, const Kept& kept, u
 template <typename Entry>
 __device__ u64 DrawKept(const Chain& chain, const Entry& entry, const DrawKey& draw) {
   const Row& row = chain.row;
-  if (chain.listed != 0) return RaceOfList(row.shared, chain.listed, entry, draw);
+  if (chain.listed != 0) return RaceOfList(chain.listed, entry, draw);
   MakeNoise(row, draw, 0, row.groups);
   __syncthreads();
   return RaceOfRow(row, chain.view, chain.last, chain.max_key, entry, draw);

@@ -51,7 +51,7 @@ struct OrderOfHalves {
   }
   __device__ static u32 LargestBits(u32 word) {
     const u32 half = Of(u32(max(Lower(word), Upper(word)))) & 0xffffu;
-    return kType == DType::kF16 ? WidenF16(half) : WidenBf16(half);
+    return kType == DType::kF16 ? WidenHalf(half) : WidenBf16(half);
   }
 };
 template <>
@@ -103,17 +103,18 @@ template <DType kType>
 __device__ void ReadTile(const Row& row, u32 tile_group, u32 chunk_group, const u32* visible) {
   using E = Elements<kType>;
   constexpr u32 kGroupsPerLoad = 32 / E::kQuads;
-  const u32 vocabulary = row.shared.input.vocabulary;
+  const u32 vocabulary = OnChip().input.vocabulary;
   const u32 first = tile_group * kGroupSize + Lane() * E::kPerQuad;
   typename E::Quad quads[kLoads];
+  if (tile_group * kGroupSize + kLoads * 32 * E::kPerQuad <= vocabulary) {
+    // Nothing stands between the loads.
+    const uint4* const at = E::At(OnChip().input.logits, first);
 #pragma unroll
-  for (u32 load = 0; load < kLoads; ++load) {
-    const u32 token = first + load * 32 * E::kPerQuad;
-    if (token < vocabulary) {
-      quads[load] = E::Load(row.shared.input.logits, token, vocabulary);
-    } else {
+    for (u32 load = 0; load < kLoads; ++load) quads[load] = E::LoadWhole(at + load * 32);
+  } else {
 #pragma unroll
-      for (u32 i = 0; i < 4; ++i) quads[load].words[i] = E::kMaskedWord;
+    for (u32 load = 0; load < kLoads; ++load) {
+      quads[load] = E::LoadBefore(OnChip().input.logits, first + load * 32 * E::kPerQuad, vocabulary, vocabulary);
     }
   }
 
@@ -188,14 +189,14 @@ __device__ inline u32 FirstPatch(const RowInput& input, u32 token) {
 __device__ inline u32 BitsAt(const void* elements, DType dtype, u32 index) {
   if (dtype == DType::kF32) return static_cast<const u32*>(elements)[index];
   const u32 half = static_cast<const u16*>(elements)[index];
-  return dtype == DType::kF16 ? WidenF16(half) : WidenBf16(half);
+  return dtype == DType::kF16 ? WidenHalf(half) : WidenBf16(half);
 }
 
 // f32 bits of a token as it was sent.
 __device__ inline u32 SentBits(const RowInput& input, u32 token) { return BitsAt(input.logits, input.dtype, token); }
 
 __device__ inline u32 ChangedKey(const Row& row, const TokenPatch& patch) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   if ((patch.flags & TokenPatch::kBanned) != 0) return 0;
   const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
   const u32 bits = Changed(Canonical(SentBits(input, patch.token)), patch.bias, repeated ? input.repetition : 0,
@@ -207,11 +208,11 @@ __device__ inline u32 ChangedKey(const Row& row, const TokenPatch& patch) {
 
 // Lays the chunk's masks and patches out: the bitmap of what shows, on chip and in the scratch, and the patches' keys.
 __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end_group) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const u32 first_word = 2 * first_group;
   const u32 words = min(2 * end_group, (input.vocabulary + 31) / 32) - first_word;
   for (u32 i = Thread(); i < words; i += kThreads) {
-    row.shared.visible[i] = input.allowed != nullptr ? input.allowed[first_word + i] : 0xffffffffu;
+    OnChip().visible[i] = input.allowed != nullptr ? input.allowed[first_word + i] : 0xffffffffu;
   }
   __syncthreads();
   if (input.patch_count == 0) return;
@@ -221,11 +222,11 @@ __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end
     const TokenPatch patch = input.patches[i];
     const u32 offset = patch.token - first_group * kGroupSize;
     const u32 bit = 1u << (offset % 32);
-    const bool allowed = (atomicAnd(&row.shared.visible[offset / 32], ~bit) & bit) != 0;
+    const bool allowed = (atomicAnd(&OnChip().visible[offset / 32], ~bit) & bit) != 0;
     row.patch_keys()[i] = allowed ? ChangedKey(row, patch) : 0;
   }
   __syncthreads();
-  for (u32 i = Thread(); i < words; i += kThreads) row.visible_words()[first_word + i] = row.shared.visible[i];
+  for (u32 i = Thread(); i < words; i += kThreads) row.visible_words()[first_word + i] = OnChip().visible[i];
 }
 
 __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
@@ -261,11 +262,11 @@ __device__ inline void ReadChunk(const Row& row, u32 first_group, u32 end_group)
   const u32* visible = nullptr;
   if (row.IsVisibleInPart()) {
     LayChanges(row, first_group, end_group);
-    visible = row.shared.visible;
+    visible = OnChip().visible;
   }
-  WithElements(row.shared.input.dtype,
+  WithElements(OnChip().input.dtype,
                [&](auto elements) { ReadTiles<decltype(elements)::kDType>(row, first_group, end_group, visible); });
-  if (row.Has(kFlagOpenRace)) MakeNoise(row, KeyOfDraw(row.shared.input), first_group, end_group);
+  if (row.Has(kFlagOpenRace)) MakeNoise(row, KeyOfDraw(OnChip().input), first_group, end_group);
 }
 
 }  // namespace sortition::kernels::cuda

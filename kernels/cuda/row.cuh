@@ -23,17 +23,20 @@ struct Elements {
     u32 words[4];
   };
 
-  // The 16 bytes from token `first`, a multiple of kPerQuad below `vocabulary`. Past the vocabulary, -Inf.
+  // Where the 16 bytes from token `first` on are, a multiple of kPerQuad.
+  __device__ static const uint4* At(const void* logits, u32 first) {
+    return static_cast<const uint4*>(logits) + first / kPerQuad;
+  }
+
+  __device__ static Quad LoadWhole(const uint4* at) {
+    const uint4 loaded = __ldg(at);
+    return {loaded.x, loaded.y, loaded.z, loaded.w};
+  }
+
+  // The 16 bytes from token `first` on, which is below `vocabulary`. Past the vocabulary, -Inf.
   __device__ static Quad Load(const void* logits, u32 first, u32 vocabulary) {
+    if (first + kPerQuad <= vocabulary) return LoadWhole(At(logits, first));
     Quad quad;
-    if (first + kPerQuad <= vocabulary) {
-      const uint4 loaded = __ldg(static_cast<const uint4*>(logits) + first / kPerQuad);
-      quad.words[0] = loaded.x;
-      quad.words[1] = loaded.y;
-      quad.words[2] = loaded.z;
-      quad.words[3] = loaded.w;
-      return quad;
-    }
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       quad.words[i] = kMaskedWord;
@@ -48,12 +51,18 @@ struct Elements {
     return quad;
   }
 
+  // The same if `first` is below `end`, which is at most `vocabulary`.
+  __device__ static Quad LoadBefore(const void* logits, u32 first, u32 end, u32 vocabulary) {
+    if (first < end) return Load(logits, first, vocabulary);
+    return {kMaskedWord, kMaskedWord, kMaskedWord, kMaskedWord};
+  }
+
   // Element `i`, as f32 bits.
   __device__ static u32 Bits(const Quad& quad, u32 i) {
     if (kBytes == 4) return quad.words[i];
     const u32 word = quad.words[i / 2];
     if (kType == DType::kBF16) return i % 2 == 0 ? word << 16 : word & 0xffff0000u;
-    return WidenF16(i % 2 == 0 ? word & 0xffffu : word >> 16);
+    return WidenHalf(i % 2 == 0 ? word & 0xffffu : word >> 16);
   }
 };
 
@@ -71,16 +80,17 @@ __device__ void WithElements(DType dtype, Run run) {
 
 // One row and its memory.
 struct Row {
-  __device__ Row(Shared& memory, const BatchView& batch, u32 index)
-      : shared(memory),
-        state(batch.states[index]),
+  __device__ Row(const BatchView& batch, u32 index)
+      : state(batch.states[index]),
         output(batch.outputs[index]),
-        groups(GroupsOf(memory.input.vocabulary)),
-        scratch(memory.input.scratch),
+        groups(GroupsOf(OnChip().input.vocabulary)),
+        scratch(OnChip().input.scratch),
         layout(LayScratch(groups, 0)) {}
 
-  __device__ bool Has(u32 flag) const { return (shared.input.flags & flag) != 0; }
-  __device__ bool IsVisibleInPart() const { return shared.input.allowed != nullptr || shared.input.patch_count != 0; }
+  __device__ bool Has(u32 flag) const { return (OnChip().input.flags & flag) != 0; }
+  __device__ bool IsVisibleInPart() const {
+    return OnChip().input.allowed != nullptr || OnChip().input.patch_count != 0;
+  }
 
   __device__ i64* noise() const { return reinterpret_cast<i64*>(scratch + layout.noise); }
   __device__ u32* maxima() const { return scratch + layout.maxima; }
@@ -89,16 +99,15 @@ struct Row {
   // Only of rows with patches.
   __device__ u32* visible_words() const { return scratch + layout.visible; }
   __device__ const u32* visible() const {
-    return shared.input.patch_count != 0 ? visible_words() : shared.input.allowed;
+    return OnChip().input.patch_count != 0 ? visible_words() : OnChip().input.allowed;
   }
   __device__ u16* group_list() const {
-    return groups <= kSharedGroups ? shared.groups : reinterpret_cast<u16*>(scratch + layout.lists);
+    return groups <= kSharedGroups ? OnChip().groups : reinterpret_cast<u16*>(scratch + layout.lists);
   }
   __device__ u16* survivor_list() const {
-    return groups <= kSharedGroups ? shared.survivors : reinterpret_cast<u16*>(scratch + layout.lists) + groups;
+    return groups <= kSharedGroups ? OnChip().survivors : reinterpret_cast<u16*>(scratch + layout.lists) + groups;
   }
 
-  Shared& shared;
   RowState& state;
   RowOutput& output;
   u32 groups;
@@ -120,19 +129,28 @@ __device__ inline u32 VisibleBits(const u32* visible, u32 first) {
 // The view of the raw or of the changed row, its maxima on chip if they fit.
 __device__ inline View OpenView(const Row& row, bool raw) {
   const u32* const maxima = raw ? row.raw_maxima() : row.maxima();
-  const View view = {maxima, raw ? nullptr : row.visible(), raw ? 0 : row.shared.input.patch_count};
+  const View view = {maxima, raw ? nullptr : row.visible(), raw ? 0 : OnChip().input.patch_count};
   if (row.groups > kSharedGroups) return view;
+  // All loads are under way before the first is used.
+  constexpr u32 kEach = kSharedGroups / kThreads;
+  u32 keys[kEach];
+#pragma unroll
+  for (u32 i = 0; i < kEach; ++i) {
+    const u32 group = i * kThreads + Thread();
+    keys[i] = group < row.groups ? maxima[group] : 0;
+  }
   __syncthreads();
-  for (u32 i = Thread(); i < row.groups; i += kThreads) row.shared.maxima[i] = maxima[i];
+#pragma unroll
+  for (u32 i = 0; i < kEach; ++i) OnChip().maxima[i * kThreads + Thread()] = keys[i];
   __syncthreads();
-  return {row.shared.maxima, view.visible, view.patch_count};
+  return {OnChip().maxima, view.visible, view.patch_count};
 }
 
 __device__ inline u32 LargestKey(const Row& row, const View& view) {
   u32 largest = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) largest = max(largest, view.maxima[i]);
   for (u32 i = Thread(); i < view.patch_count; i += kThreads) largest = max(largest, row.patch_keys()[i]);
-  return MaxOfAll(row.shared, largest);
+  return MaxOfAll(largest);
 }
 
 // Calls visit(key, token) for every live patched token.
@@ -140,21 +158,31 @@ template <typename Visit>
 __device__ void VisitPatched(const Row& row, const View& view, Visit visit) {
   for (u32 i = Thread(); i < view.patch_count; i += kThreads) {
     const u32 key = row.patch_keys()[i];
-    if (key != 0) visit(key, row.shared.input.patches[i].token);
+    if (key != 0) visit(key, OnChip().input.patches[i].token);
   }
 }
 
 // Calls visit(key, token) for every live token of `count` listed groups that shows what was sent. Those of a call in
 // turn of one thread lie in one group as long as they can.
 template <typename Visit>
-__device__ void VisitGroups(const Row& row, const View& view, const u16* list, u32 count, Visit visit) {
-  const u32 vocabulary = row.shared.input.vocabulary;
-  WithElements(row.shared.input.dtype, [&](auto elements) {
+__device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit visit) {
+  const u32 vocabulary = OnChip().input.vocabulary;
+  WithElements(OnChip().input.dtype, [&](auto elements) {
     using E = decltype(elements);
-    for (u32 i = Thread(); i < count * E::kQuads; i += kThreads) {
-      const u32 first = list[i / E::kQuads] * kGroupSize + i % E::kQuads * E::kPerQuad;
+    const void* const logits = OnChip().input.logits;
+    const u32 quads = count * E::kQuads;
+    const auto first_of = [&](u32 i) {
+      return i < quads ? list[i / E::kQuads] * kGroupSize + i % E::kQuads * E::kPerQuad : vocabulary;
+    };
+    u32 first_of_next = first_of(Thread());
+    auto next = E::LoadBefore(logits, first_of_next, vocabulary, vocabulary);
+    for (u32 i = Thread(); i < quads; i += kThreads) {
+      // The next load is under way while these are visited.
+      const u32 first = first_of_next;
+      const auto quad = next;
+      first_of_next = first_of(i + kThreads);
+      next = E::LoadBefore(logits, first_of_next, vocabulary, vocabulary);
       if (first >= vocabulary) continue;
-      const auto quad = E::Load(row.shared.input.logits, first, vocabulary);
       const u32 visible = VisibleBits(view.visible, first);
 #pragma unroll
       for (u32 j = 0; j < E::kPerQuad; ++j) {
@@ -168,17 +196,28 @@ __device__ void VisitGroups(const Row& row, const View& view, const u16* list, u
 // Appends to `list`, in no particular order, the groups i < row.groups that `take(i)`; returns their number.
 template <typename Take>
 __device__ u32 ListGroups(const Row& row, u16* list, Take take) {
-  SetCount(row.shared, 0);
-  for (u32 base = 0; base < row.groups; base += kThreads) {
-    const u32 group = base + Thread();
-    const bool taken = group < row.groups && take(group);
-    const u32 votes = __ballot_sync(kAllLanes, taken);
+  constexpr u32 kAtOnce = 4;  // that a thread looks at before the warp asks for room
+  SetCount(0);
+  for (u32 base = Thread(); base - Thread() < row.groups; base += kAtOnce * kThreads) {
+    u32 votes[kAtOnce];
+    u32 taken = 0;
+#pragma unroll
+    for (u32 i = 0; i < kAtOnce; ++i) {
+      const u32 group = base + i * kThreads;
+      votes[i] = __ballot_sync(kAllLanes, group < row.groups && take(group));
+      taken += __popc(votes[i]);
+    }
     u32 start = 0;
-    if (Lane() == 0 && votes != 0) start = atomicAdd(&row.shared.count, __popc(votes));
+    if (Lane() == 0 && taken != 0) start = atomicAdd(&OnChip().count, taken);
     start = __shfl_sync(kAllLanes, start, 0);
-    if (taken) list[start + __popc(votes & ((1u << Lane()) - 1))] = u16(group);
+#pragma unroll
+    for (u32 i = 0; i < kAtOnce; ++i) {
+      if ((votes[i] >> Lane() & 1) != 0)
+        list[start + __popc(votes[i] & ((1u << Lane()) - 1))] = u16(base + i * kThreads);
+      start += __popc(votes[i]);
+    }
   }
-  return CountOf(row.shared);
+  return CountOf();
 }
 
 // Calls visit(rank) for every live token whose rank is at least `last`, which is kLastLive or greater.
@@ -191,7 +230,7 @@ __device__ void VisitFrom(const Row& row, const View& view, u64 last, Visit visi
     const u64 rank = RankOf(key, token);
     if (rank >= last) visit(rank);
   };
-  VisitGroups(row, view, list, count, visit_rank);
+  VisitGroups(view, list, count, visit_rank);
   VisitPatched(row, view, visit_rank);
 }
 

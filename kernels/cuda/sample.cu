@@ -15,7 +15,8 @@ namespace {
 
 // True in the last block of the row to arrive, which then sees what all of them wrote, and finds the counter at zero
 // for the next launch.
-__device__ bool IsLastToArrive(Shared& shared, u32* arrivals, u32 blocks) {
+__device__ bool IsLastToArrive(u32* arrivals, u32 blocks) {
+  Shared& shared = OnChip();
   __syncthreads();
   if (Thread() == 0) {
     __threadfence();
@@ -30,7 +31,7 @@ __device__ bool IsLastToArrive(Shared& shared, u32* arrivals, u32 blocks) {
 // Takes what blocks have found wrong with the row, and leaves the state ready for the next launch. True if something
 // is.
 __device__ bool HasFailed(const Row& row, const BatchView& batch) {
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   if (Thread() == 0) {
     shared.sent_error = row.state.sent_error;
     shared.changed_error = row.state.changed_error;
@@ -51,7 +52,7 @@ __device__ bool HasFailed(const Row& row, const BatchView& batch) {
 __device__ u64 First(const Row& row, const View& view, u32 max_key) {
   u32 first = kNone;
   VisitFrom(row, view, RankOf(max_key, kNone), [&](u64 rank) { first = min(first, TokenOfRank(rank)); });
-  return RankOf(max_key, ~MaxOfAll(row.shared, ~first));
+  return RankOf(max_key, ~MaxOfAll(~first));
 }
 
 __device__ void SampleGreedy(const Row& row, const BatchView& batch, const View& view, u32 max_key, u64* winner) {
@@ -63,7 +64,7 @@ __device__ void SampleGreedy(const Row& row, const BatchView& batch, const View&
 // Filters, draws and describes; the processed distribution may be left to the second kernel.
 __device__ u32 SampleDrawn(const Row& row, const BatchView& batch, const View& view, u32 max_key, u32 floor,
                            u64* winner) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const Scale scale = ScaleOf(input, max_key);
   const Kept kept = Filter(row, view, floor, scale);
   *winner = Draw(row, view, kept, max_key, scale);
@@ -83,7 +84,7 @@ __device__ u32 SampleDrawn(const Row& row, const BatchView& batch, const View& v
 // All that follows the read of a row, but for sums over the whole of it.
 __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) {
   if (HasFailed(row, batch)) return;
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   u32 raw_max_key = 0;
   if (row.Has(kFlagRaw) && row.IsVisibleInPart()) raw_max_key = LargestKey(row, OpenView(row, true));
   const View view = OpenView(row, false);
@@ -118,8 +119,8 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
 
 // The draw of a row whose sum had to be known, and its description. Returns the winner's rank.
 __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, const Mass& all) {
-  const Scale scale = ScaleOf(row.shared.input, row.state.max_key);
-  const Kept kept = TopPOfRow(row, view, all.sum, row.shared.input.top_p, RankOf(row.state.floor, kNone), scale);
+  const Scale scale = ScaleOf(OnChip().input, row.state.max_key);
+  const Kept kept = TopPOfRow(row, view, all.sum, OnChip().input.top_p, RankOf(row.state.floor, kNone), scale);
   const u64 winner = Draw(row, view, kept, row.state.max_key, scale);
   Answer(row, batch, TokenOfRank(winner));
   if (!row.Has(kFlagProcessed)) return winner;
@@ -162,25 +163,23 @@ __device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch)
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionRead(BatchView batch) {
-  KERNEL_SHARED(Shared, shared);
-  OpenInput(shared, batch);
-  const Row row(shared, batch, blockIdx.y);
+  OpenInput(batch);
+  const Row row(batch, blockIdx.y);
   const u32 first = blockIdx.x * batch.chunk_groups;
   if (first >= row.groups) return;
   ReadChunk(row, first, min(first + batch.chunk_groups, row.groups));
   const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
-  if (IsLastToArrive(shared, &row.state.read_arrivals, blocks)) FinishRead(row, batch);
+  if (IsLastToArrive(&row.state.read_arrivals, blocks)) FinishRead(row, batch);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionWeigh(BatchView batch) {
-  KERNEL_SHARED(Shared, shared);
-  OpenInput(shared, batch);
-  const Row row(shared, batch, blockIdx.y);
+  OpenInput(batch);
+  const Row row(batch, blockIdx.y);
   const u32 first = blockIdx.x * batch.chunk_groups;
   if (first >= row.groups || (row.state.pending & ~kPendingChain) == 0) return;
   WeighChunk(row, first, min(first + batch.chunk_groups, row.groups));
   const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
-  if (IsLastToArrive(shared, &row.state.weigh_arrivals, blocks)) FinishWeigh(row, batch);
+  if (IsLastToArrive(&row.state.weigh_arrivals, blocks)) FinishWeigh(row, batch);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -5,6 +5,9 @@
 
 namespace sortition::kernels::cuda {
 
+// The key of the smallest live logit.
+constexpr u32 kLowestKey = ~0xc77fdfffu;
+
 // `max_key` is the largest key of the changed row.
 __device__ inline Scale ScaleOf(const RowInput& input, u32 max_key) {
   return MakeScale(KeyBits(max_key), input.multiplier, input.exponent, input.window);

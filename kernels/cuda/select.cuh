@@ -12,7 +12,8 @@ constexpr u32 kKeyDigits = 4;
 constexpr u32 kRankDigits = 7;
 __device__ inline u32 ShiftOfDigit(u32 digit) { return digit < kKeyDigits ? 56 - 8 * digit : 48 - 8 * digit; }
 
-__device__ inline void AddToBin(Shared& shared, u32 bin, u64 value) {
+__device__ inline void AddToBin(u32 bin, u64 value) {
+  Shared& shared = OnChip();
   const u32 before = atomicAdd(&shared.bins_low[bin], Low(value));
   const u32 high = High(value) + (before + Low(value) < before ? 1 : 0);
   if (high != 0) atomicAdd(&shared.bins_high[bin], high);
@@ -20,11 +21,12 @@ __device__ inline void AddToBin(Shared& shared, u32 bin, u64 value) {
 
 // Finds the bin, from the highest down, in which `before` plus the bins reaches `target`. Leaves it and the sum before
 // it in shared.cut_*.
-__device__ inline void FindBin(Shared& shared, u64 before, u64 target) {
+__device__ inline void FindBin(u64 before, u64 target) {
+  Shared& shared = OnChip();
   __syncthreads();
   const u32 bin = kBins - 1 - Thread();
   const u64 value = Make64(shared.bins_low[bin], shared.bins_high[bin]);
-  const u64 end = before + SumUpToThis(shared, value);
+  const u64 end = before + SumUpToThis(value);
   if (end - value < target && target <= end) {
     shared.cut_digit = bin;
     shared.cut_before = end - value;
@@ -36,7 +38,8 @@ __device__ inline void FindBin(Shared& shared, u64 before, u64 target) {
 // 1. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
 // `floor`, among which all that count are.
 template <typename VisitAll>
-__device__ u64 FindCut(Shared& shared, u32 digits, u64 target, VisitAll visit_all) {
+__device__ u64 FindCut(u32 digits, u64 target, VisitAll visit_all) {
+  Shared& shared = OnChip();
   u64 prefix = 0;
   u64 before = 0;
   for (u32 digit = 0; digit < digits; ++digit) {
@@ -47,9 +50,9 @@ __device__ u64 FindCut(Shared& shared, u32 digits, u64 target, VisitAll visit_al
     __syncthreads();
     visit_all(KeyOfRank(prefix), [&](u64 rank, u64 count) {
       if (digit != 0 && ((rank ^ prefix) >> (shift + 8)) != 0) return;
-      AddToBin(shared, u32(rank >> shift) & 255, count);
+      AddToBin(u32(rank >> shift) & 255, count);
     });
-    FindBin(shared, before, target);
+    FindBin(before, target);
     before = shared.cut_before;
     prefix |= u64(shared.cut_digit) << shift;
     // Ids have 20 bits, so the upper digit of their complement is always this.
@@ -58,43 +61,107 @@ __device__ u64 FindCut(Shared& shared, u32 digits, u64 target, VisitAll visit_al
   return prefix;
 }
 
-// The `count`-th largest of the groups' maxima, or KeyOfRank(last) if fewer groups reach that: no candidate after it is
-// among the first `count` from `last`.
+// A key that no candidate after the first `count` from `last` need reach: at least `count` groups' maxima do, and not
+// many more; or KeyOfRank(last) if fewer reach that. Bins of equal width over all maxima tell, or over those of one
+// bin.
 __device__ __noinline__ u32 BoundOfNth(const Row& row, const View& view, u32 count, u64 last) {
+  const u32 enough = count + count / 8 + 32;
   const u32 floor = KeyOfRank(last);
   u32 reaching = 0;
-  for (u32 i = Thread(); i < row.groups; i += kThreads) reaching += view.maxima[i] >= floor;
-  if (CountOfAll(row.shared, reaching) < count) return floor;
-  return KeyOfRank(FindCut(row.shared, kKeyDigits, count, [&](u32 from, auto visit) {
+  u32 top = 0;
+  u32 bottom = kNone;
+  for (u32 i = Thread(); i < row.groups; i += kThreads) {
+    const u32 key = view.maxima[i];
+    if (key < floor) continue;
+    ++reaching;
+    top = max(top, key);
+    bottom = min(bottom, key);
+  }
+  if (CountOfAll(reaching) < count) return floor;
+  top = MaxOfAll(top);
+  bottom = ~MaxOfAll(~bottom);
+
+  Shared& shared = OnChip();
+  for (u32 above = 0;;) {
+    // The first bin holds the top.
+    const u32 shift = 32 - min(32u, u32(__clz(i32((top - bottom) >> 8))));
+    __syncthreads();
+    shared.bins_low[Thread()] = 0;
+    __syncthreads();
     for (u32 i = Thread(); i < row.groups; i += kThreads) {
       const u32 key = view.maxima[i];
-      if (key >= max(from, floor)) visit(Make64(0, key), 1);
+      if (key >= bottom && key <= top) atomicAdd(&shared.bins_low[(top - key) >> shift], 1u);
     }
-  }));
+    __syncthreads();
+    const u32 own = shared.bins_low[Thread()];
+    const u32 reached = above + u32(SumUpToThis(own));
+    if (reached - own < count && count <= reached) {
+      shared.cut_digit = Thread();
+      shared.cut_before = Make64(reached - own, reached);
+    }
+    __syncthreads();
+    const u32 first = top - (shared.cut_digit << shift);
+    const u32 width = 1u << shift;
+    bottom = first - bottom < width ? bottom : first - (width - 1);
+    if (shift == 0 || High(shared.cut_before) <= enough) return bottom;
+    top = first;
+    above = Low(shared.cut_before);
+  }
+}
+
+// Sorts the list, first in order first. count <= kListed. Pairs of up to 32 steps' distance stay within a warp, so only
+// wider steps stop the block.
+__device__ __noinline__ void SortList(u32 count) {
+  Shared& shared = OnChip();
+  u32 size = 2;
+  while (size < count) size *= 2;
+  __syncthreads();
+  for (u32 i = count + Thread(); i < size; i += kThreads) shared.list[i] = 0;
+  __syncthreads();
+  for (u32 width = 2; width <= size; width *= 2) {
+    for (u32 stride = width / 2; stride > 0; stride /= 2) {
+      for (u32 i = Thread(); i < size / 2; i += kThreads) {
+        const u32 low = 2 * i - (i & (stride - 1));
+        const u64 a = shared.list[low];
+        const u64 b = shared.list[low + stride];
+        if ((a < b) == ((low & width) == 0)) {
+          shared.list[low] = b;
+          shared.list[low + stride] = a;
+        }
+      }
+      const u32 next = stride > 1 ? stride / 2 : width;
+      if (stride > 32 || next > 32) {
+        __syncthreads();
+      } else {
+        __syncwarp();
+      }
+    }
+  }
+  __syncthreads();
 }
 
 // Puts the candidates from `last` on, as many as there is room for, into the list in no particular order, and returns
 // how many there are.
 __device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) {
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   u16* const list = row.group_list();
   const u32 floor = KeyOfRank(last);
   const u32 groups = ListGroups(row, list, [&](u32 group) { return view.maxima[group] >= floor; });
-  SetCount(shared, 0);
+  SetCount(0);
   const auto collect = [&](u32 key, u32 token) {
     const u64 rank = RankOf(key, token);
     if (rank < last) return;
     const u32 place = atomicAdd(&shared.count, 1u);
     if (place < kListed) shared.list[place] = rank;
   };
-  VisitGroups(row, view, list, groups, collect);
+  VisitGroups(view, list, groups, collect);
   VisitPatched(row, view, collect);
-  return CountOf(shared);
+  return CountOf();
 }
 
 // The end of the first `count` candidates from `last`; there are more.
 __device__ __noinline__ u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
-  return FindCut(row.shared, kRankDigits, count, [&](u32 from, auto visit) {
+  return FindCut(kRankDigits, count, [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)), [&](u64 rank) { visit(rank, 1); });
   });
 }
@@ -105,7 +172,7 @@ __device__ __noinline__ u32 SelectFirst(const Row& row, const View& view, u32 co
   last = max(last, RankOf(BoundOfNth(row, view, count, last), kNone));
   u32 found = Collect(row, view, last);
   if (found > kListed) found = Collect(row, view, EndOfFirst(row, view, count, last));
-  SortList(row.shared, found);
+  SortList(found);
   return min(found, count);
 }
 
@@ -121,39 +188,41 @@ __device__ __noinline__ Mass MassFrom(const Row& row, const View& view, u64 last
     sum += WeightOf(KeyOfRank(rank), scale);
     ++count;
   });
-  return {SumOfAll(row.shared, sum), CountOfAll(row.shared, count)};
+  return {SumOfAll(sum), CountOfAll(count)};
 }
 
 __device__ __noinline__ u32 CountFrom(const Row& row, const View& view, u64 last) {
   u32 count = 0;
   VisitFrom(row, view, last, [&](u64) { ++count; });
-  return CountOfAll(row.shared, count);
+  return CountOfAll(count);
 }
 
 // Here and below, `scale` is whatever DistanceOf takes.
 template <typename AnyScale>
-__device__ u64 SumOfList(Shared& shared, u32 count, const AnyScale& scale) {
+__device__ u64 SumOfList(u32 count, const AnyScale& scale) {
+  Shared& shared = OnChip();
   u64 sum = 0;
   for (u32 i = Thread(); i < count; i += kThreads) sum += WeightOf(KeyOfRank(shared.list[i]), scale);
-  return SumOfAll(shared, sum);
+  return SumOfAll(sum);
 }
 
 // How many of the sorted list's candidates, from the first, weigh `target` together; 0 if all weigh less.
 template <typename AnyScale>
-__device__ u32 PrefixReaching(Shared& shared, u32 count, u64 target, const AnyScale& scale) {
+__device__ u32 PrefixReaching(u32 count, u64 target, const AnyScale& scale) {
+  Shared& shared = OnChip();
   const u32 each = (count + kThreads - 1) / kThreads;
   const u32 begin = min(Thread() * each, count);
   const u32 end = min(begin + each, count);
   u64 own = 0;
   for (u32 i = begin; i < end; ++i) own += WeightOf(KeyOfRank(shared.list[i]), scale);
-  u64 sum = SumUpToThis(shared, own) - own;
-  SetCount(shared, 0);
+  u64 sum = SumUpToThis(own) - own;
+  SetCount(0);
   for (u32 i = begin; i < end; ++i) {
     const u64 next = sum + WeightOf(KeyOfRank(shared.list[i]), scale);
     if (sum < target && target <= next) shared.count = i + 1;
     sum = next;
   }
-  return CountOf(shared);
+  return CountOf();
 }
 
 }  // namespace sortition::kernels::cuda

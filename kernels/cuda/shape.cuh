@@ -6,9 +6,6 @@
 
 namespace sortition::kernels::cuda {
 
-// The key of the smallest live logit.
-constexpr u32 kLowestKey = ~0xc77fdfffu;
-
 // Out of line: the curve's arithmetic is long, and few rows have one.
 __device__ __noinline__ u32 ReshapedBits(u32 key, const Shape& shape) { return ShapedBits(KeyBits(key), shape); }
 __device__ __noinline__ u32 ReshapedDistance(u32 key, const Shape& shape) {

@@ -10,6 +10,7 @@ namespace sortition::kernels::cuda {
 
 constexpr u32 kListed = 2048;        // candidates that a list holds
 constexpr u32 kSharedGroups = 2560;  // rows of up to so many groups keep their maxima and lists on chip
+static_assert(kSharedGroups % kThreads == 0);
 constexpr u32 kBins = 256;
 static_assert(kBins == kThreads);
 
@@ -23,6 +24,7 @@ struct Shared {
   u16 survivors[kSharedGroups];
   u32 bins_low[kBins];
   u32 bins_high[kBins];
+  u32 powers[32];  // kPowers, while a row is weighed
   u64 warp_values[kWarps];
   u64 warp_ranks[kWarps];
   u64 cut_before;
@@ -35,7 +37,14 @@ struct Shared {
   RowInput input;
 };
 
-__device__ inline u32 MaxOfAll(Shared& shared, u32 value) {
+// The block's. No pointer to it is passed on, so that the compiler knows where everything lies.
+__device__ inline Shared& OnChip() {
+  KERNEL_SHARED(Shared, shared);
+  return shared;
+}
+
+__device__ inline u32 MaxOfAll(u32 value) {
+  Shared& shared = OnChip();
   value = __reduce_max_sync(kAllLanes, value);
   __syncthreads();
   if (Lane() == 0) shared.warp_values[Warp()] = value;
@@ -44,7 +53,8 @@ __device__ inline u32 MaxOfAll(Shared& shared, u32 value) {
   return value;
 }
 
-__device__ inline u32 CountOfAll(Shared& shared, u32 value) {
+__device__ inline u32 CountOfAll(u32 value) {
+  Shared& shared = OnChip();
   value = __reduce_add_sync(kAllLanes, value);
   __syncthreads();
   if (Lane() == 0) shared.warp_values[Warp()] = value;
@@ -54,7 +64,8 @@ __device__ inline u32 CountOfAll(Shared& shared, u32 value) {
   return sum;
 }
 
-__device__ inline u64 SumOfAll(Shared& shared, u64 value) {
+__device__ inline u64 SumOfAll(u64 value) {
+  Shared& shared = OnChip();
   for (u32 step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
   __syncthreads();
   if (Lane() == 0) shared.warp_values[Warp()] = value;
@@ -65,7 +76,8 @@ __device__ inline u64 SumOfAll(Shared& shared, u64 value) {
 }
 
 template <typename T>
-__device__ T MinOfAll(Shared& shared, T value) {
+__device__ T MinOfAll(T value) {
+  Shared& shared = OnChip();
   for (u32 step = 16; step > 0; step /= 2) value = min(value, T(__shfl_xor_sync(kAllLanes, value, step)));
   __syncthreads();
   if (Lane() == 0) shared.warp_values[Warp()] = u64(value);
@@ -75,7 +87,8 @@ __device__ T MinOfAll(Shared& shared, T value) {
 }
 
 // The sum of the values of this thread and of those before it.
-__device__ inline u64 SumUpToThis(Shared& shared, u64 value) {
+__device__ inline u64 SumUpToThis(u64 value) {
+  Shared& shared = OnChip();
   for (u32 step = 1; step < 32; step *= 2) {
     const u64 other = __shfl_up_sync(kAllLanes, value, step);
     if (Lane() >= step) value += other;
@@ -88,14 +101,16 @@ __device__ inline u64 SumUpToThis(Shared& shared, u64 value) {
 }
 
 // Sets a counter of the block's that threads then add to.
-__device__ inline void SetCount(Shared& shared, u32 count) {
+__device__ inline void SetCount(u32 count) {
+  Shared& shared = OnChip();
   __syncthreads();
   if (Thread() == 0) shared.count = count;
   __syncthreads();
 }
 
 // The counter, once all have added.
-__device__ inline u32 CountOf(Shared& shared) {
+__device__ inline u32 CountOf() {
+  Shared& shared = OnChip();
   __syncthreads();
   return shared.count;
 }
@@ -106,35 +121,5 @@ __device__ inline u32 KeyOfRank(u64 rank) { return High(rank); }
 __device__ inline u32 TokenOfRank(u64 rank) { return ~Low(rank); }
 // Every token that is not masked comes before it.
 constexpr u64 kLastLive = u64{1} << 32;
-
-// Sorts the list, first in order first. count <= kListed. Pairs of up to 32 steps' distance stay within a warp, so only
-// wider steps stop the block.
-__device__ __noinline__ void SortList(Shared& shared, u32 count) {
-  u32 size = 2;
-  while (size < count) size *= 2;
-  __syncthreads();
-  for (u32 i = count + Thread(); i < size; i += kThreads) shared.list[i] = 0;
-  __syncthreads();
-  for (u32 width = 2; width <= size; width *= 2) {
-    for (u32 stride = width / 2; stride > 0; stride /= 2) {
-      for (u32 i = Thread(); i < size / 2; i += kThreads) {
-        const u32 low = 2 * i - (i & (stride - 1));
-        const u64 a = shared.list[low];
-        const u64 b = shared.list[low + stride];
-        if ((a < b) == ((low & width) == 0)) {
-          shared.list[low] = b;
-          shared.list[low + stride] = a;
-        }
-      }
-      const u32 next = stride > 1 ? stride / 2 : width;
-      if (stride > 32 || next > 32) {
-        __syncthreads();
-      } else {
-        __syncwarp();
-      }
-    }
-  }
-  __syncthreads();
-}
 
 }  // namespace sortition::kernels::cuda

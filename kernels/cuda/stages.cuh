@@ -14,7 +14,7 @@ __device__ inline void SetTemperature(Chain& chain, const Temperature& temperatu
 
 __device__ __noinline__ void KeepTopP(Chain& chain, u32 p) {
   const Row& row = chain.row;
-  KeepOf(chain, chain.listed != 0 ? TopPOfList(row.shared, chain.listed, p, chain.shape)
+  KeepOf(chain, chain.listed != 0 ? TopPOfList(chain.listed, p, chain.shape)
                                   : TopPOfRow(row, chain.view, SumOfKept(chain), p, chain.last, chain.shape));
 }
 
@@ -29,7 +29,7 @@ __device__ __noinline__ void KeepTypical(Chain& chain, u32 p) {
       if (weight != 0) visit(Make64(0, ~(t > mean ? t - mean : mean - t)), weight);
     });
   };
-  const u64 cut = FindCut(chain.row.shared, kKeyDigits, TopPThreshold(sums.weights, p), visit_all);
+  const u64 cut = FindCut(kKeyDigits, TopPThreshold(sums.weights, p), visit_all);
   const u32 gap = ~KeyOfRank(cut);
   const u32 nearest = mean > gap ? mean - gap : 0;
   const u32 ceiling = nearest == 0 ? 0 : FirstKeyWithin(nearest - 1, chain.max_key, chain.shape);
@@ -50,10 +50,9 @@ __device__ __noinline__ void KeepNSigma(Chain& chain, u32 log_n) {
     levels += u64(level);
     squares += u64(level * level);
   });
-  Shared& shared = chain.row.shared;
-  count = CountOfAll(shared, count);
-  levels = SumOfAll(shared, levels);
-  squares = SumOfAll(shared, squares);
+  count = CountOfAll(count);
+  levels = SumOfAll(levels);
+  squares = SumOfAll(squares);
   const u32 bound = SigmaBound(count, levels, squares, log_n);
   KeepFrom(chain, FirstKeyWhere(kLowestKey, chain.max_key, [&](u32 key) {
              return Depth(BitsOf(Key(Flush(KeyBits(key))), unit), unit.scale) <= bound;
@@ -64,18 +63,17 @@ __device__ __noinline__ void KeepTopH(Chain& chain, u32 h) {
   static_assert(kTopHTokens <= kThreads);
   KeepFirst(chain, kTopHTokens);
   const u32 log_sum = SumOctaves(SumOfKept(chain));
-  Shared& shared = chain.row.shared;
+  Shared& shared = OnChip();
   u64 term = 0;
   if (Thread() < chain.listed) term = EntropyTerm(DistanceOf(KeyOfRank(shared.list[Thread()]), chain.shape), log_sum);
-  const u64 limit = TopHLimit(SumOfAll(shared, term), h);
-  const u64 sum = SumUpToThis(shared, term);
-  const u32 count = CountOfAll(shared, Thread() < chain.listed && sum <= limit ? 1 : 0);
+  const u64 limit = TopHLimit(SumOfAll(term), h);
+  const u64 sum = SumUpToThis(term);
+  const u32 count = CountOfAll(Thread() < chain.listed && sum <= limit ? 1 : 0);
   KeepFirst(chain, max(1u, count));
 }
 
 __device__ __noinline__ void DropTop(Chain& chain, u32 chance, u32 threshold) {
-  const Row& row = chain.row;
-  if (!XtcActs(KeyOfDraw(row.shared.input), chance)) return;
+  if (!XtcActs(KeyOfDraw(OnChip().input), chance)) return;
   const u32 bound = EpsilonBound(SumOfKept(chain), threshold);
   // The last token that reaches the threshold; those are the first ones.
   const u32 floor = FirstKeyWithin(bound, chain.max_key, chain.shape);
@@ -83,12 +81,12 @@ __device__ __noinline__ void DropTop(Chain& chain, u32 chance, u32 threshold) {
   VisitKept(chain, [&](u64 rank) {
     if (KeyOfRank(rank) >= floor) last = min(last, rank);
   });
-  DropFrom(chain, MinOfAll(row.shared, last) + 1);
+  DropFrom(chain, MinOfAll(last) + 1);
 }
 
 __device__ __noinline__ void KeepMirostat1(Chain& chain, u32 m) {
   const Row& row = chain.row;
-  Shared& shared = row.shared;
+  Shared& shared = OnChip();
   const u32 count = chain.listed != 0 ? min(chain.listed, m) : SelectFirst(row, chain.view, m, chain.last);
   u64 terms = 0;
   u64 squares = 0;
@@ -100,9 +98,9 @@ __device__ __noinline__ void KeepMirostat1(Chain& chain, u32 m) {
     squares += RankSquare(i);
     ++steps;
   }
-  terms = SumOfAll(shared, terms);
-  squares = SumOfAll(shared, squares);
-  if (CountOfAll(shared, steps) == 0) return KeepFirst(chain, 1);
+  terms = SumOfAll(terms);
+  squares = SumOfAll(squares);
+  if (CountOfAll(steps) == 0) return KeepFirst(chain, 1);
   KeepFirst(chain, MirostatTokens(FallOff(terms, squares), chain.state, shared.input.vocabulary));
 }
 
@@ -161,7 +159,7 @@ __device__ __noinline__ void ApplyStage(Chain& chain, const Stage& stage) {
 
 __device__ inline void RunStages(Chain& chain) {
   if (chain.row.Has(kFlagGreedy)) return KeepFirst(chain, 1);
-  const ChainedInput& ask = *chain.row.shared.input.chained;
+  const ChainedInput& ask = *OnChip().input.chained;
   for (u32 i = 0; i < ask.stage_count; ++i) ApplyStage(chain, ask.stages[i]);
 }
 
@@ -172,7 +170,7 @@ __device__ inline bool KeepsState(const ChainedInput& ask) {
 
 // RowAnswer::sampler_state after the token; `sum` of the kept tokens' weights.
 __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
-  const ChainedInput& ask = *chain.row.shared.input.chained;
+  const ChainedInput& ask = *OnChip().input.chained;
   if (!KeepsState(ask)) return 0;
   const u32 key = KeyIn(chain.row, chain.view, token);
   if (key == 0 || !IsKept(chain, RankOf(key, token))) return chain.state;
@@ -186,7 +184,7 @@ __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
 
 // The temperature that still divides the processed distribution's logits.
 __device__ inline double LastTemperature(const Chain& chain) {
-  const ChainedInput& ask = *chain.row.shared.input.chained;
+  const ChainedInput& ask = *OnChip().input.chained;
   double temperature = 1;
   for (u32 i = 0; i < ask.stage_count; ++i) {
     const Stage& stage = ask.stages[i];

@@ -35,7 +35,7 @@ __device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
 
 // Fails the row if its drafter's probabilities are none, or cannot have yielded the draft.
 __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   const ChainedInput& ask = *input.chained;
   if (TaskOf(input) != RowTask::kVerify || ask.draft.form != DraftDistribution::Form::kDense) return false;
   u32 lowest = kNone;
@@ -48,8 +48,8 @@ __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch
       lowest = min(lowest, token);
     }
   }
-  lowest = ~MaxOfAll(row.shared, ~lowest);
-  units = SumOfAll(row.shared, units);
+  lowest = ~MaxOfAll(~lowest);
+  units = SumOfAll(units);
   if (lowest != kNone) {
     Fail(row, batch, RowError::kDraftNoProbability, lowest);
   } else if (!IsWhole(units)) {
@@ -84,8 +84,8 @@ struct ByResidual {
 // The token of a row that verifies a draft; `sum` of the kept tokens' weights.
 __device__ __noinline__ u32 VerifiedToken(const Chain& chain, u64 sum, bool* accepted) {
   const Row& row = chain.row;
-  const ChainedInput& ask = *row.shared.input.chained;
-  const DrawKey key = KeyOfDraw(row.shared.input);
+  const ChainedInput& ask = *OnChip().input.chained;
+  const DrawKey key = KeyOfDraw(OnChip().input);
   const PhiloxWords words = NoiseWords(0, kVerifyTag, key);
   const u32 given = GivenOf(ask);
   const u32 draft = KeyIn(row, chain.view, given);

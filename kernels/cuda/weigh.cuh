@@ -3,11 +3,11 @@
 #pragma once
 
 #include "kernels/cuda/read.cuh"
-#include "kernels/cuda/scale.cuh"
+#include "kernels/cuda/weigher.cuh"
 
 namespace sortition::kernels::cuda {
 
-// Of one distribution: what its tokens weigh, how many they are, and how many come before the chosen one.
+// One distribution of a row: what its tokens weigh, how many they are, and how many come before the chosen one.
 struct Weighing {
   u32 floor;  // key: tokens below are left out
   Scale scale;
@@ -27,6 +27,63 @@ struct Weighing {
   }
 };
 
+// Comes before every token.
+constexpr u64 kBeforeAll = u64{0xff800000u} << 32;
+
+// How many of a quad's first `end` elements that show have this key. Once a row.
+template <typename E>
+__device__ __noinline__ u32 CountLike(typename E::Quad quad, u32 shown, u32 end, u32 key) {
+  u32 count = 0;
+#pragma unroll
+  for (u32 i = 0; i < E::kPerQuad; ++i) {
+    if (i < end && (shown >> i & 1) != 0 && Key(Canonical(E::Bits(quad, i))) == key) ++count;
+  }
+  return count;
+}
+
+// Adds the tokens of groups [first_group, end_group) that show what was sent. Every thread adds its own.
+template <typename E>
+__device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, Weighing* weighing) {
+  constexpr u32 kStep = kThreads * E::kPerQuad;
+  // Copies: what the loop needs stays in registers.
+  const void* const logits = OnChip().input.logits;
+  const u32 vocabulary = OnChip().input.vocabulary;
+  const u32* const powers = OnChip().powers;
+  const Weigher weigher(weighing->scale);
+  const float floor = NumberFrom(weighing->floor);
+  const u32 chosen = TokenOfRank(weighing->chosen);
+  const u32 chosen_key = KeyOfRank(weighing->chosen);
+  // Of equal logits, lower ids come first; those beside the chosen token are looked at by themselves.
+  const float from_chosen = NumberFrom(chosen_key);
+  const float above_chosen = NumberFrom(chosen_key + 1);
+  u64 sum = 0;
+  u32 count = 0;
+  u32 before = 0;
+
+  const u32 end = min(end_group * kGroupSize, vocabulary);
+  u32 first = first_group * kGroupSize + Thread() * E::kPerQuad;
+  auto next = E::LoadBefore(logits, first, end, vocabulary);
+  for (; first < end; first += kStep) {
+    const auto quad = next;
+    next = E::LoadBefore(logits, first + kStep, end, vocabulary);
+    const u32 shown = VisibleBits(visible, first);
+    const float least = first + E::kPerQuad <= chosen ? from_chosen : above_chosen;
+#pragma unroll
+    for (u32 i = 0; i < E::kPerQuad; ++i) {
+      const float sent = __uint_as_float(E::Bits(quad, i));
+      const bool counts = sent >= floor && (shown >> i & 1) != 0;
+      const float x = counts ? sent : __uint_as_float(kMaskedBits);
+      sum += weigher.WeightOfNumber(x, powers);
+      count += counts;
+      before += x >= least;
+    }
+    if (chosen - first < E::kPerQuad) before += CountLike<E>(quad, shown, chosen - first, chosen_key);
+  }
+  weighing->sum += sum;
+  weighing->count += count;
+  weighing->before += before;
+}
+
 // What is to be weighed of a row.
 struct WeighingOfRow {
   bool is_raw;
@@ -37,47 +94,39 @@ struct WeighingOfRow {
 
 __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
   const RowState& state = row.state;
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   // Nothing comes before a token that is not drawn yet.
   const bool is_drawn = (state.pending & (kPendingSample | kPendingChain)) == 0;
-  const u64 none = ~u64{0};
-  const u64 chosen = is_drawn ? RankOf(state.token_key, state.token) : none;
+  const u64 chosen = is_drawn ? RankOf(state.token_key, state.token) : kBeforeAll;
   const bool is_raw = (state.pending & kPendingRaw) != 0;
-  const u64 raw_chosen = is_drawn && is_raw ? RankOf(Key(Canonical(SentBits(input, state.token))), state.token) : none;
+  const u64 raw_chosen =
+      is_drawn && is_raw ? RankOf(Key(Canonical(SentBits(input, state.token))), state.token) : kBeforeAll;
   return {is_raw, (state.pending & (kPendingSample | kPendingProcessed)) != 0,
-          Weighing(1, UnitScale(is_raw ? state.raw_max_key : state.max_key), raw_chosen),
+          Weighing(kLowestKey, UnitScale(is_raw ? state.raw_max_key : state.max_key), raw_chosen),
           Weighing(state.floor, ScaleOf(input, state.max_key), chosen)};
 }
 
 // Adds groups [first_group, end_group) of the row and, with the first, its patched tokens to the row's state.
 __device__ __noinline__ void WeighChunk(const Row& row, u32 first_group, u32 end_group) {
-  const RowInput& input = row.shared.input;
+  const RowInput& input = OnChip().input;
   WeighingOfRow weighing = OpenWeighing(row);
-  const u32* const visible = weighing.is_processed ? row.visible() : nullptr;
+  if (Thread() < 32) OnChip().powers[Thread()] = kPowers[Thread()];
+  __syncthreads();
   WithElements(input.dtype, [&](auto elements) {
     using E = decltype(elements);
-    const u32 end = min(end_group * kGroupSize, input.vocabulary);
-    for (u32 first = first_group * kGroupSize + Thread() * E::kPerQuad; first < end; first += kThreads * E::kPerQuad) {
-      const auto quad = E::Load(input.logits, first, input.vocabulary);
-      const u32 shown = VisibleBits(visible, first);
-#pragma unroll
-      for (u32 i = 0; i < E::kPerQuad; ++i) {
-        const u32 key = Key(Canonical(E::Bits(quad, i)));
-        if (weighing.is_raw) weighing.raw.Add(key, first + i);
-        if (weighing.is_processed && (shown >> i & 1) != 0) weighing.processed.Add(key, first + i);
-      }
-    }
+    if (weighing.is_raw) AddGroups<E>(first_group, end_group, nullptr, &weighing.raw);
+    if (weighing.is_processed) AddGroups<E>(first_group, end_group, row.visible(), &weighing.processed);
   });
   if (first_group == 0 && weighing.is_processed) {
     for (u32 i = Thread(); i < input.patch_count; i += kThreads) {
       weighing.processed.Add(row.patch_keys()[i], input.patches[i].token);
     }
   }
-  const u64 raw_sum = SumOfAll(row.shared, weighing.raw.sum);
-  const u64 processed_sum = SumOfAll(row.shared, weighing.processed.sum);
-  const u32 raw_before = CountOfAll(row.shared, weighing.raw.before);
-  const u32 processed_before = CountOfAll(row.shared, weighing.processed.before);
-  const u32 processed_count = CountOfAll(row.shared, weighing.processed.count);
+  const u64 raw_sum = SumOfAll(weighing.raw.sum);
+  const u64 processed_sum = SumOfAll(weighing.processed.sum);
+  const u32 raw_before = CountOfAll(weighing.raw.before);
+  const u32 processed_before = CountOfAll(weighing.processed.before);
+  const u32 processed_count = CountOfAll(weighing.processed.count);
   if (Thread() != 0) return;
   atomicAdd(reinterpret_cast<unsigned long long*>(&row.state.raw_sum), raw_sum);
   atomicAdd(reinterpret_cast<unsigned long long*>(&row.state.processed_sum), processed_sum);

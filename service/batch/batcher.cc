@@ -221,7 +221,8 @@ void Batcher::Start(std::unique_ptr<Batch> batch) {
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) {
   SORTITION_CHECK(!result.status.ok() || result.answers.size() == batch->rows.size());
-  observer_.BatchDone(batch->device->description().name, batch->shape.rows, batch->queue_wait,
+  // Not the shape's rows: some may have left the batch before it started.
+  observer_.BatchDone(batch->device->description().name, static_cast<uint32_t>(batch->rows.size()), batch->queue_wait,
                       absl::Nanoseconds(result.kernel_nanoseconds));
   if (!result.status.ok() || batch->checked.empty()) {
     absl::Status status = result.status;

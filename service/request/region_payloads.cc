@@ -1,6 +1,7 @@
 // Bounds of ranges within regions.
 #include "service/request/region_payloads.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -96,13 +97,27 @@ std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const Mem
                     payloads);
 }
 
-std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,
-                                                std::span<const Payload> payloads) {
-  const RegionRange range = RangeOf(source);
-  for (size_t i = 0; i < payloads.size(); ++i) {
-    if (payloads[i].range == range) return i;
+std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,
+                                          const std::string& field) {
+  switch (source.kind_case()) {
+    case v1::TensorSource::kInline: {
+      const uint32_t payload = source.inline_().payload();
+      const auto own = std::ranges::count_if(payloads, [](const Payload& payload) { return !payload.range; });
+      if (payload < own) return size_t{payload};
+      return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", own),
+                     absl::StrCat("the message has ", own, " payloads")};
+    }
+    case v1::TensorSource::kRegion: {
+      const RegionRange range = RangeOf(source.region());
+      for (size_t i = 0; i < payloads.size(); ++i) {
+        if (payloads[i].range == range) return i;
+      }
+      return UnknownRegion(field + ".region", range);
+    }
+    case v1::TensorSource::KIND_NOT_SET:
+      break;
   }
-  return UnknownRegion(field, range);
+  return MissingField(field + ".kind");
 }
 
 }  // namespace sortition::service

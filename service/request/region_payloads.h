@@ -27,8 +27,8 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
 std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads);
 
-// The index of the payload that AddRegionPayloads made of a source.
-std::variant<size_t, Refusal> FindRegionPayload(const v1::TensorSource::MemoryRegion& source, const std::string& field,
-                                                std::span<const Payload> payloads);
+// The index of a source's payload: one that came with the message, or the one that AddRegionPayloads made of it.
+std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,
+                                          const std::string& field);
 
 }  // namespace sortition::service

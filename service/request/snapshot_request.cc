@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
 #include "service/request/strictness.h"
+#include "service/stream/part_count.h"
 #include "sortition/v1/sequence_snapshot.pb.h"
 
 namespace sortition::service {
@@ -11,6 +12,10 @@ namespace sortition::service {
 std::variant<SequenceSnapshot, Refusal> ParseSnapshot(const std::string& bytes, const Limits& limits,
                                                       absl::string_view path) {
   v1::SequenceSnapshot message;
+  if (!HasAtMostParts({bytes.data(), bytes.size()}, *message.GetDescriptor(), kMaxMessageParts)) {
+    return Refusal{Reason::kTooMany, std::string(path), absl::StrCat("<= ", kMaxMessageParts, " parts"),
+                   "has more fields that no snapshot has"};
+  }
   if (!message.ParseFromString(bytes)) {
     return Refusal{Reason::kMalformedMessage, std::string(path), "", "not a sortition.v1.SequenceSnapshot"};
   }

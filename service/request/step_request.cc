@@ -29,24 +29,6 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
   }
 }
 
-// Finds the payload of a source.
-std::variant<size_t, Refusal> ParseSource(const v1::TensorSource& source, std::span<const Payload> payloads,
-                                          const std::string& field) {
-  switch (source.kind_case()) {
-    case v1::TensorSource::kInline:
-      break;
-    case v1::TensorSource::kRegion:
-      return FindRegionPayload(source.region(), field + ".region", payloads);
-    case v1::TensorSource::KIND_NOT_SET:
-      return MissingField(field + ".kind");
-  }
-  const uint32_t payload = source.inline_().payload();
-  const auto own = std::ranges::count_if(payloads, [](const Payload& payload) { return !payload.range; });
-  if (payload < own) return size_t{payload};
-  return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", own),
-                 absl::StrCat("the message has ", own, " payloads")};
-}
-
 // What to blame for a payload of a wrong size.
 std::string NameOf(std::span<const Payload> payloads, size_t payload, absl::string_view tensor) {
   if (payloads[payload].range) return absl::StrCat(tensor, ".source.region.length");
@@ -115,7 +97,7 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
   if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
     return refusal;
 
-  auto source = ParseSource(logits.source(), payloads, "step.logits.source");
+  auto source = FindPayload(logits.source(), payloads, "step.logits.source");
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
   shape->logits_payload = std::get<size_t>(source);
   if (shape->shard && payloads[shape->logits_payload].imported != nullptr) {
@@ -133,7 +115,7 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
 std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
                                   StepShape* shape) {
   if (!message.has_masks()) return std::nullopt;
-  auto source = ParseSource(message.masks().source(), payloads, "step.masks.source");
+  auto source = FindPayload(message.masks().source(), payloads, "step.masks.source");
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
   shape->mask_payload = std::get<size_t>(source);
   shape->mask_rows = message.masks().rows();
@@ -152,7 +134,7 @@ std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payl
                                    StepShape* shape) {
   if (!message.has_draft_probabilities()) return std::nullopt;
   const v1::DraftTensor& drafts = message.draft_probabilities();
-  auto source = ParseSource(drafts.source(), payloads, "step.draft_probabilities.source");
+  auto source = FindPayload(drafts.source(), payloads, "step.draft_probabilities.source");
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
   const std::optional<kernels::DType> dtype = ToDType(drafts.dtype());
   if (!dtype) return MissingField("step.draft_probabilities.dtype");

@@ -113,16 +113,33 @@ void EncodeProbabilities(uint32_t index, const std::vector<float>& probabilities
   }
 }
 
-// Of ScoreResult and VerifyResult: one entry for each answered position.
+// One position's entries of ScoreResult or VerifyResult.
 template <typename Result>
-void EncodeRows(const std::vector<RowAnswer>& rows, const RowParameters& parameters, Result* result) {
+void EncodeRow(const RowAnswer& answer, const RowParameters& parameters, Result* result) {
+  if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->add_raw());
+  if (parameters.processed_logprob) {
+    EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->add_processed());
+  }
+  if (parameters.entropy) result->add_entropy(law::Entropy(answer.entropy));
+  if (parameters.kept_count) result->add_kept_count(answer.kept);
+}
+
+uint32_t TokensOf(const kernels::Distribution& distribution) {
+  return static_cast<uint32_t>(1 + distribution.top.size() + distribution.requested.size());
+}
+
+// A position's entries stay together.
+void EncodeRows(const std::vector<RowAnswer>& rows, const RowParameters& parameters, Pieces* pieces) {
+  static_assert(2 * (1 + 2 * kernels::kMaxTopLogprobs) <= kPieceTokens);
   for (const RowAnswer& answer : rows) {
-    if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->add_raw());
-    if (parameters.processed_logprob) {
-      EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->add_processed());
+    const uint32_t tokens = TokensOf(answer.raw) + TokensOf(answer.processed);
+    if (pieces->room() < tokens) pieces->Continue();
+    pieces->Take(tokens);
+    if (pieces->last().has_score()) {
+      EncodeRow(answer, parameters, pieces->last().mutable_score());
+    } else {
+      EncodeRow(answer, parameters, pieces->last().mutable_verify());
     }
-    if (parameters.entropy) result->add_entropy(law::Entropy(answer.entropy));
-    if (parameters.kept_count) result->add_kept_count(answer.kept);
   }
 }
 
@@ -155,14 +172,14 @@ void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const S
   if (plan.kind == PositionPlan::Kind::kDraw) {
     EncodeDraw(outcome.rows[0], parameters, history_hash, pieces.last().mutable_draw());
   } else if (plan.kind == PositionPlan::Kind::kScore) {
-    EncodeRows(outcome.rows, parameters, pieces.last().mutable_score());
+    pieces.last().mutable_score();
   } else {
     v1::VerifyResult* verify = pieces.last().mutable_verify();
     EncodeVerify(outcome, plan, verify);
-    EncodeRows(outcome.rows, parameters, verify);
     if (history_hash) verify->set_history_hash(*history_hash);
   }
   EncodeFinish(outcome, spec, &pieces.last());
+  if (plan.kind != PositionPlan::Kind::kDraw) EncodeRows(outcome.rows, parameters, &pieces);
   for (uint32_t i = 0; i < outcome.rows.size(); ++i) {
     if (parameters.kept_tokens) EncodeKept(i, outcome.rows[i], &pieces);
     if (!plan.return_probabilities) continue;

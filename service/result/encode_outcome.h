@@ -20,8 +20,8 @@ struct RowPlace {
   uint64_t step_id = 0;
 };
 
-// Appends the answer in as many messages as it takes (`continues`): one holds at most kPieceTokens kept tokens or
-// probabilities. Answers what `spec` and `plan` ask for, and no more.
+// Appends the answer in as many messages as it takes (`continues`): one holds at most kPieceTokens log probabilities,
+// kept tokens or probabilities, and so less than 1 MB. Answers what `spec` and `plan` ask for, and no more.
 inline constexpr uint32_t kPieceTokens = 1u << 16;
 void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
                    std::optional<uint64_t> history_hash, RowPlace place,

@@ -27,6 +27,10 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
     auto& sequence = std::get<std::shared_ptr<Sequence>>(found);
     auto taken = sequence->TakeOver(owner, spec, replays ? &replayed : nullptr);
     if (sequence->retired()) continue;  // forgotten by another thread in between
+    // Of another's sequence not even its recency is changed.
+    if (auto* refusal = std::get_if<Refusal>(&taken); refusal && refusal->reason != Reason::kHistoryRequired) {
+      return std::move(*refusal);
+    }
     const absl::Time guarded_until = replays ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
     if (!Account(key, sequence.get(), guarded_until) && replays) {
       // It is larger than what could be forgotten for it.

@@ -14,6 +14,7 @@
 #include "service/request/strictness.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
+#include "service/stream/shard_table.h"
 
 namespace sortition::server {
 
@@ -154,6 +155,7 @@ grpc::Status AdminService::ForgetSequences(grpc::ServerContext* context, const v
     return status;
   if (auto refusal = service::CheckName(request->identity(), "identity")) return Refuse(*refusal);
   const service::SequenceTable::Forgotten forgotten = engine_.sequences().ForgetAll(request->identity());
+  engine_.shards().Forget(request->identity());
   response->set_forgotten(forgotten.forgotten);
   response->set_busy(forgotten.busy);
   return grpc::Status::OK;

@@ -1,9 +1,20 @@
 // Which fields a line has.
 #include "service/server/event_log.h"
 
-namespace sortition::server {
+#include <algorithm>
+#include <string>
 
-void LogLines::StepTraced(const service::TracedStep& step) {
+#include "absl/strings/str_join.h"
+
+namespace sortition::server {
+namespace {
+
+// So that the lines of one second hold all names, of two devices.
+constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostTouched / Log::kLinesPerSecond;
+
+}  // namespace
+
+void LoggedEvents::StepTraced(const service::TracedStep& step) {
   log_.Write(LogLevel::kInfo, "step",
              {{"traceparent", step.traceparent},
               {"tracestate", step.tracestate},
@@ -14,7 +25,7 @@ void LogLines::StepTraced(const service::TracedStep& step) {
               {"latency_seconds", absl::ToDoubleSeconds(step.latency)}});
 }
 
-void LogLines::SequenceOpened(const service::OpenedSequence& sequence) {
+void LoggedEvents::SequenceOpened(const service::OpenedSequence& sequence) {
   log_.Write(LogLevel::kDebug, "sequence_opened",
              {{"worker_session", sequence.worker_session},
               {"model", sequence.model},
@@ -22,7 +33,7 @@ void LogLines::SequenceOpened(const service::OpenedSequence& sequence) {
               {"stateful", sequence.stateful}});
 }
 
-void LogLines::DeviceChanged(const service::DeviceEvent& event) {
+void LoggedEvents::DeviceChanged(const service::DeviceEvent& event) {
   const bool serves = event.state == service::DeviceState::kServing;
   log_.Write(serves ? LogLevel::kInfo : LogLevel::kError, "device",
              {{"device", event.device},
@@ -30,8 +41,11 @@ void LogLines::DeviceChanged(const service::DeviceEvent& event) {
               {"reason", event.reason},
               {"unchecked_rows", event.unchecked_rows},
               {"touched_sequences", event.touched.size()}});
-  for (const std::string& request_id : event.touched) {
-    log_.Write(LogLevel::kError, "touched_sequence", {{"device", event.device}, {"request_id", request_id}});
+  for (size_t first = 0; first < event.touched.size(); first += kNamesInLine) {
+    const size_t end = std::min(first + kNamesInLine, event.touched.size());
+    const std::string names =
+        absl::StrJoin(event.touched.begin() + ptrdiff_t(first), event.touched.begin() + ptrdiff_t(end), " ");
+    log_.Write(LogLevel::kError, "touched_sequence", {{"device", event.device}, {"request_ids", names}});
   }
 }
 

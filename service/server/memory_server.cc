@@ -261,9 +261,9 @@ void MemoryServer::RegisterDevice(Client* client, const v1::RegisterDeviceRegion
 }
 
 void MemoryServer::Unregister(Client* client, uint64_t region_id) {
-  client->unregistered.insert(region_id);  // before it can be released
+  const bool is_first = client->unregistered.insert(region_id).second;  // before it can be released
   if (auto refusal = client->memory->Unregister(region_id)) {
-    client->unregistered.erase(region_id);
+    if (is_first) client->unregistered.erase(region_id);
     client->Send(Refused(*refusal));
   }
 }
@@ -275,7 +275,9 @@ void MemoryServer::OpenRing(Client* client) {
   const uint32_t most = engine_.limits().max_rings;
   {
     absl::MutexLock lock(&mutex_);
-    if (draining_) return client->Send(Refused({Reason::kDraining, "", "", "the server is shutting down"}));
+    if (draining_) {
+      return client->Send(Refused({Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)}));
+    }
     if (rings_ >= most) {
       return client->Send(Refused({Reason::kOverloaded, "open_ring", absl::StrCat("max_rings ", most),
                                    "as many streams over rings are open as there may be", absl::Seconds(1)}));
@@ -293,6 +295,7 @@ void MemoryServer::OpenRing(Client* client) {
   client->stream = std::get<service::ClientStream>(std::move(stream));
   client->ring = RingStream::Start({.engine = &engine_,
                                     .log = &log_,
+                                    .peer = absl::StrCat("ring:uid:", *client->evidence.user),
                                     .name_space = client->identity,
                                     .still_authorized =
                                         [this, evidence = client->evidence, identity = client->identity,

@@ -8,8 +8,8 @@
 
 namespace sortition::server {
 
-Outbox::Outbox(Stream* stream, void* written, const service::Clock* clock)
-    : clock_(*clock), written_(written), stream_(stream) {}
+Outbox::Outbox(Stream* stream, void* written, const service::Clock* clock, uint64_t most_bytes)
+    : clock_(*clock), written_(written), most_bytes_(most_bytes), stream_(stream) {}
 
 void Outbox::Send(v1::StreamResponse message, service::SentRelease release) {
   Encoded encoded{{}, release};
@@ -17,6 +17,7 @@ void Outbox::Send(v1::StreamResponse message, service::SentRelease release) {
   SORTITION_CHECK(grpc::SerializationTraits<v1::StreamResponse>::Serialize(message, &encoded.bytes, &own_buffer).ok());
   absl::MutexLock lock(&mutex_);
   if (stream_ == nullptr) return;
+  waiting_bytes_ += encoded.bytes.Length();
   waiting_.push_back(std::move(encoded));
   if (!writing_) WriteNext();
 }
@@ -33,7 +34,9 @@ void Outbox::WriteNext() {
 Outbox::Written Outbox::OnWritten(bool ok) {
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(writing_);
-  const Written written{waiting_.front().release, ok ? waiting_.front().bytes.Length() : 0};
+  const uint64_t bytes = waiting_.front().bytes.Length();
+  const Written written{waiting_.front().release, ok ? bytes : 0};
+  waiting_bytes_ -= bytes;
   waiting_.pop_front();
   writing_ = false;
   if (ok && stream_ != nullptr && !waiting_.empty()) WriteNext();
@@ -54,6 +57,7 @@ service::SentRelease Outbox::Close() {
   while (waiting_.size() > (writing_ ? 1 : 0)) {
     dropped.rows += waiting_.back().release.rows;
     dropped.bytes += waiting_.back().release.bytes;
+    waiting_bytes_ -= waiting_.back().bytes.Length();
     waiting_.pop_back();
   }
   return dropped;
@@ -61,7 +65,7 @@ service::SentRelease Outbox::Close() {
 
 bool Outbox::HasRoom() const {
   absl::MutexLock lock(&mutex_);
-  return waiting_.size() < kMostWaiting;
+  return waiting_.size() < kMostWaiting && waiting_bytes_ < most_bytes_;
 }
 
 bool Outbox::writing() const {

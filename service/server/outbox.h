@@ -21,13 +21,12 @@ class Outbox final : public service::SessionSink {
  public:
   using Stream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-  // Encoded answers that may wait before the stream is not read any further. Answers to rows are bounded by the
-  // session's window; this bounds the others.
+  // Encoded answers that may wait before the stream is not read any further: so many, ...
   static constexpr size_t kMostWaiting = 1024;
 
-  // Writes with `written` as the completion queue's tag. `stream` and `written` live until Close or CloseIfEmpty has
-  // closed the box and writing() is false; `clock` outlives the box.
-  Outbox(Stream* stream, void* written, const service::Clock* clock);
+  // ... of `most_bytes` together. Writes with `written` as the completion queue's tag. `stream` and `written` live
+  // until Close or CloseIfEmpty has closed the box and writing() is false; `clock` outlives the box.
+  Outbox(Stream* stream, void* written, const service::Clock* clock, uint64_t most_bytes);
 
   void Send(v1::StreamResponse message, service::SentRelease release) override;
 
@@ -60,9 +59,11 @@ class Outbox final : public service::SessionSink {
 
   const service::Clock& clock_;
   void* const written_;
+  const uint64_t most_bytes_;
   mutable absl::Mutex mutex_;
   Stream* stream_ ABSL_GUARDED_BY(mutex_);               // null when closed
   std::deque<Encoded> waiting_ ABSL_GUARDED_BY(mutex_);  // its first is being written if writing_
+  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time since_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,7 @@
 // The thread of a ring, and its answers.
 #include "service/server/ring_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -35,6 +36,7 @@ RingStream::RingStream(const Options& options, std::shared_ptr<const service::Re
       memory_(std::move(memory)),
       rings_(memory_->data()),
       reader_(rings_.request_words, rings_.request_bytes),
+      stream_log_(options.log, options.peer, options.name_space),
       writer_(rings_.answer_words, rings_.answer_bytes) {}
 
 RingStream::~RingStream() { SORTITION_CHECK(!thread_.joinable()); }
@@ -49,7 +51,7 @@ void RingStream::Stop() {
 void RingStream::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
   {
     absl::MutexLock lock(&mutex_);
-    drain_deadline_ = options_.engine->clock().Now() + grace;
+    drain_deadline_ = std::min(drain_deadline_, options_.engine->clock().Now() + grace);
   }
   session_->Drain(cause, grace);
   draining_.store(true, std::memory_order_release);
@@ -64,6 +66,7 @@ void RingStream::Run() {
   }
   session_->Close();
   observer.StreamEnded(service::Transport::kRing, how_);
+  stream_log_.Closed(how_, options_.engine->clock().Now() - opened_);
   ended_.store(true, std::memory_order_release);
   options_.on_ended();
 }
@@ -71,7 +74,7 @@ void RingStream::Run() {
 bool RingStream::Serve() {
   if (!Write() || !CheckTime()) return false;
   if (session_->WantsFrames() && HasRoom() && reader_.HasMore()) return TakeMessage();
-  if (draining_.load(std::memory_order_acquire) && session_->Idle()) {
+  if (draining_.load(std::memory_order_acquire) && session_->Idle() && HasSaidAll()) {
     how_ = "drained";
     return false;
   }
@@ -92,7 +95,9 @@ bool RingStream::TakeMessage() {
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
     session_->OnRejectedFrame(*refusal);
   } else {
-    session_->OnFrame(std::move(std::get<service::Frame>(decoded)));
+    auto& frame = std::get<service::Frame>(decoded);
+    if (frame.message.has_hello()) stream_log_.Opened(frame.message.hello());
+    session_->OnFrame(std::move(frame));
   }
   return true;
 }
@@ -123,13 +128,19 @@ void RingStream::Rest() {
 
 bool RingStream::HasRoom() {
   absl::MutexLock lock(&mutex_);
-  return waiting_.size() < kMostWaiting;
+  return waiting_.size() < kMostWaiting && waiting_bytes_ < options_.engine->limits().stream_unanswered_bytes;
+}
+
+bool RingStream::HasSaidAll() {
+  absl::MutexLock lock(&mutex_);
+  return waiting_.empty();
 }
 
 void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
   {
     absl::MutexLock lock(&mutex_);
     waiting_.push_back({message.SerializeAsString(), release});
+    waiting_bytes_ += waiting_.back().bytes.size();
     WriteWaiting();
   }
   service::WakeRingReader(rings_.request_words);
@@ -147,6 +158,7 @@ void RingStream::WriteWaiting() {
     options_.engine->observer().MessageSent(service::Transport::kRing, bytes.size());
     sent_.rows += waiting_.front().release.rows;
     sent_.bytes += waiting_.front().release.bytes;
+    waiting_bytes_ -= bytes.size();
     waiting_.pop_front();
   }
   if (waiting_.empty()) {
@@ -183,8 +195,13 @@ bool RingStream::CheckTime() {
     return false;
   }
   absl::MutexLock lock(&mutex_);
-  if (now < drain_deadline_ && now - waiting_since_ <= limits.stalled_write) return true;
-  how_ = now >= drain_deadline_ ? "drained" : "abandoned";
+  if (now >= drain_deadline_) {
+    how_ = "drained";
+    return false;
+  }
+  if (now - waiting_since_ <= limits.stalled_write) return true;
+  stream_log_.Stalled();
+  how_ = "abandoned";
   return false;
 }
 

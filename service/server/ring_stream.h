@@ -14,6 +14,7 @@
 #include "service/memory/region_table.h"
 #include "service/memory/ring.h"
 #include "service/server/log.h"
+#include "service/server/stream_log.h"
 #include "service/stream/session.h"
 
 namespace sortition::server {
@@ -24,6 +25,7 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
   struct Options {
     service::Engine* engine;                 // not owned; outlives the stream
     Log* log;                                // the same
+    std::string peer;                        // where the client is, for the log
     std::string name_space;                  // the caller's identity
     std::function<bool()> still_authorized;  // asked now and then, by one thread
     absl::Duration spin;                     // how long it looks for the next request before it sleeps
@@ -55,6 +57,7 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
   bool Write();
   void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom();
+  bool HasSaidAll();
   bool CheckTime();
 
   const Options options_;
@@ -64,6 +67,7 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
   std::string message_;            // of the thread
   absl::Time opened_;              // of the thread
   const char* how_ = "by client";  // of the thread
+  StreamLog stream_log_;           // of the thread
   std::unique_ptr<service::Session> session_;
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> ended_ = false;
@@ -76,6 +80,7 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
     service::SentRelease release;
   };
   std::deque<Encoded> waiting_ ABSL_GUARDED_BY(mutex_);
+  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time waiting_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   service::SentRelease sent_ ABSL_GUARDED_BY(mutex_);  // that the session has not been told of
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,7 @@
 // The events of one stream.
 #include "service/server/sampling_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <variant>
@@ -25,7 +26,8 @@ service::Refusal Draining() {
 SamplingCall::SamplingCall(const Surroundings& surroundings, grpc::ServerCompletionQueue* queue)
     : surroundings_(surroundings),
       queue_(queue),
-      outbox_(std::make_shared<Outbox>(&stream_, &written_, &surroundings.engine->clock())) {}
+      outbox_(std::make_shared<Outbox>(&stream_, &written_, &surroundings.engine->clock(),
+                                       surroundings.engine->limits().stream_unanswered_bytes)) {}
 
 void SamplingCall::Request() {
   absl::MutexLock lock(&mutex_);
@@ -112,6 +114,7 @@ void SamplingCall::Open() {
   phase_ = Phase::kOpen;
   opened_ = surroundings_.engine->clock().Now();
   observer().StreamOpened(transport_);
+  stream_log_.emplace(surroundings_.log, peer_, name_space_);
   session_ = std::make_unique<service::Session>(surroundings_.engine, name_space_, outbox_);
   Advance();
 }
@@ -141,25 +144,13 @@ void SamplingCall::TakeMessage() {
     return;
   }
   auto& frame = std::get<service::Frame>(decoded);
-  if (frame.message.has_hello()) LogOpened(frame.message.hello());
+  if (frame.message.has_hello()) stream_log_->Opened(frame.message.hello());
   session_->OnFrame(std::move(frame));
   // The queue would go on with what this stream has sent, as long as there is any, before it looks at other streams.
   if (const absl::Duration rest = session_->rest(); rest > absl::ZeroDuration()) {
     resting_ = true;
     rest_.Set(queue_, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), &rested_);
   }
-}
-
-void SamplingCall::LogOpened(const v1::Hello& hello) {
-  // The session refuses longer names and a second hello; the log must not carry them either.
-  if (!worker_session_.empty() || hello.worker_session().size() > service::kMaxNameBytes ||
-      hello.client().size() > service::kMaxNameBytes) {
-    return;
-  }
-  worker_session_ = hello.worker_session();
-  surroundings_.log->Write(
-      LogLevel::kInfo, "stream_open",
-      {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}, {"client", hello.client()}});
 }
 
 void SamplingCall::OnWritten(bool ok) {
@@ -177,12 +168,7 @@ void SamplingCall::OnDone(bool) {
   if (session_ == nullptr) return;
   const char* const ended = phase_ == Phase::kAbandoned ? "abandoned" : draining_ ? "drained" : "by client";
   observer().StreamEnded(transport_, ended);
-  surroundings_.log->Write(LogLevel::kInfo, "stream_close",
-                           {{"peer", peer_},
-                            {"namespace", name_space_},
-                            {"worker_session", worker_session_},
-                            {"ended", ended},
-                            {"seconds", absl::ToDoubleSeconds(surroundings_.engine->clock().Now() - opened_)}});
+  stream_log_->Closed(ended, surroundings_.engine->clock().Now() - opened_);
 }
 
 void SamplingCall::Advance() {
@@ -204,9 +190,9 @@ void SamplingCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) 
 }
 
 void SamplingCall::StartDraining(v1::DrainingNotice::Cause cause, absl::Duration grace) {
-  if (phase_ != Phase::kOpen || draining_) return;
+  if (phase_ != Phase::kOpen) return;
   draining_ = true;
-  drain_deadline_ = surroundings_.engine->clock().Now() + grace;
+  drain_deadline_ = std::min(drain_deadline_, surroundings_.engine->clock().Now() + grace);
   session_->Drain(cause, grace);
   Advance();
 }
@@ -222,8 +208,7 @@ void SamplingCall::Tick(absl::Time now) {
     }
   }
   if (now - outbox_->writing_since() > limits.stalled_write) {
-    surroundings_.log->Write(LogLevel::kWarning, "stream_stalled",
-                             {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}});
+    stream_log_->Stalled();
     Abandon();
     return;
   }
@@ -231,7 +216,7 @@ void SamplingCall::Tick(absl::Time now) {
     End(Draining());
     return;
   }
-  if (limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {
+  if (!draining_ && limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {
     StartDraining(v1::DrainingNotice::CAUSE_STREAM_AGE, surroundings_.drain_grace);
   }
   Advance();

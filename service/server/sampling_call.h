@@ -21,6 +21,7 @@
 #include "service/server/log.h"
 #include "service/server/outbox.h"
 #include "service/server/received_message.h"
+#include "service/server/stream_log.h"
 #include "service/stream/session.h"
 #include "sortition/v1/sampling.grpc.pb.h"
 
@@ -74,8 +75,8 @@ class SamplingCall {
   // Waits on the queue for the next client. Once.
   void Request();
 
-  // Announces the end to the client, and ends the stream when its steps are answered or `grace` has passed. Idempotent:
-  // the first call decides.
+  // Announces the end to the client, once, and ends the stream when its steps are answered or the shortest `grace` has
+  // passed.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
   // Notices what only time tells: clients that do not read, streams that are old or have had their grace, and room to
@@ -105,7 +106,6 @@ class SamplingCall {
   std::optional<service::Refusal> Authorize() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   service::Observer& observer() const { return surroundings_.engine->observer(); }
-  void LogOpened(const v1::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Surroundings surroundings_;
   grpc::ServerCompletionQueue* const queue_;
@@ -141,9 +141,9 @@ class SamplingCall {
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
   Evidence evidence_ ABSL_GUARDED_BY(mutex_);
-  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorisation that admitted the caller
-  std::string name_space_ ABSL_GUARDED_BY(mutex_);           // the caller's identity
-  std::string worker_session_ ABSL_GUARDED_BY(mutex_);
+  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;      // of the authorisation that admitted the caller
+  std::string name_space_ ABSL_GUARDED_BY(mutex_);               // the caller's identity
+  std::optional<StreamLog> stream_log_ ABSL_GUARDED_BY(mutex_);  // with the session
 };
 
 }  // namespace sortition::server

@@ -23,7 +23,7 @@ uint64_t AskOf(const v1::StepRow& row) {
 
 uint64_t BytesOf(const KeptAnswer& answer) {
   uint64_t bytes = kOverheadBytes;
-  for (const v1::RowResult& part : answer.results) bytes += part.ByteSizeLong();
+  for (const v1::RowResult& part : answer.results) bytes += part.SpaceUsedLong();
   return bytes;
 }
 
@@ -83,6 +83,14 @@ void KeptAnswers::Expire(absl::Time now) {
     }
   }
   for (const Entries::iterator entry : expired) Drop(entry);
+}
+
+void KeptAnswers::Forget(const std::string& name_space) {
+  const auto client = clients_.find(name_space);
+  if (client == clients_.end()) return;
+  SetBytes(&*client, 0);
+  for (const SequenceKey& key : client->second.by_use) entries_.erase(key);
+  clients_.erase(client);
 }
 
 void KeptAnswers::SetBytes(Clients::pointer client, uint64_t bytes) {

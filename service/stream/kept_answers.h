@@ -52,6 +52,8 @@ class KeptAnswers {
   void Close(const SequenceKey& key, uint32_t index);
   // Forgets what was not used for long.
   void Expire(absl::Time now);
+  // Forgets all of a client.
+  void Forget(const std::string& name_space);
 
   size_t size() const { return entries_.size(); }
   uint64_t bytes() const { return bytes_; }

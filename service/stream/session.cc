@@ -114,6 +114,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   if (limits.max_stream_age > absl::ZeroDuration())
     SetDuration(limits.max_stream_age, welcome->mutable_max_stream_age());
   welcome->set_memory_address(engine_.regions().address());
+  welcome->set_max_message_bytes(limits.max_message_bytes);
   Send(std::move(response));
   return std::nullopt;
 }
@@ -175,20 +176,19 @@ bool Session::Impl::Wanted() const {
 }
 
 void Session::Impl::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
+  bool is_told;
   {
     absl::MutexLock lock(&mutex_);
-    if (draining_) return;
-    draining_ = true;
+    is_told = std::exchange(draining_, true);
   }
-  v1::StreamResponse response;
-  response.mutable_draining()->set_cause(cause);
-  SetDuration(grace, response.mutable_draining()->mutable_grace());
-  Send(std::move(response));
+  if (!is_told) {
+    v1::StreamResponse response;
+    response.mutable_draining()->set_cause(cause);
+    SetDuration(grace, response.mutable_draining()->mutable_grace());
+    Send(std::move(response));
+  }
   // No stream takes the slices that they wait for.
-  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN) {
-    shutting_down_.store(true);
-    RefuseWaitingSlices();
-  }
+  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN && !shutting_down_.exchange(true)) RefuseWaitingSlices();
 }
 
 void Session::Impl::Close() {

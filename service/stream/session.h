@@ -58,7 +58,8 @@ class Session {
   // No step of this stream waits for an answer and every answer has left. Thread-safe.
   bool Idle() const;
 
-  // Announces the end: sends a draining notice, and answers every later step with DRAINING. Thread-safe.
+  // Announces the end: sends a draining notice, the first time, and answers every later step with DRAINING. At a
+  // shutdown slices that wait are given back, too. Thread-safe.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
   // The stream has ended: steps that wait are cancelled, answers that still come are dropped, and sequences in flight

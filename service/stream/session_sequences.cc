@@ -99,6 +99,7 @@ std::variant<const StreamSequence*, Refusal> Session::Impl::Find(const std::stri
 }
 
 std::optional<Refusal> Session::Impl::OnFork(const v1::ForkSequence& fork) {
+  if (auto refusal = client_->Charge(0, frame_bytes_, "fork")) return refusal;
   const v1::OpenSequence& child = fork.child();
   auto parsed = ParseOpen(child, engine_.limits(), "fork.child", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
@@ -197,6 +198,7 @@ std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message
 
 std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
   if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
+  if (auto refusal = CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index")) return refusal;
   partial_histories_.Drop(close.request_id());
   partial_snapshots_.Drop(close.request_id());
   if (close.has_shard_index()) engine_.shards().Close(worker(), close.request_id(), close.shard_index());

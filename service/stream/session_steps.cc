@@ -25,22 +25,25 @@ void Session::Impl::OnStep(Frame frame) {
   const absl::Time now = engine_.clock().Now();
   const uint64_t batch_id = frame.message.step().batch_id();
   const uint32_t rows = static_cast<uint32_t>(frame.message.step().rows_size());
+  const std::optional<Refusal> unnamed = AddRegionPayloads(frame.message.step(), memory_.get(), &frame.payloads);
+  // What was copied is held as if it had come with the message.
+  for (const Payload& payload : frame.payloads) {
+    if (payload.range && !payload.may_change) frame.bytes += payload.size;
+  }
   const uint64_t bytes = frame.bytes;
   {
     absl::MutexLock lock(&mutex_);
     unanswered_rows_ += rows;
     unanswered_bytes_ += bytes;
   }
-  if (auto refusal = AddRegionPayloads(frame.message.step(), memory_.get(), &frame.payloads)) {
-    return RefuseStep(batch_id, *refusal, rows, bytes);
-  }
+  if (unnamed) return RefuseStep(batch_id, *unnamed, rows, bytes);
   uint64_t payload_bytes = 0;
   uint64_t shared_bytes = 0;
   for (const Payload& payload : frame.payloads) {
     payload_bytes += payload.size;
     if (payload.range) shared_bytes += payload.size;
   }
-  if (auto refusal = client_->Charge(rows, bytes + shared_bytes, "step")) {
+  if (auto refusal = client_->Charge(rows, frame_bytes_ + shared_bytes, "step")) {
     return RefuseStep(batch_id, *refusal, rows, bytes);
   }
   if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);

@@ -188,6 +188,11 @@ void ShardTable::Close(const Worker& worker, const std::string& request_id, uint
   kept_.Close(KeyOf(worker, request_id), index);
 }
 
+void ShardTable::Forget(const std::string& name_space) {
+  absl::MutexLock lock(&mutex_);
+  kept_.Forget(name_space);
+}
+
 std::vector<RowSlice> ShardTable::TakeWaiting(const SequenceKey& key, Wanted is_wanted) {
   std::vector<RowSlice> taken;
   const auto sequence = waiting_.find(key);

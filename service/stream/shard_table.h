@@ -61,6 +61,8 @@ class ShardTable {
   std::vector<v1::RowResult> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
   // The rank of slice `index` is done with the sequence.
   void Close(const Worker& worker, const std::string& request_id, uint32_t index);
+  // Forgets the kept answers of a client.
+  void Forget(const std::string& name_space);
 
   // Refuses, with DEADLINE_PASSED naming the slices that are missing, what has waited until its deadline, and forgets
   // answers whose time has passed.

@@ -9,25 +9,6 @@
 #include "service/request/region_payloads.h"
 
 namespace sortition::service {
-namespace {
-
-// The payload that holds the mask.
-std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads) {
-  const std::string field = "upload_mask.mask.source";
-  switch (source.kind_case()) {
-    case v1::TensorSource::kInline:
-      break;
-    case v1::TensorSource::kRegion:
-      return FindRegionPayload(source.region(), field + ".region", payloads);
-    case v1::TensorSource::KIND_NOT_SET:
-      return MissingField(field + ".kind");
-  }
-  if (source.inline_().payload() < payloads.size()) return size_t{source.inline_().payload()};
-  return Refusal{Reason::kOutOfRange, field + ".inline.payload", absl::StrCat("< ", payloads.size()),
-                 absl::StrCat("the message has ", payloads.size(), " payloads")};
-}
-
-}  // namespace
 
 std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::span<const Payload> payloads) {
   const auto known = masks_.find(upload.mask_id());
@@ -40,7 +21,7 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
     bytes_ -= freed;
     return std::nullopt;
   }
-  const auto found = FindPayload(upload.mask().source(), payloads);
+  const auto found = FindPayload(upload.mask().source(), payloads, "upload_mask.mask.source");
   if (const auto* refusal = std::get_if<Refusal>(&found)) return *refusal;
   if (auto refusal = CheckCount(payloads.size(), 1, "payloads")) return refusal;
   const Payload& payload = payloads[std::get<size_t>(found)];

@@ -310,6 +310,8 @@ TEST(InProcessTest, SenselessCallsAreRefusedAtOnce) {
   EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kVocabulary, {{pair.sequence.get(), nullptr}}}),
               HasSubstr("rows[0].logits"));
   EXPECT_THAT(refusal(*other, {v1::DTYPE_F32, kVocabulary, {good}}), HasSubstr("another client"));
+  EXPECT_THAT(std::string(other->Fork(*pair.sequence, {}).status().message()), HasSubstr("another client"));
+  EXPECT_EQ(client->AllocateRows(UINT64_MAX).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(pair.sequence->position(), 4);
 
   EXPECT_EQ(pair.sequence->ReplaceLast(kLive).code(), absl::StatusCode::kOutOfRange);

@@ -256,6 +256,34 @@ TEST_F(RowsTest, OverloadThatOutlastsTheDeadlineSurfacesAtOnce) {
   EXPECT_EQ(StateHarness::Position(*record), 2);
 }
 
+TEST_F(RowsTest, OverloadOfAnOpenThatOutlastsTheDeadlineSurfacesAtOnce) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto patient = harness.OpenOn(harness.stream(0), "patient", false);
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.last_stream());
+  v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::CLIENT_LIMIT);
+  overloaded.mutable_retry_after()->set_seconds(40);
+  overloaded.set_limit("client_sequences 10");
+
+  client::SequenceOptions sequence;
+  sequence.request_id = "new";
+  const auto opened = harness.Open(sequence);
+  harness.RefuseOpen(harness.last_stream(), harness.TakeOpen(harness.last_stream()), overloaded);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(client::ErrorOf(*opened.status)->limit, "client_sequences 10") << *opened.status;
+
+  const auto hurried = harness.Submit({record}, absl::Seconds(20));
+  const auto waits = harness.Submit({patient}, absl::Seconds(60));
+  for (int i = 0; i < 2; ++i) {
+    harness.RefuseOpen(harness.last_stream(), harness.TakeOpen(harness.last_stream()), overloaded);
+  }
+  ASSERT_EQ(hurried->times, 1);
+  EXPECT_EQ(ErrorOfRow(hurried->rows[0])->reason, v1::CLIENT_LIMIT);
+  EXPECT_EQ(waits->times, 0);
+  harness.MoveBy(absl::Seconds(40));
+  EXPECT_EQ(harness.TakeOpen(harness.last_stream()).request_id(), "patient");
+}
+
 TEST_F(RowsTest, RealErrorsSurfaceTypedAndAlone) {
   const auto one = harness.OpenOn(harness.stream(0), "one", true);
   const auto two = harness.OpenOn(harness.stream(0), "two", false);
@@ -444,6 +472,44 @@ TEST_F(RowsTest, OpenIsRefusedWithTheServicesOwnError) {
   ASSERT_TRUE(typed.has_value());
   EXPECT_EQ(typed->field, "open.parameters.top_p");
   EXPECT_EQ(typed->limit, "(0, 1]");
+}
+
+// Beams are forks of forks, for as long as a text gets.
+TEST_F(RowsTest, AForkThatIsOpenKeepsNothingOfItsParent) {
+  auto parent = harness.OpenOn(harness.stream(0), "parent", false);
+  client::SequenceOptions options;
+  options.request_id = "child";
+  options.vocabulary_size = StateHarness::kVocabulary;
+  options.start_position = 2;
+  auto child = std::make_shared<client::SequenceRecord>(options);
+  child->origin = client::SequenceRecord::Origin{parent, 2};
+  const auto opened = harness.Open(child);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), false);
+  ASSERT_TRUE(opened.status->ok()) << *opened.status;
+  harness.state.Close(parent.get());
+  const std::weak_ptr<client::SequenceRecord> watch = std::exchange(parent, nullptr);
+  EXPECT_TRUE(watch.expired());
+}
+
+// The server may have kept a text of this name from before.
+TEST_F(RowsTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.start_position = 5;
+  sequence.parameters.set_repetition_penalty(1.5);
+  const auto opened = harness.Open(sequence);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 7, 99);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(client::ErrorOf(*opened.status)->field, "start_position") << *opened.status;
+}
+
+TEST_F(RowsTest, ServersThatDisagreeWhetherThereIsAHistoryFailTheSequence) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto outcome = harness.Submit({record});
+  harness.End(harness.stream(0));
+  harness.AcceptOpen(harness.last_stream(), Reopened(*record), true, 2, 99);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->code, absl::StatusCode::kInternal);
 }
 
 TEST_F(RowsTest, SequenceClosedWhileOpeningIsClosedWhenItIsOpen) {

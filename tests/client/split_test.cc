@@ -51,6 +51,34 @@ TEST_F(SplitTest, LargeBatchGoesOutInWholeRowsOfTheCallersMemory) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(DrawOfRow(outcome->rows[i])->token(), i);
 }
 
+// What is said of rows beside their bytes counts, too; a row too large even alone fails alone.
+TEST(SplitByTheServersLimitTest, RowsTravelInAsManyMessagesAsItTakes) {
+  constexpr uint64_t kMost = 180;
+  StateHarness harness(HarnessOptions());
+  harness.Welcome(harness.stream(0), kMost);
+  std::vector<std::shared_ptr<client::SequenceRecord>> records;
+  for (const char* id : {"a", "b", "c", "d", "e", "f", "g"})
+    records.push_back(harness.OpenOn(harness.stream(0), id, false));
+  records.push_back(harness.OpenOn(harness.stream(0), std::string(128, 'l'), false));
+  const auto outcome = harness.Submit(records);
+  std::set<std::string> ids;
+  while (!harness.stream(0).sent.empty()) {
+    const SentMessage message = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+    EXPECT_LE(message.bytes, kMost);
+    for (int i = 0; i < message.message.step().rows_size(); ++i) {
+      ids.insert(message.message.step().rows(i).request_id());
+      harness.AnswerRow(harness.stream(0), message.message.step(), i, 3);
+    }
+  }
+  EXPECT_EQ(ids.size(), 7);
+  ASSERT_EQ(outcome->times, 1);
+  for (size_t i = 0; i < 7; ++i) EXPECT_NE(DrawOfRow(outcome->rows[i]), nullptr);
+  const client::RowError* const error = ErrorOfRow(outcome->rows[7]);
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(error->reason, v1::TOO_MANY);
+  EXPECT_EQ(error->limit, "<= 180 bytes");
+}
+
 TEST_F(SplitTest, LongHistoryIsReplayedInPieces) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";

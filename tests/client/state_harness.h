@@ -40,7 +40,10 @@ class StateHarness {
   };
   Opened Open(client::SequenceOptions sequence) {
     sequence.vocabulary_size = kVocabulary;
-    Opened opened{std::make_shared<client::SequenceRecord>(std::move(sequence))};
+    return Open(std::make_shared<client::SequenceRecord>(std::move(sequence)));
+  }
+  Opened Open(std::shared_ptr<client::SequenceRecord> record) {
+    Opened opened{std::move(record)};
     auto open = std::make_unique<client::PendingOpen>();
     open->record = opened.record;
     open->deadline = now + options.default_timeout;
@@ -101,9 +104,10 @@ class StateHarness {
     state.OnResponse(stream.number, response, now);
     Collect();
   }
-  void Welcome(FakeStream& stream) {
+  void Welcome(FakeStream& stream, uint64_t max_message_bytes = 0) {
     Take(stream, v1::StreamRequest::kHello);
     v1::StreamResponse response;
+    response.mutable_welcome()->set_max_message_bytes(max_message_bytes);
     response.mutable_welcome()->add_law_versions(law::kLawVersion);
     Respond(stream, response);
   }

@@ -130,6 +130,33 @@ TEST(StreamsTest, FallbackTakesOverWhenEveryTargetHasFailedAndGivesBackBetweenSt
   EXPECT_EQ(next.rows(0).position(), 3);
 }
 
+TEST(StreamsTest, FallbackGoesOnWhenItsSuccessorEndsBeforeTheLastAnswer) {
+  client::ClientOptions options = HarnessOptions();
+  options.fallback = client::Fallback::kInProcess;
+  StateHarness harness(options);
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.stream(1));
+  const auto record = harness.OpenOn(harness.stream(1), "r", false);
+  const auto before = harness.Submit({record});
+  const v1::Step step = harness.TakeStep(harness.stream(1));
+  harness.MoveTo(harness.state.next_event(harness.now));
+  harness.Welcome(harness.stream(2));
+  EXPECT_FALSE(harness.state.usable()) << "what is new waits for the target";
+  harness.End(harness.stream(2));
+  harness.AnswerRow(harness.stream(1), step, 0, 5);
+  EXPECT_EQ(before->times, 1);
+
+  const auto after = harness.Submit({record});
+  harness.AnswerRow(harness.stream(1), harness.TakeStep(harness.stream(1)), 0, 6);
+  EXPECT_EQ(after->times, 1);
+  EXPECT_TRUE(harness.state.links().in_process());
+  harness.MoveTo(harness.state.next_event(harness.now));
+  EXPECT_EQ(harness.last_stream().target, 0) << "the target is tried on";
+  harness.Welcome(harness.last_stream());
+  EXPECT_TRUE(harness.stream(1).cancelled);
+  EXPECT_FALSE(harness.state.links().in_process());
+}
+
 TEST(StreamsTest, ASamplersStateKeepsTheFallbackWhileItsSequenceIsOpenAndForAWhile) {
   for (const bool closes : {false, true}) {
     client::ClientOptions options = HarnessOptions();

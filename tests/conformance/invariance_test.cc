@@ -6,11 +6,11 @@
 #include <memory>
 #include <random>
 
-#include "absl/synchronization/notification.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/support/scale.h"
 
 namespace sortition::kernels {
@@ -19,6 +19,7 @@ namespace {
 using devices::BatchResult;
 using devices::CpuDevice;
 using devices::DeviceRow;
+using testing::RunBatch;
 
 // Random rows and what the reference says of them.
 struct Rows {
@@ -37,18 +38,6 @@ DeviceRow Whole(const RandomRow& row) {
   device_row.request = row.request();
   device_row.segments.push_back({row.tensor().data(), row.tensor().size()});
   return device_row;
-}
-
-// Runs rows [begin, end) as one batch.
-BatchResult RunBatch(CpuDevice* device, std::vector<DeviceRow> rows) {
-  BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
 }
 
 TEST(Invariance, BatchAndThreadsDoNotMatter) {

@@ -10,7 +10,6 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/notification.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/proof/proof.h"
@@ -20,6 +19,7 @@
 #include "tests/bench/report.h"
 #include "tests/conformance/random_row.h"
 #include "tests/conformance/shared_rows.h"
+#include "tests/support/run_batch.h"
 
 ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "cuda", "vulkan"}), "Kinds of devices");
 ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
@@ -36,6 +36,7 @@ using devices::BatchResult;
 using devices::Device;
 using devices::DeviceRow;
 using kernels::RandomRow;
+using testing::RunBatch;
 
 constexpr size_t kBatch = 64;
 
@@ -94,17 +95,6 @@ struct Tally {
     features |= kernels::FeaturesOf(request);
   }
 };
-
-BatchResult RunBatch(Device* device, std::vector<DeviceRow> rows) {
-  BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
-}
 
 void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows,
              const std::vector<kernels::RowAnswer>& expected, Tally* tally) {

@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "client/cpp/cuda_rows.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 
 namespace sortition {
 namespace {
 
 using devices::cuda::Api;
 using kernels::RandomRow;
+using testing::RunBatch;
 
 constexpr uint64_t kBytes = 32 << 20;
 constexpr uint32_t kMemory = devices::kHostMemory + 1;
@@ -71,7 +72,7 @@ absl::Status Write(const Api& api, const devices::cuda::Hardware& hardware, cons
       SORTITION_CUDA_RETURN_IF_ERROR(
           api, MemcpyHtoDAsync(begin + offset, row->tensor().data(), row->tensor().size(), nullptr));
     }
-    return devices::cuda::ToStatus(api, api.StreamSynchronize(nullptr), "cuStreamSynchronize");
+    return memory.WaitFor(nullptr);
   };
   const absl::Status copied = copy();
   api.DevicePrimaryCtxRelease(hardware.handle);
@@ -93,17 +94,6 @@ bool RunOther(const devices::cuda::Hardware& hardware, int descriptor, uint64_t 
   posix_spawn_file_actions_destroy(&actions);
   int ended = -1;
   return error == 0 && waitpid(other, &ended, 0) == other && WIFEXITED(ended) && WEXITSTATUS(ended) == 0;
-}
-
-devices::BatchResult RunBatch(devices::Device* device, std::vector<devices::DeviceRow> rows) {
-  devices::BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](devices::BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
 }
 
 }  // namespace

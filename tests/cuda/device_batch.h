@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/device.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
 #include "tests/cuda/fake_driver.h"
+#include "tests/support/run_batch.h"
 
 namespace sortition::testing {
 
@@ -65,17 +65,5 @@ struct Rows {
 
   std::vector<std::unique_ptr<kernels::RandomRow>> rows;
 };
-
-// Runs the batch to its end.
-inline devices::BatchResult RunBatch(devices::Device* device, std::vector<devices::DeviceRow> rows) {
-  devices::BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](devices::BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
-}
 
 }  // namespace sortition::testing

@@ -1,5 +1,8 @@
 // The fake driver where programs look for a driver: a libcuda.so.1 for them to load. It takes whatever images the build
 // has for its own kernels.
+#include <memory>
+
+#include "absl/synchronization/notification.h"
 #include "tests/cuda/fake_driver_state.h"
 
 namespace sortition::testing::fake_cuda {
@@ -8,12 +11,34 @@ namespace {
 // As long as the process: the driver is not unloaded.
 FakeCudaDriver* const driver = new FakeCudaDriver({.takes_any_image = true});
 
+// A stream that is not done until it is released.
+struct Hold {
+  absl::Notification waiting;
+  absl::Notification released;
+};
+std::shared_ptr<Hold> held;
+
 }  // namespace
 }  // namespace sortition::testing::fake_cuda
 
 // For tests in other languages: SetWork, null: none, and SetCapturing.
 extern "C" void FakeCudaSetWork(void (*work)(CUstream_st* stream)) {
   sortition::testing::fake_cuda::driver->SetWork(work);
+}
+// The next wait for a stream ends with FakeCudaRelease; FakeCudaAwaitWaiting blocks until it has begun.
+extern "C" void FakeCudaHold() {
+  using namespace sortition::testing::fake_cuda;
+  held = std::make_shared<Hold>();
+  driver->SetWork([hold = held](CUstream_st*) {
+    hold->waiting.Notify();
+    hold->released.WaitForNotification();
+  });
+}
+extern "C" void FakeCudaAwaitWaiting() { sortition::testing::fake_cuda::held->waiting.WaitForNotification(); }
+extern "C" void FakeCudaRelease() {
+  using namespace sortition::testing::fake_cuda;
+  driver->SetWork(nullptr);
+  held->released.Notify();
 }
 extern "C" void FakeCudaSetCapturing(int is_capturing) {
   sortition::testing::fake_cuda::driver->SetCapturing(is_capturing != 0);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "service/memory/descriptor.h"
+#include "service/memory/packet.h"
 #include "tests/cuda/device_batch.h"
 #include "tests/cuda/foreign_memory.h"
 
@@ -296,45 +298,12 @@ TEST(CudaImport, ThreadsImportReadAndSampleAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-void Send(int socket, int descriptor) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  if (sendmsg(socket, &message, 0) != 1) _exit(1);
-}
-
-int Receive(int socket) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  int descriptor = -1;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message) != nullptr) {
-    std::memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
-  }
-  return descriptor;
-}
-
 // The maker is dead before the rows are read.
 TEST(CudaImport, MemoryCrossesProcesses) {
   const FakeCudaDriver driver;
   const Rows rows(4);
   int sockets[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
   const Descriptor own(sockets[0]);
   Descriptor makers(sockets[1]);
   const pid_t maker = fork();
@@ -346,10 +315,11 @@ TEST(CudaImport, MemoryCrossesProcesses) {
       std::memcpy(memory.data() + offset, row->tensor().data(), row->tensor().size());
       offset += 4096;
     }
-    Send(makers.get(), memory.handle().descriptor);
-    _exit(0);
+    _exit(service::SendPacket(makers.get(), "memory", memory.handle().descriptor, 0) ? 0 : 1);
   }
-  const Descriptor descriptor(Receive(own.get()));
+  Descriptor descriptor;
+  std::array<char, 16> packet;
+  ASSERT_GT(service::ReceivePacket(own.get(), packet, &descriptor, 0), 0);
   int ended = 0;
   ASSERT_EQ(waitpid(maker, &ended, 0), maker);
   ASSERT_EQ(ended, 0);

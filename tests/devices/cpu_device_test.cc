@@ -10,9 +10,12 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "tests/support/run_batch.h"
 
 namespace sortition::devices {
 namespace {
+
+using testing::RunBatch;
 
 // A greedy row of f32 logits whose largest is `winner`.
 class Logits {
@@ -41,17 +44,6 @@ std::vector<DeviceRow> BatchOf(std::initializer_list<const Logits*> logits) {
   std::vector<DeviceRow> rows;
   for (const Logits* l : logits) rows.push_back(l->Row());
   return rows;
-}
-
-BatchResult RunBatch(Device* device, std::vector<DeviceRow> rows) {
-  BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
 }
 
 TEST(CpuDevice, DescribesItself) {

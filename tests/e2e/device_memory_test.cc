@@ -90,7 +90,7 @@ TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
   const auto rows = MakeRows();
   const auto memory = client->ShareDevice(rows->rows());
   ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_TRUE(memory->shared) << memory->note;
+  EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
   StepAll(client.get(), *rows);
 }
 
@@ -101,7 +101,7 @@ TEST_F(DeviceMemoryTest, AServerThatDiesLeavesTheWorkerItsRows) {
   const auto client = Connect(QuickOptions({server->address(), other->address()}));
   const auto rows = MakeRows();
   const auto memory = client->ShareDevice(rows->rows());
-  ASSERT_TRUE(memory.ok() && memory->shared);
+  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
   server.reset();
   StepAll(client.get(), *rows);
 }
@@ -112,8 +112,7 @@ TEST_F(DeviceMemoryTest, AServerWithoutTheDeviceSaysSo) {
   const auto rows = MakeRows();
   const auto memory = client->ShareDevice(rows->rows());
   ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_FALSE(memory->shared);
-  EXPECT_EQ(memory->note, "the server takes no memory of this device");
+  EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the server takes no memory of this device"));
   StepAll(client.get(), *rows);
 }
 

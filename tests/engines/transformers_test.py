@@ -167,6 +167,17 @@ class TransformersTest(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 generate(model, SortitionSampler(self.client), do_sample=True, **options)
 
+    def test_what_processors_carry_beside_their_number_is_refused_by_name(self):
+        ignores = transformers.RepetitionPenaltyLogitsProcessor(1.5, prompt_ignore_length=4)
+        for chain, name in (([transformers.TopPLogitsWarper(0.5, min_tokens_to_keep=3)], "min_tokens_to_keep 3"),
+                            ([transformers.MinPLogitsWarper(0.5, filter_value=-50.0)], "filter_value -50"),
+                            ([transformers.TopKLogitsWarper(5), transformers.TopKLogitsWarper(7)], "TopK.* twice"),
+                            ([ignores, transformers.NoRepeatNGramLogitsProcessor(2)], "prompt_ignore_length")):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, name):
+                Plan(chain, True)
+        self.assertEqual(Plan([transformers.TopKLogitsWarper(2, min_tokens_to_keep=3)], True).parameters, {"top_k": 3})
+        self.assertEqual(Plan([transformers.TemperatureLogitsWarper(0.5)], False).parameters, {"temperature": 0.0})
+
     def test_seeds_reproduce(self):
         options = {"do_sample": True, "temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1}
         for name, model, sampler in self.each():

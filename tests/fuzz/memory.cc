@@ -1,6 +1,7 @@
-// Memory regions: connections that register, unregister, leave and lie, and steps that name any range of any region,
-// against a plain account of who has what.
+// Memory regions, the host's and a device's: connections that register, import, unregister, leave and lie, and steps
+// that name any range of any region, against a plain account of who has what.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/memory/region_table.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/fake_card_memory.h"
 #include "tests/support/messages.h"
 #include "tests/support/recording_sink.h"
 #include "tests/support/test_engine.h"
@@ -35,6 +37,7 @@ service::Limits SmallLimits() {
   limits.max_memory_connections = 3;
   limits.max_memory_bytes = 12 * kPage;
   limits.connection_memory_bytes = 6 * kPage;
+  limits.connection_device_bytes = 4 * kPage;
   limits.connection_regions = 3;
   return limits;
 }
@@ -67,8 +70,10 @@ class World {
         Connect();
         break;
       case 1:
-      case 2:
         Register();
+        break;
+      case 2:
+        Import();
         break;
       case 3:
         Unregister();
@@ -112,14 +117,9 @@ class World {
     const uint64_t bytes = input_.OneIn(6) ? uint64_t{input_.Word()} << input_.Below(33) : input_.Below(4 * kPage);
     const uint64_t size = (bytes + kPage - 1) / kPage * kPage;
     const service::Limits limits = SmallLimits();
-    uint64_t own = 0;
-    uint32_t regions = 0;
-    for (const Account& account : accounts_) {
-      own += account.owner == client ? account.bytes : 0;
-      regions += account.owner == client ? 1 : 0;
-    }
-    const bool fits = bytes > 0 && bytes <= limits.connection_memory_bytes && regions < limits.connection_regions &&
-                      own + size <= limits.connection_memory_bytes && Bytes() + size <= limits.max_memory_bytes;
+    const Account own = UseOf(client);
+    const bool fits = bytes > 0 && bytes <= limits.connection_memory_bytes && HasRoomForRegion(client) &&
+                      own.bytes + size <= limits.connection_memory_bytes && Bytes() + size <= limits.max_memory_bytes;
     auto made = client->connection->Register(bytes);
     if (std::holds_alternative<MemoryConnection::Registered>(made) != fits) Fail("a wrong word about room");
     if (!fits) return;
@@ -127,7 +127,29 @@ class World {
     if (registered.id <= last_id_ || registered.bytes != size) Fail("not the region that was asked for");
     last_id_ = registered.id;
     client->regions[registered.id] = std::make_unique<Mapping>(registered.descriptor.get(), size);
-    accounts_.push_back({client, registered.id, size, nullptr, true});
+    accounts_.push_back({.owner = client, .id = registered.id, .bytes = size});
+  }
+
+  // Memory that the client has made on the device, described truly or not.
+  void Import() {
+    Client* const client = AnyClient();
+    if (client == nullptr) return;
+    const testing::FakeCardMemory made(1 + input_.Below(4 * kPage));
+    devices::MemoryHandle handle = made.handle();
+    const bool is_memory = !input_.OneIn(8);
+    if (!is_memory) handle.descriptor = input_.OneIn(2) ? -1 : STDERR_FILENO;
+    if (input_.OneIn(6)) handle.bytes = uint64_t{input_.Word()} << input_.Below(33);
+    const uint64_t most = SmallLimits().connection_device_bytes;
+    const bool fits = is_memory && handle.bytes == made.bytes() && HasRoomForRegion(client) &&
+                      UseOf(client).device_bytes + handle.bytes <= most;
+    auto imported = client->connection->Import(engine_->devices().front().get(), handle);
+    if (std::holds_alternative<uint64_t>(imported) != fits) Fail("a wrong word about a device's memory");
+    if (!fits) return;
+    const uint64_t id = std::get<uint64_t>(imported);
+    if (id <= last_id_) Fail("an id that was used before");
+    last_id_ = id;
+    client->regions[id] = std::make_unique<Mapping>(handle.descriptor, handle.bytes);
+    accounts_.push_back({.owner = client, .id = id, .device_bytes = handle.bytes});
   }
 
   void Unregister() {
@@ -171,6 +193,7 @@ class World {
     Client* const client = AnyClient();
     if (client == nullptr || client->regions.empty()) return;
     auto& [id, mapping] = *std::next(client->regions.begin(), input_.Below(uint32_t(client->regions.size())));
+    if (mapping->size < kRowBytes) return;
     const uint64_t row = input_.Below(uint32_t(mapping->size / kRowBytes));
     const std::string logits = testing::F32Peak(kVocabulary, input_.Below(kVocabulary));
     std::memcpy(mapping->data + row * kRowBytes, logits.data(), logits.size());
@@ -238,7 +261,7 @@ class World {
     if (attached_ == nullptr || !attached_->regions.contains(id)) return std::nullopt;
     const Mapping& mapping = *attached_->regions.at(id);
     // As an account that forgets the last logits.
-    const uint64_t end = planted ? mapping.size - 16 * sizeof(float) : mapping.size;
+    const uint64_t end = planted ? mapping.size - std::min(mapping.size, 16 * sizeof(float)) : mapping.size;
     if (length != kRowBytes || offset % sizeof(float) != 0 || offset > end || length > end - offset) return {};
     float logits[kVocabulary];
     std::memcpy(logits, mapping.data + offset, kRowBytes);
@@ -247,12 +270,28 @@ class World {
 
   // A region that counts: known to its client, or read by somebody.
   struct Account {
-    Client* owner;
-    uint64_t id;
-    uint64_t bytes;
-    std::shared_ptr<const service::Region> held;
-    bool is_known;
+    Client* owner = nullptr;
+    uint64_t id = 0;
+    uint64_t bytes = 0;         // of the host
+    uint64_t device_bytes = 0;  // of the device
+    std::shared_ptr<const service::Region> held = nullptr;
+    bool is_known = true;
   };
+
+  // Of all its regions.
+  Account UseOf(const Client* client) const {
+    Account use;
+    for (const Account& account : accounts_) {
+      if (account.owner != client) continue;
+      use.bytes += account.bytes;
+      use.device_bytes += account.device_bytes;
+    }
+    return use;
+  }
+  bool HasRoomForRegion(const Client* client) const {
+    const auto count = std::ranges::count(accounts_, client, [](const Account& account) { return account.owner; });
+    return count < SmallLimits().connection_regions;
+  }
 
   uint64_t Bytes() const {
     uint64_t bytes = 0;
@@ -274,7 +313,8 @@ class World {
   }
 
   Input& input_;
-  testing::TestEngine engine_ = testing::TestEngine::OnFake(SmallLimits(), {.synchronous = true});
+  testing::TestEngine engine_ = testing::TestEngine::OnFake(
+      SmallLimits(), {.memory = 1, .identity = testing::FakeCardMemory::Identity(), .synchronous = true});
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<std::unique_ptr<Client>> gone_;
   std::vector<Account> accounts_;

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/reference.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/row.h"
+#include "tests/support/run_batch.h"
 #include "tests/vulkan/drivers.h"
 
 namespace sortition::fuzz {
@@ -33,16 +33,7 @@ devices::BatchResult RunRow(VulkanDevice* device, const kernels::RowRequest& req
   row.request = request;
   row.segments.push_back({static_cast<const std::byte*>(request.logits),
                           size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype)});
-  std::vector<devices::DeviceRow> rows;
-  rows.push_back(std::move(row));
-  devices::BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](devices::BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
+  return testing::RunBatch(device, {row});
 }
 
 }  // namespace

@@ -89,6 +89,18 @@ class ManyCallers(unittest.TestCase):
 
         self.assertEqual(asyncio.run(run()), expected(5, 1)[0])
 
+    def test_a_client_may_go_within_its_own_callback(self):
+        # As garbage that is collected there.
+        holder, gone = [sortition.Client(fallback="in_process", in_process_threads=1)], threading.Event()
+
+        def on_answer(outcomes):
+            holder.clear()
+            gone.set()
+
+        sequence = holder[0].open(**OPTIONS)
+        holder[0]._native.step_async([sequence], row(0), None, None, None, [], None, None, 0, "", 0, on_answer)
+        self.assertTrue(gone.wait(20))
+
     def test_names_are_taken_once(self):
         with sortition.Client(self.server.serving["listen"]) as client:
             first = client.open("name", vocabulary_size=VOCABULARY)

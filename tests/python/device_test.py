@@ -5,6 +5,7 @@ The driver is the tests' own, in this process and the server's; its device's mem
 
 import asyncio
 import ctypes
+import faulthandler
 import gc
 import os
 import tempfile
@@ -193,6 +194,37 @@ class Shared(ServerTest):
                                      SAMPLER.draw(expected, row(number)).token)
             self.assertEqual(waited, [0, 77, 0])
 
+    def test_other_threads_run_while_one_waits_for_its_stream(self):
+        # The stream is done when another thread says so, which needs the interpreter's lock while the first one waits.
+        library, client, rows = ctypes.CDLL("libcuda.so.1"), self.connect(), sortition.CudaRows(0, BYTES)
+        faulthandler.dump_traceback_later(30, exit=True)
+        self.addCleanup(faulthandler.cancel_dump_traceback_later)
+
+        def release():
+            library.FakeCudaAwaitWaiting()
+            library.FakeCudaRelease()
+
+        async def draw_as_a_task():
+            async with await sortition.AsyncClient.connect(self.server.serving["listen"]) as of_tasks:
+                sequence = await of_tasks.open(seed=3, **OPTIONS)
+                with await of_tasks.share_device(rows):
+                    library.FakeCudaHold()
+                    drawing = asyncio.create_task(of_tasks.draw(sequence, there))
+                    await asyncio.to_thread(library.FakeCudaAwaitWaiting)
+                    self.assertFalse(drawing.done())
+                    library.FakeCudaRelease()
+                    return (await drawing).token
+
+        expected = SAMPLER.draw(SAMPLER.open(seed=3, **OPTIONS), row(1)).token
+        there = matrix_in(rows, row(1))
+        with client.share_device(rows):
+            sequence, other = client.open(seed=3, **OPTIONS), threading.Thread(target=release)
+            library.FakeCudaHold()
+            other.start()
+            self.assertEqual(client.draw(sequence, there).token, expected)
+            other.join()
+        self.assertEqual(asyncio.run(draw_as_a_task()), expected)
+
     def test_a_stream_that_captures_is_refused(self):
         client, rows = self.connect(), sortition.CudaRows(0, BYTES)
         library = ctypes.CDLL("libcuda.so.1")
@@ -336,7 +368,9 @@ class Shared(ServerTest):
             server.kill()
             server.wait()
         self.assert_same_tokens(client, rows)
+        self.assertEqual((memory.shared, memory.note), (False, "the stream shares no memory"))
         memory.close()
+        self.assertEqual((memory.shared, memory.note), (False, "the memory is closed"))
 
 
 @needs_fake
@@ -357,6 +391,25 @@ class ReadToTheHost(ServerTest):
                 self.assertEqual((memory.shared, memory.note), (False, "the stream shares no memory"))
                 self.assert_same_tokens(client, rows)
             client.close()
+
+    def test_a_sequence_closed_while_its_stream_is_waited_for(self):
+        client, rows = sortition.Client(fallback="in_process", in_process_threads=1), sortition.CudaRows(0, BYTES)
+
+        async def draw(asynchronous, sequence, there):
+            with Work(lambda stream: sequence.close()):
+                return (await asynchronous.step([sequence], there, timeout=1))[0]
+
+        with client.share_device(rows):
+            there = matrix_in(rows, row(1))
+            sequence = client.open(seed=3, **OPTIONS)
+            with Work(lambda stream: sequence.close()):
+                drawn = client.draw(sequence, there)
+            self.assertEqual(drawn.token, SAMPLER.draw(SAMPLER.open(seed=3, **OPTIONS), row(1)).token)
+            for _ in range(8):
+                outcome = asyncio.run(draw(sortition.AsyncClient(client), client.open(seed=3, **OPTIONS), there))
+                self.assertTrue(isinstance(outcome, sortition.Error) or outcome.token == drawn.token)
+        client.close()
+
 
 
 @unittest.skipIf(FAKE, "the driver is the tests' own")

@@ -113,6 +113,21 @@ class TasksTest(BothTest):
             self.assertEqual(sampler.step(sequences, broken, **tasks)[2].field, "step.rows[2]")
         self.assertEqual(results, [results[0]] * 3)
 
+    def test_one_row_may_be_a_matrix_of_one(self):
+        logits, mask = row(1)[None], numpy.ones((1, VOCABULARY), bool)
+        mask[0, int(logits.argmax())] = False
+        for options in ({"drafts": [None, sortition.Drafts([])]}, {"scored": [None, [5]]}):
+            for masks in ([None, mask], [mask[0], mask[0]], [mask, mask]):
+                answers = []
+                for sampler, pair in zip((self.client, self.sampler), zip(*(self.both(seed=i) for i in range(2)))):
+                    for rows in ([row(1), logits], [logits, logits], [row(1), row(1)]):
+                        outcomes = sampler.step(list(pair), rows, allowed=masks, **options)
+                        for sequence in pair:
+                            sequence.truncate(0)
+                        answers.append([getattr(outcome, "args", outcome) for outcome in outcomes])
+                for answer in answers[1:]:
+                    self.assertEqual(answer, answers[0])
+
     def test_asyncio(self):
         logits = numpy.stack([row(number) for number in range(3)])
         drafts = sortition.Drafts(logits[:2].argmax(1), "rejection", probabilities=numpy.eye(VOCABULARY, dtype="f4")[

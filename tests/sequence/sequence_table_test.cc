@@ -96,6 +96,18 @@ TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(3)));
 }
 
+TEST_F(SequenceTableTest, ARefusedOpenDoesNotTakeAwayTheGuardOfTheOwnersHistory) {
+  limits_.max_sequences = 1;
+  limits_.replay_guard = absl::Seconds(1);
+  Open(0);
+  const auto ghost = table().Open(Key(0), {0, 2}, Spec(), nullptr);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(ghost));
+  EXPECT_EQ(std::get<Refusal>(ghost).reason, Reason::kSuperseded);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(Open(1))) << "the owner's first step is on its way";
+  clock_.now += absl::Seconds(1);
+  EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
+}
+
 TEST_F(SequenceTableTest, AHistoryLargerThanAllThatCanBeForgottenIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   limits_.replay_guard = absl::Seconds(1);

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
+#include "service/stream/shard_table.h"
 #include "sortition/v1/admin.grpc.pb.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"
@@ -133,6 +134,27 @@ TEST_F(AdminTest, ClientsAreListedAndTheirSequencesForgotten) {
   request.clear_identity();
   EXPECT_EQ(Call(stub_.get(), &Stub::ForgetSequences, request, &response).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(AdminTest, AnswersKeptForAClientsRanksAreForgottenToo) {
+  TestStream stream(server_.Connect());
+  stream.Greet();
+  v1::StreamRequest bring;
+  bring.mutable_bring_answer()->mutable_asked()->set_request_id("a");
+  bring.mutable_bring_answer()->mutable_asked()->set_step_id(1);
+  bring.mutable_bring_answer()->mutable_result()->set_step_id(1);
+  bring.mutable_bring_answer()->mutable_result()->mutable_draw()->set_token(7);
+  ASSERT_TRUE(stream.Send(bring));
+  OpenStateful(stream, "b");  // is answered after that
+  EXPECT_EQ(server_.engine().shards().kept(), 1u);
+  v1::ForgetSequencesRequest request;
+  v1::ForgetSequencesResponse response;
+  request.set_identity("another");
+  ASSERT_TRUE(Call(stub_.get(), &Stub::ForgetSequences, request, &response).ok());
+  EXPECT_EQ(server_.engine().shards().kept(), 1u);
+  request.set_identity("default");
+  ASSERT_TRUE(Call(stub_.get(), &Stub::ForgetSequences, request, &response).ok());
+  EXPECT_EQ(server_.engine().shards().kept(), 0u);
 }
 
 TEST_F(AdminTest, DevicesThatCannotBeOutOfServiceAreNotTouched) {

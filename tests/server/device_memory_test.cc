@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,9 @@ constexpr uint64_t kSeed = 5;
 // A worker's rows on the fake card. Their addresses are such as nobody can read or write, as a real card's are.
 class CardRows {
  public:
-  CardRows() : address_(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  CardRows() : CardRows(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  // At pages that nobody can read, which are this object's from now on.
+  explicit CardRows(void* address) : address_(address) {}
   ~CardRows() { munmap(address_, kBytes); }
 
   std::byte* at(uint64_t offset) const { return static_cast<std::byte*>(address_) + offset; }
@@ -93,10 +96,12 @@ class DeviceMemoryTest : public ::testing::Test {
     };
     return options;
   }
-  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kSharedMemory) {
+  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kSharedMemory,
+                                          const std::vector<std::string>& next = {}) {
     client::ClientOptions options;
     options.transport = kind;
     options.targets = {kind == client::TransportKind::kRing ? address_ : server_.target()};
+    options.targets.insert(options.targets.end(), next.begin(), next.end());
     auto client = client::Client::Connect(options);
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
@@ -170,7 +175,7 @@ TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
     ASSERT_TRUE(memory.ok()) << memory.status();
-    EXPECT_TRUE(memory->shared) << memory->note;
+    EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
     Sequences sequences(client.get(), 4);
     StepAll(client.get(), &sequences, &card, {0, kRowBytes, 2 * kRowBytes, 3 * kRowBytes});
     StepAll(client.get(), &sequences, &card, {kBytes - kRowBytes, 512, 0, kRowBytes});
@@ -200,14 +205,35 @@ TEST_F(DeviceMemoryTest, RowsOfBothMemoriesGoInOneBatch) {
   EXPECT_EQ(from_host_, 2);
 }
 
+// Drivers put one allocation right behind another; a message names bytes of one region.
+TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
+  void* const both = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CardRows first(both);
+  CardRows second(static_cast<std::byte*>(both) + kBytes);
+  const std::vector<std::byte> rows[] = {Bf16Row(1), Bf16Row(2)};
+  first.Write(kBytes - kRowBytes, rows[0]);
+  second.Write(0, rows[1]);
+  for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
+    const auto client = Connect(kind);
+    const auto memories = {client->ShareDevice(first.rows()), client->ShareDevice(second.rows())};
+    for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok()) << memory.status();
+    Sequences sequences(client.get(), 2);
+    const auto outcomes = client->Step(
+        {v1::DTYPE_BF16, kVocabulary, {{sequences[0], first.at(kBytes - kRowBytes)}, {sequences[1], second.at(0)}}});
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    for (size_t i = 0; i < 2; ++i) sequences.Expect(i, rows[i], (*outcomes)[i]);
+  }
+  EXPECT_EQ(on_card_, 4);
+  EXPECT_EQ(first.reads + second.reads, 0);
+}
+
 // A stream that shares nothing, or no longer: the rows are read for it, and the tokens are the same.
 TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
   const auto client = Connect(client::TransportKind::kInlineTcp);
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
   ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_FALSE(memory->shared);
-  EXPECT_EQ(memory->note, "the stream shares no memory");
+  EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the stream shares no memory"));
   EXPECT_EQ(client->ShareDevice(card.rows()).status().code(), absl::StatusCode::kAlreadyExists);
   Sequences sequences(client.get(), 2);
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
@@ -228,23 +254,17 @@ TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
   ASSERT_TRUE(behind.ok());
   EXPECT_EQ(std::get<RowError>(behind->front()).code, absl::StatusCode::kOutOfRange);
 
-  memory->lease.reset();
+  memory->reset();
   EXPECT_TRUE(client->ShareDevice(card.rows()).ok());
 }
 
 // The first server drains, and the next stream is to another one that has the card, too.
 TEST_F(DeviceMemoryTest, TheNextServerGetsTheMemoryToo) {
-  const std::string next_address = address_ + "_next";
-  TestServer next(ConfigOf(next_address, 4 * kBytes), std::make_unique<FakeDevice>(Card()));
-  client::ClientOptions options;
-  options.transport = client::TransportKind::kSharedMemory;
-  options.targets = {server_.target(), next.target()};
-  auto connected = client::Client::Connect(options);
-  ASSERT_TRUE(connected.ok()) << connected.status();
-  const auto client = *std::move(connected);
+  TestServer next(ConfigOf(address_ + "_next", 4 * kBytes), std::make_unique<FakeDevice>(Card()));
+  const auto client = Connect(client::TransportKind::kSharedMemory, {next.target()});
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
-  ASSERT_TRUE(memory.ok() && memory->shared);
+  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
   Sequences sequences(client.get(), 2);
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   server_.server().Drain();
@@ -253,8 +273,27 @@ TEST_F(DeviceMemoryTest, TheNextServerGetsTheMemoryToo) {
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   EXPECT_EQ(on_card_, 20);
   EXPECT_EQ(card.reads, 0);
-  memory->lease.reset();
+  memory->reset();
   EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().regions == 1; }));
+}
+
+// The first server drains, and the one of the next stream has the card, but takes less of it.
+TEST_F(DeviceMemoryTest, WhatTheNextServerRefusesIsSaid) {
+  TestServer next(ConfigOf(address_ + "_next", kBytes - 1), std::make_unique<FakeDevice>(Card()));
+  const auto client = Connect(client::TransportKind::kSharedMemory, {next.target()});
+  CardRows card;
+  auto memory = client->ShareDevice(card.rows());
+  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
+  Sequences sequences(client.get(), 2);
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
+  EXPECT_EQ(card.reads, 0);
+  server_.server().Drain();
+  std::optional<RowError> refusal;
+  ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf((*memory)->sharing())).has_value(); }));
+  EXPECT_EQ(refusal->reason, v1::OUT_OF_RANGE);
+  EXPECT_EQ(refusal->limit, absl::StrCat("1..", kBytes - 1));
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
+  EXPECT_EQ(card.reads, 10);
 }
 
 TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
@@ -264,7 +303,7 @@ TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
     ASSERT_TRUE(memory.ok());
-    EXPECT_TRUE(memory->shared) << memory->note;
+    EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
   }
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; }));
 }
@@ -324,7 +363,7 @@ TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
     const auto client = Connect();
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
-    ASSERT_TRUE(memory.ok() && memory->shared);
+    ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
     Sequences sequences(client.get(), 1);
     std::atomic<bool> done = false;
     ASSERT_TRUE(client
@@ -364,7 +403,7 @@ TEST_F(DeviceMemoryOff, NoDescriptorIsTakenUnlessAsked) {
   const auto client = Connect();
   const auto memory = client->ShareDevice(card.rows());
   ASSERT_TRUE(memory.ok());
-  EXPECT_EQ(memory->note, "the server takes no memory of this device");
+  EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the server takes no memory of this device"));
   Sequences sequences(client.get(), 2);
   StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   EXPECT_EQ(card.reads, 10);

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "service/server/event_log.h"
 #include "tests/server/json.h"
 
 namespace sortition::server {
@@ -82,6 +85,23 @@ TEST_F(LogTest, AFloodOfOneEventIsCountedNotWritten) {
   EXPECT_EQ(Last().at("suppressed"), JsonValue(25.0));
   log_.Write(LogLevel::kInfo, "flood");
   EXPECT_FALSE(Last().contains("suppressed"));
+}
+
+// All at once: the bound on lines a second is for what clients do.
+TEST_F(LogTest, EverySequenceThatALyingDeviceMayHaveTouchedIsNamed) {
+  service::DeviceEvent event;
+  event.device = "cuda0";
+  event.state = service::DeviceState::kQuarantined;
+  for (size_t i = 0; i < service::DeviceEvent::kMostTouched; ++i) event.touched.push_back(absl::StrCat("request-", i));
+  LoggedEvents(&log_).DeviceChanged(event);
+  std::set<std::string> named;
+  for (const std::string& line : lines_) {
+    const auto parsed = ParseJson(line);
+    ASSERT_TRUE(parsed) << line;
+    if (JsonText(*parsed, "event") != "touched_sequence") continue;
+    for (const auto name : absl::StrSplit(JsonText(*parsed, "request_ids"), ' ')) named.insert(std::string(name));
+  }
+  EXPECT_EQ(named, std::set<std::string>(event.touched.begin(), event.touched.end()));
 }
 
 }  // namespace

@@ -14,10 +14,13 @@
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
+#include "kernels/row.h"
+#include "service/limits.h"
 #include "service/memory/ring.h"
 #include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
+#include "tests/support/messages.h"
 
 namespace sortition::server {
 namespace {
@@ -108,6 +111,26 @@ TEST_F(MemoryServerTest, RefusalsAreTypedAndTheConnectionGoesOn) {
   EXPECT_EQ(client::ErrorOf(link->Register(1).status())->reason, v1::OVERLOADED);
   link->Unregister((*fits)->id() + 77);
   EXPECT_TRUE(server_.log_lines().Await("memory_refused", 2));
+}
+
+TEST_F(MemoryServerTest, ARegionThatIsGivenBackTwiceIsAnsweredTwice) {
+  auto socket = ConnectUnix(address_, SOCK_SEQPACKET);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const timeval patience = {20, 0};
+  ASSERT_EQ(setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+  const std::string token = Receive(*socket).welcome().token();
+  v1::MemoryRequest request;
+  request.mutable_register_region()->set_bytes(kPage);
+  Send(*socket, request.SerializeAsString());
+  const uint64_t id = Receive(*socket).registered().region_id();
+  auto read = server_.engine().regions().Find(token)->Find(id);
+  ASSERT_NE(read, nullptr);
+  request.mutable_unregister_region()->set_region_id(id);
+  Send(*socket, request.SerializeAsString());
+  Send(*socket, request.SerializeAsString());
+  EXPECT_EQ(Receive(*socket).error().reason(), v1::UNKNOWN_REGION);
+  read.reset();
+  EXPECT_EQ(Receive(*socket).unregistered().region_id(), id);
 }
 
 TEST_F(MemoryServerTest, ClientsThatDieLeaveNothingBehind) {
@@ -217,7 +240,7 @@ v1::StreamRequest HelloOf(const std::string& worker_session) {
 }
 
 TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
-  const auto link = Connect();
+  auto link = Connect();
   RawRing ring(link.get());
   v1::StreamRequest early;
   early.mutable_close()->set_request_id("r");
@@ -228,6 +251,13 @@ TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
   ring.Send(HelloOf("worker"));
   EXPECT_EQ(ring.Receive().welcome().memory_address(), address_);
   EXPECT_EQ(client::ErrorOf(link->OpenRing().status())->reason, v1::CONTRADICTION) << "one for each connection";
+  link.reset();
+  EXPECT_TRUE(server_.log_lines().Await("stream_open"));
+  EXPECT_TRUE(server_.log_lines().Await("stream_close"));
+  for (const std::string& line : server_.log_lines().all()) {
+    EXPECT_THAT(line, ::testing::HasSubstr(absl::StrCat("\"peer\":\"ring:uid:", getuid(), "\"")));
+    EXPECT_THAT(line, ::testing::HasSubstr("\"worker_session\":\"worker\""));
+  }
 }
 
 TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
@@ -250,6 +280,70 @@ TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
   EXPECT_TRUE(UseBecomes(0, 0));
 }
 
+// The largest answers that a row may ask for fit a ring, piece by piece.
+TEST_F(MemoryServerTest, ALargeAnswerOverARingEndsNothing) {
+  constexpr uint32_t kVocabulary = 1000;
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  open.mutable_parameters()->mutable_raw_logprobs()->set_top(kernels::kMaxTopLogprobs);
+  open.mutable_parameters()->mutable_processed_logprobs()->set_top(kernels::kMaxTopLogprobs);
+  for (uint32_t id = 0; id < kVocabulary; ++id) open.mutable_parameters()->add_logprob_token_ids(id);
+  ring.Send(testing::Message(open));
+  EXPECT_TRUE(ring.Receive().opened().has_state());
+  testing::StepBuilder step(1, kVocabulary);
+  v1::Score* const score = step.AddRow("a", 1, 0, testing::F32Peak(kVocabulary, 0)).mutable_score();
+  score->add_tokens(0);
+  for (uint32_t token = 1; token < service::kMaxScoreTokens; ++token) {
+    step.AddTensorRow(testing::F32Peak(kVocabulary, token));
+    score->add_tokens(token);
+  }
+  ring.Send(step.Build());
+  v1::ScoreResult whole;
+  do {
+    const v1::StreamResponse response = ring.Receive();
+    ASSERT_TRUE(response.has_results());
+    for (const v1::RowResult& row : response.results().rows()) {
+      whole.clear_continues();
+      whole.MergeFrom(row.score());
+    }
+  } while (whole.continues());
+  ASSERT_EQ(whole.raw_size(), static_cast<int>(service::kMaxScoreTokens));
+  ASSERT_EQ(whole.processed_size(), whole.raw_size());
+  for (const v1::Logprobs& raw : whole.raw()) {
+    EXPECT_EQ(raw.rank(), 1u);
+    EXPECT_EQ(raw.top_tokens_size(), static_cast<int>(kernels::kMaxTopLogprobs));
+    EXPECT_EQ(raw.requested_ranks_size(), static_cast<int>(kVocabulary));
+  }
+}
+
+// What waits for room in the ring comes before its end.
+TEST_F(MemoryServerTest, ARingThatIsDrainedSaysAllThatItHasToSay) {
+  constexpr int kExports = 20;  // more than the ring holds
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  ring.Send(OpenWithLongHistory("a"));
+  EXPECT_TRUE(ring.Receive().opened().has_state());
+  for (int i = 0; i < kExports; ++i) ring.Send(ExportOf("a"));
+  const service::RingWords& requests = *ring.pair().request_words;
+  ASSERT_TRUE(Becomes([&] { return requests.read == requests.written; }));
+  std::thread drain([&] { server_.server().Drain(); });
+  int exported = 0;
+  int notices = 0;  // which may overtake the last answer
+  for (int i = 0; i < kExports + 1; ++i) {
+    const v1::StreamResponse response = ring.Receive();
+    exported += response.has_exported();
+    notices += response.has_draining();
+  }
+  drain.join();
+  EXPECT_EQ(exported, kExports);
+  EXPECT_EQ(notices, 1);
+}
+
 TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
   const auto one = Connect();
   RawRing ring(one.get());
@@ -269,6 +363,10 @@ TEST_F(MemoryServerTest, RingsAreDrained) {
   server_.server().Drain();
   EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);
   EXPECT_TRUE(Becomes([&] { return !link->IsConnected(); }));
+  const auto late = Connect();
+  const auto refused = client::ErrorOf(late->OpenRing().status());
+  EXPECT_EQ(refused->reason, v1::DRAINING);
+  EXPECT_GT(refused->retry_after, absl::ZeroDuration());
 }
 
 TEST_F(MemoryServerTest, StopEndsConnections) {

@@ -159,6 +159,24 @@ TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
   ExpectServes(server);
 }
 
+TEST(StreamTest, LargeAnswersThatAreNotReadStopTheReading) {
+  constexpr int kExports = 50;  // 15 MB, more than the transport takes
+  Config config = TestConfig();
+  config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
+  TestServer server(config);
+  TestStream stream(server.Connect());
+  stream.Greet();
+  stream.OpenSequence("r");
+  ASSERT_TRUE(stream.Send(OpenWithLongHistory("a")));
+  ASSERT_TRUE(stream.ReceiveOne().opened().has_state());
+  for (int i = 0; i < kExports; ++i) ASSERT_TRUE(stream.Send(ExportOf("a")));
+  ASSERT_TRUE(stream.SendStep("r", 1));
+  // The step stands behind them.
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(StepsReceived(server, 0), 0u);
+  for (int i = 0; i < kExports; ++i) EXPECT_TRUE(stream.ReceiveOne().has_exported()) << i;
+  EXPECT_TRUE(stream.ReceiveOne().has_results());
+}
+
 TEST(StreamTest, AnswersStillComeAfterHalfClose) {
   TestServer server;
   server.device().Hold();

@@ -63,7 +63,7 @@ TEST_P(VulkanMemoryTest, RowsAreTheReferencesAndWereNotRead) {
                                                 return absl::OkStatus();
                                               }});
   ASSERT_TRUE(shared.ok()) << shared.status();
-  EXPECT_TRUE(shared->shared) << shared->note;
+  EXPECT_EQ((*shared)->sharing(), absl::OkStatus());
 
   client::SequenceOptions sequence;
   sequence.vocabulary_size = kVocabulary;

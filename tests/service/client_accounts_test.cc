@@ -88,6 +88,17 @@ TEST(ClientAccountTest, RatesHoldOnAverageAndTheAdviceIsRight) {
   EXPECT_LE(rows, 100'000u + 1000 + 2 * 256);
 }
 
+// Nobody owes the hour that a clock was wrong by.
+TEST(ClientAccountTest, AClockThatIsSetBackLocksNobodyOut) {
+  Limits limits;
+  limits.client_rows_per_second = 1000;
+  FakeClock clock;
+  ClientAccount account("a", limits, &clock);
+  ASSERT_FALSE(account.Charge(1, 1, "step"));
+  clock.Advance(-absl::Hours(1));
+  EXPECT_FALSE(account.Charge(1, 1, "step"));
+}
+
 TEST(ClientAccountTest, AMessageMayBeLargerThanASecondsWorth) {
   Limits limits;
   limits.client_bytes_per_second = 1000;
@@ -185,6 +196,21 @@ TEST(ClientRateTest, OpensAndMasksCountAsBytes) {
   ExpectError(worker.Open(OpenOf("b", 1, kVocabulary)).error(), Reason::kClientLimit, "open");
   engine.clock().Advance(absl::Seconds(10));
   worker.MustOpen(OpenOf("b", 1, kVocabulary));
+}
+
+TEST(ClientRateTest, ForksCountAsBytes) {
+  Limits limits;
+  limits.client_bytes_per_second = 10;
+  TestEngine engine = TestEngine::OnCpu(limits);
+  StreamWorker worker(engine.get());
+  worker.MustOpen(OpenOf("parent", 1, kVocabulary));
+  v1::StreamRequest fork;
+  fork.mutable_fork()->set_parent_request_id("parent");
+  *fork.mutable_fork()->mutable_child() = OpenOf("child", 1, kVocabulary);
+  worker.Send(fork);
+  const auto response = worker.Await([](const v1::StreamResponse& message) { return message.has_forked(); });
+  ASSERT_TRUE(response.has_value());
+  ExpectError(response->forked().error(), Reason::kClientLimit, "fork");
 }
 
 // A history that is refused at its first piece has one answer.

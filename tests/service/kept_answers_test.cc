@@ -63,6 +63,15 @@ TEST_F(KeptAnswersTest, AGreedyClientPushesOutItsOwn) {
   EXPECT_EQ(Of("late", kModest), kModest);
 }
 
+// On the wire an empty message takes two bytes, in memory twenty times as many.
+TEST_F(KeptAnswersTest, AnswersAreCountedByTheMemoryThatTheyTake) {
+  std::vector<v1::RowResult> parts(1);
+  for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_kept_tokens();
+  const uint64_t held = parts[0].SpaceUsedLong();
+  kept_.Put(Key("client", 1), KeptAnswer(Asked(1), std::move(parts), 2), now_);
+  EXPECT_GE(kept_.bytes(), held);
+}
+
 // What a client has within an even share it keeps, whatever the others do.
 TEST_F(KeptAnswersTest, AnEvenShareIsKept) {
   std::mt19937_64 random(1);
@@ -102,6 +111,22 @@ TEST_F(KeptAnswersTest, OneGoesWhenTheNextComesOrAllRanksHaveClosed) {
   EXPECT_EQ(kept_.Find(Key("client", 0), Asked(2), 1, now_), nullptr);
   EXPECT_NE(kept_.Find(Key("client", 0), Asked(2), 0, now_), nullptr);
   kept_.Close(Key("client", 0), 0);
+  EXPECT_EQ(kept_.size(), 0u);
+  EXPECT_EQ(kept_.bytes(), 0u);
+}
+
+TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
+  for (uint32_t i = 0; i < 3; ++i) Put("kept", i);
+  const uint64_t bytes = kept_.bytes();
+  for (uint32_t i = 0; i < 5; ++i) Put("forgotten", i);
+  kept_.Forget("forgotten");
+  kept_.Forget("unknown");
+  EXPECT_EQ(Of("forgotten", 5), 0u);
+  EXPECT_EQ(Of("kept", 3), 3u);
+  EXPECT_EQ(kept_.bytes(), bytes);
+  Put("forgotten", 0);
+  EXPECT_EQ(Of("forgotten", 1), 1u);
+  kept_.Expire(now_ + Limits().sequence_ttl);
   EXPECT_EQ(kept_.size(), 0u);
   EXPECT_EQ(kept_.bytes(), 0u);
 }

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
 #include "service/engine.h"
 #include "service/request/device_memory.h"
@@ -44,6 +47,17 @@ Limits DeviceLimits() {
 FakeDevice::Options Card() {
   return {.name = "card", .memory = 1, .identity = FakeCardMemory::Identity(), .synchronous = true};
 }
+
+// Counts the rows that devices have been given and have not given back.
+class BookKeeper : public testing::CountingObserver {
+ public:
+  void BatchStarted(std::string_view, uint32_t rows, RouteReason) override { given += rows; }
+  void BatchDone(std::string_view device, uint32_t rows, absl::Duration wait, absl::Duration kernel) override {
+    given -= rows;
+    CountingObserver::BatchDone(device, rows, wait, kernel);
+  }
+  std::atomic<int64_t> given = 0;
+};
 
 // A card that takes memory, the processor, and a worker with its rows on the card.
 struct Host {
@@ -99,7 +113,7 @@ struct Host {
   }
 
   testing::FakeClock clock;
-  testing::CountingObserver observer;
+  BookKeeper observer;
   FakeCardMemory memory{4096};
   FakeDevice* card = nullptr;  // owned by the engine
   std::unique_ptr<Engine> engine;
@@ -170,6 +184,30 @@ TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
   const auto results = host->worker->Run(host->Step(region, 0));
   EXPECT_EQ(results.at(0).draw().token(), 7u);
   EXPECT_EQ(results.at(1).draw().token(), 63u);
+}
+
+// Rows that leave a batch because they cannot be read for a re-check are not among those that their device gives back.
+// Of 40 rows half are re-checked: all or none are with probability 2^-39.
+TEST(SessionDeviceMemory, RowsThatLeaveABatchAreOffTheDevicesBooks) {
+  constexpr uint32_t kRows = 40;
+  FakeDevice::Options options = Card();
+  options.read = absl::UnavailableError("the card is gone");
+  Host host(options, "card", 0.5);
+  StepBuilder builder(++host.batch, kVocabulary);
+  for (uint32_t i = 0; i < kRows; ++i) {
+    host.worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kVocabulary));
+    builder.AddRow(absl::StrCat("r", i), 1, 0, "").set_tensor_row(0);
+  }
+  builder.step().mutable_logits()->set_tensor_rows(1);
+  v1::StreamRequest step = builder.Build();
+  step.clear_payloads();
+  Host::Place(host.Register(), 0, kRowBytes, step.mutable_step()->mutable_logits()->mutable_source());
+  const std::vector<v1::RowResult> results = host.worker->Run(step);
+  ASSERT_EQ(results.size(), kRows);
+  const auto failed = std::ranges::count_if(results, [](const v1::RowResult& row) { return row.has_error(); });
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, ptrdiff_t{kRows});
+  EXPECT_EQ(host.observer.given, 0);
 }
 
 TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsLieThere) {

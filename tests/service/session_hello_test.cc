@@ -25,6 +25,7 @@ TEST(SessionHello, WelcomeSaysWhatTheServerSpeaks) {
   Limits limits;
   limits.stream_unanswered_bytes = 1234;
   limits.stream_unanswered_rows = 56;
+  limits.max_message_bytes = 789;
   limits.max_stream_age = absl::Milliseconds(90500);
   TestEngine engine = TestEngine::OnFake(limits);
   StreamWorker worker(engine.get(), Silent());
@@ -37,6 +38,7 @@ TEST(SessionHello, WelcomeSaysWhatTheServerSpeaks) {
   EXPECT_EQ(welcome.law_versions(0), law::kLawVersion);
   EXPECT_EQ(welcome.flow_window().unanswered_bytes(), 1234u);
   EXPECT_EQ(welcome.flow_window().unanswered_rows(), 56u);
+  EXPECT_EQ(welcome.max_message_bytes(), 789u);
   EXPECT_EQ(welcome.max_stream_age().seconds(), 90);
   EXPECT_EQ(welcome.max_stream_age().nanos(), 500'000'000);
 }

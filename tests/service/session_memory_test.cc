@@ -204,6 +204,38 @@ TEST_F(SessionMemory, AStreamThatNamedNoConnectionHasNoRegions) {
   ExpectError(stranger.Rejected().error(), Reason::kUnknownRegion, "attach_memory.token");
 }
 
+// Draft probabilities are copied, so they fill the window as if they had been sent.
+TEST(SessionMemoryInFlight, WhatIsCopiedFillsTheWindow) {
+  Limits limits;
+  limits.stream_unanswered_bytes = kRegionBytes;
+  TestEngine engine = TestEngine::OnFake(limits);
+  const auto connection = Connect(engine.get());
+  ClientRegion region(connection.get(), 2 * kRegionBytes);
+  StreamWorker worker(engine.get());
+  worker.Send(Attach(*connection));
+  worker.MustOpen(OpenOf("a", 1, kVocabulary));
+  StepBuilder builder(1, kVocabulary);
+  v1::VerifyChain& chain =
+      *builder.AddRow("a", 1, 0, F32Peak(kVocabulary, 1) + F32Peak(kVocabulary, 2)).mutable_verify_chain();
+  chain.add_draft_tokens(1);
+  chain.set_mode(v1::VERIFY_MODE_REJECTION);
+  chain.set_draft_row(0);
+  std::vector<float> certain(kVocabulary);
+  certain[1] = 1;
+  region.Write(0, testing::F32Bytes(certain));
+  v1::DraftTensor& drafts = *builder.step().mutable_draft_probabilities();
+  drafts.set_dtype(v1::DTYPE_F32);
+  drafts.set_rows(kRegionBytes / kRowBytes);
+  v1::StreamRequest request = builder.Build();
+  SetRegion(region.id, 0, kRegionBytes, request.mutable_step()->mutable_draft_probabilities()->mutable_source());
+  worker.Send(request);
+  EXPECT_FALSE(worker.session().WantsFrames());
+  engine.fake().FinishAll();
+  EXPECT_EQ(worker.Results(1, 1).at(0).verify().accepted(), 1u);
+  EXPECT_TRUE(worker.IsIdle());
+  EXPECT_TRUE(worker.session().WantsFrames());
+}
+
 TEST(SessionMemoryInFlight, ARegionIsFreedWhenTheStepThatReadsItIsAnswered) {
   TestEngine engine = TestEngine::OnFake();
   const auto connection = Connect(engine.get());

@@ -120,6 +120,14 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksHaveClosedTheSequence) {
   EXPECT_EQ(engine_->shards().kept(), 0u);
 }
 
+// Else a kept answer would grow by each index that a worker thinks of.
+TEST_F(SessionRanks, ACloseByARankThatCannotBeIsRefused) {
+  v1::StreamRequest request = testing::CloseOf("a", 1);
+  request.mutable_close()->set_shard_index(kMaxShards);
+  workers_[0]->Send(request);
+  ExpectError(workers_[0]->Rejected().error(), Reason::kOutOfRange, "close.shard_index");
+}
+
 TEST_F(SessionRanks, AnswersAreForgottenAfterAWhile) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   Draws(1);
@@ -187,6 +195,15 @@ TEST_F(SessionRanks, AServerThatShutsDownGivesWaitingSlicesBack) {
   ExpectRowErrors(0, 1, 2, Reason::kDraining, "step");
   EXPECT_TRUE(workers_[0]->IsIdle());
   ExpectRefused(2, Numbered(1, 5, 2), Reason::kDraining, "step");
+}
+
+TEST_F(SessionRanks, AStreamThatDrainsForItsAgeGivesWaitingSlicesBackAtAShutdown) {
+  workers_[1]->Send(Numbered(1, 5, 1));
+  workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().waiting(), 2u) << "the others may still come";
+  workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, absl::Seconds(1));
+  EXPECT_EQ(engine_->shards().waiting(), 0u);
+  ExpectRowErrors(1, 1, 2, Reason::kDraining, "step");
 }
 
 // Each rank loses its stream now and then, with or without the answer, and repeats its slices until it has it.

@@ -117,6 +117,9 @@ TEST_F(SessionSnapshot, WhatIsNoSnapshotOfTheSequenceIsRefusedByName) {
     ExpectError(Import(second_, ImportOf(bad.SerializeAsString())).error(), reason, field);
   }
   ExpectError(Import(second_, ImportOf("\xff")).error(), Reason::kMalformedMessage, "import_sequence.state");
+  std::string flood;  // of fields that no snapshot has, which would take eight times their bytes
+  for (uint32_t i = 0; i <= kMaxMessageParts; ++i) flood += "\x98\x06\x01";
+  ExpectError(Import(second_, ImportOf(flood)).error(), Reason::kTooMany, "import_sequence.state");
   v1::StreamRequest request = ImportOf(good.SerializeAsString());
   request.mutable_import_sequence()->mutable_open()->clear_seed();
   ExpectError(Import(second_, request).error(), Reason::kMissingField, "import_sequence.open.seed");

@@ -1,8 +1,7 @@
-// Callers of a simulated worker, and its processes.
+// Callers of a simulated worker.
 #include "tests/simulation/worker.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,117 +9,6 @@
 #include "tests/simulation/draw.h"
 
 namespace sortition::simulation {
-namespace {
-
-// Numbers of forks, apart from those of all other sequences.
-constexpr uint32_t kFirstChild = 1000;
-
-}  // namespace
-
-// One life of the client: its state machine, its timer, and what has ended and waits to be told.
-class Worker::Process final : public client::StreamEvents, public std::enable_shared_from_this<Process> {
- public:
-  static std::shared_ptr<Process> Start(Worker* worker, uint64_t generation) {
-    auto process = std::make_shared<Process>(worker, generation);
-    process->Begin();
-    return process;
-  }
-  Process(Worker* worker, uint64_t generation)
-      : worker_(*worker), timeline_(worker->timeline_), generation_(generation) {}
-  ~Process() override { Stop(); }
-
-  uint64_t generation() const { return generation_; }
-
-  // Runs `change` on the state, then tells what ended by it and sets the timer.
-  template <typename Change>
-  void Update(Change change) {
-    if (stopped_) return;
-    change(*state_, timeline_.Now());
-    Settle();
-  }
-  // Dies; what it had in flight is not heard of again.
-  void Stop() {
-    if (std::exchange(stopped_, true)) return;
-    state_->Stop();
-    state_->TakeFinished();
-    released_.clear();
-  }
-
-  void OnResponse(uint64_t stream, v1::StreamResponse response) override {
-    Update([&](client::StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
-  }
-  void OnEnded(uint64_t stream, absl::Status status) override {
-    Update([&](client::StreamState& state, absl::Time now) { state.OnEnded(stream, status, now); });
-  }
-
- private:
-  void Begin() {
-    connector_ = worker_.network_.ConnectorOf(worker_.index_, weak_from_this());
-    client::StreamState::Environment environment;
-    environment.connector = connector_.get();
-    environment.events = this;
-    environment.first_epoch = static_cast<uint64_t>(absl::ToUnixMicros(timeline_.Now())) << 8 | generation_;
-    environment.jitter_seed = worker_.world_.seed + worker_.index_;
-    environment.released = [this](std::shared_ptr<client::PendingBatch> batch) {
-      released_.push_back(std::move(batch));
-      timeline_.After(absl::ZeroDuration(), [self = weak_from_this()] {
-        if (const auto alive = self.lock()) alive->Settle();
-      });
-    };
-    state_.emplace(worker_.options_, absl::StrCat("worker ", worker_.rank_.worker), std::move(environment));
-    Update([](client::StreamState& state, absl::Time now) { state.Start(now); });
-  }
-
-  void Settle() {
-    Tell();
-    if (stopped_) return;
-    const absl::Time next = state_->next_event(timeline_.Now());
-    if (next >= wake_at_ || next == absl::InfiniteFuture()) return;
-    wake_at_ = next;
-    // A microsecond on, so that a time that has come has passed.
-    timeline_.At(std::max(next, timeline_.Now() + absl::Microseconds(1)), [self = weak_from_this(), next] {
-      const auto alive = self.lock();
-      if (alive == nullptr || alive->wake_at_ != next) return;
-      alive->wake_at_ = absl::InfiniteFuture();
-      alive->Update([](client::StreamState& state, absl::Time now) { state.OnTime(now); });
-    });
-  }
-
-  void Tell() {
-    client::StreamState::Finished finished = state_->TakeFinished();
-    for (auto& batch : std::exchange(released_, {})) finished.batches.push_back(std::move(batch));
-    for (auto& open : finished.opens) std::move(open->done)(std::move(open->outcome));
-    for (auto& batch : finished.batches) batch->Finish();
-  }
-
-  Worker& worker_;
-  Timeline& timeline_;
-  const uint64_t generation_;
-  std::unique_ptr<client::Connector> connector_;
-  std::vector<std::shared_ptr<client::PendingBatch>> released_;
-  std::optional<client::StreamState> state_;
-  absl::Time wake_at_ = absl::InfiniteFuture();
-  bool stopped_ = false;
-};
-
-// One text and how far it has come.
-struct Worker::Job {
-  uint32_t number = 0;  // of the sequence, unique in the world
-  client::SequenceOptions options;
-  std::shared_ptr<client::SequenceRecord> record;  // of the current process
-  std::unique_ptr<Text> text;                      // once the seed is known
-  std::string checkpoint;                          // of the last answer; belongs to the text
-  uint32_t turns = 0;                              // the same
-  uint32_t step = 0;                               // the next one
-  bool opening = false;
-  bool open = false;
-  bool busy = false;
-  bool edited = false;  // the step's edits have been made
-  bool done = false;
-  std::optional<ForkPlan> fork;                       // still to be made
-  std::map<uint32_t, std::vector<std::byte>> slices;  // of a rank: its part of the logits, by step
-};
-
 Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log,
                Fail fail)
     : world_(world),
@@ -133,23 +21,21 @@ Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* 
       log_(std::move(log)),
       fail_(std::move(fail)) {
   for (uint32_t i = 0; i < world_.sequences; ++i) {
-    auto job = std::make_unique<Job>();
-    job->number = rank_.worker * world_.sequences + i;
-    job->options = OptionsOf(world_.seed, job->number);
-    // Ranks but the first learn of no seed that the service drew.
-    if (rank_.count > 1 && !job->options.seed) job->options.seed = job->number;
-    job->record = std::make_shared<client::SequenceRecord>(job->options);
-    job->fork = ForkOf(world_.seed, job->number);
-    jobs_.push_back(std::move(job));
+    jobs_.push_back(Job::Make(world_.seed, rank_.worker * world_.sequences + i, rank_.count > 1));
   }
 }
 
 Worker::~Worker() = default;
 
 void Worker::Start() {
-  process_ = Process::Start(this, 1);
+  StartProcess(1);
   process_started_ = timeline_.Now();
   PlanThought();
+}
+
+void Worker::StartProcess(uint64_t generation) {
+  process_ = Process::Start(options_, {absl::StrCat("worker ", rank_.worker), index_, world_.seed + index_, generation},
+                            &network_, &timeline_);
 }
 
 bool Worker::Done() const {
@@ -160,7 +46,7 @@ std::string Worker::NameOf(const Job& job) const {
   return absl::StrCat(world_.NameOf(index_), ", ", job.options.request_id);
 }
 
-Worker::Job* Worker::FindJob(uint32_t number) const {
+Job* Worker::FindJob(uint32_t number) const {
   const auto it = std::ranges::find(jobs_, number, [](const auto& job) { return job->number; });
   return it == jobs_.end() ? nullptr : it->get();
 }
@@ -203,22 +89,9 @@ void Worker::Restart(absl::Duration zombie) {
     process_->Stop();
   }
   for (const auto& job : jobs_) {
-    if (job->done) continue;
-    client::SequenceOptions options = job->options;
-    std::vector<uint32_t> output;
-    if (job->text != nullptr) {
-      const TextStep& step = job->text->step(job->step);
-      options.prompt.assign(step.tokens.begin(), step.tokens.begin() + step.prompt_length);
-      output.assign(step.tokens.begin() + step.prompt_length, step.tokens.end());
-    }
-    options.turns = job->turns;
-    job->opening = job->open = job->busy = job->edited = false;
-    job->record = std::make_shared<client::SequenceRecord>(std::move(options));
-    absl::MutexLock lock(&job->record->mutex);
-    job->record->history.Append(output);
-    job->record->checkpoint = job->checkpoint;
+    if (!job->done) job->StartAnew();
   }
-  process_ = Process::Start(this, generation);
+  StartProcess(generation);
   PlanThought();
 }
 
@@ -284,30 +157,6 @@ void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status)
   job->text = std::make_unique<Text>(world_.seed, job->number, job->options, seed);
 }
 
-// False if a cut had nothing to cut, which would be a defect of the history.
-bool Worker::ApplyEdits(Job* job) {
-  if (std::exchange(job->edited, true)) return true;
-  const TextStep& step = job->text->step(job->step);
-  absl::MutexLock lock(&job->record->mutex);
-  if (step.truncate_to && !job->record->history.Truncate(*step.truncate_to).ok()) return false;
-  if (!step.append.empty()) job->record->history.Append(step.append);
-  return true;
-}
-
-// A step's logits, or this rank's slice of each of their rows.
-const std::byte* Worker::LogitsOf(Job* job) const {
-  const std::vector<std::byte>& whole = job->text->step(job->step).logits;
-  if (!options_.shard) return whole.data();
-  std::vector<std::byte>& slices = job->slices[job->step];
-  if (slices.empty()) {
-    for (size_t row = 0; row < whole.size(); row += 2 * kVocabulary) {
-      const auto first = whole.begin() + static_cast<ptrdiff_t>(row + 2 * options_.shard->first_token);
-      slices.insert(slices.end(), first, first + 2 * options_.shard->tokens);
-    }
-  }
-  return slices.data();
-}
-
 void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   auto batch = std::make_shared<client::PendingBatch>();
   batch->dtype = v1::DTYPE_BF16;
@@ -317,11 +166,11 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   batch->deadline = timeline_.Now() + (hurried ? world_.max_latency : world_.client.default_timeout);
   std::vector<std::pair<Job*, uint32_t>> asked;
   for (Job* job : jobs) {
-    if (!ApplyEdits(job)) return fail_(absl::StrCat(NameOf(*job), ": an edit was refused"));
+    if (!job->ApplyEdits()) return fail_(absl::StrCat(NameOf(*job), ": an edit was refused"));
     const TextStep& step = job->text->step(job->step);
     client::PendingRow& row = batch->rows.emplace_back();
     row.record = job->record;
-    row.row.logits = LogitsOf(job);
+    row.row.logits = job->Logits(options_.shard);
     row.row.draw_salt = step.draw_salt;
     if (!step.allowed_bits.empty()) row.row.allowed_bits = step.allowed_bits.data();
     if (!step.drafts.empty()) row.row.drafts = &step.verification;
@@ -380,33 +229,9 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
       return fail_(absl::StrCat(NameOf(*job), ": after step ", step, " the client's text is not the right one"));
     }
   }
-  if (job->fork && job->fork->step == job->step) Fork(job);
+  if (job->fork && job->fork->step == job->step) jobs_.push_back(job->Fork(world_.seed));
   if (job->step == job->text->steps()) FinishJob(job);
   for (Worker* const peer : peers_) peer->PlanThought();
-}
-
-// A second completion of the same text goes on from some place in it.
-void Worker::Fork(Job* parent) {
-  const ForkPlan plan = *std::exchange(parent->fork, std::nullopt);
-  auto child = std::make_unique<Job>();
-  child->number = parent->number + kFirstChild;
-  child->options = parent->options;
-  child->options.request_id += " fork";
-  child->options.choice_index += 5;
-  const TextStep& now = parent->text->step(parent->step);
-  const uint32_t position = static_cast<uint32_t>(now.tokens.size() * plan.percent / 100);
-  const std::vector<uint32_t> tokens(now.tokens.begin(), now.tokens.begin() + position);
-  const uint32_t prompt_length = std::min(now.prompt_length, position);
-  child->text =
-      std::make_unique<Text>(world_.seed, child->number, child->options, *child->options.seed, tokens, prompt_length);
-  child->options.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
-  child->record = std::make_shared<client::SequenceRecord>(child->options);
-  child->record->origin = client::SequenceRecord::Origin{parent->record, position};
-  {
-    absl::MutexLock lock(&child->record->mutex);
-    child->record->history.Append(std::span(tokens).subspan(prompt_length));
-  }
-  jobs_.push_back(std::move(child));
 }
 
 // Ranks close a text together: what only ranks knew that have closed it is lost with the server.

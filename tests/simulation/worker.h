@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "client/cpp/stream_state.h"
+#include "tests/simulation/job.h"
 #include "tests/simulation/network.h"
-#include "tests/simulation/text.h"
+#include "tests/simulation/process.h"
 #include "tests/simulation/timeline.h"
 #include "tests/simulation/world.h"
 
@@ -38,22 +39,17 @@ class Worker {
   void Restart(absl::Duration zombie);
 
  private:
-  class Process;
-  struct Job;
-
+  void StartProcess(uint64_t generation);
   Job* FindJob(uint32_t number) const;
   bool IsFree(const Job& job) const;
   bool IsAhead(const Job& job) const;
   bool GoBackToPeers();
-  const std::byte* LogitsOf(Job* job) const;
   void PlanThought();
   void Think();
   void Open(Job* job);
   void Submit(std::vector<Job*> jobs, uint64_t batch);
-  bool ApplyEdits(Job* job);
   void OnOpened(Job* job, uint64_t generation, const absl::Status& status);
   void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome);
-  void Fork(Job* parent);
   void FinishJob(Job* job);
   void CloseJob(const Job& job);
   std::string NameOf(const Job& job) const;

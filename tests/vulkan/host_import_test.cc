@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/vulkan/drivers.h"
 
 namespace sortition::devices {
@@ -78,13 +78,7 @@ class HostImportTest : public ::testing::TestWithParam<testing::Driver> {
   }
 
   void ExpectRight() {
-    BatchResult result;
-    absl::Notification done;
-    device_->Submit(batch_, [&](BatchResult r) {
-      result = std::move(r);
-      done.Notify();
-    });
-    done.WaitForNotification();
+    const BatchResult result = testing::RunBatch(device_.get(), batch_);
     ASSERT_TRUE(result.status.ok()) << result.status;
     for (size_t row = 0; row < rows_.size(); ++row) {
       ASSERT_EQ(result.answers.at(row), law::SampleRowReference(rows_[row]->request())) << rows_[row]->description();

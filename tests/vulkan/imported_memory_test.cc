@@ -15,15 +15,17 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/reference.h"
+#include "service/memory/packet.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/support/scale.h"
 #include "tests/vulkan/drivers.h"
 #include "tests/vulkan/exported_memory.h"
@@ -37,15 +39,37 @@ using testing::ExportedMemory;
 
 constexpr uint32_t kMemory = 7;
 
-// Waits that are to end with the loss of the device, and what the driver is to say of imports.
+// Waits that are to end with the loss of the device, or without its answer, and what the driver is to say of imports.
 std::atomic<int> losses;
+std::atomic<int> hangs;
+std::atomic<bool> is_hanging;
+std::atomic<int> destroyed_hanging;  // things that a device may still use
 std::atomic<VkResult> refusal;
 PFN_vkWaitForFences real_wait;
+PFN_vkGetFenceStatus real_status;
+PFN_vkDestroyFence real_destroy_fence;
+PFN_vkFreeMemory real_free;
 PFN_vkAllocateMemory real_allocate;
 
 VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
   const VkResult result = real_wait(device, count, fences, all, timeout);
+  if (hangs > 0 && hangs.fetch_sub(1) > 0) {
+    is_hanging = true;
+    return VK_TIMEOUT;
+  }
   return losses > 0 && losses.fetch_sub(1) > 0 ? VK_ERROR_DEVICE_LOST : result;
+}
+
+VkResult Status(VkDevice device, VkFence fence) { return is_hanging ? VK_NOT_READY : real_status(device, fence); }
+
+void DestroyFence(VkDevice device, VkFence fence, const VkAllocationCallbacks* callbacks) {
+  destroyed_hanging += is_hanging ? 1 : 0;
+  real_destroy_fence(device, fence, callbacks);
+}
+
+void Free(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks* callbacks) {
+  destroyed_hanging += is_hanging ? 1 : 0;
+  real_free(device, memory, callbacks);
 }
 
 // A driver that refuses memory leaves the descriptor to its caller.
@@ -73,8 +97,14 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     if (testing::ManifestOf(GetParam()).empty()) GTEST_SKIP() << GetParam().package << " is not installed";
     const auto instance = testing::OpenDriver(GetParam(), [](vulkan::Api* api) {
       real_wait = api->WaitForFences;
+      real_status = api->GetFenceStatus;
+      real_destroy_fence = api->DestroyFence;
+      real_free = api->FreeMemory;
       real_allocate = api->AllocateMemory;
       api->WaitForFences = Wait;
+      api->GetFenceStatus = Status;
+      api->DestroyFence = DestroyFence;
+      api->FreeMemory = Free;
       api->AllocateMemory = Allocate;
     });
     ASSERT_TRUE(instance.ok()) << instance.status();
@@ -129,16 +159,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     device_row.segments.push_back({row.tensor().data(), row.tensor().size()});
     return device_row;
   }
-  BatchResult RunBatch(std::vector<DeviceRow> rows) {
-    BatchResult result;
-    absl::Notification done;
-    device_->Submit(std::move(rows), [&](BatchResult r) {
-      result = std::move(r);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return result;
-  }
+  BatchResult RunBatch(std::vector<DeviceRow> rows) { return testing::RunBatch(device_.get(), std::move(rows)); }
   void ExpectRight(const RandomRow& row, const ImportedMemory& memory, size_t offset) {
     const BatchResult result = RunBatch({RowAt(row, memory, offset)});
     ASSERT_TRUE(result.status.ok()) << result.status;
@@ -306,7 +327,7 @@ TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
   Start();
   int input[2], output[2];
   ASSERT_EQ(pipe2(input, O_CLOEXEC), 0);
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, output), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output), 0);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, input[0], 0);
@@ -322,24 +343,19 @@ TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
   close(input[1]);
 
   MemoryHandle handle;
-  iovec bytes = {&handle, sizeof(handle)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t received = recvmsg(output[0], &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+  service::Descriptor descriptor;
+  const std::span<char> bytes(reinterpret_cast<char*>(&handle), sizeof(handle));
+  const ssize_t received = service::ReceivePacket(output[0], bytes, &descriptor, 0);
   close(output[0]);
   int status = -1;
   ASSERT_EQ(waitpid(maker, &status, 0), maker);
   ASSERT_EQ(status, 0);
   ASSERT_EQ(received, ssize_t(sizeof(handle)));
-  ASSERT_NE(CMSG_FIRSTHDR(&message), nullptr);
-  std::memcpy(&handle.descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+  ASSERT_TRUE(descriptor);
 
+  handle.descriptor = descriptor.get();
   const auto memory = Import(handle);
-  close(handle.descriptor);
+  descriptor = service::Descriptor();
   ASSERT_NE(memory, nullptr);
   ExpectRight(row_, *memory, 0);
 }
@@ -385,6 +401,20 @@ class ImportedMemoryOnOneDriverTest : public ImportedMemoryTest {};
 // Where drivers make no difference.
 INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOnOneDriverTest, ::testing::Values(testing::Drivers().front()),
                          [](const auto& info) { return info.param.name; });
+
+// What a read uses lives on while the device may be at it, the memory's buffer among it.
+TEST_P(ImportedMemoryOnOneDriverTest, AReadThatIsNotAnsweredKeepsWhatItUses) {
+  Start({.batches_in_flight = 1});
+  const auto exported = Export(row_.tensor().size());
+  auto memory = Import(exported->handle());
+  ASSERT_NE(memory, nullptr);
+  std::vector<std::byte> read(row_.tensor().size());
+  hangs = 1;
+  EXPECT_TRUE(absl::IsUnavailable(memory->Read(0, read)));
+  memory.reset();
+  EXPECT_EQ(destroyed_hanging, 0);
+  is_hanging = false;
+}
 
 TEST_P(ImportedMemoryOnOneDriverTest, IsTakenOnlyWhereItIsWanted) {
   const vulkan::Hardware& hardware = instance_->hardware().front();

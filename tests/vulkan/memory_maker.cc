@@ -1,11 +1,13 @@
 // memory_maker: another process, which puts its standard input into device memory, passes that on by the socket that is
 // its standard output, and ends.
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
+#include "service/memory/packet.h"
 #include "tests/vulkan/exported_memory.h"
 
 namespace {
@@ -27,19 +29,10 @@ int main() {
   if (!memory.ok()) return Fail(memory.status());
   std::memcpy((*memory)->mapped(), content.data(), content.size());
 
-  sortition::devices::MemoryHandle handle = (*memory)->handle();
-  iovec bytes = {&handle, sizeof(handle)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &handle.descriptor, sizeof(int));
-  if (sendmsg(1, &message, 0) != ssize_t(sizeof(handle))) return Fail(absl::InternalError("cannot send"));
+  const sortition::devices::MemoryHandle handle = (*memory)->handle();
+  const std::string_view packet(reinterpret_cast<const char*>(&handle), sizeof(handle));
+  if (!sortition::service::SendPacket(STDOUT_FILENO, packet, handle.descriptor, 0)) {
+    return Fail(absl::InternalError("cannot send"));
+  }
   return 0;
 }

@@ -14,12 +14,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "devices/proof/proof.h"
 #include "devices/vulkan/pipeline_cache_file.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/vulkan/drivers.h"
 
 namespace sortition::devices {
@@ -34,9 +34,18 @@ struct Fault {
   std::atomic<int> device_lost = 0;  // of waits
   std::atomic<int> no_memory = 0;    // of allocations
   std::atomic<int> no_device = 0;    // of creations
+  std::atomic<int> no_answer = 0;    // of waits; the device of the last one then hangs
 };
 Fault fault;
+std::atomic<VkDevice> hanging = VK_NULL_HANDLE;
+std::atomic<int> destroyed_hanging = 0;  // things that a device may still use
+std::atomic<int> destroyed_devices = 0;
 PFN_vkWaitForFences real_wait;
+PFN_vkGetFenceStatus real_status;
+PFN_vkDestroyFence real_destroy_fence;
+PFN_vkFreeMemory real_free;
+PFN_vkDestroyCommandPool real_destroy_pool;
+PFN_vkDestroyDevice real_destroy;
 PFN_vkAllocateMemory real_allocate;
 PFN_vkCreateDevice real_create;
 
@@ -44,7 +53,32 @@ bool Take(std::atomic<int>* count) { return count->load() > 0 && count->fetch_su
 
 VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
   const VkResult result = real_wait(device, count, fences, all, timeout);
+  if (Take(&fault.no_answer)) {
+    hanging = device;
+    return VK_TIMEOUT;
+  }
   return Take(&fault.device_lost) ? VK_ERROR_DEVICE_LOST : result;
+}
+VkResult Status(VkDevice device, VkFence fence) {
+  return device == hanging ? VK_NOT_READY : real_status(device, fence);
+}
+void NoteDestroyed(VkDevice device) { destroyed_hanging += device == hanging ? 1 : 0; }
+void DestroyFence(VkDevice device, VkFence fence, const VkAllocationCallbacks* callbacks) {
+  NoteDestroyed(device);
+  real_destroy_fence(device, fence, callbacks);
+}
+void Free(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks* callbacks) {
+  NoteDestroyed(device);
+  real_free(device, memory, callbacks);
+}
+void DestroyPool(VkDevice device, VkCommandPool pool, const VkAllocationCallbacks* callbacks) {
+  NoteDestroyed(device);
+  real_destroy_pool(device, pool, callbacks);
+}
+void Destroy(VkDevice device, const VkAllocationCallbacks* callbacks) {
+  NoteDestroyed(device);
+  ++destroyed_devices;
+  real_destroy(device, callbacks);
 }
 VkResult Allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
                   VkDeviceMemory* memory) {
@@ -59,7 +93,17 @@ void ReplaceFunctions(Api* api) {
   real_wait = api->WaitForFences;
   real_allocate = api->AllocateMemory;
   real_create = api->CreateDevice;
+  real_status = api->GetFenceStatus;
+  real_destroy_fence = api->DestroyFence;
+  real_free = api->FreeMemory;
+  real_destroy_pool = api->DestroyCommandPool;
+  real_destroy = api->DestroyDevice;
   api->WaitForFences = Wait;
+  api->GetFenceStatus = Status;
+  api->DestroyFence = DestroyFence;
+  api->FreeMemory = Free;
+  api->DestroyCommandPool = DestroyPool;
+  api->DestroyDevice = Destroy;
   api->AllocateMemory = Allocate;
   api->CreateDevice = Create;
 }
@@ -75,7 +119,8 @@ class VulkanDeviceTest : public ::testing::Test {
   }
   void TearDown() override {
     device_.reset();
-    EXPECT_EQ(fault.device_lost + fault.no_memory + fault.no_device, 0) << "not all that was to fail has failed";
+    EXPECT_EQ(fault.device_lost + fault.no_memory + fault.no_device + fault.no_answer, 0)
+        << "not all that was to fail has failed";
   }
 
   absl::Status Start(const VulkanDeviceOptions& options = {}) {
@@ -93,16 +138,7 @@ class VulkanDeviceTest : public ::testing::Test {
       device_row.segments.push_back({row.tensor().data() + cut, row.tensor().size() - cut});
     return device_row;
   }
-  BatchResult RunBatch() {
-    BatchResult result;
-    absl::Notification done;
-    device_->Submit({RowOf(row_)}, [&](BatchResult r) {
-      result = std::move(r);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return result;
-  }
+  BatchResult RunBatch() { return testing::RunBatch(device_.get(), {RowOf(row_)}); }
   void ExpectRight() {
     const BatchResult result = RunBatch();
     ASSERT_TRUE(result.status.ok()) << result.status;
@@ -125,6 +161,27 @@ TEST_F(VulkanDeviceTest, ALostDeviceStartsAnewWithTheNextBatch) {
   fault.no_device = 1;
   EXPECT_TRUE(absl::IsInternal(RunBatch().status));
   ExpectRight();
+}
+
+// It may still be at the batch: nothing that this uses goes before the device is done with it.
+TEST_F(VulkanDeviceTest, ADeviceThatDoesNotAnswerKeepsWhatItMayUse) {
+  ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
+  ExpectRight();
+  destroyed_devices = 0;
+  fault.no_answer = 1;
+  const BatchResult unanswered = RunBatch();
+  EXPECT_TRUE(absl::IsUnavailable(unanswered.status)) << unanswered.status;
+  ExpectRight();  // by a context of its own
+  fault.device_lost = 1;
+  EXPECT_TRUE(absl::IsUnavailable(RunBatch().status));
+  ExpectRight();
+  EXPECT_EQ(destroyed_hanging, 0);
+  EXPECT_EQ(destroyed_devices, 1) << "the one that was lost";
+  hanging = VK_NULL_HANDLE;
+  fault.device_lost = 1;
+  EXPECT_TRUE(absl::IsUnavailable(RunBatch().status));
+  ExpectRight();
+  EXPECT_EQ(destroyed_devices, 3) << "the one that has answered, too";
 }
 
 TEST_F(VulkanDeviceTest, MemoryThatIsMissingFailsTheBatchAlone) {

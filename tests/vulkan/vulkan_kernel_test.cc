@@ -6,13 +6,13 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/reference.h"
 #include "kernels/vulkan/slice.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/run_batch.h"
 #include "tests/support/scale.h"
 #include "tests/vulkan/drivers.h"
 
@@ -23,6 +23,7 @@ using devices::BatchResult;
 using devices::DeviceRow;
 using devices::VulkanDevice;
 using devices::VulkanDeviceOptions;
+using testing::RunBatch;
 
 std::unique_ptr<VulkanDevice> StartOn(const testing::Driver& driver, const VulkanDeviceOptions& options) {
   auto instance = testing::OpenDriver(driver);
@@ -31,17 +32,6 @@ std::unique_ptr<VulkanDevice> StartOn(const testing::Driver& driver, const Vulka
   auto device = VulkanDevice::Start(*instance, (*instance)->hardware().front(), options);
   if (!device.ok()) ADD_FAILURE() << device.status();
   return device.ok() ? *std::move(device) : nullptr;
-}
-
-BatchResult RunBatch(VulkanDevice* device, std::vector<DeviceRow> rows) {
-  BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
 }
 
 DeviceRow Whole(const RowRequest& request, const std::vector<std::byte>& tensor) {

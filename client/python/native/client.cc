@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -26,11 +27,16 @@ namespace {
 
 // May outlive the client.
 struct Sequence {
-  std::unique_ptr<client::Sequence> handle;
+  std::shared_ptr<client::Sequence> handle;
 
   client::Sequence& get() const {
     if (handle == nullptr) throw nb::value_error("the sequence is closed");
     return *handle;
+  }
+  // For calls that let go of the GIL, during which another thread may close it.
+  std::shared_ptr<client::Sequence> share() const {
+    get();
+    return handle;
   }
 };
 
@@ -50,6 +56,19 @@ struct StepMemory {
   }
 };
 
+// While a thread of a client's runs a callback, in which the last reference to that client may go: the collector of
+// garbage runs wherever memory is asked for.
+class InCallback {
+ public:
+  InCallback() { here_ = true; }
+  ~InCallback() { here_ = false; }
+  static bool here() { return here_; }
+
+ private:
+  static thread_local bool here_;
+};
+thread_local bool InCallback::here_ = false;
+
 class Client {
  public:
   Client(std::unique_ptr<client::Client> client, std::optional<client::VocabularyShard> shard)
@@ -64,6 +83,8 @@ class Client {
   void Close() {
     std::shared_ptr<client::Client> client = std::move(client_);
     nb::gil_scoped_release released;
+    // A thread cannot wait for its own end.
+    if (InCallback::here()) std::thread([last = std::move(client)]() mutable { last.reset(); }).detach();
     client.reset();
   }
   // To be let go of without the GIL: another thread may have closed the client meanwhile, and the last one ends it.
@@ -196,12 +217,12 @@ Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prom
 Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, std::optional<uint32_t> position) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, {}, std::nullopt);
-  const client::Sequence& from = parent.get();
+  const std::shared_ptr<const client::Sequence> from = parent.share();
   absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    opened = client->Fork(from, std::move(options), position);
+    opened = client->Fork(*from, std::move(options), position);
     client.reset();
   }
   return Wrap(std::move(opened));
@@ -221,8 +242,9 @@ StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, n
   return {std::move(tasks), std::move(rows), std::move(on_device), std::move(masks), std::move(sequences), {}};
 }
 
-// Refers to `memory`.
-client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts) {
+// Refers to `memory`; `handles` are the sequences', which are used until the step has been submitted.
+client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts,
+                        std::vector<std::shared_ptr<client::Sequence>>* handles) {
   const Rows& rows = memory.rows;
   if (self.shard() && !rows.rows.empty() && rows.width != self.shard()->tokens) {
     throw nb::value_error(
@@ -235,7 +257,7 @@ client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std:
   batch.draft_dtype = memory.tasks.draft_dtype();
   batch.rows.reserve(rows.rows.size());
   for (size_t i = 0; i < rows.rows.size(); ++i) {
-    client::Sequence& sequence = nb::cast<Sequence&>(memory.sequences[i]).get();
+    client::Sequence& sequence = *handles->emplace_back(nb::cast<Sequence&>(memory.sequences[i]).share());
     if (!self.shard() && sequence.vocabulary_size() != rows.width) {
       throw nb::value_error(absl::StrCat("logits: rows of ", rows.width, " elements; the vocabulary of ",
                                          sequence.request_id(), " has ", sequence.vocabulary_size())
@@ -264,7 +286,8 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
                 std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream) {
   self.get();
   const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype);
-  const client::Batch batch = MakeBatch(self, memory, draw_salts);
+  std::vector<std::shared_ptr<client::Sequence>> handles;
+  const client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
   {
@@ -286,7 +309,8 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   auto memory =
       std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype));
   memory->callback = std::move(callback);
-  const client::Batch batch = MakeBatch(self, *memory, draw_salts);
+  std::vector<std::shared_ptr<client::Sequence>> handles;
+  const client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
@@ -297,6 +321,7 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
     status = borrowed->WaitFor(stream);
     if (status.ok()) {
       status = client->StepAsync(batch, options, [borrowed](std::vector<client::RowOutcome> outcomes) {
+        const InCallback scope;
         nb::gil_scoped_acquire acquired;
         const std::unique_ptr<StepMemory> mine(borrowed);
         try {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -68,19 +69,26 @@ void DeviceMemory::Close() {
   rows_.reset();
 }
 
+absl::Status DeviceMemory::sharing() const {
+  const std::shared_ptr<const SharedRows> rows = rows_;  // another thread may close it meanwhile
+  if (rows == nullptr) return absl::FailedPreconditionError("the memory is closed");
+  nb::gil_scoped_release released;  // the client may be reading rows
+  return rows->memory->sharing();
+}
+
 DeviceMemory SharedRowsTable::Share(std::shared_ptr<client::Client> client, const CudaRows& rows) {
   const std::shared_ptr<const client::CudaRows> kept = rows.rows;
-  absl::StatusOr<client::Client::DeviceMemory> made;
+  absl::StatusOr<std::shared_ptr<const client::Client::DeviceMemory>> made;
   {
     nb::gil_scoped_release released;
     made = client->ShareDevice(kept->rows());
     client.reset();
   }
   if (!made.ok()) Raise(made.status());
-  const std::shared_ptr<SharedRows> shared(new SharedRows{kept, std::move(made->lease)}, DeleteWithoutGil());
+  const std::shared_ptr<SharedRows> shared(new SharedRows{kept, *std::move(made)}, DeleteWithoutGil());
   std::erase_if(shared_, [](const auto& known) { return known.expired(); });
   shared_.push_back(shared);
-  return DeviceMemory(shared, made->shared, std::move(made->note));
+  return DeviceMemory(shared);
 }
 
 std::shared_ptr<const SharedRows> SharedRowsTable::FindRow(const void* row, size_t bytes) const {
@@ -133,9 +141,12 @@ void BindDevice(nb::module_& module) {
 
   nb::class_<DeviceMemory>(module, "DeviceMemory",
                            "CudaRows that a client has been given; their tensors may be stepped until it is closed.")
-      .def_prop_ro("shared", &DeviceMemory::shared,
-                   "Whether rows there are only named to the server. If not they are read to the host.")
-      .def_prop_ro("note", &DeviceMemory::note, "Why they are not shared.")
+      .def_prop_ro(
+          "shared", [](const DeviceMemory& self) { return self.sharing().ok(); },
+          "Whether rows there are only named to the server of the stream in use. If not they are read to the host.")
+      .def_prop_ro(
+          "note", [](const DeviceMemory& self) { return std::string(self.sharing().message()); },
+          "Why they are not shared.")
       .def("close", &DeviceMemory::Close, "Steps that are under way keep the memory until they are over.")
       .def(
           "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> DeviceMemory"))

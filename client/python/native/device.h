@@ -5,10 +5,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/cpp/client.h"
 #include "client/cpp/cuda_rows.h"
 #include "client/python/native/tensor.h"
@@ -25,27 +25,24 @@ struct CudaRows {
 
 // Memory that a client has been given, until it is closed and the last step is over that names rows there.
 struct SharedRows {
-  std::shared_ptr<const client::CudaRows> rows;  // outlive the lease
-  std::shared_ptr<void> lease;
+  std::shared_ptr<const client::CudaRows> rows;  // outlive the memory
+  std::shared_ptr<const client::Client::DeviceMemory> memory;
   bool is_closed = false;  // under the GIL
 };
 
 // sortition.DeviceMemory: closes the memory when it goes. Under the GIL.
 class DeviceMemory {
  public:
-  DeviceMemory(std::shared_ptr<SharedRows> rows, bool shared, std::string note)
-      : rows_(std::move(rows)), shared_(shared), note_(std::move(note)) {}
+  explicit DeviceMemory(std::shared_ptr<SharedRows> rows) : rows_(std::move(rows)) {}
   DeviceMemory(DeviceMemory&&) = default;
   ~DeviceMemory() { Close(); }
 
-  bool shared() const { return shared_; }
-  const std::string& note() const { return note_; }
+  // Whether the client's stream in use shares the memory, and why not.
+  absl::Status sharing() const;
   void Close();
 
  private:
   std::shared_ptr<SharedRows> rows_;  // null: closed
-  const bool shared_;
-  const std::string note_;
 };
 
 // What a client has been given. Under the GIL, which Share lets go of while the server is asked.

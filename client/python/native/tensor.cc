@@ -131,6 +131,11 @@ size_t PositionsOf(const std::vector<size_t>& positions, size_t index) {
   return positions.empty() ? 1 : positions[index];
 }
 
+// Where sequences may take several rows, one that takes one may have it as a matrix, too.
+bool IsMatrix(const Tensor& tensor, const std::vector<size_t>& positions, size_t taken) {
+  return taken > 1 || (!positions.empty() && tensor.ndim() == 2);
+}
+
 void SetWidth(size_t shape, Rows* rows) {
   const uint32_t width = CheckWidth(shape);
   if (!rows->rows.empty() && width != rows->width) {
@@ -162,7 +167,7 @@ void AddMatrix(Tensor tensor, size_t count, const std::vector<size_t>& positions
 void AddPositions(Tensor tensor, size_t positions, Rows* rows) {
   const int64_t stride = CheckMatrix(tensor, rows->dtype, "logits", positions);
   SetWidth(tensor.shape(1), rows);
-  CheckPacked(stride, rows->width, rows->dtype, "logits");
+  if (positions > 1) CheckPacked(stride, rows->width, rows->dtype, "logits");
   rows->rows.push_back(Data(tensor));
   rows->keep.push_back(std::move(tensor));
 }
@@ -193,7 +198,7 @@ Rows ReadRows(nb::handle logits, size_t count, const std::vector<size_t>& positi
       if (!rows.rows.empty() && type != rows.dtype) TypeError("logits: rows of different types in one step");
       rows.dtype = type;
       const size_t taken = PositionsOf(positions, rows.rows.size());
-      if (taken > 1) {
+      if (IsMatrix(tensor, positions, taken)) {
         AddPositions(std::move(tensor), taken, &rows);
       } else {
         AddVector(std::move(tensor), &rows);
@@ -243,12 +248,14 @@ Masks ReadMasks(nb::handle masks, size_t count, const std::vector<size_t>& count
     const bool integer = type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::UInt) ||
                          type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
     if (!integer || type.bits != 32) TypeError("allowed: a packed mask consists of uint32 or int32 words");
-    if (taken > 1) {
-      CheckPacked(CheckMatrix(tensor, v1::DTYPE_F32, "allowed", taken), tensor.shape(1), v1::DTYPE_F32, "allowed");
+    const bool is_matrix = IsMatrix(tensor, counts, taken);
+    if (is_matrix) {
+      const int64_t stride = CheckMatrix(tensor, v1::DTYPE_F32, "allowed", taken);
+      if (taken > 1) CheckPacked(stride, tensor.shape(1), v1::DTYPE_F32, "allowed");
     } else {
       CheckVector(tensor, "allowed");
     }
-    if (const size_t has = tensor.shape(taken > 1 ? 1 : 0); has != words) {
+    if (const size_t has = tensor.shape(is_matrix ? 1 : 0); has != words) {
       ValueError(absl::StrCat("allowed: a mask of ", has, " words; ", width, " tokens take ", words));
     }
     result.rows.push_back(reinterpret_cast<const uint32_t*>(Data(tensor)));

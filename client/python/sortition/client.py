@@ -146,7 +146,8 @@ class Client:
         """Lets tensors made of `rows` be stepped until the result is closed, or gone; blocks for a round trip.
 
         Where a stream shares the memory with its server's device, such logits are only named; elsewhere they are read
-        to the host. `shared` says whether the stream in use does so, and streams that follow it do where they can.
+        to the host. Streams that follow share it where they can. `shared` says whether the one in use does, and `note`
+        why not.
         """
         return self._native.share_device(rows)
 

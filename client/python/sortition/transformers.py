@@ -36,6 +36,7 @@ _PLAIN = {
     processors.EtaLogitsWarper: ("epsilon", "eta_cutoff"),
 }
 _FILTERS = {"top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
+_READ_THE_PROMPT = {"no_repeat_ngram_size", "bad_words"}
 # These change nothing that the law does not do anyway: its probabilities are those of the kept tokens.
 _WITHOUT_EFFECT = (processors.LogitNormalization,)
 
@@ -49,6 +50,9 @@ class Plan:
         self._masks: List[Callable[[int, torch.Tensor, numpy.ndarray], None]] = []
         for processor in processor_list:
             self._add(processor)
+        if torch.as_tensor(self.ignored_prefix).any() and _READ_THE_PROMPT & self.parameters.keys():
+            raise ValueError("prompt_ignore_length hides the prompt from no_repeat_ngram_size and bad_words_ids, too:"
+                             " generate without one of them")
         if len(_FILTERS & self.parameters.keys()) > 1:
             self.parameters["chain"] = {"preset": "PRESET_HF"}  # there order counts
 
@@ -65,6 +69,11 @@ class Plan:
         kind = type(processor)
         if kind in _PLAIN:
             attribute, parameter = _PLAIN[kind]
+            _refuse_details(processor, parameter)
+            if parameter == "temperature" and self.parameters.get(parameter) == 0:
+                return  # the first token stays the first
+            if parameter in self.parameters:
+                raise ValueError(f"{kind.__name__} is there twice: generate with one")
             self.parameters[parameter] = getattr(processor, attribute)
             if getattr(processor, "prompt_ignore_length", None) is not None:
                 self.ignored_prefix = processor.prompt_ignore_length
@@ -106,6 +115,15 @@ class Plan:
             if len(tokens) != 1:
                 raise ValueError("sequence_bias: Sortition has a bias of single tokens, not of sequences")
             self.parameters.setdefault("logit_bias", []).append({"token": int(tokens[0]), "bias": float(bias)})
+
+
+def _refuse_details(processor: Any, parameter: str) -> None:
+    """What a filter can be told beside its number."""
+    if parameter in _FILTERS and processor.filter_value != -float("inf"):
+        raise ValueError(f"{type(processor).__name__}: filter_value {processor.filter_value}, where Sortition has -inf")
+    if parameter != "top_k" and getattr(processor, "min_tokens_to_keep", 1) > 1:  # top_k has it in its number
+        raise ValueError(f"{type(processor).__name__}: min_tokens_to_keep {processor.min_tokens_to_keep}, where"
+                         " Sortition keeps one token at least")
 
 
 def _ids(tokens: Any) -> List[int]:

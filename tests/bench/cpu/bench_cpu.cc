@@ -13,7 +13,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/synchronization/notification.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
@@ -21,6 +20,7 @@
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
+#include "tests/support/run_batch.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
@@ -198,9 +198,7 @@ void RunBatch(Sampling* sampling, devices::CpuDevice* device) {
     rows[row].request = sampling->Request(row);
     rows[row].segments.push_back({sampling->logits().row(row), sampling->logits().row_bytes()});
   }
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](const devices::BatchResult&) { done.Notify(); });
-  done.WaitForNotification();
+  testing::RunBatch(device, std::move(rows));
 }
 
 void MeasureThreads(Report* report) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "client/cpp/cuda_rows.h"
 #include "client/sortition/cuda_state.h"
 #include "devices/cuda/cuda_device.h"
@@ -17,6 +16,7 @@
 #include "kernels/law/reference.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
+#include "tests/support/run_batch.h"
 
 namespace sortition::bench {
 namespace {
@@ -92,13 +92,7 @@ class SharedRows {
         batch[row].may_change = may_change;
       }
     }
-    devices::BatchResult result;
-    absl::Notification done;
-    device_->Submit(std::move(batch), [&](devices::BatchResult r) {
-      result = std::move(r);
-      done.Notify();
-    });
-    done.WaitForNotification();
+    devices::BatchResult result = testing::RunBatch(device_, std::move(batch));
     CheckSuccess(result.status);
     return std::move(result.answers);
   }

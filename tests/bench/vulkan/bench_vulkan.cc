@@ -9,13 +9,13 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/check.h"
 #include "kernels/law/parameters.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/report.h"
 #include "tests/bench/vulkan/max_pass.h"
+#include "tests/support/run_batch.h"
 
 ABSL_FLAG(std::string, json, "", "File for the results");
 ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
@@ -74,13 +74,7 @@ double Sample(VulkanDevice* device, const Logits& logits, const kernels::RowPara
     rows[row].request.noise = {99, (*position)++, 0};
     rows[row].segments.push_back({logits.row(row), logits.row_bytes()});
   }
-  BatchResult result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](BatchResult r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
+  const BatchResult result = testing::RunBatch(device, std::move(rows));
   SORTITION_CHECK(result.status.ok());
   return double(result.kernel_nanoseconds) / 1e3;
 }

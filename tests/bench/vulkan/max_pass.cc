@@ -24,7 +24,8 @@ void Check(VkResult result) { SORTITION_CHECK(result == VK_SUCCESS); }
 MaxPass::MaxPass(std::shared_ptr<devices::vulkan::Context> context, const Logits& logits)
     : context_(std::move(context)),
       rows_(uint32_t(logits.count())),
-      quads_a_row_(uint32_t(logits.row_bytes() / sizeof(uint32_t) / 4)) {
+      quads_a_row_(uint32_t(logits.row_bytes() / sizeof(uint32_t) / 4)),
+      commands_(context_.get()) {
   const Api& api = context_->api();
   const size_t row_bytes = size_t{quads_a_row_} * 16;
   SORTITION_CHECK(logits_.Reserve(context_.get(), Memory::kHost, false, rows_ * row_bytes).ok());
@@ -34,30 +35,19 @@ MaxPass::MaxPass(std::shared_ptr<devices::vulkan::Context> context, const Logits
   }
   MakePipeline();
   Bind();
-  VkCommandPoolCreateInfo commands = {VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-  commands.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
-  commands.queueFamilyIndex = context_->hardware().queue_family;
-  Check(api.CreateCommandPool(context_->device(), &commands, nullptr, &command_pool_));
-  VkCommandBufferAllocateInfo buffer = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-  buffer.commandPool = command_pool_;
-  buffer.commandBufferCount = 1;
-  Check(api.AllocateCommandBuffers(context_->device(), &buffer, &commands_));
+  SORTITION_CHECK(commands_.Open().ok());
   if (context_->hardware().has_timestamps) {
     VkQueryPoolCreateInfo queries = {VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
     queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
     queries.queryCount = 2;
     Check(api.CreateQueryPool(context_->device(), &queries, nullptr, &timestamps_));
   }
-  const VkFenceCreateInfo fence = {VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-  Check(api.CreateFence(context_->device(), &fence, nullptr, &fence_));
 }
 
 MaxPass::~MaxPass() {
   const Api& api = context_->api();
   const VkDevice device = context_->device();
-  api.DestroyFence(device, fence_, nullptr);
   api.DestroyQueryPool(device, timestamps_, nullptr);
-  api.DestroyCommandPool(device, command_pool_, nullptr);
   api.DestroyDescriptorPool(device, descriptor_pool_, nullptr);
   api.DestroyPipeline(device, pipeline_, nullptr);
   api.DestroyPipelineLayout(device, layout_, nullptr);
@@ -122,35 +112,33 @@ void MaxPass::Bind() {
 void MaxPass::Record() {
   const Api& api = context_->api();
   const uint32_t threads = context_->workgroups().chunk;
-  VkCommandBufferBeginInfo begin = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-  begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-  Check(api.BeginCommandBuffer(commands_, &begin));
-  if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands_, timestamps_, 0, 2);
-  logits_.RecordUpload(api, commands_, uint64_t{rows_} * quads_a_row_ * 16);
-  api.CmdFillBuffer(commands_, maxima_.handle(), 0, VK_WHOLE_SIZE, 0x80000000u);
+  SORTITION_CHECK(commands_.Begin().ok());
+  const VkCommandBuffer commands = commands_.handle();
+  if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands, timestamps_, 0, 2);
+  logits_.RecordUpload(api, commands, uint64_t{rows_} * quads_a_row_ * 16);
+  api.CmdFillBuffer(commands, maxima_.handle(), 0, VK_WHOLE_SIZE, 0x80000000u);
   VkMemoryBarrier barrier = {VK_STRUCTURE_TYPE_MEMORY_BARRIER};
   barrier.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
   barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-  api.CmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
-                         &barrier, 0, nullptr, 0, nullptr);
+  api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier,
+                         0, nullptr, 0, nullptr);
   if (timestamps_ != VK_NULL_HANDLE) {
-    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TRANSFER_BIT, timestamps_, 0);
+    api.CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, timestamps_, 0);
   }
-  api.CmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_);
-  api.CmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, layout_, 0, 1, &descriptors_, 0, nullptr);
-  api.CmdPushConstants(commands_, layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quads_a_row_), &quads_a_row_);
-  api.CmdDispatch(commands_, (quads_a_row_ + threads * kQuadsAThread - 1) / (threads * kQuadsAThread), rows_, 1);
+  api.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_);
+  api.CmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, layout_, 0, 1, &descriptors_, 0, nullptr);
+  api.CmdPushConstants(commands, layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quads_a_row_), &quads_a_row_);
+  api.CmdDispatch(commands, (quads_a_row_ + threads * kQuadsAThread - 1) / (threads * kQuadsAThread), rows_, 1);
   if (timestamps_ != VK_NULL_HANDLE) {
-    api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, timestamps_, 1);
+    api.CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, timestamps_, 1);
   }
-  Check(api.EndCommandBuffer(commands_));
 }
 
 uint64_t MaxPass::Run() {
   const Api& api = context_->api();
   Record();
   const auto start = std::chrono::steady_clock::now();
-  SORTITION_CHECK(context_->SubmitAndWait(commands_, fence_).ok());
+  SORTITION_CHECK(commands_.Run().ok());
   if (timestamps_ == VK_NULL_HANDLE) {
     return uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "devices/vulkan/buffer.h"
+#include "devices/vulkan/commands.h"
 #include "devices/vulkan/context.h"
 #include "tests/bench/cpu/logits.h"
 
@@ -34,10 +35,8 @@ class MaxPass {
   VkPipeline pipeline_ = VK_NULL_HANDLE;
   VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
   VkDescriptorSet descriptors_ = VK_NULL_HANDLE;
-  VkCommandPool command_pool_ = VK_NULL_HANDLE;
-  VkCommandBuffer commands_ = VK_NULL_HANDLE;
   VkQueryPool timestamps_ = VK_NULL_HANDLE;
-  VkFence fence_ = VK_NULL_HANDLE;
+  devices::vulkan::Commands commands_;
 };
 
 }  // namespace sortition::bench

@@ -168,6 +168,12 @@ inline uint32_t __vmins2(uint32_t a, uint32_t b) {
 
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+// Saturates; NaN becomes 0.
+inline int32_t __float2int_rz(float x) {
+  if (!(x > -0x1p31f)) return x != x ? 0 : INT32_MIN;
+  return x < 0x1p31f ? int32_t(x) : INT32_MAX;
+}
 inline double __ll2double_rn(long long x) { return double(x); }
 inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

@@ -1,0 +1,45 @@
+// The law's weights for loops over whole rows: the bits of WeightOf in a third of its instructions, and no branch.
+//
+// Two operations are floating point and neither rounds: a logit times a power of two, and the cut towards zero to an
+// integer.
+#pragma once
+
+#include "kernels/cuda/scale.cuh"
+
+namespace sortition::kernels::cuda {
+
+// Comparing logits as they were sent with a number does what comparing keys does: NaN and masked ones are in no range,
+// and what flushes to 0 is on zero's side. The smallest number whose key is at least `key`; NaN if there is none.
+__device__ inline float NumberFrom(u32 key) {
+  constexpr u32 kZero = 0x80000000u;
+  constexpr u32 kLeastPositive = kZero | 0x21800000u;  // 2^-60
+  constexpr u32 kLeastFlushed = ~0xa17fffffu;          // just above -2^-60
+  if (key > kZero && key < kLeastPositive) key = kLeastPositive;
+  if (key > kLeastFlushed && key <= kZero) key = kLeastFlushed;
+  return __uint_as_float(KeyBits(max(key, kLowestKey)));
+}
+
+struct Weigher {
+  u32 max;       // X(M)
+  float factor;  // of a logit, to X
+  u32 multiplier;
+  u32 shift;
+  u32 most;  // X(M) - X from which on all weigh nothing: between 45 and 46 octaves
+
+  __device__ explicit Weigher(const Scale& scale)
+      : max(scale.max),
+        factor(__uint_as_float((284u - scale.e0) << 23)),
+        multiplier(scale.multiplier),
+        shift(scale.shift),
+        most(u32((u64{46} << (26 + scale.shift)) / scale.multiplier)) {}
+
+  // Of a live logit, not above the row's largest, or of -Inf, which weighs nothing. `powers`: kPowers. What X has no
+  // room for saturates far beyond `most`.
+  __device__ u64 WeightOfNumber(float x, const u32* powers) const {
+    const u32 below = min(max - u32(__float2int_rz(__fmul_rn(x, factor))), most);
+    const u32 t = Low(ShiftRight64(Mul32(below, multiplier), shift));
+    return ShiftRight64(Mul32(powers[(t >> 21) & 31u], WeightCurve(t)), (t >> 26) + 15u);
+  }
+};
+
+}  // namespace sortition::kernels::cuda

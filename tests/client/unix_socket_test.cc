@@ -1,0 +1,77 @@
+// Unix sockets whose server takes no connection: nobody waits for it longer than said.
+#include "client/cpp/unix_socket.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "client/cpp/client.h"
+#include "gtest/gtest.h"
+
+namespace sortition::testing {
+namespace {
+
+// Listens, never accepts, and its queue of connections is full.
+class FullListener {
+ public:
+  FullListener() {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+    EXPECT_EQ(bind(listener_.get(), to, sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_.get(), 0), 0);
+    do {
+      waiting_.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    } while (waiting_.size() < 100 && connect(waiting_.back().get(), to, sizeof(address)) == 0);
+    EXPECT_LT(waiting_.size(), 100);
+  }
+  ~FullListener() { unlink(path_.c_str()); }
+
+  std::string target() const { return "unix:" + path_; }
+  // Whoever waits for it fails.
+  void Close() { listener_ = service::Descriptor(); }
+
+ private:
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_full");
+  service::Descriptor listener_{socket(AF_UNIX, SOCK_STREAM, 0)};
+  std::vector<service::Descriptor> waiting_;
+};
+
+// The client's lock is held while a stream starts, so that every deadline would wait with it.
+TEST(UnixSocketTest, AServerThatTakesNoConnectionHoldsUpNobody) {
+  FullListener listener;
+  client::ClientOptions options;
+  options.targets = {listener.target()};
+  options.fallback = client::Fallback::kInProcess;
+  options.in_process_threads = 1;
+  absl::Notification connected;
+  bool in_process = false;
+  std::thread worker([&] {
+    const auto client = client::Client::Connect(options);
+    in_process = client.ok() && (*client)->in_process();
+    connected.Notify();
+  });
+  const bool in_time = connected.WaitForNotificationWithTimeout(absl::Seconds(20));
+  if (!in_time) listener.Close();
+  worker.join();
+  EXPECT_TRUE(in_time && in_process);
+}
+
+TEST(UnixSocketTest, PatienceWithAFullQueueEnds) {
+  FullListener listener;
+  for (const absl::Duration patience : {absl::ZeroDuration(), absl::Milliseconds(1)}) {
+    const auto socket = client::ConnectUnix(listener.target(), SOCK_STREAM, patience);
+    EXPECT_EQ(socket.status().code(), absl::StatusCode::kUnavailable) << patience;
+  }
+}
+
+}  // namespace
+}  // namespace sortition::testing

@@ -1,0 +1,86 @@
+// A text's steps as a client is told of them.
+#include "tests/simulation/job.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace sortition::simulation {
+namespace {
+
+// Numbers of forks, apart from those of all other sequences.
+constexpr uint32_t kFirstChild = 1000;
+
+}  // namespace
+
+std::unique_ptr<Job> Job::Make(uint64_t world_seed, uint32_t number, bool of_ranks) {
+  auto job = std::make_unique<Job>();
+  job->number = number;
+  job->options = OptionsOf(world_seed, number);
+  // Ranks but the first learn of no seed that the service drew.
+  if (of_ranks && !job->options.seed) job->options.seed = number;
+  job->record = std::make_shared<client::SequenceRecord>(job->options);
+  job->fork = ForkOf(world_seed, number);
+  return job;
+}
+
+std::unique_ptr<Job> Job::Fork(uint64_t world_seed) {
+  const ForkPlan plan = *std::exchange(fork, std::nullopt);
+  auto child = std::make_unique<Job>();
+  child->number = number + kFirstChild;
+  child->options = options;
+  child->options.request_id += " fork";
+  child->options.choice_index += 5;
+  const TextStep& now = text->step(step);
+  const uint32_t position = static_cast<uint32_t>(now.tokens.size() * plan.percent / 100);
+  const std::vector<uint32_t> tokens(now.tokens.begin(), now.tokens.begin() + position);
+  const uint32_t prompt_length = std::min(now.prompt_length, position);
+  child->text =
+      std::make_unique<Text>(world_seed, child->number, child->options, *child->options.seed, tokens, prompt_length);
+  child->options.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
+  child->record = std::make_shared<client::SequenceRecord>(child->options);
+  child->record->origin = client::SequenceRecord::Origin{record, position};
+  absl::MutexLock lock(&child->record->mutex);
+  child->record->history.Append(std::span(tokens).subspan(prompt_length));
+  return child;
+}
+
+bool Job::ApplyEdits() {
+  if (std::exchange(edited, true)) return true;
+  const TextStep& now = text->step(step);
+  absl::MutexLock lock(&record->mutex);
+  if (now.truncate_to && !record->history.Truncate(*now.truncate_to).ok()) return false;
+  if (!now.append.empty()) record->history.Append(now.append);
+  return true;
+}
+
+const std::byte* Job::Logits(const std::optional<client::VocabularyShard>& shard) {
+  const std::vector<std::byte>& whole = text->step(step).logits;
+  if (!shard) return whole.data();
+  std::vector<std::byte>& slice = slices[step];
+  if (slice.empty()) {
+    for (size_t row = 0; row < whole.size(); row += 2 * kVocabulary) {
+      const auto first = whole.begin() + static_cast<ptrdiff_t>(row + 2 * shard->first_token);
+      slice.insert(slice.end(), first, first + 2 * shard->tokens);
+    }
+  }
+  return slice.data();
+}
+
+void Job::StartAnew() {
+  client::SequenceOptions anew = options;
+  std::vector<uint32_t> output;
+  if (text != nullptr) {
+    const TextStep& now = text->step(step);
+    anew.prompt.assign(now.tokens.begin(), now.tokens.begin() + now.prompt_length);
+    output.assign(now.tokens.begin() + now.prompt_length, now.tokens.end());
+  }
+  anew.turns = turns;
+  opening = open = busy = edited = false;
+  record = std::make_shared<client::SequenceRecord>(std::move(anew));
+  absl::MutexLock lock(&record->mutex);
+  record->history.Append(output);
+  record->checkpoint = checkpoint;
+}
+
+}  // namespace sortition::simulation

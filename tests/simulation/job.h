@@ -1,0 +1,48 @@
+// One text that a simulated caller wants, and how far it has come.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cpp/options.h"
+#include "client/cpp/sequence_record.h"
+#include "tests/simulation/text.h"
+
+namespace sortition::simulation {
+
+// Not thread-safe.
+struct Job {
+  // A sequence of the world, or a rank's part in it.
+  static std::unique_ptr<Job> Make(uint64_t world_seed, uint32_t number, bool of_ranks);
+  // A second completion of the same text, which goes on from some place in it. Once, for `fork`.
+  std::unique_ptr<Job> Fork(uint64_t world_seed);
+
+  // The step's. False if a cut had nothing to cut, which would be a defect of the history.
+  bool ApplyEdits();
+  // The step's, or a rank's slice of each of their rows.
+  const std::byte* Logits(const std::optional<client::VocabularyShard>& shard);
+  // In a new process, which knows the text as far as it has come.
+  void StartAnew();
+
+  uint32_t number = 0;  // of the sequence, unique in the world
+  client::SequenceOptions options;
+  std::shared_ptr<client::SequenceRecord> record;  // of the current process
+  std::unique_ptr<Text> text;                      // once the seed is known
+  std::string checkpoint;                          // of the last answer; belongs to the text
+  uint32_t turns = 0;                              // the same
+  uint32_t step = 0;                               // the next one
+  bool opening = false;
+  bool open = false;
+  bool busy = false;
+  bool edited = false;  // the step's edits have been made
+  bool done = false;
+  std::optional<ForkPlan> fork;                       // still to be made
+  std::map<uint32_t, std::vector<std::byte>> slices;  // of a rank: its part of the logits, by step
+};
+
+}  // namespace sortition::simulation

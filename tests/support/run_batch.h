@@ -1,0 +1,23 @@
+// A batch from its submission to its end.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "devices/device.h"
+
+namespace sortition::testing {
+
+inline devices::BatchResult RunBatch(devices::Device* device, std::vector<devices::DeviceRow> rows) {
+  devices::BatchResult result;
+  absl::Notification done;
+  device->Submit(std::move(rows), [&](devices::BatchResult r) {
+    result = std::move(r);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+}  // namespace sortition::testing
