@@ -2,9 +2,9 @@
 // loops keep their registers.
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -13,41 +13,32 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// Set by CMake: nvcc, empty where it is not installed, and the root of the tree.
-const std::string kNvcc = SORTITION_NVCC;
-const std::string kRoot = SORTITION_SOURCE_DIR;
-
-// Runs a command line of ours, with what it prints in `*output`. True if it succeeded.
-bool RunCommand(const std::string& command, std::string* output) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return false;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output->append(buffer, n);
-  return pclose(pipe) == 0;
-}
+constexpr char kNoAssembly[] = "this build has no CUDA kernels for compute capability 9.0 (nvcc)";
 
 struct Assembly {
   std::string ptx;
   std::string report;  // the assembler's
 };
 
-// `name` of a .cu file.
-void Compile(const std::string& name, Assembly* assembly) {
-  const std::string ptx = ::testing::TempDir() + name + ".ptx";
-  const std::string cubin = ::testing::TempDir() + name + ".cubin";
-  std::string output;
-  ASSERT_TRUE(RunCommand(kNvcc + " -ptx -std=c++20 -O3 --expt-relaxed-constexpr -arch=sm_90 -I " + kRoot + " " + kRoot +
-                             "/kernels/cuda/" + name + ".cu -o " + ptx,
-                         &output))
-      << output;
+#ifdef SORTITION_CUDA_ASSEMBLY
+
+std::string Contents(const std::string& path) {
   std::ostringstream text;
-  text << std::ifstream(ptx).rdbuf();
-  assembly->ptx = text.str();
-  ASSERT_TRUE(RunCommand(kNvcc + " -cubin -arch=sm_90 -Xptxas -v " + ptx + " -o " + cubin, &assembly->report))
-      << assembly->report;
-  std::remove(ptx.c_str());
-  std::remove(cubin.c_str());
+  text << std::ifstream(path).rdbuf();
+  return text.str();
 }
+
+// What the build made of kernels/cuda/`name`.cu for compute capability 9.0; nothing if it made none.
+std::optional<Assembly> AssemblyOf(const std::string& name) {
+  const std::string path = SORTITION_CUDA_ASSEMBLY + name + "_90";
+  return Assembly{.ptx = Contents(path + ".ptx"), .report = Contents(path + ".txt")};
+}
+
+#else
+
+std::optional<Assembly> AssemblyOf(const std::string&) { return std::nullopt; }
+
+#endif
 
 // Every instruction on floating point, with how it rounds: IEEE double operations rounded once and conversions, all of
 // Logprob (logprob.cuh); and those that are exact: comparisons, f16 to f32, and a scaling by a power of two that is cut
@@ -103,24 +94,19 @@ void ExpectNoSpillsInHotLoops(const std::string& report, int registers, const st
   EXPECT_EQ(met, functions) << report;
 }
 
-// One test a file: compiling is what takes long.
 TEST(CudaAssembly, OfSampleIsWhatItIsMeantToBe) {
-  if (kNvcc.empty()) GTEST_SKIP() << "nvcc is not installed";
-  Assembly assembly;
-  Compile("sample", &assembly);
-  if (HasFatalFailure()) return;
-  ExpectFloatingPointOfLogprobsAlone(assembly.ptx);
-  ExpectLoadsOf16Bytes(assembly.ptx);
-  ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^Sortition|ReadTiles|WeighChunk"), 6);
+  const std::optional<Assembly> assembly = AssemblyOf("sample");
+  if (!assembly) GTEST_SKIP() << kNoAssembly;
+  ExpectFloatingPointOfLogprobsAlone(assembly->ptx);
+  ExpectLoadsOf16Bytes(assembly->ptx);
+  ExpectNoSpillsInHotLoops(assembly->report, 64, std::regex("^Sortition|ReadTiles|WeighChunk"), 6);
 }
 
 TEST(CudaAssembly, OfChainIsWhatItIsMeantToBe) {
-  if (kNvcc.empty()) GTEST_SKIP() << "nvcc is not installed";
-  Assembly assembly;
-  Compile("chain", &assembly);
-  if (HasFatalFailure()) return;
-  ExpectFloatingPointOfLogprobsAlone(assembly.ptx);
-  ExpectNoSpillsInHotLoops(assembly.report, 128, std::regex("SumKept"), 1);
+  const std::optional<Assembly> assembly = AssemblyOf("chain");
+  if (!assembly) GTEST_SKIP() << kNoAssembly;
+  ExpectFloatingPointOfLogprobsAlone(assembly->ptx);
+  ExpectNoSpillsInHotLoops(assembly->report, 128, std::regex("SumKept"), 1);
 }
 
 }  // namespace
