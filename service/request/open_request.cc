@@ -27,6 +27,7 @@ std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSp
   piece->prompt_length = message.prompt_length();
   piece->offset = message.offset();
   piece->continues = message.continues();
+  if (!message.continues()) piece->known_length = static_cast<uint32_t>(end);
   return std::nullopt;
 }
 

@@ -22,6 +22,7 @@ struct HistoryPiece {
   uint32_t prompt_length = 0;    // of the whole history
   uint32_t offset = 0;           // of the piece in the whole history
   bool continues = false;        // more pieces follow
+  uint32_t known_length = 0;     // of the whole history, as far as its first message tells; 0: not at all
 };
 
 struct OpenRequest {

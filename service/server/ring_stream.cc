@@ -73,6 +73,10 @@ void RingStream::Run() {
 
 bool RingStream::Serve() {
   if (!Write() || !CheckTime()) return false;
+  if (session_->rest() > absl::ZeroDuration()) {
+    session_->GoOn();
+    return true;
+  }
   if (session_->WantsFrames() && HasRoom() && reader_.HasMore()) return TakeMessage();
   if (draining_.load(std::memory_order_acquire) && session_->Idle() && HasSaidAll()) {
     how_ = "drained";
@@ -97,7 +101,7 @@ bool RingStream::TakeMessage() {
   } else {
     auto& frame = std::get<service::Frame>(decoded);
     if (frame.message.has_hello()) stream_log_.Opened(frame.message.hello());
-    session_->OnFrame(std::move(frame));
+    session_->BeginFrame(std::move(frame));
   }
   return true;
 }

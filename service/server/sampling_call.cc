@@ -132,6 +132,10 @@ void SamplingCall::OnRead(bool ok) {
 
 void SamplingCall::OnRested(bool) {
   resting_ = false;
+  if (phase_ == Phase::kOpen) {
+    session_->GoOn();
+    Rest();
+  }
   Advance();
 }
 
@@ -145,12 +149,16 @@ void SamplingCall::TakeMessage() {
   }
   auto& frame = std::get<service::Frame>(decoded);
   if (frame.message.has_hello()) stream_log_->Opened(frame.message.hello());
-  session_->OnFrame(std::move(frame));
+  session_->BeginFrame(std::move(frame));
+  Rest();
+}
+
+void SamplingCall::Rest() {
   // The queue would go on with what this stream has sent, as long as there is any, before it looks at other streams.
-  if (const absl::Duration rest = session_->rest(); rest > absl::ZeroDuration()) {
-    resting_ = true;
-    rest_.Set(queue_, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), &rested_);
-  }
+  const absl::Duration rest = session_->rest();
+  if (rest == absl::ZeroDuration()) return;
+  resting_ = true;
+  rest_.Set(queue_, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), &rested_);
 }
 
 void SamplingCall::OnWritten(bool ok) {

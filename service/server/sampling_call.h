@@ -96,6 +96,7 @@ class SamplingCall {
 
   void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartDraining(v1::DrainingNotice::Cause cause, absl::Duration grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -35,7 +35,7 @@ void Session::Impl::OnRejectedFrame(const Refusal& refusal) {
   Refuse(v1::StreamRequest(), refusal);
 }
 
-void Session::Impl::OnFrame(Frame frame) {
+void Session::Impl::BeginFrame(Frame frame) {
   ++messages_;
   rest_ = absl::ZeroDuration();
   frame_bytes_ = frame.bytes;
@@ -48,6 +48,12 @@ void Session::Impl::OnFrame(Frame frame) {
       break;
     case v1::StreamRequest::kOpen:
       refusal = OnOpen(message.open());
+      // What is long is gone on with as other streams allow.
+      if (open_in_hand_ != nullptr) {
+        frame.message.mutable_open()->mutable_history()->clear_tokens();
+        open_in_hand_->message = std::move(frame.message);
+        return GoOn();
+      }
       break;
     case v1::StreamRequest::kStep:
       return OnStep(std::move(frame));
@@ -80,6 +86,17 @@ void Session::Impl::OnFrame(Frame frame) {
       break;
   }
   if (refusal) Refuse(message, *refusal);
+}
+
+void Session::Impl::GoOn() {
+  rest_ = absl::ZeroDuration();
+  if (open_in_hand_ == nullptr) return;
+  if (auto refusal = TakePiece()) {
+    Refuse(open_in_hand_->message, *refusal);
+    open_in_hand_.reset();
+  } else if (open_in_hand_->taken == open_in_hand_->tokens.size()) {
+    open_in_hand_.reset();
+  }
 }
 
 std::optional<Refusal> Session::Impl::CheckFrame(const Frame& frame) const {
@@ -209,7 +226,12 @@ void Session::Impl::Close() {
 Session::Session(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink)
     : impl_(std::make_shared<Impl>(engine, std::move(name_space), std::move(sink), NextStreamId())) {}
 Session::~Session() { impl_->Close(); }
-void Session::OnFrame(Frame frame) { impl_->OnFrame(std::move(frame)); }
+void Session::BeginFrame(Frame frame) { impl_->BeginFrame(std::move(frame)); }
+void Session::GoOn() { impl_->GoOn(); }
+void Session::OnFrame(Frame frame) {
+  BeginFrame(std::move(frame));
+  while (rest() > absl::ZeroDuration()) GoOn();
+}
 void Session::OnRejectedFrame(const Refusal& refusal) { impl_->OnRejectedFrame(refusal); }
 void Session::OnSent(const SentRelease& release) { impl_->OnSent(release); }
 bool Session::WantsFrames() const { return impl_->WantsFrames(); }

@@ -39,8 +39,13 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // One message, in stream order. Not thread-safe with itself; may run while device threads deliver. Does not block.
+  // One message, in stream order. Not thread-safe with itself; may run while device threads deliver. Does not block,
+  // but takes what a long history takes.
   void OnFrame(Frame frame);
+  // The same in pieces, each about a millisecond's work, for shells whose thread serves other streams: while rest() is
+  // not zero, GoOn is to be called before anything else of these. Same rules.
+  void BeginFrame(Frame frame);
+  void GoOn();
   // A message that could not be decoded. Same rules.
   void OnRejectedFrame(const Refusal& refusal);
 
@@ -51,8 +56,8 @@ class Session {
   // made it true again. Thread-safe.
   bool WantsFrames() const;
 
-  // How long the shell should wait, for the sake of other streams, before it reads the next message: after a piece of a
-  // history, whose sender has more. Same rules as OnFrame.
+  // How long the shell should wait, for the sake of other streams, before it calls GoOn: after a piece of a history.
+  // Same rules as OnFrame.
   absl::Duration rest() const;
 
   // No step of this stream waits for an answer and every answer has left. Thread-safe.

@@ -39,7 +39,8 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
         partial_snapshots_(engine->limits()),
         masks_(engine->limits(), &engine->masks()) {}
 
-  void OnFrame(Frame frame);
+  void BeginFrame(Frame frame);
+  void GoOn();
   void OnRejectedFrame(const Refusal& refusal);
   void OnSent(const SentRelease& release);
   bool WantsFrames() const;
@@ -61,6 +62,8 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   std::optional<Refusal> OnHello(const v1::Hello& hello);
   std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnOpen(const v1::OpenSequence& open);
+  // Takes the next piece of the history in hand.
+  std::optional<Refusal> TakePiece();
   std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
@@ -77,7 +80,8 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
 
   std::variant<const StreamSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
-  void AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state);
+  std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                   StepInFlight* step);
 
@@ -103,12 +107,20 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   const uint64_t stream_id_;
   const uint64_t client_number_ = absl::HashOf(name_space_);  // by which devices are shared out
 
-  // Touched by OnFrame's thread alone. The name of the worker session is set before the first step and then stays, so
-  // that answers may read it.
+  // Touched by BeginFrame's thread alone. The name of the worker session is set before the first step and then stays,
+  // so that answers may read it.
   bool greeted_ = false;
   uint64_t messages_ = 0;
   uint64_t frame_bytes_ = 0;                    // of the last message
-  absl::Duration rest_ = absl::ZeroDuration();  // after the last message
+  absl::Duration rest_ = absl::ZeroDuration();  // before the next call
+  // An open whose history is taken in pieces; null if none is in hand.
+  struct OpenInHand {
+    v1::StreamRequest message;     // without the history's tokens
+    OpenRequest request;           // its history is the piece that was taken last
+    std::vector<uint32_t> tokens;  // that came with the message
+    size_t taken = 0;
+  };
+  std::unique_ptr<OpenInHand> open_in_hand_;
   std::string worker_session_;
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
   PartialHistories partial_histories_;

@@ -1,4 +1,5 @@
 // Sequences of a stream: opened, forked, exported, imported, closed.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,9 @@ namespace {
 // Exported states leave in messages of at most so many bytes.
 constexpr size_t kSnapshotPieceBytes = 1 << 20;
 
+// Of a history; what is longer is cut.
+constexpr size_t kPieceTokens = 8192;
+
 // Longer than a piece takes, so that histories of one stream take less than half of a thread.
 constexpr absl::Duration kRestAfterPiece = absl::Milliseconds(1);
 // The same where an index is made of it.
@@ -29,31 +33,47 @@ std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
-  std::unique_ptr<SequenceState> state;
-  if (request.history) {
-    if (piece.continues() || request.history->tokens.size() > ReplayBudget::kShortHistory) {
-      rest_ = HistoryIndex::Needed(request.spec->history) ? kRestAfterIndexedPiece : kRestAfterPiece;
-    }
-    auto added = partial_histories_.Add(&request, engine_.batcher().queued_rows() > 0);
-    if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
-    auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
-    if (history == nullptr) return std::nullopt;  // only the last piece is answered
-    if (history->length() > history->prompt_length()) engine_.observer().HistoryReplayed(history->length());
-    state = history->Finish(request.spec);
+  if (!request.history) return FinishOpen(request, nullptr);
+  std::vector<uint32_t> tokens = std::move(request.history->tokens);
+  open_in_hand_ = std::make_unique<OpenInHand>(OpenInHand{{}, std::move(request), std::move(tokens)});
+  return std::nullopt;
+}
+
+std::optional<Refusal> Session::Impl::TakePiece() {
+  OpenInHand& open = *open_in_hand_;
+  OpenRequest& request = open.request;
+  HistoryPiece& piece = *request.history;
+  const size_t count = std::min(open.tokens.size() - open.taken, kPieceTokens);
+  const auto first = open.tokens.begin() + static_cast<std::ptrdiff_t>(open.taken);
+  if (open.taken > 0) piece.offset += static_cast<uint32_t>(piece.tokens.size());
+  piece.tokens.assign(first, first + static_cast<std::ptrdiff_t>(count));
+  open.taken += count;
+  piece.continues = open.message.open().history().continues() || open.taken < open.tokens.size();
+  if (piece.continues || count > ReplayBudget::kShortHistory) {
+    rest_ = HistoryIndex::Needed(request.spec->history) ? kRestAfterIndexedPiece : kRestAfterPiece;
   }
+  auto added = partial_histories_.Add(&request, engine_.batcher().queued_rows() > 0);
+  if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
+  auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
+  if (history == nullptr) return std::nullopt;  // only the last piece is answered
+  if (history->length() > history->prompt_length()) engine_.observer().HistoryReplayed(history->length());
+  return FinishOpen(request, history->Finish(request.spec));
+}
+
+std::optional<Refusal> Session::Impl::FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     if (refusal->reason == Reason::kHistoryRequired) refusal->retry_after = engine_.replays().Advice(0);
     return std::move(*refusal);
   }
-  AnswerOpened(open, std::move(std::get<v1::OpenedState>(outcome)));
+  AnswerOpened(request, std::move(std::get<v1::OpenedState>(outcome)));
   return std::nullopt;
 }
 
-void Session::Impl::AnswerOpened(const v1::OpenSequence& open, v1::OpenedState state) {
+void Session::Impl::AnswerOpened(const OpenRequest& request, v1::OpenedState state) {
   v1::StreamResponse response;
-  response.mutable_opened()->set_request_id(open.request_id());
-  response.mutable_opened()->set_epoch(open.epoch());
+  response.mutable_opened()->set_request_id(request.request_id);
+  response.mutable_opened()->set_epoch(request.epoch);
   *response.mutable_opened()->mutable_state() = std::move(state);
   Send(std::move(response));
 }
@@ -192,7 +212,7 @@ std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message
   }
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
-  AnswerOpened(message.open(), std::move(std::get<v1::OpenedState>(outcome)));
+  AnswerOpened(request, std::move(std::get<v1::OpenedState>(outcome)));
   return std::nullopt;
 }
 

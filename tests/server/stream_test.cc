@@ -140,6 +140,32 @@ TEST(StreamTest, MoreThanMaxStreamsAreRefused) {
   EXPECT_TRUE(admitted);
 }
 
+// The histories' index takes some tenths of a second, in which one thread goes on serving both streams.
+TEST(StreamTest, ALongHistoryLeavesOtherStreamsTheirThread) {
+  TestServer server;
+  TestStream other(server.Connect());
+  other.Greet("another");
+  other.OpenSequence("r");
+  TestStream stream(server.Connect());
+  stream.Greet();
+  v1::StreamRequest open = OpenWithLongHistory("long");
+  open.mutable_open()->mutable_parameters()->mutable_dry()->set_multiplier(1);
+  ASSERT_TRUE(stream.Send(open));
+  std::atomic<bool> opened = false;
+  std::thread receiver([&] {
+    EXPECT_TRUE(stream.ReceiveOne().opened().has_state());
+    opened = true;
+  });
+  uint64_t steps = 0;
+  while (!opened) {
+    ASSERT_TRUE(other.SendStep("r", steps + 1));
+    EXPECT_TRUE(other.ReceiveOne().results().rows(0).has_draw());
+    ++steps;
+  }
+  receiver.join();
+  EXPECT_GE(steps, 10u);
+}
+
 TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
   Config config = TestConfig();
   config.limits.stalled_write = absl::Milliseconds(500);

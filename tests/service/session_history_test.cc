@@ -69,6 +69,40 @@ TEST_F(SessionHistory, InPieces) {
   EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), plain.Draw({.logits = logits}).token());
 }
 
+// For shells that serve other streams meanwhile.
+TEST_F(SessionHistory, ALongOneIsTakenInPieces) {
+  const v1::OpenSequence whole = Long("a", 1, 24'000);
+  const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
+  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  Session& session = worker().session();
+  session.BeginFrame(std::move(std::get<Frame>(frame)));
+  int pieces = 1;
+  for (; worker().sink().size() == 0; ++pieces) {
+    ASSERT_GT(session.rest(), absl::ZeroDuration());
+    session.GoOn();
+  }
+  EXPECT_EQ(pieces, 3);
+  const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
+  ASSERT_TRUE(opened);
+  ExpectOpened(opened->opened().state(), whole);
+  // The next message waits for the last piece's rest, and nothing else is left to do.
+  EXPECT_GT(session.rest(), absl::ZeroDuration());
+  session.GoOn();
+  EXPECT_EQ(session.rest(), absl::ZeroDuration());
+  EXPECT_EQ(worker().sink().size(), 0u);
+}
+
+TEST_F(SessionHistory, ALongOneThatIsRefusedHasOneAnswer) {
+  limits_.max_history = 20'000;
+  const v1::OpenSequence other = Long("b", 1, 100);
+  SendSilently(Piece(other, 0, 90, true));
+  // Together the histories that are not whole are too long, which shows at the last piece.
+  const v1::OpenSequence whole = Long("a", 1, 20'000);
+  ExpectError(worker().Open(whole).error(), Reason::kTooMany, "open.history.tokens");
+  ExpectOpened(worker().MustOpen(Piece(other, 90, 100, false)), other);
+  ExpectOpened(worker().MustOpen(whole), whole);
+}
+
 TEST_F(SessionHistory, ThePromptIsThatOfTheFirstPiece) {
   v1::OpenSequence whole = Long("a", 1, 10);
   whole.mutable_history()->set_prompt_length(8);
