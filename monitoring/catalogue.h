@@ -11,7 +11,7 @@ struct MetricName {
 // The stream: rate, errors, duration.
 inline constexpr MetricName kSteps = {"sortition_steps_total", "Step messages received."};
 inline constexpr MetricName kRows = {"sortition_rows_total", "Rows of the steps received."};
-inline constexpr MetricName kTokens = {"sortition_tokens_total", "Rows answered with a token."};
+inline constexpr MetricName kTokens = {"sortition_tokens_total", "Tokens that rows were answered with."};
 inline constexpr MetricName kErrors = {"sortition_errors_total",
                                        "Rows, sequences, messages and calls refused, by reason."};
 inline constexpr MetricName kStepLatency = {"sortition_step_latency_seconds",
