@@ -1,0 +1,75 @@
+// Opens, by themselves: refused, contradicted, outlived.
+#include "gtest/gtest.h"
+#include "tests/client/state_harness.h"
+
+namespace sortition::testing {
+namespace {
+
+class OpensTest : public ::testing::Test {
+ protected:
+  OpensTest() { harness.Welcome(harness.stream(0)); }
+
+  StateHarness harness{HarnessOptions()};
+};
+
+TEST_F(OpensTest, OpenIsRefusedWithTheServicesOwnError) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  const auto opened = harness.Open(sequence);
+  v1::Error error = StateHarness::MakeError(absl::StatusCode::kOutOfRange, v1::OUT_OF_RANGE);
+  error.set_field("open.parameters.top_p");
+  error.set_limit("(0, 1]");
+  harness.RefuseOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), error);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(opened.status->code(), absl::StatusCode::kOutOfRange);
+  const auto typed = client::ErrorOf(*opened.status);
+  ASSERT_TRUE(typed.has_value());
+  EXPECT_EQ(typed->field, "open.parameters.top_p");
+  EXPECT_EQ(typed->limit, "(0, 1]");
+}
+
+// Beams are forks of forks, for as long as a text gets.
+TEST_F(OpensTest, AForkThatIsOpenKeepsNothingOfItsParent) {
+  auto parent = harness.OpenOn(harness.stream(0), "parent", false);
+  client::SequenceOptions options;
+  options.request_id = "child";
+  options.vocabulary_size = StateHarness::kVocabulary;
+  options.start_position = 2;
+  auto child = std::make_shared<client::SequenceRecord>(options);
+  child->origin = client::SequenceRecord::Origin{parent, 2};
+  const auto opened = harness.Open(child);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), false);
+  ASSERT_TRUE(opened.status->ok()) << *opened.status;
+  harness.state.Close(parent.get());
+  const std::weak_ptr<client::SequenceRecord> watch = std::exchange(parent, nullptr);
+  EXPECT_TRUE(watch.expired());
+}
+
+// The server may have kept a text of this name from before.
+TEST_F(OpensTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.start_position = 5;
+  sequence.parameters.set_repetition_penalty(1.5);
+  const auto opened = harness.Open(sequence);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true, 7, 99);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(client::ErrorOf(*opened.status)->field, "start_position") << *opened.status;
+}
+
+TEST_F(OpensTest, SequenceClosedWhileOpeningIsClosedWhenItIsOpen) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  const auto opened = harness.Open(sequence);
+  const v1::OpenSequence open = harness.TakeOpen(harness.stream(0));
+  harness.MoveBy(harness.options.default_timeout);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_EQ(opened.status->code(), absl::StatusCode::kDeadlineExceeded);
+  harness.state.Close(opened.record.get());
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+  harness.AcceptOpen(harness.stream(0), open, false);
+  EXPECT_EQ(harness.Take(harness.stream(0), v1::StreamRequest::kClose).message.close().epoch(), open.epoch());
+}
+
+}  // namespace
+}  // namespace sortition::testing
