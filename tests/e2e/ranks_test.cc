@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <optional>
 #include <span>
 
@@ -19,9 +20,8 @@
 namespace sortition::testing {
 namespace {
 
-using ::testing::Each;
 using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -33,6 +33,8 @@ client::ClientOptions OptionsOf(const std::string& target, uint32_t index, uint3
   return options;
 }
 
+// A rank that waits for others says so when its time has passed, if the server has told it by then: so `timeout` is
+// many times the server's shard_wait.
 client::StepOptions Within(absl::Duration timeout) {
   client::StepOptions options;
   options.timeout = timeout;
@@ -214,11 +216,12 @@ TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
   constexpr uint32_t kRanks = 3;
   const auto server = StartServer({"--shard_wait=100ms"});
   const RankTexts texts(3);
+  std::atomic<int> told = 0;
   OnRanks(kRanks, [&](uint32_t index) {
     Rank rank(&texts, OptionsOf(server->address(), index, kRanks));
     rank.Step();
     if (index != 1) {
-      for (const client::RowOutcome& outcome : rank.TryStep(Within(absl::Milliseconds(400)))) {
+      for (const client::RowOutcome& outcome : rank.TryStep(Within(absl::Seconds(2)))) {
         const auto* error = std::get_if<client::RowError>(&outcome);
         ASSERT_NE(error, nullptr);
         EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
@@ -226,19 +229,21 @@ TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
         EXPECT_THAT(error->message, HasSubstr("of 3 slices these have not come: "));
         EXPECT_THAT(error->message, HasSubstr("1"));
       }
+      ++told;
     } else {
-      absl::SleepFor(absl::Milliseconds(800));
+      AwaitSteps(told, 2);
     }
     while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
   });
 }
 
-// What the ranks of `shards` are told of one step.
+// What the ranks of `shards` are told of one step, which all take at once when each has opened the sequence.
 std::vector<client::RowOutcome> OutcomesOf(const std::string& target, const std::string& session,
                                            const std::vector<client::VocabularyShard>& shards) {
   const RankTexts texts(1);
   const uint32_t count = static_cast<uint32_t>(shards.size());
   std::vector<client::RowOutcome> outcomes(count);
+  std::barrier opened_by_all(count);
   OnRanks(count, [&](uint32_t index) {
     client::ClientOptions options = OptionsOf(target, index, count);
     options.worker_session = session;
@@ -247,9 +252,10 @@ std::vector<client::RowOutcome> OutcomesOf(const std::string& target, const std:
     sequence.vocabulary_size = shards[index].vocabulary_size;
     const auto client = Connect(options);
     const auto opened = client->Open(sequence);
+    opened_by_all.arrive_and_wait();
     ASSERT_TRUE(opened.ok()) << opened.status();
     client::Batch batch{v1::DTYPE_F16, shards[index].tokens, {{opened->get(), texts.row(0, 0).data()}}};
-    auto stepped = client->Step(batch, Within(absl::Seconds(1)));
+    auto stepped = client->Step(batch, Within(absl::Seconds(4)));
     ASSERT_TRUE(stepped.ok()) << stepped.status();
     outcomes[index] = stepped->at(0);
   });
@@ -267,20 +273,33 @@ std::vector<std::string> FieldsOf(const std::vector<client::RowOutcome>& outcome
 }
 
 TEST(RankLossTest, SlicesThatDoNotFitAreRefusedByField) {
-  const auto server = StartServer();
-  const auto fields = [&](const std::string& session, const std::vector<client::VocabularyShard>& shards) {
-    return FieldsOf(OutcomesOf(server->address(), session, shards));
-  };
-  EXPECT_THAT(fields("gap", {{0, 2, 0, 1000, 2000}, {1, 2, 1001, 999, 2000}}),
-              Each("SIZE_MISMATCH step.logits.shard.total_vocabulary_size"));
+  const auto server = StartServer({"--shard_wait=100ms"});
   // Whichever comes second is told; the other waits for the right one.
   const std::string waits = "DEADLINE_PASSED step.logits.shard";
-  EXPECT_THAT(fields("overlap", {{0, 2, 0, 1001, 2000}, {1, 2, 1000, 1000, 2000}}),
-              UnorderedElementsAre(waits, "CONTRADICTION step.logits.shard.first_token"));
-  EXPECT_THAT(fields("vocabulary", {{0, 2, 0, 1000, 2000}, {1, 2, 1000, 1000, 2001}}),
-              UnorderedElementsAre(waits, "CONTRADICTION step.logits.shard.total_vocabulary_size"));
-  EXPECT_THAT(fields("count", {{0, 2, 0, 1000, 2000}, {1, 3, 1000, 1000, 2000}}),
-              UnorderedElementsAre(waits, "CONTRADICTION step.logits.shard.count"));
+  struct Case {
+    std::string session;
+    std::vector<client::VocabularyShard> shards;
+    std::vector<std::string> told;
+  };
+  const std::vector<Case> cases = {
+      {"gap",
+       {{0, 2, 0, 1000, 2000}, {1, 2, 1001, 999, 2000}},
+       {"SIZE_MISMATCH step.logits.shard.total_vocabulary_size",
+        "SIZE_MISMATCH step.logits.shard.total_vocabulary_size"}},
+      {"overlap",
+       {{0, 2, 0, 1001, 2000}, {1, 2, 1000, 1000, 2000}},
+       {waits, "CONTRADICTION step.logits.shard.first_token"}},
+      {"vocabulary",
+       {{0, 2, 0, 1000, 2000}, {1, 2, 1000, 1000, 2001}},
+       {waits, "CONTRADICTION step.logits.shard.total_vocabulary_size"}},
+      {"count", {{0, 2, 0, 1000, 2000}, {1, 3, 1000, 1000, 2000}}, {waits, "CONTRADICTION step.logits.shard.count"}},
+  };
+  OnRanks(static_cast<uint32_t>(cases.size()), [&](uint32_t index) {
+    const Case& each = cases[index];
+    EXPECT_THAT(FieldsOf(OutcomesOf(server->address(), each.session, each.shards)),
+                UnorderedElementsAreArray(each.told))
+        << each.session;
+  });
 }
 
 TEST(RankLossTest, WhatIsNotTheRanksOwnIsRefusedBeforeItIsSent) {
