@@ -67,7 +67,8 @@ class Client {
   using StepDone = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
   absl::Status StepAsync(const Batch& batch, const StepOptions& options, StepDone done);
 
-  // Memory for rows that do not have to be copied: shared with the server where the stream in use does that
+  // Memory for rows that do not have to be copied, and for words that say when they are there (Batch::ready): shared
+  // with the server where the stream in use does that
   // (`row_memory.shared`), the process's own otherwise. Its rows are stepped like any others, whatever becomes of the
   // stream; those of a stream that has ended are copied again, so a worker that minds allocates anew when
   // transport_in_use changes. `bytes` at least 1. RESOURCE_EXHAUSTED if the server has no more to give. Blocks for a

@@ -109,6 +109,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   pending->vocabulary_size = options_.shard ? options_.shard->vocabulary_size : batch.vocabulary_size;
   pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
   pending->draft_dtype = batch.draft_dtype;
+  pending->ready = batch.ready;
   pending->deadline = absl::Now() + options.timeout.value_or(options_.default_timeout);
   pending->priority = options.priority;
   pending->traceparent = options.traceparent;

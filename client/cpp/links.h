@@ -22,6 +22,7 @@ struct Link {
   std::shared_ptr<Transport> transport;
   uint64_t messages = 0;  // sent so far, hello included
   uint64_t max_message_bytes = UINT64_MAX;
+  bool ready_words = false;  // the server looks at them itself
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
   bool retiring = false;  // carries what is in flight to its end, and nothing new

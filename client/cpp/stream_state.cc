@@ -9,6 +9,17 @@
 #include "kernels/law/version.h"
 
 namespace sortition::client {
+namespace {
+
+// After which the client looks again at a word that no server looks at.
+constexpr absl::Duration kReadyPause = absl::Microseconds(50);
+
+RowError RowsMissing(const PendingBatch& batch) {
+  return {absl::StatusCode::kDeadlineExceeded, v1::DEADLINE_PASSED, "ready", "",
+          absl::StrCat("the word by which the logits are there is not ", batch.ready->value, " yet")};
+}
+
+}  // namespace
 
 StreamState::StreamState(const ClientOptions& options, std::string worker_session, Environment environment)
     : options_(options),
@@ -175,7 +186,10 @@ void StreamState::Expire(absl::Time now) {
       if (row.state == PendingRow::State::kDone) continue;
       // The service may still be at it; opening again with a higher epoch makes it let go.
       if (row.state == PendingRow::State::kSent) row.record->standing.stream = 0;
-      FinishRow(batch.get(), &row, row.missing ? *row.missing : DeadlinePassed());
+      FinishRow(batch.get(), &row,
+                row.missing        ? *row.missing
+                : batch->IsReady() ? DeadlinePassed()
+                                   : RowsMissing(*batch));
     }
     for (auto it = sent_steps_.begin(); it != sent_steps_.end();) {
       if (it->second.batch != batch) {
@@ -219,8 +233,10 @@ absl::Time StreamState::next_event(absl::Time now) const {
   }
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     next = std::min(next, batch->deadline);
+    const bool is_ready = batch->IsReady();
     for (const PendingRow& row : batch->rows) {
       if (row.state != PendingRow::State::kWaiting) continue;
+      if (!is_ready) consider(now + kReadyPause);
       consider(row.not_before);
       consider(row.record->standing.not_before);
     }

@@ -62,6 +62,8 @@ enum class DeviceAttribute : int {
 };
 enum class PointerAttribute : int { kDeviceOrdinal = 9 };
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kHostRegisterDeviceMap = 2;
+inline constexpr unsigned kWaitUntilNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: cyclically
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr int kFunctionRegisters = 4;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct State {
   std::map<uint64_t, Allocation> memory;
   FakeSharedMemory shared;
   std::set<void*> pinned;
+  std::set<void*> registered;
+  std::map<StreamHandle, std::pair<DevicePointer, uint32_t>> awaited_values;
+  std::vector<std::thread> writers;  // of values, behind the work of their streams
   std::map<std::string, std::pair<int, Result>> failures;
   Result kernel_fault = Result::kSuccess;
   Result sticky = Result::kSuccess;
