@@ -44,6 +44,7 @@ struct PendingBatch {
   v1::DType draft_dtype = v1::DTYPE_F32;
   std::vector<PendingRow> rows;
   uint32_t unfinished = 0;  // rows that are not done
+  absl::Time asked;
   absl::Time deadline;
   int32_t priority = 0;
   std::string traceparent;
@@ -67,6 +68,7 @@ struct PendingBatch {
 
 struct PendingOpen {
   std::shared_ptr<SequenceRecord> record;
+  absl::Time asked;
   absl::Time deadline;
   absl::AnyInvocable<void(absl::Status)> done;
   absl::Status outcome;
