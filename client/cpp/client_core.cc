@@ -210,13 +210,13 @@ void ClientCore::Forget(const DeviceRows& rows) {
   for (const std::shared_ptr<SharedMemory>& memory : memories()) memory->Forget(rows);
 }
 
-void ClientCore::OnMemory(SharedMemory* memory) {
+void ClientCore::OnMemory(SharedMemory* memory, const Patience& patience) {
   std::vector<std::shared_ptr<const DeviceRows>> shared;
   {
     absl::MutexLock lock(&mutex_);
     shared = state_.device_rows().all();
   }
-  for (const auto& rows : shared) memory->Import(*rows);
+  for (const auto& rows : shared) memory->Import(*rows, patience);
   std::erase_if(shared, [&](const auto& rows) {
     absl::MutexLock lock(&mutex_);
     return state_.device_rows().Find(rows->data) == rows.get();
