@@ -55,7 +55,11 @@ absl::Status ClientCore::WaitUntilUsable() {
                            ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.usable() || state_.links().hopeless(); };
   mutex_.Await(absl::Condition(&settled));
   if (state_.usable()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("no target could be reached; ", state_.links().last_failure()));
+  const absl::Status& last = state_.links().last_status();
+  // Whoever does not answer in time is as good as not there; and no server judges the arguments of Connect.
+  const bool refused = !absl::IsDeadlineExceeded(last) && !absl::IsInvalidArgument(last);
+  return absl::Status(refused ? last.code() : absl::StatusCode::kUnavailable,
+                      absl::StrCat("no target could be used; ", state_.links().last_failure()));
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions options) {

@@ -156,6 +156,7 @@ void Links::OnEnded(uint64_t stream, const absl::Status& status, absl::Time now)
   Link* link = Find(stream);
   if (link == nullptr) return;
   last_failure_ = absl::StrCat(TargetName(link->target), ": ", status.ToString());
+  last_status_ = status;
   Report(link, now);
   (current_ && current_->number == stream ? current_ : successor_).reset();
 }

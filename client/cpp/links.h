@@ -80,6 +80,7 @@ class Links {
   bool hopeless() const { return !current_ && choice_.hopeless(); }
   // Why streams ended lately: "host:port: ..."; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
+  const absl::Status& last_status() const { return last_status_; }
 
   bool in_process() const { return current_ && choice_.IsFallback(current_->target); }
 
@@ -110,6 +111,7 @@ class Links {
   std::optional<Link> current_;
   std::optional<Link> successor_;
   std::string last_failure_;
+  absl::Status last_status_;
   std::optional<absl::Time> stays_until_;  // since a successor was welcomed for the first time
 };
 
