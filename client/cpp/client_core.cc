@@ -73,6 +73,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& paren
   if (!history.ok()) return history.status();
   const uint32_t start = history->position();
   if (history->tokens().size() != start) options.start_position = start;  // the parent keeps none
+  history->SetTurns(options.turns);
   auto record = std::make_shared<SequenceRecord>(std::move(options));
   record->origin = SequenceRecord::Origin{parent.record_, start};
   {
