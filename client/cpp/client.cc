@@ -104,6 +104,7 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const st
 }
 
 absl::Status CheckSequence(const SequenceOptions& options, const std::optional<VocabularyShard>& shard) {
+  if (!shard && options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
   if (!shard || options.vocabulary_size == shard->vocabulary_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("vocabulary_size must be ClientOptions::shard.vocabulary_size, ", shard->vocabulary_size));

@@ -27,8 +27,9 @@ class ClientCore;
 // no sequence is in two of them. Owns its connections and threads.
 class Client {
  public:
-  // Blocks until some target (or the fallback) has welcomed a stream. UNAVAILABLE with the last target's error if each
-  // has been tried twice in vain; INVALID_ARGUMENT if an option is out of range.
+  // Blocks until some target (or the fallback) has welcomed a stream. Once each has been tried twice in vain,
+  // UNAVAILABLE, or the code with which the last one refused (UNAUTHENTICATED, ...); its words in any case.
+  // INVALID_ARGUMENT if an option is out of range.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   // A client without targets: everything is sampled in this process.
   static absl::StatusOr<std::unique_ptr<Client>> InProcess(ClientOptions options = {});

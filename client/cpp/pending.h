@@ -45,6 +45,7 @@ struct PendingBatch {
   std::optional<ReadyWord> ready;
   std::vector<PendingRow> rows;
   uint32_t unfinished = 0;  // rows that are not done
+  absl::Time asked;
   absl::Time deadline;
   int32_t priority = 0;
   std::string traceparent;
@@ -71,6 +72,7 @@ struct PendingBatch {
 
 struct PendingOpen {
   std::shared_ptr<SequenceRecord> record;
+  absl::Time asked;
   absl::Time deadline;
   absl::AnyInvocable<void(absl::Status)> done;
   absl::Status outcome;

@@ -24,11 +24,6 @@ bool SendsHistoryAtOnce(const SequenceOptions& options) {
                                      parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0);
 }
 
-// Whether some sampler has a state that follows from past probabilities, and so from no history.
-bool KeepsSamplerState(const v1::SamplingParameters& parameters) {
-  return parameters.has_mirostat() || parameters.has_adaptive_p();
-}
-
 const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
 
 RowError PromptNeeded() {

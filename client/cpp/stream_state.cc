@@ -31,6 +31,7 @@ StreamState::StreamState(const ClientOptions& options, std::string worker_sessio
 void StreamState::Start(absl::Time now) { Advance(now); }
 
 void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
+  open->asked = now;
   if (follows()) {
     TakeUp(open->record.get());
     finished_.opens.push_back(std::move(open));
@@ -41,6 +42,7 @@ void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
 }
 
 void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
+  batch->asked = now;
   batch->unfinished = static_cast<uint32_t>(batch->rows.size());
   for (PendingRow& row : batch->rows) {
     bool taken;
@@ -85,6 +87,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
 
 void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now) {
   if (!links_.IsLive(stream)) return;
+  links_.OnHeard(stream, now);
   switch (response.kind_case()) {
     case v1::StreamResponse::kWelcome: {
       const auto& versions = response.welcome().law_versions();
@@ -179,9 +182,11 @@ void StreamState::ForgetSent() {
 }
 
 void StreamState::Expire(absl::Time now) {
+  const bool owes_answers = !sent_steps_.empty() || !sent_opens_.empty();
   bool memory_held = false;
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->deadline > now) continue;
+    if (owes_answers) links_.OnWaitInVain(batch->asked, now);
     for (PendingRow& row : batch->rows) {
       if (row.state == PendingRow::State::kDone) continue;
       // The service may still be at it; opening again with a higher epoch makes it let go.
@@ -207,6 +212,7 @@ void StreamState::Expire(absl::Time now) {
   }
   for (std::unique_ptr<PendingOpen>& open : opens_) {
     if (open->deadline > now) continue;
+    if (owes_answers) links_.OnWaitInVain(open->asked, now);
     open->outcome = ToStatus(DeadlinePassed());
     finished_.opens.push_back(std::move(open));
   }

@@ -1,10 +1,14 @@
 // Connections to Unix sockets on this machine.
 #pragma once
 
+#include <algorithm>
+#include <stop_token>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "service/memory/descriptor.h"
 
@@ -13,9 +17,29 @@ namespace sortition::client {
 // Whether a target is "unix:PATH".
 bool IsUnixTarget(absl::string_view target);
 
-// Connects a socket of `type` to "unix:PATH". Blocks only where the listener's queue is full, and at most for
-// `patience`; UNAVAILABLE if it still is.
+// How long to wait for a server on this machine: until a time, or until somebody asks to stop, which ends a wait
+// within kLongestWait.
+class Patience {
+ public:
+  static constexpr absl::Duration kLongestWait = absl::Milliseconds(50);
+
+  explicit Patience(absl::Time until, std::stop_token stop = {}) : until_(until), stop_(std::move(stop)) {}
+  explicit Patience(absl::Duration time) : Patience(absl::Now() + time) {}
+
+  bool over() const { return stop_.stop_requested() || absl::Now() >= until_; }
+  // What to wait before over() is looked at again; more than nothing.
+  absl::Duration NextWait() const {
+    return std::clamp(until_ - absl::Now(), absl::Duration(absl::Milliseconds(1)), kLongestWait);
+  }
+
+ private:
+  absl::Time until_;
+  std::stop_token stop_;
+};
+
+// Connects a socket of `type` to "unix:PATH". Blocks only where the listener's queue is full; UNAVAILABLE if it still
+// is when patience is over.
 absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type,
-                                                absl::Duration patience = absl::Seconds(5));
+                                                const Patience& patience = Patience(absl::Seconds(5)));
 
 }  // namespace sortition::client
