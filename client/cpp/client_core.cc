@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr
   absl::Status outcome;
   auto open = std::make_unique<PendingOpen>();
   open->record = record;
-  open->deadline = absl::Now() + options_.default_timeout;
+  open->deadline = service::SteadyClock().Now() + options_.default_timeout;
   open->done = [&](absl::Status status) {
     outcome = std::move(status);
     answered.Notify();
@@ -115,7 +115,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
   pending->draft_dtype = batch.draft_dtype;
   pending->ready = batch.ready;
-  pending->deadline = absl::Now() + options.timeout.value_or(options_.default_timeout);
+  pending->deadline = service::SteadyClock().Now() + options.timeout.value_or(options_.default_timeout);
   pending->priority = options.priority;
   pending->traceparent = options.traceparent;
   pending->done = std::move(done);
@@ -249,7 +249,7 @@ void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl
   std::shared_ptr<Transport> transports[2];
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = service::SteadyClock().Now();
     change(state_, now);
     finished = state_.TakeFinished();
     transports[0] = state_.links().current_transport();

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
 #include "grpc/grpc.h"
@@ -83,7 +82,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
         channel_(connector->MakeChannel(target)),
         stub_(channel_),
         // Where memory is only the better way, there is time left to be welcomed without.
-        memory_by_(absl::Now() + connector->connect_timeout_ * 3 / 4) {
+        memory_by_(service::SteadyClock().Now() + connector->connect_timeout_ * 3 / 4) {
     in_use_.kind = IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp;
     AddToken(connector->token_, &context_);
   }

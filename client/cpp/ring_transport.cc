@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/shared_memory.h"
 #include "kernels/check.h"
@@ -147,7 +146,7 @@ void RingStream::Run() {
 }
 
 absl::Status RingStream::Connect() {
-  const Patience patience(absl::Now() + connector_.connect_timeout_, cancelled_.get_token());
+  const Patience patience(connector_.connect_timeout_, cancelled_.get_token());
   auto link = MemoryLink::Connect(target_, patience);
   if (!link.ok()) return link.status();
   auto ring = (*link)->OpenRing(patience);
@@ -209,8 +208,9 @@ void RingStream::Poll(absl::FunctionRef<bool()> done) {
     ++pollers_;
   }
   rings_->reader.StayAwake();
-  const absl::Time end = absl::Now() + connector_.spin_;
-  while (!done() && absl::Now() < end) {
+  const service::SteadyClock clock;
+  const absl::Time end = clock.Now() + connector_.spin_;
+  while (!done() && clock.Now() < end) {
     for (int i = 0; i < 64 && !rings_->reader.HasMore(); ++i) service::SpinPause();
     if (!rings_->reader.HasMore() || !reading_.TryLock()) continue;
     ReadSome();

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "service/clock.h"
 #include "service/memory/descriptor.h"
 
 namespace sortition::client {
@@ -17,23 +17,25 @@ namespace sortition::client {
 // Whether a target is "unix:PATH".
 bool IsUnixTarget(absl::string_view target);
 
-// How long to wait for a server on this machine: until a time, or until somebody asks to stop, which ends a wait
-// within kLongestWait.
+// How long to wait for a server on this machine: until a time of a service::SteadyClock, or until somebody asks to
+// stop, which ends a wait within kLongestWait.
 class Patience {
  public:
   static constexpr absl::Duration kLongestWait = absl::Milliseconds(50);
 
   explicit Patience(absl::Time until, std::stop_token stop = {}) : until_(until), stop_(std::move(stop)) {}
-  explicit Patience(absl::Duration time) : Patience(absl::Now() + time) {}
+  explicit Patience(absl::Duration time, std::stop_token stop = {}) : Patience(Now() + time, std::move(stop)) {}
 
-  bool over() const { return stop_.stop_requested() || absl::Now() >= until_; }
+  bool over() const { return stop_.stop_requested() || Now() >= until_; }
   // What to wait before over() is looked at again; more than nothing.
   absl::Duration NextWait() const {
-    return std::clamp(until_ - absl::Now(), absl::Duration(absl::Milliseconds(1)), kLongestWait);
+    return std::clamp(until_ - Now(), absl::Duration(absl::Milliseconds(1)), kLongestWait);
   }
 
  private:
-  absl::Time until_;
+  static absl::Time Now() { return service::SteadyClock().Now(); }
+
+  absl::Time until_;  // of that clock
   std::stop_token stop_;
 };
 

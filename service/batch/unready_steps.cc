@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,12 +62,13 @@ void UnreadySteps::Run() {
   size_t count = 0;
   for (;;) {
     std::vector<Waiting> settled;
-    const absl::Time now = clock_.Now();
+    absl::Time now;
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !waiting_.empty(); };
       mutex_.Await(absl::Condition(&wanted));
       if (stopped_) return;
+      now = clock_.Now();
       if (waiting_.size() != count) changed = SteadyClock::now();
       settled = Take(now);
       count = waiting_.size();
@@ -81,12 +83,11 @@ void UnreadySteps::Run() {
 }
 
 std::vector<UnreadySteps::Waiting> UnreadySteps::Take(absl::Time now) {
-  std::vector<Waiting> taken;
-  std::erase_if(waiting_, [&](Waiting& waiting) {
-    const bool over = waiting.word.IsSet() || waiting.step->cancelled() || waiting.deadline <= now;
-    if (over) taken.push_back(std::move(waiting));
-    return over;
+  const auto over = std::ranges::stable_partition(waiting_, [&](const Waiting& waiting) {
+    return !waiting.word.IsSet() && !waiting.step->cancelled() && waiting.deadline > now;
   });
+  std::vector<Waiting> taken(std::make_move_iterator(over.begin()), std::make_move_iterator(over.end()));
+  waiting_.erase(over.begin(), over.end());
   return taken;
 }
 

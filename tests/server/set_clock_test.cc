@@ -10,6 +10,8 @@
 #include <atomic>
 #include <chrono>
 
+#include "absl/synchronization/notification.h"
+#include "client/cpp/client.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
@@ -75,6 +77,35 @@ TEST_P(SetClockTest, ADrainEndsAfterItsGrace) {
   SetClock();
   server_.server().Drain();
   EXPECT_LT(std::chrono::steady_clock::now() - start_, kSoon);
+}
+
+TEST_P(SetClockTest, AClientGivesUpAtItsDeadline) {
+  HoldStep();
+  client::ClientOptions options;
+  options.targets = {server_.target()};
+  const auto client = client::Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.vocabulary_size = 8;
+  const auto opened = (*client)->Open(sequence);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const float row[8] = {};
+  const auto start = std::chrono::steady_clock::now();
+  client::StepOptions hurried;
+  hurried.timeout = absl::Milliseconds(500);
+  absl::Notification over;
+  std::vector<client::RowOutcome> outcomes;
+  const auto done = [&](std::vector<client::RowOutcome> result) {
+    outcomes = std::move(result);
+    over.Notify();
+  };
+  ASSERT_TRUE((*client)->StepAsync({v1::DTYPE_F32, 8, {{opened->get(), row}}}, hurried, done).ok());
+  SetClock();
+  over.WaitForNotification();
+  EXPECT_EQ(std::get<client::RowError>(outcomes[0]).reason, v1::DEADLINE_PASSED);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(400));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
 }
 
 INSTANTIATE_TEST_SUITE_P(ByAnHour, SetClockTest, ::testing::Values(-kHour, kHour),
