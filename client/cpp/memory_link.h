@@ -58,7 +58,7 @@ class MemoryLink {
   absl::StatusOr<uint64_t> Import(const devices::MemoryIdentity& identity, const devices::MemoryHandle& handle,
                                   const Patience& patience = DefaultPatience());
   // A pair of rings (service/memory/ring.h): this connection is a stream from now on.
-  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing(const Patience& patience);
+  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing(const Patience& patience = DefaultPatience());
   // Ends the connection, and with it what was registered; mappings stay.
   void Disconnect();
   // False once the server has ended it.
