@@ -25,7 +25,9 @@ enum class Result : int {
   kInvalidImage = 200,
   kNoBinaryForGpu = 209,
   kEccUncorrectable = 214,
+  kNvlinkUncorrectable = 220,
   kUnsupportedPtxVersion = 222,
+  kContained = 226,
   kIllegalAddress = 700,
   kLaunchTimeout = 702,
   kContextIsDestroyed = 709,
@@ -36,9 +38,11 @@ enum class Result : int {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kTensorMemoryLeak = 721,
   kNotSupported = 801,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
+  kExternalDevice = 911,
 };
 
 using DeviceHandle = int;

@@ -2,6 +2,7 @@
 #include "tests/cuda/fake_driver.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,6 +31,14 @@ constexpr struct {
 } kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain}};
+
+// What a wait for the device says.
+Result AfterKernels() {
+  const std::string& file = state->options.fault_file;
+  if (!file.empty() && access(file.c_str(), F_OK) == 0) state->kernel_fault = Result::kIllegalAddress;
+  state->sticky = state->kernel_fault;
+  return state->sticky;
+}
 
 }  // namespace
 
@@ -101,7 +110,7 @@ Result FakeCtxSynchronize() {
     writers = std::exchange(state->writers, {});
   }
   for (std::thread& writer : writers) writer.join();
-  return Call("CtxSynchronize", [] { return kOk; });
+  return Call("CtxSynchronize", [] { return AfterKernels(); });
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
@@ -230,10 +239,7 @@ Result FakeStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flag
   });
 }
 Result FakeEventSynchronize(EventHandle) {
-  return Call("EventSynchronize", [] {
-    state->sticky = state->kernel_fault;
-    return state->sticky;
-  });
+  return Call("EventSynchronize", [] { return AfterKernels(); });
 }
 Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
   *milliseconds = 0.5f;
