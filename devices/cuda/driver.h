@@ -64,16 +64,17 @@ enum class DeviceAttribute : int {
   kVirtualMemoryManagement = 102,
   kFileDescriptorHandles = 103,
 };
-enum class PointerAttribute : int { kDeviceOrdinal = 9 };
+enum class PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kWaitUntilNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: cyclically
+inline ::CUstream_st* const kStreamLegacy = reinterpret_cast<::CUstream_st*>(uintptr_t{1});  // the null stream, by name
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr int kFunctionRegisters = 4;
 
 // A copy of lines of equal length, those of a side at equal distances.
-enum class MemoryType : int { kDevice = 2 };
+enum class MemoryType : int { kHost = 1, kDevice = 2 };
 struct CopySide {
   size_t x_bytes = 0;
   size_t y = 0;

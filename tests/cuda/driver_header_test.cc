@@ -57,11 +57,14 @@ TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
   EXPECT_EQ(int(DeviceAttribute::kFileDescriptorHandles),
             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   EXPECT_EQ(int(PointerAttribute::kDeviceOrdinal), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+  EXPECT_EQ(int(PointerAttribute::kMemoryType), CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+  EXPECT_EQ(kStreamLegacy, CU_STREAM_LEGACY);
   EXPECT_EQ(kStreamNonBlocking, unsigned(CU_STREAM_NON_BLOCKING));
   EXPECT_EQ(kWaitUntilNotBefore, unsigned(CU_STREAM_WAIT_VALUE_GEQ));
   EXPECT_EQ(kHostRegisterDeviceMap, unsigned(CU_MEMHOSTREGISTER_DEVICEMAP));
   EXPECT_EQ(kEventBlockingSync, unsigned(CU_EVENT_BLOCKING_SYNC));
   EXPECT_EQ(kFunctionRegisters, int(CU_FUNC_ATTRIBUTE_NUM_REGS));
+  EXPECT_EQ(int(MemoryType::kHost), CU_MEMORYTYPE_HOST);
   EXPECT_EQ(int(MemoryType::kDevice), CU_MEMORYTYPE_DEVICE);
   EXPECT_EQ(int(LocationType::kDevice), CU_MEM_LOCATION_TYPE_DEVICE);
   EXPECT_EQ(int(AllocationType::kPinned), CU_MEM_ALLOCATION_TYPE_PINNED);

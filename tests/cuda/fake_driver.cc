@@ -146,18 +146,19 @@ Result FakeFuncGetAttribute(int* value, int, FunctionHandle) {
 Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
                         void** extra) {
+  const auto& kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1];
   uint64_t seed = 0;
   const Result before = Call("LaunchKernel", [&] {
     SORTITION_CHECK(!current_contexts.empty() && extra == nullptr && shared_bytes == 0);
     SORTITION_CHECK(grid_z == 1 && block_x == kernels::cuda::kThreads && block_y == 1 && block_z == 1);
     SORTITION_CHECK(grid_x >= 1 && grid_y >= 1 && grid_y <= 65535);
     seed = state->launches++;
+    ++state->launches_of[kernel.name];
     return kOk;
   });
   if (before != kOk) return before;
   const std::lock_guard lock(state->launch_mutex);
-  const CudaKernel kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1].kernel;
-  RunEmulated(kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
+  RunEmulated(kernel.kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
   return kOk;
 }
 Result FakeStreamCreate(StreamHandle* stream, unsigned) {
@@ -305,6 +306,11 @@ void FakeCudaDriver::SetWork(std::function<void(StreamHandle)> work) {
 uint64_t FakeCudaDriver::launches() const {
   const std::lock_guard lock(state->mutex);
   return state->launches;
+}
+
+uint64_t FakeCudaDriver::launches(const std::string& kernel) const {
+  const std::lock_guard lock(state->mutex);
+  return state->launches_of[kernel];
 }
 
 uint64_t FakeCudaDriver::calls(const std::string& function) const {

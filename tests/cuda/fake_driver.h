@@ -47,6 +47,8 @@ class FakeCudaDriver {
   void SetWork(std::function<void(devices::cuda::StreamHandle)> work);
 
   uint64_t launches() const;
+  // Of the kernel of that name.
+  uint64_t launches(const std::string& kernel) const;
   // How often the function of this name in Api has not failed.
   uint64_t calls(const std::string& function) const;
   uint64_t uploaded_bytes() const;
