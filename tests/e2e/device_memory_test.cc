@@ -22,8 +22,8 @@
 namespace sortition::testing {
 namespace {
 
-constexpr uint32_t kVocabulary = 3000;
-constexpr uint64_t kRowBytes = kVocabulary * 2;
+constexpr uint32_t kDeviceVocabulary = 3000;
+constexpr uint64_t kRowBytes = kDeviceVocabulary * 2;
 constexpr uint64_t kSeed = 5;
 
 std::unique_ptr<demo::ServerProcess> StartOnFakeCuda(const std::string& socket, const std::string& devices) {
@@ -70,20 +70,21 @@ class DeviceMemoryTest : public ::testing::Test {
     for (int i = 0; i < 3; ++i) {
       client::SequenceOptions options;
       options.request_id = absl::StrCat("r", i);
-      options.vocabulary_size = kVocabulary;
+      options.vocabulary_size = kDeviceVocabulary;
       options.seed = kSeed;
       options.parameters.set_top_p(0.9f);
       options.parameters.set_frequency_penalty(0.5f);
       auto opened = client->Open(options);
       ASSERT_TRUE(opened.ok()) << opened.status();
       sequences.push_back(*std::move(opened));
-      references.emplace_back(options.parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
+      references.emplace_back(options.parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary,
+                              std::vector<uint32_t>());
     }
     auto* const data = static_cast<std::byte*>(rows.data());
     for (uint64_t step = 0; step < 20; ++step) {
-      client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
+      client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
       for (size_t i = 0; i < 3; ++i) {
-        const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step * 3 + i);
+        const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, step * 3 + i);
         std::memcpy(data + i * kRowBytes, row.data(), row.size());
         batch.rows.push_back({sequences[i].get(), data + i * kRowBytes});
       }

@@ -15,8 +15,6 @@
 namespace sortition::testing {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
 TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
   auto server = StartServer();
   const int port = server->port();

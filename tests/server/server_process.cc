@@ -135,7 +135,7 @@ std::vector<std::string> ServerProcess::lines() const {
 }
 
 std::string TestPath(const std::string& name) {
-  return absl::StrCat(testing::TempDir(), "sortition_", getpid(), "_", name);
+  return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name);
 }
 
 void WriteFile(const std::string& path, const std::string& text) {

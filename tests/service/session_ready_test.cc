@@ -16,10 +16,6 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kVocabulary = SessionMemory::kVocabulary;
-constexpr uint64_t kRowBytes = SessionMemory::kRowBytes;
-constexpr uint64_t kRegionBytes = SessionMemory::kRegionBytes;
-
 class SessionReady : public SessionMemory {
  protected:
   static constexpr uint64_t kWord = 1024;
@@ -147,16 +143,16 @@ TEST(SessionReadyLimits, MoreStepsThanMayWaitAreRefused) {
   limits.max_unready_steps = 1;
   TestEngine engine = TestEngine::OnCpu(limits);
   const auto connection = Connect(engine.get());
-  ClientRegion region(connection.get(), kRegionBytes);
+  ClientRegion region(connection.get(), SessionMemory::kRegionBytes);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  for (const char* name : {"a", "b"}) worker.MustOpen(OpenOf(name, 1, kVocabulary));
+  for (const char* name : {"a", "b"}) worker.MustOpen(OpenOf(name, 1, SessionMemory::kVocabulary));
   const auto early = [&](uint64_t batch, const char* name) {
-    StepBuilder builder(batch, kVocabulary);
+    StepBuilder builder(batch, SessionMemory::kVocabulary);
     builder.AddRow(name, 1, 0, "");
     v1::StreamRequest request = builder.Build();
     request.clear_payloads();
-    SetRegion(region.id, 0, kRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
+    SetRegion(region.id, 0, SessionMemory::kRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
     request.mutable_step()->mutable_logits()->mutable_ready()->set_region_id(region.id);
     request.mutable_step()->mutable_logits()->mutable_ready()->set_offset(1024);
     request.mutable_step()->mutable_logits()->mutable_ready()->set_value(1);
@@ -165,7 +161,7 @@ TEST(SessionReadyLimits, MoreStepsThanMayWaitAreRefused) {
   worker.Send(early(1, "a"));
   worker.Send(early(2, "b"));
   ExpectError(worker.StepError(2), Reason::kOverloaded, "step.logits.ready");
-  region.Write(0, F32Peak(kVocabulary, 7));
+  region.Write(0, F32Peak(SessionMemory::kVocabulary, 7));
   std::atomic_ref(*reinterpret_cast<uint32_t*>(region.data + 1024)).store(1, std::memory_order_release);
   EXPECT_EQ(worker.Results(1, 1)[0].draw().token(), 7u);
   EXPECT_EQ(worker.Run(early(3, "b"))[0].draw().token(), 7u);
