@@ -78,7 +78,7 @@ class Engine {
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;
   const std::unique_ptr<ShardTable> shards_;
-  std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
+  std::unique_ptr<CheckThreads> check_threads_;  // null where there is nothing to run aside
   Batcher batcher_;
   UnreadySteps unready_steps_;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "devices/cpu/cpu_device.h"
 #include "service/engine.h"
 #include "service/request/device_memory.h"
@@ -152,10 +153,41 @@ TEST(SessionDeviceMemory, RowsThatRunElsewhereAreReadForIt) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
+// By no thread that serves streams: drivers take their time.
+TEST(SessionDeviceMemory, AReadingHoldsUpNoStream) {
+  absl::Notification sent;
+  FakeDevice::Options options = Card();
+  options.read = [&] {
+    const bool went_on = sent.WaitForNotificationWithTimeout(absl::Seconds(20));
+    return went_on ? absl::OkStatus() : absl::UnavailableError("the stream waits for the driver");
+  };
+  Host host(options, "cpu0");
+  host.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  host.worker->Send(host.Step(host.Register(), 0));
+  sent.Notify();
+  const auto results = host.worker->Results(1, 2);
+  EXPECT_EQ(results.at(0).draw().token(), 7u) << results.at(0).ShortDebugString();
+  EXPECT_EQ(results.at(1).draw().token(), 63u);
+}
+
+// A driver that cannot read gives its place to what waits behind.
+TEST(SessionDeviceMemory, AReadingThatFailsLetsOthersRun) {
+  FakeDevice::Options options = Card();
+  options.read = [] { return absl::UnavailableError("the card is gone"); };
+  Host host(options, "cpu0");
+  const uint64_t region = host.Register();
+  for (int i = 0; i < 50; ++i) host.worker->Send(host.Step(region, 0));
+  for (uint64_t batch = 1; batch <= 50; ++batch) {
+    for (const v1::RowResult& result : host.worker->Results(batch, 2)) {
+      ExpectError(result.error(), Reason::kDeviceFailed, "");
+    }
+  }
+}
+
 // Where they cannot be read, the rows say so, and their sequences go on with the same step from elsewhere.
 TEST(SessionDeviceMemory, MemoryThatIsLostIsARowsErrorAndItsSequenceGoesOn) {
   FakeDevice::Options options = Card();
-  options.read = absl::UnavailableError("the card is gone");
+  options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "cpu0");
   const v1::StreamRequest step = host.Step(host.Register(), 0);
   const auto results = host.worker->Run(step);
@@ -191,7 +223,7 @@ TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
 TEST(SessionDeviceMemory, RowsThatLeaveABatchAreOffTheDevicesBooks) {
   constexpr uint32_t kRows = 40;
   FakeDevice::Options options = Card();
-  options.read = absl::UnavailableError("the card is gone");
+  options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "card", 0.5);
   StepBuilder builder(++host.batch, kDeviceVocabulary);
   for (uint32_t i = 0; i < kRows; ++i) {

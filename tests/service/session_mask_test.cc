@@ -158,9 +158,24 @@ TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
   const std::vector<v1::RowResult> results = worker_.Run(step.Build());
   ExpectError(results.at(0).error(), Reason::kNoLiveToken, "step.rows[0].mask");
   EXPECT_EQ(results.at(1).draw().token(), 4u);
+  // So with an empty list; with one that the sequence's options leave nothing of, neither alone is to blame.
+  const auto listed = [&](uint64_t batch, const std::vector<uint32_t>& tokens) {
+    StepBuilder listed_step(batch, kVocabulary);
+    v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kVocabulary, 3));
+    v1::TokenSequence& list = *row.mutable_mask()->mutable_allowed_tokens();
+    list.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    return worker_.Run(listed_step.Build()).at(0);
+  };
+  ExpectError(listed(101, {}).error(), Reason::kNoLiveToken, "step.rows[0].mask");
+  open.set_epoch(2);
+  open.mutable_parameters()->add_allowed_token_ids(5);
+  worker_.MustOpen(open);
+  ExpectError(listed(102, {6}).error(), Reason::kNoLiveToken, "step.rows[0]");
+  EXPECT_EQ(listed(103, {5}).draw().token(), 5u);
+  open.mutable_parameters()->clear_allowed_token_ids();
   // Where others ban what the mask allows, the mask is not to blame.
   ASSERT_FALSE(Upload(UploadOf(2, {3})).has_error());
-  open.set_epoch(2);
+  open.set_epoch(3);
   open.mutable_parameters()->add_banned_token_ids(3);
   worker_.MustOpen(open);
   ExpectError(Masked(2, 3).error(), Reason::kNoLiveToken, "step.rows[0]");
