@@ -77,9 +77,10 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
       : connector_(*connector),
         number_(number),
         events_(*events),
+        inline_(IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp),
         channel_(connector->MakeChannel(target)),
         stub_(channel_) {
-    in_use_.kind = IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp;
+    in_use_.kind = inline_;
     AddToken(connector->token_, &context_);
   }
 
@@ -120,6 +121,13 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     absl::MutexLock lock(&mutex_);
     return in_use_;
   }
+  void DropMemory(const std::string& why) {
+    std::shared_ptr<SharedMemory> dropped;  // let go of after the lock
+    absl::MutexLock lock(&mutex_);
+    memory_.swap(dropped);
+    if (dropped != nullptr) dropped->Disconnect();
+    in_use_ = {inline_, false, why};
+  }
 
  private:
   friend class GrpcConnector;
@@ -133,11 +141,12 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void OnOperation(Operation operation, bool ok);
   void OnRead(bool ok);
   // Takes up what the welcome offers. False if that is not what the client asked for.
-  bool ShareMemory(const std::string& address);
+  bool ShareMemory(const v1::Welcome& welcome);
 
   GrpcConnector& connector_;
   const uint64_t number_;
   StreamEvents& events_;
+  const TransportKind inline_;  // how the stream itself travels
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
@@ -172,6 +181,7 @@ class GrpcTransport final : public Transport {
   void Flush() override { stream_->Flush(); }
   void Cancel() override { stream_->Cancel(); }
   std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
+  void DropMemory(const std::string& why) override { stream_->DropMemory(why); }
   TransportInUse in_use() override { return stream_->in_use(); }
 
  private:
@@ -236,7 +246,7 @@ void GrpcStream::OnRead(bool ok) {
   if (!ok) return call_->Finish(&status_, &finish_);
   v1::StreamResponse response;
   if (grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
-    if (response.has_welcome() && !ShareMemory(response.welcome().memory_address())) {
+    if (response.has_welcome() && !ShareMemory(response.welcome())) {
       context_.TryCancel();
     } else {
       events_.OnResponse(number_, std::move(response));
@@ -248,12 +258,11 @@ void GrpcStream::OnRead(bool ok) {
   call_->Read(&received_, &read_);
 }
 
-bool GrpcStream::ShareMemory(const std::string& address) {
+bool GrpcStream::ShareMemory(const v1::Welcome& welcome) {
   const bool required = connector_.kind_ == TransportKind::kSharedMemory;
   if (!required && connector_.kind_ != TransportKind::kAuto) return true;
   absl::StatusOr<std::shared_ptr<SharedMemory>> memory =
-      address.empty() ? absl::FailedPreconditionError("the server offers no shared memory")
-                      : SharedMemory::Connect(address, connector_.shared_memory_bytes_);
+      SharedMemory::Connect(welcome, connector_.shared_memory_bytes_, connector_.memory_server_user_);
   if (!memory.ok() && required) {
     unshared_ = memory.status();
     return false;
@@ -290,6 +299,7 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
     : targets_(options.targets),
       kind_(options.transport),
       shared_memory_bytes_(options.shared_memory_bytes),
+      memory_server_user_(options.memory_server_user),
       server_name_(options.tls ? options.tls->server_name : ""),
       token_(options.token),
       keepalive_(options.keepalive),

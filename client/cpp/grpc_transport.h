@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +40,7 @@ class GrpcConnector {
   const std::vector<std::string> targets_;
   const TransportKind kind_;
   const uint64_t shared_memory_bytes_;
+  const std::optional<uint32_t> memory_server_user_;
   const std::string server_name_;
   const std::string token_;
   const absl::Duration keepalive_;

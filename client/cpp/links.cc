@@ -109,7 +109,19 @@ void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time no
     v1::StreamRequest request;
     request.mutable_attach_memory()->set_token(memory->token());
     Send(link, EncodeMessage(request, {}, nullptr));
+    link->attach = link->messages;
   }
+}
+
+bool Links::OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now) {
+  Link* link = Find(stream);
+  if (link == nullptr || message == 0 || link->attach != message) return false;
+  if (options_.transport == TransportKind::kAuto) {
+    link->transport->DropMemory(std::string(why.message()));
+  } else {
+    Break(stream, why, now);
+  }
+  return true;
 }
 
 void Links::OnAnswer(uint64_t stream) {

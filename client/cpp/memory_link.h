@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,8 +38,13 @@ class MappedRegion {
 // Thread-safe. Destruction ends the connection, and with it the regions' registration.
 class MemoryLink {
  public:
-  // `address`: "unix:PATH". Blocks for a round trip, at most a few seconds.
-  static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address);
+  // `address`: "unix:PATH". Blocks for a round trip, at most a few seconds. PERMISSION_DENIED where a process of a user
+  // listens who is neither this process's, nor root, nor `server_user`.
+  static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address,
+                                                             std::optional<uint32_t> server_user = std::nullopt);
+
+  // Which server this is, as its streams' welcomes say it; empty if it does not say.
+  const std::string& server_instance() const { return server_instance_; }
 
   // By which a stream names this connection.
   const std::string& token() const { return token_; }
@@ -68,6 +74,7 @@ class MemoryLink {
   absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, int flags);
 
   const service::Descriptor socket_;
+  std::string server_instance_;
   std::string token_;
   uint64_t most_bytes_ = 0;
   std::vector<devices::MemoryIdentity> devices_;  // whose memory the server takes

@@ -146,7 +146,7 @@ void RingStream::Run() {
 }
 
 absl::Status RingStream::Connect() {
-  auto link = MemoryLink::Connect(target_);
+  auto link = MemoryLink::Connect(target_, connector_.memory_server_user_);
   if (!link.ok()) return link.status();
   auto ring = (*link)->OpenRing();
   if (!ring.ok()) return ring.status();
@@ -244,7 +244,10 @@ bool RingStream::HasUnwritten() {
 }
 
 RingConnector::RingConnector(const ClientOptions& options)
-    : targets_(options.targets), shared_memory_bytes_(options.shared_memory_bytes), spin_(options.ring_spin) {}
+    : targets_(options.targets),
+      shared_memory_bytes_(options.shared_memory_bytes),
+      memory_server_user_(options.memory_server_user),
+      spin_(options.ring_spin) {}
 
 RingConnector::~RingConnector() {
   {
