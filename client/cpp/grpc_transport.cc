@@ -79,11 +79,12 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
       : connector_(*connector),
         number_(number),
         events_(*events),
+        inline_(IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp),
         channel_(connector->MakeChannel(target)),
         stub_(channel_),
         // Where memory is only the better way, there is time left to be welcomed without.
         memory_by_(service::SteadyClock().Now() + connector->connect_timeout_ * 3 / 4) {
-    in_use_.kind = IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp;
+    in_use_.kind = inline_;
     AddToken(connector->token_, &context_);
   }
 
@@ -127,6 +128,13 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     absl::MutexLock lock(&mutex_);
     return in_use_;
   }
+  void DropMemory(const std::string& why) {
+    std::shared_ptr<SharedMemory> dropped;  // let go of after the lock
+    absl::MutexLock lock(&mutex_);
+    memory_.swap(dropped);
+    if (dropped != nullptr) dropped->Disconnect();
+    in_use_ = {inline_, false, why};
+  }
 
  private:
   friend class GrpcConnector;
@@ -146,11 +154,12 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // Takes up what the welcome offers, on a thread of its own, and passes it on; or ends the stream, if that is not what
   // the client asked for.
   void TakeUp(v1::StreamResponse welcome);
-  absl::Status ShareMemory(const std::string& address);
+  absl::Status ShareMemory(const v1::Welcome& welcome);
 
   GrpcConnector& connector_;
   const uint64_t number_;
   StreamEvents& events_;
+  const TransportKind inline_;  // how the stream itself travels
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
   const absl::Time memory_by_;
@@ -188,6 +197,7 @@ class GrpcTransport final : public Transport {
   void Flush() override { stream_->Flush(); }
   void Cancel() override { stream_->Cancel(); }
   std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
+  void DropMemory(const std::string& why) override { stream_->DropMemory(why); }
   TransportInUse in_use() override { return stream_->in_use(); }
 
  private:
@@ -269,7 +279,7 @@ void GrpcStream::ReadNext() {
 }
 
 void GrpcStream::TakeUp(v1::StreamResponse welcome) {
-  const absl::Status shared = ShareMemory(welcome.welcome().memory_address());
+  const absl::Status shared = ShareMemory(welcome.welcome());
   if (!shared.ok() && connector_.kind_ == TransportKind::kSharedMemory) {
     unshared_ = shared;
     context_.TryCancel();
@@ -283,10 +293,10 @@ void GrpcStream::TakeUp(v1::StreamResponse welcome) {
   ReadNext();
 }
 
-absl::Status GrpcStream::ShareMemory(const std::string& address) {
-  if (address.empty()) return absl::FailedPreconditionError("the server offers no shared memory");
+absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
   const Patience patience(memory_by_, cancelled_.get_token());
-  auto memory = SharedMemory::Connect(address, connector_.shared_memory_bytes_, patience);
+  auto memory =
+      SharedMemory::Connect(welcome, connector_.shared_memory_bytes_, connector_.memory_server_user_, patience);
   if (!memory.ok()) return memory.status();
   {
     absl::MutexLock lock(&mutex_);
@@ -322,6 +332,7 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
       kind_(options.transport),
       shared_memory_bytes_(options.shared_memory_bytes),
       connect_timeout_(options.connect_timeout),
+      memory_server_user_(options.memory_server_user),
       server_name_(options.tls ? options.tls->server_name : ""),
       token_(options.token),
       keepalive_(options.keepalive),

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,6 +42,7 @@ class GrpcConnector {
   const TransportKind kind_;
   const uint64_t shared_memory_bytes_;
   const absl::Duration connect_timeout_;
+  const std::optional<uint32_t> memory_server_user_;
   const std::string server_name_;
   const std::string token_;
   const absl::Duration keepalive_;

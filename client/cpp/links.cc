@@ -116,6 +116,7 @@ void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time no
     v1::StreamRequest request;
     request.mutable_attach_memory()->set_token(memory->token());
     Send(link, EncodeMessage(request, {}, nullptr));
+    link->attach = link->messages;
   }
 }
 
@@ -136,6 +137,17 @@ void Links::OnWaitInVain(absl::Time asked, absl::Time now) {
   if (link.waits_in_vain < kMostWaitsInVain || silence < options_.connect_timeout) return;
   Break(link.number, absl::DeadlineExceededError(absl::StrCat("nothing came for ", absl::FormatDuration(silence))),
         now);
+}
+
+bool Links::OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now) {
+  Link* link = Find(stream);
+  if (link == nullptr || message == 0 || link->attach != message) return false;
+  if (options_.transport == TransportKind::kAuto) {
+    link->transport->DropMemory(std::string(why.message()));
+  } else {
+    Break(stream, why, now);
+  }
+  return true;
 }
 
 void Links::OnAnswer(uint64_t stream) {

@@ -23,6 +23,7 @@ struct Link {
   uint64_t messages = 0;  // sent so far, hello included
   uint64_t max_message_bytes = UINT64_MAX;
   bool ready_words = false;  // the server looks at them itself
+  uint64_t attach = 0;       // number of the message that names the memory shared with the server; 0 = there is none
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
   bool retiring = false;  // carries what is in flight to its end, and nothing new
@@ -58,6 +59,9 @@ class Links {
   void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
   void OnHeard(uint64_t stream, absl::Time now);  // any message
   void OnAnswer(uint64_t stream);
+  // The server has rejected a message; true if it was the one that names the memory. The stream goes on without, unless
+  // shared memory was asked for.
+  bool OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   bool IsLive(uint64_t stream) const;
   bool IsWelcomed(uint64_t stream) const;
@@ -83,6 +87,8 @@ class Links {
   const std::string& last_failure() const { return last_failure_; }
   const absl::Status& last_status() const { return last_status_; }
 
+  // Whether the current stream shares memory with its server.
+  bool shares_memory() const { return current_ && current_->transport->memory() != nullptr; }
   bool in_process() const { return current_ && choice_.IsFallback(current_->target); }
 
   // Of the live streams, to be flushed. Either may be null.

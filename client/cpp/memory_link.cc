@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -31,15 +32,21 @@ absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrC
 
 MappedRegion::~MappedRegion() { SORTITION_CHECK(munmap(bytes_.data(), bytes_.size()) == 0); }
 
-absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::string& address, const Patience& patience) {
+absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::string& address, const Patience& patience,
+                                                                std::optional<uint32_t> server_user) {
   auto socket = ConnectUnix(address, SOCK_SEQPACKET, patience);
   if (!socket.ok()) return socket.status();
+  if (const uid_t user = service::UserOfPeer(socket->get()); user != geteuid() && user != 0 && user != server_user) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(address, ": user ", user, " listens, who is not memory_server_user"));
+  }
   setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &kLongestSend, sizeof(kLongestSend));
   std::unique_ptr<MemoryLink> link(new MemoryLink(*std::move(socket)));
   const auto response = link->Receive(nullptr, patience);
   if (!response.ok()) return response.status();
   if (response->has_error()) return ToStatus(FromWire(response->error()));
   if (!response->has_welcome()) return absl::InternalError("the memory socket did not begin with a welcome");
+  link->server_instance_ = response->welcome().server_instance();
   link->token_ = response->welcome().token();
   link->most_bytes_ = response->welcome().most_bytes();
   for (const v1::DeviceMemory& device : response->welcome().devices()) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,9 +42,14 @@ class MemoryLink {
   // Waits for a server as long as it may be without an answer, when nobody says how long.
   static Patience DefaultPatience() { return Patience(absl::Seconds(5)); }
 
-  // `address`: "unix:PATH". Blocks for a round trip.
+  // `address`: "unix:PATH". Blocks for a round trip. PERMISSION_DENIED where a process of a user listens who is neither
+  // this process's, nor root, nor `server_user`.
   static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address,
-                                                             const Patience& patience = DefaultPatience());
+                                                             const Patience& patience = DefaultPatience(),
+                                                             std::optional<uint32_t> server_user = std::nullopt);
+
+  // Which server this is, as its streams' welcomes say it; empty if it does not say.
+  const std::string& server_instance() const { return server_instance_; }
 
   // By which a stream names this connection.
   const std::string& token() const { return token_; }
@@ -78,6 +84,7 @@ class MemoryLink {
   absl::StatusOr<v1::MemoryResponse> Take(service::Descriptor* descriptor);
 
   const service::Descriptor socket_;
+  std::string server_instance_;
   std::string token_;
   uint64_t most_bytes_ = 0;
   std::vector<devices::MemoryIdentity> devices_;  // whose memory the server takes

@@ -60,6 +60,9 @@ struct ClientOptions {
   // Of the memory shared with a server for rows that the caller has elsewhere (Client::AllocateRows has the others). As
   // much as the server gives if that is less. Rows that find no room travel within the stream.
   uint64_t shared_memory_bytes = uint64_t{64} << 20;
+  // Whose process a server is that shares memory with this one, where that is neither this process's user nor root: a
+  // user's number. What others have put at the place of a server's memory socket is not spoken to.
+  std::optional<uint32_t> memory_server_user;
   // How long a caller that waits for its step over a ring looks for the answer before it sleeps.
   absl::Duration ring_spin = absl::Microseconds(200);
   // Tells apart engines that number their requests alike. 1 to 128 bytes; random if empty. Keep it across restarts only

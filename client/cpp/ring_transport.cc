@@ -147,7 +147,7 @@ void RingStream::Run() {
 
 absl::Status RingStream::Connect() {
   const Patience patience(connector_.connect_timeout_, cancelled_.get_token());
-  auto link = MemoryLink::Connect(target_, patience);
+  auto link = MemoryLink::Connect(target_, patience, connector_.memory_server_user_);
   if (!link.ok()) return link.status();
   auto ring = (*link)->OpenRing(patience);
   if (!ring.ok()) return ring.status();
@@ -249,6 +249,7 @@ RingConnector::RingConnector(const ClientOptions& options)
     : targets_(options.targets),
       shared_memory_bytes_(options.shared_memory_bytes),
       connect_timeout_(options.connect_timeout),
+      memory_server_user_(options.memory_server_user),
       spin_(options.ring_spin) {}
 
 RingConnector::~RingConnector() {

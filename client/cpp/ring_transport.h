@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,6 +39,7 @@ class RingConnector {
   const std::vector<std::string> targets_;
   const uint64_t shared_memory_bytes_;
   const absl::Duration connect_timeout_;
+  const std::optional<uint32_t> memory_server_user_;
   const absl::Duration spin_;
   absl::Mutex mutex_;
   std::vector<Live> live_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace sortition::client {
 namespace {
 
@@ -13,10 +15,17 @@ constexpr uint64_t kUnit = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const std::string& address, uint64_t bytes,
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const v1::Welcome& welcome, uint64_t bytes,
+                                                                    std::optional<uint32_t> server_user,
                                                                     const Patience& patience) {
-  auto link = MemoryLink::Connect(address, patience);
+  const std::string& address = welcome.memory_address();
+  if (address.empty()) return absl::FailedPreconditionError("the server offers no shared memory");
+  auto link = MemoryLink::Connect(address, patience, server_user);
   if (!link.ok()) return link.status();
+  if (welcome.server_instance().empty() || welcome.server_instance() != (*link)->server_instance()) {
+    return absl::FailedPreconditionError(absl::StrCat("another server than the stream's listens at ", address,
+                                                      ", or one that does not say which it is"));
+  }
   return Make(*std::move(link), bytes, patience);
 }
 

@@ -422,9 +422,10 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       not_before += links_.Wait(++row->attempts);
       break;
     case Remedy::kGoElsewhere:
-      links_.Retire(links_.current_number(), now);
-      // Another stream may lead to the same failed device.
-      if (error.reason == v1::DEVICE_FAILED) not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
+      // A stream that has lost its memory carries the row itself.
+      if (error.reason != v1::UNKNOWN_REGION || links_.shares_memory()) links_.Retire(links_.current_number(), now);
+      // Another stream may lead to the same failed device, or lose its memory as well.
+      if (error.reason != v1::DRAINING) not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
     case Remedy::kRetryLater:
       not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
@@ -441,6 +442,7 @@ void StreamState::OnRejected(uint64_t stream, const v1::Rejected& rejected, absl
   const RowError error = FromWire(rejected.error());
   const uint64_t message = rejected.message_index();
   if (!links_.IsWelcomed(stream)) return links_.Break(stream, ToStatus(error), now);  // it was the hello
+  if (links_.OnAttachRejected(stream, message, ToStatus(error), now)) return;
   if (stream != links_.current_number()) return;
   for (const auto& [batch_id, sent] : sent_steps_) {
     if (sent.message == message) return OnStepRefused(batch_id, error, now);

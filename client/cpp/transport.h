@@ -71,11 +71,14 @@ class Transport {
   // Reads answers on the caller's thread until `done` is true, for a while; does nothing where that would gain nothing.
   // Called without locks. Events may come from within it.
   virtual void Poll(absl::FunctionRef<bool()>) {}
-  // The memory shared with the server, null if there is none. Constant from the server's welcome on.
+  // The memory shared with the server, null if there is none. Constant from the server's welcome on, but for
+  // DropMemory.
   virtual std::shared_ptr<SharedMemory> memory() { return nullptr; }
+  // The server does not know the stream's memory: there is none any more, and in_use says why.
+  virtual void DropMemory(const std::string&) {}
   // Of one message; a larger one ends the stream.
   virtual uint64_t max_message_bytes() const { return UINT64_MAX; }
-  // How bytes travel, with the reason where a better way was tried in vain. Constant from the server's welcome on.
+  // How bytes travel, with the reason where a better way was tried in vain. Constant as memory() is.
   virtual TransportInUse in_use() { return {}; }
 };
 

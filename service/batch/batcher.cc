@@ -91,6 +91,7 @@ void Batcher::Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow>
 
 void Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since) {
   undelivered_rows_ += static_cast<uint32_t>(rows.size());
+  step->waiting_rows_ += static_cast<uint32_t>(rows.size());
   for (QueuedRow& row : rows) {
     queue_.Add({step, std::move(row), step->client, step->priority, next_number_++, since});
   }
@@ -143,6 +144,7 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
   queue_.EraseIf([&](WaitingRow& waiting) {
     mutex_.AssertHeld();
     if (router_.CanServe(NeedsOf(waiting.row.row))) return false;
+    --waiting.step->waiting_rows_;
     rejects->push_back({std::move(waiting.step), waiting.row.index,
                         Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
                                 absl::Milliseconds(100)}});
@@ -159,6 +161,7 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
          costs.Seconds({static_cast<uint32_t>(batch->rows.size()), batch->shape.bytes, moves}) < most) {
     std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
     if (!waiting) break;
+    --waiting->step->waiting_rows_;
     if (std::optional<Refusal> refusal = WhyNot(*waiting->step, now)) {
       rejects->push_back({std::move(waiting->step), waiting->row.index, std::move(*refusal)});
       continue;
@@ -307,6 +310,7 @@ void Batcher::RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why) {
              Refusal{Reason::kDeviceFailed, "", "", std::string(why.message()), absl::Milliseconds(100)}});
         continue;
       }
+      ++waiting->step->waiting_rows_;
       queue_.Add(std::move(*waiting));
       ++again;
     }
@@ -354,6 +358,7 @@ void Batcher::Sweep() {
     queue_.EraseIf([&](WaitingRow& waiting) {
       std::optional<Refusal> refusal = WhyNot(*waiting.step, now);
       if (!refusal) return false;
+      --waiting.step->waiting_rows_;
       rejects.push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
       return true;
     });

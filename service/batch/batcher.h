@@ -55,13 +55,18 @@ class PendingStep {
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
+  // Rows that no device has been given yet. Kept by the batcher; thread-safe.
+  uint32_t waiting_rows() const { return waiting_rows_.load(std::memory_order_relaxed); }
+
   absl::Time deadline = absl::InfiniteFuture();  // rows not started by then get DEADLINE_PASSED
   int32_t priority = 0;
   Client client;
   absl::Time arrived;
 
  private:
+  friend class Batcher;
   std::atomic<bool> cancelled_ = false;
+  std::atomic<uint32_t> waiting_rows_ = 0;
 };
 
 struct BatcherOptions {

@@ -1,4 +1,4 @@
-// Control messages.
+// Control messages, and SO_PEERCRED.
 #include "service/memory/packet.h"
 
 #include <sys/socket.h>
@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstring>
 #include <utility>
+
+#include "kernels/check.h"
 
 namespace sortition::service {
 
@@ -46,6 +48,13 @@ ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor
   Descriptor received(fd);
   if ((message.msg_flags & MSG_CTRUNC) == 0) *descriptor = std::move(received);
   return size;
+}
+
+uid_t UserOfPeer(int socket) {
+  ucred peer;
+  socklen_t size = sizeof(peer);
+  SORTITION_CHECK(getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0);
+  return peer.uid;
 }
 
 }  // namespace sortition::service

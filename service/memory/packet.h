@@ -1,4 +1,4 @@
-// Packets of Unix sockets of type SOCK_SEQPACKET, with a descriptor along (SCM_RIGHTS).
+// Packets of Unix sockets of type SOCK_SEQPACKET, with a descriptor along (SCM_RIGHTS); and who is at the other end.
 #pragma once
 
 #include <sys/types.h>
@@ -17,5 +17,9 @@ bool SendPacket(int socket, std::string_view packet, int descriptor, int flags);
 // Receives a packet; as recv, but the size is the packet's, which may be more than the span's. A descriptor that came
 // along goes to `*descriptor`, if that is not null; of several, none, and all are closed.
 ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor, int flags);
+
+// The user of the process at the other end of a Unix socket of any type, as the kernel noted it when that process
+// connected, or began to listen.
+uid_t UserOfPeer(int socket);
 
 }  // namespace sortition::service

@@ -16,6 +16,15 @@ Refusal Full(std::string field, std::string limit, std::string message) {
   return Refusal{Reason::kOverloaded, std::move(field), std::move(limit), std::move(message), kRetryAfter};
 }
 
+std::string RandomBytes(size_t count, Entropy* entropy) {
+  std::string bytes(count, '\0');
+  for (size_t i = 0; i < count; i += sizeof(uint64_t)) {
+    const uint64_t word = entropy->Draw();
+    std::memcpy(bytes.data() + i, &word, sizeof(word));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 // What a region takes of quotas.
@@ -248,17 +257,16 @@ void MemoryConnection::Close() {
 }
 
 RegionTable::RegionTable(const Limits& limits, Entropy* entropy)
-    : limits_(limits), entropy_(*entropy), accounts_(std::make_shared<MemoryConnection::Accounts>()) {}
+    : limits_(limits),
+      entropy_(*entropy),
+      instance_(RandomBytes(kInstanceBytes, entropy)),
+      accounts_(std::make_shared<MemoryConnection::Accounts>()) {}
 
 RegionTable::~RegionTable() = default;
 
 std::variant<std::shared_ptr<MemoryConnection>, Refusal> RegionTable::Connect(std::function<void()> on_released,
                                                                               std::shared_ptr<ClientAccount> client) {
-  std::string token(kTokenBytes, '\0');
-  for (size_t i = 0; i < kTokenBytes; i += sizeof(uint64_t)) {
-    const uint64_t word = entropy_.Draw();
-    std::memcpy(token.data() + i, &word, sizeof(word));
-  }
+  std::string token = RandomBytes(kTokenBytes, &entropy_);
   absl::MutexLock lock(&mutex_);
   {
     absl::MutexLock accounts_lock(&accounts_->mutex);

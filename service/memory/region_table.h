@@ -130,8 +130,9 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
 class RegionTable {
  public:
   static constexpr size_t kTokenBytes = 16;
+  static constexpr size_t kInstanceBytes = 16;
 
-  // `entropy` outlives the table; tokens come from it.
+  // `entropy` outlives the table; tokens and the instance come from it.
   RegionTable(const Limits& limits, Entropy* entropy);
   ~RegionTable();
 
@@ -147,12 +148,15 @@ class RegionTable {
   // Where clients connect, as Welcome says it; empty = nowhere. Set once, before the first stream.
   void SetAddress(std::string address) { address_ = std::move(address); }
   const std::string& address() const { return address_; }
+  // Of this table alone: by which a client knows that what listens at the address is the server of its stream.
+  const std::string& instance() const { return instance_; }
 
   MemoryUse use() const;
 
  private:
   const Limits limits_;
   Entropy& entropy_;
+  const std::string instance_;
   const std::shared_ptr<MemoryConnection::Accounts> accounts_;
   std::string address_;
   mutable absl::Mutex mutex_;

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/memory/packet.h"
 
 namespace sortition::server {
 namespace {
@@ -31,13 +32,6 @@ rlim_t DescriptorLimit() {
 }
 
 }  // namespace
-
-uid_t UserOfPeer(int socket) {
-  ucred peer;
-  socklen_t size = sizeof(peer);
-  SORTITION_CHECK(getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0);
-  return peer.uid;
-}
 
 absl::Status AcceptLoop::CheckDescriptorLimit() {
   if (DescriptorLimit() >= kLeastDescriptors) return absl::OkStatus();
@@ -107,7 +101,7 @@ void AcceptLoop::Accept(const Listener& listener) {
     return;
   }
   // Whatever becomes of the mode of the socket's path.
-  if (listener.socket->address().is_unix() && !admits_(UserOfPeer(connection.get()))) {
+  if (listener.socket->address().is_unix() && !admits_(service::UserOfPeer(connection.get()))) {
     log_.Write(LogLevel::kWarning, "connection_refused",
                {{"listener", listener.socket->address().ToString()}, {"error", "a process of a user who may not"}});
     return;

@@ -58,7 +58,4 @@ class AcceptLoop {
   std::thread thread_;
 };
 
-// The user of the process that connected to a Unix socket, as the kernel noted it then.
-uid_t UserOfPeer(int socket);
-
 }  // namespace sortition::server

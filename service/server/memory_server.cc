@@ -158,7 +158,7 @@ void MemoryServer::Admit(Descriptor connection) {
     log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal.message}, {"limit", refusal.limit}});
     SendResponse(connection.get(), Refused(refusal), Descriptor());
   };
-  const Evidence evidence = {.user = UserOfPeer(connection.get())};
+  const Evidence evidence = {.user = service::UserOfPeer(connection.get())};
   auto authorized = authorization_.Authorize(evidence, kSample);
   if (const auto* refusal = std::get_if<Refusal>(&authorized)) return refuse(*refusal);
   auto entered = engine_.clients().Enter(std::get<std::string>(authorized));
@@ -169,6 +169,7 @@ void MemoryServer::Admit(Descriptor connection) {
   auto memory = std::get<std::shared_ptr<service::MemoryConnection>>(std::move(connected));
   v1::MemoryResponse response;
   response.mutable_welcome()->set_token(memory->token());
+  response.mutable_welcome()->set_server_instance(engine_.regions().instance());
   response.mutable_welcome()->set_most_bytes(engine_.limits().connection_memory_bytes);
   response.mutable_welcome()->set_most_regions(engine_.limits().connection_regions);
   if (TakesDeviceMemory()) {

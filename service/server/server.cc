@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/memory/packet.h"
 #include "service/server/credentials.h"
 #include "service/server/user_acceptors.h"
 
@@ -132,7 +133,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(const std::string& address, gr
   if ((*socket)->address().is_unix() && marks_users) {
     auto acceptors = std::make_shared<UserAcceptors>(builder);
     return AcceptLoop::Listener{std::move(*socket), [this, acceptors, listener](service::Descriptor connection) {
-                                  const uid_t user = UserOfPeer(connection.get());
+                                  const uid_t user = service::UserOfPeer(connection.get());
                                   if (acceptors->Take(user, listener, std::move(connection))) return;
                                   log_.Write(LogLevel::kWarning, "connection_refused",
                                              {{"error", "processes of too many users have connected"}});

@@ -141,6 +141,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   welcome->set_memory_address(engine_.regions().address());
   welcome->set_max_message_bytes(limits.max_message_bytes);
   welcome->set_ready_words(true);
+  welcome->set_server_instance(engine_.regions().instance());
   Send(std::move(response));
   return std::nullopt;
 }

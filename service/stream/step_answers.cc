@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/check.h"
 #include "service/result/encode.h"
 #include "service/result/encode_outcome.h"
+#include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
@@ -48,8 +50,27 @@ void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
     row->run.ReleaseMasks();
   }
   // Devices go on while the answers are written.
-  if (!following.empty()) batcher_.Continue(shared_from_this(), std::move(following));
+  const bool more_follow = !following.empty();
+  if (more_follow) batcher_.Continue(shared_from_this(), std::move(following));
+  results = Gather(std::move(results), more_follow);
   if (results.rows_size() > 0) Send(std::move(results));
+}
+
+// An answer waits for rows that a device is at, and for no others: those may take any time, and pass their deadline.
+v1::StepResults StepInFlight::Gather(v1::StepResults results, bool more_follow) {
+  const v1::Step& step = frame_.message.step();
+  if (step.answer_early() || step.logits().has_shard()) return results;
+  const uint32_t rows = AnsweredRows(results);
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(rows <= not_gathered_);
+  not_gathered_ -= rows;
+  const bool is_all = held_.rows_size() == 0 && not_gathered_ == 0;
+  if (is_all) return results;
+  held_bytes_ += results.ByteSizeLong();
+  for (v1::RowResult& row : *results.mutable_rows()) *held_.add_rows() = std::move(row);
+  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kAnswerBytes) return {};
+  held_bytes_ = 0;
+  return std::exchange(held_, {});
 }
 
 bool StepInFlight::CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,

@@ -91,6 +91,10 @@ void StepInFlight::RepeatNow(uint32_t index, std::vector<v1::RowResult> results)
 }
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {
+  {
+    absl::MutexLock lock(&mutex_);
+    not_gathered_ = running_.size();
+  }
   std::vector<QueuedRow> rows;
   rows.reserve(queued_.size());
   for (const auto& [row, position] : queued_) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
@@ -133,6 +134,8 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   void Encode(Row* row, v1::StepResults* out);
   void EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec, const StepOutcome& outcome,
                     std::optional<uint64_t> history_hash, v1::StepResults* out) const;
+  // Adds answers of rows that ran to those held, and takes what is to leave now, if anything.
+  v1::StepResults Gather(v1::StepResults results, bool more_follow);
   void Send(v1::StepResults results);
   void SendToOtherSlices(const v1::StepResults& results);
 
@@ -156,6 +159,10 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
 
   std::atomic<uint32_t> refused_ = 0;
   absl::Mutex mutex_;
+  // Answers that wait for those of other rows, and the rows whose answers have not been gathered.
+  v1::StepResults held_ ABSL_GUARDED_BY(mutex_);
+  uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t not_gathered_ ABSL_GUARDED_BY(mutex_) = 0;
   UnansweredRows unanswered_;
 };
 

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "client/cpp/shared_memory.h"
 #include "client/cpp/transport.h"
 #include "kernels/check.h"
 #include "service/stream/frame.h"
@@ -23,14 +25,17 @@ struct FakeStream {
   uint64_t number = 0;
   bool cancelled = false;
   std::deque<SentMessage> sent;  // in order; the test takes them from the front
+  std::shared_ptr<client::SharedMemory> memory = nullptr;
+  std::string memory_dropped = "";  // why
 };
 
 class FakeConnector final : public client::Connector {
  public:
   std::vector<std::shared_ptr<FakeStream>> streams;  // all that were started, in order
+  std::shared_ptr<client::SharedMemory> memory;      // of those that are started from now on
 
   std::shared_ptr<client::Transport> Start(size_t target, uint64_t stream, client::StreamEvents*) override {
-    streams.push_back(std::make_shared<FakeStream>(FakeStream{target, stream, false, {}}));
+    streams.push_back(std::make_shared<FakeStream>(FakeStream{target, stream, false, {}, memory}));
     return std::make_shared<FakeTransport>(streams.back());
   }
 
@@ -54,6 +59,11 @@ class FakeConnector final : public client::Connector {
       stream_->sent.push_back(std::move(std::get<service::Frame>(frame)));
     }
     void Flush() override {}
+    std::shared_ptr<client::SharedMemory> memory() override { return stream_->memory; }
+    void DropMemory(const std::string& why) override {
+      stream_->memory.reset();
+      stream_->memory_dropped = why;
+    }
     // Lets go of what was not taken, as a transport does.
     void Cancel() override {
       stream_->cancelled = true;

@@ -1,72 +1,26 @@
-// A memory socket's answers: each is for the request before it, or for none; and signals are no errors.
+// A memory socket: whose it must be; that each answer is for the request before it, or for none; that signals are no
+// errors.
 #include "client/cpp/memory_link.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <cstring>
-#include <functional>
-#include <string>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "client/cpp/shared_memory.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "service/memory/packet.h"
+#include "tests/client/fake_memory_server.h"
 
 namespace sortition::testing {
 namespace {
 
 using service::Descriptor;
 
-constexpr uint64_t kBytes = 4096;
-
-// Takes one connection, welcomes it, and has `serve` do the rest once a request has come.
-class FakeMemoryServer {
- public:
-  explicit FakeMemoryServer(std::function<void(const Descriptor&)> serve) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path_.data(), path_.size());
-    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(listener_.get(), 1), 0);
-    thread_ = std::thread([this, serve = std::move(serve)] {
-      const Descriptor client(accept(listener_.get(), nullptr, nullptr));
-      v1::MemoryResponse welcome;
-      welcome.mutable_welcome()->set_token("0123456789abcdef");
-      service::SendPacket(client.get(), welcome.SerializeAsString(), -1, 0);
-      std::array<char, 4096> packet;
-      if (recv(client.get(), packet.data(), packet.size(), 0) > 0) serve(client);
-      while (recv(client.get(), packet.data(), packet.size(), 0) > 0) {
-      }
-    });
-  }
-  ~FakeMemoryServer() {
-    shutdown(listener_.get(), SHUT_RDWR);  // nobody may have come
-    thread_.join();
-    unlink(path_.c_str());
-  }
-  std::string address() const { return "unix:" + path_; }
-
-  static void SendRegion(const Descriptor& client) {
-    const Descriptor memory(memfd_create("region", MFD_CLOEXEC));
-    EXPECT_EQ(ftruncate(memory.get(), kBytes), 0);
-    v1::MemoryResponse response;
-    response.mutable_registered()->set_region_id(1);
-    response.mutable_registered()->set_bytes(kBytes);
-    service::SendPacket(client.get(), response.SerializeAsString(), memory.get(), 0);
-  }
-
- private:
-  const std::string path_ = absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_memory_link");
-  const Descriptor listener_{socket(AF_UNIX, SOCK_SEQPACKET, 0)};
-  std::thread thread_;
-};
+constexpr uint64_t kBytes = FakeMemoryServer::kRegionBytes;
 
 // An answer that was waited for in vain may come yet; here one that cannot be understood stands for the waiting.
 TEST(MemoryLinkTest, AnAnswerThatComesLateIsNotTakenForTheNext) {
@@ -105,6 +59,37 @@ TEST(MemoryLinkTest, SignalsDoNotEndTheWait) {
     EXPECT_TRUE(region.ok()) << region.status();
   }
   EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+constexpr uid_t kNobody = 65534;
+
+TEST(MemoryLinkTest, AnotherUsersSocketIsNotSpokenTo) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  FakeMemoryServer server([](const Descriptor&) {}, kNobody);
+  const auto connect = [&](std::optional<uint32_t> user) {
+    return client::MemoryLink::Connect(server.address(), client::MemoryLink::DefaultPatience(), user).status();
+  };
+  EXPECT_EQ(connect(std::nullopt).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(connect(std::nullopt).message()), ::testing::HasSubstr("user 65534"));
+  EXPECT_FALSE(connect(kNobody - 1).ok());
+  EXPECT_TRUE(connect(kNobody).ok());
+}
+
+TEST(MemoryLinkTest, OnlyTheStreamsOwnServerIsAskedForMemory) {
+  FakeMemoryServer server(FakeMemoryServer::SendRegion);
+  v1::Welcome welcome;
+  const auto connect = [&] {
+    return client::SharedMemory::Connect(welcome, kBytes, std::nullopt, client::MemoryLink::DefaultPatience()).status();
+  };
+  EXPECT_EQ(connect().code(), absl::StatusCode::kFailedPrecondition) << "no address";
+  welcome.set_memory_address(server.address());
+  EXPECT_EQ(connect().code(), absl::StatusCode::kFailedPrecondition) << "a server that does not say which it is";
+  welcome.set_server_instance("another");
+  EXPECT_EQ(connect().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(server.requests(), 0);
+  welcome.set_server_instance(FakeMemoryServer::kInstance);
+  EXPECT_TRUE(connect().ok()) << connect();
+  EXPECT_GE(server.requests(), 1);
 }
 
 }  // namespace

@@ -173,6 +173,19 @@ class StateHarness {
     *response.mutable_results()->mutable_rows(0)->mutable_error() = error;
     Respond(stream, response);
   }
+  // The whole of a step.
+  void RefuseStep(FakeStream& stream, const v1::Step& step, const v1::Error& error) {
+    v1::StreamResponse response;
+    response.mutable_results()->set_batch_id(step.batch_id());
+    *response.mutable_results()->mutable_error() = error;
+    Respond(stream, response);
+  }
+  void Reject(FakeStream& stream, uint64_t message, const v1::Error& error) {
+    v1::StreamResponse response;
+    response.mutable_rejected()->set_message_index(message);
+    *response.mutable_rejected()->mutable_error() = error;
+    Respond(stream, response);
+  }
   void Drain(FakeStream& stream) {
     v1::StreamResponse response;
     response.mutable_draining()->set_cause(v1::DrainingNotice::CAUSE_SHUTDOWN);

@@ -167,6 +167,22 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
 
 std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
 
+// Another machine may have a server of its own at the path that this one's server names; here that one has moved.
+TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
+  const auto server = StartSharing("moved");
+  ASSERT_EQ(rename(SocketPath("moved").c_str(), SocketPath("away").c_str()), 0);
+  const auto other = StartSharing("moved");
+  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kInlineTcp);
+  EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("another server"));
+  EXPECT_FALSE(client->AllocateRows(100)->shared);
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
+  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("another server"));
+  EXPECT_EQ(unlink(SocketPath("away").c_str()), 0);
+}
+
 TEST(RingTest, TextsAreTheReferences) {
   const auto server = StartSharing("ring");
   const auto client = Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring")}));

@@ -254,6 +254,7 @@ class World {
       while (engine_->unready_steps().count() > 0) std::this_thread::yield();
     }
     const auto answer = Answer(is_right && word != nullptr);
+    if (is_right && word != nullptr) --*word;  // it may be a logit of later rows
     if (!answer || answer->results().batch_id() != batch_id_) Fail("no answer");
 
     const std::optional<uint32_t> expected = is_right ? Expected(id, offset, length) : std::nullopt;
@@ -283,7 +284,7 @@ class World {
       return nullptr;
     }
     auto* const word = reinterpret_cast<uint32_t*>(attached_->regions.at(account->id)->data + ready.offset());
-    // One that is raised within the row would leave logits that differ by less than the law tells apart.
+    // Within the row it would be a logit, and differ from others by less than the law tells apart.
     const auto& row = logits->source().region();
     const bool in_row = row.region_id() == ready.region_id() && ready.offset() + 4 > row.offset() &&
                         ready.offset() < row.offset() + row.length();

@@ -134,6 +134,7 @@ class Transports(unittest.TestCase):
                 with self.subTest(transport), sortition.Client(target, transport=transport) as client:
                     used = "shared_memory" if transport == "auto" else transport
                     self.assertEqual(client.transport, used)
+                    self.assertEqual(client.transport_note, "")
                     sequence = client.open(seed=2, **OPTIONS)
                     rows = client.allocate_rows(1, VOCABULARY)
                     tokens = []

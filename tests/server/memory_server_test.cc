@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -86,6 +88,31 @@ TEST_F(MemoryServerTest, TheWelcomeOfAStreamNamesTheSocket) {
   hello.mutable_hello()->set_worker_session("worker");
   stream.Send(hello);
   EXPECT_EQ(stream.ReceiveOne().welcome().memory_address(), address_);
+}
+
+TEST_F(MemoryServerTest, BothWelcomesSayWhichServerItIs) {
+  TestStream stream(server_.Connect());
+  v1::StreamRequest hello;
+  hello.mutable_hello()->set_worker_session("worker");
+  stream.Send(hello);
+  const std::string instance = stream.ReceiveOne().welcome().server_instance();
+  EXPECT_EQ(instance.size(), service::RegionTable::kInstanceBytes);
+  EXPECT_EQ(Connect()->server_instance(), instance);
+  EXPECT_NE(TestServer().engine().regions().instance(), instance);
+}
+
+// Whatever becomes of the mode of the socket's path.
+TEST_F(MemoryServerTest, AProcessOfAnotherUserIsNotServed) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  ASSERT_EQ(chmod(address_.substr(sizeof("unix:") - 1).c_str(), 0666), 0);
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);  // of this thread alone
+  const auto stranger = ConnectUnix(address_, SOCK_SEQPACKET);
+  ASSERT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0);
+  ASSERT_TRUE(stranger.ok()) << stranger.status();
+  EXPECT_FALSE(Receive(*stranger).has_welcome());
+  EXPECT_TRUE(server_.log_lines().Await("connection_refused"));
+  EXPECT_TRUE(UseBecomes(0, 0));
 }
 
 TEST_F(MemoryServerTest, RegionsAreMappedAndGivenBack) {

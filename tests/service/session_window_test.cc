@@ -41,7 +41,9 @@ TEST(SessionWindow, RowsCountUntilTheirAnswersHaveLeft) {
   OpenAll(&worker, 4);
   EXPECT_TRUE(worker.session().WantsFrames());
   EXPECT_TRUE(worker.session().Idle());
-  worker.Send(WindowStep(1, 3));
+  v1::StreamRequest step = WindowStep(1, 3);
+  step.mutable_step()->set_answer_early(true);
+  worker.Send(step);
   EXPECT_TRUE(worker.session().WantsFrames());
   EXPECT_FALSE(worker.session().Idle());
   worker.Send(WindowStep(2, 1));

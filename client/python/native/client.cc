@@ -153,7 +153,8 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
                 uint64_t message_bytes, uint32_t message_rows, const std::string& transport,
-                uint64_t shared_memory_bytes, std::string token, std::optional<Shard> shard) {
+                uint64_t shared_memory_bytes, std::optional<uint32_t> memory_server_user, std::string token,
+                std::optional<Shard> shard) {
   client::ClientOptions options;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
@@ -181,6 +182,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   options.message_rows = message_rows;
   options.transport = ParseTransport(transport);
   options.shared_memory_bytes = shared_memory_bytes;
+  options.memory_server_user = memory_server_user;
   if (shard) {
     options.shard = std::apply([](auto... fields) { return client::VocabularyShard{fields...}; }, *shard);
   }
@@ -381,7 +383,8 @@ void BindClient(nb::module_& module) {
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
            nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
-           nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("token"), nb::arg("shard").none())
+           nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("memory_server_user").none(), nb::arg("token"),
+           nb::arg("shard").none())
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("share_device", &Client::ShareDevice, nb::arg("rows"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"))
@@ -396,6 +399,7 @@ void BindClient(nb::module_& module) {
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })
+      .def_prop_ro("transport_note", [](const Client& self) { return self.get().transport_in_use().note; })
       .def_prop_ro("in_process", [](const Client& self) { return self.get().in_process(); });
 }
 

@@ -35,7 +35,8 @@ class Client:
     of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
     in this process, with the same tokens, while no target can be reached, and at most `fallback_stay` longer while a
     sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (shared memory where
-    the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". `token` is shown
+    the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". A server that
+    shares memory runs as this process's user, as root or as `memory_server_user`, a user's number. `token` is shown
     to the server as a bearer token. Times are in seconds. Blocks until a target, or the fallback, is ready.
 
     With a `shard` this is one of several tensor-parallel ranks, each with a client of its own to the same server (one
@@ -49,13 +50,15 @@ class Client:
                  keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
                  backoff_max: float = 5, in_process_threads: int = 0, fallback_stay: float = 300,
                  message_bytes: int = 2 << 20, message_rows: int = 256, transport: str = "auto",
-                 shared_memory_bytes: int = 64 << 20, token: str = "", shard: Optional[Shard] = None):
+                 shared_memory_bytes: int = 64 << 20, memory_server_user: Optional[int] = None, token: str = "",
+                 shard: Optional[Shard] = None):
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
             name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
             default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
             in_process_threads=in_process_threads, fallback_stay=fallback_stay, message_bytes=message_bytes,
-            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes, token=token,
+            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes,
+            memory_server_user=memory_server_user, token=token,
             shard=None if shard is None else dataclasses.astuple(shard))
         self._shard = shard
         # Threads of the client must be gone before the interpreter is.
@@ -159,6 +162,11 @@ class Client:
     def transport(self) -> str:
         """How rows travel now: "tcp", "unix", "shared_memory", "ring" or "in_process"."""
         return self._native.transport
+
+    @property
+    def transport_note(self) -> str:
+        """Why transport="auto" has not come to shared memory; empty where it has."""
+        return self._native.transport_note
 
     @property
     def in_process(self) -> bool:

@@ -1,0 +1,134 @@
+// When the answers of a step leave: together, but for rows that others would have to wait for.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "service/result/split_results.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service {
+namespace {
+
+using testing::F32Peak;
+using testing::OpenOf;
+using testing::StepBuilder;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+constexpr uint32_t kVocabulary = 32;
+
+class SessionAnswers : public ::testing::Test {
+ protected:
+  // Batches of two rows, of which the device has so many at a time.
+  explicit SessionAnswers(uint32_t batches_in_flight = 2)
+      : engine_(TestEngine::OnFake({}, {.max_batch_rows = 2, .batches_in_flight = batches_in_flight})) {}
+
+  void Send(int rows, bool early = false) {
+    StepBuilder step(1, kVocabulary);
+    for (int i = 0; i < rows; ++i) {
+      const std::string name = absl::StrCat("s", i);
+      worker_.MustOpen(OpenOf(name, 1, kVocabulary));
+      step.AddRow(name, 1, 0, F32Peak(kVocabulary, 1));
+    }
+    step.step().set_answer_early(early);
+    worker_.Send(step.Build());
+  }
+  // Of each message that came since the last call.
+  std::vector<int> RowsOfMessages() {
+    std::vector<int> rows;
+    while (auto message = worker_.sink().Take([](const auto& response) { return response.has_results(); })) {
+      rows.push_back(message->results().rows_size());
+    }
+    return rows;
+  }
+
+  TestEngine engine_;
+  StreamWorker worker_{engine_.get()};
+};
+
+class SessionAnswersOneByOne : public SessionAnswers {
+ protected:
+  SessionAnswersOneByOne() : SessionAnswers(1) {}
+};
+
+using Rows = std::vector<int>;
+
+TEST_F(SessionAnswers, OfTwoBatchesLeaveInOneMessage) {
+  Send(4);
+  ASSERT_EQ(engine_.fake().held(), 2);
+  engine_.fake().Finish(1);
+  EXPECT_EQ(RowsOfMessages(), Rows{});
+  engine_.fake().Finish();
+  EXPECT_EQ(RowsOfMessages(), Rows{4});
+  EXPECT_TRUE(worker_.IsIdle());
+}
+
+TEST_F(SessionAnswers, LeaveAsRowsFinishWhereThatIsAskedFor) {
+  Send(4, /*early=*/true);
+  engine_.fake().Finish(1);
+  EXPECT_EQ(RowsOfMessages(), Rows{2});
+  engine_.fake().Finish();
+  EXPECT_EQ(RowsOfMessages(), Rows{2});
+  EXPECT_TRUE(worker_.IsIdle());
+}
+
+// Which may be long in coming, or pass the step's deadline there.
+TEST_F(SessionAnswersOneByOne, DoNotWaitForRowsThatAreQueued) {
+  Send(6);
+  engine_.fake().Finish();
+  EXPECT_EQ(RowsOfMessages(), Rows{2}) << "two rows are queued";
+  engine_.fake().Finish();
+  EXPECT_EQ(RowsOfMessages(), Rows{}) << "the device has the last two";
+  engine_.fake().Finish();
+  EXPECT_EQ(RowsOfMessages(), Rows{4});
+  EXPECT_TRUE(worker_.IsIdle());
+}
+
+TEST_F(SessionAnswers, WaitForRowsThatRunAgainNoLongerThanForTheirBatch) {
+  Send(4);
+  engine_.fake().Finish();
+  EXPECT_EQ(RowsOfMessages(), Rows{});
+  engine_.fake().Fail(absl::InternalError("scripted"));
+  engine_.fake().FinishAll();
+  EXPECT_EQ(RowsOfMessages(), Rows{4}) << "with the refusals of the rows that failed";
+  EXPECT_TRUE(worker_.IsIdle());
+}
+
+TEST_F(SessionAnswers, RefusalsThatAreKnownAtOnceWaitForNothing) {
+  StepBuilder step(1, kVocabulary);
+  worker_.MustOpen(OpenOf("s0", 1, kVocabulary));
+  step.AddRow("s0", 1, 0, F32Peak(kVocabulary, 1));
+  step.AddRow("unknown", 1, 0, F32Peak(kVocabulary, 1));
+  worker_.Send(step.Build());
+  EXPECT_EQ(RowsOfMessages(), Rows{1});
+  engine_.fake().FinishAll();
+  EXPECT_EQ(RowsOfMessages(), Rows{1});
+}
+
+// A message's worth: a step of thousands of rows, or of long answers, does not gather in memory what it comes to.
+TEST(SessionLargeAnswers, AreHeldUpToAMessage) {
+  constexpr uint32_t kLarge = 200'000;  // of whose tokens the answer names each
+  TestEngine engine = TestEngine::OnFake({}, {.max_batch_rows = 1, .batches_in_flight = 4});
+  StreamWorker worker(engine.get());
+  StepBuilder step(1, kLarge);
+  const std::string row = testing::F32Bytes(std::vector<float>(kLarge));
+  for (int i = 0; i < 4; ++i) {
+    v1::OpenSequence open = OpenOf(absl::StrCat("s", i), 1, kLarge);
+    open.mutable_parameters()->mutable_kept_set()->set_tokens(true);
+    worker.MustOpen(open);
+    step.AddRow(open.request_id(), 1, 0, row);
+  }
+  worker.Send(step.Build());
+  ASSERT_EQ(engine.fake().held(), 4);
+  engine.fake().Finish();
+  EXPECT_EQ(worker.sink().size(), 0);
+  engine.fake().Finish();
+  EXPECT_GE(worker.sink().size(), 2) << "more than fits a message";
+  engine.fake().FinishAll();
+  const std::vector<v1::RowResult> results = worker.Results(1, 4);
+  for (const v1::RowResult& result : results) EXPECT_FALSE(result.has_error()) << result.ShortDebugString();
+  EXPECT_TRUE(worker.IsIdle());
+}
+
+}  // namespace
+}  // namespace sortition::service
