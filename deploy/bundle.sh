@@ -62,11 +62,17 @@ in_empty_environment() {
   (cd / && exec env -i "$folder/$name/$1" "${@:2}")
 }
 
+# However the trial ends, nothing of it is left.
+folder='' server=''
+end_trial() {
+  if [[ -n $server ]]; then kill -KILL "$server" 2>/dev/null || true; fi
+  if [[ -n $folder ]]; then rm -rf "$folder"; fi
+}
+trap end_trial EXIT
+
 try() {
-  local folder foreign server port
+  local foreign port
   folder=$(mktemp -d)
-  # shellcheck disable=SC2064
-  trap "rm -rf '$folder'" EXIT
   tar -xzf "$output/$name.tar.gz" -C "$folder"
   foreign=$(env -i ldd "$folder/$name"/bin/* | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | grep -v "^$folder" |
     grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libanl)\.so' || true)
@@ -87,6 +93,7 @@ try() {
   grep -q 1 "$folder/sampled" || fail "the server answers: $(cat "$folder/sampled")"
   kill -TERM "$server"
   wait "$server" || fail "the server does not end well: $(tail -n 3 "$folder/log")"
+  server=''
   in_empty_environment "$folder" prove "$folder/results" --rows=160 --no-bench >"$folder/proved" 2>&1 ||
     fail "a device is wrong: $(tail -n 20 "$folder/proved")"
   grep -q 'cpu0/wrong' "$folder/results/conformance.json" || fail "prove has left no results"

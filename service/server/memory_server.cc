@@ -34,6 +34,28 @@ using service::Refusal;
 namespace {
 
 constexpr size_t kMostPacketBytes = 4096;
+// How often connections are looked at that a new list of clients may not name any more.
+constexpr int kLookMilliseconds = 500;
+
+// Whether a client that was let in still would be, as the same. Looks again only where the list may have changed.
+class StillAuthorized {
+ public:
+  StillAuthorized(const Authorization* authorization, const Evidence& evidence, std::string identity)
+      : authorization_(*authorization), evidence_(evidence), identity_(std::move(identity)) {}
+  bool operator()() {
+    const uint64_t version = authorization_.version();
+    if (std::exchange(version_, version) == version) return true;
+    const auto authorized = authorization_.Authorize(evidence_, kSample);
+    const auto* same = std::get_if<std::string>(&authorized);
+    return same != nullptr && *same == identity_;
+  }
+
+ private:
+  const Authorization& authorization_;
+  const Evidence evidence_;
+  const std::string identity_;
+  std::optional<uint64_t> version_;  // that was looked at last
+};
 
 // False if the client does not take it now: its buffer holds hundreds of packets.
 bool SendResponse(int socket, const v1::MemoryResponse& response, const Descriptor& descriptor) {
@@ -68,8 +90,12 @@ class MemoryServer::Wakeup {
 
 struct MemoryServer::Client {
   Client(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory, const Evidence& evidence,
-         std::string identity)
-      : socket(std::move(socket)), memory(std::move(memory)), evidence(evidence), identity(std::move(identity)) {}
+         std::string identity, StillAuthorized still_authorized)
+      : socket(std::move(socket)),
+        memory(std::move(memory)),
+        evidence(evidence),
+        identity(std::move(identity)),
+        still_authorized(std::move(still_authorized)) {}
   ~Client() {
     if (ring != nullptr) ring->Stop();
     memory->Close();
@@ -83,6 +109,7 @@ struct MemoryServer::Client {
   const std::shared_ptr<service::MemoryConnection> memory;
   const Evidence evidence;
   const std::string identity;
+  StillAuthorized still_authorized;
   absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
   service::ClientStream stream;                // of the ring
   std::shared_ptr<RingStream> ring;            // null if it has none
@@ -122,7 +149,7 @@ void MemoryServer::Run() {
   for (;;) {
     std::vector<pollfd> polled = {{wakeup_->fd(), POLLIN, 0}};
     for (const Client& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
-    if (poll(polled.data(), polled.size(), -1) < 0) {
+    if (poll(polled.data(), polled.size(), authorization_.has_list() ? kLookMilliseconds : -1) < 0) {
       SORTITION_CHECK(errno == EINTR);
       continue;
     }
@@ -139,6 +166,7 @@ void MemoryServer::Run() {
       taken.swap(taken_);
     }
     EndRings();
+    EndRevoked();
     RemoveClients();
     for (Descriptor& connection : taken) Admit(std::move(connection));
   }
@@ -181,8 +209,11 @@ void MemoryServer::Admit(Descriptor connection) {
       }
     }
   }
+  std::string identity = std::get<std::string>(std::move(authorized));
+  StillAuthorized still_authorized(&authorization_, evidence, identity);
   clients_
-      .emplace_back(std::move(connection), std::move(memory), evidence, std::get<std::string>(std::move(authorized)))
+      .emplace_back(std::move(connection), std::move(memory), evidence, std::move(identity),
+                    std::move(still_authorized))
       .Send(response);
 }
 
@@ -299,16 +330,7 @@ void MemoryServer::OpenRing(Client* client) {
                                     .log = &log_,
                                     .peer = absl::StrCat("ring:uid:", *client->evidence.user),
                                     .name_space = client->identity,
-                                    .still_authorized =
-                                        [this, evidence = client->evidence, identity = client->identity,
-                                         version = std::optional<uint64_t>()]() mutable {
-                                          // The list may have been replaced since the connection was let in.
-                                          const uint64_t now = authorization_.version();
-                                          if (std::exchange(version, now) == now) return true;
-                                          const auto authorized = authorization_.Authorize(evidence, kSample);
-                                          const auto* same = std::get_if<std::string>(&authorized);
-                                          return same != nullptr && *same == identity;
-                                        },
+                                    .still_authorized = client->still_authorized,
                                     .spin = config_.ring_spin,
                                     .drain_grace = config_.drain_grace,
                                     .on_ended = [wakeup = wakeup_] { wakeup->Signal(); }},
@@ -330,6 +352,13 @@ void MemoryServer::EndRings() {
       client.drained = true;
       client.ring->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, config_.drain_grace);
     }
+  }
+}
+
+void MemoryServer::EndRevoked() {
+  for (Client& client : clients_) {
+    // A stream over a ring is told why it ends, and takes its connection along.
+    if (client.ring == nullptr && !client.still_authorized()) client.over = true;
   }
 }
 

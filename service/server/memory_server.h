@@ -59,6 +59,8 @@ class MemoryServer {
   void RemoveClients();
   // Of the clients whose streams over rings have ended.
   void EndRings();
+  // Connections of clients that the list does not name any more.
+  void EndRevoked();
   void AnswerReleased(Client* client);
 
   const Config config_;

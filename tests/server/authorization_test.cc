@@ -306,21 +306,26 @@ TEST(AuthorizedServerTest, MemoryAndRingsBelongToTheirUsersIdentity) {
   auto link = client::MemoryLink::Connect(config.memory_listen);
   ASSERT_TRUE(link.ok()) << link.status();
   ASSERT_TRUE((*link)->OpenRing().ok());
+  auto without_ring = client::MemoryLink::Connect(config.memory_listen);
+  ASSERT_TRUE(without_ring.ok()) << without_ring.status();
+  ASSERT_TRUE((*without_ring)->Register(4096).ok());
   const auto clients = server.engine().clients().all();
   ASSERT_EQ(clients.size(), 1u);
   EXPECT_EQ(clients[0]->identity(), "me");
   EXPECT_EQ(clients[0]->use().streams, 1u);
-  EXPECT_EQ(clients[0]->use().regions, 1u);
+  EXPECT_EQ(clients[0]->use().regions, 2u);
 
   file.Replace(absl::StrCat("me admin uid:", geteuid()));
   ASSERT_TRUE(server.log_lines().Await("clients_replaced"));
   const auto denied = client::MemoryLink::Connect(config.memory_listen);
   ASSERT_FALSE(denied.ok());
   EXPECT_EQ(client::ErrorOf(denied.status())->reason, v1::PERMISSION_DENIED) << denied.status();
-  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end && clients[0]->use().streams > 0;) {
+  const auto left = [&] { return clients[0]->use().streams + clients[0]->use().regions; };
+  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end && left() > 0;) {
     std::this_thread::yield();
   }
   EXPECT_EQ(clients[0]->use().streams, 0u) << "the ring of a client that may no longer sample";
+  EXPECT_EQ(clients[0]->use().regions, 0u) << "its memory";
 }
 
 TEST(AuthorizedServerTest, WithoutUsersInTheListTheSocketStaysPrivate) {

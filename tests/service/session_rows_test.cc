@@ -161,7 +161,7 @@ TEST_F(SessionRows, MasksOfTheStepMeetThoseOfTheSequence) {
 
   StepBuilder nothing(4, kRowsVocabulary);
   nothing.AddRow("a", 1, 0, F32Peak(kRowsVocabulary, 5)).mutable_mask()->mutable_allowed_tokens();
-  ExpectError(worker_.Run(nothing.Build()).at(0), Reason::kNoLiveToken, "step.rows[0]");
+  ExpectError(worker_.Run(nothing.Build()).at(0), Reason::kNoLiveToken, "step.rows[0].mask");
 }
 
 TEST_F(SessionRows, ASequenceHasOneRowInAStep) {
