@@ -274,7 +274,10 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, 
     // What a held device has begun before is as good as ever.
     const bool is_believed = serves || router_.health(batch->device).held();
     router_.Finished(batch->device, batch->shape, verdict.ok(), now);
-    if (!verdict.ok() && serves && options_.proof != nullptr) Quarantine(batch->device, verdict, now, &event);
+    if (!verdict.ok() && serves && options_.proof != nullptr) {
+      absl::IsResourceExhausted(verdict) ? Rest(batch->device, batch->shape.needs(), verdict, now, &event)
+                                         : Quarantine(batch->device, verdict, now, &event);
+    }
     // Of a device that was found out meanwhile nothing is believed.
     if (verdict.ok() && !is_believed) verdict = absl::UnavailableError(router_.health(batch->device).reason());
     if (verdict.ok() && lottery_.share() > 0 && lottery_.share() < 1) NoteTouched(*batch);
@@ -331,7 +334,7 @@ void Batcher::NoteTouched(const Batch& batch) {
 
 void Batcher::Quarantine(const devices::Device* device, const absl::Status& why, absl::Time now, DeviceEvent* event) {
   DeviceHealth& health = router_.health(device);
-  health.Quarantine(std::string(why.message()), now);
+  health.Quarantine(std::string(why.message()), now, absl::IsResourceExhausted(why));
   *event = {device->description().name, health.state(), health.reason(), absl::IsDataLoss(why), 0, {}};
   if (!event->gave_wrong_answer) return;
   Touched& touched = touched_[device];
@@ -355,6 +358,7 @@ void Batcher::Sweep() {
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
+    router_.EndRests(now);
     queue_.EraseIf([&](WaitingRow& waiting) {
       std::optional<Refusal> refusal = WhyNot(*waiting.step, now);
       if (!refusal) return false;

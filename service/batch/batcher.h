@@ -4,7 +4,8 @@
 // Batches are open while no device is to have them: rows that arrive join them (row_queue.h). When the router chooses a
 // device for one it closes, highest priority first and with a share for each client within a priority. Where its device
 // fails, or gives a wrong answer, the device leaves the pool until it has proved itself again, and the batch's rows
-// take their old places in the queue, for another device.
+// take their old places in the queue, for another device. One that had no memory for a batch rests for a second
+// instead.
 //
 // What would wait for too long is refused at once (admission.h).
 #pragma once
@@ -157,6 +158,9 @@ class Batcher {
   void Answer(std::unique_ptr<Batch> batch, devices::BatchResult result);
   void RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why);
   void NoteTouched(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The device had no memory for a batch that needs this.
+  void Rest(const devices::Device* device, const Router::Needs& needs, const absl::Status& why, absl::Time now,
+            DeviceEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Quarantine(const devices::Device* device, const absl::Status& why, absl::Time now, DeviceEvent* event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const DeviceEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,4 +1,4 @@
-// What an operator does with single devices.
+// Single devices: what an operator does with them, and the rest of one without memory.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,6 +58,17 @@ absl::Status Batcher::Hold(std::string_view name, const std::string& why) {
   Tell(event);
   Dispatch();
   return absl::OkStatus();
+}
+
+// Without another device for its rows it goes on at once: the next may need less.
+void Batcher::Rest(const devices::Device* device, const Router::Needs& needs, const absl::Status& why, absl::Time now,
+                   DeviceEvent* event) {
+  DeviceHealth& health = router_.health(device);
+  if (health.rests() || !router_.OtherCanServe(device, needs)) return;
+  health.Rest(now);
+  event->device = device->description().name;
+  event->state = health.state();
+  event->reason = absl::StrCat("given nothing for ", absl::FormatDuration(DeviceHealth::kRest), ": ", why.message());
 }
 
 }  // namespace sortition::service

@@ -30,10 +30,15 @@ void DeviceHealth::Hold(std::string why) {
   reason_ = std::move(why);
 }
 
-void DeviceHealth::Quarantine(std::string why, absl::Time now) {
+void DeviceHealth::Quarantine(std::string why, absl::Time now, bool for_memory) {
   if (state_ == DeviceState::kServing && now - serves_since_ >= kForgiven) failures_ = 0;
   state_ = DeviceState::kQuarantined;
   reason_ = std::move(why);
+  rests_until_ = absl::InfinitePast();
+  if (for_memory) {
+    next_proof_ = now + kMemoryBackoff;
+    return;
+  }
   const uint32_t doublings = std::min(failures_++, 16u);
   next_proof_ = now + std::min(kFirstBackoff * (1 << doublings), kLongestBackoff);
 }

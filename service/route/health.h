@@ -26,6 +26,9 @@ class DeviceHealth {
   static constexpr absl::Duration kLongestBackoff = absl::Minutes(5);
   // A device that has served so long is forgiven what came before.
   static constexpr absl::Duration kForgiven = absl::Minutes(10);
+  // How long others get the batches of a device that had no memory for one, and between proofs that it has none for.
+  static constexpr absl::Duration kRest = absl::Seconds(1);
+  static constexpr absl::Duration kMemoryBackoff = absl::Seconds(5);
 
   DeviceState state() const { return state_; }
   bool serves() const { return state_ == DeviceState::kServing; }
@@ -37,6 +40,14 @@ class DeviceHealth {
   void Hold(std::string why);
   bool held() const { return held_; }
 
+  // A device that serves had no memory for a batch, as may happen where it shares its memory with an engine. It is
+  // given none until the rest is ended; what it has is as good as ever, and it needs no proof.
+  void Rest(absl::Time now) { rests_until_ = now + kRest; }
+  void EndRest(absl::Time now) {
+    if (now >= rests_until_) rests_until_ = absl::InfinitePast();
+  }
+  bool rests() const { return rests_until_ != absl::InfinitePast(); }
+
   // True from when the next proof may start.
   bool IsDue(absl::Time now) const { return state_ == DeviceState::kQuarantined && !held_ && now >= next_proof_; }
 
@@ -45,14 +56,16 @@ class DeviceHealth {
     held_ = false;
   }
   void Proved(std::string what, absl::Time now);
-  // Out of service until a proof, which is due after a pause that doubles from failure to failure.
-  void Quarantine(std::string why, absl::Time now);
+  // Out of service until a proof, which is due after a pause that doubles from failure to failure; `for_memory`: after
+  // kMemoryBackoff, and it counts as no failure.
+  void Quarantine(std::string why, absl::Time now, bool for_memory = false);
 
  private:
   DeviceState state_ = DeviceState::kServing;
   std::string reason_;
   bool held_ = false;
   uint32_t failures_ = 0;  // in a row
+  absl::Time rests_until_ = absl::InfinitePast();
   absl::Time next_proof_ = absl::InfinitePast();
   absl::Time serves_since_ = absl::InfinitePast();
 };

@@ -28,7 +28,7 @@ bool Router::CanTake(const devices::DeviceDescription& device, const Needs& need
 
 bool Router::IsAble(const Book& book, const Needs& needs) const {
   const devices::DeviceDescription& description = book.device->description();
-  return book.health.serves() && CanTake(description, needs) &&
+  return book.health.serves() && !book.health.rests() && CanTake(description, needs) &&
          (policy_.kind != RoutePolicy::Kind::kPinned || description.name == policy_.device);
 }
 
@@ -138,6 +138,10 @@ void Router::Finished(const devices::Device* device, const Batch& batch, bool is
   book.in_flight.erase(ended);
   book.expected = 0;
   for (const InFlight& in_flight : book.in_flight) book.expected += in_flight.expected;
+}
+
+void Router::EndRests(absl::Time now) {
+  for (Book& book : books_) book.health.EndRest(now);
 }
 
 std::vector<devices::Device*> Router::DueForProof(absl::Time now) const {

@@ -71,6 +71,8 @@ class Router {
   void Started(const devices::Device* device, const Batch& batch, absl::Time now);
   void Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now);
 
+  // Of all devices whose time has come.
+  void EndRests(absl::Time now);
   DeviceHealth& health(const devices::Device* device) { return Find(device).health; }
   CostModel& costs(const devices::Device* device) { return Find(device).costs; }
   std::vector<devices::Device*> DueForProof(absl::Time now) const;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/law/known_rows.h"
 #include "kernels/law/reference.h"
@@ -95,6 +96,7 @@ class World {
   absl::Time now() const { return clock_.Now(); }
   Batcher& batcher() { return *batcher_; }
   uint64_t wrong_tokens() const { return wrong_tokens_; }
+  uint64_t refused() const { return refused_; }  // rows
 
   // Draws `tokens` tokens, some rows at a time, and advances the clock from event to event.
   void Draw(uint32_t tokens) {
@@ -112,6 +114,7 @@ class World {
         if (step->WasRefused(i)) {
           ASSERT_EQ(step->WhyNot(i).reason, Reason::kDeviceFailed);
           again.push_back(wanted[i]);
+          ++refused_;
         } else {
           wrong_tokens_ += step->Token(i) != AllRows().rows[wanted[i]].answer.token;
           ++drawn;
@@ -169,6 +172,7 @@ class World {
   std::vector<std::unique_ptr<ScriptedFakeDevice>> devices_;
   std::unique_ptr<Batcher> batcher_;
   uint64_t wrong_tokens_ = 0;
+  uint64_t refused_ = 0;
 };
 
 BatcherOptions Options(double recheck_share) {
@@ -184,6 +188,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
   uint64_t lies = 0;
   uint64_t quarantines = 0;
   uint64_t returns = 0;
+  uint64_t breaks = 0;
   for (uint64_t seed = 0; seed < testing::Scaled(1000); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 dice(seed * 3 + 1);
@@ -193,7 +198,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
       const int64_t slowness = 1 << dice() % 8;
       scripts.push_back([&dice, mishaps, slowness](const std::vector<devices::DeviceRow>& rows) {
         Fate fate{Fate::Kind::kRight, absl::Microseconds(slowness * int64_t(20 + 5 * rows.size() + dice() % 50))};
-        if (dice() % 16 < mishaps) fate.kind = static_cast<Fate::Kind>(1 + dice() % 3);
+        if (dice() % 16 < mishaps) fate.kind = static_cast<Fate::Kind>(1 + dice() % 4);
         if (dice() % 64 == 0) fate.time *= 100;
         return fate;
       });
@@ -208,13 +213,15 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
     lies += world.observer().wrong;
     for (const DeviceEvent& event : world.events()) {
       quarantines += event.state == DeviceState::kQuarantined;
-      returns += event.state == DeviceState::kServing;
+      const bool rests = absl::StartsWith(event.reason, "given nothing");
+      (rests ? breaks : returns) += event.state == DeviceState::kServing;
     }
   }
   // The mishaps did happen.
   EXPECT_GE(lies, testing::Scaled(1000) / 2);
   EXPECT_GE(quarantines, testing::Scaled(1000));
   EXPECT_GE(returns, testing::Scaled(1000) / 2);
+  EXPECT_GE(breaks, testing::Scaled(1000) / 10);
 }
 
 // A device that is right in its proofs and wrong in one row of every live batch.
@@ -260,6 +267,52 @@ TEST(Recheck, ShareOfRowsIsAsAskedFor) {
     EXPECT_NEAR(double(world.observer().right), 2000 * share, share == 1 ? 0 : 5 * 21 * share);
     EXPECT_EQ(world.observer().wrong, 0u);
   }
+}
+
+// A device that has no memory is given a batch a second, takes none, and stays in service; then it has some again.
+TEST(Failover, ADeviceWithoutMemoryRestsAndStaysInService) {
+  int full = 0;
+  int after = 0;
+  World* here = nullptr;
+  absl::Time freed;
+  BatcherOptions options = Options(0);
+  options.policy.kind = RoutePolicy::Kind::kRoundRobin;
+  World world(1, std::move(options),
+              {[&](const auto&) {
+                 const bool has_memory = here->now() >= freed;
+                 ++(has_memory ? after : full);
+                 return Fate{has_memory ? Fate::Kind::kRight : Fate::Kind::kHasNoMemory, absl::Microseconds(10)};
+               },
+               [](const auto&) {
+                 return Fate{Fate::Kind::kRight, absl::Milliseconds(20)};
+               }});
+  here = &world;
+  const absl::Time start = world.now();
+  freed = start + absl::Seconds(10);
+  while (world.now() < freed + 2 * DeviceHealth::kRest) {
+    world.Draw(50);
+    world.batcher().Sweep();
+  }
+  const double seconds = absl::ToDoubleSeconds(world.now() - start);
+  EXPECT_GE(full, 5);
+  EXPECT_LE(full, 3 * (seconds + 1));  // as many batches as it takes at once
+  for (const DeviceEvent& event : world.events()) EXPECT_EQ(event.state, DeviceState::kServing);
+  EXPECT_GT(after, 0);
+  EXPECT_EQ(world.refused(), 0u);
+  EXPECT_EQ(world.wrong_tokens(), 0u);
+  world.Finish();
+}
+
+TEST(Failover, WithoutAnotherDeviceOneWithoutMemoryGoesOnAtOnce) {
+  int batches = 0;
+  World world(1, Options(0), {[&](const auto&) {
+                return Fate{++batches == 3 ? Fate::Kind::kHasNoMemory : Fate::Kind::kRight, absl::Microseconds(10)};
+              }});
+  world.Draw(100);
+  EXPECT_TRUE(world.events().empty());
+  EXPECT_GT(world.refused(), 0u);
+  EXPECT_EQ(world.wrong_tokens(), 0u);
+  world.Finish();
 }
 
 TEST(Failover, WithoutAnotherDeviceRowsAreRefusedUntilTheDeviceIsBack) {

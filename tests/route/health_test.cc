@@ -32,5 +32,17 @@ TEST(DeviceHealth, ComesBackByAProofAfterABackoffThatDoubles) {
   EXPECT_TRUE(health.IsDue(now + DeviceHealth::kFirstBackoff)) << "long service is forgiving";
 }
 
+TEST(DeviceHealth, AProofWithoutMemoryIsTriedAgainSoonHoweverOften) {
+  DeviceHealth health;
+  absl::Time now = kStart;
+  for (int failure = 0; failure < 12; ++failure) {
+    health.Quarantine("no memory", now, true);
+    now += DeviceHealth::kMemoryBackoff;
+    EXPECT_TRUE(health.IsDue(now));
+    health.ProofStarted();
+  }
+  EXPECT_EQ(health.failures(), 0u);
+}
+
 }  // namespace
 }  // namespace sortition::service

@@ -108,6 +108,24 @@ TEST(ProcessTest, ATracedStepAndTheModelAreLogged) {
   EXPECT_EQ(JsonText(*step, "level"), "info");
 }
 
+TEST(ProcessTest, ADeviceThatIsNotThereIsLoggedAndTheRestServes) {
+  ServerProcess process({Arguments({"--devices=cuda:no-such,vulkan:no-such,cpu"}), {}, 0});
+  EXPECT_EQ(process.Serving("devices"), "cpu0");
+  std::vector<std::string> missing;
+  for (const std::string& line : process.lines()) {
+    const auto parsed = ParseJson(line);
+    if (parsed && JsonText(*parsed, "event") == "device_missing") missing.push_back(JsonText(*parsed, "devices"));
+  }
+  EXPECT_EQ(missing, (std::vector<std::string>{"cuda:no-such", "vulkan:no-such"}));
+}
+
+TEST(ProcessTest, WithoutAnyDeviceItDoesNotServe) {
+  ServerProcess process({Arguments({"--devices=cuda:no-such"}), {}, 0});
+  EXPECT_EQ(process.Wait(), 1);
+  EXPECT_THAT(process.lines().front(), HasSubstr("device_missing"));
+  EXPECT_THAT(process.lines().back(), HasSubstr("--devices: none of them is here"));
+}
+
 // How many refusals for this reason a server has counted.
 int Refusals(const std::string& metrics_address, const std::string& reason) {
   const std::string metrics = HttpGet(metrics_address, "/metrics");

@@ -35,6 +35,8 @@ void ScriptedFakeDevice::EndNext() {
       result.status = absl::UnavailableError("the fake device is lost");
     } else if (batch.fate.kind == Fate::Kind::kFails) {
       result.status = absl::InternalError("the fake device has failed");
+    } else if (batch.fate.kind == Fate::Kind::kHasNoMemory) {
+      result.status = absl::ResourceExhaustedError("the fake device has no memory left");
     } else {
       for (const devices::DeviceRow& row : batch.rows) result.answers.push_back(SampleByReference(row));
     }

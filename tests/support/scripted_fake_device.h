@@ -13,9 +13,10 @@ namespace sortition::testing {
 struct Fate {
   enum class Kind {
     kRight,
-    kFails,  // this batch alone
-    kLies,   // one row's answer is not the law's
-    kLost,   // all batches in flight fail with it
+    kFails,        // this batch alone
+    kHasNoMemory,  // likewise
+    kLies,         // one row's answer is not the law's
+    kLost,         // all batches in flight fail with it
   };
   Kind kind = Kind::kRight;
   absl::Duration time;  // from when the device gets to it: batches are done one after the other
