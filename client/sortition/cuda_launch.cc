@@ -25,8 +25,9 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
-  input.patches = PointerTo<const kernels::TokenPatch>(memory_ + InputsBytes() +
-                                                       sizeof(kernels::TokenPatch) * limits_.patches * index);
+  // Where they are once what changed is merged.
+  input.patches =
+      PointerTo<const kernels::TokenPatch>(PatchesAddress(index, row.has_new_patches() ? 1 - row.half : row.half));
   // Tokens beyond the batch's vocabulary are padding.
   input.patch_count = uint32_t(
       std::ranges::lower_bound(row.patches, batch_.vocabulary, {}, &kernels::TokenPatch::token) - row.patches.begin());
@@ -34,8 +35,8 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   if (is_chained) {
     input.chained = PointerTo<const ChainedInput>(memory_ + ChainedOffset() + sizeof(ChainedInput) * index);
   }
-  input.raw_top = PointerTo<TopToken>(memory_ + TopsOffset() + TopsBytes() * 2 * index);
-  input.processed_top = PointerTo<TopToken>(memory_ + TopsOffset() + TopsBytes() * (2 * index + 1));
+  input.raw_top = PointerTo<TopToken>(TopsAddress(true) + TopsBytes() * index);
+  input.processed_top = PointerTo<TopToken>(TopsAddress(false) + TopsBytes() * index);
   return input;
 }
 
@@ -55,6 +56,16 @@ ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
     chained.kept = PointerTo<kernels::TokenBits>(memory_ + KeptOffset() + KeptBytes() * index);
   }
   return chained;
+}
+
+devices::cuda::DevicePointer CudaSampler::State::OutputsAddress() const {
+  return batch_.outputs != nullptr ? AddressOf(batch_.outputs) : memory_ + OutputsOffset();
+}
+
+devices::cuda::DevicePointer CudaSampler::State::TopsAddress(bool raw) const {
+  const TopToken* const callers = raw ? batch_.raw_top : batch_.processed_top;
+  if (callers != nullptr) return AddressOf(callers);
+  return memory_ + TopsOffset() + (raw ? 0 : TopsBytes() * limits_.rows);
 }
 
 absl::Status CudaSampler::State::Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const {
@@ -91,20 +102,14 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (status.ok() && needed_.chain) {
     status = Move(stage, ChainedOffset(), sizeof(ChainedInput) * batch_.rows, stream);
   }
+  if (status.ok()) status = MovePatches(stage, stream);
   for (uint32_t row = 0; row < limits_.rows; ++row) {
-    if (rows_[row].has_new_patches && !rows_[row].patches.empty()) {
-      const std::span<const kernels::TokenPatch> patches = rows_[row].patches;
-      const uint64_t at = InputsBytes() + sizeof(kernels::TokenPatch) * limits_.patches * row;
-      std::memcpy(stage.memory + at, patches.data(), patches.size_bytes());
-      status = Move(stage, at, patches.size_bytes(), stream);
-    }
     if (status.ok() && rows_[row].has_new_state && kernels::KeepsSamplerState(rows_[row].parameters.chain)) {
       const uint64_t at = SamplerStatesOffset() + sizeof(uint64_t) * row;
       std::memcpy(stage.memory + at, &rows_[row].sampler_state, sizeof(uint64_t));
       status = Move(stage, at, sizeof(uint64_t), stream);
     }
     if (!status.ok()) break;
-    rows_[row].has_new_patches = false;
     rows_[row].has_new_state = false;
   }
   if (!status.ok()) return status;
@@ -121,7 +126,7 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   kernels::cuda::BatchView view;
   view.inputs = PointerTo<const RowInput>(memory_);
   view.states = PointerTo<kernels::cuda::RowState>(memory_ + StatesOffset());
-  view.outputs = PointerTo<RowOutput>(memory_ + OutputsOffset());
+  view.outputs = PointerTo<RowOutput>(OutputsAddress());
   view.tokens = batch_.tokens;
   view.logprobs = batch_.logprobs;
   const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
@@ -138,20 +143,40 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   }
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
-  std::vector<std::byte> outputs(Bytes() - OutputsOffset());
-  SORTITION_CUDA_RETURN_IF_ERROR(api(),
-                                 MemcpyDtoHAsync(outputs.data(), memory_ + OutputsOffset(), outputs.size(), stream));
+  const auto rows = uint32_t(answers.size());
+  std::vector<RowOutput> outputs(rows);
+  std::vector<ChainedOutput> chained(needed_.chain ? rows : 0);
+  std::vector<TopToken> raw_tops(uint64_t{limits_.top} * rows);
+  std::vector<TopToken> processed_tops(raw_tops.size());
+  const auto fetch = [&]<typename T>(std::vector<T>* to, devices::cuda::DevicePointer from) -> absl::Status {
+    if (to->empty()) return absl::OkStatus();
+    SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyDtoHAsync(to->data(), from, sizeof(T) * to->size(), stream));
+    return absl::OkStatus();
+  };
+  if (absl::Status status = fetch(&outputs, OutputsAddress()); !status.ok()) return status;
+  if (absl::Status status = fetch(&chained, memory_ + ChainedOutputsOffset()); !status.ok()) return status;
+  if (absl::Status status = fetch(&raw_tops, TopsAddress(true)); !status.ok()) return status;
+  if (absl::Status status = fetch(&processed_tops, TopsAddress(false)); !status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
-  for (uint32_t row = 0; row < answers.size(); ++row) {
-    const auto at = [&](uint64_t offset) { return outputs.data() + (offset - OutputsOffset()); };
-    const std::byte* const tops = at(TopsOffset() + TopsBytes() * 2 * row);
+  // Of kept tokens, which there is room for, as many as there are.
+  std::vector<std::vector<kernels::TokenBits>> kept(rows);
+  bool has_kept = false;
+  for (uint32_t row = 0; row < rows; ++row) {
+    if (!rows_[row].parameters.kept_tokens || outputs[row].error != kernels::RowError::kNone) continue;
+    kept[row].resize(outputs[row].kept);
+    has_kept = true;
+    if (absl::Status status = fetch(&kept[row], memory_ + KeptOffset() + KeptBytes() * row); !status.ok())
+      return status;
+  }
+  if (has_kept) SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
+  for (uint32_t row = 0; row < rows; ++row) {
     kernels::cuda::RowResult result;
-    result.output = reinterpret_cast<const RowOutput*>(outputs.data()) + row;
-    result.raw_top = reinterpret_cast<const TopToken*>(tops);
-    result.processed_top = reinterpret_cast<const TopToken*>(tops + TopsBytes());
+    result.output = &outputs[row];
+    result.raw_top = raw_tops.data() + uint64_t{limits_.top} * row;
+    result.processed_top = processed_tops.data() + uint64_t{limits_.top} * row;
     if (IsChained(row)) {
-      result.chained = reinterpret_cast<const ChainedOutput*>(at(ChainedOutputsOffset())) + row;
-      result.kept = reinterpret_cast<const kernels::TokenBits*>(at(KeptOffset() + KeptBytes() * row));
+      result.chained = &chained[row];
+      result.kept = kept[row].data();
     }
     answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
   }

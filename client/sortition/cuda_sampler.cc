@@ -27,6 +27,9 @@ Status CudaSampler::SetSamplerState(uint32_t row, uint64_t state) {
 Status CudaSampler::SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches) {
   return ToPublic(state_->SetPatches(row, patches));
 }
+Status CudaSampler::ChangePatches(uint32_t row, std::span<const kernels::TokenPatch> changes) {
+  return ToPublic(state_->ChangePatches(row, changes));
+}
 Status CudaSampler::Upload(CUstream_st* stream) { return ToPublic(state_->Upload(stream)); }
 Status CudaSampler::Sample(CUstream_st* stream) { return ToPublic(state_->Sample(stream)); }
 Status CudaSampler::Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers) {

@@ -120,14 +120,25 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
     return absl::InvalidArgumentError(
         "batch.draft, batch.draft_row_bytes: rows must begin at multiples of 4 bytes and not overlap");
   }
+  if (AddressOf(batch.outputs) % alignof(kernels::cuda::RowOutput) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch.outputs is not a multiple of ", alignof(kernels::cuda::RowOutput), " bytes"));
+  }
   const struct {
     const void* pointer;
     const char* name;
     bool is_needed;
-  } pointers[] = {{batch.logits, "batch.logits", true},        {batch.tokens, "batch.tokens", true},
-                  {batch.logprobs, "batch.logprobs", false},   {batch.allowed_bits, "batch.allowed_bits", false},
-                  {batch.positions, "batch.positions", false}, {batch.given, "batch.given", false},
-                  {batch.draft, "batch.draft", false},         {batch.accepted, "batch.accepted", false}};
+  } pointers[] = {{batch.logits, "batch.logits", true},
+                  {batch.tokens, "batch.tokens", true},
+                  {batch.logprobs, "batch.logprobs", false},
+                  {batch.allowed_bits, "batch.allowed_bits", false},
+                  {batch.positions, "batch.positions", false},
+                  {batch.given, "batch.given", false},
+                  {batch.draft, "batch.draft", false},
+                  {batch.accepted, "batch.accepted", false},
+                  {batch.outputs, "batch.outputs", false},
+                  {batch.raw_top, "batch.raw_top", false},
+                  {batch.processed_top, "batch.processed_top", false}};
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   for (const auto& [pointer, name, is_needed] : pointers) {
@@ -169,21 +180,6 @@ absl::Status CudaSampler::State::SetSamplerState(uint32_t row, uint64_t state) {
   if (absl::Status status = CheckRow(row); !status.ok()) return status;
   rows_[row].sampler_state = state;
   rows_[row].has_new_state = true;
-  is_uploaded_ = false;
-  return absl::OkStatus();
-}
-
-absl::Status CudaSampler::State::SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches) {
-  if (absl::Status status = CheckRow(row); !status.ok()) return status;
-  if (patches.size() > limits_.patches) {
-    return absl::InvalidArgumentError(absl::StrCat("patches are ", patches.size(), ", at most ", limits_.patches));
-  }
-  for (size_t i = 0; i < patches.size(); ++i) {
-    if (patches[i].token < limits_.vocabulary && (i == 0 || patches[i - 1].token < patches[i].token)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("patches[", i, "]: not sorted by token, or not of the vocabulary"));
-  }
-  rows_[row].patches.assign(patches.begin(), patches.end());
-  rows_[row].has_new_patches = true;
   is_uploaded_ = false;
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/output.h"
 #include "kernels/law/parameters.h"
 #include "kernels/row.h"
 
@@ -102,6 +103,13 @@ struct CudaBatch {
   const uint32_t* positions = nullptr;     // one a row, read when the kernels run; null: SetRow's
   int32_t* tokens = nullptr;               // one a row; -1 where the row failed
   float* logprobs = nullptr;               // one a row: raw where asked for, else processed, else 0; null: not wanted
+  // All that is known of each row but its kept tokens: its error, both logprobs, ranks, counts. One a row, a multiple
+  // of 8 bytes; null: only Download has it.
+  kernels::cuda::RowOutput* outputs = nullptr;
+  // First tokens of the distributions, with logprobs, CudaLimits::top from one row to the next, a row's top_count of
+  // its output valid. Likewise.
+  kernels::cuda::TopToken* raw_top = nullptr;
+  kernels::cuda::TopToken* processed_top = nullptr;
   // Of rows whose task is to score or to verify a token; all are read when the kernels run.
   const uint32_t* given = nullptr;  // that token, one a row; a row with one that is not below `vocabulary` draws
   const void* draft = nullptr;      // a drafter's probabilities, as many as live tokens; null: it was certain
@@ -118,9 +126,9 @@ struct CudaBatch {
 //
 // `Sample` is one kernel, one more where a row needs sums over the whole vocabulary, one more where one has a chain or
 // wants its entropy or kept tokens, scores or verifies. It may be captured into a graph: its replays read logits, masks
-// and positions as they then are, and everything else as `Upload` left it. Penalties follow by SetPatches and Upload,
-// which moves only what changed. What mirostat and adaptive-p carry from step to step stays on the GPU: every Sample
-// that does not fail the row goes on from what the one before it left.
+// and positions as they then are, and everything else as `Upload` left it. Penalties follow by SetPatches or
+// ChangePatches, and Upload, which moves only what changed. What mirostat and adaptive-p carry from step to step stays
+// on the GPU: every Sample that does not fail the row goes on from what the one before it left.
 //
 // Not thread-safe. The work of one sampler belongs into one stream at a time: it shares memory. It must not be
 // destroyed while any is under way.
@@ -148,6 +156,10 @@ class SORTITION_PUBLIC CudaSampler {
   Status SetSamplerState(uint32_t row, uint64_t state);
   // All of the row's patches, sorted by token, no token twice; they stay until the next call.
   Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
+  // Of the row's patches those of these tokens, sorted by token, no token twice: each is put in the place of the one
+  // that was, or added; one that changes nothing (no flags, bias or penalty) takes its token's away. `Upload` moves
+  // these alone, 16 bytes each, and a kernel merges them into the row's others, which stay on the GPU.
+  Status ChangePatches(uint32_t row, std::span<const kernels::TokenPatch> changes);
 
   // Puts what changed into the stream, ahead of the launches that are to see it. Waits only if four uploads before it
   // are still under way.

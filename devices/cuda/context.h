@@ -40,6 +40,10 @@ class Context {
   absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, kernels::cuda::LaterKernels needed,
                       StreamHandle stream) const;
 
+  // Puts a kernel into the stream that changes patches where they are, one block for each of `merges`, which are the
+  // device's and at most 65,535. Likewise.
+  absl::Status Merge(const kernels::cuda::PatchMerge* merges, uint32_t count, StreamHandle stream) const;
+
  private:
   Context(const Api& api, const Hardware& hardware) : api_(api), hardware_(hardware) {}
   absl::Status Open(const kernels::cuda::Images& images);
@@ -49,9 +53,11 @@ class Context {
   ContextHandle handle_ = nullptr;
   ModuleHandle sample_module_ = nullptr;
   ModuleHandle chain_module_ = nullptr;
+  ModuleHandle patches_module_ = nullptr;
   FunctionHandle read_ = nullptr;
   FunctionHandle weigh_ = nullptr;
   FunctionHandle chain_ = nullptr;
+  FunctionHandle merge_ = nullptr;
 };
 
 // Makes a context current in this thread for as long as it lives.

@@ -42,6 +42,7 @@ enum class Result : int {
   kNotSupported = 801,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
+  kStreamCaptureUnsupported = 900,
   kExternalDevice = 911,
 };
 

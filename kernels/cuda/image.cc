@@ -20,11 +20,13 @@
 
 IMAGE(SortitionCudaSampleImage, "sample.fatbin");
 IMAGE(SortitionCudaChainImage, "chain.fatbin");
+IMAGE(SortitionCudaPatchesImage, "patches.fatbin");
 
 namespace sortition::kernels::cuda {
 Images CompiledImages() {
   return {{SortitionCudaSampleImage, SortitionCudaSampleImageEnd},
-          {SortitionCudaChainImage, SortitionCudaChainImageEnd}};
+          {SortitionCudaChainImage, SortitionCudaChainImageEnd},
+          {SortitionCudaPatchesImage, SortitionCudaPatchesImageEnd}};
 }
 }  // namespace sortition::kernels::cuda
 

@@ -6,19 +6,22 @@
 
 namespace sortition::kernels::cuda {
 
-// What a driver loads: machine code for some architectures, and PTX for later ones. Two, so that the compiler makes the
-// kernels that every row pays for as if the others were not there.
+// What a driver loads: machine code for some architectures, and PTX for later ones. Several, so that the compiler makes
+// the kernels that every row pays for as if the others were not there.
 struct Images {
   std::span<const std::byte> sample;
   std::span<const std::byte> chain;
+  std::span<const std::byte> patches;
 };
 
 // Empty in a build without nvcc.
 Images CompiledImages();
 
-// The kernels' names in them, in the order in which they run. Each takes a BatchView.
+// The kernels' names in them. Each of a batch's, in the order in which they run, takes a BatchView; SortitionMerge
+// takes a pointer to a PatchMerge for each block.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
 inline constexpr char kChainKernel[] = "SortitionChain";  // of Images::chain
+inline constexpr char kMergeKernel[] = "SortitionMerge";  // of Images::patches
 
 }  // namespace sortition::kernels::cuda

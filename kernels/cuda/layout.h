@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/output.h"
 #include "kernels/row.h"
 
 #ifdef __CUDACC__
@@ -102,30 +103,19 @@ struct ChainedOutput {
   uint32_t accepted = 0;
 };
 
-// One of a distribution's first tokens, in order.
-struct TopToken {
-  uint32_t token = 0;
-  uint32_t bits = 0;
-  float logprob = 0;
-};
+// Whether a patch does anything; one that does not takes its token's away where patches are changed.
+SORTITION_HOST_DEVICE inline bool PatchChanges(const TokenPatch& patch) {
+  return patch.flags != 0 || patch.bias != 0 || patch.penalty != 0;
+}
 
-struct DistributionOutput {
-  uint64_t weight_sum = 0;
-  uint32_t max_bits = 0;
-  uint32_t chosen_bits = 0;
-  uint32_t rank = 0;
-  uint32_t top_count = 0;
-  float logprob = 0;  // of the chosen token: law::Logprob
-  uint32_t unused = 0;
-};
-
-struct RowOutput {
-  RowError error = RowError::kNone;  // otherwise nothing but `error_token` is set
-  uint32_t error_token = 0;
-  uint32_t token = 0;
-  uint32_t kept = 0;
-  DistributionOutput raw;
-  DistributionOutput processed;
+// A row's patches, and changes of them. All lists are sorted by token, no token twice; no two overlap.
+struct PatchMerge {
+  const TokenPatch* from = nullptr;
+  const TokenPatch* changes = nullptr;
+  TokenPatch* to = nullptr;   // room for all
+  uint32_t* moved = nullptr;  // scratch of the merge, `change_count` words
+  uint32_t from_count = 0;
+  uint32_t change_count = 0;
 };
 
 // What blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.

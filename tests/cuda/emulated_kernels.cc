@@ -2,6 +2,7 @@
 #include "tests/cuda/emulator/built_ins.h"
 // The kernels see those names.
 #include "kernels/cuda/chain.cu"
+#include "kernels/cuda/patches.cu"
 #include "kernels/cuda/sample.cu"
 #include "tests/cuda/emulated_kernels.h"
 
@@ -21,6 +22,12 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
         return kernels::cuda::SortitionChain(view);
     }
   });
+}
+
+void RunEmulatedMerge(const kernels::cuda::PatchMerge* merges, uint32_t rows, uint64_t seed) {
+  const emulator::LaunchOptions options = {
+      .blocks_x = 1, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
+  emulator::Launch(options, [&] { kernels::cuda::SortitionMerge(merges); });
 }
 
 }  // namespace sortition::testing

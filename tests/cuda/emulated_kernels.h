@@ -13,4 +13,7 @@ enum class CudaKernel { kRead, kWeigh, kChain };
 void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t chunks,
                  uint64_t seed);
 
+// Likewise, of so many rows.
+void RunEmulatedMerge(const kernels::cuda::PatchMerge* merges, uint32_t rows, uint64_t seed);
+
 }  // namespace sortition::testing

@@ -23,14 +23,16 @@ namespace {
 
 constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
 constexpr char kChainImage[] = "the emulated kernel of chain.cu";
+constexpr char kPatchesImage[] = "the emulated kernel of patches.cu";
 // Kernels, by the handles of their functions less 1, and the images that have them.
 constexpr struct {
   const char* name;
   const char* image;
-  CudaKernel kernel;
+  std::optional<CudaKernel> kernel;  // of batches
 } kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
-                {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain}};
+                {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
+                {kernels::cuda::kMergeKernel, kPatchesImage, std::nullopt}};
 
 // What a wait for the device says.
 Result AfterKernels() {
@@ -114,7 +116,7 @@ Result FakeCtxSynchronize() {
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
-    const bool is_known = image == kSampleImage || image == kChainImage;
+    const bool is_known = image == kSampleImage || image == kChainImage || image == kPatchesImage;
     if (!is_known && !state->options.takes_any_image) return Result::kInvalidImage;
     ++state->modules;
     *module = reinterpret_cast<ModuleHandle>(reinterpret_cast<uintptr_t>(image));
@@ -144,22 +146,39 @@ Result FakeFuncGetAttribute(int* value, int, FunctionHandle) {
   return kOk;
 }
 Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
-                        void** extra) {
+                        unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle stream,
+                        void** arguments, void** extra) {
   const auto& kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1];
-  uint64_t seed = 0;
+  // The driver keeps the arguments, too.
+  kernels::cuda::BatchView view;
+  const kernels::cuda::PatchMerge* merges = nullptr;
+  if (kernel.kernel) {
+    view = *static_cast<const kernels::cuda::BatchView*>(arguments[0]);
+  } else {
+    merges = *static_cast<const kernels::cuda::PatchMerge* const*>(arguments[0]);
+  }
+  const auto run = [=, &kernel] {
+    uint64_t seed = 0;
+    {
+      const std::lock_guard lock(state->mutex);
+      seed = state->launches++;
+      ++state->launches_of[kernel.name];
+    }
+    const std::lock_guard lock(state->launch_mutex);
+    if (!kernel.kernel) return RunEmulatedMerge(merges, grid_y, seed);
+    RunEmulated(*kernel.kernel, view, grid_y, grid_x, seed);
+  };
+  bool is_captured = false;
   const Result before = Call("LaunchKernel", [&] {
     SORTITION_CHECK(!current_contexts.empty() && extra == nullptr && shared_bytes == 0);
     SORTITION_CHECK(grid_z == 1 && block_x == kernels::cuda::kThreads && block_y == 1 && block_z == 1);
-    SORTITION_CHECK(grid_x >= 1 && grid_y >= 1 && grid_y <= 65535);
-    seed = state->launches++;
-    ++state->launches_of[kernel.name];
+    SORTITION_CHECK(grid_x >= 1 && grid_y >= 1 && grid_y <= 65535 && (kernel.kernel || grid_x == 1));
+    is_captured = stream != nullptr && stream == state->capturing;
+    if (is_captured) state->captured.emplace_back(run);
     return kOk;
   });
-  if (before != kOk) return before;
-  const std::lock_guard lock(state->launch_mutex);
-  RunEmulated(kernel.kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
-  return kOk;
+  if (before == kOk && !is_captured) run();
+  return before;
 }
 Result FakeStreamCreate(StreamHandle* stream, unsigned) {
   return Call("StreamCreate", [&] {
@@ -188,9 +207,9 @@ Result FakeStreamSynchronize(StreamHandle stream) {
   }
   return FakeEventSynchronize(nullptr);
 }
-Result FakeStreamIsCapturing(StreamHandle, int* status) {
+Result FakeStreamIsCapturing(StreamHandle stream, int* status) {
   const std::lock_guard lock(state->mutex);
-  *status = state->is_capturing ? 1 : 0;
+  *status = state->is_capturing || (stream != nullptr && stream == state->capturing) ? 1 : 0;
   return kOk;
 }
 Result FakeStreamWriteValue32(StreamHandle stream, DevicePointer address, uint32_t value, unsigned flags) {
@@ -269,6 +288,7 @@ FakeCudaDriver::~FakeCudaDriver() {
   EXPECT_TRUE(state->writers.empty()) << "nobody has waited for them";
   EXPECT_EQ(state->streams, 0);
   EXPECT_EQ(state->events, 0);
+  EXPECT_EQ(state->graphs, 0);
   EXPECT_EQ(state->contexts, 0);
   EXPECT_EQ(state->modules, 0);
   delete state;
@@ -323,13 +343,19 @@ uint64_t FakeCudaDriver::uploaded_bytes() const {
   return state->uploaded_bytes;
 }
 
+uint64_t FakeCudaDriver::downloaded_bytes() const {
+  const std::lock_guard lock(state->mutex);
+  return state->downloaded_bytes;
+}
+
 bool FakeCudaDriver::is_awaited(StreamHandle stream) const {
   const std::lock_guard lock(state->mutex);
   return state->awaited.contains(stream);
 }
 
 kernels::cuda::Images FakeCudaDriver::Images() {
-  return {std::as_bytes(std::span(fake_cuda::kSampleImage)), std::as_bytes(std::span(fake_cuda::kChainImage))};
+  return {std::as_bytes(std::span(fake_cuda::kSampleImage)), std::as_bytes(std::span(fake_cuda::kChainImage)),
+          std::as_bytes(std::span(fake_cuda::kPatchesImage))};
 }
 
 void* FakeCudaDriver::Allocate(uint64_t bytes, int device) {

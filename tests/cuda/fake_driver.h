@@ -43,6 +43,10 @@ class FakeCudaDriver {
   // All streams capture graphs, or none does.
   void SetCapturing(bool is_capturing);
 
+  // A graph of what `work` puts into the stream, none of which is done by it: each call of the result does it all.
+  // The result must not outlive the driver.
+  std::function<void()> Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work);
+
   // What streams have to do, which they do whenever the host waits for one.
   void SetWork(std::function<void(devices::cuda::StreamHandle)> work);
 
@@ -52,6 +56,7 @@ class FakeCudaDriver {
   // How often the function of this name in Api has not failed.
   uint64_t calls(const std::string& function) const;
   uint64_t uploaded_bytes() const;
+  uint64_t downloaded_bytes() const;
   // Some other stream has waited for what was put into this one.
   bool is_awaited(devices::cuda::StreamHandle stream) const;
 

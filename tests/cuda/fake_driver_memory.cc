@@ -109,24 +109,24 @@ Result FakeMemHostGetDevicePointer(DevicePointer* address, void* memory, unsigne
     return kOk;
   });
 }
-Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle) {
-  return Call("MemcpyHtoDAsync", [&] {
+Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle stream) {
+  return Put("MemcpyHtoDAsync", stream, [=] {
     SORTITION_CHECK(IsOnDevice(to, bytes));
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
     state->uploaded_bytes += bytes;
     return kOk;
   });
 }
-Result FakeMemcpyDtoDAsync(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle) {
-  return Call("MemcpyDtoDAsync", [&] {
+Result FakeMemcpyDtoDAsync(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle stream) {
+  return Put("MemcpyDtoDAsync", stream, [=] {
     SORTITION_CHECK(IsOnDevice(to, bytes) && IsOnDevice(from, bytes));
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
     return kOk;
   });
 }
-Result FakeMemcpy2DAsync(const Copy2D* copy, StreamHandle) {
-  return Call("Memcpy2DAsync", [&] {
-    const auto& [from, to, width, height] = *copy;
+Result FakeMemcpy2DAsync(const Copy2D* copy, StreamHandle stream) {
+  return Put("Memcpy2DAsync", stream, [copy = *copy] {
+    const auto& [from, to, width, height] = copy;
     SORTITION_CHECK(from.type == MemoryType::kDevice && to.type == MemoryType::kDevice);
     SORTITION_CHECK(width >= 1 && height >= 1 && std::min(from.pitch, to.pitch) >= width);
     for (size_t line = 0; line < height; ++line) {
@@ -138,9 +138,10 @@ Result FakeMemcpy2DAsync(const Copy2D* copy, StreamHandle) {
     return kOk;
   });
 }
-Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHandle) {
-  return Call("MemcpyDtoHAsync", [&] {
+Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHandle stream) {
+  return Put("MemcpyDtoHAsync", stream, [=] {
     SORTITION_CHECK(IsOnDevice(from, bytes));
+    state->downloaded_bytes += bytes;
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
     return kOk;
   });
@@ -148,8 +149,8 @@ Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHan
 Result FakeMemsetD8(DevicePointer to, unsigned char value, size_t bytes) {
   return Call("MemsetD8", [&] { return Set(to, value, bytes); });
 }
-Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
-  return Call("MemsetD8Async", [&] { return Set(to, value, bytes); });
+Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle stream) {
+  return Put("MemsetD8Async", stream, [=] { return Set(to, value, bytes); });
 }
 Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePointer pointer) {
   return Call("PointerGetAttribute", [&] {

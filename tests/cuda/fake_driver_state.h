@@ -1,17 +1,20 @@
 // What the functions of the fake driver share.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "devices/cuda/api.h"
+#include "kernels/check.h"
 #include "tests/cuda/fake_driver.h"
 #include "tests/cuda/fake_shared_memory.h"
 
@@ -25,6 +28,9 @@ struct Allocation {
   bool is_tests;
 };
 
+// What a graph's launch does, in order.
+using Work = std::vector<std::function<void()>>;
+
 struct State {
   FakeCudaOptions options;
   std::mutex mutex;  // of all that follows
@@ -33,7 +39,7 @@ struct State {
   FakeSharedMemory shared;
   std::set<void*> registered;
   std::map<StreamHandle, std::pair<DevicePointer, uint32_t>> awaited_values;
-  std::vector<std::thread> writers;  // of values, behind the work of their streams
+  std::vector<std::thread> writers;     // of values, behind the work of their streams
   std::map<uint64_t, uint64_t> pinned;  // bytes
   std::map<std::string, std::pair<int, Result>> failures;
   Result kernel_fault = Result::kSuccess;
@@ -46,7 +52,11 @@ struct State {
   uint64_t launches = 0;
   std::map<std::string, uint64_t> launches_of;
   uint64_t uploaded_bytes = 0;
-  bool is_capturing = false;
+  uint64_t downloaded_bytes = 0;
+  bool is_capturing = false;         // every stream, as a test says
+  StreamHandle capturing = nullptr;  // the one whose work goes into `captured`
+  Work captured;
+  int graphs = 0;
   std::function<void(StreamHandle)> work;
   std::map<EventHandle, StreamHandle> recorded;  // where each event was last
   std::set<StreamHandle> awaited;
@@ -59,9 +69,17 @@ inline constexpr Result kOk = Result::kSuccess;
 inline ContextHandle ContextOf(int device) { return reinterpret_cast<ContextHandle>(uintptr_t(100 + device)); }
 inline int DeviceOf(ContextHandle context) { return int(reinterpret_cast<uintptr_t>(context)) - 100; }
 
+// Waits and allocations, which no graph can have.
+inline bool IsForbiddenInCapture(std::string_view function) {
+  constexpr std::string_view kForbidden[] = {"CtxSynchronize", "EventSynchronize", "MemAlloc",      "MemHostAlloc",
+                                             "MemcpyDtoH",     "MemsetD8",         "ModuleLoadData"};
+  return std::ranges::find(kForbidden, function) != std::end(kForbidden);
+}
+
 // What a call of `function` is to end with, before it does anything.
 inline Result Before(const char* function) {
   if (state->sticky != kOk) return state->sticky;
+  if (state->capturing != nullptr && IsForbiddenInCapture(function)) return Result::kStreamCaptureUnsupported;
   const auto failure = state->failures.find(function);
   if (failure == state->failures.end() || --failure->second.first > 0) return kOk;
   const Result error = failure->second.second;
@@ -79,9 +97,30 @@ Result Call(const char* function, Body body) {
   return body();
 }
 
+// The same of work for a stream, which becomes part of a graph if the stream captures one. `body` keeps no references.
+template <typename Body>
+Result Put(const char* function, StreamHandle stream, Body body) {
+  return Call(function, [&] {
+    if (stream == nullptr || stream != state->capturing) return body();
+    state->captured.emplace_back([body] {
+      const std::lock_guard lock(state->mutex);
+      SORTITION_CHECK(body() == kOk);
+    });
+    return kOk;
+  });
+}
+
 // Under the lock.
 Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address);
 Result Free(uint64_t address);
+
+// What programs call beside Api's functions; graphs are as opaque as the driver's.
+Result FakeStreamBeginCapture(StreamHandle stream, int mode);
+Result FakeStreamEndCapture(StreamHandle stream, void** graph);
+Result FakeGraphInstantiate(void** executable, void* graph, unsigned long long flags);
+Result FakeGraphLaunch(void* executable, StreamHandle stream);
+Result FakeGraphExecDestroy(void* executable);
+Result FakeGraphDestroy(void* graph);
 
 #define SORTITION_CUDA_FUNCTION(name, symbol, ...) Api::name##Function Fake##name;
 #include "devices/cuda/functions.inc"

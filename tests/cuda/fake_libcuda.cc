@@ -71,3 +71,16 @@ extern "C" void FakeCudaSetCapturing(int is_capturing) {
   extern "C" __attribute__((ifunc("Resolve" #name))) sortition::devices::cuda::Api::name##Function symbol;
 #include "devices/cuda/functions.inc"
 #undef SORTITION_CUDA_FUNCTION
+
+// What programs find by themselves.
+using namespace sortition::testing::fake_cuda;
+extern "C" Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
+  return FakeStreamBeginCapture(stream, mode);
+}
+extern "C" Result cuStreamEndCapture(StreamHandle stream, void** graph) { return FakeStreamEndCapture(stream, graph); }
+extern "C" Result cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
+  return FakeGraphInstantiate(executable, graph, flags);
+}
+extern "C" Result cuGraphLaunch(void* executable, StreamHandle stream) { return FakeGraphLaunch(executable, stream); }
+extern "C" Result cuGraphExecDestroy(void* executable) { return FakeGraphExecDestroy(executable); }
+extern "C" Result cuGraphDestroy(void* graph) { return FakeGraphDestroy(graph); }

@@ -1,128 +1,18 @@
 // libsortition on CUDA, over a driver whose kernels run in the emulator.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <type_traits>
+#include <functional>
 #include <vector>
 
-#include "client/sortition/cuda_state.h"
-#include "client/sortition/sampler.h"
-#include "kernels/law/chain.h"
-#include "kernels/law/logprob.h"
-#include "kernels/law/reference.h"
-#include "tests/conformance/answer_printer.h"
-#include "tests/conformance/random_row.h"
-#include "tests/cuda/fake_driver.h"
+#include "tests/library/cuda_library.h"
 
 namespace sortition {
 namespace {
 
-using kernels::RandomRow;
 using kernels::RowAnswer;
 using kernels::RowParameters;
-using testing::FakeCudaDriver;
-using ::testing::HasSubstr;
-
-CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(uintptr_t{77});
-
-// A sampler, and a batch of random rows of one type in the device's memory.
-class CudaLibrary : public ::testing::Test {
- protected:
-  static constexpr uint32_t kRows = 9;
-  static constexpr uint32_t kVocabulary = 3000;
-
-  std::unique_ptr<CudaSampler> Create(const CudaLimits& limits) {
-    const devices::cuda::Api api = driver_.api();
-    const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
-    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Images());
-    if (!context.ok()) ADD_FAILURE() << context.status();
-    auto state = CudaSampler::State::Create(*std::move(context), limits);
-    if (!state.ok()) ADD_FAILURE() << state.status();
-    return std::make_unique<CudaSampler>(*std::move(state));
-  }
-
-  CudaLimits Limits() const {
-    return {.rows = 10, .vocabulary = 4000, .patches = 2000, .top = kernels::kMaxTopLogprobs, .kept = 4000};
-  }
-
-  // Rows as RandomRow has them, every second with a chain, but of one type and size, without lists of allowed tokens.
-  void MakeRows() {
-    for (uint64_t seed = 1; rows_.size() < kRows; ++seed) {
-      auto row = std::make_unique<RandomRow>(
-          seed, kVocabulary, rows_.size() % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);
-      const kernels::RowRequest& request = row->request();
-      const bool fits = request.dtype == kernels::DType::kBF16 && request.live_vocabulary == kVocabulary &&
-                        !request.has_allowed_tokens && request.allowed_bits == nullptr;
-      if (!fits) continue;
-      parameters_[rows_.size()] = *request.parameters;
-      parameters_[rows_.size()].entropy = rows_.size() % 3 == 1;
-      parameters_[rows_.size()].kept_tokens = rows_.size() % 4 == 3;
-      rows_.push_back(std::move(row));
-    }
-    batch_ = {.row_bytes = (2 * kVocabulary + 15) / 16 * 16,
-              .dtype = kernels::DType::kBF16,
-              .rows = kRows,
-              .vocabulary = kVocabulary};
-    logits_ = static_cast<std::byte*>(driver_.Allocate(batch_.row_bytes * kRows));
-    batch_.logits = logits_;
-    batch_.tokens = static_cast<int32_t*>(driver_.Allocate(4 * kRows));
-    batch_.logprobs = static_cast<float*>(driver_.Allocate(4 * kRows));
-    for (uint32_t i = 0; i < kRows; ++i) {
-      std::memcpy(logits_ + batch_.row_bytes * i, rows_[i]->tensor().data(), 2 * kVocabulary);
-    }
-  }
-
-  void SetRows(CudaSampler* sampler) {
-    for (uint32_t i = 0; i < kRows; ++i) {
-      const kernels::RowRequest& request = rows_[i]->request();
-      ASSERT_TRUE(sampler->SetRow(i, parameters_[i], request.noise).ok());
-      ASSERT_TRUE(sampler->SetSamplerState(i, request.sampler_state).ok());
-      states_[i] = request.sampler_state;
-      ASSERT_TRUE(sampler->SetPatches(i, request.patches).ok());
-    }
-  }
-
-  // Of rows with the states that the last Sample began with.
-  void ExpectRight(CudaSampler* sampler, std::vector<kernels::RowRequest> requests) {
-    std::vector<RowAnswer> answers(kRows);
-    ASSERT_TRUE(sampler->Download(kStream, answers).ok());
-    for (uint32_t i = 0; i < kRows; ++i) {
-      requests[i].sampler_state = states_[i];
-      const RowAnswer expected = law::SampleRowReference(requests[i]);
-      EXPECT_EQ(answers[i], expected) << rows_[i]->description();
-      const bool failed = expected.error != kernels::RowError::kNone;
-      if (!failed) states_[i] = expected.sampler_state;
-      EXPECT_EQ(batch_.tokens[i], failed ? -1 : int32_t(expected.token));
-      const RowParameters& p = *requests[i].parameters;
-      float logprob = 0;
-      if (!failed && p.processed_logprob) {
-        logprob =
-            law::Logprob(expected.processed, expected.processed.chosen.bits, law::ProcessedTemperature(p, expected));
-      }
-      if (!failed && p.raw_logprob) logprob = law::Logprob(expected.raw, expected.raw.chosen.bits, 1);
-      EXPECT_EQ(batch_.logprobs[i], logprob);
-    }
-  }
-
-  std::vector<kernels::RowRequest> Requests() const {
-    std::vector<kernels::RowRequest> requests;
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      requests.push_back(rows_[i]->request());
-      requests.back().parameters = &parameters_[i];
-    }
-    return requests;
-  }
-
-  FakeCudaDriver driver_;
-  std::vector<std::unique_ptr<RandomRow>> rows_;
-  RowParameters parameters_[kRows];
-  uint64_t states_[kRows] = {};
-  CudaBatch batch_;
-  std::byte* logits_ = nullptr;
-};
 
 TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
   MakeRows();
@@ -132,6 +22,66 @@ TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
   ASSERT_TRUE(sampler->Upload(kStream).ok());
   ASSERT_TRUE(sampler->Sample(kStream).ok());
   ExpectRight(sampler.get(), Requests());
+}
+
+// Errors, logprobs and first tokens are left where the caller wants them; of kept tokens only those that there are come
+// to the host.
+TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
+  MakeRows();
+  const CudaLimits limits = Limits();
+  batch_.outputs = static_cast<kernels::cuda::RowOutput*>(driver_.Allocate(sizeof(kernels::cuda::RowOutput) * kRows));
+  batch_.raw_top =
+      static_cast<kernels::cuda::TopToken*>(driver_.Allocate(sizeof(kernels::cuda::TopToken) * limits.top * kRows));
+  batch_.processed_top =
+      static_cast<kernels::cuda::TopToken*>(driver_.Allocate(sizeof(kernels::cuda::TopToken) * limits.top * kRows));
+  // One row fails.
+  const uint16_t nan = 0x7fc0;
+  std::memcpy(logits_ + batch_.row_bytes * 6 + 2 * 17, &nan, sizeof(nan));
+  const auto sampler = Create(limits);
+  ASSERT_TRUE(sampler->Bind(batch_).ok());
+  std::vector<kernels::RowRequest> requests = Requests();
+  for (uint32_t i = 0; i < kRows; ++i) {
+    RowOptions options = {.parameters = {.temperature = 0.7f, .top_k = 40}, .raw_logprob = true, .raw_top = 3 + i};
+    options.processed_logprob = true;
+    options.processed_top = 20 - i;
+    options.kept_tokens = i == 5;
+    ASSERT_TRUE(Compile(options, &parameters_[i]).ok());
+    ASSERT_TRUE(sampler->SetRow(i, parameters_[i], requests[i].noise).ok());
+    requests[i].logits = logits_ + batch_.row_bytes * i;
+    requests[i].patches = {};
+  }
+  ASSERT_TRUE(sampler->Upload(kStream).ok());
+  ASSERT_TRUE(sampler->Sample(kStream).ok());
+  const uint64_t before = driver_.downloaded_bytes();
+  ExpectRight(sampler.get(), requests);
+  EXPECT_EQ(driver_.downloaded_bytes() - before,
+            kRows * (sizeof(kernels::cuda::RowOutput) + sizeof(kernels::cuda::ChainedOutput) +
+                     2 * sizeof(kernels::cuda::TopToken) * limits.top) +
+                law::SampleRowReference(requests[5]).kept_tokens.size() * sizeof(kernels::TokenBits));
+  uint32_t sampled = 0;
+  for (uint32_t i = 0; i < kRows; ++i) {
+    const RowAnswer expected = law::SampleRowReference(requests[i]);
+    const kernels::cuda::RowOutput& output = batch_.outputs[i];
+    EXPECT_EQ(output.error, expected.error);
+    EXPECT_EQ(output.error_token, expected.error_token);
+    if (expected.error != kernels::RowError::kNone) continue;
+    ++sampled;
+    const double temperature = law::ProcessedTemperature(parameters_[i], expected);
+    const auto expect_top = [&](const kernels::Distribution& wanted, const kernels::cuda::DistributionOutput& got,
+                                const kernels::cuda::TopToken* top, double at) {
+      EXPECT_EQ(got.logprob, law::Logprob(wanted, wanted.chosen.bits, at));
+      EXPECT_EQ(got.rank, wanted.rank);
+      ASSERT_EQ(got.top_count, wanted.top.size());
+      for (size_t j = 0; j < wanted.top.size(); ++j) {
+        EXPECT_EQ(top[j].token, wanted.top[j].token);
+        EXPECT_EQ(top[j].logprob, law::Logprob(wanted, wanted.top[j].bits, at));
+      }
+    };
+    expect_top(expected.raw, output.raw, batch_.raw_top + limits.top * i, 1);
+    expect_top(expected.processed, output.processed, batch_.processed_top + limits.top * i, temperature);
+  }
+  EXPECT_EQ(batch_.outputs[6].error, kernels::RowError::kNaN);
+  EXPECT_GE(sampled, 6u);
 }
 
 // What samplers carry from step to step stays where it is; SetRow begins anew.
@@ -215,8 +165,8 @@ TEST_F(CudaLibrary, ScoresAndVerifies) {
   EXPECT_GE(accepted, 2);
 }
 
-// As replays of a graph see it: the same launches, other logits, positions and masks.
-TEST_F(CudaLibrary, LaunchesReadWhatIsThereWhenTheyRun) {
+// A captured step, replayed over other logits, positions, masks and penalties.
+TEST_F(CudaLibrary, AGraphReadsWhatIsThereWhenItIsReplayed) {
   MakeRows();
   auto* const positions = static_cast<uint32_t*>(driver_.Allocate(4 * kRows));
   auto* const mask = static_cast<uint32_t*>(driver_.Allocate(4 * (kVocabulary + 31) / 32));
@@ -226,9 +176,21 @@ TEST_F(CudaLibrary, LaunchesReadWhatIsThereWhenTheyRun) {
   ASSERT_TRUE(sampler->Bind(batch_).ok());
   SetRows(sampler.get());
   ASSERT_TRUE(sampler->Upload(kStream).ok());
-  driver_.SetCapturing(true);
+  const uint64_t launches = driver_.launches();
+  const std::function<void()> replay = driver_.Capture(kStream, [&] {
+    EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kFailedPrecondition);
+    ASSERT_TRUE(sampler->Sample(kStream).ok());
+  });
+  EXPECT_EQ(driver_.launches(), launches) << "captured, not done";
+  std::vector<kernels::RowRequest> requests = Requests();
+  std::vector<kernels::TokenPatch> patches(requests[3].patches.begin(), requests[3].patches.end());
   for (uint32_t step = 0; step < 3; ++step) {
-    std::vector<kernels::RowRequest> requests = Requests();
+    if (step == 2) {
+      patches.push_back({.token = patches.empty() ? 0 : patches.back().token + 1, .bias = BiasBits(4)});
+      ASSERT_TRUE(sampler->ChangePatches(3, {&patches.back(), 1}).ok());
+      ASSERT_TRUE(sampler->Upload(kStream).ok());
+    }
+    requests[3].patches = patches;
     for (uint32_t i = 0; i < (kVocabulary + 31) / 32; ++i) mask[i] = 0x5bd1e995u * (i + step) | 0x10001u;
     for (uint32_t i = 0; i < kRows; ++i) {
       positions[i] = 100 * step + i;
@@ -238,109 +200,9 @@ TEST_F(CudaLibrary, LaunchesReadWhatIsThereWhenTheyRun) {
       std::memcpy(logits, rows_[(i + step) % kRows]->tensor().data(), 2 * kVocabulary);
       requests[i].logits = logits;
     }
-    driver_.SetCapturing(true);
-    ASSERT_TRUE(sampler->Sample(kStream).ok());
-    driver_.SetCapturing(false);
+    replay();
     ExpectRight(sampler.get(), requests);
   }
-}
-
-TEST_F(CudaLibrary, PatchesFollow) {
-  MakeRows();
-  const auto sampler = Create(Limits());
-  ASSERT_TRUE(sampler->Bind(batch_).ok());
-  SetRows(sampler.get());
-  ASSERT_TRUE(sampler->Upload(kStream).ok());
-  for (int step = 1; step < 6; ++step) {
-    std::vector<kernels::RowRequest> requests = Requests();
-    std::vector<kernels::TokenPatch> patches;
-    for (int i = 0; i < step; ++i) patches.push_back({.token = uint32_t(37 * i), .bias = BiasBits(float(step))});
-    requests[2].patches = patches;
-    ASSERT_TRUE(sampler->SetPatches(2, patches).ok());
-    EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
-    ASSERT_TRUE(sampler->Upload(kStream).ok());
-    ASSERT_TRUE(sampler->Sample(kStream).ok());
-    ExpectRight(sampler.get(), requests);
-  }
-}
-
-TEST_F(CudaLibrary, MistakesAreNamed) {
-  MakeRows();
-  const auto sampler = Create({.rows = kRows, .vocabulary = 3000, .patches = 2, .top = 5, .kept = 7});
-  const auto refused = [&](auto change) {
-    CudaBatch batch = batch_;
-    change(&batch);
-    const Status status = sampler->Bind(batch);
-    EXPECT_EQ(status.code, StatusCode::kInvalidArgument);
-    return status.message;
-  };
-  EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kFailedPrecondition);
-  EXPECT_THAT(refused([](CudaBatch* b) { b->rows = kRows + 1; }), HasSubstr("rows is 10"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->vocabulary = 3001; }), HasSubstr("vocabulary is 3001"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->row_bytes = 6008; }), HasSubstr("multiples of 16"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->logits = static_cast<const std::byte*>(b->logits) + 2; }),
-              HasSubstr("multiples of 16"));
-  alignas(16) static int32_t on_host[16];
-  EXPECT_THAT(refused([](CudaBatch* b) { b->logits = on_host; }), HasSubstr("batch.logits is not in the memory"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->tokens = on_host; }), HasSubstr("batch.tokens"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->tokens = nullptr; }), HasSubstr("batch.tokens"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->draft = b->logits; }), HasSubstr("batch.draft_row_bytes"));
-  EXPECT_THAT(refused([](CudaBatch* b) { b->given = reinterpret_cast<const uint32_t*>(on_host); }),
-              HasSubstr("batch.given"));
-  const auto is_moved = [](auto CudaBatch::*field) {
-    return [field](CudaBatch* b) {
-      b->*field = reinterpret_cast<std::remove_reference_t<decltype(b->*field)>>(AddressOf(b->tokens) + 1);
-    };
-  };
-  EXPECT_THAT(refused(is_moved(&CudaBatch::tokens)), HasSubstr("batch.tokens is not a multiple of 4"));
-  EXPECT_THAT(refused(is_moved(&CudaBatch::logprobs)), HasSubstr("batch.logprobs is not a multiple of 4"));
-  EXPECT_THAT(refused(is_moved(&CudaBatch::positions)), HasSubstr("batch.positions is not a multiple of 4"));
-  EXPECT_THAT(refused(is_moved(&CudaBatch::given)), HasSubstr("batch.given is not a multiple of 4"));
-  EXPECT_THAT(refused(is_moved(&CudaBatch::accepted)), HasSubstr("batch.accepted is not a multiple of 4"));
-  EXPECT_THAT(refused(is_moved(&CudaBatch::allowed_bits)), HasSubstr("batch.allowed_bits is not a multiple of 4"));
-  void* pinned = nullptr;
-  ASSERT_EQ(driver_.api().MemHostAlloc(&pinned, 64, 0), devices::cuda::Result::kSuccess);
-  EXPECT_THAT(refused([&](CudaBatch* b) { b->tokens = static_cast<int32_t*>(pinned); }),
-              HasSubstr("batch.tokens is not in the memory of CUDA device 0"));
-  driver_.api().MemFreeHost(pinned);
-  void* const elsewhere = driver_.Allocate(64, 1);
-  EXPECT_THAT(refused([&](CudaBatch* b) { b->logprobs = static_cast<float*>(elsewhere); }), HasSubstr("logprobs"));
-
-  ASSERT_TRUE(sampler->Bind(batch_).ok());
-  EXPECT_THAT(sampler->Upload(kStream).message, HasSubstr("row 0 was never set"));
-  RowParameters parameters;
-  EXPECT_EQ(sampler->SetRow(kRows, parameters, {}).code, StatusCode::kInvalidArgument);
-  parameters.raw_logprob = true;
-  parameters.raw_top = 6;
-  EXPECT_THAT(sampler->SetRow(0, parameters, {}).message, HasSubstr("raw_top"));
-  parameters = RowParameters();
-  parameters.kept_tokens = true;
-  EXPECT_THAT(sampler->SetRow(0, parameters, {}).message, HasSubstr("limits.kept, 7"));
-  parameters.top_k = 7;
-  EXPECT_TRUE(sampler->SetRow(0, parameters, {}).ok());
-  EXPECT_EQ(sampler->SetTask(kRows, kernels::RowTask::kScore).code, StatusCode::kInvalidArgument);
-  ASSERT_TRUE(sampler->SetTask(0, kernels::RowTask::kScore).ok());
-  EXPECT_EQ(sampler->SetSamplerState(kRows, 1).code, StatusCode::kInvalidArgument);
-  const kernels::TokenPatch twice[] = {{.token = 4}, {.token = 4}};
-  EXPECT_THAT(sampler->SetPatches(0, twice).message, HasSubstr("patches[1]"));
-  EXPECT_THAT(sampler->SetPatches(0, std::vector<kernels::TokenPatch>(3)).message, HasSubstr("at most 2"));
-
-  for (uint32_t i = 0; i < kRows; ++i) ASSERT_TRUE(sampler->SetRow(i, RowParameters(), {}).ok());
-  EXPECT_THAT(sampler->Upload(kStream).message, HasSubstr("row 0 has a task that needs batch.given"));
-  ASSERT_TRUE(sampler->SetTask(0, kernels::RowTask::kDraw).ok());
-  EXPECT_THAT(sampler->Upload(nullptr).message, HasSubstr("null stream"));
-  driver_.SetCapturing(true);
-  EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kFailedPrecondition);
-  driver_.SetCapturing(false);
-  EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(sampler->Upload(kStream).ok());
-  EXPECT_THAT(sampler->Sample(nullptr).message, HasSubstr("null stream"));
-  EXPECT_THAT(sampler->Sample(devices::cuda::kStreamLegacy).message, HasSubstr("null stream"));
-  driver_.FailKernel(devices::cuda::Result::kLaunchFailed);
-  ASSERT_TRUE(sampler->Sample(kStream).ok());
-  std::vector<RowAnswer> answers(1);
-  EXPECT_EQ(sampler->Download(kStream, answers).code, StatusCode::kUnavailable);
-  driver_.FailKernel(devices::cuda::Result::kSuccess);
 }
 
 // A step is as few launches as its rows need, and no row's options are paid for by a batch without it.
@@ -387,46 +249,6 @@ TEST_F(CudaLibrary, BatchesLaunchTheKernelsThatTheirRowsNeed) {
     EXPECT_EQ(driver_.launches(kernels::cuda::kWeighKernel) - weigh, one.weighs) << one.name;
     EXPECT_EQ(driver_.launches(kernels::cuda::kChainKernel) - chained, one.chains) << one.name;
   }
-}
-
-// The driver's own check at its end finds what is left over.
-TEST_F(CudaLibrary, WhatFailsAtTheStartIsTypedAndLeavesNothing) {
-  const devices::cuda::Api api = driver_.api();
-  const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
-  const auto create = [&]() -> absl::Status {
-    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Images());
-    if (!context.ok()) return context.status();
-    return CudaSampler::State::Create(*std::move(context), Limits()).status();
-  };
-  int failures = 0;
-  for (const char* const function : {"DevicePrimaryCtxRetain", "ModuleLoadData", "ModuleGetFunction", "MemAlloc",
-                                     "MemsetD8", "MemHostAlloc", "EventCreate"}) {
-    const uint64_t before = driver_.calls(function);
-    ASSERT_TRUE(create().ok());
-    const auto calls = int(driver_.calls(function) - before);
-    for (int nth = 1; nth <= calls; ++nth) {
-      driver_.Fail(function, devices::cuda::Result::kOutOfMemory, nth);
-      EXPECT_EQ(create().code(), absl::StatusCode::kResourceExhausted) << function << " " << nth;
-      ++failures;
-    }
-  }
-  EXPECT_GE(failures, 16);
-}
-
-// A device that is lost is no mistake of the caller's.
-TEST_F(CudaLibrary, BindSaysThatTheDeviceIsLost) {
-  MakeRows();
-  const auto sampler = Create(Limits());
-  driver_.Fail("PointerGetAttribute", devices::cuda::Result::kIllegalAddress);
-  EXPECT_EQ(sampler->Bind(batch_).code, StatusCode::kUnavailable);
-  EXPECT_TRUE(sampler->Bind(batch_).ok());
-}
-
-TEST(Library, WithoutADriverThereIsNoCudaSampler) {
-  std::unique_ptr<CudaSampler> sampler;
-  const Status status = CudaSampler::Create(1000, {}, &sampler);
-  EXPECT_EQ(status.code, StatusCode::kNotFound) << status.message;
-  EXPECT_EQ(sampler, nullptr);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ ABSL_FLAG(std::string, json, "", "File for the results");
 ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
 ABSL_FLAG(uint32_t, device, 0, "Which CUDA device, in the driver's order");
 ABSL_FLAG(std::string, cases, "", "Only those whose names begin so; all if empty");
+ABSL_FLAG(bool, list, false, "Print the cases' names, and measure nothing");
 ABSL_FLAG(int, rounds, 20, "Replays of each graph");
 ABSL_FLAG(uint64_t, megabytes, 600, "Logits that a graph reads; several times the device's cache");
 
@@ -51,6 +52,7 @@ struct Case {
   bool logprob = false;
   uint32_t patches = 0;  // tokens with penalties, and a grammar's mask
   Shape shape = Shape::kPeaked;
+  bool times_steps = false;  // with the upload of each step's penalties, too
 };
 
 std::vector<Case> Cases() {
@@ -61,6 +63,7 @@ std::vector<Case> Cases() {
        {std::pair{1u, 128'256u}, {32u, 128'256u}, {256u, 128'256u}, {512u, 151'936u}}) {
     cases.push_back({absl::StrCat("token_", rows), rows, vocabulary, Mixed()});
     cases.push_back({absl::StrCat("token_logprob_", rows), rows, vocabulary, Mixed(), true});
+    if (rows != 256) cases.push_back({absl::StrCat("top_k_top_p_", rows, "_peaked"), rows, vocabulary, {filtered}});
   }
   for (const auto& [name, shape] :
        {std::pair{"peaked", Shape::kPeaked}, {"flat", Shape::kFlat}, {"ties", Shape::kTies}}) {
@@ -82,7 +85,10 @@ std::vector<Case> Cases() {
     }
   }
   cases.push_back({"greedy_256", 256, 128'256, {{.temperature = 0}}});
-  cases.push_back({"penalties_and_mask_256", 256, 128'256, Mixed(), false, 2000});
+  for (const uint32_t rows : {1u, 256u}) {
+    cases.push_back({absl::StrCat("penalties_and_mask_", rows), rows, 128'256, Mixed(), false, 2000});
+    cases.back().times_steps = true;
+  }
   cases.push_back({"penalties_and_mask_logprob_256", 256, 128'256, Mixed(), true, 2000});
   return cases;
 }
@@ -127,6 +133,17 @@ class Input {
   std::byte* memory() const { return memory_; }
   uint64_t bytes() const { return bytes_; }
   void Sample() { CheckSuccess(sampler_->Sample(stream_.handle())); }
+
+  // What a step of decoding does: one token more is counted in every row, by a change of its patches or by all of them.
+  void Step(bool sends_all) {
+    kernels::TokenPatch& patch = patches_[++steps_ % patches_.size()];
+    patch.penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(6 + steps_ % 50));
+    for (uint32_t row = 0; row < requests_.size(); ++row) {
+      CheckSuccess(sends_all ? sampler_->SetPatches(row, patches_) : sampler_->ChangePatches(row, {&patch, 1}));
+    }
+    CheckSuccess(sampler_->Upload(stream_.handle()));
+    Sample();
+  }
 
   // The first rows are the reference's.
   void CheckAnswers(const Logits& logits) {
@@ -192,6 +209,7 @@ class Input {
   std::vector<kernels::TokenPatch> patches_;
   std::vector<uint32_t> mask_words_;
   std::vector<kernels::RowRequest> requests_;
+  size_t steps_ = 0;
 };
 
 void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* stream, Report* report) {
@@ -220,9 +238,23 @@ void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* 
   stream->Free(to);
   report->Add({what.name, sampled, "us", copied / 2});
   std::cerr << what.name << ": " << sampled << " us\n";
+  if (!what.times_steps) return;
+  for (const auto& [name, sends_all] : {std::pair{"changes", false}, {"lists", true}}) {
+    const auto step = [&, sends_all = sends_all] {
+      for (const auto& input : inputs) input->Step(sends_all);
+    };
+    const double took = stream->TimeCalls(step, rounds) / count;
+    inputs[0]->CheckAnswers(logits);
+    report->Add({absl::StrCat(what.name, "_step_", name), took, "us", sampled});
+    std::cerr << what.name << "_step_" << name << ": " << took << " us\n";
+  }
 }
 
 int Run() {
+  if (absl::GetFlag(FLAGS_list)) {
+    for (const Case& what : Cases()) std::cout << what.name << "\n";
+    return 0;
+  }
   const auto api = devices::cuda::Api::Load();
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
   if (!hardware.ok() || absl::GetFlag(FLAGS_device) >= hardware->size()) {

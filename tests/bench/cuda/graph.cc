@@ -87,20 +87,25 @@ double Stream::TimeGraph(const std::function<void()>& work, int rounds) {
   work();
   Check(functions_->end_capture(stream_, &graph));
   Check(functions_->instantiate(&executable, graph, 0));
-  Check(functions_->launch(executable, stream_));
+  const double median = TimeCalls([&] { Check(functions_->launch(executable, stream_)); }, rounds);
+  Check(functions_->destroy_executable(executable));
+  Check(functions_->destroy(graph));
+  return median;
+}
+
+double Stream::TimeCalls(const std::function<void()>& work, int rounds) {
+  work();
   Check(context_->api().StreamSynchronize(stream_));
   std::vector<double> times;
   for (int round = 0; round < rounds; ++round) {
     Check(context_->api().EventRecord(start_, stream_));
-    Check(functions_->launch(executable, stream_));
+    work();
     Check(context_->api().EventRecord(end_, stream_));
     Check(context_->api().EventSynchronize(end_));
     float milliseconds = 0;
     Check(context_->api().EventElapsedTime(&milliseconds, start_, end_));
     times.push_back(double(milliseconds) * 1e3);
   }
-  Check(functions_->destroy_executable(executable));
-  Check(functions_->destroy(graph));
   std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
   return times[size_t(rounds) / 2];
 }

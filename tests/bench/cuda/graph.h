@@ -27,6 +27,8 @@ class Stream {
   // Microseconds that the device takes for what `work` puts into the stream: captured into a graph, replayed once
   // untimed and then `rounds` times; the median.
   double TimeGraph(const std::function<void()>& work, int rounds);
+  // The same of calls that cannot be captured, one after the other: where the host is the slower, its time.
+  double TimeCalls(const std::function<void()>& work, int rounds);
   // Puts a copy within the device into the stream.
   void Copy(std::byte* to, const std::byte* from, uint64_t bytes);
 

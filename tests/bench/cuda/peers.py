@@ -1,13 +1,20 @@
 """What other samplers cost on the same GPU, over the shapes of bench_cuda: PyTorch, FlashInfer and vLLM's Triton
 kernel, each where it is installed. Graph replays over rotated inputs where the peer can be captured, else events
-around calls. Prints a table and writes JSON like the benchmarks do."""
+around calls. What is timed begins with f32 logits, which the peers want; bench_cuda reads bf16. Prints a table and
+writes JSON like the benchmarks do; with bench_cuda's own as `--ours`, the baseline of each result is what bench_cuda
+took for the same case, and the ratio says how many times as long the peer takes."""
+
+from __future__ import annotations
 
 import argparse
 import json
 import sys
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-import torch
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
 
 SHAPES = [(1, 128256), (32, 128256), (256, 128256), (512, 151936)]
 TOP_K, TOP_P, TEMPERATURE = 50, 0.95, 0.7
@@ -24,12 +31,12 @@ def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
         x.scatter_(1, place, (20 - 1.5 * rank.log()).expand(rows, -1))
     if kind == "ties":
         x = (2 * x).round() / 2
-    return x.bfloat16()
+    return x.bfloat16().float()
 
 
 def pytorch_top_k_top_p(x: torch.Tensor) -> torch.Tensor:
     """The sort-based sampler that engines fall back to."""
-    ordered, index = (x.float() / TEMPERATURE).sort(dim=-1, descending=True)
+    ordered, index = (x / TEMPERATURE).sort(dim=-1, descending=True)
     ordered[:, TOP_K:] = -torch.inf
     probabilities = ordered.softmax(dim=-1)
     beyond = probabilities.cumsum(dim=-1) - probabilities >= TOP_P
@@ -43,7 +50,7 @@ def flashinfer_top_k_top_p() -> Optional[Callable[[torch.Tensor], torch.Tensor]]
         import flashinfer.sampling  # pylint: disable=import-outside-toplevel
     except ImportError:
         return None
-    return lambda x: flashinfer.sampling.top_k_top_p_sampling_from_logits(x.float() / TEMPERATURE, TOP_K, TOP_P)
+    return lambda x: flashinfer.sampling.top_k_top_p_sampling_from_logits(x / TEMPERATURE, TOP_K, TOP_P)
 
 
 def vllm_top_k_top_p() -> Optional[Callable[[torch.Tensor], torch.Tensor]]:
@@ -56,10 +63,33 @@ def vllm_top_k_top_p() -> Optional[Callable[[torch.Tensor], torch.Tensor]]:
     def sample(x: torch.Tensor) -> torch.Tensor:
         k = torch.full((x.shape[0],), TOP_K, dtype=torch.int32, device="cuda")
         p = torch.full((x.shape[0],), TOP_P, dtype=torch.float32, device="cuda")
-        probabilities = apply_top_k_top_p_triton(x.float() / TEMPERATURE, k, p).softmax(dim=-1)
+        probabilities = apply_top_k_top_p_triton(x / TEMPERATURE, k, p).softmax(dim=-1)
         return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(dim=-1)
 
     return sample
+
+
+def kinds_of(rows: int) -> List[str]:
+    return ["peaked", "flat", "ties"] if rows == 256 else ["peaked"]
+
+
+def result_of(peer: str, case: str, value: float, ours: Dict[str, float]) -> Dict[str, Any]:
+    """A result as the benchmarks write them; `ours`: microseconds of bench_cuda's cases, by their names."""
+    baseline = ours.get(case)
+    ratio = value / baseline if baseline else None
+    return {"name": f"{peer}/{case}", "value": value, "unit": "us", "baseline": baseline, "ratio": ratio}
+
+
+def line_of(result: Dict[str, Any]) -> str:
+    line = f"{result['name']:<40} {result['value']:10.1f} us"
+    return line if result["ratio"] is None else f"{line} {result['ratio']:8.2f} x {result['baseline']:.1f}"
+
+
+def read_ours(path: Optional[str]) -> Dict[str, float]:
+    if not path:
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return {result["name"]: result["value"] for result in json.load(file)["results"]}
 
 
 def capture(run: Callable[[torch.Tensor], torch.Tensor], inputs: List[torch.Tensor]) -> Callable[[], None]:
@@ -95,8 +125,13 @@ def microseconds(run: Callable[[torch.Tensor], torch.Tensor], inputs: List[torch
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="file for the results")
+    parser.add_argument("--ours", help="what bench_cuda has written in the same run, to compare with")
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
+    ours = read_ours(arguments.ours)
+    if torch is None:
+        print("peers: skipped: PyTorch is not installed")
+        return 0
     if not torch.cuda.is_available():
         print("peers: no CUDA device", file=sys.stderr)
         return 1
@@ -111,13 +146,12 @@ def main() -> int:
             print(f"{name}: not installed")
             continue
         for rows, vocabulary in SHAPES:
-            for kind in ("peaked", "flat", "ties") if rows == 256 else ("peaked",):
-                count = max(3, min(50, 200_000_000 // (rows * vocabulary * 2)))
+            for kind in kinds_of(rows):
+                count = max(3, min(50, 400_000_000 // (rows * vocabulary * 4)))
                 inputs = [logits_of(kind, rows, vocabulary, seed) for seed in range(count)]
                 value = microseconds(run, inputs, arguments.rounds)
-                print(f"{name}/top_k_top_p_{rows}_{kind} {value:10.1f} us")
-                result = {"name": f"{name}/top_k_top_p_{rows}_{kind}", "value": value, "unit": "us"}
-                results.append({**result, "baseline": None, "ratio": None})
+                results.append(result_of(name, f"top_k_top_p_{rows}_{kind}", value, ours))
+                print(line_of(results[-1]))
                 del inputs
     if arguments.json:
         machine = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"

@@ -1,0 +1,72 @@
+// The fake driver's graphs: what a stream was given while it captured, done at each launch.
+#include <memory>
+
+#include "tests/cuda/fake_driver_state.h"
+
+namespace sortition::testing {
+namespace fake_cuda {
+namespace {
+
+void* Opaque(const Work& work) {
+  ++state->graphs;
+  return new Work(work);
+}
+
+Result Destroy(void* work) {
+  const std::lock_guard lock(state->mutex);
+  --state->graphs;
+  delete static_cast<Work*>(work);
+  return kOk;
+}
+
+}  // namespace
+
+Result FakeStreamBeginCapture(StreamHandle stream, int) {
+  return Call("StreamBeginCapture", [&] {
+    SORTITION_CHECK(stream != nullptr && state->capturing == nullptr);
+    state->capturing = stream;
+    state->captured.clear();
+    return kOk;
+  });
+}
+Result FakeStreamEndCapture(StreamHandle stream, void** graph) {
+  return Call("StreamEndCapture", [&] {
+    SORTITION_CHECK(stream == state->capturing);
+    state->capturing = nullptr;
+    *graph = Opaque(state->captured);
+    return kOk;
+  });
+}
+Result FakeGraphInstantiate(void** executable, void* graph, unsigned long long flags) {
+  return Call("GraphInstantiate", [&] {
+    SORTITION_CHECK(flags == 0);
+    *executable = Opaque(*static_cast<Work*>(graph));
+    return kOk;
+  });
+}
+Result FakeGraphLaunch(void* executable, StreamHandle) {
+  const Result before = Call("GraphLaunch", [] { return kOk; });
+  if (before != kOk) return before;
+  for (const auto& work : *static_cast<Work*>(executable)) work();
+  return kOk;
+}
+Result FakeGraphExecDestroy(void* executable) { return Destroy(executable); }
+Result FakeGraphDestroy(void* graph) { return Destroy(graph); }
+
+}  // namespace fake_cuda
+
+std::function<void()> FakeCudaDriver::Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work) {
+  using namespace fake_cuda;
+  void* graph = nullptr;
+  void* executable = nullptr;
+  SORTITION_CHECK(FakeStreamBeginCapture(stream, 0) == kOk);
+  work();
+  SORTITION_CHECK(FakeStreamEndCapture(stream, &graph) == kOk);
+  SORTITION_CHECK(FakeGraphInstantiate(&executable, graph, 0) == kOk);
+  FakeGraphDestroy(graph);
+  return [stream, kept = std::shared_ptr<void>(executable, &FakeGraphExecDestroy)] {
+    SORTITION_CHECK(FakeGraphLaunch(kept.get(), stream) == kOk);
+  };
+}
+
+}  // namespace sortition::testing
