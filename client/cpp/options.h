@@ -95,8 +95,9 @@ struct ClientOptions {
   absl::Duration fallback_stay = absl::Minutes(5);
 
   // A batch travels as messages of whole rows of at most this many bytes (at least one row) and rows; transfer overlaps
-  // with sampling. A server's max_message_bytes, which its welcome names, cuts them smaller; a row that is larger
-  // alone, with its drafts or scores, fails with TOO_MANY. message_rows must stay below the server's max_step_rows.
+  // with sampling. Rows in shared memory, and in process, are cut by their number alone. A server's max_message_bytes,
+  // which its welcome names, cuts them smaller; a row that is larger alone, with its drafts or scores, fails with
+  // TOO_MANY. message_rows must stay below the server's max_step_rows.
   uint64_t message_bytes = uint64_t{2} << 20;
   uint32_t message_rows = 256;
   // A longer history is replayed in pieces of this many tokens.

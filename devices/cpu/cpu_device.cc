@@ -32,9 +32,17 @@ const kernels::cpu::Target& Named(std::string_view name) {
 kernels::RowAnswer Answer(const kernels::cpu::Target& target, const DeviceRow& row, RowMemory* memory,
                           kernels::cpu::Scratch* scratch) {
   kernels::RowRequest request = row.request;
-  request.logits = memory->Gather(row, size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype));
+  const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
+  kernels::cpu::Incoming incoming;
+  if (row.segments.size() == 1 && row.may_change) {
+    SORTITION_CHECK(row.segments[0].size >= bytes);
+    incoming = {row.segments[0].data, memory->Reserve(bytes)};
+    request.logits = incoming.to;
+  } else {
+    request.logits = memory->Gather(row, bytes);
+  }
   kernels::RowAnswer answer;
-  kernels::cpu::SampleRow(target, request, scratch, &answer);
+  kernels::cpu::SampleRow(target, request, incoming, scratch, &answer);
   return answer;
 }
 

@@ -64,8 +64,16 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
   return law::Widen(request.dtype, element);
 }
 
-Row LayRow(const RowRequest& request, Scratch* scratch) {
+Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch) {
   Row row = {};
+  if (incoming.from != nullptr) {
+    SORTITION_CHECK(incoming.to == request.logits);
+    const size_t bytes = ElementBytes(request.dtype);
+    const uint32_t loose = request.live_vocabulary % law::kGroupSize;
+    const size_t begin = (request.live_vocabulary - loose) * bytes;
+    std::memcpy(incoming.to + begin, incoming.from + begin, loose * bytes);
+    row.incoming = incoming;
+  }
   row.elements = static_cast<const std::byte*>(request.logits);
   row.dtype = request.dtype;
   row.groups = GroupsOf(request.live_vocabulary);
@@ -80,6 +88,7 @@ Row LayRow(const RowRequest& request, Scratch* scratch) {
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer) {
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
   Reading reading = kernels.ReadMaxima(*row, maxima);
+  row->incoming = {};
   if (reading.suspect) {
     FindError(request, answer);
     if (answer->error != RowError::kNone) return false;

@@ -8,8 +8,9 @@
 
 namespace sortition::kernels::cpu {
 
-// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`.
-Row LayRow(const RowRequest& request, Scratch* scratch);
+// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. A row that
+// is incoming goes to request.logits.
+Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch);
 
 // Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`
 // say which.

@@ -14,12 +14,21 @@
 
 namespace sortition::kernels::cpu {
 
+// Elements that another process may change meanwhile, on their way to memory that it cannot: whatever passes over a row
+// first copies them as it goes, reading each byte once, and looks at the copy alone.
+struct Incoming {
+  const std::byte* from = nullptr;  // null: the elements are where they are looked at
+  std::byte* to = nullptr;
+};
+
 struct Row {
   // The tensor, at any alignment, without a NaN; its last group stands alone, filled up with -Inf.
   const std::byte* elements;
   const std::byte* last_group;
   DType dtype;
   uint32_t groups;
+  // Of the groups that lie at `elements`, which is where they are going; the last one, if it is filled up, has come.
+  Incoming incoming;
   // What is looked at after the row: ReadMaxima asks for it on its way.
   std::span<const std::byte> read_next[2];
 
@@ -40,6 +49,12 @@ struct Row {
 };
 
 inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + law::kGroupSize - 1) / law::kGroupSize; }
+
+// How many groups lie at `elements`.
+inline uint32_t GroupsInPlace(const Row& row) {
+  const size_t last = size_t{row.groups - 1} * law::kGroupSize * ElementBytes(row.dtype);
+  return row.last_group == row.elements + last ? row.groups : row.groups - 1;
+}
 
 inline const std::byte* ElementsOfGroup(const Row& row, uint32_t group) {
   if (group + 1 == row.groups) return row.last_group;

@@ -125,18 +125,23 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
 
 }  // namespace
 
-void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
+void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
+               RowAnswer* answer) {
   CheckAllButPatches(request);
   const Kernels& kernels = target.kernels;
   const RowParameters& parameters = *request.parameters;
   *answer = RowAnswer();
 
-  Row raw = LayRow(request, scratch);
+  Row raw = LayRow(request, incoming, scratch);
   Row row;
-  Candidate first;
-  if (IsPlainGreedy(request) && kernels.FindPlainFirst(raw, &first)) {
-    if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
-    return SampleGreedy(request, raw, first, scratch, answer);
+  if (IsPlainGreedy(request)) {
+    Candidate first;
+    const bool found = kernels.FindPlainFirst(raw, &first);
+    raw.incoming = {};
+    if (found) {
+      if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
+      return SampleGreedy(request, raw, first, scratch, answer);
+    }
   }
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
   CheckPatches(request);  // not before: the row's reading has fetched them
@@ -159,6 +164,10 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
     Describe(kernels, raw, scale, Kept(), sent(answer->token), parameters.raw_top, Requested(request, scratch, sent),
              scratch, &answer->raw);
   }
+}
+
+void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
+  SampleRow(target, request, Incoming(), scratch, answer);
 }
 
 void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer) {

@@ -1,6 +1,7 @@
 // The CPU's kernel: one row of logits in, one answer out, the bits of law::SampleRowReference.
 #pragma once
 
+#include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/target.h"
 #include "kernels/row.h"
@@ -10,6 +11,13 @@ namespace sortition::kernels::cpu {
 // Samples one row into `*answer`, whatever that held. Asserts the promises of row.h. An answer with an error carries
 // nothing but `error` and `error_token`. Every target gives the same answer. Blocks for the time of the computation:
 // one pass over the logits, and what the row's options ask for on top. Thread-safe for distinct scratches and answers.
+//
+// `incoming`: where the logits are to be read from, if not at request.logits, which they are copied to on the way: room
+// for them, incoming.to. Of logits that are changed meanwhile any answer is right that some mixture has.
+void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
+               RowAnswer* answer);
+
+// Of a row that lies at request.logits.
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer);
 
 // On the best target.

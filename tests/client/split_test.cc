@@ -51,6 +51,25 @@ TEST_F(SplitTest, LargeBatchGoesOutInWholeRowsOfTheCallersMemory) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(DrawOfRow(outcome->rows[i])->token(), i);
 }
 
+// There is no way to send them on which sampling could begin earlier.
+TEST(SplitInProcessTest, LargeBatchStaysWhole) {
+  client::ClientOptions options = HarnessOptions();
+  options.fallback = client::Fallback::kInProcess;
+  options.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary;
+  StateHarness harness(options);
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.stream(1));
+  ASSERT_TRUE(harness.state.links().in_process());
+  std::vector<std::shared_ptr<client::SequenceRecord>> records;
+  for (const char* id : {"a", "b", "c", "d", "e"}) records.push_back(harness.OpenOn(harness.stream(1), id, false));
+  const auto outcome = harness.Submit(records);
+  const v1::Step step = harness.TakeStep(harness.stream(1));
+  ASSERT_EQ(step.rows_size(), 5);
+  EXPECT_TRUE(harness.stream(1).sent.empty());
+  for (int i = 0; i < 5; ++i) harness.AnswerRow(harness.stream(1), step, i, 3);
+  EXPECT_EQ(outcome->times, 1);
+}
+
 // What is said of rows beside their bytes counts, too; a row too large even alone fails alone.
 TEST(SplitByTheServersLimitTest, RowsTravelInAsManyMessagesAsItTakes) {
   constexpr uint64_t kMost = 180;

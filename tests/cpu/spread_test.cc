@@ -55,7 +55,7 @@ TEST(Spread, IsWithinItsErrorOnEveryTarget) {
     request.parameters = &parameters;
     for (const Target* target : RunnableTargets()) {
       Scratch scratch;
-      const Row row = LayRow(request, &scratch);
+      const Row row = LayRow(request, {}, &scratch);
       std::vector<uint32_t> groups(row.groups);
       std::iota(groups.begin(), groups.end(), 0u);
       const Spread spread = target->kernels.SumSpread(row, groups.data(), row.groups, kLowest);

@@ -31,7 +31,7 @@ class PreparedRow {
     request_.has_allowed_tokens = !allowed_.empty();
     request_.allowed_tokens = allowed_;
     RowAnswer answer;
-    Row raw = LayRow(request_, &scratch_);
+    Row raw = LayRow(request_, {}, &scratch_);
     SORTITION_CHECK(ReadRow(kernels_, request_, &scratch_, &raw, &answer));
     SORTITION_CHECK(ChangeRow(kernels_, request_, raw, &scratch_, &row_, &answer));
     scale_ = ScaleOf(parameters_, row_.max_key);

@@ -30,10 +30,12 @@ class BlockSearch {
   static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
   static constexpr uint32_t kGroups = 2048 / kGroupBytes;  // of a block
 
-  HWY_INLINE void Read(const std::byte* elements, uint32_t blocks, Reader* reader) {
+  HWY_INLINE void Read(const Row& row, uint32_t blocks, Reader* reader) {
+    const std::byte* elements = row.elements;
     V now = hn::Zero(DU());
     const V one = hn::Set(DU(), 1);
     for (uint32_t i = 0; i < blocks; ++i, elements += 2048) {
+      CopyIncoming(row.incoming, size_t{i} * 2048, 2048);
       auto max = LoadGroup(elements, 0, reader);
 #pragma GCC unroll 16
       for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadGroup(elements, group, reader));
@@ -84,9 +86,11 @@ template <DType kType, class Reader>
 HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
-  if (blocks == 0) return false;
   Search search;
-  search.Read(row.elements, blocks, reader);
+  search.Read(row, blocks, reader);
+  const size_t read = size_t{blocks} * 2048;
+  CopyIncoming(row.incoming, read, GroupsInPlace(row) * Search::kGroupBytes - read);
+  if (blocks == 0) return false;
   uint32_t bits;
   uint32_t block;
   search.Find(&bits, &block);

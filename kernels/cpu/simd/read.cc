@@ -187,8 +187,7 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
   const uint32_t groups = row.groups;
   const std::byte* const elements = row.elements;
-  const bool whole = row.last_group == elements + (groups - 1) * kGroupBytes;
-  const uint32_t in_place = whole ? groups : groups - 1;
+  const uint32_t in_place = GroupsInPlace(row);
 
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
@@ -198,8 +197,10 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   for (; group + kStep <= in_place; group += kStep) {
     first.Step();
     second.Step();
+    CopyIncoming(row.incoming, group * kGroupBytes, kStep * kGroupBytes);
     reader.Step(elements + group * kGroupBytes, maxima + group);
   }
+  CopyIncoming(row.incoming, group * kGroupBytes, (in_place - group) * kGroupBytes);
   if (group < in_place && in_place >= kStep) {
     group = in_place - kStep;  // some of them again
     reader.Step(elements + group * kGroupBytes, maxima + group);

@@ -14,9 +14,10 @@
 // ends asleep until it is their turn, in microseconds; baseline a round trip over a blocking futex. shm_spin: the same,
 // neither end sleeps. step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows
 // x 128256 bf16 (temperature, top-k, top-p, min-p); baseline the kernels alone over the same rows on one thread.
-// step_KIND_N_over: the difference. shm_vs_inprocess_64: 64 rows in shared memory; baseline the same client in process;
-// both with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in slices of four ranks; baseline one
-// client with the whole rows.
+// step_KIND_N_over: the difference. device_N: the same rows given to a CPU device of one thread, with nothing of the
+// service around it; device_changing_N: as rows that another process may change. shm_vs_inprocess_64: 64 rows in shared
+// memory; baseline the same client in process; both with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256
+// bf16 in slices of four ranks; baseline one client with the whole rows.
 #include <time.h>
 #include <unistd.h>
 
@@ -32,9 +33,11 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
 #include "client/cpp/client.h"
 #include "client/cpp/memory_link.h"
 #include "client/demo/worker/server_process.h"
+#include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
@@ -340,6 +343,30 @@ class WireBench {
     kernels::cpu::Scratch scratch;
     kernels::RowParameters compiled;
     law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &compiled);
+    const auto request = [&](const std::byte* logits, uint64_t row) {
+      kernels::RowRequest made;
+      made.logits = logits;
+      made.dtype = kernels::DType::kBF16;
+      made.live_vocabulary = kVocabulary;
+      made.parameters = &compiled;
+      made.noise = {row, 0, 0};
+      return made;
+    };
+    devices::CpuDevice device({.threads = 1});
+    const auto run_on_device = [&](const std::byte* logits, size_t rows, bool may_change) {
+      std::vector<devices::DeviceRow> batch(rows);
+      for (size_t row = 0; row < rows; ++row) {
+        batch[row].request = request(nullptr, row);
+        batch[row].segments.push_back({logits + row * stride, stride});
+        batch[row].may_change = may_change;
+      }
+      absl::Notification done;
+      device.Submit(std::move(batch), [&](const devices::BatchResult& result) {
+        SORTITION_CHECK(result.status.ok());
+        done.Notify();
+      });
+      done.WaitForNotification();
+    };
     for (const size_t rows : {size_t{1}, size_t{16}, size_t{64}}) {
       const size_t inputs = kModelRows / rows;
       const auto at = [&](const client::Client::RowMemory& memory, size_t input) {
@@ -351,13 +378,7 @@ class WireBench {
                [&](size_t i) {
                  kernels::RowAnswer answer;
                  for (size_t row = 0; row < rows; ++row) {
-                   kernels::RowRequest request;
-                   request.logits = at(local, i) + row * stride;
-                   request.dtype = kernels::DType::kBF16;
-                   request.live_vocabulary = kVocabulary;
-                   request.parameters = &compiled;
-                   request.noise = {row, 0, 0};
-                   kernels::cpu::SampleRow(request, &scratch, &answer);
+                   kernels::cpu::SampleRow(request(at(local, i) + row * stride, row), &scratch, &answer);
                  }
                }},
               {"in_process",
@@ -365,6 +386,8 @@ class WireBench {
               {"step_shm", [&](size_t i) { shm.Step(v1::DTYPE_BF16, kVocabulary, at(placed, i), rows, stride); }},
               {"step_ring", [&](size_t i) { ring.Step(v1::DTYPE_BF16, kVocabulary, at(ring_rows, i), rows, stride); }},
               {"step_tcp", [&](size_t i) { tcp.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
+              {"device", [&](size_t i) { run_on_device(at(local, i), rows, false); }},
+              {"device_changing", [&](size_t i) { run_on_device(at(local, i), rows, true); }},
           },
           {.inputs = inputs,
            .rounds = absl::GetFlag(FLAGS_rounds) * rows,
@@ -376,6 +399,8 @@ class WireBench {
         report_.Add({step, medians[index], "us", medians[0]});
         report_.Add({step + "_over", medians[index] - medians[0], "us", std::nullopt});
       }
+      report_.Add({absl::StrCat("device_", rows), medians[5], "us", medians[0]});
+      report_.Add({absl::StrCat("device_changing_", rows), medians[6], "us", medians[0]});
       if (rows == kMostRows) report_.Add({"shm_vs_inprocess_64", medians[2], "us", medians[1]});
     }
   }
