@@ -22,12 +22,18 @@ struct Link {
   std::shared_ptr<Transport> transport;
   uint64_t messages = 0;  // sent so far, hello included
   uint64_t max_message_bytes = UINT64_MAX;
-  uint64_t attach = 0;  // number of the message that names the memory shared with the server; 0 = there is none
+  bool ready_words = false;  // the server looks at them itself
+  uint64_t attach = 0;       // number of the message that names the memory shared with the server; 0 = there is none
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
   bool retiring = false;  // carries what is in flight to its end, and nothing new
   bool answered = false;  // has brought an answer
   bool reported = false;  // its end is no news to the choice of targets any more
+  // What was asked before says nothing of whether the server still answers: its last message, or the end of the last
+  // wait in vain.
+  absl::Time judged_from;
+  uint32_t waits_in_vain = 0;  // in a row, since the server was last heard
+  absl::Time silent_since;     // when the first of them began
 };
 
 // At most two streams live at a time: the current one, and a successor while the current one is retiring or is the
@@ -51,6 +57,7 @@ class Links {
 
   // Events of streams; those of a stream that is not live any more change nothing.
   void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
+  void OnHeard(uint64_t stream, absl::Time now);  // any message
   void OnAnswer(uint64_t stream);
   // The server has rejected a message; true if it was the one that names the memory. The stream goes on without, unless
   // shared memory was asked for.
@@ -62,6 +69,10 @@ class Links {
 
   // The stream takes nothing new and is replaced. The in-process fallback has nowhere to go and stays.
   void Retire(uint64_t stream, absl::Time now);
+  // A step or an open, asked at `asked`, has passed its deadline, and the current stream owes answers. A service that
+  // lives answers late, too, so a stream is ended on which a second one in a row has waited in vain, and nothing at all
+  // has come for `connect_timeout` or longer. Not the in-process fallback, which ends with its process.
+  void OnWaitInVain(absl::Time asked, absl::Time now);
   // Ends a stream that cannot be used any longer.
   void Break(uint64_t stream, const absl::Status& why, absl::Time now);
   // Ends every stream.
@@ -74,6 +85,7 @@ class Links {
   bool hopeless() const { return !current_ && choice_.hopeless(); }
   // Why streams ended lately: "host:port: ..."; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
+  const absl::Status& last_status() const { return last_status_; }
 
   // Whether the current stream shares memory with its server.
   bool shares_memory() const { return current_ && current_->transport->memory() != nullptr; }
@@ -106,6 +118,7 @@ class Links {
   std::optional<Link> current_;
   std::optional<Link> successor_;
   std::string last_failure_;
+  absl::Status last_status_;
   std::optional<absl::Time> stays_until_;  // since a successor was welcomed for the first time
 };
 

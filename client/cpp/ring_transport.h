@@ -38,6 +38,7 @@ class RingConnector {
 
   const std::vector<std::string> targets_;
   const uint64_t shared_memory_bytes_;
+  const absl::Duration connect_timeout_;
   const std::optional<uint32_t> memory_server_user_;
   const absl::Duration spin_;
   absl::Mutex mutex_;

@@ -16,20 +16,22 @@ constexpr uint64_t kUnit = 4096;
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const v1::Welcome& welcome, uint64_t bytes,
-                                                                    std::optional<uint32_t> server_user) {
+                                                                    std::optional<uint32_t> server_user,
+                                                                    const Patience& patience) {
   const std::string& address = welcome.memory_address();
   if (address.empty()) return absl::FailedPreconditionError("the server offers no shared memory");
-  auto link = MemoryLink::Connect(address, server_user);
+  auto link = MemoryLink::Connect(address, patience, server_user);
   if (!link.ok()) return link.status();
   if (welcome.server_instance().empty() || welcome.server_instance() != (*link)->server_instance()) {
     return absl::FailedPreconditionError(absl::StrCat("another server than the stream's listens at ", address,
                                                       ", or one that does not say which it is"));
   }
-  return Make(*std::move(link), bytes);
+  return Make(*std::move(link), bytes, patience);
 }
 
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes) {
-  auto copies = link->Register(std::min(bytes, link->most_bytes()));
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
+                                                                 const Patience& patience) {
+  auto copies = link->Register(std::min(bytes, link->most_bytes()), patience);
   if (!copies.ok()) return copies.status();
   return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(link), *std::move(copies)));
 }
@@ -57,13 +59,13 @@ void SharedMemory::Forget(const MappedRegion& region) {
   link_->Unregister(region.id());
 }
 
-void SharedMemory::Import(const DeviceRows& rows) {
+void SharedMemory::Import(const DeviceRows& rows, const Patience& patience) {
   absl::MutexLock importing(&importing_);
   {
     absl::MutexLock lock(&mutex_);
     if (regions_.contains(rows.data) || refused_.contains(rows.data)) return;
   }
-  const auto id = link_->Import(rows.identity, rows.handle);
+  const auto id = link_->Import(rows.identity, rows.handle, patience);
   absl::MutexLock lock(&mutex_);
   if (id.ok()) {
     regions_.emplace(rows.data, Region{*id, rows.bytes, true});

@@ -69,14 +69,16 @@ TEST(MemoryLinkTest, AnotherUsersSocketIsNotSpokenTo) {
   const auto link = client::MemoryLink::Connect(server.address());
   EXPECT_EQ(link.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(link.status().message()), ::testing::HasSubstr("user 65534"));
-  EXPECT_FALSE(client::MemoryLink::Connect(server.address(), kNobody - 1).ok());
-  EXPECT_TRUE(client::MemoryLink::Connect(server.address(), kNobody).ok());
+  EXPECT_FALSE(client::MemoryLink::Connect(server.address(), client::MemoryLink::DefaultPatience(), kNobody - 1).ok());
+  EXPECT_TRUE(client::MemoryLink::Connect(server.address(), client::MemoryLink::DefaultPatience(), kNobody).ok());
 }
 
 TEST(MemoryLinkTest, OnlyTheStreamsOwnServerIsAskedForMemory) {
   FakeMemoryServer server(FakeMemoryServer::SendRegion);
   v1::Welcome welcome;
-  const auto connect = [&] { return client::SharedMemory::Connect(welcome, kBytes, std::nullopt).status(); };
+  const auto connect = [&] {
+    return client::SharedMemory::Connect(welcome, kBytes, std::nullopt, client::MemoryLink::DefaultPatience()).status();
+  };
   EXPECT_EQ(connect().code(), absl::StatusCode::kFailedPrecondition) << "no address";
   welcome.set_memory_address(server.address());
   EXPECT_EQ(connect().code(), absl::StatusCode::kFailedPrecondition) << "a server that does not say which it is";

@@ -16,7 +16,8 @@ class SharedStreamsTest : public ::testing::Test {
   std::unique_ptr<StateHarness> Start(client::TransportKind kind) {
     auto link = client::MemoryLink::Connect(server_.address());
     EXPECT_TRUE(link.ok()) << link.status();
-    auto memory = client::SharedMemory::Make(*std::move(link), FakeMemoryServer::kRegionBytes);
+    auto memory = client::SharedMemory::Make(*std::move(link), FakeMemoryServer::kRegionBytes,
+                                             client::MemoryLink::DefaultPatience());
     EXPECT_TRUE(memory.ok()) << memory.status();
     client::ClientOptions options = HarnessOptions();
     options.transport = kind;
