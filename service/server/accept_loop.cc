@@ -40,9 +40,11 @@ absl::Status AcceptLoop::CheckDescriptorLimit() {
                                                     " are needed"));
 }
 
-AcceptLoop::AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, Log* log)
+AcceptLoop::AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, uint32_t most_connections,
+                       Log* log)
     : listeners_(std::move(listeners)),
       admits_(std::move(admits)),
+      connections_(most_connections),
       log_(*log),
       descriptor_limit_(static_cast<int>(DescriptorLimit()) - kReservedDescriptors),
       stop_event_(eventfd(0, EFD_CLOEXEC)) {
@@ -104,6 +106,11 @@ void AcceptLoop::Accept(const Listener& listener) {
   if (listener.socket->address().is_unix() && !admits_(service::UserOfPeer(connection.get()))) {
     log_.Write(LogLevel::kWarning, "connection_refused",
                {{"listener", listener.socket->address().ToString()}, {"error", "a process of a user who may not"}});
+    return;
+  }
+  if (listener.counts && !connections_.Admit(connection.get())) {
+    log_.Write(LogLevel::kWarning, "connection_refused",
+               {{"listener", listener.socket->address().ToString()}, {"max_connections", connections_.most()}});
     return;
   }
   listener.take(std::move(connection));

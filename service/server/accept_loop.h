@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "service/memory/descriptor.h"
+#include "service/server/connection_count.h"
 #include "service/server/listen_socket.h"
 #include "service/server/log.h"
 
@@ -27,6 +28,7 @@ class AcceptLoop {
     std::unique_ptr<ListenSocket> socket;
     // Given each connection, on the loop's thread; must not block.
     std::function<void(service::Descriptor)> take;
+    bool counts = true;  // its connections, among those there may be
   };
 
   // Descriptors that connections may never take: logs, the metrics endpoint's own connections, certificates read again.
@@ -37,8 +39,9 @@ class AcceptLoop {
 
   // Accepts until Stop. Those that take connections outlive the loop's Stop. A connection that arrives while only the
   // reserved descriptors are free is closed at once, and so is one to a Unix socket from a process of a user who is not
-  // admitted. `log` is not owned and outlives the loop.
-  AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, Log* log);
+  // admitted, or one too many: there may be `most_connections`, 0 = any number, of listeners that count. `log` is not
+  // owned and outlives the loop.
+  AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, uint32_t most_connections, Log* log);
   ~AcceptLoop();
 
   // Closes the listeners and waits for the thread. Idempotent.
@@ -52,6 +55,7 @@ class AcceptLoop {
 
   std::vector<Listener> listeners_;
   const std::function<bool(uid_t)> admits_;
+  ConnectionCount connections_;  // of the thread
   Log& log_;
   const int descriptor_limit_;  // connections get only descriptors below
   const int stop_event_;

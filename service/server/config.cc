@@ -31,6 +31,7 @@ absl::Status ValidateRanges(const Config& config) {
   constexpr uint64_t kMostMessageBytes = (uint64_t{1} << 30) - 1;
   const NumberRange numbers[] = {
       {"cpu_threads", config.cpu_threads, 0, 1024},
+      {"max_connections", config.max_connections, 0, 1000000},
       {"stream_threads", config.stream_threads, 1, 64},
       {"max_watchers", config.max_watchers, 1, 10000},
       {"max_received_bytes", config.max_received_bytes, 1024, kTera},
@@ -154,6 +155,9 @@ absl::Status ValidateListeners(const Config& config) {
   }
   if (!config.tls_client_ca.empty() && !config.uses_tls()) {
     return Wrong("tls_client_ca", "client certificates need --tls_certificate and --tls_key");
+  }
+  if (config.memory_listen.empty() && config.limits.connection_device_bytes != 0) {
+    return Wrong("connection_device_bytes", "devices' memory is passed over --memory_listen, which is not set");
   }
   if (!config.memory_listen.empty()) {
     const auto address = ListenAddress::Parse(config.memory_listen);

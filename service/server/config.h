@@ -48,6 +48,8 @@ struct Config {
   // alone.
   std::string checkpoint_key;
 
+  // Connections open at once, those to listeners for health and operators aside; 0 = as many as descriptors allow.
+  uint32_t max_connections = 0;
   uint32_t stream_threads = 1;  // threads that read and write streams
   uint32_t max_watchers = 64;   // calls of WatchCounters at once
   // Messages in memory, all streams together; while they hold more, no stream is read.

@@ -61,6 +61,8 @@ ABSL_FLAG(std::string, clients, "",
 ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they go on with each other's mirostat and "
           "adaptive-p sequences; empty = a key of this process alone");
+ABSL_FLAG(uint32_t, max_connections, Config().max_connections,
+          "Connections open at once, to --listen and --memory_listen together; 0 = as many as descriptors allow");
 ABSL_FLAG(uint32_t, stream_threads, Config().stream_threads, "Threads that read and write streams");
 ABSL_FLAG(uint32_t, max_watchers, Config().max_watchers, "Calls of WatchCounters at once");
 ABSL_FLAG(uint64_t, max_received_bytes, Config().max_received_bytes,
@@ -194,6 +196,7 @@ Config Fill() {
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
   config.tls_refresh = absl::GetFlag(FLAGS_tls_refresh);
   config.clients = absl::GetFlag(FLAGS_clients);
+  config.max_connections = absl::GetFlag(FLAGS_max_connections);
   config.stream_threads = absl::GetFlag(FLAGS_stream_threads);
   config.max_watchers = absl::GetFlag(FLAGS_max_watchers);
   config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);

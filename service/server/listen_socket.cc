@@ -18,8 +18,6 @@ namespace {
 
 // Connections that wait to be accepted; the kernel cuts it to net.core.somaxconn.
 constexpr int kBacklog = 1024;
-// gRPC writes 1 MB messages fastest through a Unix socket that takes one whole.
-constexpr int kUnixSendBufferBytes = 1 << 20;
 
 absl::Status Failed(const ListenAddress& address, const char* what) {
   return absl::UnavailableError(
@@ -51,7 +49,6 @@ absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAdd
     if (IsAbandoned(address, type)) unlink(address.unix_path().c_str());
     // On Linux the path takes its mode from the socket, so it is never wider than this, not even for a moment.
     SORTITION_CHECK(fchmod(fd, S_IRUSR | S_IWUSR) == 0);
-    SetOption(fd, SOL_SOCKET, SO_SNDBUF, kUnixSendBufferBytes);
   } else {
     // Lets a restarted server bind while connections of the last one linger; two servers still cannot share a port.
     SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);

@@ -215,11 +215,13 @@ absl::Status Server::Listen() {
   if (!config_.health_listen.empty()) {
     auto listener = StartHealth();
     if (!listener.ok()) return listener.status();
+    listener->counts = false;
     listeners.push_back(std::move(*listener));
   }
   if (!config_.admin_listen.empty()) {
     auto listener = StartAdmin(*tcp_credentials);
     if (!listener.ok()) return listener.status();
+    listener->counts = false;
     listeners.push_back(std::move(*listener));
   }
   server_ = builder.BuildAndStart();
@@ -227,7 +229,8 @@ absl::Status Server::Listen() {
   SetServing(*server_);
   streams_.Start();
   accept_loop_.emplace(
-      std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, &log_);
+      std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, config_.max_connections,
+      &log_);
   return absl::OkStatus();
 }
 

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/client/reference_sequence.h"
@@ -165,8 +167,6 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
   memory->data.get()[99] = std::byte{1};  // it is still there
 }
 
-std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
-
 // Another machine may have a server of its own at the path that this one's server names; here that one has moved.
 TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
   const auto server = StartSharing("moved");
@@ -181,6 +181,30 @@ TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
   const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
   EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("another server"));
   EXPECT_EQ(unlink(SocketPath("away").c_str()), 0);
+}
+
+std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
+
+// Nothing is in common but a folder.
+TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
+  setenv("CONTAINED", "/bin/true", 1);
+  if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
+  setenv("CONTAINED", SORTITIOND, 1);
+  const std::string target = absl::StrCat("unix:", SocketPath("contained"));
+  const auto server = demo::ServerProcess::Start(CONTAINER,
+                                                 {absl::StrCat("--listen=127.0.0.1:0,", target),
+                                                  absl::StrCat("--memory_listen=", MemoryTarget("contained_memory"))},
+                                                 ::testing::TempDir() + "sortitiond.log");
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineTcp, {(*server)->address()})).ok())
+      << "its network is its own";
+  for (const auto& [kind, at] : {std::pair(TransportKind::kSharedMemory, target),
+                                 std::pair(TransportKind::kRing, MemoryTarget("contained_memory"))}) {
+    const auto client = Connect(OptionsOf(kind, {at}));
+    EXPECT_EQ(client->transport_in_use().kind, kind);
+    Texts texts(client.get(), absl::StrCat("text ", static_cast<int>(kind)));
+    for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  }
 }
 
 TEST(RingTest, TextsAreTheReferences) {

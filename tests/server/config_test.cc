@@ -40,6 +40,8 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"memory_listen", "Unix socket", [](Config& c) { c.memory_listen = "127.0.0.1:1"; }},
       {"memory_listen", "1 to 107 bytes", [](Config& c) { c.memory_listen = "unix:"; }},
       {"max_memory_bytes", "--connection_memory_bytes", [](Config& c) { c.limits.max_memory_bytes = 1 << 20; }},
+      {"max_connections", "0..1000000", [](Config& c) { c.max_connections = 1000001; }},
+      {"connection_device_bytes", "--memory_listen", [](Config& c) { c.limits.connection_device_bytes = 1 << 20; }},
       {"stream_masks", "0..10000000", [](Config& c) { c.limits.stream_masks = 10000001; }},
       {"connection_regions", "1..10000", [](Config& c) { c.limits.connection_regions = 0; }},
       {"port_file", "TCP",

@@ -1,16 +1,22 @@
 // Listeners: addresses, sockets that are taken, Unix sockets.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cpp/unix_socket.h"
 #include "service/server/listen_address.h"
 #include "service/server/listen_socket.h"
+#include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
@@ -84,6 +90,44 @@ TEST(ListenerTest, ServesOnSeveralListenersAtOnce) {
     stream.HalfClose();
     EXPECT_TRUE(stream.Finish().ok()) << address.ToString();
   }
+}
+
+// Whether the server keeps a connection that it could accept.
+bool IsKept(const service::Descriptor& connection) {
+  pollfd polled = {connection.get(), POLLIN | POLLRDHUP, 0};
+  EXPECT_EQ(poll(&polled, 1, 20'000), 1);  // gRPC begins with its settings, the memory socket with a welcome
+  char first;
+  return recv(connection.get(), &first, 1, MSG_PEEK) == 1;
+}
+
+TEST(ListenerTest, ThereAreNoMoreConnectionsThanConfigured) {
+  Config config = TestConfig();
+  config.listen = {absl::StrCat("unix:", TestSocketPath("capped"))};
+  config.memory_listen = absl::StrCat("unix:", TestSocketPath("capped_memory"));
+  config.health_listen = "127.0.0.1:0";
+  config.max_connections = 3;
+  TestServer server(config);
+  const auto connect = [&](const std::string& target, int type) {
+    auto connection = client::ConnectUnix(target, type);
+    EXPECT_TRUE(connection.ok()) << connection.status();
+    return *std::move(connection);
+  };
+  std::vector<service::Descriptor> kept;
+  kept.push_back(connect(config.memory_listen, SOCK_SEQPACKET));
+  kept.push_back(connect(config.listen[0], SOCK_STREAM));
+  kept.push_back(connect(config.listen[0], SOCK_STREAM));
+  for (const service::Descriptor& connection : kept) EXPECT_TRUE(IsKept(connection));
+  EXPECT_FALSE(IsKept(connect(config.listen[0], SOCK_STREAM)));
+  EXPECT_FALSE(IsKept(connect(config.memory_listen, SOCK_SEQPACKET)));
+  EXPECT_TRUE(server.log_lines().Await("connection_refused", 2));
+  const auto probe =
+      grpc::CreateChannel(server.server().health_address()->ToString(), grpc::InsecureChannelCredentials());
+  EXPECT_TRUE(probe->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  // Those that have ended are told by looking; the server may take a moment to close its end.
+  kept.pop_back();
+  EXPECT_TRUE(Becomes([&] { return IsKept(connect(config.listen[0], SOCK_STREAM)); }));
+  kept.erase(kept.begin());
+  EXPECT_TRUE(Becomes([&] { return IsKept(connect(config.memory_listen, SOCK_SEQPACKET)); }));
 }
 
 TEST(ListenerTest, AUnixSocketIsPrivateAndLeavesNothingBehind) {

@@ -15,7 +15,7 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kVocabulary = 32;
+constexpr uint32_t kAnswersVocabulary = 32;
 
 class SessionAnswers : public ::testing::Test {
  protected:
@@ -24,11 +24,11 @@ class SessionAnswers : public ::testing::Test {
       : engine_(TestEngine::OnFake({}, {.max_batch_rows = 2, .batches_in_flight = batches_in_flight})) {}
 
   void Send(int rows, bool early = false) {
-    StepBuilder step(1, kVocabulary);
+    StepBuilder step(1, kAnswersVocabulary);
     for (int i = 0; i < rows; ++i) {
       const std::string name = absl::StrCat("s", i);
-      worker_.MustOpen(OpenOf(name, 1, kVocabulary));
-      step.AddRow(name, 1, 0, F32Peak(kVocabulary, 1));
+      worker_.MustOpen(OpenOf(name, 1, kAnswersVocabulary));
+      step.AddRow(name, 1, 0, F32Peak(kAnswersVocabulary, 1));
     }
     step.step().set_answer_early(early);
     worker_.Send(step.Build());
@@ -51,24 +51,24 @@ class SessionAnswersOneByOne : public SessionAnswers {
   SessionAnswersOneByOne() : SessionAnswers(1) {}
 };
 
-using Rows = std::vector<int>;
+using MessageRows = std::vector<int>;
 
 TEST_F(SessionAnswers, OfTwoBatchesLeaveInOneMessage) {
   Send(4);
   ASSERT_EQ(engine_.fake().held(), 2);
   engine_.fake().Finish(1);
-  EXPECT_EQ(RowsOfMessages(), Rows{});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{});
   engine_.fake().Finish();
-  EXPECT_EQ(RowsOfMessages(), Rows{4});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{4});
   EXPECT_TRUE(worker_.IsIdle());
 }
 
 TEST_F(SessionAnswers, LeaveAsRowsFinishWhereThatIsAskedFor) {
   Send(4, /*early=*/true);
   engine_.fake().Finish(1);
-  EXPECT_EQ(RowsOfMessages(), Rows{2});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{2});
   engine_.fake().Finish();
-  EXPECT_EQ(RowsOfMessages(), Rows{2});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{2});
   EXPECT_TRUE(worker_.IsIdle());
 }
 
@@ -76,33 +76,33 @@ TEST_F(SessionAnswers, LeaveAsRowsFinishWhereThatIsAskedFor) {
 TEST_F(SessionAnswersOneByOne, DoNotWaitForRowsThatAreQueued) {
   Send(6);
   engine_.fake().Finish();
-  EXPECT_EQ(RowsOfMessages(), Rows{2}) << "two rows are queued";
+  EXPECT_EQ(RowsOfMessages(), MessageRows{2}) << "two rows are queued";
   engine_.fake().Finish();
-  EXPECT_EQ(RowsOfMessages(), Rows{}) << "the device has the last two";
+  EXPECT_EQ(RowsOfMessages(), MessageRows{}) << "the device has the last two";
   engine_.fake().Finish();
-  EXPECT_EQ(RowsOfMessages(), Rows{4});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{4});
   EXPECT_TRUE(worker_.IsIdle());
 }
 
 TEST_F(SessionAnswers, WaitForRowsThatRunAgainNoLongerThanForTheirBatch) {
   Send(4);
   engine_.fake().Finish();
-  EXPECT_EQ(RowsOfMessages(), Rows{});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{});
   engine_.fake().Fail(absl::InternalError("scripted"));
   engine_.fake().FinishAll();
-  EXPECT_EQ(RowsOfMessages(), Rows{4}) << "with the refusals of the rows that failed";
+  EXPECT_EQ(RowsOfMessages(), MessageRows{4}) << "with the refusals of the rows that failed";
   EXPECT_TRUE(worker_.IsIdle());
 }
 
 TEST_F(SessionAnswers, RefusalsThatAreKnownAtOnceWaitForNothing) {
-  StepBuilder step(1, kVocabulary);
-  worker_.MustOpen(OpenOf("s0", 1, kVocabulary));
-  step.AddRow("s0", 1, 0, F32Peak(kVocabulary, 1));
-  step.AddRow("unknown", 1, 0, F32Peak(kVocabulary, 1));
+  StepBuilder step(1, kAnswersVocabulary);
+  worker_.MustOpen(OpenOf("s0", 1, kAnswersVocabulary));
+  step.AddRow("s0", 1, 0, F32Peak(kAnswersVocabulary, 1));
+  step.AddRow("unknown", 1, 0, F32Peak(kAnswersVocabulary, 1));
   worker_.Send(step.Build());
-  EXPECT_EQ(RowsOfMessages(), Rows{1});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{1});
   engine_.fake().FinishAll();
-  EXPECT_EQ(RowsOfMessages(), Rows{1});
+  EXPECT_EQ(RowsOfMessages(), MessageRows{1});
 }
 
 // A message's worth: a step of thousands of rows, or of long answers, does not gather in memory what it comes to.
