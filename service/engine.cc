@@ -55,7 +55,8 @@ Engine::Engine(Options options)
       shards_(std::make_unique<ShardTable>(limits_, options.clock)),
       check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
-               OptionsOf(options, &event_log_, check_threads_.get())) {}
+               OptionsOf(options, &event_log_, check_threads_.get())),
+      unready_steps_(limits_, options.clock, options.observer, &batcher_) {}
 
 Engine::~Engine() = default;
 

@@ -65,16 +65,23 @@ CudaSampler::State::~State() {
 }
 
 absl::Status CudaSampler::State::CheckOnDevice(const void* pointer, const char* name) const {
-  int device = -1;
-  const devices::cuda::Result result =
-      api().PointerGetAttribute(&device, devices::cuda::PointerAttribute::kDeviceOrdinal, AddressOf(pointer));
-  if (result == devices::cuda::Result::kSuccess && device == int(context_->hardware().index)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  using devices::cuda::MemoryType;
+  using devices::cuda::PointerAttribute;
+  const absl::Status refused = absl::InvalidArgumentError(
       absl::StrCat(name, " is not in the memory of CUDA device ", context_->hardware().index));
+  int device = -1;
+  // The host's pinned memory is of a device, too.
+  MemoryType type = MemoryType::kHost;
+  const devices::cuda::Result known =
+      api().PointerGetAttribute(&device, PointerAttribute::kDeviceOrdinal, AddressOf(pointer));
+  if (known == devices::cuda::Result::kInvalidValue) return refused;
+  if (absl::Status status = ToStatus(api(), known, "cuPointerGetAttribute"); !status.ok()) return status;
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), PointerGetAttribute(&type, PointerAttribute::kMemoryType, AddressOf(pointer)));
+  return type == MemoryType::kDevice && device == int(context_->hardware().index) ? absl::OkStatus() : refused;
 }
 
 absl::Status CudaSampler::State::CheckStream(CUstream_st* stream, bool may_capture) const {
-  if (stream == nullptr) {
+  if (stream == nullptr || stream == devices::cuda::kStreamLegacy) {
     return absl::InvalidArgumentError("stream: the null stream waits for all others and cannot be captured");
   }
   if (may_capture) return absl::OkStatus();
@@ -125,6 +132,9 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
   if (!current.status().ok()) return current.status();
   for (const auto& [pointer, name, is_needed] : pointers) {
     if (pointer == nullptr && !is_needed) continue;
+    if (AddressOf(pointer) % alignof(uint32_t) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is not a multiple of ", alignof(uint32_t), " bytes"));
+    }
     if (absl::Status status = CheckOnDevice(pointer, name); !status.ok()) return status;
   }
   batch_ = batch;

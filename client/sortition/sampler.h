@@ -89,8 +89,8 @@ struct CudaLimits {
   uint32_t kept = 0;             // tokens that a row may keep which wants them listed
 };
 
-// Where a batch lies. All pointers are of the sampler's device, and what they refer to stays in place as long as
-// launches use it.
+// Where a batch lies. All pointers are of the sampler's device, its own memory and not the host's, and multiples of 4
+// bytes at least; what they refer to stays in place as long as launches use it.
 struct CudaBatch {
   const void* logits = nullptr;  // multiple of 16 bytes
   uint64_t row_bytes = 0;        // from one row to the next; multiple of 16
@@ -125,10 +125,10 @@ struct CudaBatch {
 // Not thread-safe. The work of one sampler belongs into one stream at a time: it shares memory. It must not be
 // destroyed while any is under way.
 //
-// Errors. kInvalidArgument: a count above the limits; a pointer that is not of this device; logits that are not
-// aligned; the null stream, which waits for all others and cannot be captured. kFailedPrecondition: Sample before Bind
-// and Upload, Upload or Download while the stream captures, a driver that is too old, a build without CUDA kernels.
-// kUnavailable: after a fault of any kernel of this process.
+// Errors. kInvalidArgument: a count above the limits; a pointer that is not of this device, or not
+// aligned; the null stream (CU_STREAM_LEGACY, too), which waits for all others and cannot be captured.
+// kFailedPrecondition: Sample before Bind and Upload, Upload or Download while the stream captures, a driver that is
+// too old, a build without CUDA kernels. kUnavailable: after a fault of any kernel of this process.
 class SORTITION_PUBLIC CudaSampler {
  public:
   // On the device of that number in the driver's order, in its primary context (the one that CUDA's runtime uses).

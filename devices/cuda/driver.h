@@ -25,7 +25,9 @@ enum class Result : int {
   kInvalidImage = 200,
   kNoBinaryForGpu = 209,
   kEccUncorrectable = 214,
+  kNvlinkUncorrectable = 220,
   kUnsupportedPtxVersion = 222,
+  kContained = 226,
   kIllegalAddress = 700,
   kLaunchTimeout = 702,
   kContextIsDestroyed = 709,
@@ -36,9 +38,11 @@ enum class Result : int {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kTensorMemoryLeak = 721,
   kNotSupported = 801,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
+  kExternalDevice = 911,
 };
 
 using DeviceHandle = int;
@@ -60,14 +64,17 @@ enum class DeviceAttribute : int {
   kVirtualMemoryManagement = 102,
   kFileDescriptorHandles = 103,
 };
-enum class PointerAttribute : int { kDeviceOrdinal = 9 };
+enum class PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kHostRegisterDeviceMap = 2;
+inline constexpr unsigned kWaitUntilNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: cyclically
+inline ::CUstream_st* const kStreamLegacy = reinterpret_cast<::CUstream_st*>(uintptr_t{1});  // the null stream, by name
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr int kFunctionRegisters = 4;
 
 // A copy of lines of equal length, those of a side at equal distances.
-enum class MemoryType : int { kDevice = 2 };
+enum class MemoryType : int { kHost = 1, kDevice = 2 };
 struct CopySide {
   size_t x_bytes = 0;
   size_t y = 0;

@@ -132,6 +132,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
     SetDuration(limits.max_stream_age, welcome->mutable_max_stream_age());
   welcome->set_memory_address(engine_.regions().address());
   welcome->set_max_message_bytes(limits.max_message_bytes);
+  welcome->set_ready_words(true);
   Send(std::move(response));
   return std::nullopt;
 }

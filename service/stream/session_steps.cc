@@ -52,6 +52,9 @@ void Session::Impl::OnStep(Frame frame) {
   auto parsed = ParseStepShape(frame.message.step(), frame.payloads, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return RefuseStep(batch_id, *refusal, rows, bytes);
   const StepShape& shape = std::get<StepShape>(parsed);
+  auto found = FindReadyWord(frame.message.step().logits(), memory_.get());
+  if (auto* refusal = std::get_if<Refusal>(&found)) return RefuseStep(batch_id, *refusal, rows, bytes);
+  std::optional<ReadyWord>& ready = std::get<std::optional<ReadyWord>>(found);
   if (shape.shard && shape.shard->index != 0) {
     if (IsDraining()) return RefuseStep(batch_id, Draining(), rows, bytes);
     return OnSlices(shape, std::move(frame), now);
@@ -89,7 +92,9 @@ void Session::Impl::OnStep(Frame frame) {
   }
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
-    if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
+    auto refusal = ready ? engine_.unready_steps().Add(*std::move(ready), step, std::move(queued))
+                         : engine_.batcher().Submit(step, std::move(queued));
+    if (refusal) {
       step->AbortRows();
       {
         absl::MutexLock lock(&mutex_);

@@ -2,11 +2,14 @@
 #include "tests/cuda/fake_driver.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "kernels/check.h"
@@ -28,6 +31,14 @@ constexpr struct {
 } kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain}};
+
+// What a wait for the device says.
+Result AfterKernels() {
+  const std::string& file = state->options.fault_file;
+  if (!file.empty() && access(file.c_str(), F_OK) == 0) state->kernel_fault = Result::kIllegalAddress;
+  state->sticky = state->kernel_fault;
+  return state->sticky;
+}
 
 }  // namespace
 
@@ -93,7 +104,13 @@ Result FakeCtxPopCurrent(ContextHandle* context) {
 }
 Result FakeCtxSynchronize() {
   SORTITION_CHECK(!current_contexts.empty());
-  return Call("CtxSynchronize", [] { return kOk; });
+  std::vector<std::thread> writers;
+  {
+    const std::lock_guard lock(state->mutex);
+    writers = std::exchange(state->writers, {});
+  }
+  for (std::thread& writer : writers) writer.join();
+  return Call("CtxSynchronize", [] { return AfterKernels(); });
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
@@ -129,18 +146,19 @@ Result FakeFuncGetAttribute(int* value, int, FunctionHandle) {
 Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
                         void** extra) {
+  const auto& kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1];
   uint64_t seed = 0;
   const Result before = Call("LaunchKernel", [&] {
     SORTITION_CHECK(!current_contexts.empty() && extra == nullptr && shared_bytes == 0);
     SORTITION_CHECK(grid_z == 1 && block_x == kernels::cuda::kThreads && block_y == 1 && block_z == 1);
     SORTITION_CHECK(grid_x >= 1 && grid_y >= 1 && grid_y <= 65535);
     seed = state->launches++;
+    ++state->launches_of[kernel.name];
     return kOk;
   });
   if (before != kOk) return before;
   const std::lock_guard lock(state->launch_mutex);
-  const CudaKernel kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1].kernel;
-  RunEmulated(kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
+  RunEmulated(kernel.kernel, *static_cast<const kernels::cuda::BatchView*>(arguments[0]), grid_y, grid_x, seed);
   return kOk;
 }
 Result FakeStreamCreate(StreamHandle* stream, unsigned) {
@@ -156,17 +174,46 @@ Result FakeStreamDestroy(StreamHandle) {
 }
 Result FakeStreamSynchronize(StreamHandle stream) {
   std::function<void(StreamHandle)> work;
+  std::optional<std::pair<DevicePointer, uint32_t>> awaited;
   {
     const std::lock_guard lock(state->mutex);
     work = state->work;
+    const auto found = state->awaited_values.find(stream);
+    if (found != state->awaited_values.end()) awaited = found->second;
   }
   if (work) work(stream);
+  if (awaited) {
+    const std::atomic_ref word(*reinterpret_cast<uint32_t*>(awaited->first));
+    while (static_cast<int32_t>(word.load() - awaited->second) < 0) std::this_thread::yield();
+  }
   return FakeEventSynchronize(nullptr);
 }
 Result FakeStreamIsCapturing(StreamHandle, int* status) {
   const std::lock_guard lock(state->mutex);
   *status = state->is_capturing ? 1 : 0;
   return kOk;
+}
+Result FakeStreamWriteValue32(StreamHandle stream, DevicePointer address, uint32_t value, unsigned flags) {
+  SORTITION_CHECK(flags == 0);
+  return Call("StreamWriteValue32", [&] {
+    const auto write = [work = state->work, stream, address, value] {
+      if (work) work(stream);
+      std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
+    };
+    if (state->work) {
+      state->writers.emplace_back(write);
+    } else {
+      write();
+    }
+    return kOk;
+  });
+}
+Result FakeStreamWaitValue32(StreamHandle stream, DevicePointer address, uint32_t value, unsigned flags) {
+  SORTITION_CHECK(flags == kWaitUntilNotBefore);
+  return Call("StreamWaitValue32", [&] {
+    state->awaited_values[stream] = {address, value};
+    return kOk;
+  });
 }
 Result FakeEventCreate(EventHandle* event, unsigned) {
   return Call("EventCreate", [&] {
@@ -193,10 +240,7 @@ Result FakeStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flag
   });
 }
 Result FakeEventSynchronize(EventHandle) {
-  return Call("EventSynchronize", [] {
-    state->sticky = state->kernel_fault;
-    return state->sticky;
-  });
+  return Call("EventSynchronize", [] { return AfterKernels(); });
 }
 Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
   *milliseconds = 0.5f;
@@ -221,6 +265,8 @@ FakeCudaDriver::~FakeCudaDriver() {
   }
   EXPECT_TRUE(state->shared.IsEmpty()) << "an allocation, addresses or a mapping were not given back";
   EXPECT_TRUE(state->pinned.empty());
+  EXPECT_TRUE(state->registered.empty());
+  EXPECT_TRUE(state->writers.empty()) << "nobody has waited for them";
   EXPECT_EQ(state->streams, 0);
   EXPECT_EQ(state->events, 0);
   EXPECT_EQ(state->contexts, 0);
@@ -260,6 +306,11 @@ void FakeCudaDriver::SetWork(std::function<void(StreamHandle)> work) {
 uint64_t FakeCudaDriver::launches() const {
   const std::lock_guard lock(state->mutex);
   return state->launches;
+}
+
+uint64_t FakeCudaDriver::launches(const std::string& kernel) const {
+  const std::lock_guard lock(state->mutex);
+  return state->launches_of[kernel];
 }
 
 uint64_t FakeCudaDriver::calls(const std::string& function) const {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 
 #include "kernels/check.h"
@@ -25,6 +26,13 @@ bool IsOnDevice(uint64_t address, uint64_t bytes) {
   if (after == state->memory.begin()) return false;
   const auto& [begin, allocation] = *--after;
   return address + bytes <= begin + allocation.bytes;
+}
+
+bool IsPinned(uint64_t address) {
+  const auto after = state->pinned.upper_bound(address);
+  if (after == state->pinned.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(after);
+  return address < begin + bytes;
 }
 
 Result AllocateHere(uint64_t bytes, DevicePointer* memory) {
@@ -72,15 +80,34 @@ Result FakeMemFreeAsync(DevicePointer memory, StreamHandle) { return FakeMemFree
 Result FakeMemHostAlloc(void** memory, size_t bytes, unsigned) {
   return Call("MemHostAlloc", [&] {
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    state->pinned.insert(*memory);
+    state->pinned[reinterpret_cast<uint64_t>(*memory)] = bytes;
     return kOk;
   });
 }
 Result FakeMemFreeHost(void* memory) {
   const std::lock_guard lock(state->mutex);
-  SORTITION_CHECK(state->pinned.erase(memory) == 1);
+  SORTITION_CHECK(state->pinned.erase(reinterpret_cast<uint64_t>(memory)) == 1);
   std::free(memory);
   return kOk;
+}
+Result FakeMemHostRegister(void* memory, size_t bytes, unsigned flags) {
+  SORTITION_CHECK(reinterpret_cast<uintptr_t>(memory) % 4096 == 0 && bytes > 0 && flags == kHostRegisterDeviceMap);
+  return Call("MemHostRegister", [&] {
+    SORTITION_CHECK(state->registered.insert(memory).second);
+    return kOk;
+  });
+}
+Result FakeMemHostUnregister(void* memory) {
+  const std::lock_guard lock(state->mutex);
+  SORTITION_CHECK(state->registered.erase(memory) == 1);
+  return kOk;
+}
+Result FakeMemHostGetDevicePointer(DevicePointer* address, void* memory, unsigned) {
+  return Call("MemHostGetDevicePointer", [&] {
+    SORTITION_CHECK(state->registered.contains(memory));
+    *address = reinterpret_cast<DevicePointer>(memory);
+    return kOk;
+  });
 }
 Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle) {
   return Call("MemcpyHtoDAsync", [&] {
@@ -126,9 +153,14 @@ Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, St
 }
 Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePointer pointer) {
   return Call("PointerGetAttribute", [&] {
-    if (!IsOnDevice(pointer, 1)) return Result::kInvalidValue;
+    if (!IsOnDevice(pointer, 1) && !IsPinned(pointer)) return Result::kInvalidValue;
+    if (attribute == PointerAttribute::kMemoryType) {
+      *static_cast<MemoryType*>(value) = IsPinned(pointer) ? MemoryType::kHost : MemoryType::kDevice;
+      return kOk;
+    }
     const int shared = state->shared.DeviceOf(pointer, 1);
-    const int device = shared >= 0 ? shared : (--state->memory.upper_bound(pointer))->second.device;
+    int device = 0;  // what is pinned is the first device's
+    if (!IsPinned(pointer)) device = shared >= 0 ? shared : (--state->memory.upper_bound(pointer))->second.device;
     if (attribute == PointerAttribute::kDeviceOrdinal) *static_cast<int*>(value) = device;
     return kOk;
   });

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,10 @@ struct State {
   std::mutex launch_mutex;
   std::map<uint64_t, Allocation> memory;
   FakeSharedMemory shared;
-  std::set<void*> pinned;
+  std::set<void*> registered;
+  std::map<StreamHandle, std::pair<DevicePointer, uint32_t>> awaited_values;
+  std::vector<std::thread> writers;  // of values, behind the work of their streams
+  std::map<uint64_t, uint64_t> pinned;  // bytes
   std::map<std::string, std::pair<int, Result>> failures;
   Result kernel_fault = Result::kSuccess;
   Result sticky = Result::kSuccess;
@@ -40,6 +44,7 @@ struct State {
   int modules = 0;
   std::map<std::string, uint64_t> calls;
   uint64_t launches = 0;
+  std::map<std::string, uint64_t> launches_of;
   uint64_t uploaded_bytes = 0;
   bool is_capturing = false;
   std::function<void(StreamHandle)> work;

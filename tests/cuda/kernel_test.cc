@@ -255,5 +255,26 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
   EXPECT_GE(compared, 500u);
 }
 
+// A row is read by as many blocks as the batch leaves idle: each chunk is whole tiles, and together they are the row.
+TEST(CudaGeometry, ChunksCoverRowsAndLeaveNoMultiprocessorIdle) {
+  constexpr uint32_t kMultiprocessors = 132;
+  for (const uint32_t groups : {1u, 31u, 32u, 33u, 2004u, 2374u, 2560u, 16384u}) {
+    const uint32_t tiles = (groups + kTileGroups - 1) / kTileGroups;
+    for (const uint32_t rows : {1u, 2u, 7u, 32u, 131u, 256u, 512u, 4096u, 65535u}) {
+      const Geometry geometry = GeometryOf(rows, groups, kMultiprocessors);
+      EXPECT_EQ(geometry.chunk_groups % kTileGroups, 0u);
+      EXPECT_LE(geometry.chunk_groups, kMaxChunkGroups);
+      EXPECT_GE(geometry.chunks * geometry.chunk_groups, groups) << rows << " x " << groups;
+      EXPECT_LT((geometry.chunks - 1) * geometry.chunk_groups, groups) << "the last block has nothing";
+      EXPECT_LE(geometry.chunks, tiles);
+      // As long as there are tiles enough, every multiprocessor has a block.
+      EXPECT_GE(geometry.chunks * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
+    }
+  }
+  EXPECT_EQ(GeometryOf(1, GroupsOf(128'256), kMultiprocessors).chunks, 63u) << "one row: a block a tile";
+  EXPECT_EQ(GeometryOf(512, GroupsOf(128'256), kMultiprocessors).chunks, 2u);
+  EXPECT_EQ(GeometryOf(2048, GroupsOf(65'536), kMultiprocessors).chunks, 1u);
+}
+
 }  // namespace
 }  // namespace sortition::kernels::cuda

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "client/sortition/cuda_state.h"
@@ -286,6 +287,22 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_THAT(refused([](CudaBatch* b) { b->draft = b->logits; }), HasSubstr("batch.draft_row_bytes"));
   EXPECT_THAT(refused([](CudaBatch* b) { b->given = reinterpret_cast<const uint32_t*>(on_host); }),
               HasSubstr("batch.given"));
+  const auto is_moved = [](auto CudaBatch::*field) {
+    return [field](CudaBatch* b) {
+      b->*field = reinterpret_cast<std::remove_reference_t<decltype(b->*field)>>(AddressOf(b->tokens) + 1);
+    };
+  };
+  EXPECT_THAT(refused(is_moved(&CudaBatch::tokens)), HasSubstr("batch.tokens is not a multiple of 4"));
+  EXPECT_THAT(refused(is_moved(&CudaBatch::logprobs)), HasSubstr("batch.logprobs is not a multiple of 4"));
+  EXPECT_THAT(refused(is_moved(&CudaBatch::positions)), HasSubstr("batch.positions is not a multiple of 4"));
+  EXPECT_THAT(refused(is_moved(&CudaBatch::given)), HasSubstr("batch.given is not a multiple of 4"));
+  EXPECT_THAT(refused(is_moved(&CudaBatch::accepted)), HasSubstr("batch.accepted is not a multiple of 4"));
+  EXPECT_THAT(refused(is_moved(&CudaBatch::allowed_bits)), HasSubstr("batch.allowed_bits is not a multiple of 4"));
+  void* pinned = nullptr;
+  ASSERT_EQ(driver_.api().MemHostAlloc(&pinned, 64, 0), devices::cuda::Result::kSuccess);
+  EXPECT_THAT(refused([&](CudaBatch* b) { b->tokens = static_cast<int32_t*>(pinned); }),
+              HasSubstr("batch.tokens is not in the memory of CUDA device 0"));
+  driver_.api().MemFreeHost(pinned);
   void* const elsewhere = driver_.Allocate(64, 1);
   EXPECT_THAT(refused([&](CudaBatch* b) { b->logprobs = static_cast<float*>(elsewhere); }), HasSubstr("logprobs"));
 
@@ -318,11 +335,91 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
   ASSERT_TRUE(sampler->Upload(kStream).ok());
   EXPECT_THAT(sampler->Sample(nullptr).message, HasSubstr("null stream"));
+  EXPECT_THAT(sampler->Sample(devices::cuda::kStreamLegacy).message, HasSubstr("null stream"));
   driver_.FailKernel(devices::cuda::Result::kLaunchFailed);
   ASSERT_TRUE(sampler->Sample(kStream).ok());
   std::vector<RowAnswer> answers(1);
   EXPECT_EQ(sampler->Download(kStream, answers).code, StatusCode::kUnavailable);
   driver_.FailKernel(devices::cuda::Result::kSuccess);
+}
+
+// A step is as few launches as its rows need, and no row's options are paid for by a batch without it.
+TEST_F(CudaLibrary, BatchesLaunchTheKernelsThatTheirRowsNeed) {
+  MakeRows();
+  const auto sampler = Create(Limits());
+  ASSERT_TRUE(sampler->Bind(batch_).ok());
+  const law::SamplingParameters greedy = {.temperature = 0};
+  const law::SamplingParameters top_k = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f};
+  const law::SamplingParameters min_p = {.temperature = 1, .min_p = 0.05f};
+  const law::SamplingParameters top_p = {.temperature = 1, .top_p = 0.95f};
+  const law::SamplingParameters chain = {.top_k = 50, .xtc_probability = 0.5f};
+  struct Case {
+    const char* name;
+    RowOptions options;
+    bool weighs;
+    bool chains;
+  };
+  const std::vector<Case> cases = {{"greedy", {.parameters = greedy}, false, false},
+                                   {"top-k", {.parameters = top_k}, false, false},
+                                   {"top-k, processed", {.parameters = top_k, .processed_logprob = true}, false, false},
+                                   {"min-p", {.parameters = min_p}, false, false},
+                                   {"temperature alone", {.parameters = {}}, false, false},
+                                   {"unbounded top-p", {.parameters = top_p}, true, false},
+                                   {"raw logprob", {.parameters = top_k, .raw_logprob = true}, true, false},
+                                   {"greedy, raw logprob", {.parameters = greedy, .raw_logprob = true}, true, false},
+                                   {"chain", {.parameters = chain}, false, true},
+                                   {"chain, raw logprob", {.parameters = chain, .raw_logprob = true}, true, true}};
+  for (const Case& one : cases) {
+    // One row among greedy ones.
+    for (uint32_t row = 0; row < kRows; ++row) {
+      RowParameters compiled;
+      ASSERT_TRUE(Compile(row == 4 ? one.options : RowOptions{.parameters = greedy}, &compiled).ok());
+      ASSERT_TRUE(sampler->SetRow(row, compiled, {}).ok());
+    }
+    ASSERT_TRUE(sampler->Upload(kStream).ok());
+    const uint64_t launches = driver_.launches();
+    const uint64_t read = driver_.launches(kernels::cuda::kReadKernel);
+    const uint64_t weigh = driver_.launches(kernels::cuda::kWeighKernel);
+    const uint64_t chained = driver_.launches(kernels::cuda::kChainKernel);
+    ASSERT_TRUE(sampler->Sample(kStream).ok());
+    EXPECT_EQ(driver_.launches() - launches, 1u + one.weighs + one.chains) << one.name;
+    EXPECT_EQ(driver_.launches(kernels::cuda::kReadKernel) - read, 1u) << one.name;
+    EXPECT_EQ(driver_.launches(kernels::cuda::kWeighKernel) - weigh, one.weighs) << one.name;
+    EXPECT_EQ(driver_.launches(kernels::cuda::kChainKernel) - chained, one.chains) << one.name;
+  }
+}
+
+// The driver's own check at its end finds what is left over.
+TEST_F(CudaLibrary, WhatFailsAtTheStartIsTypedAndLeavesNothing) {
+  const devices::cuda::Api api = driver_.api();
+  const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
+  const auto create = [&]() -> absl::Status {
+    auto context = devices::cuda::Context::Create(api, hardware, FakeCudaDriver::Images());
+    if (!context.ok()) return context.status();
+    return CudaSampler::State::Create(*std::move(context), Limits()).status();
+  };
+  int failures = 0;
+  for (const char* const function : {"DevicePrimaryCtxRetain", "ModuleLoadData", "ModuleGetFunction", "MemAlloc",
+                                     "MemsetD8", "MemHostAlloc", "EventCreate"}) {
+    const uint64_t before = driver_.calls(function);
+    ASSERT_TRUE(create().ok());
+    const auto calls = int(driver_.calls(function) - before);
+    for (int nth = 1; nth <= calls; ++nth) {
+      driver_.Fail(function, devices::cuda::Result::kOutOfMemory, nth);
+      EXPECT_EQ(create().code(), absl::StatusCode::kResourceExhausted) << function << " " << nth;
+      ++failures;
+    }
+  }
+  EXPECT_GE(failures, 16);
+}
+
+// A device that is lost is no mistake of the caller's.
+TEST_F(CudaLibrary, BindSaysThatTheDeviceIsLost) {
+  MakeRows();
+  const auto sampler = Create(Limits());
+  driver_.Fail("PointerGetAttribute", devices::cuda::Result::kIllegalAddress);
+  EXPECT_EQ(sampler->Bind(batch_).code, StatusCode::kUnavailable);
+  EXPECT_TRUE(sampler->Bind(batch_).ok());
 }
 
 TEST(Library, WithoutADriverThereIsNoCudaSampler) {

@@ -261,42 +261,48 @@ TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
   EXPECT_TRUE(client->ShareDevice(card.rows()).ok());
 }
 
-// The first server drains, and the next stream is to another one that has the card, too.
-TEST_F(DeviceMemoryTest, TheNextServerGetsTheMemoryToo) {
-  TestServer next(ConfigOf(address_ + "_next", 4 * kBytes), std::make_unique<FakeDevice>(Card()));
-  const auto client = Connect(client::TransportKind::kSharedMemory, {next.target()});
-  CardRows card;
-  auto memory = client->ShareDevice(card.rows());
-  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
-  Sequences sequences(client.get(), 2);
-  StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes});
-  server_.server().Drain();
-  EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().connections == 1; }));
-  EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().regions == 2; })) << "room for copies, and the card";
-  StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes});
+// The server drains whose card has a client's rows, and the next stream is to another one that has the card, too.
+class NextServerTest : public DeviceMemoryTest {
+ protected:
+  void Start(uint64_t next_bytes) {
+    next_.emplace(ConfigOf(address_ + "_next", next_bytes), std::make_unique<FakeDevice>(Card()));
+    client_ = Connect(client::TransportKind::kSharedMemory, {next_->target()});
+    auto memory = client_->ShareDevice(card_.rows());
+    ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
+    memory_ = *std::move(memory);
+    sequences_.emplace(client_.get(), 2);
+    Step();
+    EXPECT_EQ(card_.reads, 0);
+    server_.server().Drain();
+  }
+  void Step() { StepAll(client_.get(), &*sequences_, &card_, {0, kDeviceRowBytes}); }
+
+  std::optional<TestServer> next_;
+  std::unique_ptr<client::Client> client_;
+  CardRows card_;
+  std::shared_ptr<const client::Client::DeviceMemory> memory_;
+  std::optional<Sequences> sequences_;
+};
+
+TEST_F(NextServerTest, GetsTheMemoryToo) {
+  ASSERT_NO_FATAL_FAILURE(Start(4 * kBytes));
+  EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().connections == 1; }));
+  EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().regions == 2; })) << "room for copies, and the card";
+  Step();
   EXPECT_EQ(on_card_, 20);
-  EXPECT_EQ(card.reads, 0);
-  memory->reset();
-  EXPECT_TRUE(Becomes([&] { return next.engine().regions().use().regions == 1; }));
+  EXPECT_EQ(card_.reads, 0);
+  memory_.reset();
+  EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().regions == 1; }));
 }
 
-// The first server drains, and the one of the next stream has the card, but takes less of it.
-TEST_F(DeviceMemoryTest, WhatTheNextServerRefusesIsSaid) {
-  TestServer next(ConfigOf(address_ + "_next", kBytes - 1), std::make_unique<FakeDevice>(Card()));
-  const auto client = Connect(client::TransportKind::kSharedMemory, {next.target()});
-  CardRows card;
-  auto memory = client->ShareDevice(card.rows());
-  ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
-  Sequences sequences(client.get(), 2);
-  StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes});
-  EXPECT_EQ(card.reads, 0);
-  server_.server().Drain();
+TEST_F(NextServerTest, SaysWhatItRefuses) {
+  ASSERT_NO_FATAL_FAILURE(Start(kBytes - 1));
   std::optional<RowError> refusal;
-  ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf((*memory)->sharing())).has_value(); }));
+  ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf(memory_->sharing())).has_value(); }));
   EXPECT_EQ(refusal->reason, v1::OUT_OF_RANGE);
   EXPECT_EQ(refusal->limit, absl::StrCat("1..", kBytes - 1));
-  StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes});
-  EXPECT_EQ(card.reads, 10);
+  Step();
+  EXPECT_EQ(card_.reads, 10);
 }
 
 TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {

@@ -88,17 +88,6 @@ TEST(ClientAccountTest, RatesHoldOnAverageAndTheAdviceIsRight) {
   EXPECT_LE(rows, 100'000u + 1000 + 2 * 256);
 }
 
-// Nobody owes the hour that a clock was wrong by.
-TEST(ClientAccountTest, AClockThatIsSetBackLocksNobodyOut) {
-  Limits limits;
-  limits.client_rows_per_second = 1000;
-  FakeClock clock;
-  ClientAccount account("a", limits, &clock);
-  ASSERT_FALSE(account.Charge(1, 1, "step"));
-  clock.Advance(-absl::Hours(1));
-  EXPECT_FALSE(account.Charge(1, 1, "step"));
-}
-
 TEST(ClientAccountTest, AMessageMayBeLargerThanASecondsWorth) {
   Limits limits;
   limits.client_bytes_per_second = 1000;

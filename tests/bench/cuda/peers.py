@@ -14,7 +14,7 @@ TOP_K, TOP_P, TEMPERATURE = 50, 0.95, 0.7
 
 
 def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
-    """Rows as bench_cuda's: a normal bulk with 300 likelier tokens; almost flat; the first on a grid that ties."""
+    """Rows as bench_cuda's: a normal bulk with 300 likelier tokens; almost flat; the first on a grid of 0.5."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     spread = 0.05 if kind == "flat" else 2.5
     x = spread * torch.randn(rows, vocabulary, device="cuda", generator=generator)
@@ -22,6 +22,8 @@ def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
         place = torch.randint(vocabulary, (rows, 300), device="cuda", generator=generator)
         rank = torch.arange(1, 301, device="cuda", dtype=torch.float32)
         x.scatter_(1, place, (20 - 1.5 * rank.log()).expand(rows, -1))
+    if kind == "ties":
+        x = (2 * x).round() / 2
     return x.bfloat16()
 
 

@@ -1,0 +1,41 @@
+// The benchmarks' rows have what their shapes are named for.
+#include "tests/bench/cpu/logits.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+namespace sortition::bench {
+namespace {
+
+constexpr uint32_t kVocabulary = 20'000;
+
+size_t DistinctValues(Shape shape, kernels::DType dtype) {
+  const Logits logits(shape, dtype, 1, kVocabulary);
+  std::set<uint32_t> values;
+  for (uint32_t id = 0; id < kVocabulary; ++id) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, logits.row(0) + size_t{id} * kernels::ElementBytes(dtype), kernels::ElementBytes(dtype));
+    values.insert(bits);
+  }
+  return values.size();
+}
+
+// bf16 has a few hundred values between 4 and 20 itself: rows with ties must have fewer than that gives.
+TEST(BenchRows, TiesAreOfManyTokensInEveryType) {
+  EXPECT_LE(DistinctValues(Shape::kTies, kernels::DType::kBF16), 80u);
+  EXPECT_LE(DistinctValues(Shape::kTies, kernels::DType::kF32), 80u);
+  EXPECT_GE(DistinctValues(Shape::kPeaked, kernels::DType::kBF16), 800u);
+  EXPECT_GE(DistinctValues(Shape::kPeaked, kernels::DType::kF32), 18'000u);
+}
+
+TEST(BenchRows, RowsOfAShapeDiffer) {
+  for (const Shape shape : {Shape::kPeaked, Shape::kFlat, Shape::kTies, Shape::kOneAGroup}) {
+    const Logits logits(shape, kernels::DType::kBF16, 2, kVocabulary);
+    EXPECT_NE(std::memcmp(logits.row(0), logits.row(1), logits.row_bytes()), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sortition::bench
