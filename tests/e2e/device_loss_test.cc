@@ -27,7 +27,7 @@ using server::JsonText;
 using server::ParseJson;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kLossPatience = absl::Seconds(20);
 
 // Of the server's metrics page; -1 where it has no such sample.
 int Metric(const std::string& address, const std::string& sample) {
@@ -83,7 +83,7 @@ TEST(DeviceLossTest, AFaultCostsNoTokenAndEndsTheProcessInOrder) {
 
   {
     const DeafStream deaf(address);
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kLossPatience;
     while (Metric(metrics, "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}") < 1500 && absl::Now() < deadline) {
     }
     server::WriteFile(fault, "");

@@ -131,17 +131,18 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
 
   client::SequenceOptions options;
   options.request_id = "r";
-  options.vocabulary_size = kVocabulary;
+  options.vocabulary_size = kDeviceVocabulary;
   options.seed = kSeed;
   options.parameters.mutable_raw_logprobs();
   const auto sequence = client->Open(options);
   ASSERT_TRUE(sequence.ok()) << sequence.status();
-  ReferenceSequence reference(options.parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
+  ReferenceSequence reference(options.parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary,
+                              std::vector<uint32_t>());
   for (uint64_t step = 0; step < 20; ++step) {
     stream.hold();
     const auto word = (*ready)->Raise(nullptr);
     ASSERT_TRUE(word.ok()) << word.status();
-    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{sequence->get(), rows->data()}}};
+    client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {{sequence->get(), rows->data()}}};
     batch.ready = *word;
     absl::Notification over;
     std::vector<client::RowOutcome> outcomes;
@@ -152,7 +153,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
     ASSERT_EQ((*answers)->StepAsync(client.get(), batch, {}, nullptr, done), absl::OkStatus());
     stream.await_waiting();
     EXPECT_FALSE(over.HasBeenNotified());
-    const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step);
+    const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, step);
     std::memcpy(rows->data(), row.data(), row.size());
     stream.release();
     // What is queued behind the step: the fake device's memory is the host's.

@@ -52,23 +52,22 @@ inline std::shared_ptr<MemoryConnection> Connect(service::Engine* engine) {
   return std::get<std::shared_ptr<MemoryConnection>>(engine->regions().Connect([] {}));
 }
 
+inline constexpr uint32_t kMemoryVocabulary = 64;
+inline constexpr uint64_t kMemoryRowBytes = kMemoryVocabulary * sizeof(float);
+inline constexpr uint64_t kRegionBytes = 4096;
+
 // A stream with two sequences, "a" and "b", and a region.
 class SessionMemory : public ::testing::Test {
- public:
-  static constexpr uint32_t kVocabulary = 64;
-  static constexpr uint64_t kRowBytes = kVocabulary * sizeof(float);
-  static constexpr uint64_t kRegionBytes = 4096;
-
  protected:
   SessionMemory() {
     worker_.Send(Attach(*connection_));
-    worker_.MustOpen(testing::OpenOf("a", 1, kVocabulary));
-    worker_.MustOpen(testing::OpenOf("b", 1, kVocabulary));
+    worker_.MustOpen(testing::OpenOf("a", 1, kMemoryVocabulary));
+    worker_.MustOpen(testing::OpenOf("b", 1, kMemoryVocabulary));
   }
 
   // A step of rows "a" and "b" whose logits are named, not sent.
-  v1::StreamRequest Step(uint64_t region, uint64_t offset, uint64_t length = 2 * kRowBytes) {
-    testing::StepBuilder builder(++batch_, kVocabulary);
+  v1::StreamRequest Step(uint64_t region, uint64_t offset, uint64_t length = 2 * kMemoryRowBytes) {
+    testing::StepBuilder builder(++batch_, kMemoryVocabulary);
     builder.AddRow("a", batch_, 0, "");
     builder.AddRow("b", batch_, 0, "");
     v1::StreamRequest request = builder.Build();

@@ -22,10 +22,6 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kMemoryVocabulary = SessionMemory::kVocabulary;
-constexpr uint64_t kMemoryRowBytes = SessionMemory::kRowBytes;
-constexpr uint64_t kRegionBytes = SessionMemory::kRegionBytes;
-
 TEST_F(SessionMemory, LogitsInARegionAreSampled) {
   region_.Write(512, F32Peak(kMemoryVocabulary, 7) + F32Peak(kMemoryVocabulary, 63));
   const auto results = worker_.Run(Step(region_.id, 512));

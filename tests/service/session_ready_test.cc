@@ -32,7 +32,7 @@ class SessionReady : public SessionMemory {
   void SetWord(uint32_t value) {
     std::atomic_ref(*reinterpret_cast<uint32_t*>(region_.data + kWord)).store(value, std::memory_order_release);
   }
-  void WriteRows() { region_.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63)); }
+  void WriteRows() { region_.Write(0, F32Peak(kMemoryVocabulary, 7) + F32Peak(kMemoryVocabulary, 63)); }
   void AwaitNone() {
     while (engine_->unready_steps().count() > 0) std::this_thread::yield();
   }
@@ -103,8 +103,8 @@ TEST_F(SessionReady, AWorkerThatDiesLeavesNothingBehind) {
   {
     StreamWorker other(engine_.get(), {.worker_session = "other"});
     other.Send(Attach(*connection_));
-    other.MustOpen(OpenOf("a", 1, kVocabulary));
-    other.MustOpen(OpenOf("b", 1, kVocabulary));
+    other.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
+    other.MustOpen(OpenOf("b", 1, kMemoryVocabulary));
     other.Send(EarlyStep(1));
     ASSERT_EQ(engine_->unready_steps().count(), 1u);
   }
@@ -130,8 +130,8 @@ TEST_F(SessionReady, MistakesAreNamed) {
   v1::StreamRequest request = EarlyStep(1);
   request.mutable_step()->mutable_logits()->mutable_ready()->set_region_id(region_.id + 1);
   ExpectRefused(request, Reason::kUnknownRegion, "step.logits.ready.region_id");
-  StepBuilder inline_rows(++batch_, kVocabulary);
-  inline_rows.AddRow("a", batch_, 0, F32Peak(kVocabulary, 7));
+  StepBuilder inline_rows(++batch_, kMemoryVocabulary);
+  inline_rows.AddRow("a", batch_, 0, F32Peak(kMemoryVocabulary, 7));
   request = inline_rows.Build();
   *request.mutable_step()->mutable_logits()->mutable_ready() = EarlyStep(1).step().logits().ready();
   request.mutable_step()->set_batch_id(++batch_);
@@ -143,16 +143,16 @@ TEST(SessionReadyLimits, MoreStepsThanMayWaitAreRefused) {
   limits.max_unready_steps = 1;
   TestEngine engine = TestEngine::OnCpu(limits);
   const auto connection = Connect(engine.get());
-  ClientRegion region(connection.get(), SessionMemory::kRegionBytes);
+  ClientRegion region(connection.get(), kRegionBytes);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  for (const char* name : {"a", "b"}) worker.MustOpen(OpenOf(name, 1, SessionMemory::kVocabulary));
+  for (const char* name : {"a", "b"}) worker.MustOpen(OpenOf(name, 1, kMemoryVocabulary));
   const auto early = [&](uint64_t batch, const char* name) {
-    StepBuilder builder(batch, SessionMemory::kVocabulary);
+    StepBuilder builder(batch, kMemoryVocabulary);
     builder.AddRow(name, 1, 0, "");
     v1::StreamRequest request = builder.Build();
     request.clear_payloads();
-    SetRegion(region.id, 0, SessionMemory::kRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
+    SetRegion(region.id, 0, kMemoryRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
     request.mutable_step()->mutable_logits()->mutable_ready()->set_region_id(region.id);
     request.mutable_step()->mutable_logits()->mutable_ready()->set_offset(1024);
     request.mutable_step()->mutable_logits()->mutable_ready()->set_value(1);
@@ -161,7 +161,7 @@ TEST(SessionReadyLimits, MoreStepsThanMayWaitAreRefused) {
   worker.Send(early(1, "a"));
   worker.Send(early(2, "b"));
   ExpectError(worker.StepError(2), Reason::kOverloaded, "step.logits.ready");
-  region.Write(0, F32Peak(SessionMemory::kVocabulary, 7));
+  region.Write(0, F32Peak(kMemoryVocabulary, 7));
   std::atomic_ref(*reinterpret_cast<uint32_t*>(region.data + 1024)).store(1, std::memory_order_release);
   EXPECT_EQ(worker.Results(1, 1)[0].draw().token(), 7u);
   EXPECT_EQ(worker.Run(early(3, "b"))[0].draw().token(), 7u);
