@@ -16,6 +16,9 @@ inline constexpr MetricName kErrors = {"sortition_errors_total",
                                        "Rows, sequences, messages and calls refused, by reason."};
 inline constexpr MetricName kStepLatency = {"sortition_step_latency_seconds",
                                             "Time from a step's arrival to the answer of its last row."};
+inline constexpr MetricName kReadyWait = {"sortition_ready_wait_seconds",
+                                          "Time from the arrival of a step sent early until its logits were there; "
+                                          "no part of the step's latency."};
 
 // Transports.
 inline constexpr MetricName kStreams = {"sortition_streams", "Sampling streams that are open."};

@@ -71,6 +71,7 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       replays_(Counter(*registry_, kReplays)),
       replayed_tokens_(Counter(*registry_, kReplayedTokens)),
       step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
+      ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
       queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)) {
   auto& errors = Counters(*registry_, kErrors);
   for (const service::Reason reason : service::kAllReasons) {
@@ -149,6 +150,8 @@ void PrometheusObserver::StepReceived(uint32_t rows, uint64_t payload_bytes) {
 }
 
 void PrometheusObserver::SharedPayload(uint64_t bytes) { shared_payload_bytes_.Increment(static_cast<double>(bytes)); }
+
+void PrometheusObserver::StepReady(absl::Duration waited) { ready_wait_.Observe(absl::ToDoubleSeconds(waited)); }
 
 void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Observe(absl::ToDoubleSeconds(latency)); }
 

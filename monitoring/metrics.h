@@ -29,6 +29,7 @@ class PrometheusObserver final : public service::Observer {
 
   void StepReceived(uint32_t rows, uint64_t payload_bytes) override;
   void SharedPayload(uint64_t bytes) override;
+  void StepReady(absl::Duration waited) override;
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
@@ -85,6 +86,7 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Counter& replays_;
   prometheus::Counter& replayed_tokens_;
   prometheus::Histogram& step_latency_;
+  prometheus::Histogram& ready_wait_;
   prometheus::Histogram& queue_wait_;
   std::map<service::Reason, prometheus::Counter*> errors_;
   std::map<std::string, prometheus::Counter*, std::less<>> evictions_;

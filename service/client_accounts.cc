@@ -21,9 +21,7 @@ Refusal Beyond(std::string field, const char* limit, uint64_t most, absl::Durati
 
 void ClientAccount::Allowance::Refill(absl::Time now) {
   const double most = static_cast<double>(rate);
-  // Where the clock has been set back no time has passed.
-  const double passed = std::max(0.0, absl::ToDoubleSeconds(now - at));
-  left = at == absl::InfinitePast() ? most : std::min(most, left + passed * most);
+  left = at == absl::InfinitePast() ? most : std::min(most, left + absl::ToDoubleSeconds(now - at) * most);
   at = now;
 }
 
@@ -75,8 +73,8 @@ void ClientAccount::GiveBackRegion(uint64_t bytes) {
 
 std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, const char* field) {
   if (limits_.client_rows_per_second == 0 && limits_.client_bytes_per_second == 0) return std::nullopt;
-  const absl::Time now = clock_.Now();
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_.Now();
   for (Allowance* allowance : {&rows_, &bytes_}) {
     if (allowance->rate == 0) continue;
     allowance->Refill(now);
@@ -95,8 +93,8 @@ ClientAccount::Use ClientAccount::use() const {
 }
 
 bool ClientAccount::settled() const {
-  const absl::Time now = clock_.Now();
   absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_.Now();
   for (Allowance* allowance : {&rows_, &bytes_}) {
     if (allowance->rate == 0) continue;
     allowance->Refill(now);

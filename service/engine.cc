@@ -32,7 +32,7 @@ BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, Ch
   batcher.proof = options.proof;
   batcher.event_log = event_log;
   if (check_threads != nullptr) {
-    batcher.run_check = [check_threads](absl::AnyInvocable<void()> check) { check_threads->Run(std::move(check)); };
+    batcher.run_aside = [check_threads](absl::AnyInvocable<void()> task) { check_threads->Run(std::move(task)); };
   }
   return batcher;
 }
@@ -53,9 +53,12 @@ Engine::Engine(Options options)
       masks_(limits_.max_mask_bytes),
       checkpoint_key_(options.checkpoint_key ? *options.checkpoint_key : CheckpointKey::Random(&entropy_)),
       shards_(std::make_unique<ShardTable>(limits_, options.clock)),
-      check_threads_(options.recheck_share > 0 ? std::make_unique<CheckThreads>(kCheckThreads) : nullptr),
+      check_threads_(options.recheck_share > 0 || limits_.connection_device_bytes > 0
+                         ? std::make_unique<CheckThreads>(kCheckThreads)
+                         : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
-               OptionsOf(options, &event_log_, check_threads_.get())) {}
+               OptionsOf(options, &event_log_, check_threads_.get())),
+      unready_steps_(limits_, options.clock, options.observer, &batcher_) {}
 
 Engine::~Engine() = default;
 

@@ -8,6 +8,7 @@
 
 #include "devices/device.h"
 #include "service/batch/batcher.h"
+#include "service/batch/unready_steps.h"
 #include "service/client_accounts.h"
 #include "service/clock.h"
 #include "service/entropy.h"
@@ -59,6 +60,7 @@ class Engine {
   // Ends what has waited too long. Called now and then.
   void Sweep();
   Batcher& batcher() { return batcher_; }
+  UnreadySteps& unready_steps() { return unready_steps_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
 
  private:
@@ -76,8 +78,9 @@ class Engine {
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;
   const std::unique_ptr<ShardTable> shards_;
-  std::unique_ptr<CheckThreads> check_threads_;  // null where no rows are re-checked
+  std::unique_ptr<CheckThreads> check_threads_;  // null where there is nothing to run aside
   Batcher batcher_;
+  UnreadySteps unready_steps_;
 };
 
 }  // namespace sortition::service

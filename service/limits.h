@@ -26,6 +26,8 @@ struct Limits {
   // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
   absl::Duration max_queue_time = absl::Milliseconds(250);
   absl::Duration shard_wait = absl::Seconds(10);  // of a step that comes in slices, for the last of them
+  absl::Duration ready_wait = absl::Seconds(10);  // of a step that was sent early, for its logits
+  uint32_t max_unready_steps = 4096;              // that wait for their logits, all streams together
   // Answers of rows in slices, kept for ranks that lost theirs; beyond it the client with most of them loses its own.
   uint64_t max_shard_answer_bytes = uint64_t{256} << 20;
 

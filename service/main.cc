@@ -60,7 +60,7 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
 
 // Serves until a stop signal. The error says what kept it from serving.
 absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
-  const service::RealClock clock;
+  const service::SteadyClock clock;
   // The batches of a device that is lost run elsewhere, but only a new process gets it back.
   std::atomic<bool> draining = false;
   std::atomic<bool> restart_wanted = false;
@@ -121,8 +121,7 @@ int Main(int argc, char** argv) {
   // A file that may not grow, such as one of shared memory under ulimit -f, is an error like any other.
   std::signal(SIGXFSZ, SIG_IGN);
   const StopSignals signals;
-  const service::RealClock clock;
-  Log log(config->log_level, &clock);
+  Log log(config->log_level);
   RedirectLibraryLogs(&log);
   const absl::Status served = Serve(*config, signals, &log);
   if (served.ok()) return 0;

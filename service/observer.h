@@ -33,7 +33,9 @@ class Observer {
   virtual void StepReceived(uint32_t rows, uint64_t payload_bytes) = 0;
   // `bytes` of a step's bulk bytes lie in memory shared with the worker; counted among its payload bytes, too.
   virtual void SharedPayload(uint64_t bytes) = 0;
-  // The last row of a step has been answered, `latency` after it arrived.
+  // The logits of a step that was sent early are there, `waited` after it arrived.
+  virtual void StepReady(absl::Duration waited) = 0;
+  // The last row of a step has been answered, `latency` after it arrived, or after its logits were there.
   virtual void StepAnswered(absl::Duration latency) = 0;
   // `count` rows were answered with a token.
   virtual void TokensDrawn(uint32_t count) = 0;
@@ -73,6 +75,7 @@ class NullObserver : public Observer {
  public:
   void StepReceived(uint32_t, uint64_t) override {}
   void SharedPayload(uint64_t) override {}
+  void StepReady(absl::Duration) override {}
   void StepAnswered(absl::Duration) override {}
   void TokensDrawn(uint32_t) override {}
   void Refused(Reason, uint32_t) override {}

@@ -43,10 +43,11 @@ absl::StatusOr<std::string> ReadFile(const absl::Flag<std::string>& flag) {
 }  // namespace
 
 Outcome Fail(const absl::Status& status) {
-  // A typed error says by itself what kind it is.
-  const std::string text = client::ErrorOf(status) ? std::string(status.message())
-                                                   : status.ToString(absl::StatusToStringMode::kWithNoExtraData);
+  const auto typed = client::ErrorOf(status);  // says by itself what kind it is
+  const std::string text =
+      typed ? std::string(status.message()) : status.ToString(absl::StatusToStringMode::kWithNoExtraData);
   std::fprintf(stderr, "sortitionctl: %s\n", text.c_str());
+  if (typed) return typed->reason == v1::DEADLINE_PASSED ? Outcome::kUnreachable : Outcome::kRefused;
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
       return Outcome::kWrongUse;

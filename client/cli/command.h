@@ -17,15 +17,16 @@
 
 namespace sortition::cli {
 
-// Exit codes.
+// Exit codes, the same for every command (docs/operations.md).
 enum class Outcome : int {
   kDone = 0,
   kWrongUse = 1,     // of flags, arguments or input files; also the flag library's own code
-  kUnreachable = 2,  // no answer from the server
+  kUnreachable = 2,  // no answer from the server, or none in time
   kRefused = 3,      // the server answered with an error, or is not serving
 };
 
-// Says on stderr why, and which outcome that is.
+// Says on stderr why, and which outcome that is: of what was said before a server was asked, or by the client library,
+// whose typed errors are the server's; and of what a server said.
 Outcome Fail(const absl::Status& status);
 Outcome Fail(const grpc::Status& status);
 

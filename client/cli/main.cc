@@ -24,7 +24,7 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl detect FILE     whether a text carries a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
 
-Exit codes: 0 done, 1 wrong use, 2 no answer from the server, 3 refused by the server.)";
+Exit codes: 0 done, 1 wrong use, 2 no answer from the server within --timeout, 3 refused by the server.)";
 
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(kUsage);

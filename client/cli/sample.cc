@@ -147,12 +147,6 @@ absl::StatusOr<RowFile> ReadRow(const std::string& path) {
   return ParseRow(*std::move(bytes), dtype, vocabulary);
 }
 
-// An error of the server's is a refusal, whatever its code.
-Outcome Refused(const absl::Status& status) {
-  const Outcome outcome = Fail(status);
-  return outcome == Outcome::kWrongUse && client::ErrorOf(status) ? Outcome::kRefused : outcome;
-}
-
 }  // namespace
 
 Outcome Sample(const std::vector<std::string>& arguments) {
@@ -178,13 +172,13 @@ Outcome Sample(const std::vector<std::string>& arguments) {
   const auto client = client::Client::Connect(std::move(connection));
   if (!client.ok()) return Fail(client.status());
   const auto sequence = (*client)->Open(*std::move(options));
-  if (!sequence.ok()) return Refused(sequence.status());
+  if (!sequence.ok()) return Fail(sequence.status());
   if (absl::Status status = (*sequence)->Append(*output); !status.ok()) return Fail(status);
   const uint32_t position = (*sequence)->position();
   const auto outcomes = (*client)->Step(
       {row->dtype, row->vocabulary, {{sequence->get(), row->bytes.data(), absl::GetFlag(FLAGS_draw_salt)}}});
   if (!outcomes.ok()) return Fail(outcomes.status());
-  if (const auto* error = std::get_if<client::RowError>(&outcomes->front())) return Refused(client::ToStatus(*error));
+  if (const auto* error = std::get_if<client::RowError>(&outcomes->front())) return Fail(client::ToStatus(*error));
   Print(std::get<v1::DrawResult>(outcomes->front()), (*sequence)->seed(), position);
   return Outcome::kDone;
 }

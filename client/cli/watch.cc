@@ -1,6 +1,6 @@
 // sortitionctl watch: the server's counters, one line an interval.
 #include <cstdio>
-#include <optional>
+#include <memory>
 
 #include "absl/flags/flag.h"
 #include "absl/time/clock.h"
@@ -39,6 +39,49 @@ void PrintLine(const v1::Counters& before, const v1::Counters& now) {
               now.queued_rows());
 }
 
+// The counters as they come, with an end to every wait.
+class CounterReader {
+ public:
+  CounterReader(v1::InformationService::Stub* stub, grpc::ClientContext* context,
+                const v1::WatchCountersRequest& request, absl::Duration patience)
+      : context_(*context),
+        stream_(stub->AsyncWatchCounters(context, request, &queue_, nullptr)),
+        started_(Wait(patience)) {}
+
+  // False if none came for `patience`, or none will; Finish comes next, and says why.
+  bool Read(v1::Counters* counters, absl::Duration patience) {
+    if (!started_) return false;
+    stream_->Read(counters, nullptr);
+    return Wait(patience);
+  }
+  grpc::Status Finish() {
+    grpc::Status status;
+    stream_->Finish(&status, nullptr);
+    Wait(absl::InfiniteDuration());
+    return silent_ ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no counters in time") : status;
+  }
+
+ private:
+  // For the only operation that is under way.
+  bool Wait(absl::Duration patience) {
+    void* tag;
+    bool ok;
+    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + patience)) == grpc::CompletionQueue::TIMEOUT) {
+      silent_ = true;
+      context_.TryCancel();
+      queue_.Next(&tag, &ok);
+      return false;
+    }
+    return ok;
+  }
+
+  grpc::ClientContext& context_;
+  grpc::CompletionQueue queue_;
+  bool silent_ = false;
+  std::unique_ptr<grpc::ClientAsyncReader<v1::Counters>> stream_;
+  const bool started_;
+};
+
 }  // namespace
 
 Outcome Watch() {
@@ -54,11 +97,11 @@ Outcome Watch() {
 
   grpc::ClientContext context;
   if (absl::Status status = Prepare(&context); !status.ok()) return Fail(status);
-  const auto reader = stub->WatchCounters(&context, request);
+  CounterReader reader(stub.get(), &context, request, Timeout());
   v1::Counters before;
   v1::Counters now;
   uint64_t lines = 0;
-  while (reader->Read(&now)) {
+  while (reader.Read(&now, interval + Timeout())) {
     if (WantsJson()) {
       std::printf("%s", ToJson(now, /*one_line=*/true).c_str());
     } else {
@@ -69,11 +112,11 @@ Outcome Watch() {
     before = now;
     if (++lines == count) {
       context.TryCancel();
-      reader->Finish();  // CANCELLED, as asked for
+      reader.Finish();  // CANCELLED, as asked for
       return Outcome::kDone;
     }
   }
-  return Fail(reader->Finish());
+  return Fail(reader.Finish());
 }
 
 }  // namespace sortition::cli

@@ -1,6 +1,7 @@
 // One step of many sequences, and what comes back.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -62,6 +63,19 @@ struct Row {
 // Why a row makes no sense, whatever its sequence: INVALID_ARGUMENT.
 absl::Status CheckRow(const Row& row);
 
+// A word that is raised, by the processor or a device, once work is done that was begun before: the low 32 bits of a
+// count of such works. Nothing is owned.
+struct ReadyWord {
+  const uint32_t* word = nullptr;  // at a multiple of 4
+  uint32_t value = 0;              // by when; later values, less than 2^31 beyond, say so, too
+
+  // Whether what was written before is there.
+  bool IsSet() const {
+    const std::atomic_ref<uint32_t> now(*const_cast<uint32_t*>(word));
+    return static_cast<int32_t>(now.load(std::memory_order_acquire) - value) >= 0;
+  }
+};
+
 struct Batch {
   v1::DType dtype = v1::DTYPE_F32;
   // Elements of a row: the vocabulary of every sequence in the batch, or of this rank's slice (ClientOptions::shard).
@@ -69,6 +83,11 @@ struct Batch {
   uint32_t vocabulary_size = 0;
   std::vector<Row> rows;
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
+  // The logits are still being written when the batch is stepped, until this says that they are there. A server that
+  // has them in shared memory, and the word (Client::AllocateRows), gets the step at once and waits for the word
+  // itself; otherwise the client looks at it, and sends the step then. Rows that it keeps waiting for too long get
+  // DEADLINE_PASSED. Masks and draft probabilities are there in any case.
+  std::optional<ReadyWord> ready = std::nullopt;
 
   // The rows of a matrix [sequences.size(), vocabulary_size] whose rows lie `stride_bytes` apart; 0 = one right after
   // the other.

@@ -90,6 +90,8 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const st
   }
   if (ElementBytes(batch.draft_dtype) == 0)
     return absl::InvalidArgumentError("draft_dtype must be DTYPE_F32, DTYPE_F16 or DTYPE_BF16");
+  if (batch.ready && (batch.ready->word == nullptr || reinterpret_cast<uintptr_t>(batch.ready->word) % 4 != 0))
+    return absl::InvalidArgumentError("ready.word must be at a multiple of 4");
   if (options.timeout && *options.timeout <= absl::ZeroDuration())
     return absl::InvalidArgumentError("timeout must be above 0");
   for (size_t i = 0; i < batch.rows.size(); ++i) {
@@ -102,6 +104,7 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const st
 }
 
 absl::Status CheckSequence(const SequenceOptions& options, const std::optional<VocabularyShard>& shard) {
+  if (!shard && options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
   if (!shard || options.vocabulary_size == shard->vocabulary_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("vocabulary_size must be ClientOptions::shard.vocabulary_size, ", shard->vocabulary_size));

@@ -27,8 +27,9 @@ class ClientCore;
 // no sequence is in two of them. Owns its connections and threads.
 class Client {
  public:
-  // Blocks until some target (or the fallback) has welcomed a stream. UNAVAILABLE with the last target's error if each
-  // has been tried twice in vain; INVALID_ARGUMENT if an option is out of range.
+  // Blocks until some target (or the fallback) has welcomed a stream. Once each has been tried twice in vain,
+  // UNAVAILABLE, or the code with which the last one refused (UNAUTHENTICATED, ...); its words in any case.
+  // INVALID_ARGUMENT if an option is out of range.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   // A client without targets: everything is sampled in this process.
   static absl::StatusOr<std::unique_ptr<Client>> InProcess(ClientOptions options = {});
@@ -67,7 +68,8 @@ class Client {
   using StepDone = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
   absl::Status StepAsync(const Batch& batch, const StepOptions& options, StepDone done);
 
-  // Memory for rows that do not have to be copied: shared with the server where the stream in use does that
+  // Memory for rows that do not have to be copied, and for words that say when they are there (Batch::ready): shared
+  // with the server where the stream in use does that
   // (`row_memory.shared`), the process's own otherwise. Its rows are stepped like any others, whatever becomes of the
   // stream; those of a stream that has ended are copied again, so a worker that minds allocates anew when
   // transport_in_use changes. `bytes` at least 1. RESOURCE_EXHAUSTED if the server has no more to give. Blocks for a

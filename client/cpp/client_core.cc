@@ -55,7 +55,11 @@ absl::Status ClientCore::WaitUntilUsable() {
                            ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.usable() || state_.links().hopeless(); };
   mutex_.Await(absl::Condition(&settled));
   if (state_.usable()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("no target could be reached; ", state_.links().last_failure()));
+  const absl::Status& last = state_.links().last_status();
+  // Whoever does not answer in time is as good as not there; and no server judges the arguments of Connect.
+  const bool refused = !absl::IsDeadlineExceeded(last) && !absl::IsInvalidArgument(last);
+  return absl::Status(refused ? last.code() : absl::StatusCode::kUnavailable,
+                      absl::StrCat("no target could be used; ", state_.links().last_failure()));
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions options) {
@@ -69,6 +73,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& paren
   if (!history.ok()) return history.status();
   const uint32_t start = history->position();
   if (history->tokens().size() != start) options.start_position = start;  // the parent keeps none
+  history->SetTurns(options.turns);
   auto record = std::make_shared<SequenceRecord>(std::move(options));
   record->origin = SequenceRecord::Origin{parent.record_, start};
   {
@@ -89,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr
   absl::Status outcome;
   auto open = std::make_unique<PendingOpen>();
   open->record = record;
-  open->deadline = absl::Now() + options_.default_timeout;
+  open->deadline = service::SteadyClock().Now() + options_.default_timeout;
   open->done = [&](absl::Status status) {
     outcome = std::move(status);
     answered.Notify();
@@ -109,7 +114,8 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   pending->vocabulary_size = options_.shard ? options_.shard->vocabulary_size : batch.vocabulary_size;
   pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
   pending->draft_dtype = batch.draft_dtype;
-  pending->deadline = absl::Now() + options.timeout.value_or(options_.default_timeout);
+  pending->ready = batch.ready;
+  pending->deadline = service::SteadyClock().Now() + options.timeout.value_or(options_.default_timeout);
   pending->priority = options.priority;
   pending->traceparent = options.traceparent;
   pending->done = std::move(done);
@@ -210,13 +216,13 @@ void ClientCore::Forget(const DeviceRows& rows) {
   for (const std::shared_ptr<SharedMemory>& memory : memories()) memory->Forget(rows);
 }
 
-void ClientCore::OnMemory(SharedMemory* memory) {
+void ClientCore::OnMemory(SharedMemory* memory, const Patience& patience) {
   std::vector<std::shared_ptr<const DeviceRows>> shared;
   {
     absl::MutexLock lock(&mutex_);
     shared = state_.device_rows().all();
   }
-  for (const auto& rows : shared) memory->Import(*rows);
+  for (const auto& rows : shared) memory->Import(*rows, patience);
   std::erase_if(shared, [&](const auto& rows) {
     absl::MutexLock lock(&mutex_);
     return state_.device_rows().Find(rows->data) == rows.get();
@@ -243,7 +249,7 @@ void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl
   std::shared_ptr<Transport> transports[2];
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = service::SteadyClock().Now();
     change(state_, now);
     finished = state_.TakeFinished();
     transports[0] = state_.links().current_transport();

@@ -56,7 +56,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // As Client::DeviceMemory.
   absl::Status SharingOf(const DeviceRows& rows) const;
   void Forget(const DeviceRows& rows);
-  void OnMemory(SharedMemory* memory) override;
+  void OnMemory(SharedMemory* memory, const Patience& patience) override;
   TransportInUse transport_in_use() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <deque>
 #include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,7 +80,9 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
         number_(number),
         events_(*events),
         channel_(connector->MakeChannel(target)),
-        stub_(channel_) {
+        stub_(channel_),
+        // Where memory is only the better way, there is time left to be welcomed without.
+        memory_by_(service::SteadyClock().Now() + connector->connect_timeout_ * 3 / 4) {
     in_use_.kind = IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp;
     AddToken(connector->token_, &context_);
   }
@@ -110,7 +114,10 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     call_->Write(ToByteBuffer(std::move(message)), &write_);
   }
 
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() {
+    context_.TryCancel();
+    cancelled_.request_stop();
+  }
 
   std::shared_ptr<SharedMemory> memory() {
     absl::MutexLock lock(&mutex_);
@@ -132,19 +139,28 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // On the connector's thread.
   void OnOperation(Operation operation, bool ok);
   void OnRead(bool ok);
-  // Takes up what the welcome offers. False if that is not what the client asked for.
-  bool ShareMemory(const std::string& address);
+  void ReadNext();
+  bool wants_memory() const {
+    return connector_.kind_ == TransportKind::kAuto || connector_.kind_ == TransportKind::kSharedMemory;
+  }
+  // Takes up what the welcome offers, on a thread of its own, and passes it on; or ends the stream, if that is not what
+  // the client asked for.
+  void TakeUp(v1::StreamResponse welcome);
+  absl::Status ShareMemory(const std::string& address);
 
   GrpcConnector& connector_;
   const uint64_t number_;
   StreamEvents& events_;
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
+  const absl::Time memory_by_;
+  std::stop_source cancelled_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer received_;  // of the connector's thread
   grpc::Status status_;        // of the connector's thread
-  absl::Status unshared_;      // of the connector's thread; why there is no shared memory where there must be
+  absl::Status unshared_;      // why there is no shared memory where there must be; of the connector's thread, and
+  std::thread memory_thread_;  // of this one while it runs: between the welcome and the next read
   Tag start_{this, Operation::kStart};
   Tag read_{this, Operation::kRead};
   Tag write_{this, Operation::kWrite};
@@ -209,6 +225,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
       break;
     }
     case Operation::kFinish: {
+      if (memory_thread_.joinable()) memory_thread_.join();
       std::deque<OutgoingMessage> unsent;
       {
         absl::MutexLock lock(&mutex_);
@@ -235,40 +252,54 @@ void GrpcStream::OnRead(bool ok) {
   }
   if (!ok) return call_->Finish(&status_, &finish_);
   v1::StreamResponse response;
-  if (grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
-    if (response.has_welcome() && !ShareMemory(response.welcome().memory_address())) {
-      context_.TryCancel();
-    } else {
-      events_.OnResponse(number_, std::move(response));
-    }
-  } else {
+  if (!grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
     context_.TryCancel();  // no message of the contract: the next read fails
+  } else if (response.has_welcome() && wants_memory() && !memory_thread_.joinable()) {
+    memory_thread_ = std::thread([this, welcome = std::move(response)]() mutable { TakeUp(std::move(welcome)); });
+    return;
+  } else {
+    events_.OnResponse(number_, std::move(response));
   }
+  ReadNext();
+}
+
+void GrpcStream::ReadNext() {
   received_.Clear();
   call_->Read(&received_, &read_);
 }
 
-bool GrpcStream::ShareMemory(const std::string& address) {
-  const bool required = connector_.kind_ == TransportKind::kSharedMemory;
-  if (!required && connector_.kind_ != TransportKind::kAuto) return true;
-  absl::StatusOr<std::shared_ptr<SharedMemory>> memory =
-      address.empty() ? absl::FailedPreconditionError("the server offers no shared memory")
-                      : SharedMemory::Connect(address, connector_.shared_memory_bytes_);
-  if (!memory.ok() && required) {
-    unshared_ = memory.status();
-    return false;
+void GrpcStream::TakeUp(v1::StreamResponse welcome) {
+  const absl::Status shared = ShareMemory(welcome.welcome().memory_address());
+  if (!shared.ok() && connector_.kind_ == TransportKind::kSharedMemory) {
+    unshared_ = shared;
+    context_.TryCancel();
+  } else {
+    if (!shared.ok()) {
+      absl::MutexLock lock(&mutex_);
+      in_use_.note = std::string(shared.message());
+    }
+    events_.OnResponse(number_, std::move(welcome));
   }
+  ReadNext();
+}
+
+absl::Status GrpcStream::ShareMemory(const std::string& address) {
+  if (address.empty()) return absl::FailedPreconditionError("the server offers no shared memory");
+  const Patience patience(memory_by_, cancelled_.get_token());
+  auto memory = SharedMemory::Connect(address, connector_.shared_memory_bytes_, patience);
+  if (!memory.ok()) return memory.status();
   {
     absl::MutexLock lock(&mutex_);
-    if (memory.ok()) {
-      memory_ = *memory;
-      in_use_.kind = TransportKind::kSharedMemory;
-    } else {
-      in_use_.note = std::string(memory.status().message());
-    }
+    memory_ = *memory;
   }
-  if (memory.ok()) events_.OnMemory(memory->get());
-  return true;
+  events_.OnMemory(memory->get(), patience);
+  absl::MutexLock lock(&mutex_);
+  if (!(*memory)->IsConnected()) {
+    memory_ = nullptr;
+    return absl::UnavailableError("the connection to the memory socket has ended");
+  }
+  in_use_.kind = TransportKind::kSharedMemory;
+  return absl::OkStatus();
 }
 
 void AddToken(const std::string& token, grpc::ClientContext* context) {
@@ -290,6 +321,7 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
     : targets_(options.targets),
       kind_(options.transport),
       shared_memory_bytes_(options.shared_memory_bytes),
+      connect_timeout_(options.connect_timeout),
       server_name_(options.tls ? options.tls->server_name : ""),
       token_(options.token),
       keepalive_(options.keepalive),
@@ -320,7 +352,7 @@ std::shared_ptr<grpc::Channel> GrpcConnector::MakeChannel(const std::string& tar
   if (!server_name_.empty()) arguments.SetSslTargetNameOverride(server_name_);
   if (IsUnixTarget(target) && !secure_) {
     // gRPC would leave the socket's buffer at its default, which a message of a megabyte fills several times over.
-    absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM, absl::ZeroDuration());
+    absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM, Patience(absl::ZeroDuration()));
     if (socket.ok()) {
       setsockopt(socket->get(), SOL_SOCKET, SO_SNDBUF, &kUnixSendBufferBytes, sizeof(kUnixSendBufferBytes));
       SORTITION_CHECK(fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0);

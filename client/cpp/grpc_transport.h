@@ -18,9 +18,10 @@
 
 namespace sortition::client {
 
-// One thread and one completion queue for all its streams, which also gets the memory that a stream shares with its
-// server, before it passes the welcome on; each stream has a channel of its own, so that giving up a
-// stream gives up its connection, and with it every byte that waits to be written.
+// One thread and one completion queue for all its streams. The memory that a stream shares with its server is got by a
+// thread of the stream's own, which then passes the welcome on, so that a server that is slow at it holds up no other
+// stream. Each stream has a channel of its own, so that giving up a stream gives up its connection, and with it every
+// byte that waits to be written.
 class GrpcConnector {
  public:
   explicit GrpcConnector(const ClientOptions& options);
@@ -39,6 +40,7 @@ class GrpcConnector {
   const std::vector<std::string> targets_;
   const TransportKind kind_;
   const uint64_t shared_memory_bytes_;
+  const absl::Duration connect_timeout_;
   const std::string server_name_;
   const std::string token_;
   const absl::Duration keepalive_;

@@ -174,7 +174,7 @@ service::Engine::Options EngineOptions(uint32_t threads, const service::Clock* c
 struct InProcessConnector::Core {
   explicit Core(uint32_t threads) : engine(EngineOptions(threads, &clock, &observer)) {}
 
-  service::RealClock clock;
+  service::SteadyClock clock;
   service::NullObserver observer;
   service::Engine engine;
   SerialTasks tasks;  // goes first, and with it the last session; a device that still answers finds its stream ended

@@ -9,6 +9,12 @@
 #include "client/cpp/shared_memory.h"
 
 namespace sortition::client {
+namespace {
+
+// Waits in vain that end a stream: an answer that is only late comes before the end of the second.
+constexpr uint32_t kMostWaitsInVain = 2;
+
+}  // namespace
 
 Links::Links(const ClientOptions& options, std::string worker_session, Connector* connector, StreamEvents* events,
              uint64_t jitter_seed)
@@ -105,11 +111,31 @@ void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time no
   if (welcome.max_message_bytes() != 0) {
     link->max_message_bytes = std::min(link->max_message_bytes, welcome.max_message_bytes());
   }
+  link->ready_words = welcome.ready_words();
   if (const std::shared_ptr<SharedMemory> memory = link->transport->memory()) {
     v1::StreamRequest request;
     request.mutable_attach_memory()->set_token(memory->token());
     Send(link, EncodeMessage(request, {}, nullptr));
   }
+}
+
+void Links::OnHeard(uint64_t stream, absl::Time now) {
+  Link* link = Find(stream);
+  if (link == nullptr) return;
+  link->judged_from = now;
+  link->waits_in_vain = 0;
+}
+
+void Links::OnWaitInVain(absl::Time asked, absl::Time now) {
+  if (!current_ || !current_->welcomed || choice_.IsFallback(current_->target)) return;
+  Link& link = *current_;
+  if (asked < link.judged_from) return;
+  link.judged_from = now;
+  if (link.waits_in_vain++ == 0) link.silent_since = asked;
+  const absl::Duration silence = now - link.silent_since;
+  if (link.waits_in_vain < kMostWaitsInVain || silence < options_.connect_timeout) return;
+  Break(link.number, absl::DeadlineExceededError(absl::StrCat("nothing came for ", absl::FormatDuration(silence))),
+        now);
 }
 
 void Links::OnAnswer(uint64_t stream) {
@@ -121,8 +147,9 @@ void Links::OnAnswer(uint64_t stream) {
 
 void Links::Report(Link* link, absl::Time now) {
   if (choice_.IsFallback(link->target) || std::exchange(link->reported, true)) return;
-  // A stream that has lasted was useful too, though nobody asked anything of it.
-  const bool useful = link->answered || (link->welcomed && now - *link->welcomed >= options_.backoff.max);
+  // A stream that has lasted was useful too, though nobody asked anything of it; one that fell silent is a failure.
+  const bool lasted = link->welcomed && now - *link->welcomed >= options_.backoff.max;
+  const bool useful = (link->answered || lasted) && link->waits_in_vain < kMostWaitsInVain;
   choice_.Ended(useful, now);
 }
 
@@ -130,6 +157,7 @@ void Links::OnEnded(uint64_t stream, const absl::Status& status, absl::Time now)
   Link* link = Find(stream);
   if (link == nullptr) return;
   last_failure_ = absl::StrCat(TargetName(link->target), ": ", status.ToString());
+  last_status_ = status;
   Report(link, now);
   (current_ && current_->number == stream ? current_ : successor_).reset();
 }

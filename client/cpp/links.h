@@ -22,11 +22,17 @@ struct Link {
   std::shared_ptr<Transport> transport;
   uint64_t messages = 0;  // sent so far, hello included
   uint64_t max_message_bytes = UINT64_MAX;
+  bool ready_words = false;  // the server looks at them itself
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
   bool retiring = false;  // carries what is in flight to its end, and nothing new
   bool answered = false;  // has brought an answer
   bool reported = false;  // its end is no news to the choice of targets any more
+  // What was asked before says nothing of whether the server still answers: its last message, or the end of the last
+  // wait in vain.
+  absl::Time judged_from;
+  uint32_t waits_in_vain = 0;  // in a row, since the server was last heard
+  absl::Time silent_since;     // when the first of them began
 };
 
 // At most two streams live at a time: the current one, and a successor while the current one is retiring or is the
@@ -50,6 +56,7 @@ class Links {
 
   // Events of streams; those of a stream that is not live any more change nothing.
   void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
+  void OnHeard(uint64_t stream, absl::Time now);  // any message
   void OnAnswer(uint64_t stream);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   bool IsLive(uint64_t stream) const;
@@ -58,6 +65,10 @@ class Links {
 
   // The stream takes nothing new and is replaced. The in-process fallback has nowhere to go and stays.
   void Retire(uint64_t stream, absl::Time now);
+  // A step or an open, asked at `asked`, has passed its deadline, and the current stream owes answers. A service that
+  // lives answers late, too, so a stream is ended on which a second one in a row has waited in vain, and nothing at all
+  // has come for `connect_timeout` or longer. Not the in-process fallback, which ends with its process.
+  void OnWaitInVain(absl::Time asked, absl::Time now);
   // Ends a stream that cannot be used any longer.
   void Break(uint64_t stream, const absl::Status& why, absl::Time now);
   // Ends every stream.
@@ -70,6 +81,7 @@ class Links {
   bool hopeless() const { return !current_ && choice_.hopeless(); }
   // Why streams ended lately: "host:port: ..."; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
+  const absl::Status& last_status() const { return last_status_; }
 
   bool in_process() const { return current_ && choice_.IsFallback(current_->target); }
 
@@ -100,6 +112,7 @@ class Links {
   std::optional<Link> current_;
   std::optional<Link> successor_;
   std::string last_failure_;
+  absl::Status last_status_;
   std::optional<absl::Time> stays_until_;  // since a successor was welcomed for the first time
 };
 

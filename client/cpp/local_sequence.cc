@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Open(const Sequenc
   if (options.start_position && !options.prompt.empty()) {
     return absl::InvalidArgumentError("start_position and prompt exclude each other");
   }
+  if (options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
   v1::OpenSequence message;
   message.set_request_id(options.request_id);
   message.set_law_version(law::kLawVersion);
@@ -97,6 +98,13 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Fork(SequenceOptio
     prompt_length = std::min(state_->prompt_length(), at);
   }
   return std::unique_ptr<LocalSequence>(new LocalSequence((*child)->spec_, std::move(tokens), at, prompt_length));
+}
+
+std::unique_ptr<LocalSequence> LocalSequence::Clone() const {
+  const uint32_t prompt_length = stateful() ? state_->prompt_length() : 0;
+  std::unique_ptr<LocalSequence> clone(new LocalSequence(spec_, tokens_, position_, prompt_length));
+  clone->sampler_state_ = sampler_state_;
+  return clone;
 }
 
 RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {

@@ -33,6 +33,10 @@ class LocalSequence {
   // As Client::Fork: a sequence that goes on from the first `position` tokens of this one (absent: from all).
   absl::StatusOr<std::unique_ptr<LocalSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
 
+  // Another one that goes on from here as this one would: other than a fork, it has the state of its samplers. Not
+  // between Begin and End.
+  std::unique_ptr<LocalSequence> Clone() const;
+
   // Draws a token from one row, verifies its drafts or scores its tokens, and advances by the tokens that this gave;
   // blocks for the time of the computation. `row.sequence` is not looked at; rows have vocabulary_size() elements. The
   // answer is a server's, but for checkpoints: samplers' states stay here. A row that fails leaves the sequence as it

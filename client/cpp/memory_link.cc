@@ -13,9 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/cpp/errors.h"
-#include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
 #include "service/memory/packet.h"
 #include "service/memory/ring.h"
@@ -25,7 +23,7 @@ namespace sortition::client {
 namespace {
 
 constexpr size_t kMostPacketBytes = 4096;
-constexpr timeval kPatience = {5, 0};
+constexpr timeval kLongestSend = {5, 0};  // of a small packet, to a server that reads none
 
 absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
 
@@ -33,13 +31,12 @@ absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrC
 
 MappedRegion::~MappedRegion() { SORTITION_CHECK(munmap(bytes_.data(), bytes_.size()) == 0); }
 
-absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::string& address) {
-  auto socket = ConnectUnix(address, SOCK_SEQPACKET);
+absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::string& address, const Patience& patience) {
+  auto socket = ConnectUnix(address, SOCK_SEQPACKET, patience);
   if (!socket.ok()) return socket.status();
-  setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
-  setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
+  setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &kLongestSend, sizeof(kLongestSend));
   std::unique_ptr<MemoryLink> link(new MemoryLink(*std::move(socket)));
-  const auto response = link->Receive(nullptr, 0);
+  const auto response = link->Receive(nullptr, patience);
   if (!response.ok()) return response.status();
   if (response->has_error()) return ToStatus(FromWire(response->error()));
   if (!response->has_welcome()) return absl::InternalError("the memory socket did not begin with a welcome");
@@ -51,14 +48,14 @@ absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::strin
   return link;
 }
 
-absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t bytes) {
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t bytes, const Patience& patience) {
   v1::MemoryRequest request;
   request.mutable_register_region()->set_bytes(bytes);
-  return AskForMemory(request, bytes);
+  return AskForMemory(request, bytes, patience);
 }
 
 absl::StatusOr<uint64_t> MemoryLink::Import(const devices::MemoryIdentity& identity,
-                                            const devices::MemoryHandle& handle) {
+                                            const devices::MemoryHandle& handle, const Patience& patience) {
   if (std::ranges::find(devices_, identity) == devices_.end()) {
     return absl::FailedPreconditionError("the server takes no memory of this device");
   }
@@ -67,22 +64,22 @@ absl::StatusOr<uint64_t> MemoryLink::Import(const devices::MemoryIdentity& ident
   service::EncodeIdentity(identity, region.mutable_device());
   region.set_bytes(handle.bytes);
   region.set_vulkan_memory_type(handle.memory_type);
-  const auto response = Ask(request, handle.descriptor, nullptr);
+  const auto response = Ask(request, handle.descriptor, nullptr, patience);
   if (!response.ok()) return response.status();
   if (!response->has_registered()) return absl::InternalError("the memory socket answered what nobody asked");
   return response->registered().region_id();
 }
 
-absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::OpenRing() {
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::OpenRing(const Patience& patience) {
   v1::MemoryRequest request;
   request.mutable_open_ring();
-  return AskForMemory(request, service::kRingPairBytes);
+  return AskForMemory(request, service::kRingPairBytes, patience);
 }
 
-absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::AskForMemory(const v1::MemoryRequest& request,
-                                                                       uint64_t bytes) {
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::AskForMemory(const v1::MemoryRequest& request, uint64_t bytes,
+                                                                       const Patience& patience) {
   service::Descriptor descriptor;
-  const auto response = Ask(request, -1, &descriptor);
+  const auto response = Ask(request, -1, &descriptor, patience);
   if (!response.ok()) return response.status();
   const uint64_t size = response->has_registered() ? response->registered().bytes() : response->ring_opened().bytes();
   if (!descriptor || size < bytes) return absl::InternalError("the memory socket answered what nobody asked");
@@ -93,11 +90,11 @@ absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::AskForMemory(const v1:
 }
 
 absl::StatusOr<v1::MemoryResponse> MemoryLink::Ask(const v1::MemoryRequest& request, int sent,
-                                                   service::Descriptor* received) {
+                                                   service::Descriptor* received, const Patience& patience) {
   absl::MutexLock lock(&mutex_);
   if (!service::SendPacket(socket_.get(), request.SerializeAsString(), sent, 0)) return Failed("memory socket");
   for (;;) {
-    auto response = Receive(received, 0);
+    auto response = Receive(received, patience);
     if (!response.ok()) {
       Disconnect();  // an answer that came after all would be taken for the next request's
       return response;
@@ -122,17 +119,22 @@ void MemoryLink::Unregister(uint64_t region_id) {
   absl::MutexLock lock(&mutex_);
   // Where it fails the connection is over, and the region with it.
   if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) return;
-  while (Receive(nullptr, MSG_DONTWAIT).ok()) {  // what came for others before
+  while (Take(nullptr).ok()) {  // what came for others before
   }
 }
 
-absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, int flags) {
+absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, const Patience& patience) {
+  pollfd polled = {socket_.get(), POLLIN, 0};
+  // A signal ends a wait, and is no answer.
+  while (poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(patience.NextWait()))) <= 0) {
+    if (patience.over()) return absl::UnavailableError("memory socket: no answer in time");
+  }
+  return Take(descriptor);
+}
+
+absl::StatusOr<v1::MemoryResponse> MemoryLink::Take(service::Descriptor* descriptor) {
   std::array<char, kMostPacketBytes> packet;
-  const absl::Time end = absl::Now() + absl::DurationFromTimeval(kPatience);
-  ssize_t size;
-  do {
-    size = service::ReceivePacket(socket_.get(), packet, descriptor, flags);
-  } while (size < 0 && errno == EINTR && absl::Now() < end);  // a signal
+  const ssize_t size = service::ReceivePacket(socket_.get(), packet, descriptor, MSG_DONTWAIT);
   if (size < 0) return Failed("memory socket");
   if (size == 0) return absl::UnavailableError("the server ended the connection to its memory socket");
   v1::MemoryResponse response;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/unix_socket.h"
 #include "devices/imported_memory.h"
 #include "service/memory/descriptor.h"
 #include "sortition/v1/memory.pb.h"
@@ -37,8 +38,12 @@ class MappedRegion {
 // Thread-safe. Destruction ends the connection, and with it the regions' registration.
 class MemoryLink {
  public:
-  // `address`: "unix:PATH". Blocks for a round trip, at most a few seconds.
-  static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address);
+  // Waits for a server as long as it may be without an answer, when nobody says how long.
+  static Patience DefaultPatience() { return Patience(absl::Seconds(5)); }
+
+  // `address`: "unix:PATH". Blocks for a round trip.
+  static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address,
+                                                             const Patience& patience = DefaultPatience());
 
   // By which a stream names this connection.
   const std::string& token() const { return token_; }
@@ -46,13 +51,14 @@ class MemoryLink {
   uint64_t most_bytes() const { return most_bytes_; }
 
   // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf). Where no
-  // answer comes within a few seconds, the connection has ended.
-  absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes);
+  // answer comes in time, the connection has ended; so it is with the requests below.
+  absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes, const Patience& patience = DefaultPatience());
   // Memory that this process has made on one of the server's devices; the region's id. Blocks until the server has it.
   // FAILED_PRECONDITION where the server takes no memory of that device; otherwise its refusal as a status (ErrorOf).
-  absl::StatusOr<uint64_t> Import(const devices::MemoryIdentity& identity, const devices::MemoryHandle& handle);
+  absl::StatusOr<uint64_t> Import(const devices::MemoryIdentity& identity, const devices::MemoryHandle& handle,
+                                  const Patience& patience = DefaultPatience());
   // A pair of rings (service/memory/ring.h): this connection is a stream from now on.
-  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing();
+  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing(const Patience& patience = DefaultPatience());
   // Ends the connection, and with it what was registered; mappings stay.
   void Disconnect();
   // False once the server has ended it.
@@ -62,10 +68,14 @@ class MemoryLink {
 
  private:
   explicit MemoryLink(service::Descriptor socket) : socket_(std::move(socket)) {}
-  absl::StatusOr<std::unique_ptr<MappedRegion>> AskForMemory(const v1::MemoryRequest& request, uint64_t bytes);
+  absl::StatusOr<std::unique_ptr<MappedRegion>> AskForMemory(const v1::MemoryRequest& request, uint64_t bytes,
+                                                             const Patience& patience);
   // Sends a request, with a descriptor unless that is -1, and receives its answer, with one if the answer has one.
-  absl::StatusOr<v1::MemoryResponse> Ask(const v1::MemoryRequest& request, int sent, service::Descriptor* received);
-  absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, int flags);
+  absl::StatusOr<v1::MemoryResponse> Ask(const v1::MemoryRequest& request, int sent, service::Descriptor* received,
+                                         const Patience& patience);
+  absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, const Patience& patience);
+  // What has come already.
+  absl::StatusOr<v1::MemoryResponse> Take(service::Descriptor* descriptor);
 
   const service::Descriptor socket_;
   std::string token_;

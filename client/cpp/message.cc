@@ -127,9 +127,16 @@ bool IsShared(const PendingBatch& batch, const SharedMemory* memory) {
   return memory->Find({first, batch.rows.size() * batch.row_bytes}, ElementBytes(batch.dtype)).has_value();
 }
 
+std::optional<Place> FindWord(const PendingBatch& batch, const SharedMemory* memory) {
+  if (!batch.ready || memory == nullptr) return std::nullopt;
+  const std::optional<Place> place = memory->Find(std::as_bytes(std::span(batch.ready->word, 1)), sizeof(uint32_t));
+  return place && !place->on_device ? place : std::nullopt;
+}
+
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
-                           absl::Duration timeout, std::shared_ptr<void> hold, const OutgoingShard* shard,
-                           SharedMemory* memory, std::vector<std::shared_ptr<void>>* leases) {
+                           absl::Duration timeout, std::shared_ptr<void> hold, OutgoingKind kind, SharedMemory* memory,
+                           std::vector<std::shared_ptr<void>>* leases) {
+  const OutgoingShard* const shard = kind.shard;
   v1::StreamRequest header;
   v1::Step& step = *header.mutable_step();
   step.set_batch_id(batch_id);
@@ -169,6 +176,13 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
   }
   TensorPlacer placer(memory, leases);
   placer.Put(std::move(logits), ElementBytes(batch.dtype), step.mutable_logits()->mutable_source());
+  if (kind.names_word && step.logits().source().has_region()) {
+    const Place word = *FindWord(batch, memory);
+    v1::ReadyWord& ready = *step.mutable_logits()->mutable_ready();
+    ready.set_region_id(word.region_id);
+    ready.set_offset(word.offset);
+    ready.set_value(batch.ready->value);
+  }
   if (taken.masks > 0) {
     placer.Put(std::move(masks), sizeof(uint32_t), step.mutable_masks()->mutable_source());
     step.mutable_masks()->set_rows(taken.masks);

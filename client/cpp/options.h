@@ -70,7 +70,8 @@ struct ClientOptions {
   // Shown to the server as a bearer token; printable ASCII without spaces. Empty: none. Without `tls` whoever listens
   // on the way reads it.
   std::string token;
-  // From the start of a stream to the server's welcome.
+  // From the start of a stream to the server's welcome. A server from which nothing at all has come for so long, while
+  // two steps or opens in a row passed their deadlines, is left, too.
   absl::Duration connect_timeout = absl::Seconds(5);
   // A connection on which nothing has moved for so long is asked for a sign of life, and given up if there is none for
   // 10 seconds. Not below the 10 seconds that a server suffers.

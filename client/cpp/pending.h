@@ -42,8 +42,10 @@ struct PendingBatch {
   uint32_t vocabulary_size = 0;  // of a whole row
   size_t row_bytes = 0;          // of what there is of it here
   v1::DType draft_dtype = v1::DTYPE_F32;
+  std::optional<ReadyWord> ready;
   std::vector<PendingRow> rows;
   uint32_t unfinished = 0;  // rows that are not done
+  absl::Time asked;
   absl::Time deadline;
   int32_t priority = 0;
   std::string traceparent;
@@ -52,6 +54,9 @@ struct PendingBatch {
   // One for the rows together until all are done, and one for each message that some transport still holds: the
   // caller's memory is in use until there is none.
   std::atomic<uint32_t> uses{1};
+
+  // Whether the logits are there.
+  bool IsReady() const { return !ready || ready->IsSet(); }
 
   // True for whoever ends the last use, and so has to see to it that Finish is called.
   bool EndUse() { return uses.fetch_sub(1, std::memory_order_acq_rel) == 1; }
@@ -67,6 +72,7 @@ struct PendingBatch {
 
 struct PendingOpen {
   std::shared_ptr<SequenceRecord> record;
+  absl::Time asked;
   absl::Time deadline;
   absl::AnyInvocable<void(absl::Status)> done;
   absl::Status outcome;

@@ -5,10 +5,10 @@
 #include <atomic>
 #include <deque>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/shared_memory.h"
 #include "kernels/check.h"
@@ -53,7 +53,7 @@ class RingStream {
   }
 
   void Cancel() {
-    cancelled_.store(true, std::memory_order_release);
+    cancelled_.request_stop();
     if (connected_.load(std::memory_order_acquire)) service::WakeRingReader(rings_->pair.answer_words);
   }
 
@@ -91,7 +91,7 @@ class RingStream {
   const std::string target_;
   const uint64_t number_;
   StreamEvents& events_;
-  std::atomic<bool> cancelled_ = false;
+  std::stop_source cancelled_;
   std::atomic<bool> connected_ = false;
   std::atomic<bool> asleep_ = false;  // the thread
 
@@ -146,18 +146,19 @@ void RingStream::Run() {
 }
 
 absl::Status RingStream::Connect() {
-  auto link = MemoryLink::Connect(target_);
+  const Patience patience(connector_.connect_timeout_, cancelled_.get_token());
+  auto link = MemoryLink::Connect(target_, patience);
   if (!link.ok()) return link.status();
-  auto ring = (*link)->OpenRing();
+  auto ring = (*link)->OpenRing(patience);
   if (!ring.ok()) return ring.status();
-  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_);
+  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, patience);
   if (!memory.ok()) return memory.status();
   {
     absl::MutexLock lock(&mutex_);
     memory_ = *memory;
     rings_.emplace(*std::move(ring));
   }
-  events_.OnMemory(memory->get());
+  events_.OnMemory(memory->get(), patience);
   connected_.store(true, std::memory_order_release);
   Flush();
   return absl::OkStatus();
@@ -166,7 +167,7 @@ absl::Status RingStream::Connect() {
 absl::Status RingStream::Read() {
   std::shared_ptr<SharedMemory> memory = this->memory();
   for (;;) {
-    if (cancelled_.load(std::memory_order_acquire)) return absl::CancelledError("the stream was cancelled");
+    if (cancelled_.stop_requested()) return absl::CancelledError("the stream was cancelled");
     {
       absl::MutexLock lock(&polling_);
       polling_.AwaitWithTimeout(absl::Condition(this, &RingStream::NobodyPolls), kSleep);
@@ -207,8 +208,9 @@ void RingStream::Poll(absl::FunctionRef<bool()> done) {
     ++pollers_;
   }
   rings_->reader.StayAwake();
-  const absl::Time end = absl::Now() + connector_.spin_;
-  while (!done() && absl::Now() < end) {
+  const service::SteadyClock clock;
+  const absl::Time end = clock.Now() + connector_.spin_;
+  while (!done() && clock.Now() < end) {
     for (int i = 0; i < 64 && !rings_->reader.HasMore(); ++i) service::SpinPause();
     if (!rings_->reader.HasMore() || !reading_.TryLock()) continue;
     ReadSome();
@@ -244,7 +246,10 @@ bool RingStream::HasUnwritten() {
 }
 
 RingConnector::RingConnector(const ClientOptions& options)
-    : targets_(options.targets), shared_memory_bytes_(options.shared_memory_bytes), spin_(options.ring_spin) {}
+    : targets_(options.targets),
+      shared_memory_bytes_(options.shared_memory_bytes),
+      connect_timeout_(options.connect_timeout),
+      spin_(options.ring_spin) {}
 
 RingConnector::~RingConnector() {
   {

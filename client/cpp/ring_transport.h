@@ -37,6 +37,7 @@ class RingConnector {
 
   const std::vector<std::string> targets_;
   const uint64_t shared_memory_bytes_;
+  const absl::Duration connect_timeout_;
   const absl::Duration spin_;
   absl::Mutex mutex_;
   std::vector<Live> live_ ABSL_GUARDED_BY(mutex_);

@@ -34,6 +34,11 @@ struct SequenceOptions {
   uint32_t turns = 0;
 };
 
+// Whether some sampler has a state that follows from past probabilities, and so from no history.
+inline bool KeepsSamplerState(const v1::SamplingParameters& parameters) {
+  return parameters.has_mirostat() || parameters.has_adaptive_p();
+}
+
 struct SequenceRecord {
   // The sequence that this one was forked from, so that the service may share what they have in common.
   struct Origin {

@@ -13,14 +13,16 @@ constexpr uint64_t kUnit = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const std::string& address, uint64_t bytes) {
-  auto link = MemoryLink::Connect(address);
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const std::string& address, uint64_t bytes,
+                                                                    const Patience& patience) {
+  auto link = MemoryLink::Connect(address, patience);
   if (!link.ok()) return link.status();
-  return Make(*std::move(link), bytes);
+  return Make(*std::move(link), bytes, patience);
 }
 
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes) {
-  auto copies = link->Register(std::min(bytes, link->most_bytes()));
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
+                                                                 const Patience& patience) {
+  auto copies = link->Register(std::min(bytes, link->most_bytes()), patience);
   if (!copies.ok()) return copies.status();
   return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(link), *std::move(copies)));
 }
@@ -48,13 +50,13 @@ void SharedMemory::Forget(const MappedRegion& region) {
   link_->Unregister(region.id());
 }
 
-void SharedMemory::Import(const DeviceRows& rows) {
+void SharedMemory::Import(const DeviceRows& rows, const Patience& patience) {
   absl::MutexLock importing(&importing_);
   {
     absl::MutexLock lock(&mutex_);
     if (regions_.contains(rows.data) || refused_.contains(rows.data)) return;
   }
-  const auto id = link_->Import(rows.identity, rows.handle);
+  const auto id = link_->Import(rows.identity, rows.handle, patience);
   absl::MutexLock lock(&mutex_);
   if (id.ok()) {
     regions_.emplace(rows.data, Region{*id, rows.bytes, true});

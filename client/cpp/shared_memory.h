@@ -31,10 +31,12 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   // Connects to a memory socket and gets `bytes` for copies, or less if the server gives less. Blocks for two round
   // trips and for the clearing of the pages.
-  static absl::StatusOr<std::shared_ptr<SharedMemory>> Connect(const std::string& address, uint64_t bytes);
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Connect(const std::string& address, uint64_t bytes,
+                                                               const Patience& patience);
 
   // The same over a connection that exists.
-  static absl::StatusOr<std::shared_ptr<SharedMemory>> Make(std::unique_ptr<MemoryLink> link, uint64_t bytes);
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
+                                                            const Patience& patience);
 
   // The stream has ended: the server forgets the regions. Mappings stay as long as somebody has them.
   void Disconnect() { link_->Disconnect(); }
@@ -47,7 +49,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   // Memory of a device, which steps may name by its addresses until Forget; once is enough. Blocks for a round trip.
   // What the server does not take is not found here, and so read to the host; SharingOf says why.
-  void Import(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
+  void Import(const DeviceRows& rows, const Patience& patience = MemoryLink::DefaultPatience())
+      ABSL_LOCKS_EXCLUDED(importing_, mutex_);
   // As Client::DeviceMemory.
   absl::Status SharingOf(const DeviceRows& rows) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);

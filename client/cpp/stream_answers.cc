@@ -24,11 +24,6 @@ bool SendsHistoryAtOnce(const SequenceOptions& options) {
                                      parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0);
 }
 
-// Whether some sampler has a state that follows from past probabilities, and so from no history.
-bool KeepsSamplerState(const v1::SamplingParameters& parameters) {
-  return parameters.has_mirostat() || parameters.has_adaptive_p();
-}
-
 const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
 
 RowError PromptNeeded() {
@@ -185,16 +180,23 @@ bool StreamState::BringWithinReach(const SharedMemory* memory, PendingBatch* bat
   return true;
 }
 
+// Whether a step can be sent before its logits are there: the server sees them, and when they are.
+bool StreamState::MayWaitForRows(const Link& link, const PendingBatch& batch) const {
+  return link.ready_words && !options_.shard && FindWord(batch, link.transport->memory().get()).has_value();
+}
+
 void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
   const uint64_t rows_by_bytes = std::max<uint64_t>(options_.message_bytes / batch->row_bytes, 1);
   // Rows that are only named need not be cut into messages that overlap with sampling.
   const std::shared_ptr<SharedMemory> memory = link->transport->memory();
   const bool named = IsShared(*batch, memory.get());
+  const bool is_ready = batch->IsReady();
+  if (!is_ready && !(named && MayWaitForRows(*link, *batch))) return;  // next_event has a look at it again
   const uint64_t most_rows = std::min<uint64_t>(named ? options_.message_rows : rows_by_bytes, options_.message_rows);
   std::vector<uint32_t> ready;
   uint64_t tensor_rows = 0;
-  const DeviceRows* device = nullptr;         // which the last one ready is named on, if it is
-  const std::byte* next_on_device = nullptr;  // behind it there; another allocation may begin right there, too
+  const DeviceRows* device = nullptr;  // which the last one ready is named on, if it is
+  const std::byte* next = nullptr;     // behind it, if rows of a message are named and lie together
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     PendingRow& row = batch->rows[i];
     if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now) ||
@@ -203,15 +205,16 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
     }
     const uint64_t more = row.row.positions();
     const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
-    const std::byte* const data = its_device == nullptr ? nullptr : BytesOf(row);
-    if (!ready.empty() && (tensor_rows + more > most_rows || its_device != device || data != next_on_device)) {
+    // Another allocation of a device may begin right behind one.
+    const std::byte* const data = its_device == nullptr && is_ready ? nullptr : BytesOf(row);
+    if (!ready.empty() && (tensor_rows + more > most_rows || its_device != device || data != next)) {
       SendStep(link, batch, std::exchange(ready, {}), now);
       tensor_rows = 0;
     }
     ready.push_back(i);
     tensor_rows += more;
     device = its_device;
-    next_on_device = data == nullptr ? nullptr : data + more * batch->row_bytes;
+    next = data == nullptr ? nullptr : data + more * batch->row_bytes;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
@@ -232,10 +235,12 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   absl::Duration timeout = batch->deadline - now;
   if (options_.shard) {
     shard = OutgoingShard{*options_.shard, first_epoch_ + link->number};
-    timeout = timeout * 7 / 8;  // so that the service can say in time which slices are missing
   }
-  OutgoingMessage message =
-      EncodeStep(batch_id, *batch, rows, timeout, std::move(hold), shard ? &*shard : nullptr, memory.get(), &leases);
+  // So that the service can say in time which slices are missing, or that the rows are.
+  const bool waits = MayWaitForRows(*link, *batch);
+  if (shard || waits) timeout = timeout * 7 / 8;
+  OutgoingMessage message = EncodeStep(batch_id, *batch, rows, timeout, std::move(hold),
+                                       {shard ? &*shard : nullptr, waits}, memory.get(), &leases);
   if (const uint64_t bytes = message.bytes(); bytes > link->max_message_bytes) {
     message = {};
     leases.clear();

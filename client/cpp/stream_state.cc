@@ -9,6 +9,17 @@
 #include "kernels/law/version.h"
 
 namespace sortition::client {
+namespace {
+
+// After which the client looks again at a word that no server looks at.
+constexpr absl::Duration kReadyPause = absl::Microseconds(50);
+
+RowError RowsMissing(const PendingBatch& batch) {
+  return {absl::StatusCode::kDeadlineExceeded, v1::DEADLINE_PASSED, "ready", "",
+          absl::StrCat("the word by which the logits are there is not ", batch.ready->value, " yet")};
+}
+
+}  // namespace
 
 StreamState::StreamState(const ClientOptions& options, std::string worker_session, Environment environment)
     : options_(options),
@@ -20,6 +31,7 @@ StreamState::StreamState(const ClientOptions& options, std::string worker_sessio
 void StreamState::Start(absl::Time now) { Advance(now); }
 
 void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
+  open->asked = now;
   if (follows()) {
     TakeUp(open->record.get());
     finished_.opens.push_back(std::move(open));
@@ -30,6 +42,7 @@ void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
 }
 
 void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
+  batch->asked = now;
   batch->unfinished = static_cast<uint32_t>(batch->rows.size());
   for (PendingRow& row : batch->rows) {
     bool taken;
@@ -74,6 +87,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
 
 void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now) {
   if (!links_.IsLive(stream)) return;
+  links_.OnHeard(stream, now);
   switch (response.kind_case()) {
     case v1::StreamResponse::kWelcome: {
       const auto& versions = response.welcome().law_versions();
@@ -168,14 +182,19 @@ void StreamState::ForgetSent() {
 }
 
 void StreamState::Expire(absl::Time now) {
+  const bool owes_answers = !sent_steps_.empty() || !sent_opens_.empty();
   bool memory_held = false;
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->deadline > now) continue;
+    if (owes_answers) links_.OnWaitInVain(batch->asked, now);
     for (PendingRow& row : batch->rows) {
       if (row.state == PendingRow::State::kDone) continue;
       // The service may still be at it; opening again with a higher epoch makes it let go.
       if (row.state == PendingRow::State::kSent) row.record->standing.stream = 0;
-      FinishRow(batch.get(), &row, row.missing ? *row.missing : DeadlinePassed());
+      FinishRow(batch.get(), &row,
+                row.missing        ? *row.missing
+                : batch->IsReady() ? DeadlinePassed()
+                                   : RowsMissing(*batch));
     }
     for (auto it = sent_steps_.begin(); it != sent_steps_.end();) {
       if (it->second.batch != batch) {
@@ -193,6 +212,7 @@ void StreamState::Expire(absl::Time now) {
   }
   for (std::unique_ptr<PendingOpen>& open : opens_) {
     if (open->deadline > now) continue;
+    if (owes_answers) links_.OnWaitInVain(open->asked, now);
     open->outcome = ToStatus(DeadlinePassed());
     finished_.opens.push_back(std::move(open));
   }
@@ -219,8 +239,10 @@ absl::Time StreamState::next_event(absl::Time now) const {
   }
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     next = std::min(next, batch->deadline);
+    const bool is_ready = batch->IsReady();
     for (const PendingRow& row : batch->rows) {
       if (row.state != PendingRow::State::kWaiting) continue;
+      if (!is_ready) consider(now + kReadyPause);
       consider(row.not_before);
       consider(row.record->standing.not_before);
     }

@@ -115,6 +115,7 @@ class StreamState {
   void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history);
   v1::OpenSequence DescribeOpen(SequenceRecord* record, const Link& link);
   void SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now);
+  bool MayWaitForRows(const Link& link, const PendingBatch& batch) const;
   bool BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row);
   void SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows, absl::Time now);
 

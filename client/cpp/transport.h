@@ -15,6 +15,7 @@
 
 namespace sortition::client {
 
+class Patience;
 class SharedMemory;
 
 // What a stream has turned out to travel by.
@@ -50,8 +51,8 @@ class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
   // The stream has memory shared with its server, which Transport::memory has from now on; before its welcome. May
-  // block.
-  virtual void OnMemory(SharedMemory*) {}
+  // block, for as long as there is patience.
+  virtual void OnMemory(SharedMemory*, const Patience&) {}
   virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
   // The last event of a stream, once for each stream started. Never OK: a stream that ends is a stream to replace.
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;

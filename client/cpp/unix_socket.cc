@@ -5,7 +5,6 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -22,7 +21,7 @@ constexpr absl::string_view kScheme = "unix:";
 
 bool IsUnixTarget(absl::string_view target) { return absl::StartsWith(target, kScheme); }
 
-absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type, absl::Duration patience) {
+absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type, const Patience& patience) {
   absl::string_view path = target;
   sockaddr_un address = {};
   if (!absl::ConsumePrefix(&path, kScheme) || path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -31,12 +30,16 @@ absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int ty
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
   service::Descriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
-  // What a socket waits for when it sends, it waits for when it connects, too; 0 would mean for ever.
-  const timeval waits = absl::ToTimeval(std::max(patience, absl::Microseconds(1)));
-  const timeval sends = {};
-  if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &waits, sizeof(waits)) != 0 ||
-      connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &sends, sizeof(sends)) != 0) {
+  const auto set_wait = [&](absl::Duration wait) {  // when it sends, and so when it connects; 0 = without end
+    const timeval time = absl::ToTimeval(wait);
+    return setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) == 0;
+  };
+  bool connected = false;
+  while (socket && set_wait(patience.NextWait()) && !connected) {
+    connected = connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    if (!connected && ((errno != EAGAIN && errno != EINTR) || patience.over())) break;
+  }
+  if (!connected || !set_wait(absl::ZeroDuration())) {
     return absl::UnavailableError(absl::StrCat(target, ": ", std::strerror(errno)));
   }
   return socket;

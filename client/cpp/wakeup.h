@@ -1,18 +1,21 @@
 // What wakes the client's own thread: a time that has come, or a batch whose memory is free.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/cpp/pending.h"
+#include "service/clock.h"
 
 namespace sortition::client {
 
-// Thread-safe. Its lock is taken last of all, so Push may be called wherever a transport lets go of bytes.
+// Thread-safe. Its lock is taken last of all, so Push may be called wherever a transport lets go of bytes. Times are a
+// service::SteadyClock's; a standard library's, as Abseil's timed waits follow the machine's clock when that is set.
 class Wakeup {
  public:
   struct Event {
@@ -21,28 +24,33 @@ class Wakeup {
   };
 
   void SetTime(absl::Time time) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     // Who sleeps until an earlier time looks again by then; steps with later deadlines than the last one wake nobody.
-    if (time < sleeping_until_) changed_.Signal();
+    if (time < sleeping_until_) changed_.notify_one();
     time_ = time;
   }
   void Push(std::shared_ptr<PendingBatch> batch) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     batches_.push_back(std::move(batch));
-    changed_.Signal();
+    changed_.notify_one();
   }
   void Stop() {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     stopped_ = true;
-    changed_.Signal();
+    changed_.notify_one();
   }
 
   // Blocks until there is something to do. For one thread.
   Event Wait() {
-    absl::MutexLock lock(&mutex_);
-    while (!stopped_ && batches_.empty() && absl::Now() < time_) {
+    std::unique_lock lock(mutex_);
+    while (!stopped_ && batches_.empty() && service::SteadyClock().Now() < time_) {
       sleeping_until_ = time_;
-      changed_.WaitWithDeadline(&mutex_, time_);
+      if (time_ == absl::InfiniteFuture()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(
+            lock, std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(time_ - absl::UnixEpoch())));
+      }
     }
     sleeping_until_ = absl::InfinitePast();
     time_ = absl::InfiniteFuture();
@@ -50,12 +58,12 @@ class Wakeup {
   }
 
  private:
-  absl::Mutex mutex_;
-  absl::CondVar changed_;
-  absl::Time time_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  absl::Time sleeping_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // if somebody sleeps
-  std::vector<std::shared_ptr<PendingBatch>> batches_ ABSL_GUARDED_BY(mutex_);
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Time time_ = absl::InfiniteFuture();
+  absl::Time sleeping_until_ = absl::InfinitePast();  // if somebody sleeps
+  std::vector<std::shared_ptr<PendingBatch>> batches_;
+  bool stopped_ = false;
 };
 
 }  // namespace sortition::client

@@ -36,6 +36,8 @@ absl::Status ToStatus(const Api& api, Result result, const char* what) {
       return absl::ResourceExhaustedError(absl::StrCat("the CUDA device has no memory left: ", error));
     case Result::kDeviceUnavailable:
     case Result::kEccUncorrectable:
+    case Result::kNvlinkUncorrectable:
+    case Result::kContained:
     case Result::kIllegalAddress:
     case Result::kLaunchTimeout:
     case Result::kContextIsDestroyed:
@@ -46,6 +48,8 @@ absl::Status ToStatus(const Api& api, Result result, const char* what) {
     case Result::kInvalidAddressSpace:
     case Result::kInvalidPc:
     case Result::kLaunchFailed:
+    case Result::kTensorMemoryLeak:
+    case Result::kExternalDevice:
       return absl::UnavailableError(absl::StrCat("the CUDA device is lost to this process: ", error));
     case Result::kInvalidImage:
     case Result::kNoBinaryForGpu:

@@ -57,6 +57,18 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> CudaDevice::Import(const M
   return cuda::ImportMemory(context_, handle, description_.memory);
 }
 
+// UNAVAILABLE if the driver does nothing more after an error that is not known to lose the device: CUDA says of many,
+// in later versions of others, that every call after them fails.
+absl::Status CudaDevice::AskAfter(absl::Status status) const {
+  if (!absl::IsInternal(status)) return status;
+  const cuda::CurrentContext current(*context_);
+  absl::Status now = current.status();
+  if (now.ok()) now = cuda::ToStatus(context_->api(), context_->api().CtxSynchronize(), "CtxSynchronize()");
+  if (now.ok()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the CUDA device is lost to this process: ", status.message(), ", and then ", now.message()));
+}
+
 // The reason why the device is lost, if it is; `status` otherwise.
 absl::Status CudaDevice::LostOr(absl::Status status) {
   {
@@ -72,7 +84,8 @@ absl::Status CudaDevice::LostOr(absl::Status status) {
 BatchResult CudaDevice::Run(Lane* lane, const std::vector<DeviceRow>& rows) {
   BatchResult result;
   result.status = LostOr(absl::OkStatus());
-  if (result.status.ok()) result.status = LostOr(lane->Run(rows, &result.answers, &result.kernel_nanoseconds));
+  if (result.status.ok())
+    result.status = LostOr(AskAfter(lane->Run(rows, &result.answers, &result.kernel_nanoseconds)));
   return result;
 }
 

@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
   CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& options);
   absl::Status Open(const cuda::Api& api, const cuda::Hardware& hardware);
   BatchResult Run(cuda::Lane* lane, const std::vector<DeviceRow>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AskAfter(absl::Status status) const;
   absl::Status LostOr(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const CudaDeviceOptions options_;

@@ -25,7 +25,9 @@ enum class Result : int {
   kInvalidImage = 200,
   kNoBinaryForGpu = 209,
   kEccUncorrectable = 214,
+  kNvlinkUncorrectable = 220,
   kUnsupportedPtxVersion = 222,
+  kContained = 226,
   kIllegalAddress = 700,
   kLaunchTimeout = 702,
   kContextIsDestroyed = 709,
@@ -36,10 +38,12 @@ enum class Result : int {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kTensorMemoryLeak = 721,
   kNotSupported = 801,
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
   kStreamCaptureUnsupported = 900,
+  kExternalDevice = 911,
 };
 
 using DeviceHandle = int;
@@ -63,6 +67,8 @@ enum class DeviceAttribute : int {
 };
 enum class PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kHostRegisterDeviceMap = 2;
+inline constexpr unsigned kWaitUntilNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: cyclically
 inline ::CUstream_st* const kStreamLegacy = reinterpret_cast<::CUstream_st*>(uintptr_t{1});  // the null stream, by name
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;

@@ -2,11 +2,12 @@
 #include "devices/proof/proof.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/law/reference.h"
 
 namespace sortition::devices {
@@ -63,9 +64,10 @@ class Proof::Attempt {
       bytes += known->tensor.size();
       rows.push_back(std::move(row));
     }
-    const absl::Time start = absl::Now();
+    const auto start = std::chrono::steady_clock::now();
     self.device_.Submit(std::move(rows), [attempt = std::move(attempt), start, bytes](BatchResult result) mutable {
-      if (attempt->Judge(result)) attempt->Time({uint32_t(attempt->batch_.size()), bytes, absl::Now() - start});
+      const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
+      if (attempt->Judge(result)) attempt->Time({uint32_t(attempt->batch_.size()), bytes, took});
       Continue(std::move(attempt));
     });
   }
@@ -122,22 +124,14 @@ void Proof::Start(Device* device, Done done) const {
 }
 
 Proof::Verdict Proof::Run(Device* device, absl::Duration timeout) const {
-  struct Waiting {
-    absl::Mutex mutex;
-    bool ended ABSL_GUARDED_BY(mutex) = false;
-    Verdict verdict ABSL_GUARDED_BY(mutex);
-  };
-  const auto waiting = std::make_shared<Waiting>();
-  Start(device, [waiting](Verdict verdict) {
-    absl::MutexLock lock(&waiting->mutex);
-    waiting->verdict = std::move(verdict);
-    waiting->ended = true;
-  });
-  absl::MutexLock lock(&waiting->mutex);
-  if (!waiting->mutex.AwaitWithTimeout(absl::Condition(&waiting->ended), timeout)) {
+  const auto promise = std::make_shared<std::promise<Verdict>>();
+  std::future<Verdict> verdict = promise->get_future();
+  Start(device, [promise](Verdict given) { promise->set_value(std::move(given)); });
+  // By the steady clock: machines are set to the right time soon after their start.
+  if (verdict.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
     return {absl::DeadlineExceededError(absl::StrCat("no proof within ", absl::FormatDuration(timeout))), 0, {}};
   }
-  return std::move(waiting->verdict);
+  return verdict.get();
 }
 
 }  // namespace sortition::devices

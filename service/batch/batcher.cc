@@ -174,9 +174,12 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
 }
 
+bool Batcher::IsMoved(const Batch& batch) {
+  return batch.shape.memory != devices::kHostMemory && batch.shape.memory != batch.device->description().memory;
+}
+
 Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
-  const uint32_t memory = batch->shape.memory;
-  const bool moves = memory != devices::kHostMemory && memory != batch->device->description().memory;
+  const bool moves = IsMoved(*batch);
   if (!moves && batch->checked.empty()) return {};
   Rejects rejects;
   std::vector<WaitingRow> rows;
@@ -203,11 +206,22 @@ Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
 }
 
 void Batcher::Start(std::unique_ptr<Batch> batch) {
-  Deliver(TakeCopies(batch.get()));
+  if (!IsMoved(*batch)) return Run(std::move(batch));
+  // The driver of another device reads the rows, and this thread serves streams or a device.
+  RunAside([this, batch = std::move(batch)]() mutable { Run(std::move(batch)); });
+}
+
+void Batcher::Run(std::unique_ptr<Batch> batch) {
+  Rejects rejects = TakeCopies(batch.get());
   if (batch->rows.empty()) {
-    absl::MutexLock lock(&mutex_);
-    return router_.Finished(batch->device, batch->shape, false, clock_.Now());
+    {
+      absl::MutexLock lock(&mutex_);
+      router_.Finished(batch->device, batch->shape, false, clock_.Now());
+    }
+    Dispatch();
+    return Deliver(std::move(rejects));  // last: without a row that waits for its answer the batcher may end
   }
+  Deliver(std::move(rejects));
   // The batch keeps its rows: they may have to be checked, or run again.
   std::vector<devices::DeviceRow> rows;
   rows.reserve(batch->rows.size());
@@ -236,10 +250,14 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchResult result) 
     if (wrong != 0) verdict = absl::DataLossError(absl::StrCat("wrong answers to ", wrong, " live rows"));
     Settle(std::move(batch), std::move(result), std::move(verdict));
   };
-  if (options_.run_check) {
-    options_.run_check(std::move(check));
+  RunAside(std::move(check));
+}
+
+void Batcher::RunAside(absl::AnyInvocable<void()> task) {
+  if (options_.run_aside) {
+    options_.run_aside(std::move(task));
   } else {
-    check();
+    task();
   }
 }
 

@@ -71,8 +71,9 @@ struct BatcherOptions {
   // By which a device that failed comes back; not owned. Null: whatever a device does, it stays in the pool.
   const devices::Proof* proof = nullptr;
   EventLog* event_log = nullptr;  // not owned, outlives the batcher; null: no log
-  // Runs a comparison with the reference; within the call where it is not set. Outlives the batcher.
-  std::function<void(absl::AnyInvocable<void()>)> run_check = nullptr;
+  // Runs what takes long beside the devices' work: a comparison with the reference, the reading of a device's memory
+  // for another one. Within the call where it is not set. Outlives the batcher.
+  std::function<void(absl::AnyInvocable<void()>)> run_aside = nullptr;
 };
 
 // Thread-safe; never blocks for long.
@@ -137,6 +138,10 @@ class Batcher {
   // Refuses the queued rows that no device will take.
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch);
+  void Run(std::unique_ptr<Batch> batch);
+  void RunAside(absl::AnyInvocable<void()> task);
+  // Its rows lie in the memory of another device than the one that is to sample them.
+  static bool IsMoved(const Batch& batch);
   // Rows of the batch whose bytes have to lie still, or elsewhere, are copied; a row whose memory cannot be read leaves
   // the batch.
   static Rejects TakeCopies(Batch* batch);

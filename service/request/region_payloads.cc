@@ -27,28 +27,38 @@ Refusal UnknownRegion(const std::string& field, const RegionRange& range) {
 // What may lie in a device's memory.
 enum class Reader { kDevice, kHost };
 
-std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, Reader reader,
-                                  const std::string& field, const MemoryConnection* memory,
-                                  std::vector<Payload>* payloads) {
-  if (!source.has_region()) return std::nullopt;
-  const RegionRange range = RangeOf(source.region());
+// The region, if the whole range lies in it.
+std::variant<std::shared_ptr<const Region>, Refusal> FindRange(const RegionRange& range, uint32_t alignment,
+                                                               Reader reader, const std::string& field,
+                                                               const MemoryConnection* memory) {
   std::shared_ptr<const Region> region = memory == nullptr ? nullptr : memory->Find(range.region_id);
   if (region == nullptr) return UnknownRegion(field, range);
   if (reader == Reader::kHost && region->imported() != nullptr) {
     return Refusal{Reason::kOutOfRange, field + ".region_id", "a region of the host's memory",
                    "a device's memory holds logits only"};
   }
-  const std::span<const std::byte> bytes = region->bytes();
-  if (range.offset > bytes.size() || range.length > bytes.size() - range.offset || range.length == 0) {
-    return Refusal{Reason::kOutOfRange, field, absl::StrCat("1..", bytes.size(), " bytes"),
+  const uint64_t size = region->bytes().size();
+  if (range.offset > size || range.length > size - range.offset || range.length == 0) {
+    return Refusal{Reason::kOutOfRange, field, absl::StrCat("1..", size, " bytes"),
                    absl::StrCat(range.length, " bytes from ", range.offset, " are not within the region")};
   }
   if (range.offset % alignment != 0) {
     return Refusal{Reason::kOutOfRange, field + ".offset", absl::StrCat("a multiple of ", alignment),
                    absl::StrCat("no element begins at ", range.offset)};
   }
+  return region;
+}
+
+std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, Reader reader,
+                                  const std::string& field, const MemoryConnection* memory,
+                                  std::vector<Payload>* payloads) {
+  if (!source.has_region()) return std::nullopt;
+  const RegionRange range = RangeOf(source.region());
+  auto found = FindRange(range, alignment, reader, field, memory);
+  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+  auto& region = std::get<std::shared_ptr<const Region>>(found);
   Payload payload;
-  payload.segments = {{bytes.data() + range.offset, range.length}};
+  payload.segments = {{region->bytes().data() + range.offset, range.length}};
   payload.size = range.length;
   payload.range = range;
   payload.imported = region->imported();
@@ -95,6 +105,23 @@ std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const Mem
                                          std::vector<Payload>* payloads) {
   return AddPayload(upload.mask().source(), sizeof(uint32_t), Reader::kHost, "upload_mask.mask.source.region", memory,
                     payloads);
+}
+
+std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
+                                                              const MemoryConnection* memory) {
+  const std::string field = "step.logits.ready";
+  if (!logits.has_ready()) return std::optional<ReadyWord>();
+  if (logits.has_shard()) {
+    return Refusal{Reason::kNotImplemented, field, "", "slices of rows are there when their step is sent"};
+  }
+  if (!logits.source().has_region()) {
+    return Refusal{Reason::kContradiction, field, "", "the logits have come with the message"};
+  }
+  const v1::ReadyWord& word = logits.ready();
+  const RegionRange range = {word.region_id(), word.offset(), sizeof(uint32_t)};
+  auto found = FindRange(range, sizeof(uint32_t), Reader::kHost, field, memory);
+  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+  return ReadyWord(std::get<std::shared_ptr<const Region>>(std::move(found)), range.offset, word.value());
 }
 
 std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "service/memory/ready_word.h"
 #include "service/memory/region_table.h"
 #include "service/refusal.h"
 #include "service/stream/frame.h"
@@ -26,6 +27,12 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
 // The same for a mask that is uploaded, which may change until it is copied.
 std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads);
+
+// The word that says when the logits are there; none where they are with the step. Refuses a word that is not within a
+// region of this connection's, of the host's memory, as above; one for logits that came with the message with
+// CONTRADICTION; one for slices of rows with NOT_IMPLEMENTED.
+std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
+                                                              const MemoryConnection* memory);
 
 // The index of a source's payload: one that came with the message, or the one that AddRegionPayloads made of it.
 std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,

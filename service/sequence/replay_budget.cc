@@ -13,6 +13,7 @@ constexpr absl::Duration kBurst = absl::Milliseconds(50);
 // Nobody is told to wait longer: whoever is refused again is given a better estimate.
 constexpr absl::Duration kLongestWait = absl::Seconds(30);
 constexpr double kCostWhileRowsWait = 4;
+constexpr absl::Duration kPruneEvery = absl::Milliseconds(10);
 
 }  // namespace
 
@@ -23,13 +24,13 @@ absl::Duration ReplayBudget::Cost(uint64_t tokens) const {
   return absl::Seconds(static_cast<double>(tokens) / tokens_per_second_);
 }
 
-std::optional<Refusal> ReplayBudget::Admit(uint64_t tokens) {
+std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens) {
   if (tokens <= kShortHistory) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   if (spent_until_ <= clock_.Now() + kBurst) return std::nullopt;
   return Refusal{Reason::kOverloaded, "open.history",
                  absl::StrCat("replay_tokens_per_second ", static_cast<uint64_t>(tokens_per_second_)),
-                 "other histories come first", Reserve(tokens)};
+                 "other histories come first", Reserve(owner, tokens)};
 }
 
 void ReplayBudget::Spend(uint64_t tokens, bool rows_wait) {
@@ -42,20 +43,32 @@ void ReplayBudget::Completed(uint64_t tokens) {
   usual_tokens_ += (static_cast<double>(tokens) - usual_tokens_) / 8;
 }
 
-absl::Duration ReplayBudget::Advice(uint64_t tokens) {
+absl::Duration ReplayBudget::Advice(const Owner& owner, uint64_t tokens) {
   absl::MutexLock lock(&mutex_);
   if (tokens == 0) tokens = static_cast<uint64_t>(usual_tokens_);
   if (tokens <= kShortHistory) return absl::ZeroDuration();
-  return Reserve(tokens);
+  return Reserve(owner, tokens);
 }
 
-absl::Duration ReplayBudget::Reserve(uint64_t tokens) {
+absl::Duration ReplayBudget::Reserve(const Owner& owner, uint64_t tokens) {
   const absl::Time now = clock_.Now();
-  promised_until_ = std::max({promised_until_, spent_until_, now});
-  const absl::Duration wait = promised_until_ - now;
-  promised_until_ = std::min(promised_until_ + Cost(tokens), now + kLongestWait);
+  if (now >= next_prune_) Prune(now);
+  Promises& streams = promised_until_[owner.name_space];
+  absl::Time& until = streams.try_emplace(owner.stream, now).first->second;
+  const double sharers = static_cast<double>(promised_until_.size() * streams.size());
+  until = std::max({until, spent_until_, now});
+  const absl::Duration wait = until - now;
+  until = std::min(until + Cost(tokens) * sharers, now + kLongestWait);
   if (wait <= kBurst) return absl::ZeroDuration();
   return wait * (1 + static_cast<double>(entropy_.Draw() >> 40) / (1 << 26));  // up to a quarter more
+}
+
+void ReplayBudget::Prune(absl::Time now) {
+  next_prune_ = now + kPruneEvery;
+  for (auto& [name_space, streams] : promised_until_) {
+    absl::erase_if(streams, [&](const auto& stream) { return stream.second <= now; });
+  }
+  absl::erase_if(promised_until_, [](const auto& entry) { return entry.second.empty(); });
 }
 
 }  // namespace sortition::service

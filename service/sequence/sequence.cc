@@ -23,7 +23,7 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
 }  // namespace
 
 Sequence::Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history)
-    : kept_history_(kept_history), owner_(owner), spec_(std::move(spec)) {}
+    : kept_history_(kept_history), owner_(owner), spec_(std::move(spec)), spec_bytes_(spec_->bytes()) {}
 
 Refusal Sequence::Superseded(std::string field) const {
   return Refusal{Reason::kSuperseded, std::move(field), absl::StrCat("> ", owner_.epoch),
@@ -55,12 +55,13 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   }
   if (replayed != nullptr || !state_ || *spec != *spec_) last_.reset();
   spec_ = std::move(spec);
+  spec_bytes_ = spec_->bytes();
   if (!state_) return HistoryRequired("the server does not have the history of this sequence");
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
 }
 
 std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                             const TokenTree& ahead) {
+                                                             const TokenTree& ahead, EditAllowance* edits) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
@@ -82,6 +83,13 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
     return HistoryRequired(absl::StrCat("append_tokens has ", intent.append_tokens.size(), " tokens; more than ",
                                         kept_history_, " cannot be taken back, and so are history"));
   }
+  const uint32_t removed = intent.truncate_to ? state_->position() - *intent.truncate_to : 0;
+  const uint64_t edited = removed + intent.append_tokens.size();
+  if (edits != nullptr && edited > 0 && !edits->Take(edited * state_->edit_cost())) {
+    return HistoryRequired(absl::StrCat("the rows of the message edit more than ", EditAllowance::kTokens,
+                                        " tokens, those of long and indexed histories counted several times; what is "
+                                        "more is history"));
+  }
   SequenceState::Undo undo = state_->Edit(intent.truncate_to, intent.append_tokens);
   if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
     const uint32_t position = state_->position();
@@ -92,8 +100,8 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
   }
   // Where the worker has edited its text since the last answer, in this step, in a history or elsewhere, it alone can
   // tell which state it goes on from.
-  const bool edits = intent.truncate_to || !intent.append_tokens.empty();
-  const bool follows = last_ && last_->step_id + 1 == intent.step_id && !edits;
+  const bool is_edited = intent.truncate_to || !intent.append_tokens.empty();
+  const bool follows = last_ && last_->step_id + 1 == intent.step_id && !is_edited;
   if (intent.checkpoint && follows && intent.checkpoint != TextPlace{intent.position, *intent.history_hash}) {
     return Refusal{
         Reason::kCheckpointRefused, "checkpoint", absl::StrCat("position ", intent.position),
@@ -185,7 +193,7 @@ bool Sequence::OwnedBy(const SequenceOwner& owner) const {
 
 uint64_t Sequence::bytes() const {
   absl::MutexLock lock(&mutex_);
-  uint64_t bytes = sizeof(*this) + spec_->bytes();
+  uint64_t bytes = sizeof(*this) + spec_bytes_;
   if (state_) bytes += state_->bytes();
   if (last_) {
     for (const kernels::RowAnswer& row : last_->answer.outcome.rows) {

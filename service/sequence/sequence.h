@@ -2,6 +2,7 @@
 // retries.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,6 +70,24 @@ struct StepAnswer {
   uint64_t history_hash = 0;  // with the outcome's tokens appended
 };
 
+// How many tokens the steps of one message may cut off histories and append to them, since whoever takes the message
+// serves nobody else meanwhile: some 10 ms of edits. The first row that edits always may; what is more is history,
+// which is taken in pieces.
+class EditAllowance {
+ public:
+  static constexpr uint32_t kTokens = 16'384;
+
+  // `cost`: tokens, by SequenceState::edit_cost(). False, and nothing is taken, if it is too much.
+  bool Take(uint64_t cost) {
+    if (cost > left_ && left_ < kTokens) return false;
+    left_ -= std::min(cost, left_);
+    return true;
+  }
+
+ private:
+  uint64_t left_ = kTokens;
+};
+
 // A step that may run: what it sees at each position, and the ticket with which its result comes back.
 struct StepGrant {
   uint64_t ticket = 0;
@@ -88,9 +107,10 @@ class Sequence {
 
   // Starts a step. Returns the grant, or the answer if this very step has been answered already, or why not; a refusal
   // changes nothing.
-  // `ahead`: tokens after which the step has further positions.
+  // `ahead`: tokens after which the step has further positions. `edits`, which may be null, pays for the intent's;
+  // edits that are refused for another reason are paid for, too.
   std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                     const TokenTree& ahead = {});
+                                                     const TokenTree& ahead = {}, EditAllowance* edits = nullptr);
 
   // Ends the step of `ticket` with its tokens: the state advances by the intent's edits and by them, exactly once.
   // Refused with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
@@ -138,6 +158,7 @@ class Sequence {
   mutable absl::Mutex mutex_;
   SequenceOwner owner_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const SequenceSpec> spec_ ABSL_GUARDED_BY(mutex_);
+  uint64_t spec_bytes_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SequenceState> state_ ABSL_GUARDED_BY(mutex_);  // null: unknown, a replay is needed
   std::optional<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
   std::optional<LastStep> last_ ABSL_GUARDED_BY(mutex_);

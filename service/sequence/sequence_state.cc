@@ -55,6 +55,11 @@ void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
   }
 }
 
+uint64_t SequenceState::Builder::bytes() const {
+  return sizeof(*this) + spec_->bytes() + log_.bytes() + (index_ ? index_->bytes() : 0) +
+         counts_.capacity() * (sizeof(PenaltyCounts::Counts::value_type) + 1);
+}
+
 std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
   if (!CountsWholeHistory(*spec_)) counts_ = CountScope(*spec_, prompt_length_, log_);

@@ -33,6 +33,7 @@ class SequenceState {
     uint32_t length() const { return log_.length(); }
     uint32_t prompt_length() const { return prompt_length_; }
     const SequenceSpec& spec() const { return *spec_; }
+    uint64_t bytes() const;
     // Needs prompt_length() <= length(). Once. Of the builder's own spec, `spec` differs in its seed alone.
     std::unique_ptr<SequenceState> Finish(std::shared_ptr<const SequenceSpec> spec);
 
@@ -56,6 +57,8 @@ class SequenceState {
   uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
+  // What it costs to append or cut a token, in tokens of a history without an index and with few distinct tokens.
+  uint64_t edit_cost() const { return 1 + (index_ ? 7 : 0) + counts_->patches().size() / 4096; }
 
   // Lends the patches that the next row sees: listed bias and bans, and what the history adds. They stay as they
   // are until EndLoan, which the borrower's owner calls once nobody reads them any more. If it cannot tell when that

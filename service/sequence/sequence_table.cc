@@ -58,14 +58,24 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   return Add(key, std::make_shared<Sequence>(owner, spec, limits_.kept_history))->sequence;
 }
 
-SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
-  std::unique_ptr<Client>& client = clients_[key.name_space];
+SequenceTable::Client& SequenceTable::ClientOf(const std::string& name_space) {
+  std::unique_ptr<Client>& client = clients_[name_space];
   if (client == nullptr) client = std::make_unique<Client>();
+  return *client;
+}
+
+void SequenceTable::EraseIfEmpty(const std::string& name_space) {
+  const auto found = clients_.find(name_space);
+  if (found->second->entries.empty() && found->second->held == 0) clients_.erase(found);
+}
+
+SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
+  Client& client = ClientOf(key.name_space);
   entries_.push_front({key, std::move(sequence), 0, clock_.Now()});
   Entry& entry = entries_.front();
-  entry.client = client.get();
-  client->entries.push_front(&entry);
-  entry.place = client->entries.begin();
+  entry.client = &client;
+  client.entries.push_front(&entry);
+  entry.place = client.entries.begin();
   by_key_.emplace(&entry.key, entries_.begin());
   return entries_.begin();
 }
@@ -100,6 +110,33 @@ void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
   Forget(it->second);
 }
 
+std::optional<Refusal> SequenceTable::Hold(const std::string& name_space, uint64_t bytes, const char* field) {
+  if (bytes == 0) return std::nullopt;
+  absl::MutexLock lock(&mutex_);
+  const auto found = clients_.find(name_space);
+  const uint64_t has = (found == clients_.end() ? 0 : found->second->held) + bytes;
+  if (has + held_ + bytes <= limits_.max_state_bytes) {
+    Held(name_space, static_cast<int64_t>(bytes));
+    if (MakeRoom(0)) return std::nullopt;
+    Held(name_space, -static_cast<int64_t>(bytes));
+  }
+  return Refusal{Reason::kOverloaded, field, absl::StrCat("max_state_bytes ", limits_.max_state_bytes),
+                 "options of open sequences and what has come of histories and states take too much of it",
+                 absl::Milliseconds(100)};
+}
+
+void SequenceTable::GiveBack(const std::string& name_space, uint64_t bytes) {
+  if (bytes == 0) return;
+  absl::MutexLock lock(&mutex_);
+  Held(name_space, -static_cast<int64_t>(bytes));
+}
+
+void SequenceTable::Held(const std::string& name_space, int64_t bytes) {
+  Client& client = ClientOf(name_space);
+  for (uint64_t* total : {&client.held, &client.bytes, &held_, &bytes_}) *total += static_cast<uint64_t>(bytes);
+  EraseIfEmpty(name_space);
+}
+
 uint32_t SequenceTable::live_sequences() const {
   absl::MutexLock lock(&mutex_);
   return static_cast<uint32_t>(entries_.size());
@@ -119,7 +156,7 @@ void SequenceTable::Forget(Entries::iterator entry) {
   bytes_ -= entry->bytes;
   entry->client->bytes -= entry->bytes;
   entry->client->entries.erase(entry->place);
-  if (entry->client->entries.empty()) clients_.erase(entry->key.name_space);
+  EraseIfEmpty(entry->key.name_space);
   by_key_.erase(&entry->key);
   entries_.erase(entry);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -59,7 +60,13 @@ class SequenceTable {
   // Forgets what has been idle for its time. Called now and then; without it that waits for the next open.
   void Sweep();
 
-  // What each client has, by namespace.
+  // Memory of a client that is of no sequence here, is not forgotten for others and counts with them all the same, for
+  // `field` of a message. OVERLOADED, and nothing is held, if no room can be made, or if the client would hold more
+  // than is left for what is held: so one alone gets half of `max_state_bytes`, two a third each.
+  std::optional<Refusal> Hold(const std::string& name_space, uint64_t bytes, const char* field);
+  void GiveBack(const std::string& name_space, uint64_t bytes);
+
+  // What each client has, by namespace, what is held for it included.
   struct ClientUse {
     uint32_t sequences = 0;
     uint64_t bytes = 0;
@@ -88,10 +95,11 @@ class SequenceTable {
     std::list<Entry*>::iterator place = {};  // among the client's
   };
   using Entries = std::list<Entry>;
-  // A namespace's part of the table; gone with its last entry.
+  // A namespace's part of the table; gone with its last entry, once nothing is held for it.
   struct Client {
     std::list<Entry*> entries;  // most recently used first
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;         // of entries, and what is held
+    uint64_t held = 0;
   };
   // Finds entries by their own keys, so that a key is kept once.
   struct HashKey {
@@ -107,6 +115,9 @@ class SequenceTable {
   // False if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   Refusal NoRoom() const;
+  Client& ClientOf(const std::string& name_space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseIfEmpty(const std::string& name_space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Held(const std::string& name_space, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entries::iterator Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -126,7 +137,8 @@ class SequenceTable {
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);  // by namespace
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                 // of all clients
+  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;                                                  // of these, what is held
 };
 
 }  // namespace sortition::service

@@ -1,6 +1,8 @@
 // The calls of AdminService.
 #include "service/server/admin_service.h"
 
+#include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -8,8 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "service/request/checks.h"
 #include "service/request/strictness.h"
 #include "service/server/credentials.h"
@@ -26,7 +27,7 @@ namespace {
 // A device that has not answered known rows by then has more wrong with it than a verdict would say.
 constexpr absl::Duration kLongestProof = absl::Seconds(60);
 // How often a call that waits looks whether its client still does.
-constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr std::chrono::milliseconds kLook(100);
 
 // What the batcher says of a device, as the wire's reasons.
 Refusal OfDevice(const absl::Status& status) {
@@ -35,12 +36,6 @@ Refusal OfDevice(const absl::Status& status) {
   }
   return {Reason::kContradiction, "device", "", std::string(status.message())};
 }
-
-// A verdict that may come after the call has been given up.
-struct Verdict {
-  absl::Notification given;
-  absl::Status status;
-};
 
 }  // namespace
 
@@ -83,22 +78,22 @@ grpc::Status AdminService::ProveDevice(grpc::ServerContext* context, const v1::P
                                        v1::ProveDeviceResponse* response) {
   if (grpc::Status status = Begin(*context, *request, "prove", "device", request->device()); !status.ok())
     return status;
-  const auto verdict = std::make_shared<Verdict>();
-  const absl::Status started = engine_.batcher().Prove(request->device(), [verdict](absl::Status status) {
-    verdict->status = std::move(status);
-    verdict->given.Notify();
-  });
+  // The verdict may come after the call has been given up.
+  const auto promise = std::make_shared<std::promise<absl::Status>>();
+  std::future<absl::Status> verdict = promise->get_future();
+  const absl::Status started = engine_.batcher().Prove(
+      request->device(), [promise](absl::Status status) { promise->set_value(std::move(status)); });
   if (!started.ok()) return Refuse(OfDevice(started));
-  const absl::Time end = absl::Now() + kLongestProof;
-  while (!verdict->given.WaitForNotificationWithTimeout(kLook) && absl::Now() < end) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(kLongestProof);
+  while (verdict.wait_for(kLook) != std::future_status::ready) {
     if (context->IsCancelled()) return grpc::Status::CANCELLED;
-  }
-  if (!verdict->given.HasBeenNotified()) {
+    if (std::chrono::steady_clock::now() < end) continue;
     return Refuse({Reason::kDeadlinePassed, "device", absl::FormatDuration(kLongestProof),
                    "the device has not answered the known rows yet"});
   }
-  response->set_proved(verdict->status.ok());
-  response->set_verdict(std::string(verdict->status.message()));
+  const absl::Status status = verdict.get();
+  response->set_proved(status.ok());
+  response->set_verdict(std::string(status.message()));
   return grpc::Status::OK;
 }
 

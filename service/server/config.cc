@@ -45,6 +45,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"stream_masks", limits.stream_masks, 0, 10000000},
       {"stream_mask_bytes", limits.stream_mask_bytes, 0, kTera},
       {"max_mask_bytes", limits.max_mask_bytes, 0, kTera},
+      {"max_unready_steps", limits.max_unready_steps, 1, 1000000},
       {"max_shard_answer_bytes", limits.max_shard_answer_bytes, 1 << 20, kTera},
       {"max_memory_connections", limits.max_memory_connections, 1, 10000},
       {"max_rings", limits.max_rings, 0, 1024},
@@ -80,6 +81,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"replay_guard", limits.replay_guard, absl::ZeroDuration(), absl::Minutes(10)},
       {"ring_spin", config.ring_spin, absl::ZeroDuration(), absl::Seconds(1)},
       {"shard_wait", limits.shard_wait, absl::Milliseconds(1), absl::Hours(1)},
+      {"ready_wait", limits.ready_wait, absl::Milliseconds(1), absl::Hours(1)},
       {"sequence_ttl", limits.sequence_ttl, absl::Seconds(1), absl::Hours(24 * 365)},
   };
   for (const DurationRange& duration : durations) {

@@ -91,6 +91,10 @@ ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the
 ABSL_FLAG(uint64_t, max_mask_bytes, Limits().max_mask_bytes, "Bytes of uploaded masks, all streams together");
 ABSL_FLAG(absl::Duration, shard_wait, Limits().shard_wait,
           "A step that comes in slices of the vocabulary waits so long for the last of them");
+ABSL_FLAG(absl::Duration, ready_wait, Limits().ready_wait,
+          "A step that was sent before its logits were done waits so long for them");
+ABSL_FLAG(uint32_t, max_unready_steps, Limits().max_unready_steps,
+          "Steps that wait for their logits, all streams together");
 ABSL_FLAG(uint64_t, max_shard_answer_bytes, Limits().max_shard_answer_bytes,
           "Bytes of answers of rows in slices, kept for ranks that lost theirs; beyond it the client with most of them "
           "loses its own");
@@ -212,6 +216,8 @@ Config Fill() {
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
   limits.max_mask_bytes = absl::GetFlag(FLAGS_max_mask_bytes);
   limits.shard_wait = absl::GetFlag(FLAGS_shard_wait);
+  limits.ready_wait = absl::GetFlag(FLAGS_ready_wait);
+  limits.max_unready_steps = absl::GetFlag(FLAGS_max_unready_steps);
   limits.max_shard_answer_bytes = absl::GetFlag(FLAGS_max_shard_answer_bytes);
   limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
   limits.max_rings = absl::GetFlag(FLAGS_max_rings);

@@ -83,7 +83,8 @@ class InformationService::Watcher final : public grpc::ServerWriteReactor<v1::Co
       absl::MutexLock lock(&mutex_);
       if (ok && !cancelled_) {
         pausing_ = true;
-        alarm_.Set(absl::ToChronoTime(absl::Now() + interval_), [this](bool) { OnPauseOver(); });
+        alarm_.Set(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(interval_),
+                   [this](bool) { OnPauseOver(); });
         return;
       }
     }

@@ -59,12 +59,11 @@ bool AbslParseFlag(absl::string_view text, LogLevel* level, std::string* error) 
 
 std::string AbslUnparseFlag(LogLevel level) { return kLevelNames[static_cast<size_t>(level)]; }
 
-Log::Log(LogLevel least, const service::Clock* clock, Sink sink)
-    : least_(least), clock_(*clock), sink_(std::move(sink)) {}
+Log::Log(LogLevel least, Sink sink, TimeOfDay time) : least_(least), sink_(std::move(sink)), time_(std::move(time)) {}
 
 void Log::Write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   if (level < least_.load(std::memory_order_relaxed)) return;
-  const absl::Time now = clock_.Now();
+  const absl::Time now = time_();
   const std::optional<uint64_t> suppressed = Admit(event, now);
   if (!suppressed) return;
   std::string line = absl::StrCat("{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", now, absl::UTCTimeZone()),

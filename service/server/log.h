@@ -15,7 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "service/clock.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace sortition::server {
 
@@ -48,8 +49,11 @@ class Log {
   // So a client cannot flood the log, whatever it does.
   static constexpr uint32_t kLinesPerSecond = 50;
 
-  // Lines below `least` are dropped. `clock` is not owned and outlives the log.
-  Log(LogLevel least, const service::Clock* clock, Sink sink = ToStandardError);
+  // The time of day, which is what people compare a log with.
+  using TimeOfDay = std::function<absl::Time()>;
+
+  // Lines below `least` are dropped.
+  explicit Log(LogLevel least, Sink sink = ToStandardError, TimeOfDay time = absl::Now);
 
   // `event` names what happened and is one of a fixed set of literals. Texts that come from a client are bounded by the
   // caller.
@@ -71,8 +75,8 @@ class Log {
   std::optional<uint64_t> Admit(std::string_view event, absl::Time now);
 
   std::atomic<LogLevel> least_;
-  const service::Clock& clock_;
   const Sink sink_;
+  const TimeOfDay time_;
   absl::Mutex mutex_;
   std::map<std::string, Rate, std::less<>> rates_ ABSL_GUARDED_BY(mutex_);
 };

@@ -23,6 +23,7 @@
 #include "service/result/encode.h"
 #include "service/server/accept_loop.h"
 #include "service/server/ring_stream.h"
+#include "service/server/steady_wait.h"
 
 namespace sortition::server {
 
@@ -338,9 +339,13 @@ void MemoryServer::StartDraining() {
 }
 
 uint32_t MemoryServer::AwaitRings(absl::Duration grace) {
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(this, &MemoryServer::NoRings), grace);
-  return rings_;
+  uint32_t left = 0;
+  WaitSteadily(grace, [&] {
+    absl::MutexLock lock(&mutex_);
+    left = rings_;
+    return left == 0;
+  });
+  return left;
 }
 
 void MemoryServer::AnswerReleased(Client* client) {

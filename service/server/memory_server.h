@@ -59,7 +59,6 @@ class MemoryServer {
   void RemoveClients();
   // Of the clients whose streams over rings have ended.
   void EndRings();
-  bool NoRings() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return rings_ == 0; }
   void AnswerReleased(Client* client);
 
   const Config config_;

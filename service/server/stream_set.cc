@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/server/steady_wait.h"
 
 namespace sortition::server {
 namespace {
@@ -83,9 +84,8 @@ uint32_t StreamSet::Drain(absl::Duration grace) {
     draining_ = true;
   }
   for (const auto& call : calls()) call->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, grace);
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(this, &StreamSet::NoStreams), grace + kLastWrites);
-  return streams_;
+  WaitSteadily(grace + kLastWrites, [this] { return streams() == 0; });
+  return streams();
 }
 
 void StreamSet::StopRequesting() {
@@ -98,8 +98,8 @@ void StreamSet::EndThreads() {
     absl::MutexLock lock(&mutex_);
     // An event on a queue that has been shut down would be a broken invariant of gRPC's.
     mutex_.Await(absl::Condition(this, &StreamSet::NoCalls));
-    stop_timekeeper_ = true;
   }
+  stop_timekeeper_ = true;
   timekeeper_.join();
   for (auto& queue : queues_) queue->Shutdown();
   for (std::thread& thread : threads_) thread.join();
@@ -113,11 +113,7 @@ void StreamSet::ServeQueue(grpc::ServerCompletionQueue* queue) {
 }
 
 void StreamSet::KeepTime() {
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_timekeeper_), kTick)) return;
-    }
+  while (!WaitSteadily(kTick, [this] { return stop_timekeeper_.load(std::memory_order_relaxed); })) {
     engine_.Sweep();
     const absl::Time now = engine_.clock().Now();
     authorization_.Follow(now);

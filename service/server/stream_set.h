@@ -4,6 +4,7 @@
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,7 +61,6 @@ class StreamSet : private SamplingCall::Host {
   void ServeQueue(grpc::ServerCompletionQueue* queue);
   void KeepTime();
   std::vector<std::shared_ptr<SamplingCall>> calls() const;
-  bool NoStreams() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_ == 0; }
   bool NoCalls() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   const Config config_;
@@ -71,6 +71,7 @@ class StreamSet : private SamplingCall::Host {
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::thread> threads_;
   std::thread timekeeper_;
+  std::atomic<bool> stop_timekeeper_ = false;
 
   mutable absl::Mutex mutex_;
   // Open ones, and one that waits for a client on each queue.
@@ -78,7 +79,6 @@ class StreamSet : private SamplingCall::Host {
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
   bool requesting_ ABSL_GUARDED_BY(mutex_) = true;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stop_timekeeper_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sortition::server

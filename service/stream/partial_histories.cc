@@ -8,8 +8,15 @@
 #include "service/request/checks.h"
 
 namespace sortition::service {
+namespace {
 
-std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories::Add(OpenRequest* request,
+// What an entry costs beside what it holds.
+constexpr uint64_t kEntryBytes = 128;
+
+}  // namespace
+
+std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories::Add(const ReplayBudget::Owner& owner,
+                                                                                     OpenRequest* request,
                                                                                      bool rows_wait) {
   HistoryPiece& piece = *request->history;
   const std::string& id = request->request_id;
@@ -22,7 +29,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
     // Where it is not known how long it is going to be: one that comes in pieces is long.
     const uint32_t least =
         piece.known_length != 0 || !piece.continues ? piece.known_length : ReplayBudget::kShortHistory + 1;
-    if (auto refusal = replays_.Admit(std::max(least, piece.prompt_length))) return *refusal;
+    if (auto refusal = replays_.Admit(owner, std::max(least, piece.prompt_length))) return *refusal;
     if (!piece.continues) {  // is whole, so it is not kept here
       auto whole = std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);
@@ -55,6 +62,9 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
   }
   partial.builder->Add(piece.tokens);
   tokens_ += piece.tokens.size();
+  const uint64_t bytes = partial.builder->bytes() + kEntryBytes + id.size();
+  if (auto refusal = memory_.Resize(partial.bytes, bytes, "open.history")) return refuse(*std::move(refusal));
+  partial.bytes = bytes;
   replays_.Spend(piece.tokens.size(), rows_wait);
   if (piece.continues) return std::unique_ptr<SequenceState::Builder>();
   const uint32_t length = partial.builder->length();
@@ -64,6 +74,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
   }
   auto whole = std::move(partial.builder);
   tokens_ -= length;
+  memory_.Shrink(partial.bytes);
   partials_.erase(it);
   replays_.Completed(length);
   return whole;
@@ -72,14 +83,20 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
 void PartialHistories::Skip(const std::string& request_id, uint64_t epoch) {
   Drop(request_id);
   if (request_id.size() > kMaxNameBytes) return;
-  if (skipped_.size() < limits_.stream_sequences) skipped_[request_id] = epoch;
+  if (!skipped_.contains(request_id)) {
+    if (skipped_.size() >= limits_.stream_sequences || memory_.Grow(kEntryBytes + request_id.size(), "open")) return;
+  }
+  skipped_[request_id] = epoch;
 }
 
 bool PartialHistories::Skips(const std::string& request_id, uint64_t epoch, uint32_t offset, bool continues) {
   const auto it = skipped_.find(request_id);
   if (it == skipped_.end()) return false;
   const bool skips = offset != 0 && it->second == epoch;
-  if (!skips || !continues) skipped_.erase(it);
+  if (!skips || !continues) {
+    memory_.Shrink(kEntryBytes + request_id.size());
+    skipped_.erase(it);
+  }
   return skips;
 }
 
@@ -87,6 +104,7 @@ void PartialHistories::Drop(const std::string& request_id) {
   const auto it = partials_.find(request_id);
   if (it == partials_.end()) return;
   tokens_ -= it->second.builder->length();
+  memory_.Shrink(it->second.bytes);
   partials_.erase(it);
 }
 

@@ -6,6 +6,12 @@
 #include "service/request/checks.h"
 
 namespace sortition::service {
+namespace {
+
+// What an entry costs beside what it holds.
+constexpr uint64_t kEntryBytes = 160;
+
+}  // namespace
 
 std::variant<std::optional<std::string>, Refusal> PartialSnapshots::Add(const v1::ImportSequence& piece) {
   const std::string& id = piece.open().request_id();
@@ -22,32 +28,44 @@ std::variant<std::optional<std::string>, Refusal> PartialSnapshots::Add(const v1
   partial.epoch = piece.open().epoch();
   partial.bytes += piece.state();
   bytes_ += piece.state().size();
+  const uint64_t held = kEntryBytes + id.size() + partial.bytes.capacity();
+  if (auto refusal = memory_.Resize(partial.held, held, "import_sequence.state")) {
+    Drop(id);
+    return *std::move(refusal);
+  }
+  partial.held = held;
   if (piece.continues()) return std::nullopt;
-  std::optional<std::string> whole = std::move(partial.bytes);
-  bytes_ -= whole->size();
-  partials_.erase(id);
+  bytes_ -= partial.bytes.size();
+  std::optional<std::string> whole = std::exchange(partial.bytes, "");
+  Drop(id);
   return whole;
 }
 
 void PartialSnapshots::Skip(const v1::OpenSequence& open) {
   Drop(open.request_id());
   if (open.request_id().size() > kMaxNameBytes) return;
-  if (partials_.size() < limits_.stream_sequences) partials_[open.request_id()] = {open.epoch(), true, ""};
+  const uint64_t held = kEntryBytes + open.request_id().size();
+  if (partials_.size() >= limits_.stream_sequences || memory_.Grow(held, "import_sequence")) return;
+  partials_[open.request_id()] = {open.epoch(), true, "", held};
 }
 
 bool PartialSnapshots::Skips(const v1::ImportSequence& piece) {
   const auto it = partials_.find(piece.open().request_id());
   if (it == partials_.end() || !it->second.skipped) return false;
   const bool skips = it->second.epoch == piece.open().epoch();
-  if (!skips || !piece.continues()) partials_.erase(it);
+  if (!skips || !piece.continues()) Erase(it);
   return skips;
 }
 
 void PartialSnapshots::Drop(const std::string& request_id) {
   const auto it = partials_.find(request_id);
-  if (it == partials_.end()) return;
-  bytes_ -= it->second.bytes.size();
-  partials_.erase(it);
+  if (it != partials_.end()) Erase(it);
+}
+
+void PartialSnapshots::Erase(Partials::iterator partial) {
+  bytes_ -= partial->second.bytes.size();
+  memory_.Shrink(partial->second.held);
+  partials_.erase(partial);
 }
 
 }  // namespace sortition::service

@@ -9,14 +9,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/stream/stream_memory.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
-// Those of one stream; at most `max_message_bytes` of them all together. Not thread-safe.
+// Those of one stream; at most `max_message_bytes` of them all together, and within the stream's memory. Not
+// thread-safe.
 class PartialSnapshots {
  public:
-  explicit PartialSnapshots(const Limits& limits) : limits_(limits) {}
+  // `memory` is not owned and outlives this.
+  PartialSnapshots(const Limits& limits, StreamMemory* memory) : limits_(limits), memory_(*memory) {}
 
   // Adds a piece. Returns the whole once it is complete. A refusal drops what has come so far.
   std::variant<std::optional<std::string>, Refusal> Add(const v1::ImportSequence& piece);
@@ -33,11 +36,16 @@ class PartialSnapshots {
     uint64_t epoch = 0;
     bool skipped = false;
     std::string bytes;
+    uint64_t held = 0;  // as last accounted
   };
+  using Partials = absl::flat_hash_map<std::string, Partial>;
+
+  void Erase(Partials::iterator partial);
 
   const Limits limits_;
-  absl::flat_hash_map<std::string, Partial> partials_;  // by request_id; at most stream_sequences
-  uint64_t bytes_ = 0;                                  // of all partials together
+  StreamMemory& memory_;
+  Partials partials_;   // by request_id; at most stream_sequences
+  uint64_t bytes_ = 0;  // of all partials together
 };
 
 }  // namespace sortition::service

@@ -46,7 +46,10 @@ RowRun::RowRun(std::shared_ptr<const SequenceSpec> spec, StepRowRequest request,
       runs_in_order_(plan().positions() > 1 && kernels::KeepsSamplerState(spec_->parameters.chain)),
       results_(plan().positions()),
       missing_(plan().positions()) {
-  for (PositionMask& mask : request_.plan.masks) CutToAllowed(*spec_, &mask);
+  for (PositionMask& mask : request_.plan.masks) {
+    lists_none_.push_back(mask.has_allowed_tokens && mask.allowed_tokens.empty());
+    CutToAllowed(*spec_, &mask);
+  }
 }
 
 std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
@@ -120,9 +123,10 @@ std::variant<StepOutcome, Refusal> RowRun::Finish(uint32_t row) {
 
 Refusal RowRun::WhyUnusable(uint32_t row, const FailedPosition& failed) const {
   Refusal refusal = RefusalOf(std::get<kernels::RowAnswer>(failed.why), row);
-  const size_t mask = masks_.size() == 1 ? 0 : failed.index;
-  if (refusal.reason == Reason::kNoLiveToken && mask < masks_.size() &&
-      masks_[mask].AllowsNone(spec_->live_vocabulary)) {
+  const size_t mask = plan().masks.size() == 1 ? 0 : failed.index;
+  const bool allows_none = (mask < lists_none_.size() && lists_none_[mask]) ||
+                           (mask < masks_.size() && masks_[mask].AllowsNone(spec_->live_vocabulary));
+  if (refusal.reason == Reason::kNoLiveToken && allows_none) {
     refusal.field = MaskField(plan(), row, mask);
     refusal.message = "the mask allows no token";
   }

@@ -66,6 +66,7 @@ class RowRun {
   std::shared_ptr<const SequenceSpec> spec_;
   StepRowRequest request_;  // its lists of allowed tokens are cut to the sequence's
   std::vector<RowMaskBits> masks_;
+  std::vector<bool> lists_none_;                // of each mask: it is an empty list, before it is cut
   std::optional<kernels::RowParameters> more_;  // where the step asks for more than the sequence
   bool runs_in_order_;
   absl::InlinedVector<std::optional<PositionResult>, 1> results_;  // absent: not taken yet

@@ -50,7 +50,8 @@ void Session::Impl::BeginFrame(Frame frame) {
       refusal = OnOpen(message.open());
       // What is long is gone on with as other streams allow.
       if (open_in_hand_ != nullptr) {
-        frame.message.mutable_open()->mutable_history()->clear_tokens();
+        google::protobuf::RepeatedField<uint32_t>().Swap(
+            frame.message.mutable_open()->mutable_history()->mutable_tokens());
         open_in_hand_->message = std::move(frame.message);
         return GoOn();
       }
@@ -74,6 +75,11 @@ void Session::Impl::BeginFrame(Frame frame) {
       break;
     case v1::StreamRequest::kImportSequence:
       refusal = OnImport(message.import_sequence());
+      if (import_in_hand_ != nullptr) {
+        std::string().swap(*frame.message.mutable_import_sequence()->mutable_state());
+        import_in_hand_->message = std::move(frame.message);
+        return GoOn();
+      }
       break;
     case v1::StreamRequest::kAttachMemory:
       refusal = OnAttachMemory(message.attach_memory());
@@ -90,12 +96,14 @@ void Session::Impl::BeginFrame(Frame frame) {
 
 void Session::Impl::GoOn() {
   rest_ = absl::ZeroDuration();
-  if (open_in_hand_ == nullptr) return;
-  if (auto refusal = TakePiece()) {
-    Refuse(open_in_hand_->message, *refusal);
-    open_in_hand_.reset();
-  } else if (open_in_hand_->taken == open_in_hand_->tokens.size()) {
-    open_in_hand_.reset();
+  if (open_in_hand_ != nullptr) {
+    const auto refusal = TakePiece();
+    if (refusal) Refuse(open_in_hand_->message, *refusal);
+    if (refusal || open_in_hand_->taken == open_in_hand_->tokens.size()) EndOpenInHand();
+  } else if (import_in_hand_ != nullptr) {
+    const auto refusal = TakeImportPiece();
+    if (refusal) Refuse(import_in_hand_->message, *refusal);
+    if (refusal || import_in_hand_->taken == import_in_hand_->snapshot.kept.size()) EndImportInHand();
   }
 }
 
@@ -132,6 +140,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
     SetDuration(limits.max_stream_age, welcome->mutable_max_stream_age());
   welcome->set_memory_address(engine_.regions().address());
   welcome->set_max_message_bytes(limits.max_message_bytes);
+  welcome->set_ready_words(true);
   Send(std::move(response));
   return std::nullopt;
 }

@@ -16,11 +16,14 @@
 #include "service/request/open_request.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
+#include "service/sequence/history_index.h"
+#include "service/sequence/sequence_snapshot.h"
 #include "service/stream/partial_histories.h"
 #include "service/stream/partial_snapshots.h"
 #include "service/stream/session.h"
 #include "service/stream/shard_table.h"
 #include "service/stream/step_in_flight.h"
+#include "service/stream/stream_memory.h"
 #include "service/stream/stream_sequence.h"
 #include "service/stream/uploaded_masks.h"
 
@@ -35,8 +38,9 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
         client_(engine->clients().Of(name_space_)),
         sink_(std::move(sink)),
         stream_id_(stream_id),
-        partial_histories_(engine->limits(), &engine->replays()),
-        partial_snapshots_(engine->limits()),
+        memory_kept_(&engine->sequences(), name_space_),
+        partial_histories_(engine->limits(), &engine->replays(), &memory_kept_),
+        partial_snapshots_(engine->limits(), &memory_kept_),
         masks_(engine->limits(), &engine->masks()) {}
 
   void BeginFrame(Frame frame);
@@ -57,16 +61,30 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void AnswerSlices(v1::StepResults results, uint64_t bytes, bool last) override;
 
  private:
+  // Of a history that is taken; what is longer is cut.
+  static constexpr size_t kPieceTokens = 8192;
+  // Longer than a piece takes, so that histories of one stream take less than half of a thread.
+  static absl::Duration RestAfterPiece(const SequenceSpec& spec) {
+    return HistoryIndex::Needed(spec.history) ? absl::Milliseconds(6) : absl::Milliseconds(1);
+  }
+
   // What any message must keep to before its kind is looked at.
   std::optional<Refusal> CheckFrame(const Frame& frame) const;
   std::optional<Refusal> OnHello(const v1::Hello& hello);
   std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnOpen(const v1::OpenSequence& open);
+  void EndOpenInHand();
   // Takes the next piece of the history in hand.
   std::optional<Refusal> TakePiece();
   std::optional<Refusal> OnFork(const v1::ForkSequence& fork);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
   std::optional<Refusal> OnImport(const v1::ImportSequence& message);
+  std::optional<Refusal> ImportAtOnce(const OpenRequest& request, const SequenceSnapshot& snapshot);
+  std::optional<Refusal> BeginImport(OpenRequest request, SequenceSnapshot snapshot);
+  // Takes the next piece of the state in hand.
+  std::optional<Refusal> TakeImportPiece();
+  std::optional<Refusal> FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  void EndImportInHand();
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload>* payloads);
   void OnStep(Frame frame);
   void OnSlices(StepShape shape, Frame frame, absl::Time now);
@@ -81,9 +99,10 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   std::variant<const StreamSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  void Forget(absl::flat_hash_map<std::string, StreamSequence>::iterator sequence);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
-                  StepInFlight* step);
+                  EditAllowance* edits, StepInFlight* step);
 
   std::optional<Refusal> FindMasks(uint32_t index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                                    StepRowRequest* request, std::vector<RowMaskBits>* masks) const;
@@ -95,6 +114,7 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
   bool IsDraining() const;
+  ReplayBudget::Owner replays_of() const { return {client_number_, stream_id_}; }
   ShardTable::Worker worker() const { return {name_space_, worker_session_}; }
   static Refusal Draining();
   static Refusal DuplicateRow(uint32_t index);
@@ -119,9 +139,22 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
     OpenRequest request;           // its history is the piece that was taken last
     std::vector<uint32_t> tokens;  // that came with the message
     size_t taken = 0;
+    uint64_t bytes = 0;  // as accounted
   };
   std::unique_ptr<OpenInHand> open_in_hand_;
+  // The same of an import.
+  struct ImportInHand {
+    v1::StreamRequest message;  // without the state
+    OpenRequest request;
+    SequenceSnapshot snapshot;
+    std::unique_ptr<SequenceState::Builder> builder;
+    size_t taken = 0;
+    uint64_t bytes = 0;  // as accounted, of the snapshot
+    uint64_t builder_bytes = 0;
+  };
+  std::unique_ptr<ImportInHand> import_in_hand_;
   std::string worker_session_;
+  StreamMemory memory_kept_;
   absl::flat_hash_map<std::string, StreamSequence> sequences_;
   PartialHistories partial_histories_;
   PartialSnapshots partial_snapshots_;

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
-#include "service/request/snapshot_request.h"
 #include "service/result/encode.h"
 #include "service/result/encode_snapshot.h"
 #include "service/sequence/history_hash.h"
@@ -15,14 +14,6 @@ namespace {
 
 // Exported states leave in messages of at most so many bytes.
 constexpr size_t kSnapshotPieceBytes = 1 << 20;
-
-// Of a history; what is longer is cut.
-constexpr size_t kPieceTokens = 8192;
-
-// Longer than a piece takes, so that histories of one stream take less than half of a thread.
-constexpr absl::Duration kRestAfterPiece = absl::Milliseconds(1);
-// The same where an index is made of it.
-constexpr absl::Duration kRestAfterIndexedPiece = absl::Milliseconds(6);
 
 }  // namespace
 
@@ -35,8 +26,16 @@ std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
   OpenRequest& request = std::get<OpenRequest>(parsed);
   if (!request.history) return FinishOpen(request, nullptr);
   std::vector<uint32_t> tokens = std::move(request.history->tokens);
-  open_in_hand_ = std::make_unique<OpenInHand>(OpenInHand{{}, std::move(request), std::move(tokens)});
+  // What is short is done with before the next message.
+  const uint64_t bytes = tokens.size() > kPieceTokens ? tokens.capacity() * sizeof(tokens[0]) : 0;
+  if (auto refusal = memory_kept_.Grow(bytes, "open.history")) return refusal;
+  open_in_hand_ = std::make_unique<OpenInHand>(OpenInHand{{}, std::move(request), std::move(tokens), 0, bytes});
   return std::nullopt;
+}
+
+void Session::Impl::EndOpenInHand() {
+  memory_kept_.Shrink(open_in_hand_->bytes);
+  open_in_hand_.reset();
 }
 
 std::optional<Refusal> Session::Impl::TakePiece() {
@@ -50,9 +49,9 @@ std::optional<Refusal> Session::Impl::TakePiece() {
   open.taken += count;
   piece.continues = open.message.open().history().continues() || open.taken < open.tokens.size();
   if (piece.continues || count > ReplayBudget::kShortHistory) {
-    rest_ = HistoryIndex::Needed(request.spec->history) ? kRestAfterIndexedPiece : kRestAfterPiece;
+    rest_ = RestAfterPiece(*request.spec);
   }
-  auto added = partial_histories_.Add(&request, engine_.batcher().queued_rows() > 0);
+  auto added = partial_histories_.Add(replays_of(), &request, engine_.batcher().queued_rows() > 0);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
   if (history == nullptr) return std::nullopt;  // only the last piece is answered
@@ -63,7 +62,7 @@ std::optional<Refusal> Session::Impl::TakePiece() {
 std::optional<Refusal> Session::Impl::FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-    if (refusal->reason == Reason::kHistoryRequired) refusal->retry_after = engine_.replays().Advice(0);
+    if (refusal->reason == Reason::kHistoryRequired) refusal->retry_after = engine_.replays().Advice(replays_of(), 0);
     return std::move(*refusal);
   }
   AnswerOpened(request, std::move(std::get<v1::OpenedState>(outcome)));
@@ -86,26 +85,41 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
       return *refusal;
     }
   }
+  const std::string& id = request.request_id;
   StreamSequence sequence{request.spec, {request.epoch, stream_id_}, nullptr, nullptr};
   v1::OpenedState opened;
   opened.set_seed(request.spec->seed);
   opened.set_stateful(request.spec->stateful());
   opened.set_history_hash(HistoryHash(kEmptyChain, 0, HistoryDigest(request.spec->Identity())));
   if (request.spec->stateful()) {
-    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{name_space_, worker_session_, request.request_id});
+    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{name_space_, worker_session_, id});
+  }
+  const uint64_t bytes = sequence.bytes(id);
+  if (auto refusal = memory_kept_.Grow(bytes, "open")) return *std::move(refusal);
+  if (sequence.key) {
     auto result = engine_.sequences().Open(*sequence.key, sequence.owner, request.spec, std::move(state));
-    if (auto* refusal = std::get_if<Refusal>(&result)) return std::move(*refusal);
+    if (auto* refusal = std::get_if<Refusal>(&result)) {
+      memory_kept_.Shrink(bytes);
+      return std::move(*refusal);
+    }
     SequenceTable::Opened& at = std::get<SequenceTable::Opened>(result);
     sequence.state = std::move(at.sequence);
     opened.set_position(at.at.position);
     opened.set_history_hash(at.at.history_hash);
     opened.set_last_step_id(at.at.last_step_id);
   }
-  sequences_[request.request_id] = std::move(sequence);
+  Forget(sequences_.find(id));
+  sequences_.emplace(id, std::move(sequence));
   engine_.observer().SequenceOpened();
   engine_.event_log().SequenceOpened(
       {worker_session_, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
+}
+
+void Session::Impl::Forget(absl::flat_hash_map<std::string, StreamSequence>::iterator sequence) {
+  if (sequence == sequences_.end()) return;
+  memory_kept_.Shrink(sequence->second.bytes(sequence->first));
+  sequences_.erase(sequence);
 }
 
 std::variant<const StreamSequence*, Refusal> Session::Impl::Find(const std::string& request_id,
@@ -185,37 +199,6 @@ std::optional<Refusal> Session::Impl::OnExport(const v1::ExportSequence& message
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message) {
-  if (partial_snapshots_.Skips(message)) return std::nullopt;
-  if (auto refusal = client_->Charge(0, frame_bytes_, "import_sequence")) return refusal;
-  auto parsed = ParseOpen(message.open(), engine_.limits(), "import_sequence.open", &engine_.entropy());
-  if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
-  const OpenRequest& request = std::get<OpenRequest>(parsed);
-  if (request.history) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.history", "", "the history is in the state"};
-  }
-  if (!message.open().has_seed()) return MissingField("import_sequence.open.seed");
-  if (!request.spec->stateful()) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.parameters", "", "no option looks at the history"};
-  }
-  auto added = partial_snapshots_.Add(message);
-  if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
-  const auto& whole = std::get<std::optional<std::string>>(added);
-  if (!whole) return std::nullopt;  // only the last piece is answered
-  auto snapshot = ParseSnapshot(*whole, engine_.limits(), "import_sequence.state");
-  if (auto* refusal = std::get_if<Refusal>(&snapshot)) return std::move(*refusal);
-  auto state =
-      SequenceState::FromSnapshot(request.spec, std::get<SequenceSnapshot>(snapshot), engine_.limits().kept_history);
-  if (state == nullptr) {
-    return Refusal{Reason::kContradiction, "import_sequence.state", "",
-                   "is not the state of a sequence with these options"};
-  }
-  auto outcome = Open(request, std::move(state));
-  if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
-  AnswerOpened(request, std::move(std::get<v1::OpenedState>(outcome)));
-  return std::nullopt;
-}
-
 std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
   if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
   if (auto refusal = CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index")) return refusal;
@@ -227,7 +210,7 @@ std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
   const bool ours = it != sequences_.end() && (!it->second.key || it->second.owner.epoch == close.epoch());
   if (ours) {
     if (it->second.key) engine_.sequences().Close(*it->second.key, it->second.owner);
-    sequences_.erase(it);
+    Forget(it);
   }
   v1::StreamResponse response;
   response.mutable_closed()->set_request_id(close.request_id());

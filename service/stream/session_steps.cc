@@ -52,6 +52,9 @@ void Session::Impl::OnStep(Frame frame) {
   auto parsed = ParseStepShape(frame.message.step(), frame.payloads, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return RefuseStep(batch_id, *refusal, rows, bytes);
   const StepShape& shape = std::get<StepShape>(parsed);
+  auto found = FindReadyWord(frame.message.step().logits(), memory_.get());
+  if (auto* refusal = std::get_if<Refusal>(&found)) return RefuseStep(batch_id, *refusal, rows, bytes);
+  std::optional<ReadyWord>& ready = std::get<std::optional<ReadyWord>>(found);
   if (shape.shard && shape.shard->index != 0) {
     if (IsDraining()) return RefuseStep(batch_id, Draining(), rows, bytes);
     return OnSlices(shape, std::move(frame), now);
@@ -72,6 +75,7 @@ void Session::Impl::OnStep(Frame frame) {
   if (shape.mask_payload) masks.emplace(step->frame().payloads[*shape.mask_payload]);
   std::optional<PayloadView> drafts;
   if (shape.draft_payload) drafts.emplace(step->frame().payloads[*shape.draft_payload]);
+  EditAllowance edits;
   absl::flat_hash_map<absl::string_view, int> uses;
   for (const v1::StepRow& row : message.rows()) ++uses[row.request_id()];
   for (int i = 0; i < message.rows_size(); ++i) {
@@ -80,7 +84,7 @@ void Session::Impl::OnStep(Frame frame) {
       step->RefuseNow(i, row.step_id(), DuplicateRow(i));
       continue;
     }
-    AddStepRow(row, i, shape, {logits, masks, drafts}, step.get());
+    AddStepRow(row, i, shape, {logits, masks, drafts}, &edits, step.get());
   }
   if (shape.shard) {
     step->SendWhatIsSettled();
@@ -89,7 +93,9 @@ void Session::Impl::OnStep(Frame frame) {
   }
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
-    if (auto refusal = engine_.batcher().Submit(step, std::move(queued))) {
+    auto refusal = ready ? engine_.unready_steps().Add(*std::move(ready), step, std::move(queued))
+                         : engine_.batcher().Submit(step, std::move(queued));
+    if (refusal) {
       step->AbortRows();
       {
         absl::MutexLock lock(&mutex_);
@@ -111,7 +117,7 @@ std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInF
 }
 
 void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShape& shape,
-                               const StepInFlight::Tensors& tensors, StepInFlight* step) {
+                               const StepInFlight::Tensors& tensors, EditAllowance* edits, StepInFlight* step) {
   if (shape.shard && shape.shard->epoch != 0) {
     std::vector<v1::RowResult> kept = engine_.shards().Find(worker(), row, shape.shard->index);
     if (!kept.empty()) return step->RepeatNow(index, std::move(kept));
@@ -135,11 +141,11 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
   }
   std::optional<StepGrant> grant;
   if (sequence.state) {
-    auto begun = sequence.state->Begin(sequence.owner, request.intent, request.plan.ahead);
+    auto begun = sequence.state->Begin(sequence.owner, request.intent, request.plan.ahead, edits);
     if (auto* refusal = std::get_if<Refusal>(&begun)) {
       // A replica that takes over many sequences says to each worker when its turn is.
       if (refusal->reason == Reason::kHistoryRequired) {
-        refusal->retry_after = engine_.replays().Advice(request.intent.position);
+        refusal->retry_after = engine_.replays().Advice(replays_of(), request.intent.position);
       }
       if (!refusal->field.empty()) refusal->field = absl::StrCat("step.rows[", index, "].", refusal->field);
       return step->RefuseNow(index, row.step_id(), *refusal);

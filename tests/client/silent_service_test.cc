@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client.h"
 #include "client/cpp/in_process_transport.h"
+#include "client/cpp/local_sequence.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
 #include "tests/client/fake_transport.h"
@@ -102,6 +103,39 @@ class SilentServiceTest : public ::testing::Test {
   std::unique_ptr<client::Client> client;
   std::unique_ptr<client::Sequence> sequence;
 };
+
+// A rank that takes a forked text up again named its turns in vain.
+TEST(TurnsTest, AreThoseGivenAndOfRanksAlone) {
+  client::ClientOptions options;
+  options.targets = {"nobody"};
+  options.worker_session = "ranks";
+  options.shard = client::VocabularyShard{1, 2, 2, 2, 4};
+  client::SequenceOptions sequence;
+  sequence.vocabulary_size = 4;
+  sequence.prompt = {1, 2};
+  client::SequenceOptions fork;
+  fork.vocabulary_size = 4;
+  fork.turns = 3;
+  for (const bool ranks : {true, false}) {
+    if (!ranks) options.shard.reset();
+    const auto client = *client::Client::ConnectWith(options, std::make_unique<SilentConnector>());
+    sequence.request_id = "parent";
+    sequence.turns = 0;
+    const auto parent = client->Open(sequence);
+    ASSERT_TRUE(parent.ok()) << parent.status();
+    sequence.request_id = fork.request_id = "child";
+    sequence.turns = 5;
+    const auto child = client->Fork(**parent, fork);
+    if (ranks) {
+      ASSERT_TRUE(child.ok()) << child.status();
+      EXPECT_EQ((*child)->turns(), 3);
+    } else {
+      EXPECT_NE(child.status().message().find("turns: "), std::string::npos) << child.status();
+      EXPECT_NE(client->Open(sequence).status().message().find("turns: "), std::string::npos);
+      EXPECT_NE(client::LocalSequence::Open(sequence).status().message().find("turns: "), std::string::npos);
+    }
+  }
+}
 
 TEST_F(SilentServiceTest, DeadlineEndsTheWaitAndFreesTheMemory) {
   client::StepOptions options;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,13 +63,15 @@ class StateHarness {
     std::vector<client::RowOutcome> rows;
   };
   std::shared_ptr<Outcome> Submit(const std::vector<std::shared_ptr<client::SequenceRecord>>& records,
-                                  absl::Duration timeout = absl::Seconds(60)) {
+                                  absl::Duration timeout = absl::Seconds(60),
+                                  std::optional<client::ReadyWord> ready = std::nullopt) {
     auto outcome = std::make_shared<Outcome>();
     auto batch = std::make_shared<client::PendingBatch>();
     batch->dtype = v1::DTYPE_F32;
     batch->vocabulary_size = kVocabulary;
     batch->row_bytes = sizeof(float) * kVocabulary;
     batch->deadline = now + timeout;
+    batch->ready = ready;
     batch->done = [outcome](std::vector<client::RowOutcome> rows) {
       ++outcome->times;
       outcome->rows = std::move(rows);

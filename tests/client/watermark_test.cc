@@ -13,15 +13,15 @@
 namespace sortition::client {
 namespace {
 
-constexpr uint32_t kVocabulary = 64;
+constexpr uint32_t kMarkedVocabulary = 64;
 constexpr uint64_t kKey = 0xfeedfacecafebeef;
 // Seeds are fixed; over their choice each expectation fails with less than this probability.
 constexpr double kFailure = 1e-6;
 
-SequenceOptions Options(bool marked, uint64_t seed) {
+SequenceOptions MarkedOptions(bool marked, uint64_t seed) {
   SequenceOptions options;
   options.request_id = "a";
-  options.vocabulary_size = kVocabulary;
+  options.vocabulary_size = kMarkedVocabulary;
   options.seed = seed;
   options.prompt = {1, 2, 3};
   options.parameters.set_presence_penalty(0.01f);
@@ -35,7 +35,7 @@ std::vector<uint32_t> Write(const SequenceOptions& options, size_t length) {
   EXPECT_TRUE(sequence.ok()) << sequence.status();
   while ((*sequence)->tokens().size() < length) {
     std::mt19937_64 random((*sequence)->tokens().size());
-    std::vector<float> logits(kVocabulary);
+    std::vector<float> logits(kMarkedVocabulary);
     for (float& x : logits) x = float(random() % 3000) / 1000;
     EXPECT_TRUE(std::holds_alternative<v1::DrawResult>((*sequence)->Step(v1::DTYPE_F32, {.logits = logits.data()})));
   }
@@ -44,20 +44,20 @@ std::vector<uint32_t> Write(const SequenceOptions& options, size_t length) {
 
 TEST(Watermark, IsFoundInAMarkedTextAndNotInAnother) {
   // A token's score is about 2 on average here, so 300 tokens lie twelve deviations beyond the other hypothesis.
-  const WatermarkEvidence marked = DetectWatermark({kKey}, Write(Options(true, 1), 303));
+  const WatermarkEvidence marked = DetectWatermark({kKey}, Write(MarkedOptions(true, 1), 303));
   EXPECT_GT(marked.tokens, 250u);
   EXPECT_LT(marked.p_value, kFailure);
-  for (const WatermarkEvidence& other : {DetectWatermark({kKey}, Write(Options(false, 1), 303)),
-                                         DetectWatermark({kKey + 1}, Write(Options(true, 1), 303)),
-                                         DetectWatermark({kKey, 3}, Write(Options(true, 1), 303)),
-                                         DetectWatermark({kKey, 4, 1}, Write(Options(true, 1), 303))}) {
+  for (const WatermarkEvidence& other : {DetectWatermark({kKey}, Write(MarkedOptions(false, 1), 303)),
+                                         DetectWatermark({kKey + 1}, Write(MarkedOptions(true, 1), 303)),
+                                         DetectWatermark({kKey, 3}, Write(MarkedOptions(true, 1), 303)),
+                                         DetectWatermark({kKey, 4, 1}, Write(MarkedOptions(true, 1), 303))}) {
     EXPECT_GT(other.p_value, kFailure);
     EXPECT_LT(other.p_value, 1 - kFailure);
   }
 }
 
 TEST(Watermark, APartOfTheTextWillDo) {
-  const std::vector<uint32_t> text = Write(Options(true, 2), 400);
+  const std::vector<uint32_t> text = Write(MarkedOptions(true, 2), 400);
   EXPECT_LT(DetectWatermark({kKey}, std::span(text).subspan(101, 200)).p_value, kFailure);
   EXPECT_EQ(DetectWatermark({kKey}, std::span(text).first(4)).tokens, 0u);
   EXPECT_EQ(DetectWatermark({kKey}, std::span(text).first(4)).p_value, 1);
@@ -87,21 +87,21 @@ TEST(Watermark, RepeatedContextsCountOnce) {
 TEST(Watermark, IsTheSameInAServiceAndUnderSpeculation) {
   auto client = Client::InProcess();
   ASSERT_TRUE(client.ok());
-  auto sequence = (*client)->Open(Options(true, 77));
+  auto sequence = (*client)->Open(MarkedOptions(true, 77));
   ASSERT_TRUE(sequence.ok()) << sequence.status();
-  const std::vector<uint32_t> text = Write(Options(true, 1), 33);
+  const std::vector<uint32_t> text = Write(MarkedOptions(true, 1), 33);
   while ((*sequence)->position() < 30) {
     const uint32_t at = (*sequence)->position();
     std::vector<float> logits;
     for (uint32_t i = at; i < at + 3; ++i) {
       std::mt19937_64 random(i);
-      for (uint32_t id = 0; id < kVocabulary; ++id) logits.push_back(float(random() % 3000) / 1000);
+      for (uint32_t id = 0; id < kMarkedVocabulary; ++id) logits.push_back(float(random() % 3000) / 1000);
     }
     Drafts drafts;
     drafts.tokens = std::span(text).subspan(at, 2);
     Row row{sequence->get(), logits.data()};
     row.drafts = &drafts;
-    auto outcomes = (*client)->Step({v1::DTYPE_F32, kVocabulary, {row}});
+    auto outcomes = (*client)->Step({v1::DTYPE_F32, kMarkedVocabulary, {row}});
     ASSERT_TRUE(outcomes.ok());
     const auto* verify = std::get_if<v1::VerifyResult>(&outcomes->front());
     ASSERT_TRUE(verify != nullptr) << Describe(std::get<RowError>(outcomes->front()));

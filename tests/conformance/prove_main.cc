@@ -1,5 +1,6 @@
 // Every device of this machine answers the same random rows, and each answer is compared with the law's reference bit
-// for bit. For machines with hardware that tests do not have; exits with 1 if a bit is wrong.
+// for bit. For machines with hardware that tests do not have; exits with 1 if a bit is wrong, or if a driver or device
+// that is there does not start.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -9,15 +10,15 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "devices/cpu/cpu_device.h"
-#include "devices/cuda/cuda_device.h"
+#include "absl/strings/str_join.h"
+#include "devices/cuda/hardware.h"
 #include "devices/proof/proof.h"
-#include "devices/vulkan/vulkan_device.h"
 #include "kernels/features.h"
 #include "kernels/law/reference.h"
 #include "tests/bench/report.h"
+#include "tests/conformance/found_devices.h"
 #include "tests/conformance/random_row.h"
+#include "tests/conformance/sampler_rows.h"
 #include "tests/conformance/shared_rows.h"
 #include "tests/support/run_batch.h"
 
@@ -39,41 +40,6 @@ using kernels::RandomRow;
 using testing::RunBatch;
 
 constexpr size_t kBatch = 64;
-
-void StartCuda(std::vector<std::unique_ptr<Device>>* started) {
-  const auto api = devices::cuda::Api::Load();
-  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
-  if (!hardware.ok()) std::cerr << "cuda: " << hardware.status().message() << "\n";
-  if (!hardware.ok()) return;
-  for (const auto& one : *hardware) {
-    auto device = devices::CudaDevice::Start(*api, one, {.name = absl::StrCat("cuda", one.index)});
-    if (!device.ok()) std::cerr << "cuda" << one.index << ": " << device.status().message() << "\n";
-    if (device.ok()) started->push_back(*std::move(device));
-  }
-}
-
-void StartVulkan(std::vector<std::unique_ptr<Device>>* started) {
-  const auto instance = devices::vulkan::Instance::Create();
-  if (!instance.ok()) std::cerr << "vulkan: " << instance.status().message() << "\n";
-  if (!instance.ok()) return;
-  for (const auto& one : (*instance)->hardware()) {
-    devices::VulkanDeviceOptions options;
-    options.name = absl::StrCat("vulkan", one.index);
-    auto device = devices::VulkanDevice::Start(*instance, one, options);
-    if (!device.ok()) std::cerr << options.name << ": " << device.status().message() << "\n";
-    if (device.ok()) started->push_back(*std::move(device));
-  }
-}
-
-std::vector<std::unique_ptr<Device>> StartAll() {
-  std::vector<std::unique_ptr<Device>> started;
-  for (const std::string& kind : absl::GetFlag(FLAGS_devices)) {
-    if (kind == "cpu") started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions()));
-    if (kind == "cuda") StartCuda(&started);
-    if (kind == "vulkan") StartVulkan(&started);
-  }
-  return started;
-}
 
 // How a device has done.
 struct Tally {
@@ -142,27 +108,36 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
   return is_whole && tally.rows != 0 && tally.wrong == 0 && tally.unanswered == 0;
 }
 
-// Every CUDA device answers rows in memory of another process; those that do not share memory are named.
-bool ProveSharing(bench::Report* report) {
-  const auto& kinds = absl::GetFlag(FLAGS_devices);
-  if (std::ranges::find(kinds, "cuda") == kinds.end()) return true;
-  const auto api = devices::cuda::Api::Load();
-  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
-  if (!hardware.ok()) std::cerr << "shared rows: skipped: " << hardware.status().message() << "\n";
-  if (!hardware.ok()) return true;
+// What a CUDA device does beside batches of the host's rows: rows in memory of another process, if it shares memory,
+// and libsortition.
+bool ProveMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
+  const struct {
+    const char* name;
+    const char* what;
+    bool (*prove)(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows);
+    bool is_there;
+  } parts[] = {{"shared_rows", "rows in memory of another process", &ProveSharedRows, hardware.shares_memory},
+               {"sampler", "rows of libsortition", &ProveSampler, true}};
+  const std::string device = absl::StrCat("cuda", hardware.index);
   bool is_right = true;
-  for (const devices::cuda::Hardware& one : *hardware) {
-    const std::string name = absl::StrCat("cuda", one.index);
-    if (!one.shares_memory) std::cerr << "shared rows: skipped: " << name << " does not share memory\n";
-    if (!one.shares_memory) continue;
+  for (const auto& [name, what, prove, is_there] : parts) {
+    std::cerr << device << ": " << what << (is_there ? ": " : ": skipped: it does not share memory\n");
+    if (!is_there) continue;
     uint64_t rows = 0;
-    const bool is_this_right = ProveSharedRows(one, absl::GetFlag(FLAGS_seed), &rows);
-    std::cerr << name << ": rows in memory of another process " << (is_this_right ? "right" : "wrong") << "\n";
-    report->Add({name + "/shared_rows", double(rows), "rows", {}});
-    report->Add({name + "/shared_rows_failed", is_this_right ? 0.0 : 1.0, "runs", {}});
+    const bool is_this_right = prove(hardware, absl::GetFlag(FLAGS_seed), &rows);
+    std::cerr << (is_this_right ? "right\n" : "wrong\n");
+    report->Add({absl::StrCat(device, "/", name), double(rows), "rows", {}});
+    report->Add({absl::StrCat(device, "/", name, "_failed"), is_this_right ? 0.0 : 1.0, "runs", {}});
     is_right = is_right && is_this_right;
   }
   return is_right;
+}
+
+// "cuda0: its name; cpu0: its name".
+std::string HardwareNames(const std::vector<std::unique_ptr<Device>>& devices) {
+  return absl::StrJoin(devices, "; ", [](std::string* out, const std::unique_ptr<Device>& device) {
+    absl::StrAppend(out, device->description().name, ": ", device->description().hardware);
+  });
 }
 
 int Run() {
@@ -172,10 +147,12 @@ int Run() {
                ? 0
                : 1;
   }
-  const auto devices = StartAll();
+  const FoundDevices found = StartFoundDevices(absl::GetFlag(FLAGS_devices));
+  const auto& devices = found.started;
   std::vector<Tally> tallies(devices.size());
-  bench::Report report("conformance", bench::MachineName());
-  bool is_right = !devices.empty();
+  bench::Report report("conformance", HardwareNames(devices));
+  report.Add({"not_started", double(found.failed), "devices", {}});
+  bool is_right = !devices.empty() && found.failed == 0;
 
   const devices::Proof proof;
   for (size_t d = 0; d < devices.size(); ++d) {
@@ -214,7 +191,7 @@ int Run() {
   for (size_t d = 0; d < devices.size(); ++d) {
     is_right = AddTo(devices[d]->description(), tallies[d], &report) && is_right;
   }
-  is_right = ProveSharing(&report) && is_right;
+  for (const devices::cuda::Hardware& one : found.cuda) is_right = ProveMore(one, &report) && is_right;
   const int published = bench::Publish(report, absl::GetFlag(FLAGS_json), "");
   return is_right ? published : 1;
 }

@@ -100,7 +100,9 @@ TEST(CudaDevice, AnErrorThatPassesEndsOneBatch) {
   }
 }
 
-TEST(CudaDevice, AFaultLosesTheDeviceForGood) {
+class CudaDeviceFault : public ::testing::TestWithParam<int> {};
+
+TEST_P(CudaDeviceFault, LosesTheDeviceForGood) {
   FakeCudaDriver driver;
   std::atomic<int> lost = 0;
   const auto device = StartOn(driver, {.lost = [&](const absl::Status& why) {
@@ -108,13 +110,19 @@ TEST(CudaDevice, AFaultLosesTheDeviceForGood) {
                                 ++lost;
                               }});
   const Rows rows(4);
-  driver.FailKernel(Result::kIllegalAddress);
+  driver.FailKernel(Result(GetParam()));
   EXPECT_TRUE(absl::IsUnavailable(RunBatch(device.get(), rows.Batch()).status));
   const uint64_t launches = driver.launches();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsUnavailable(RunBatch(device.get(), rows.Batch()).status));
   EXPECT_EQ(driver.launches(), launches);
   EXPECT_EQ(lost, 1);
 }
+
+// The last is no error of CUDA's: the driver is asked whether it is one that stays.
+INSTANTIATE_TEST_SUITE_P(Errors, CudaDeviceFault,
+                         ::testing::Values(int(Result::kNvlinkUncorrectable), int(Result::kContained),
+                                           int(Result::kIllegalAddress), int(Result::kTensorMemoryLeak),
+                                           int(Result::kExternalDevice), 999));
 
 TEST(CudaDevice, WhatKeepsItFromStarting) {
   FakeCudaDriver driver;

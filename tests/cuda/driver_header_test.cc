@@ -30,6 +30,7 @@ TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
   EXPECT_EQ(int(Result::kInvalidImage), CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(int(Result::kNoBinaryForGpu), CUDA_ERROR_NO_BINARY_FOR_GPU);
   EXPECT_EQ(int(Result::kEccUncorrectable), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(int(Result::kNvlinkUncorrectable), CUDA_ERROR_NVLINK_UNCORRECTABLE);
   EXPECT_EQ(int(Result::kUnsupportedPtxVersion), CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
   EXPECT_EQ(int(Result::kIllegalAddress), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(int(Result::kLaunchTimeout), CUDA_ERROR_LAUNCH_TIMEOUT);
@@ -41,6 +42,11 @@ TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
   EXPECT_EQ(int(Result::kInvalidAddressSpace), CUDA_ERROR_INVALID_ADDRESS_SPACE);
   EXPECT_EQ(int(Result::kInvalidPc), CUDA_ERROR_INVALID_PC);
   EXPECT_EQ(int(Result::kLaunchFailed), CUDA_ERROR_LAUNCH_FAILED);
+#if CUDA_VERSION >= 13000  // the headers of earlier ones lack some
+  EXPECT_EQ(int(Result::kContained), CUDA_ERROR_CONTAINED);
+  EXPECT_EQ(int(Result::kTensorMemoryLeak), CUDA_ERROR_TENSOR_MEMORY_LEAK);
+  EXPECT_EQ(int(Result::kExternalDevice), CUDA_ERROR_EXTERNAL_DEVICE);
+#endif
   EXPECT_EQ(int(Result::kNotSupported), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(int(Result::kSystemNotReady), CUDA_ERROR_SYSTEM_NOT_READY);
   EXPECT_EQ(int(Result::kSystemDriverMismatch), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
@@ -55,6 +61,8 @@ TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
   EXPECT_EQ(int(PointerAttribute::kMemoryType), CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
   EXPECT_EQ(kStreamLegacy, CU_STREAM_LEGACY);
   EXPECT_EQ(kStreamNonBlocking, unsigned(CU_STREAM_NON_BLOCKING));
+  EXPECT_EQ(kWaitUntilNotBefore, unsigned(CU_STREAM_WAIT_VALUE_GEQ));
+  EXPECT_EQ(kHostRegisterDeviceMap, unsigned(CU_MEMHOSTREGISTER_DEVICEMAP));
   EXPECT_EQ(kEventBlockingSync, unsigned(CU_EVENT_BLOCKING_SYNC));
   EXPECT_EQ(kFunctionRegisters, int(CU_FUNC_ATTRIBUTE_NUM_REGS));
   EXPECT_EQ(int(MemoryType::kHost), CU_MEMORYTYPE_HOST);

@@ -2,8 +2,10 @@
 #include "tests/cuda/fake_driver.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <mutex>
@@ -31,6 +33,14 @@ constexpr struct {
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
                 {kernels::cuda::kMergeKernel, kPatchesImage, std::nullopt}};
+
+// What a wait for the device says.
+Result AfterKernels() {
+  const std::string& file = state->options.fault_file;
+  if (!file.empty() && access(file.c_str(), F_OK) == 0) state->kernel_fault = Result::kIllegalAddress;
+  state->sticky = state->kernel_fault;
+  return state->sticky;
+}
 
 }  // namespace
 
@@ -96,7 +106,13 @@ Result FakeCtxPopCurrent(ContextHandle* context) {
 }
 Result FakeCtxSynchronize() {
   SORTITION_CHECK(!current_contexts.empty());
-  return Call("CtxSynchronize", [] { return kOk; });
+  std::vector<std::thread> writers;
+  {
+    const std::lock_guard lock(state->mutex);
+    writers = std::exchange(state->writers, {});
+  }
+  for (std::thread& writer : writers) writer.join();
+  return Call("CtxSynchronize", [] { return AfterKernels(); });
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
@@ -177,17 +193,46 @@ Result FakeStreamDestroy(StreamHandle) {
 }
 Result FakeStreamSynchronize(StreamHandle stream) {
   std::function<void(StreamHandle)> work;
+  std::optional<std::pair<DevicePointer, uint32_t>> awaited;
   {
     const std::lock_guard lock(state->mutex);
     work = state->work;
+    const auto found = state->awaited_values.find(stream);
+    if (found != state->awaited_values.end()) awaited = found->second;
   }
   if (work) work(stream);
+  if (awaited) {
+    const std::atomic_ref word(*reinterpret_cast<uint32_t*>(awaited->first));
+    while (static_cast<int32_t>(word.load() - awaited->second) < 0) std::this_thread::yield();
+  }
   return FakeEventSynchronize(nullptr);
 }
 Result FakeStreamIsCapturing(StreamHandle stream, int* status) {
   const std::lock_guard lock(state->mutex);
   *status = state->is_capturing || (stream != nullptr && stream == state->capturing) ? 1 : 0;
   return kOk;
+}
+Result FakeStreamWriteValue32(StreamHandle stream, DevicePointer address, uint32_t value, unsigned flags) {
+  SORTITION_CHECK(flags == 0);
+  return Call("StreamWriteValue32", [&] {
+    const auto write = [work = state->work, stream, address, value] {
+      if (work) work(stream);
+      std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
+    };
+    if (state->work) {
+      state->writers.emplace_back(write);
+    } else {
+      write();
+    }
+    return kOk;
+  });
+}
+Result FakeStreamWaitValue32(StreamHandle stream, DevicePointer address, uint32_t value, unsigned flags) {
+  SORTITION_CHECK(flags == kWaitUntilNotBefore);
+  return Call("StreamWaitValue32", [&] {
+    state->awaited_values[stream] = {address, value};
+    return kOk;
+  });
 }
 Result FakeEventCreate(EventHandle* event, unsigned) {
   return Call("EventCreate", [&] {
@@ -214,10 +259,7 @@ Result FakeStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flag
   });
 }
 Result FakeEventSynchronize(EventHandle) {
-  return Call("EventSynchronize", [] {
-    state->sticky = state->kernel_fault;
-    return state->sticky;
-  });
+  return Call("EventSynchronize", [] { return AfterKernels(); });
 }
 Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
   *milliseconds = 0.5f;
@@ -242,6 +284,8 @@ FakeCudaDriver::~FakeCudaDriver() {
   }
   EXPECT_TRUE(state->shared.IsEmpty()) << "an allocation, addresses or a mapping were not given back";
   EXPECT_TRUE(state->pinned.empty());
+  EXPECT_TRUE(state->registered.empty());
+  EXPECT_TRUE(state->writers.empty()) << "nobody has waited for them";
   EXPECT_EQ(state->streams, 0);
   EXPECT_EQ(state->events, 0);
   EXPECT_EQ(state->graphs, 0);

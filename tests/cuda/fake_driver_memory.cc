@@ -90,6 +90,25 @@ Result FakeMemFreeHost(void* memory) {
   std::free(memory);
   return kOk;
 }
+Result FakeMemHostRegister(void* memory, size_t bytes, unsigned flags) {
+  SORTITION_CHECK(reinterpret_cast<uintptr_t>(memory) % 4096 == 0 && bytes > 0 && flags == kHostRegisterDeviceMap);
+  return Call("MemHostRegister", [&] {
+    SORTITION_CHECK(state->registered.insert(memory).second);
+    return kOk;
+  });
+}
+Result FakeMemHostUnregister(void* memory) {
+  const std::lock_guard lock(state->mutex);
+  SORTITION_CHECK(state->registered.erase(memory) == 1);
+  return kOk;
+}
+Result FakeMemHostGetDevicePointer(DevicePointer* address, void* memory, unsigned) {
+  return Call("MemHostGetDevicePointer", [&] {
+    SORTITION_CHECK(state->registered.contains(memory));
+    *address = reinterpret_cast<DevicePointer>(memory);
+    return kOk;
+  });
+}
 Result FakeMemcpyHtoDAsync(DevicePointer to, const void* from, size_t bytes, StreamHandle stream) {
   return Put("MemcpyHtoDAsync", stream, [=] {
     SORTITION_CHECK(IsOnDevice(to, bytes));

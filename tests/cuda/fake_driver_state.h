@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct State {
   std::mutex launch_mutex;
   std::map<uint64_t, Allocation> memory;
   FakeSharedMemory shared;
+  std::set<void*> registered;
+  std::map<StreamHandle, std::pair<DevicePointer, uint32_t>> awaited_values;
+  std::vector<std::thread> writers;     // of values, behind the work of their streams
   std::map<uint64_t, uint64_t> pinned;  // bytes
   std::map<std::string, std::pair<int, Result>> failures;
   Result kernel_fault = Result::kSuccess;

@@ -1,6 +1,8 @@
 // The fake driver where programs look for a driver: a libcuda.so.1 for them to load. It takes whatever images the build
 // has for its own kernels.
+#include <cstdlib>
 #include <memory>
+#include <string>
 
 #include "absl/synchronization/notification.h"
 #include "tests/cuda/fake_driver_state.h"
@@ -8,8 +10,25 @@
 namespace sortition::testing::fake_cuda {
 namespace {
 
+std::string FromEnvironment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What a test wants to go wrong it says in the environment: FAKE_CUDA_FAULT_FILE, FakeCudaOptions::fault_file;
+// FAKE_CUDA_FAIL, FUNCTION=ERROR, what the first call of a function of Api ends with.
+FakeCudaDriver* Start() {
+  auto* const started =
+      new FakeCudaDriver({.takes_any_image = true, .fault_file = FromEnvironment("FAKE_CUDA_FAULT_FILE")});
+  const std::string failure = FromEnvironment("FAKE_CUDA_FAIL");
+  if (const size_t end = failure.find('='); end != std::string::npos) {
+    started->Fail(failure.substr(0, end), Result(std::stoi(failure.substr(end + 1))));
+  }
+  return started;
+}
+
 // As long as the process: the driver is not unloaded.
-FakeCudaDriver* const driver = new FakeCudaDriver({.takes_any_image = true});
+FakeCudaDriver* const driver = Start();
 
 // A stream that is not done until it is released.
 struct Hold {

@@ -1,4 +1,7 @@
 // The command-line programs against a live server: what they print and how they end.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "service/limits.h"
+#include "service/memory/descriptor.h"
 #include "service/request/parameter_table.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
@@ -125,7 +129,7 @@ TEST(SortitionctlTokenTest, EveryCommandShowsTheTokenOfItsFile) {
     std::vector<std::string> arguments = command;
     arguments.push_back("--server=" + server->address());
     const Ended refused = RunProgram(SORTITIONCTL, arguments);
-    EXPECT_NE(refused.code, 0);
+    EXPECT_EQ(refused.code, 3) << command[0];
     EXPECT_THAT(refused.output, HasSubstr("a bearer token or a client certificate is needed"));
     arguments.push_back("--token_file=" + token);
     const Ended served = RunProgram(SORTITIONCTL, arguments);
@@ -260,6 +264,31 @@ TEST(CommandsTest, SortitionctlWithoutAServerIsCode2) {
     const Ended ended = RunProgram(SORTITIONCTL, arguments);
     EXPECT_EQ(ended.code, 2) << ended.output;
     EXPECT_THAT(ended.output, HasSubstr("UNAVAILABLE"));
+  }
+}
+
+// It takes connections and says nothing.
+TEST(CommandsTest, SortitionctlBeforeASilentServerEndsAfterItsTimeout) {
+  const service::Descriptor listener(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener.get(), 16), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string server = absl::StrCat("--server=127.0.0.1:", ntohs(address.sin_port));
+  const std::string path = ::testing::TempDir() + "silent-row";
+  WriteFile(path, std::string(16, '\0'));
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"info", server},
+                                                    {"health", server},
+                                                    {"watch", "--interval=100ms", server},
+                                                    {"sample", path, "--dtype=f32", server}}) {
+    std::vector<std::string> impatient = arguments;
+    impatient.push_back("--timeout=300ms");
+    const Ended ended = RunProgram(SORTITIONCTL, impatient);
+    EXPECT_EQ(ended.code, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("DEADLINE_EXCEEDED"));
   }
 }
 

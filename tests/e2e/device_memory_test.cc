@@ -1,12 +1,17 @@
 // Rows in a device's memory, from one process to another: the descriptor crosses a real socket, and the server's device
 // finds the rows behind it. CUDA's driver is the tests' own, in both processes.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "client/cpp/cuda_answers.h"
+#include "client/cpp/cuda_ready.h"
 #include "client/cpp/cuda_rows.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/hardware.h"
@@ -17,8 +22,8 @@
 namespace sortition::testing {
 namespace {
 
-constexpr uint32_t kVocabulary = 3000;
-constexpr uint64_t kRowBytes = kVocabulary * 2;
+constexpr uint32_t kDeviceVocabulary = 3000;
+constexpr uint64_t kRowBytes = kDeviceVocabulary * 2;
 constexpr uint64_t kSeed = 5;
 
 std::unique_ptr<demo::ServerProcess> StartOnFakeCuda(const std::string& socket, const std::string& devices) {
@@ -41,6 +46,17 @@ std::unique_ptr<client::CudaRows> MakeRows() {
   return *std::move(rows);
 }
 
+// What the streams of the fake driver in this process have to do.
+struct FakeStream {
+  using Function = void (*)();
+  static Function Find(const char* name) {
+    return reinterpret_cast<Function>(dlsym(dlopen(FAKE_CUDA "/libcuda.so.1", RTLD_NOW), name));
+  }
+  const Function hold = Find("FakeCudaHold");  // it is not done until it is released
+  const Function await_waiting = Find("FakeCudaAwaitWaiting");
+  const Function release = Find("FakeCudaRelease");
+};
+
 class DeviceMemoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -54,20 +70,21 @@ class DeviceMemoryTest : public ::testing::Test {
     for (int i = 0; i < 3; ++i) {
       client::SequenceOptions options;
       options.request_id = absl::StrCat("r", i);
-      options.vocabulary_size = kVocabulary;
+      options.vocabulary_size = kDeviceVocabulary;
       options.seed = kSeed;
       options.parameters.set_top_p(0.9f);
       options.parameters.set_frequency_penalty(0.5f);
       auto opened = client->Open(options);
       ASSERT_TRUE(opened.ok()) << opened.status();
       sequences.push_back(*std::move(opened));
-      references.emplace_back(options.parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
+      references.emplace_back(options.parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary,
+                              std::vector<uint32_t>());
     }
     auto* const data = static_cast<std::byte*>(rows.data());
     for (uint64_t step = 0; step < 20; ++step) {
-      client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
+      client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
       for (size_t i = 0; i < 3; ++i) {
-        const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step * 3 + i);
+        const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, step * 3 + i);
         std::memcpy(data + i * kRowBytes, row.data(), row.size());
         batch.rows.push_back({sequences[i].get(), data + i * kRowBytes});
       }
@@ -92,6 +109,87 @@ TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
   StepAll(client.get(), *rows);
+}
+
+// A worker that queues all its work and waits for none of it: a step leaves before its logits are written, and waits at
+// the server for the word that the GPU raises; its token is in the GPU's memory when the work behind it begins.
+TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
+  const auto server = StartOnFakeCuda(socket_, "cuda");
+  const auto client = Connect(QuickOptions({server->address()}));
+  const auto rows = MakeRows();
+  const auto memory = client->ShareDevice(rows->rows());
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const auto page = client->AllocateRows(client::CudaReady::kBytes);
+  ASSERT_TRUE(page.ok() && page->shared);
+  const auto api = devices::cuda::Api::Load(FAKE_CUDA "/libcuda.so.1");
+  const devices::cuda::Hardware hardware = devices::cuda::FindHardware(*api)->front();
+  const auto ready = client::CudaReady::CreateOn(*api, hardware, page->data);
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  const auto answers = client::CudaAnswers::CreateOn(*api, hardware, 2);
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  const FakeStream stream;
+
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.vocabulary_size = kVocabulary;
+  options.seed = kSeed;
+  options.parameters.mutable_raw_logprobs();
+  const auto sequence = client->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  ReferenceSequence reference(options.parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
+  for (uint64_t step = 0; step < 20; ++step) {
+    stream.hold();
+    const auto word = (*ready)->Raise(nullptr);
+    ASSERT_TRUE(word.ok()) << word.status();
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{sequence->get(), rows->data()}}};
+    batch.ready = *word;
+    absl::Notification over;
+    std::vector<client::RowOutcome> outcomes;
+    const auto done = [&](std::vector<client::RowOutcome> result) {
+      outcomes = std::move(result);
+      over.Notify();
+    };
+    ASSERT_EQ((*answers)->StepAsync(client.get(), batch, {}, nullptr, done), absl::OkStatus());
+    stream.await_waiting();
+    EXPECT_FALSE(over.HasBeenNotified());
+    const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step);
+    std::memcpy(rows->data(), row.data(), row.size());
+    stream.release();
+    // What is queued behind the step: the fake device's memory is the host's.
+    ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
+    EXPECT_EQ((*answers)->tokens()[0], static_cast<int32_t>(reference.Step(v1::DTYPE_BF16, row.data()).token()));
+    EXPECT_EQ((*answers)->tokens()[1], -1);
+    over.WaitForNotification();
+    EXPECT_EQ((*answers)->logprobs()[0], std::get<v1::DrawResult>(outcomes[0]).raw().logprob());
+  }
+}
+
+TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
+  const auto client = *client::Client::InProcess();
+  const auto api = devices::cuda::Api::Load(FAKE_CUDA "/libcuda.so.1");
+  const auto answers = client::CudaAnswers::CreateOn(*api, devices::cuda::FindHardware(*api)->front(), 1);
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.vocabulary_size = 8;
+  const auto sequence = client->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  const std::vector<float> row(8, std::numeric_limits<float>::quiet_NaN());
+  client::Batch batch{v1::DTYPE_F32, 8, {{sequence->get(), row.data()}}};
+  absl::Notification over;
+  const auto step = [&](client::Client::StepDone done) {
+    return (*answers)->StepAsync(client.get(), batch, {}, nullptr, std::move(done));
+  };
+  ASSERT_EQ(step([&](std::vector<client::RowOutcome>) { over.Notify(); }), absl::OkStatus());
+  ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
+  EXPECT_EQ((*answers)->tokens()[0], -1);
+  over.WaitForNotification();
+  // What could not be submitted at all.
+  batch.vocabulary_size = 0;
+  EXPECT_EQ(step([](std::vector<client::RowOutcome>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
+  batch.rows.resize(2, batch.rows[0]);
+  EXPECT_EQ(step([](std::vector<client::RowOutcome>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
 }
 
 // The server is killed between two steps, and the next one has no such device: the rows are read to the host.

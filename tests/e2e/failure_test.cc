@@ -1,5 +1,6 @@
 // Servers that die, drain, stop or are not there: the texts stay those of the reference.
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <string>
 
@@ -13,8 +14,6 @@
 
 namespace sortition::testing {
 namespace {
-
-constexpr absl::Duration kPatience = absl::Seconds(60);
 
 TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
   auto server = StartServer();
@@ -178,6 +177,9 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
     batch.rows.push_back({sequences.back().get(), row.data()});
   }
   server->process().Signal(SIGSTOP);
+  // Its threads stop one by one; the kernel says when all have.
+  siginfo_t stopped;
+  ASSERT_EQ(waitid(P_PID, server->process().pid(), &stopped, WSTOPPED), 0);
   client::StepOptions hurried;
   hurried.timeout = absl::Milliseconds(200);
   const absl::Time start = absl::Now();
@@ -185,7 +187,9 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
   EXPECT_LT(absl::Now() - start, kPatience);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
   for (const client::RowOutcome& outcome : *outcomes) {
-    EXPECT_EQ(std::get<client::RowError>(outcome).reason, v1::DEADLINE_PASSED);
+    const auto* const error = std::get_if<client::RowError>(&outcome);
+    ASSERT_NE(error, nullptr);
+    EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
   }
   EXPECT_EQ(sequences[0]->position(), 0);
   server->process().Signal(SIGCONT);

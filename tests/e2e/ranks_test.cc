@@ -23,8 +23,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
 client::ClientOptions OptionsOf(const std::string& target, uint32_t index, uint32_t count) {
   client::ClientOptions options = QuickOptions({target});
   options.worker_session = "ranks";

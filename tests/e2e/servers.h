@@ -5,10 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/cpp/client.h"
 #include "client/demo/worker/server_process.h"
 
 namespace sortition::testing {
+
+// How long a server may take for anything.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // Starts a sortitiond; the test fails if it does not serve. `port` 0 = any free one.
 std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags = {}, int port = 0);

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
 #include "tests/e2e/texts.h"
@@ -76,6 +78,52 @@ TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
     const auto* draw = std::get_if<v1::DrawResult>(&outcomes->front());
     ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>(outcomes->front()));
     EXPECT_EQ(draw->token(), reference.Step(v1::DTYPE_BF16, row.data(), 0, mask.data()).token());
+  }
+}
+
+// The server has the step before its rows: it says itself that they do not come.
+TEST(SharedMemoryTest, StepsLeaveBeforeTheirRowsAreWritten) {
+  constexpr uint32_t kVocabulary = 3000;
+  const auto server = StartSharing("early");
+  for (const TransportKind kind : {TransportKind::kSharedMemory, TransportKind::kRing}) {
+    const std::string target =
+        kind == TransportKind::kRing ? absl::StrCat("unix:", SocketPath("early")) : server->address();
+    const auto client = Connect(OptionsOf(kind, {target}));
+    client::SequenceOptions options;
+    options.request_id = "r";
+    options.vocabulary_size = kVocabulary;
+    options.seed = 5;
+    auto opened = client->Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    const auto memory = client->AllocateRows(1 << 20);
+    ASSERT_TRUE(memory.ok() && memory->shared);
+    auto* const word = reinterpret_cast<uint32_t*>(memory->data.get());
+    std::byte* const place = memory->data.get() + 4096;
+    ReferenceSequence reference(options.parameters, 5, 0, kVocabulary, kVocabulary, {});
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{opened->get(), place}}};
+    for (uint32_t step = 0; step < 10; ++step) {
+      const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step);
+      batch.ready = client::ReadyWord{word, step + 1};
+      std::thread writer([&] {
+        std::memcpy(place, row.data(), row.size());
+        std::atomic_ref(*word).store(step + 1, std::memory_order_release);
+      });
+      const auto outcomes = client->Step(batch);
+      writer.join();
+      ASSERT_TRUE(outcomes.ok());
+      const auto* draw = std::get_if<v1::DrawResult>(&outcomes->front());
+      ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>(outcomes->front()));
+      EXPECT_EQ(draw->token(), reference.Step(v1::DTYPE_BF16, row.data(), 0, nullptr).token());
+    }
+    batch.ready = client::ReadyWord{word, 11};
+    client::StepOptions hurried;
+    hurried.timeout = absl::Seconds(2);
+    const auto outcomes = client->Step(batch, hurried);
+    ASSERT_TRUE(outcomes.ok());
+    const auto* error = std::get_if<client::RowError>(&outcomes->front());
+    ASSERT_NE(error, nullptr);
+    EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
+    EXPECT_EQ(error->field, "step.logits.ready");
   }
 }
 

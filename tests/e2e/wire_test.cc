@@ -91,6 +91,15 @@ TEST(WireTest, RefusalsOfTheServerArriveTyped) {
   EXPECT_EQ(error->field, "open.parameters.typical_p");
 }
 
+// As the name of several replicas, of which one has gone.
+TEST(WireTest, ATargetOfSeveralAddressesIsServedByOneThatListens) {
+  const auto server = StartServer({});
+  const std::string& live = server->address();
+  const auto client = client::Client::Connect(QuickOptions({absl::StrCat("ipv4:127.0.0.1:", UnusedPort(), ",", live)}));
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kInlineTcp);
+}
+
 TEST(WireTest, NobodyThereIsSaidWithTheTarget) {
   const std::string target = absl::StrCat("127.0.0.1:", UnusedPort());
   const auto client = client::Client::Connect(QuickOptions({target}));

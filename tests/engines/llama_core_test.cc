@@ -133,6 +133,61 @@ TEST(LlamaDecoder, WritesWhatAPlainSequenceWrites) {
   }
 }
 
+// An open that failed took what had been accepted for the whole prompt.
+TEST(LlamaDecoder, AnOpenThatFailsDoesNotEndThePrompt) {
+  client::SequenceOptions options = Options();
+  options.live_vocabulary_size = kVocabulary;
+  Decoder decoder(nullptr, options);
+  ASSERT_TRUE(decoder.Accept(3).ok());
+  EXPECT_FALSE(decoder.Draw(Row(0).data(), kVocabulary - 1).ok()) << "a smaller vocabulary than the live one";
+  for (uint32_t token : {4, 3}) ASSERT_TRUE(decoder.Accept(token).ok());
+  Decoder other(nullptr, Options());
+  for (uint32_t token : {3, 4, 3}) ASSERT_TRUE(other.Accept(token).ok());
+  EXPECT_EQ(Write(&decoder, 0, 4), Write(&other, 0, 4));
+}
+
+// Tokens that a decoder without a prompt had drawn were its clone's prompt, which penalties of the output do not see.
+TEST(LlamaDecoder, ACloneOfATextWithoutAPromptHasNoneEither) {
+  client::SequenceOptions options;
+  options.seed = 5;
+  options.parameters.set_frequency_penalty(2);
+  Decoder decoder(nullptr, options);
+  Write(&decoder, 0, 12);
+  const auto clone = decoder.Clone();
+  EXPECT_EQ(Write(clone.get(), 12, 24), Write(&decoder, 12, 24));
+}
+
+TEST(LlamaDecoder, AClonesMirostatGoesOnOrSaysThatItCannot) {
+  client::SequenceOptions options;
+  options.seed = 5;
+  options.parameters.mutable_mirostat()->set_version(2);
+  options.parameters.mutable_mirostat()->set_tau(2);
+  options.parameters.mutable_mirostat()->set_eta(0.5f);
+  Decoder local(nullptr, options);
+  Write(&local, 0, 12);
+  const auto clone = local.Clone();
+  ASSERT_TRUE(local.Draw(Row(12).data(), kVocabulary).ok());
+  const auto between = local.Clone();  // a draw and its acceptance
+  const std::vector<uint32_t> expected = Write(clone.get(), 12, 40);
+  for (Decoder* each : {&local, between.get()}) {
+    ASSERT_TRUE(each->Accept(expected[0]).ok());
+    EXPECT_EQ(Write(each, 13, 40), std::vector<uint32_t>(expected.begin() + 1, expected.end()));
+  }
+
+  const auto client = client::Client::InProcess();
+  ASSERT_TRUE(client.ok());
+  Decoder remote(client->get(), options);
+  const auto early = remote.Clone();  // there is no state yet
+  const std::vector<uint32_t> begun = Write(&remote, 0, 2);
+  EXPECT_EQ(Write(early.get(), 0, 2), begun);
+  const auto lacking = remote.Clone();
+  const auto refused = lacking->Clone()->Draw(Row(2).data(), kVocabulary);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("mirostat"));
+  lacking->Reset();
+  EXPECT_TRUE(lacking->Draw(Row(2).data(), kVocabulary).ok());
+}
+
 TEST(LlamaDecoder, SaysWhyItCannotDraw) {
   client::SequenceOptions options;
   options.parameters.set_top_p(7);

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -241,11 +243,20 @@ class World {
     range.set_region_id(id);
     range.set_offset(offset);
     range.set_length(length);
+    bool is_right = Expected(id, offset, length).has_value();
+    uint32_t* const word = input_.OneIn(3) ? NameWord(request.mutable_step()->mutable_logits(), &is_right) : nullptr;
     Send(request);
-    const auto answer = sink_->Take([&](const v1::StreamResponse& message) { return message.has_results(); });
+    if (is_right && word != nullptr) {
+      if (sink_->Take([](const v1::StreamResponse& message) { return message.has_results(); })) {
+        Fail("a step did not wait for its word");
+      }
+      std::atomic_ref(*word).fetch_add(1, std::memory_order_release);
+      while (engine_->unready_steps().count() > 0) std::this_thread::yield();
+    }
+    const auto answer = Answer(is_right && word != nullptr);
     if (!answer || answer->results().batch_id() != batch_id_) Fail("no answer");
 
-    const std::optional<uint32_t> expected = Expected(id, offset, length);
+    const std::optional<uint32_t> expected = is_right ? Expected(id, offset, length) : std::nullopt;
     const v1::StepResults& results = answer->results();
     if (!expected) {
       if (!results.has_error()) Fail(absl::StrCat("a step read region ", id, " at ", offset));
@@ -254,6 +265,42 @@ class World {
     if (results.rows_size() != 1 || results.rows(0).draw().token() != *expected) {
       Fail(absl::StrCat("expected token ", *expected, ": ", answer->ShortDebugString()));
     }
+  }
+
+  // Names any word of any region, which is set, or is to be raised by one: then it is returned. `*is_right` becomes
+  // false if there is no such word.
+  uint32_t* NameWord(v1::LogitsTensor* logits, bool* is_right) {
+    v1::ReadyWord& ready = *logits->mutable_ready();
+    ready.set_region_id(AnyId());
+    ready.set_offset(input_.OneIn(4) ? uint64_t{input_.Word()} << input_.Below(33) : 4 * uint64_t{input_.Below(2100)});
+    const auto named = [&](const Account& account) {
+      return account.owner == attached_ && account.id == ready.region_id() && account.is_known;
+    };
+    const auto account = std::ranges::find_if(accounts_, named);
+    if (attached_ == nullptr || account == accounts_.end() || account->device_bytes > 0 || ready.offset() % 4 != 0 ||
+        ready.offset() > account->bytes - 4) {
+      *is_right = false;
+      return nullptr;
+    }
+    auto* const word = reinterpret_cast<uint32_t*>(attached_->regions.at(account->id)->data + ready.offset());
+    // One that is raised within the row would leave logits that differ by less than the law tells apart.
+    const auto& row = logits->source().region();
+    const bool in_row = row.region_id() == ready.region_id() && ready.offset() + 4 > row.offset() &&
+                        ready.offset() < row.offset() + row.length();
+    const bool is_set = in_row || input_.OneIn(2);
+    ready.set_value(is_set ? *word - input_.Below(3) : *word + 1);
+    return is_set ? nullptr : word;
+  }
+
+  // Of a step that has waited, it comes from another thread.
+  std::optional<v1::StreamResponse> Answer(bool has_waited) {
+    const auto is_results = [](const v1::StreamResponse& message) { return message.has_results(); };
+    auto answer = sink_->Take(is_results);
+    while (has_waited && !answer) {
+      std::this_thread::yield();
+      answer = sink_->Take(is_results);
+    }
+    return answer;
   }
 
   // The greedy token; none if the step is to be refused.

@@ -1,4 +1,4 @@
-// Replays a corpus, then mutates it for some seconds. For builds without libFuzzer, and for tests.
+// Replays a corpus, then mutates it so often, or for so long. For builds without libFuzzer, and for tests.
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@
 #include "tests/fuzz/mutate.h"
 
 ABSL_FLAG(std::string, corpus, "", "Folder of inputs to begin with");
-ABSL_FLAG(double, seconds, 20, "How long to mutate; 0 = only replay");
+ABSL_FLAG(double, seconds, 20, "How long to mutate at most; 0 = only replay");
+ABSL_FLAG(uint64_t, mutations, std::numeric_limits<uint64_t>::max(), "How many mutations at most");
 ABSL_FLAG(uint64_t, seed, 1, "Of the mutations");
 ABSL_FLAG(uint32_t, max_bytes, 4096, "Of a mutated input");
 ABSL_FLAG(bool, plant, false, "Give the target its defect, which must be found");
@@ -80,10 +82,12 @@ int Main() {
   std::mt19937_64 random(absl::GetFlag(FLAGS_seed));
   const auto start = Clock::now();
   const std::chrono::duration<double> budget(absl::GetFlag(FLAGS_seconds));
+  const uint64_t mutations = absl::GetFlag(FLAGS_mutations);
   uint64_t runs = 0;
+  double elapsed = 0;
   double said = 5;
-  for (;; ++runs) {
-    const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+  for (; runs < mutations; ++runs) {
+    elapsed = std::chrono::duration<double>(Clock::now() - start).count();
     if (elapsed >= budget.count()) break;
     if (elapsed >= said) {
       std::cerr << "fuzz: " << runs << " mutations in " << int(elapsed) << " s\n";
@@ -98,7 +102,7 @@ int Main() {
     std::cerr << "fuzz: the planted defect was not found in " << runs << " mutations\n";
     return 1;
   }
-  std::cout << "fuzz: " << replayed << " inputs replayed, " << runs << " mutations in " << budget.count() << " s, seed "
+  std::cout << "fuzz: " << replayed << " inputs replayed, " << runs << " mutations in " << elapsed << " s, seed "
             << absl::GetFlag(FLAGS_seed) << ", 0 findings\n";
   return 0;
 }

@@ -184,6 +184,16 @@ def no_sleep(path: str, lines: List[str]) -> Found:
         yield from matching(without_comments(lines), SLEEP, "a test that sleeps")
 
 
+WALL_CLOCK = re.compile(r"\babsl::Now\b|\b\w+With(?:Timeout|Deadline)\s*\(")
+WALL_CLOCK_ALLOWED = ("service/server/log.h",)
+
+
+def no_wall_clock(path: str, lines: List[str]) -> Found:
+    """Somebody may set the machine's clock, which Abseil's timed waits follow, too; what people read is the log."""
+    if path.startswith(("service/", "devices/")) and path.endswith(CPP) and path not in WALL_CLOCK_ALLOWED:
+        yield from matching(without_comments(lines), WALL_CLOCK, "a time that jumps when the clock is set")
+
+
 FILE_RULES: Tuple[FileRule, ...] = (
     machine_path,
     unfinished,
@@ -196,6 +206,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     generated_messages,
     thresholds_in_law,
     no_sleep,
+    no_wall_clock,
 )
 
 # --- the tree as a whole

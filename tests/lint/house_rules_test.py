@@ -33,6 +33,8 @@ OFFENCES = [
     (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (options->min_p() < 1) {"),
     (house_rules.thresholds_in_law, "kernels/vulkan/a.comp", "  if (p <= xtc_threshold) {"),
     (house_rules.thresholds_in_law, "service/route/a.cc", "  return min_p_ > 0;"),
+    (house_rules.no_wall_clock, "service/batch/a.cc", "const absl::Time now = absl::Now();"),
+    (house_rules.no_wall_clock, "devices/proof/a.cc", "mutex.AwaitWithTimeout(absl::Condition(&ended), timeout);"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
     (house_rules.no_sleep, "tests/server/a.cc", "  std::this_thread::sleep_for(1s);"),
 ]
@@ -52,6 +54,8 @@ INNOCENT = [
     (house_rules.include_layers, "kernels/cpu/a.cc", '#include "kernels/law/law.h"'),
     (house_rules.include_layers, "devices/cpu/a.cc", '#include "absl/status/status.h"'),
     (house_rules.include_layers, "tests/client/a.cc", '#include "client/cpp/client.h"'),
+    (house_rules.no_wall_clock, "service/batch/a.cc", "const absl::Time now = clock_.Now();"),
+    (house_rules.no_wall_clock, "client/cpp/a.cc", "const absl::Time now = absl::Now();"),
     (house_rules.generated_messages, "service/stream/a.cc", '#include "sortition/v1/sampling.pb.h"'),
     (house_rules.thresholds_in_law, "service/batch/a.cc", "  // rows with top_p < 1 cost more"),
     (house_rules.thresholds_in_law, "service/batch/a.cc", '  Log("top_p > 1");'),

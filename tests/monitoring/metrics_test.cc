@@ -25,6 +25,7 @@ TEST_F(MetricsTest, StepsRowsAndTokens) {
   observer_.StepReceived(1, 1000);
   observer_.TokensDrawn(2);
   observer_.StepAnswered(absl::Milliseconds(250));
+  observer_.StepReady(absl::Milliseconds(125));
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("\nsortition_steps_total 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_rows_total 4\n"));
@@ -32,6 +33,7 @@ TEST_F(MetricsTest, StepsRowsAndTokens) {
   EXPECT_THAT(text, HasSubstr("\nsortition_tokens_total 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_step_latency_seconds_count 1\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_step_latency_seconds_sum 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_ready_wait_seconds_sum 0.125\n"));
 }
 
 TEST_F(MetricsTest, BatchesGoToTheirDevice) {

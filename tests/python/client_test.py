@@ -1,6 +1,9 @@
 """The client against real servers: many callers on one stream, lost servers, fallback, errors."""
 
 import asyncio
+import os
+import signal
+import sys
 import tempfile
 import threading
 import unittest
@@ -191,6 +194,32 @@ class LostServers(unittest.TestCase):
             outcome, = client.step([sequence], [row(0)], timeout=0.3)
             self.assertEqual((outcome.reason, outcome.code), ("DEADLINE_PASSED", "DEADLINE_EXCEEDED"))
             self.assertEqual(sequence.position, 2)
+
+
+class FrozenServers(unittest.TestCase):
+    def test_other_threads_run_while_rows_are_given_back(self):
+        # Only another thread wakes the server, on whose answer the giving back waits.
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        with tempfile.TemporaryDirectory() as folder, serve(f"--memory_listen=unix:{folder}/memory") as server:
+            with sortition.Client(server.serving["listen"], transport="shared_memory") as client:
+                allocated, giving_back = [], threading.Event()
+                asking = threading.Thread(target=lambda: allocated.append(client.allocate_rows(1, VOCABULARY)))
+                rows = client.allocate_rows(1, VOCABULARY)
+                server.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)
+                asking.start()
+                state = f"/proc/self/task/{asking.native_id}/syscall"
+                while open(state, encoding="ascii").read().split()[0] not in ("7", "73", "271"):  # poll or ppoll
+                    pass
+                waking = threading.Thread(
+                    target=lambda: (giving_back.wait(), server.send_signal(signal.SIGCONT)))
+                waking.start()
+                sys.setswitchinterval(60)  # whoever has the interpreter keeps it until it waits
+                giving_back.set()
+                del rows
+                asking.join()
+                waking.join()
+                self.assertEqual(len(allocated), 1)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@
 
 #include <random>
 
+#include "tests/route/start.h"
+
 namespace sortition::service {
 namespace {
-
-const absl::Time kStart = absl::FromUnixSeconds(1'000'000'000);
 
 double Truth(const Work& work) {
   return 300e-6 + 40e-6 * work.rows + (0.5e-9 + (work.moves ? 2e-9 : 0)) * double(work.bytes);

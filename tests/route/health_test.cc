@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/route/start.h"
+
 namespace sortition::service {
 namespace {
-
-const absl::Time kStart = absl::FromUnixSeconds(1'000'000'000);
 
 TEST(DeviceHealth, ComesBackByAProofAfterABackoffThatDoubles) {
   DeviceHealth health;

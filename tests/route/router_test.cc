@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "tests/route/start.h"
 #include "tests/support/fake_device.h"
 
 namespace sortition::service {
@@ -13,18 +14,16 @@ namespace {
 using testing::FakeDevice;
 using Kind = RoutePolicy::Kind;
 
-const absl::Time kStart = absl::FromUnixSeconds(1'000'000'000);
-
-Router::Batch Rows(uint32_t rows, uint32_t vocabulary = 1000) {
+Router::Batch BatchOf(uint32_t rows, uint32_t vocabulary = 1000) {
   return {rows, uint64_t{rows} * vocabulary * 2, vocabulary, devices::kHostMemory};
 }
 
 // Lets the device do batches of so many rows until the router knows that each takes `seconds`.
 void Teach(Router* router, const devices::Device* device, uint32_t rows, double seconds, absl::Time* now) {
   for (int i = 0; i < 20; ++i) {
-    router->Started(device, Rows(rows), *now);
+    router->Started(device, BatchOf(rows), *now);
     *now += absl::Seconds(seconds);
-    router->Finished(device, Rows(rows), true, *now);
+    router->Finished(device, BatchOf(rows), true, *now);
   }
 }
 
@@ -36,15 +35,15 @@ TEST(Router, WhereTheBatchIsExpectedToBeDoneFirst) {
   Teach(&router, &slow, 10, 0.010, &now);
   Teach(&router, &fast, 10, 0.004, &now);
   // The fast device takes two before it would be done later than the slow one.
-  EXPECT_EQ(router.Choose(Rows(10), now).device, &fast);
-  router.Started(&fast, Rows(10), now);
-  EXPECT_EQ(router.Choose(Rows(10), now).device, &fast);
-  router.Started(&fast, Rows(10), now);
-  const Router::Choice third = router.Choose(Rows(10), now);
+  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
+  router.Started(&fast, BatchOf(10), now);
+  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
+  router.Started(&fast, BatchOf(10), now);
+  const Router::Choice third = router.Choose(BatchOf(10), now);
   EXPECT_EQ(third.device, &slow);
   EXPECT_EQ(third.reason, RouteReason::kFastest);
   // What the fast one has got done meanwhile counts.
-  EXPECT_EQ(router.Choose(Rows(10), now + absl::Milliseconds(5)).device, &fast);
+  EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Milliseconds(5)).device, &fast);
 }
 
 TEST(Router, ABatchWaitsForADeviceThatWouldStillBeFaster) {
@@ -54,10 +53,10 @@ TEST(Router, ABatchWaitsForADeviceThatWouldStillBeFaster) {
   absl::Time now = kStart;
   Teach(&router, &slow, 10, 1.0, &now);
   Teach(&router, &fast, 10, 0.001, &now);
-  router.Started(&fast, Rows(10), now);
-  EXPECT_EQ(router.Choose(Rows(10), now).device, nullptr);
+  router.Started(&fast, BatchOf(10), now);
+  EXPECT_EQ(router.Choose(BatchOf(10), now).device, nullptr);
   // Until it is so late that nobody knows when it will be done.
-  EXPECT_EQ(router.Choose(Rows(10), now + absl::Seconds(2)).device, &slow);
+  EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Seconds(2)).device, &slow);
 }
 
 TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
@@ -70,9 +69,9 @@ TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
   router.costs(&a).MakePrior();
   router.costs(&b).MakePrior();
   Teach(&router, &b, 10, 0.1, &now);
-  EXPECT_EQ(router.Choose(Rows(10), now).device, &a);
+  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &a);
   now += absl::Minutes(10);
-  EXPECT_EQ(router.Choose(Rows(10), now).device, &b);
+  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &b);
 }
 
 TEST(Router, LogitsCostTheirWayToADeviceWithMemoryOfItsOwn) {
@@ -80,7 +79,7 @@ TEST(Router, LogitsCostTheirWayToADeviceWithMemoryOfItsOwn) {
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
   absl::Time now = kStart;
-  Router::Batch here = Rows(8, 100'000);
+  Router::Batch here = BatchOf(8, 100'000);
   Router::Batch there = here;
   there.memory = 1;
   for (int i = 0; i < 20; ++i) {
@@ -103,7 +102,7 @@ TEST(Router, LogitsInADevicesMemoryStayThere) {
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
   absl::Time now = kStart;
-  Router::Batch there = Rows(8, 100'000);
+  Router::Batch there = BatchOf(8, 100'000);
   there.memory = 1;
   for (int i = 0; i < 20; ++i) {
     for (const auto& [device, seconds] : {std::pair<FakeDevice*, double>(&host, 0.001), {&card, 0.1}}) {
@@ -126,23 +125,23 @@ TEST(Router, OnlyDevicesThatAreAble) {
   FakeDevice small({.name = "small", .max_vocabulary = 100});
   FakeDevice large({.name = "large"});
   Router router({&small, &large});
-  const Router::Choice choice = router.Choose(Rows(1, 101), kStart);
+  const Router::Choice choice = router.Choose(BatchOf(1, 101), kStart);
   EXPECT_EQ(choice.device, &large);
   EXPECT_EQ(choice.reason, RouteReason::kOnly);
-  EXPECT_EQ(router.Choose(Rows(1, 100), kStart).device, &small);
+  EXPECT_EQ(router.Choose(BatchOf(1, 100), kStart).device, &small);
   EXPECT_TRUE(router.CanServe({101}));
   EXPECT_FALSE(router.OtherCanServe(&large, {101}));
   router.health(&large).Quarantine("broken", kStart);
   EXPECT_FALSE(router.CanServe({101}));
   EXPECT_TRUE(router.CanServe({100}));
-  EXPECT_EQ(router.Choose(Rows(1, 101), kStart).device, nullptr);
+  EXPECT_EQ(router.Choose(BatchOf(1, 101), kStart).device, nullptr);
 }
 
 TEST(Router, OnlyDevicesWhoseKernelsHaveWhatRowsAsk) {
   FakeDevice plain({.name = "plain", .features = kernels::FeatureOf(kernels::StageKind::kTopK)});
   FakeDevice full({.name = "full"});
   Router router({&plain, &full});
-  Router::Batch batch = Rows(1);
+  Router::Batch batch = BatchOf(1);
   batch.features = kernels::FeatureOf(kernels::StageKind::kTopK) | kernels::FeatureOf(kernels::StageKind::kXtc);
   const Router::Choice choice = router.Choose(batch, kStart);
   EXPECT_EQ(choice.device, &full);
@@ -157,14 +156,14 @@ TEST(Router, OnlyDevicesWithRoomByTurns) {
   FakeDevice b({.name = "b", .batches_in_flight = 2});
   Router router({&a, &b}, {Kind::kRoundRobin, ""});
   for (const FakeDevice* expected : {&a, &b, &b}) {
-    const Router::Choice choice = router.Choose(Rows(1), kStart);
+    const Router::Choice choice = router.Choose(BatchOf(1), kStart);
     EXPECT_EQ(choice.device, expected);
     EXPECT_EQ(choice.reason, RouteReason::kTurn);
-    router.Started(choice.device, Rows(1), kStart);
+    router.Started(choice.device, BatchOf(1), kStart);
   }
-  EXPECT_EQ(router.Choose(Rows(1), kStart).device, nullptr);
-  router.Finished(&b, Rows(1), true, kStart);
-  EXPECT_EQ(router.Choose(Rows(1), kStart).device, &b);
+  EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, nullptr);
+  router.Finished(&b, BatchOf(1), true, kStart);
+  EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
 }
 
 TEST(Router, RandomMeetsEveryDevice) {
@@ -172,7 +171,7 @@ TEST(Router, RandomMeetsEveryDevice) {
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {Kind::kRandom, ""}, 7);
   std::map<devices::Device*, int> chosen;
-  for (int i = 0; i < 200; ++i) ++chosen[router.Choose(Rows(1), kStart).device];
+  for (int i = 0; i < 200; ++i) ++chosen[router.Choose(BatchOf(1), kStart).device];
   // Fewer than 50 of 200 fair draws: a chance of 10^-13.
   EXPECT_GE(chosen[&a], 50);
   EXPECT_GE(chosen[&b], 50);
@@ -182,8 +181,8 @@ TEST(Router, PinnedMeansThatDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {Kind::kPinned, "b"});
-  EXPECT_EQ(router.Choose(Rows(1), kStart).device, &b);
-  EXPECT_EQ(router.Choose(Rows(1), kStart).reason, RouteReason::kPinned);
+  EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
+  EXPECT_EQ(router.Choose(BatchOf(1), kStart).reason, RouteReason::kPinned);
   EXPECT_FALSE(router.OtherCanServe(&b, {1}));
 }
 
@@ -200,9 +199,9 @@ TEST(RoutePolicy, ByName) {
 TEST(RouterDeathTest, BooksMustClose) {
   FakeDevice a({}), stranger({});
   Router router({&a});
-  router.Started(&a, Rows(2), kStart);
-  EXPECT_DEATH(router.Finished(&a, Rows(3), true, kStart), "broken invariant");
-  EXPECT_DEATH(router.Started(&stranger, Rows(1), kStart), "broken invariant");
+  router.Started(&a, BatchOf(2), kStart);
+  EXPECT_DEATH(router.Finished(&a, BatchOf(3), true, kStart), "broken invariant");
+  EXPECT_DEATH(router.Started(&stranger, BatchOf(1), kStart), "broken invariant");
   EXPECT_DEATH(Router({}), "broken invariant");
   EXPECT_DEATH(Router({&a}, {Kind::kPinned, "nobody"}), "broken invariant");
 }

@@ -102,7 +102,7 @@ std::shared_ptr<const SequenceSpec> SpecOf(const SamplingParameters& parameters,
 }
 
 // A state, its parameters, and the history that it should be of.
-struct Sequence {
+struct GrowingSequence {
   SamplingParameters parameters;
   std::unique_ptr<SequenceState> state;
   std::vector<uint32_t> history;
@@ -138,12 +138,12 @@ std::vector<TokenPatch> Effective(std::vector<TokenPatch> patches) {
 
 class HistoryStateTest : public ::testing::TestWithParam<Options> {};
 
-constexpr uint32_t kVocabulary = 12;
+constexpr uint32_t kSmallVocabulary = 12;
 
 // Repeats itself at all lengths.
-void Grow(std::mt19937* random, Sequence* sequence) {
+void Grow(std::mt19937* random, GrowingSequence* sequence) {
   const uint32_t length = sequence->length();
-  if ((*random)() % 6 != 0 || length < 40) return sequence->Push((*random)() % kVocabulary);
+  if ((*random)() % 6 != 0 || length < 40) return sequence->Push((*random)() % kSmallVocabulary);
   const uint32_t count = (*random)() % 35;
   const uint32_t from = (*random)() % (length - count);
   for (uint32_t i = 0; i < count; ++i) sequence->Push(sequence->history[from + i]);
@@ -153,37 +153,37 @@ TEST_P(HistoryStateTest, EqualsTheDefinitionsThroughCutsForksAndSnapshots) {
   std::mt19937 random(3);
   SamplingParameters parameters;
   GetParam().set(&parameters);
-  const auto spec = SpecOf(parameters, kVocabulary);
+  const auto spec = SpecOf(parameters, kSmallVocabulary);
   ASSERT_TRUE(spec->stateful());
   std::vector<uint32_t> prompt(60);
-  for (uint32_t& token : prompt) token = random() % kVocabulary;
-  std::vector<Sequence> family;
+  for (uint32_t& token : prompt) token = random() % kSmallVocabulary;
+  std::vector<GrowingSequence> family;
   family.push_back({parameters, SequenceState::Build(spec, prompt, 30, 64), prompt, 30});
   uint64_t changes = 0;
   for (uint64_t step = 0; step < Scaled(2000); ++step) {
-    Sequence& one = family[random() % family.size()];
+    GrowingSequence& one = family[random() % family.size()];
     const uint32_t deepest = std::min(one.length() - one.state->lowest_truncation(), 60u);
     if (step % 50 == 20) {
       SamplingParameters other = parameters;
       if (step % 100 == 20) other.mutable_dry()->set_multiplier(3);
       const uint32_t at = one.length() - random() % (deepest + 1);
-      auto state = one.state->Fork(SpecOf(other, kVocabulary), at);
+      auto state = one.state->Fork(SpecOf(other, kSmallVocabulary), at);
       if (state == nullptr) continue;
-      Sequence child{other, std::move(state), one.history, std::min(one.prompt, at)};
+      GrowingSequence child{other, std::move(state), one.history, std::min(one.prompt, at)};
       child.history.resize(at);
       family.push_back(std::move(child));
     } else if (step % 40 == 30) {
-      const auto same = SpecOf(one.parameters, kVocabulary);
+      const auto same = SpecOf(one.parameters, kSmallVocabulary);
       one.state = SequenceState::FromSnapshot(same, one.state->Snapshot(), 64);
       ASSERT_NE(one.state, nullptr) << "step " << step;
     } else if (step % 5 == 0) {
       std::vector<uint32_t> append(random() % 4);
-      for (uint32_t& token : append) token = random() % kVocabulary;
+      for (uint32_t& token : append) token = random() % kSmallVocabulary;
       one.Edit(one.length() - random() % (deepest + 1), append, random() % 2 == 0);
     } else {
       Grow(&random, &one);
     }
-    for (Sequence& sequence : family) {
+    for (GrowingSequence& sequence : family) {
       const auto expected = Effective(testing::PlainPatches(sequence.parameters, sequence.history, sequence.prompt));
       ASSERT_EQ(Effective(PatchesOf(sequence.state.get())), expected) << "step " << step;
       changes += expected.size();
@@ -218,10 +218,10 @@ TEST_P(LongHistoryTest, EqualsARebuiltState) {
       history.push_back(token());
     }
   }
-  std::vector<Sequence> both;
+  std::vector<GrowingSequence> both;
   both.push_back({parameters, SequenceState::Build(spec, history, 1000, 4096), history, 1000});
   for (uint64_t round = 0; round < Scaled(8); ++round) {
-    Sequence& one = both[random() % both.size()];
+    GrowingSequence& one = both[random() % both.size()];
     for (int step = 0; step < 300; ++step) {
       if (random() % 20 == 0) {
         one.Edit(one.length() - random() % 200, {token(), token()}, random() % 2 == 0);
@@ -235,7 +235,7 @@ TEST_P(LongHistoryTest, EqualsARebuiltState) {
     ASSERT_EQ(one.state->history_hash(), rebuilt->history_hash());
     if (both.size() > 1) continue;
     const uint32_t at = std::max<uint32_t>(one.length() - random() % 50, one.state->lowest_truncation());
-    Sequence child{parameters, one.state->Fork(spec, at), one.history, one.prompt};
+    GrowingSequence child{parameters, one.state->Fork(spec, at), one.history, one.prompt};
     ASSERT_NE(child.state, nullptr);
     child.history.resize(at);
     both.push_back(std::move(child));
@@ -262,7 +262,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPlaceInTheOutput) {
   SamplingParameters parameters;
   parameters.mutable_forced_tokens()->set_start(2);
   for (const uint32_t token : {7u, 8u}) parameters.mutable_forced_tokens()->add_tokens(token);
-  const auto spec = SpecOf(parameters, kVocabulary);
+  const auto spec = SpecOf(parameters, kSmallVocabulary);
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   std::vector<std::optional<uint32_t>> forced;
   for (uint32_t token = 0; token < 6; ++token) {
@@ -281,14 +281,15 @@ TEST(HistoryState, KeepsWhatItLooksAt) {
   windowed.mutable_dry()->set_multiplier(1);
   windowed.mutable_dry()->set_window(1000);
   whole.mutable_dry()->set_multiplier(1);
-  const auto narrow = SpecOf(windowed, kVocabulary);
+  const auto narrow = SpecOf(windowed, kSmallVocabulary);
   const auto state = SequenceState::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
   EXPECT_GT(state->lowest_truncation(), 2700u);
   EXPECT_LE(state->lowest_truncation(), 2936u);
   EXPECT_NE(state->Fork(narrow, 2950), nullptr);
-  EXPECT_EQ(state->Fork(SpecOf(whole, kVocabulary), 3000), nullptr);
+  EXPECT_EQ(state->Fork(SpecOf(whole, kSmallVocabulary), 3000), nullptr);
   EXPECT_EQ(
-      SequenceState::Build(SpecOf(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
+      SequenceState::Build(SpecOf(whole, kSmallVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(),
+      0u);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace sortition::service {
 namespace {
 
-std::shared_ptr<SequenceSpec> Spec() {
+std::shared_ptr<SequenceSpec> RulesSpec() {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
   spec->seed = 9;
@@ -22,7 +22,7 @@ StepOutcome Token(uint32_t token) {
   return StepOutcome::Drawn(std::move(answer));
 }
 
-class SequenceRules : public testing::Test {
+class SequenceRules : public ::testing::Test {
  protected:
   static constexpr uint32_t kKept = 64;
 
@@ -67,7 +67,7 @@ class SequenceRules : public testing::Test {
     return std::holds_alternative<Refusal>(begun) ? std::get<Refusal>(begun).reason : Reason::kMalformedMessage;
   }
 
-  const std::shared_ptr<SequenceSpec> spec_ = Spec();
+  const std::shared_ptr<SequenceSpec> spec_ = RulesSpec();
   const SequenceOwner owner_{10, 1};
   Sequence sequence_{owner_, spec_, kKept};
   uint64_t hash_ = 0;
@@ -241,7 +241,7 @@ TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
     Sequence sequence(owner_, spec_, 64);
     auto prompt = Prompt();
     ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt)));
-    auto other = Spec();
+    auto other = RulesSpec();
     change(*other);
     auto taken = sequence.TakeOver({11, 2}, other, nullptr);
     ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
@@ -252,7 +252,7 @@ TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
 TEST_F(SequenceRules, AnAnswerUnderOtherParametersIsNotRepeated) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
-  auto other = Spec();
+  auto other = RulesSpec();
   other->parameters.top_k = 5;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, other, nullptr)));
   auto begun = sequence_.Begin({11, 2}, intent);

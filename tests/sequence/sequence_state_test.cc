@@ -111,7 +111,7 @@ struct Pair {
   }
 };
 
-class SequenceStateTest : public testing::TestWithParam<Penalties> {
+class SequenceStateTest : public ::testing::TestWithParam<Penalties> {
  protected:
   Pair Build(std::mt19937& random, size_t tokens, uint32_t prompt, uint32_t kept) {
     const std::vector<uint32_t> history = Tokens(random, tokens);
@@ -223,12 +223,12 @@ TEST_P(SequenceStateTest, ASnapshotGoesOnLikeItsOriginal) {
 
 INSTANTIATE_TEST_SUITE_P(
     Penalties, SequenceStateTest,
-    testing::Values(Penalties{1.3f, 0.0f, 0.0f}, Penalties{1.0f, 0.4f, 0.0f}, Penalties{1.0f, 0.0f, -0.7f},
-                    Penalties{0.8f, 0.1f, 0.2f},
-                    Penalties{1.1f, 0.5f, 0.0f, {.window = 64, .frequency_counts_prompt = true}},
-                    Penalties{1.2f, 0.0f, 0.3f, {.ignored_prefix = 70}},
-                    Penalties{1.1f, 0.1f, 0.0f, {.window = 33, .ignored_prefix = 90, .frequency_counts_prompt = true}},
-                    Penalties{1.4f, 0.2f, 0.0f, {.repetition_counts_prompt = false, .frequency_counts_prompt = true}}));
+    ::testing::Values(
+        Penalties{1.3f, 0.0f, 0.0f}, Penalties{1.0f, 0.4f, 0.0f}, Penalties{1.0f, 0.0f, -0.7f},
+        Penalties{0.8f, 0.1f, 0.2f}, Penalties{1.1f, 0.5f, 0.0f, {.window = 64, .frequency_counts_prompt = true}},
+        Penalties{1.2f, 0.0f, 0.3f, {.ignored_prefix = 70}},
+        Penalties{1.1f, 0.1f, 0.0f, {.window = 33, .ignored_prefix = 90, .frequency_counts_prompt = true}},
+        Penalties{1.4f, 0.2f, 0.0f, {.repetition_counts_prompt = false, .frequency_counts_prompt = true}}));
 
 TEST(SequenceState, ASnapshotThatContradictsItselfIsNone) {
   const auto spec = Spec(1.2f, 0.1f, 0);

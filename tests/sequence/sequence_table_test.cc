@@ -25,7 +25,7 @@ class CountingObserver : public NullObserver {
   std::map<std::string, uint32_t> evicted;
 };
 
-std::shared_ptr<SequenceSpec> Spec() {
+std::shared_ptr<SequenceSpec> TableSpec() {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
   spec->vocabulary = spec->live_vocabulary = 100'000;
@@ -33,7 +33,7 @@ std::shared_ptr<SequenceSpec> Spec() {
   return spec;
 }
 
-class SequenceTableTest : public testing::Test {
+class SequenceTableTest : public ::testing::Test {
  protected:
   SequenceTableTest() { limits_.replay_guard = absl::ZeroDuration(); }
 
@@ -42,10 +42,11 @@ class SequenceTableTest : public testing::Test {
   std::variant<SequenceTable::Opened, Refusal> Open(int i, uint32_t tokens = 10) {
     std::vector<uint32_t> history(tokens);
     std::iota(history.begin(), history.end(), 0);
-    return table().Open(Key(i), {1, 1}, Spec(), SequenceState::Build(Spec(), history, tokens, limits_.kept_history));
+    return table().Open(Key(i), {1, 1}, TableSpec(),
+                        SequenceState::Build(TableSpec(), history, tokens, limits_.kept_history));
   }
   bool Known(int i) {
-    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), {1, 1}, Spec(), nullptr));
+    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), {1, 1}, TableSpec(), nullptr));
   }
   SequenceTable& table() {
     if (!table_) table_ = std::make_unique<SequenceTable>(limits_, &clock_, &observer_);
@@ -100,7 +101,7 @@ TEST_F(SequenceTableTest, ARefusedOpenDoesNotTakeAwayTheGuardOfTheOwnersHistory)
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
-  const auto ghost = table().Open(Key(0), {0, 2}, Spec(), nullptr);
+  const auto ghost = table().Open(Key(0), {0, 2}, TableSpec(), nullptr);
   ASSERT_TRUE(std::holds_alternative<Refusal>(ghost));
   EXPECT_EQ(std::get<Refusal>(ghost).reason, Reason::kSuperseded);
   ASSERT_TRUE(std::holds_alternative<Refusal>(Open(1))) << "the owner's first step is on its way";
@@ -194,7 +195,7 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
       for (int i = 0; i < 2000; ++i) {
         const SequenceKey key = Key(static_cast<int>(random() % 16));
         const SequenceOwner owner{static_cast<uint64_t>(i), worker};
-        auto opened = table().Open(key, owner, Spec(), SequenceState::Build(Spec(), history, 3, 4096));
+        auto opened = table().Open(key, owner, TableSpec(), SequenceState::Build(TableSpec(), history, 3, 4096));
         if (!std::holds_alternative<SequenceTable::Opened>(opened)) continue;
         Sequence& sequence = *std::get<SequenceTable::Opened>(opened).sequence;
         StepIntent intent;
@@ -216,8 +217,9 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
   EXPECT_LE(table().live_sequences(), 8u);
   for (int i = 0; i < 16; ++i) {
     const SequenceOwner last{1'000'000, 99};
-    auto state = SequenceState::Build(Spec(), std::vector<uint32_t>{1}, 1, 4096);
-    ASSERT_TRUE(std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, Spec(), std::move(state))));
+    auto state = SequenceState::Build(TableSpec(), std::vector<uint32_t>{1}, 1, 4096);
+    ASSERT_TRUE(
+        std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, TableSpec(), std::move(state))));
     table().Close(Key(i), last);
   }
   EXPECT_EQ(table().live_sequences(), 0u);
@@ -238,7 +240,7 @@ TEST_F(SequenceTableTest, NamespacesAndWorkerSessionsAreApart) {
   Open(0);
   for (const SequenceKey& other :
        {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {
-    auto opened = table().Open(other, {1, 1}, Spec(), nullptr);
+    auto opened = table().Open(other, {1, 1}, TableSpec(), nullptr);
     ASSERT_TRUE(std::holds_alternative<Refusal>(opened));
     EXPECT_EQ(std::get<Refusal>(opened).reason, Reason::kHistoryRequired);
   }

@@ -124,9 +124,8 @@ TEST(AuthorizationTest, WithAListOnlyThoseItNames) {
 }
 
 TEST(AuthorizationTest, FollowsItsFileAndKeepsTheLastListThatIsRight) {
-  const service::RealClock clock;
   LogLines lines;
-  Log log(LogLevel::kInfo, &clock, [&](std::string_view line) { lines.Add(line); });
+  Log log(LogLevel::kInfo, [&](std::string_view line) { lines.Add(line); });
   ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
   const auto authorization = Authorization::Read(file.path(), &log);
   ASSERT_TRUE(authorization.ok());

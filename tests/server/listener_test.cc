@@ -18,7 +18,7 @@ namespace sortition::server {
 namespace {
 
 std::string TestSocketPath(const char* name) {
-  return absl::StrCat(testing::TempDir(), "sortition_", getpid(), "_", name);
+  return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name);
 }
 
 TEST(ListenAddressTest, PrintsWhatItParsed) {

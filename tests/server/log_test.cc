@@ -16,12 +16,6 @@
 namespace sortition::server {
 namespace {
 
-class SettableClock : public service::Clock {
- public:
-  absl::Time Now() const override { return now; }
-  absl::Time now = absl::FromUnixSeconds(1'700'000'000);
-};
-
 class LogTest : public ::testing::Test {
  protected:
   JsonObject Last() {
@@ -30,9 +24,9 @@ class LogTest : public ::testing::Test {
     return parsed.value_or(JsonObject());
   }
 
-  SettableClock clock_;
+  absl::Time time_ = absl::FromUnixSeconds(1'700'000'000);
   std::vector<std::string> lines_;
-  Log log_{LogLevel::kInfo, &clock_, [this](std::string_view line) { lines_.emplace_back(line); }};
+  Log log_{LogLevel::kInfo, [this](std::string_view line) { lines_.emplace_back(line); }, [this] { return time_; }};
 };
 
 TEST_F(LogTest, WritesOneObjectALine) {
@@ -80,7 +74,7 @@ TEST_F(LogTest, AFloodOfOneEventIsCountedNotWritten) {
   EXPECT_EQ(lines_.size(), Log::kLinesPerSecond);
   log_.Write(LogLevel::kInfo, "another");
   EXPECT_EQ(lines_.size(), Log::kLinesPerSecond + 1);
-  clock_.now += absl::Seconds(1);
+  time_ += absl::Seconds(1);
   log_.Write(LogLevel::kInfo, "flood");
   EXPECT_EQ(Last().at("suppressed"), JsonValue(25.0));
   log_.Write(LogLevel::kInfo, "flood");

@@ -26,6 +26,9 @@ namespace {
 
 constexpr const char* kSanitizerOptions[] = {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"};
 
+// An emulated device takes many seconds for its proof where processors are busy.
+constexpr absl::Duration kPatience = absl::Seconds(50);
+
 // A sanitizer's settings reach every process of a test.
 void AddSanitizerOptions(std::vector<std::string>* environment) {
   for (const char* name : kSanitizerOptions) {
@@ -106,7 +109,7 @@ std::string ServerProcess::AwaitEvent(const std::string& event) {
     return ended_;
   };
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(&find), absl::Seconds(20));
+  mutex_.AwaitWithTimeout(absl::Condition(&find), kPatience);
   return found;
 }
 
@@ -132,7 +135,7 @@ std::vector<std::string> ServerProcess::lines() const {
 }
 
 std::string TestPath(const std::string& name) {
-  return absl::StrCat(testing::TempDir(), "sortition_", getpid(), "_", name);
+  return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name);
 }
 
 void WriteFile(const std::string& path, const std::string& text) {

@@ -50,8 +50,8 @@ TEST(StreamTest, AnswersAStep) {
   EXPECT_TRUE(server.log_lines().Await("stream_open"));
   EXPECT_TRUE(server.log_lines().Await("stream_close"));
   for (const std::string& line : server.log_lines().all()) {
-    EXPECT_THAT(line, testing::HasSubstr("\"peer\":\"ipv4:127.0.0.1:"));
-    EXPECT_THAT(line, testing::HasSubstr("\"worker_session\":\"another\""));
+    EXPECT_THAT(line, ::testing::HasSubstr("\"peer\":\"ipv4:127.0.0.1:"));
+    EXPECT_THAT(line, ::testing::HasSubstr("\"worker_session\":\"another\""));
   }
 }
 

@@ -59,7 +59,7 @@ Config TestConfig() {
 
 TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> device)
     : config_(config),
-      log_(config.log_level, &clock_, [this](std::string_view line) { lines_.Add(line); }),
+      log_(config.log_level, [this](std::string_view line) { lines_.Add(line); }),
       observer_({{.name = "cpu0", .kind = "cpu", .hardware = "any"}}),
       device_(new HeldDevice(device != nullptr ? std::move(device)
                                                : std::make_unique<devices::CpuDevice>(

@@ -58,7 +58,7 @@ class TestServer {
 
  private:
   const Config config_;
-  service::RealClock clock_;
+  service::SteadyClock clock_;
   LogLines lines_;
   Log log_;
   monitoring::PrometheusObserver observer_;

@@ -71,7 +71,8 @@ void TestStream::OpenSequence(const std::string& request_id) {
   EXPECT_TRUE(response.opened().has_state()) << response.ShortDebugString();
 }
 
-bool TestStream::SendStep(const std::string& request_id, uint64_t step_id, const std::string& traceparent) {
+bool TestStream::SendStep(const std::string& request_id, uint64_t step_id, const std::string& traceparent,
+                          std::chrono::milliseconds timeout) {
   v1::StreamRequest request;
   v1::Step* step = request.mutable_step();
   step->set_batch_id(step_id);
@@ -79,6 +80,7 @@ bool TestStream::SendStep(const std::string& request_id, uint64_t step_id, const
   step->mutable_logits()->set_dtype(v1::DTYPE_F32);
   step->mutable_logits()->set_vocabulary_size(kTestVocabulary);
   if (!traceparent.empty()) step->mutable_trace()->set_traceparent(traceparent);
+  if (timeout.count() > 0) step->mutable_timeout()->set_nanos(static_cast<int32_t>(timeout.count()) * 1'000'000);
   v1::StepRow* row = step->add_rows();
   row->set_request_id(request_id);
   row->set_step_id(step_id);

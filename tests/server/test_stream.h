@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,8 +36,10 @@ class TestStream {
   void Greet(const std::string& worker_session = "worker");
   // Opens a sequence of kTestVocabulary tokens that needs no state.
   void OpenSequence(const std::string& request_id);
-  // Sends a step of one row of `request_id`; `step_id` is also its batch's id. An empty `traceparent` is not sent.
-  bool SendStep(const std::string& request_id, uint64_t step_id, const std::string& traceparent = "");
+  // Sends a step of one row of `request_id`; `step_id` is also its batch's id. An empty `traceparent` and a
+  // `timeout` of zero are not sent.
+  bool SendStep(const std::string& request_id, uint64_t step_id, const std::string& traceparent = "",
+                std::chrono::milliseconds timeout = {});
 
  private:
   grpc::ClientContext context_;

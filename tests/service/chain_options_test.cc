@@ -3,23 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
-#include <limits>
 
 #include "kernels/law/chain.h"
 #include "service/request/parameters.h"
+#include "tests/service/float_ends.h"
 
 namespace sortition::service {
 namespace {
 
 using kernels::StageKind;
 using v1::SamplingParameters;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-float Above(float value) { return std::nextafter(value, 1e9f); }
-float Below(float value) { return std::nextafter(value, -1e9f); }
 
 std::optional<Refusal> Take(const SamplingParameters& parameters, law::SamplingParameters* law) {
   *law = {};
@@ -39,7 +33,7 @@ std::vector<StageKind> KindsOf(const SamplingParameters& parameters) {
   return kinds;
 }
 
-void ExpectRefused(const SamplingParameters& parameters, Reason reason, const std::string& field) {
+void ExpectChainRefused(const SamplingParameters& parameters, Reason reason, const std::string& field) {
   law::SamplingParameters law;
   const std::optional<Refusal> refusal = Take(parameters, &law);
   ASSERT_TRUE(refusal.has_value()) << field << " " << parameters.ShortDebugString();
@@ -108,7 +102,7 @@ TEST(ChainOptions, EveryEndOfEveryRange) {
     for (const float value : test.outside) {
       SamplingParameters parameters;
       test.set(&parameters, value);
-      ExpectRefused(parameters, Reason::kOutOfRange, test.field);
+      ExpectChainRefused(parameters, Reason::kOutOfRange, test.field);
     }
   }
 }
@@ -116,22 +110,22 @@ TEST(ChainOptions, EveryEndOfEveryRange) {
 TEST(ChainOptions, VersionsAndCounts) {
   SamplingParameters parameters;
   parameters.mutable_mirostat()->set_version(3);
-  ExpectRefused(parameters, Reason::kOutOfRange, "p.mirostat.version");
+  ExpectChainRefused(parameters, Reason::kOutOfRange, "p.mirostat.version");
   parameters.mutable_mirostat()->set_version(1);
   for (const uint32_t m : {1u, 1001u}) {
     parameters.mutable_mirostat()->set_m(m);
-    ExpectRefused(parameters, Reason::kOutOfRange, "p.mirostat.m");
+    ExpectChainRefused(parameters, Reason::kOutOfRange, "p.mirostat.m");
   }
   SamplingParameters no_target;
   no_target.mutable_adaptive_p();
-  ExpectRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
+  ExpectChainRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
 }
 
 TEST(ChainOptions, ContradictionsAreNamed) {
   SamplingParameters both;
   both.mutable_mirostat()->set_version(2);
   both.mutable_adaptive_p()->set_target(0.5f);
-  ExpectRefused(both, Reason::kContradiction, "p.adaptive_p");
+  ExpectChainRefused(both, Reason::kContradiction, "p.adaptive_p");
 
   const std::vector<std::pair<std::string, std::function<void(SamplingParameters*)>>> not_greedy = {
       {"p.typical_p", [](auto* p) { p->set_typical_p(0.5f); }},
@@ -145,7 +139,7 @@ TEST(ChainOptions, ContradictionsAreNamed) {
     set(&parameters);
     KindsOf(parameters);
     parameters.set_temperature(0);
-    ExpectRefused(parameters, Reason::kContradiction, field);
+    ExpectChainRefused(parameters, Reason::kContradiction, field);
   }
 }
 
@@ -175,18 +169,18 @@ TEST(ChainOptions, ExplicitOrders) {
   SamplingParameters parameters = Usual();
   auto* const samplers = parameters.mutable_chain()->mutable_explicit_()->mutable_samplers();
   for (const char* name : {"typical_p", "top_p", "p_less", "temperature", "min_p"}) *samplers->Add() = name;
-  ExpectRefused(parameters, Reason::kContradiction, "p.top_k");
+  ExpectChainRefused(parameters, Reason::kContradiction, "p.top_k");
   *samplers->Add() = "top_k";
   EXPECT_EQ(KindsOf(parameters), (std::vector{StageKind::kTypicalP, StageKind::kTopP, StageKind::kTemperature,
                                               StageKind::kMinP, StageKind::kTopK}));
   *samplers->Add() = "dynamic_temperature";
-  ExpectRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[6]");
+  ExpectChainRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[6]");
   *samplers->Mutable(6) = "mirostat";
   *samplers->Add() = "xtc";
-  ExpectRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[7]");
+  ExpectChainRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[7]");
   for (const char* name : {"repetition_penalty", "", "top-k"}) {
     *samplers->Mutable(7) = name;
-    ExpectRefused(parameters, Reason::kOutOfRange, "p.chain.explicit.samplers[7]");
+    ExpectChainRefused(parameters, Reason::kOutOfRange, "p.chain.explicit.samplers[7]");
   }
 }
 

@@ -5,11 +5,11 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <set>
 
 #include "kernels/law/dry.h"
 #include "service/request/parameters.h"
+#include "tests/service/float_ends.h"
 
 namespace sortition::service {
 namespace {
@@ -17,14 +17,13 @@ namespace {
 using v1::SamplingParameters;
 using Set = std::function<void(SamplingParameters*)>;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr uint32_t kVocabulary = 1000;
+constexpr uint32_t kHistoryVocabulary = 1000;
 
 std::variant<SequenceSpec, Refusal> Compile(const Set& set, const Limits& limits = {}) {
   SamplingParameters parameters;
   set(&parameters);
   SequenceSpec spec;
-  spec.vocabulary = spec.live_vocabulary = kVocabulary;
+  spec.vocabulary = spec.live_vocabulary = kHistoryVocabulary;
   if (auto refusal = CompileParameters(parameters, limits, "p", &spec)) return *std::move(refusal);
   return spec;
 }
@@ -55,7 +54,7 @@ Set Dry(const std::function<void(v1::Dry*)>& set) {
 }
 
 void Fill(v1::TokenSequence* string, size_t tokens) {
-  for (size_t i = 0; i < tokens; ++i) string->add_tokens(static_cast<uint32_t>(i % kVocabulary));
+  for (size_t i = 0; i < tokens; ++i) string->add_tokens(static_cast<uint32_t>(i % kHistoryVocabulary));
 }
 
 TEST(HistoryOptions, DryAtTheEndsOfItsRanges) {
@@ -108,10 +107,10 @@ TEST(HistoryOptions, StringsOfTokensAreBounded) {
 }
 
 TEST(HistoryOptions, ListsAreOfLiveTokensEachOnce) {
-  ExpectRefused([](auto* p) { p->add_stop_token_ids(kVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
-  ExpectRefused([](auto* p) { p->mutable_forced_tokens()->add_tokens(kVocabulary); }, Reason::kOutOfRange,
+  ExpectRefused([](auto* p) { p->add_stop_token_ids(kHistoryVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
+  ExpectRefused([](auto* p) { p->mutable_forced_tokens()->add_tokens(kHistoryVocabulary); }, Reason::kOutOfRange,
                 "p.forced_tokens.tokens[0]");
-  ExpectRefused([](auto* p) { p->add_bad_words()->add_tokens(kVocabulary); }, Reason::kOutOfRange,
+  ExpectRefused([](auto* p) { p->add_bad_words()->add_tokens(kHistoryVocabulary); }, Reason::kOutOfRange,
                 "p.bad_words[0].tokens[0]");
   const Set stops = [](auto* p) {
     p->add_stop_token_ids(1);

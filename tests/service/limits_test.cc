@@ -42,6 +42,8 @@ TEST(Limits, EachIsDescribedByItsName) {
       {"stream_mask_bytes", [](Limits& l) { l.stream_mask_bytes = 7; }, 7},
       {"max_mask_bytes", [](Limits& l) { l.max_mask_bytes = 7; }, 7},
       {"shard_wait", [](Limits& l) { l.shard_wait = absl::Seconds(7); }, 7000},
+      {"ready_wait", [](Limits& l) { l.ready_wait = absl::Seconds(7); }, 7000},
+      {"max_unready_steps", [](Limits& l) { l.max_unready_steps = 7; }, 7},
       {"max_shard_answer_bytes", [](Limits& l) { l.max_shard_answer_bytes = 7; }, 7},
       {"max_memory_connections", [](Limits& l) { l.max_memory_connections = 7; }, 7},
       {"max_rings", [](Limits& l) { l.max_rings = 7; }, 7},

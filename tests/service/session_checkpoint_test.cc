@@ -12,10 +12,10 @@ namespace {
 using testing::PlainSequence;
 using testing::StepBuilder;
 
-constexpr uint32_t kVocabulary = 64;
+constexpr uint32_t kCheckpointVocabulary = 64;
 
 v1::OpenSequence Mirostat(std::string_view request_id) {
-  v1::OpenSequence open = testing::OpenOf(request_id, 1, kVocabulary);
+  v1::OpenSequence open = testing::OpenOf(request_id, 1, kCheckpointVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   return open;
@@ -24,11 +24,11 @@ v1::OpenSequence Mirostat(std::string_view request_id) {
 // The same logits for every step at a position.
 std::string LogitsAt(uint32_t position) {
   std::mt19937_64 random(position);
-  return testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+  return testing::RandomLogits(kernels::DType::kF32, kCheckpointVocabulary, &random);
 }
 
 v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t position, const std::string& checkpoint) {
-  StepBuilder step(position + 1, kVocabulary);
+  StepBuilder step(position + 1, kCheckpointVocabulary);
   v1::StepRow& row = step.AddRow(request_id, position + 1, position, LogitsAt(position));
   if (!checkpoint.empty()) row.set_checkpoint(checkpoint);
   return replica->worker().Run(step.Build()).at(0);
@@ -60,7 +60,7 @@ TEST(SessionCheckpoint, WhatWasChangedOrIsAnothersIsRefusedAlone) {
   std::string tampered = checkpoint;
   tampered[3] = static_cast<char>(tampered[3] ^ 1);
 
-  StepBuilder step(1, kVocabulary);
+  StepBuilder step(1, kCheckpointVocabulary);
   step.AddRow("a", 1, 1, LogitsAt(1)).set_checkpoint(tampered);
   step.AddRow("b", 1, 1, LogitsAt(1)).set_checkpoint(checkpoint);
   const std::vector<v1::RowResult> results = replica.worker().Run(step.Build());
@@ -85,7 +85,7 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
   PlainSequence plain(open);
   uint64_t batch = 0;
   const auto step = [&](uint64_t step_id, const std::string& checkpoint, std::optional<uint32_t> truncate_to) {
-    StepBuilder builder(++batch, kVocabulary);
+    StepBuilder builder(++batch, kCheckpointVocabulary);
     v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
     row.set_history_hash(plain.hash());
     row.set_checkpoint(checkpoint);
@@ -119,7 +119,7 @@ TEST(SessionCheckpoint, GoesWithAHistoryThatWasEdited) {
   PlainSequence plain(open);
   uint64_t batch = 0;
   const auto step = [&](uint64_t step_id, const std::string& checkpoint) {
-    StepBuilder builder(++batch, kVocabulary);
+    StepBuilder builder(++batch, kCheckpointVocabulary);
     v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
     row.set_history_hash(plain.hash());
     row.set_checkpoint(checkpoint);
@@ -153,7 +153,7 @@ TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
   replica.worker().MustOpen(open);
   PlainSequence plain(open);
   const auto step = [&](uint64_t id, const std::string& checkpoint) {
-    StepBuilder builder(id, kVocabulary);
+    StepBuilder builder(id, kCheckpointVocabulary);
     v1::StepRow& row = builder.AddRow("a", id, plain.position(), LogitsAt(plain.position()));
     row.set_history_hash(plain.hash());
     row.set_checkpoint(checkpoint);
@@ -167,7 +167,7 @@ TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
 
 TEST(SessionCheckpoint, SequencesWithoutSuchASamplerHaveNone) {
   Replica replica(KeyOf('k'));
-  replica.worker().MustOpen(testing::OpenOf("a", 1, kVocabulary));
+  replica.worker().MustOpen(testing::OpenOf("a", 1, kCheckpointVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());
   ExpectError(Step(&replica, "a", 1, "x").error(), Reason::kContradiction, "step.rows[0].checkpoint");
 }

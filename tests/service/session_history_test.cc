@@ -354,6 +354,40 @@ TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
   EXPECT_EQ(state.position(), 0u);
 }
 
+// Whoever serves a message serves nobody else meanwhile: what all its rows edit is bounded, and what is more is
+// history.
+TEST_F(SessionHistory, WhatTheRowsOfAMessageEditIsBounded) {
+  for (const bool indexed : {false, true}) {
+    const auto row_of = [&](int i) { return absl::StrCat(indexed ? "indexed-" : "plain-", i); };
+    std::vector<PlainSequence> plain;
+    testing::StepBuilder all(1, kStatefulVocabulary);
+    const auto add = [&](testing::StepBuilder* step, int i) {
+      v1::StepRow& row = AddPeak(step, row_of(i), 1, plain[static_cast<size_t>(i)], 20);
+      for (uint32_t token = 0; token < 4000; ++token) row.add_append_tokens(token % 7);
+    };
+    for (int i = 0; i < 6; ++i) {
+      v1::OpenSequence open = StatefulOpen(row_of(i), 1);
+      if (indexed) open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
+      worker().MustOpen(open);
+      PlainSequence& sequence = plain.emplace_back(open);
+      for (uint32_t token = 0; token < 4000; ++token) sequence.Append(token % 7);
+      add(&all, i);
+    }
+    const std::vector<v1::RowResult> results = worker().Run(all.Build());
+    const int served = indexed ? 1 : 4;
+    for (int i = 0; i < 6; ++i) {
+      if (i < served) {
+        EXPECT_EQ(results.at(static_cast<size_t>(i)).draw().token(), 20u) << row_of(i);
+        continue;
+      }
+      ExpectError(results.at(static_cast<size_t>(i)), Reason::kHistoryRequired, "");
+      testing::StepBuilder alone(static_cast<uint64_t>(i) + 10, kStatefulVocabulary);
+      add(&alone, i);
+      EXPECT_EQ(worker().Run(alone.Build()).at(0).draw().token(), 20u) << row_of(i);
+    }
+  }
+}
+
 // An idle sequence is forgotten; its worker replays and goes on as if nothing had happened.
 TEST_F(SessionHistory, AForgottenSequenceComesBackByReplay) {
   limits_.max_sequences = 1;

@@ -1,8 +1,6 @@
 // Steps whose tensors lie in memory regions: the same bits as from the stream, and nothing that a worker says or does
 // about its memory harms the service.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -11,11 +9,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "service/memory/region_table.h"
-#include "tests/service/expect_error.h"
+#include "tests/service/memory_fixture.h"
 #include "tests/support/scale.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service {
 namespace {
@@ -27,84 +22,19 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kVocabulary = 64;
-constexpr uint64_t kRowBytes = kVocabulary * sizeof(float);
-constexpr uint64_t kRegionBytes = 4096;
-
-// A region as its client has it.
-struct ClientRegion {
-  ClientRegion(MemoryConnection* connection, uint64_t bytes) {
-    auto made = connection->Register(bytes);
-    auto& registered = std::get<MemoryConnection::Registered>(made);
-    id = registered.id;
-    size = registered.bytes;
-    data = static_cast<std::byte*>(
-        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, registered.descriptor.get(), 0));
-  }
-  ~ClientRegion() { munmap(data, size); }
-
-  void Write(uint64_t offset, std::string_view bytes) { std::memcpy(data + offset, bytes.data(), bytes.size()); }
-
-  uint64_t id = 0;
-  uint64_t size = 0;
-  std::byte* data = nullptr;
-};
-
-void SetRegion(uint64_t id, uint64_t offset, uint64_t length, v1::TensorSource* source) {
-  source->mutable_region()->set_region_id(id);
-  source->mutable_region()->set_offset(offset);
-  source->mutable_region()->set_length(length);
-}
-
-v1::StreamRequest Attach(const MemoryConnection& connection) {
-  v1::StreamRequest message;
-  message.mutable_attach_memory()->set_token(connection.token());
-  return message;
-}
-
-std::shared_ptr<MemoryConnection> Connect(service::Engine* engine) {
-  return std::get<std::shared_ptr<MemoryConnection>>(engine->regions().Connect([] {}));
-}
-
-class SessionMemory : public ::testing::Test {
- protected:
-  SessionMemory() {
-    worker_.Send(Attach(*connection_));
-    worker_.MustOpen(OpenOf("a", 1, kVocabulary));
-    worker_.MustOpen(OpenOf("b", 1, kVocabulary));
-  }
-
-  // A step of rows "a" and "b" whose logits are named, not sent.
-  v1::StreamRequest Step(uint64_t region, uint64_t offset, uint64_t length = 2 * kRowBytes) {
-    StepBuilder builder(++batch_, kVocabulary);
-    builder.AddRow("a", batch_, 0, "");
-    builder.AddRow("b", batch_, 0, "");
-    v1::StreamRequest request = builder.Build();
-    request.clear_payloads();
-    SetRegion(region, offset, length, request.mutable_step()->mutable_logits()->mutable_source());
-    return request;
-  }
-  void ExpectRefused(const v1::StreamRequest& request, Reason reason, const std::string& field) {
-    worker_.Send(request);
-    ExpectError(worker_.StepError(request.step().batch_id()), reason, field);
-  }
-
-  TestEngine engine_ = TestEngine::OnCpu();
-  std::shared_ptr<MemoryConnection> connection_ = Connect(engine_.get());
-  ClientRegion region_{connection_.get(), kRegionBytes};
-  StreamWorker worker_{engine_.get()};
-  uint64_t batch_ = 0;
-};
+constexpr uint32_t kMemoryVocabulary = SessionMemory::kVocabulary;
+constexpr uint64_t kMemoryRowBytes = SessionMemory::kRowBytes;
+constexpr uint64_t kRegionBytes = SessionMemory::kRegionBytes;
 
 TEST_F(SessionMemory, LogitsInARegionAreSampled) {
-  region_.Write(512, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  region_.Write(512, F32Peak(kMemoryVocabulary, 7) + F32Peak(kMemoryVocabulary, 63));
   const auto results = worker_.Run(Step(region_.id, 512));
   EXPECT_EQ(results.at(0).draw().token(), 7u);
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
 TEST_F(SessionMemory, MasksInARegionAreSampled) {
-  region_.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  region_.Write(0, F32Peak(kMemoryVocabulary, 7) + F32Peak(kMemoryVocabulary, 63));
   const uint32_t words[] = {1u << 9, 0};
   std::memcpy(region_.data + 1024, words, sizeof(words));
   v1::StreamRequest request = Step(region_.id, 0);
@@ -121,11 +51,11 @@ TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
   const uint32_t words[] = {1u << 9, 0};
   constexpr uint64_t kMaskBytes = sizeof(words);
   std::memcpy(region_.data + 1024, words, kMaskBytes);
-  region_.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  region_.Write(0, F32Peak(kMemoryVocabulary, 7) + F32Peak(kMemoryVocabulary, 63));
   const auto upload = [&](uint64_t region, uint64_t offset, uint64_t length) {
     v1::StreamRequest request;
     request.mutable_upload_mask()->set_mask_id(5);
-    request.mutable_upload_mask()->set_vocabulary_size(kVocabulary);
+    request.mutable_upload_mask()->set_vocabulary_size(kMemoryVocabulary);
     request.mutable_upload_mask()->mutable_mask()->set_rows(1);
     SetRegion(region, offset, length, request.mutable_upload_mask()->mutable_mask()->mutable_source());
     return request;
@@ -153,8 +83,8 @@ TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
   ExpectError(answer(upload(region_.id, 1024, kMaskBytes)).error(), Reason::kUnknownRegion, field + ".region_id");
   EXPECT_EQ(engine_->regions().use().regions, 0u) << "a mask keeps no region";
 
-  StepBuilder step(++batch_, kVocabulary);
-  v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kVocabulary, 7));
+  StepBuilder step(++batch_, kMemoryVocabulary);
+  v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kMemoryVocabulary, 7));
   row.mutable_mask()->set_uploaded_mask_id(5);
   EXPECT_EQ(worker_.Run(step.Build()).at(0).draw().token(), 9u);
 }
@@ -162,18 +92,19 @@ TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
 TEST_F(SessionMemory, RangesThatAreNotWithinTheRegionAreRefused) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   const std::string field = "step.logits.source.region";
-  ExpectRefused(Step(region_.id, kRegionBytes - 2 * kRowBytes + 4), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, kRegionBytes - 2 * kMemoryRowBytes + 4), Reason::kOutOfRange, field);
   ExpectRefused(Step(region_.id, kRegionBytes), Reason::kOutOfRange, field);
-  ExpectRefused(Step(region_.id, kMost - kRowBytes + 1), Reason::kOutOfRange, field);
+  ExpectRefused(Step(region_.id, kMost - kMemoryRowBytes + 1), Reason::kOutOfRange, field);
   ExpectRefused(Step(region_.id, kMost - 3), Reason::kOutOfRange, field);
   ExpectRefused(Step(region_.id, 0, kMost), Reason::kOutOfRange, field);
   ExpectRefused(Step(region_.id, 8, kMost - 7), Reason::kOutOfRange, field);
   ExpectRefused(Step(region_.id, 0, 0), Reason::kOutOfRange, field);
   ExpectRefused(Step(region_.id, 2), Reason::kOutOfRange, field + ".offset");
-  ExpectRefused(Step(region_.id, 0, 2 * kRowBytes - 4), Reason::kSizeMismatch, field + ".length");
-  ExpectRefused(Step(region_.id, 0, 2 * kRowBytes + 4), Reason::kSizeMismatch, field + ".length");
-  region_.Write(kRegionBytes - 2 * kRowBytes, F32Peak(kVocabulary, 1) + F32Peak(kVocabulary, 2));
-  EXPECT_EQ(worker_.Run(Step(region_.id, kRegionBytes - 2 * kRowBytes)).at(1).draw().token(), 2u) << "its very end";
+  ExpectRefused(Step(region_.id, 0, 2 * kMemoryRowBytes - 4), Reason::kSizeMismatch, field + ".length");
+  ExpectRefused(Step(region_.id, 0, 2 * kMemoryRowBytes + 4), Reason::kSizeMismatch, field + ".length");
+  region_.Write(kRegionBytes - 2 * kMemoryRowBytes, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2));
+  EXPECT_EQ(worker_.Run(Step(region_.id, kRegionBytes - 2 * kMemoryRowBytes)).at(1).draw().token(), 2u)
+      << "its very end";
 }
 
 TEST_F(SessionMemory, RegionsOfNobodyOfOthersAndOfThePastAreRefused) {
@@ -193,7 +124,7 @@ TEST_F(SessionMemory, RegionsOfNobodyOfOthersAndOfThePastAreRefused) {
 
 TEST_F(SessionMemory, AStreamThatNamedNoConnectionHasNoRegions) {
   StreamWorker stranger(engine_.get());
-  stranger.MustOpen(OpenOf("c", 1, kVocabulary));
+  stranger.MustOpen(OpenOf("c", 1, kMemoryVocabulary));
   const v1::StreamRequest request = Step(region_.id, 0);
   stranger.Send(request);
   ExpectError(stranger.StepError(request.step().batch_id()), Reason::kUnknownRegion,
@@ -213,19 +144,19 @@ TEST(SessionMemoryInFlight, WhatIsCopiedFillsTheWindow) {
   ClientRegion region(connection.get(), 2 * kRegionBytes);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  worker.MustOpen(OpenOf("a", 1, kVocabulary));
-  StepBuilder builder(1, kVocabulary);
+  worker.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
+  StepBuilder builder(1, kMemoryVocabulary);
   v1::VerifyChain& chain =
-      *builder.AddRow("a", 1, 0, F32Peak(kVocabulary, 1) + F32Peak(kVocabulary, 2)).mutable_verify_chain();
+      *builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2)).mutable_verify_chain();
   chain.add_draft_tokens(1);
   chain.set_mode(v1::VERIFY_MODE_REJECTION);
   chain.set_draft_row(0);
-  std::vector<float> certain(kVocabulary);
+  std::vector<float> certain(kMemoryVocabulary);
   certain[1] = 1;
   region.Write(0, testing::F32Bytes(certain));
   v1::DraftTensor& drafts = *builder.step().mutable_draft_probabilities();
   drafts.set_dtype(v1::DTYPE_F32);
-  drafts.set_rows(kRegionBytes / kRowBytes);
+  drafts.set_rows(kRegionBytes / kMemoryRowBytes);
   v1::StreamRequest request = builder.Build();
   SetRegion(region.id, 0, kRegionBytes, request.mutable_step()->mutable_draft_probabilities()->mutable_source());
   worker.Send(request);
@@ -240,15 +171,15 @@ TEST(SessionMemoryInFlight, ARegionIsFreedWhenTheStepThatReadsItIsAnswered) {
   TestEngine engine = TestEngine::OnFake();
   const auto connection = Connect(engine.get());
   ClientRegion region(connection.get(), kRegionBytes);
-  region.Write(0, F32Peak(kVocabulary, 5));
+  region.Write(0, F32Peak(kMemoryVocabulary, 5));
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  worker.MustOpen(OpenOf("a", 1, kVocabulary));
-  StepBuilder builder(1, kVocabulary);
+  worker.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
+  StepBuilder builder(1, kMemoryVocabulary);
   builder.AddRow("a", 1, 0, "");
   v1::StreamRequest request = builder.Build();
   request.clear_payloads();
-  SetRegion(region.id, 0, kRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
+  SetRegion(region.id, 0, kMemoryRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
   worker.Send(request);
   ASSERT_EQ(connection->Unregister(region.id), std::nullopt);
   EXPECT_TRUE(connection->TakeReleased().empty());

@@ -139,7 +139,7 @@ TEST_F(SessionRanks, AnswersAreForgottenAfterAWhile) {
 
 // The worker opens the sequence and repeats its slice; the others' wait for it.
 TEST_F(SessionRanks, WhatSliceZeroMendsByOpeningIsItsAffairAlone) {
-  v1::OpenSequence open = OpenOf("a", 2, kVocabulary);
+  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   for (const char* name : {"a", "b"}) {
@@ -218,7 +218,7 @@ TEST_F(SessionRanks, RanksThatLoseTheirStreamsAtRandomGetTheSameAnswers) {
       ++epoch;
       if (rank != 0) return;
       for (const char* name : {"a", "b"}) {
-        v1::OpenSequence open = OpenOf(name, epoch, kVocabulary);
+        v1::OpenSequence open = OpenOf(name, epoch, kShardedVocabulary);
         open.set_live_vocabulary_size(990);
         open.mutable_parameters()->mutable_raw_logprobs()->set_top(5);
         workers_[0]->MustOpen(open);

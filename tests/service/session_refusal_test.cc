@@ -16,18 +16,18 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kVocabulary = 10;
+constexpr uint32_t kRefusalVocabulary = 10;
 
 class SessionRefusal : public ::testing::Test {
  protected:
   // A step of one row that a stateless sequence "a" answers with token 7.
   static StepBuilder GoodStep(uint64_t batch_id) {
-    StepBuilder step(batch_id, kVocabulary);
-    step.AddRow("a", 1, 0, testing::F32Peak(kVocabulary, 7));
+    StepBuilder step(batch_id, kRefusalVocabulary);
+    step.AddRow("a", 1, 0, testing::F32Peak(kRefusalVocabulary, 7));
     return step;
   }
   void ExpectStreamGoesOn() {
-    worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+    worker_.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
     const auto results = worker_.Run(GoodStep(1000).Build());
     ASSERT_EQ(results.size(), 1u);
     EXPECT_EQ(results[0].draw().token(), 7u);
@@ -55,7 +55,7 @@ TEST_F(SessionRefusal, TheIndexIsThatOfTheMessage) {
   worker_.Send(testing::CancelOf(1));
   worker_.SendBytes("\x03");
   EXPECT_EQ(worker_.Rejected().message_index(), 4u);
-  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker_.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
   worker_.Run(GoodStep(1).Build());
   worker_.Send(v1::StreamRequest());
   EXPECT_EQ(worker_.Rejected().message_index(), 7u);
@@ -68,7 +68,7 @@ TEST_F(SessionRefusal, NoKind) {
 }
 
 TEST_F(SessionRefusal, UnknownFieldOfAnOpenIsAnsweredByItsName) {
-  v1::StreamRequest request = testing::Message(OpenOf("a", 4, kVocabulary));
+  v1::StreamRequest request = testing::Message(OpenOf("a", 4, kRefusalVocabulary));
   v1::SamplingParameters& parameters = *request.mutable_open()->mutable_parameters();
   parameters.GetReflection()->MutableUnknownFields(&parameters)->AddVarint(99, 1);
   worker_.Send(request);
@@ -110,7 +110,7 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
 }
 
 TEST_F(SessionRefusal, ParametersOutOfRange) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kRefusalVocabulary);
   open.mutable_parameters()->set_typical_p(2);
   ExpectError(worker_.Open(open).error(), Reason::kOutOfRange, "open.parameters.typical_p");
   ExpectStreamGoesOn();
@@ -126,7 +126,7 @@ TEST_F(SessionRefusal, AStepWhoseShapeIsWrong) {
       {Reason::kOutOfRange, "step.logits.shard.count",
        [](auto* r) { r->mutable_step()->mutable_logits()->mutable_shard(); }},
   };
-  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker_.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
   uint64_t batch_id = 0;
   for (const auto& [reason, field, change] : cases) {
     v1::StreamRequest request = GoodStep(++batch_id).Build();
@@ -141,7 +141,7 @@ TEST_F(SessionRefusal, AStepWhoseShapeIsWrong) {
 TEST_F(SessionRefusal, ABatchIdThatIsStillUnanswered) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
   worker.Send(GoodStep(1).Build());
   worker.Send(GoodStep(1).Build());
   ExpectError(worker.StepError(1), Reason::kContradiction, "step.batch_id");

@@ -33,7 +33,7 @@ TEST_F(SessionShards, InAnyOrderTheyAreTheWholeRow) {
 
 // Which index has which tokens is the workers' affair, and each may have its rows in another order.
 TEST_F(SessionShards, SlicesNeedNotBeInTheOrderOfTheirTokens) {
-  workers_[0]->Send(Slice(1, 0, 340, kVocabulary));
+  workers_[0]->Send(Slice(1, 0, 340, kShardedVocabulary));
   workers_[1]->Send(Slice(1, 1, 0, 333));
   v1::StreamRequest last = Slice(1, 2, 333, 340);
   const size_t row_bytes = 7 * kElement;
@@ -129,8 +129,8 @@ TEST_F(SessionShards, ShapesOutOfRangeAreRefused) {
   refuse("index", [](auto* shard) { shard->set_index(3); });
   refuse("total_vocabulary_size", [](auto* shard) { shard->set_total_vocabulary_size(0); });
   refuse("total_vocabulary_size", [](auto* shard) { shard->set_total_vocabulary_size(1u << 20); });
-  refuse("first_token", [](auto* shard) { shard->set_first_token(kVocabulary); });
-  refuse("first_token", [](auto* shard) { shard->set_first_token(kVocabulary - 6); });
+  refuse("first_token", [](auto* shard) { shard->set_first_token(kShardedVocabulary); });
+  refuse("first_token", [](auto* shard) { shard->set_first_token(kShardedVocabulary - 6); });
 }
 
 TEST_F(SessionShards, AGapIsSaidToEverybody) {
@@ -186,18 +186,18 @@ TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
 // fourth.
 TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
   for (const char* name : {"drafts", "whole drafts"}) {
-    v1::OpenSequence open = OpenOf(name, 1, kVocabulary);
+    v1::OpenSequence open = OpenOf(name, 1, kShardedVocabulary);
     open.set_live_vocabulary_size(990);
     open.mutable_parameters()->mutable_processed_logprobs();
     open.mutable_parameters()->mutable_mirostat()->set_version(2);
     workers_[0]->MustOpen(open);
   }
-  logits_ += RandomLogits(kernels::DType::kF32, kVocabulary, &random_) +
-             RandomLogits(kernels::DType::kF32, kVocabulary, &random_);
+  logits_ += RandomLogits(kernels::DType::kF32, kShardedVocabulary, &random_) +
+             RandomLogits(kernels::DType::kF32, kShardedVocabulary, &random_);
   std::vector<uint32_t> drafts = {5, 6};
   const auto step = [&](uint64_t batch_id, const std::string& prefix, uint32_t first, uint32_t end) {
     const auto part = [&](uint32_t row) {
-      return logits_.substr((row * kVocabulary + first) * kElement, (end - first) * kElement);
+      return logits_.substr((row * kShardedVocabulary + first) * kElement, (end - first) * kElement);
     };
     StepBuilder builder(batch_id, end - first);
     v1::StepRow& row = builder.AddRow(prefix + "drafts", batch_id, 0, part(0));
@@ -213,11 +213,11 @@ TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
     shard.set_index(index);
     shard.set_count(kShards);
     shard.set_first_token(kBounds[index]);
-    shard.set_total_vocabulary_size(kVocabulary);
+    shard.set_total_vocabulary_size(kShardedVocabulary);
     return builder.Build();
   };
   for (uint64_t batch = 1; batch <= 3; ++batch) {
-    std::vector<v1::RowResult> whole = workers_[0]->Run(step(batch + 100, "whole ", 0, kVocabulary).Build());
+    std::vector<v1::RowResult> whole = workers_[0]->Run(step(batch + 100, "whole ", 0, kShardedVocabulary).Build());
     ASSERT_TRUE(whole.at(0).has_verify() && whole.at(1).has_draw());
     for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(batch, i));
     for (auto& worker : workers_) {
@@ -290,7 +290,7 @@ TEST_F(SessionShards, WorkersOfOtherSessionsDoNotMeet) {
 
 // A sequence with state: the answer is remembered, and a step that waits for its slices is in flight.
 TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
-  v1::OpenSequence open = OpenOf("a", 2, kVocabulary);
+  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   for (const char* name : {"a", "b"}) {

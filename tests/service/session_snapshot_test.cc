@@ -28,6 +28,12 @@ class SessionSnapshot : public ::testing::Test {
     EXPECT_EQ(worker.Run(PeakStep(++batch_, "a", step_id, plain_, token)).at(0).draw().token(), token);
     plain_.Append(token);
   }
+  static v1::OpenSequence Long(std::string_view request_id, uint32_t tokens) {
+    v1::OpenSequence open = StatefulOpen(request_id, 1);
+    open.mutable_history()->clear_tokens();
+    for (uint32_t i = 0; i < tokens; ++i) open.mutable_history()->add_tokens(i * i % 61);
+    return open;
+  }
   static v1::SequenceExported Export(StreamWorker& worker, std::string_view id) {
     v1::StreamRequest request;
     request.mutable_export_sequence()->set_request_id(std::string(id));
@@ -79,6 +85,59 @@ TEST_F(SessionSnapshot, InPieces) {
   EXPECT_EQ(second_.sink().size(), 0u);
   ASSERT_TRUE(Import(second_, ImportOf(state.substr(5))).has_state());
   Draw(second_, 3, 22);
+}
+
+// Whoever serves the stream serves others, too.
+TEST_F(SessionSnapshot, ALongOneIsBuiltInPieces) {
+  v1::OpenSequence open = Long("long", 24'000);
+  open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
+  const v1::OpenedState state = first_.MustOpen(open);
+  v1::StreamRequest request = ImportOf(Export(first_, "long").state());
+  *request.mutable_import_sequence()->mutable_open() = Reopened(open, 1);
+  const testing::Delivery delivery = testing::Deliver(request.SerializeAsString());
+  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  Session& session = second_.session();
+  session.BeginFrame(std::move(std::get<Frame>(frame)));
+  int pieces = 1;
+  for (; second_.sink().size() == 0; ++pieces) {
+    ASSERT_GT(session.rest(), absl::ZeroDuration());
+    session.GoOn();
+  }
+  EXPECT_EQ(pieces, 3);
+  const auto opened = second_.Await([](const v1::StreamResponse& response) { return response.has_opened(); });
+  ASSERT_TRUE(opened && opened->opened().has_state()) << opened->ShortDebugString();
+  EXPECT_EQ(opened->opened().state().position(), 24'000u);
+  EXPECT_EQ(opened->opened().state().history_hash(), state.history_hash());
+  const v1::StreamRequest step = PeakStep(100, "long", 1, PlainSequence(open), 20);
+  EXPECT_EQ(second_.Run(step).at(0).SerializeAsString(), first_.Run(step).at(0).SerializeAsString());
+
+  // Other counts than its tokens have.
+  v1::SequenceSnapshot snapshot;
+  ASSERT_TRUE(snapshot.ParseFromString(request.import_sequence().state()));
+  snapshot.set_in_output(3, snapshot.in_output(3) + 1);
+  snapshot.set_in_output(4, snapshot.in_output(4) - 1);
+  request.mutable_import_sequence()->set_state(snapshot.SerializeAsString());
+  request.mutable_import_sequence()->mutable_open()->set_epoch(2);
+  ExpectError(Import(second_, request).error(), Reason::kContradiction, "import_sequence.state");
+}
+
+// One that has not the whole of its history cannot be, so it is bounded.
+TEST_F(SessionSnapshot, ALongOneWithoutItsBeginningIsHistory) {
+  v1::OpenSequence open = Long("long", 48'000);
+  open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
+  for (const uint32_t window : {10'000u, 20'000u}) {
+    open.mutable_parameters()->mutable_dry()->set_window(window);
+    open.set_epoch(open.epoch() + 1);
+    first_.MustOpen(open);
+    v1::StreamRequest request = ImportOf(Export(first_, "long").state());
+    *request.mutable_import_sequence()->mutable_open() = Reopened(open, open.epoch());
+    const v1::SequenceOpened opened = Import(second_, request);
+    if (window == 10'000u) {
+      EXPECT_TRUE(opened.has_state()) << opened.ShortDebugString();
+    } else {
+      ExpectError(opened.error(), Reason::kHistoryRequired, "import_sequence.state.kept");
+    }
+  }
 }
 
 TEST_F(SessionSnapshot, IsOfTheOrderOfWhatIsKept) {

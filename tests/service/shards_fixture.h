@@ -22,10 +22,10 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-inline constexpr uint32_t kVocabulary = 1000;
+inline constexpr uint32_t kShardedVocabulary = 1000;
 inline constexpr size_t kElement = sizeof(float);
 // Where slices begin; the last entry is the end. They begin and end within groups of the kernels.
-inline constexpr std::array<uint32_t, 4> kBounds = {0, 333, 340, kVocabulary};
+inline constexpr std::array<uint32_t, 4> kBounds = {0, 333, 340, kShardedVocabulary};
 inline constexpr uint32_t kShards = 3;
 
 class SessionShards : public ::testing::Test {
@@ -33,7 +33,7 @@ class SessionShards : public ::testing::Test {
   SessionShards() {
     for (uint32_t i = 0; i < kShards; ++i) workers_.push_back(std::make_unique<StreamWorker>(engine_.get()));
     for (const char* name : {"a", "b"}) {
-      v1::OpenSequence open = OpenOf(name, 1, kVocabulary);
+      v1::OpenSequence open = OpenOf(name, 1, kShardedVocabulary);
       open.set_live_vocabulary_size(990);
       open.mutable_parameters()->set_top_p(0.9f);
       open.mutable_parameters()->mutable_raw_logprobs()->set_top(5);
@@ -41,14 +41,14 @@ class SessionShards : public ::testing::Test {
       open.set_request_id(absl::StrCat("whole ", name));
       workers_[0]->MustOpen(open);
     }
-    logits_ = RandomLogits(kernels::DType::kF32, kVocabulary, &random_) +
-              RandomLogits(kernels::DType::kF32, kVocabulary, &random_);
+    logits_ = RandomLogits(kernels::DType::kF32, kShardedVocabulary, &random_) +
+              RandomLogits(kernels::DType::kF32, kShardedVocabulary, &random_);
   }
 
   v1::StreamRequest Whole(uint64_t batch_id) const {
-    StepBuilder builder(batch_id, kVocabulary);
-    builder.AddRow("whole a", batch_id, 0, logits_.substr(0, kVocabulary * kElement));
-    builder.AddRow("whole b", batch_id, 0, logits_.substr(kVocabulary * kElement));
+    StepBuilder builder(batch_id, kShardedVocabulary);
+    builder.AddRow("whole a", batch_id, 0, logits_.substr(0, kShardedVocabulary * kElement));
+    builder.AddRow("whole b", batch_id, 0, logits_.substr(kShardedVocabulary * kElement));
     return builder.Build();
   }
   // Slice `index` of both rows, of the tokens from `first` to `end`.
@@ -56,13 +56,13 @@ class SessionShards : public ::testing::Test {
     StepBuilder builder(batch_id, end - first);
     for (uint32_t row = 0; row < 2; ++row) {
       builder.AddRow(row == 0 ? "a" : "b", batch_id, 0,
-                     logits_.substr((row * kVocabulary + first) * kElement, (end - first) * kElement));
+                     logits_.substr((row * kShardedVocabulary + first) * kElement, (end - first) * kElement));
     }
     v1::VocabularyShard& shard = *builder.step().mutable_logits()->mutable_shard();
     shard.set_index(index);
     shard.set_count(kShards);
     shard.set_first_token(first);
-    shard.set_total_vocabulary_size(kVocabulary);
+    shard.set_total_vocabulary_size(kShardedVocabulary);
     return builder.Build();
   }
   v1::StreamRequest Slice(uint64_t batch_id, uint32_t index) const {

@@ -23,14 +23,14 @@ void AddUnknown(Message* message) {
   message->GetReflection()->MutableUnknownFields(message)->AddVarint(kUnknownNumber, 1);
 }
 
-void ExpectRefused(const Message& message, Reason reason, const std::string& field) {
+void ExpectUnknown(const Message& message, Reason reason, const std::string& field) {
   const std::optional<Refusal> refusal = FindUnknown(message, "");
   ASSERT_TRUE(refusal.has_value()) << field;
   EXPECT_EQ(refusal->reason, reason) << field;
   EXPECT_EQ(refusal->field, field);
 }
 
-v1::StreamRequest SomeStep() {
+v1::StreamRequest StepWithAMask() {
   testing::StepBuilder builder(1, 4);
   builder.AddRow("a", 1, 0, "");
   builder.AddRow("b", 1, 0, "").mutable_mask()->mutable_allowed_tokens()->add_tokens(1);
@@ -39,57 +39,57 @@ v1::StreamRequest SomeStep() {
 
 TEST(Strictness, KnownMessagesPass) {
   EXPECT_FALSE(FindUnknown(v1::StreamRequest(), "").has_value());
-  EXPECT_FALSE(FindUnknown(SomeStep(), "").has_value());
+  EXPECT_FALSE(FindUnknown(StepWithAMask(), "").has_value());
   v1::StreamRequest open;
   open.mutable_open()->mutable_parameters()->set_nan_policy(v1::NAN_POLICY_MASK);
   EXPECT_FALSE(FindUnknown(open, "").has_value());
 }
 
 TEST(Strictness, UnknownFieldAtTheTop) {
-  v1::StreamRequest message = SomeStep();
+  v1::StreamRequest message = StepWithAMask();
   AddUnknown(&message);
-  ExpectRefused(message, Reason::kUnknownField, "#1234");
+  ExpectUnknown(message, Reason::kUnknownField, "#1234");
 }
 
 TEST(Strictness, UnknownFieldNested) {
-  v1::StreamRequest message = SomeStep();
+  v1::StreamRequest message = StepWithAMask();
   AddUnknown(message.mutable_step()->mutable_logits());
-  ExpectRefused(message, Reason::kUnknownField, "step.logits.#1234");
+  ExpectUnknown(message, Reason::kUnknownField, "step.logits.#1234");
 }
 
 TEST(Strictness, UnknownFieldInARepeatedMessage) {
-  v1::StreamRequest message = SomeStep();
+  v1::StreamRequest message = StepWithAMask();
   AddUnknown(message.mutable_step()->mutable_rows(1)->mutable_mask()->mutable_allowed_tokens());
-  ExpectRefused(message, Reason::kUnknownField, "step.rows[1].mask.allowed_tokens.#1234");
+  ExpectUnknown(message, Reason::kUnknownField, "step.rows[1].mask.allowed_tokens.#1234");
 }
 
 TEST(Strictness, UnknownFieldComesFromTheWire) {
   v1::StreamRequest message;
   // hello { field 3, varint 7 }
   ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x18\x07", 4)));
-  ExpectRefused(message, Reason::kUnknownField, "hello.#3");
+  ExpectUnknown(message, Reason::kUnknownField, "hello.#3");
 }
 
 TEST(Strictness, FieldOfAnotherTypeIsUnknown) {
   v1::StreamRequest message;
   // hello.worker_session as a varint
   ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x08\x07", 4)));
-  ExpectRefused(message, Reason::kUnknownField, "hello.#1");
+  ExpectUnknown(message, Reason::kUnknownField, "hello.#1");
 }
 
 TEST(Strictness, UnknownEnumValue) {
-  v1::StreamRequest message = SomeStep();
+  v1::StreamRequest message = StepWithAMask();
   message.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(77));
-  ExpectRefused(message, Reason::kUnknownEnumValue, "step.logits.dtype");
+  ExpectUnknown(message, Reason::kUnknownEnumValue, "step.logits.dtype");
   EXPECT_EQ(FindUnknown(message, "")->limit, "sortition.v1.DType");
   message.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(-1));
-  ExpectRefused(message, Reason::kUnknownEnumValue, "step.logits.dtype");
+  ExpectUnknown(message, Reason::kUnknownEnumValue, "step.logits.dtype");
 }
 
 TEST(Strictness, UnknownEnumValueInAOneof) {
   v1::StreamRequest message;
   message.mutable_open()->mutable_parameters()->mutable_chain()->set_preset(static_cast<v1::Chain::Preset>(9));
-  ExpectRefused(message, Reason::kUnknownEnumValue, "open.parameters.chain.preset");
+  ExpectUnknown(message, Reason::kUnknownEnumValue, "open.parameters.chain.preset");
 }
 
 TEST(Strictness, PathStartsWhereTheCallerSays) {
@@ -127,13 +127,13 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
     ASSERT_FALSE(FindUnknown(root, "").has_value()) << path;
     if (field == nullptr) {
       AddUnknown(at);
-      ExpectRefused(root, Reason::kUnknownField, path + ".#1234");
+      ExpectUnknown(root, Reason::kUnknownField, path + ".#1234");
       reflection.MutableUnknownFields(at)->Clear();
       messages.insert(at->GetDescriptor()->full_name());
     } else {
       ASSERT_FALSE(field->is_repeated());
       reflection.SetEnumValue(at, field, 1000);
-      ExpectRefused(root, Reason::kUnknownEnumValue, path);
+      ExpectUnknown(root, Reason::kUnknownEnumValue, path);
       reflection.ClearField(at, field);
       enums.insert(field->enum_type()->full_name());
     }

@@ -24,6 +24,7 @@ enum class Choice : uint64_t {
   kPause,
   kUpload,
   kRanks,
+  kSilence,
 };
 
 // A uniform word for (seed, choice, key).

@@ -15,7 +15,7 @@ struct Fault {
     kCrash,         // a replica dies and loses all it knows; back after `length`
     kCut,           // a worker's connections break; the replica notices after `length`
     kGhost,         // the same, but what was under way reaches the replica after `length`
-    kDeaf,          // answers to a worker are lost; it notices after `length`
+    kDeaf,          // answers to a worker are lost; it notices after `length`, or by its own deadlines alone
     kDrain,         // a replica is told to stop, with a grace of `length`, and starts anew
     kRepeat,        // for `length` every answer reaches a worker twice
     kStall,         // a replica's device does not run for `length`

@@ -30,6 +30,7 @@ struct Network::Connection {
   bool worker_gone = false;
   bool cut = false;     // nothing travels any more
   bool deaf = false;    // answers do not travel any more
+  bool silent = false;  // the same, and nobody tells the worker
   bool paused = false;  // requests wait on the way
 
   struct Request {
@@ -334,6 +335,7 @@ void Network::EndAtWorker(const std::shared_ptr<Connection>& connection, absl::D
 // The worker cancels; the replica learns of it later, and of what was sent before, or not.
 void Network::LeaveAtWorker(const std::shared_ptr<Connection>& connection) {
   if (std::exchange(connection->worker_gone, true)) return;
+  if (connection->silent) ++tally_.silent_streams;
   for (Connection::Request& request : connection->requests) request.hold.reset();
   const absl::Duration linger = 3 * Latency(Choice::kLinger, *connection, 0);
   timeline_.After(linger, [this, connection] { EndAtReplica(connection.get()); });
@@ -374,6 +376,11 @@ void Network::Deafen(uint32_t worker, absl::Duration length) {
     EndAtWorker(connection, length, absl::UnavailableError("connection timed out"));
     timeline_.After(length + world_.max_latency, [this, connection] { EndAtReplica(connection.get()); });
   });
+}
+
+void Network::Silence(uint32_t worker) {
+  OfWorker(worker,
+           [&](const std::shared_ptr<Connection>& connection) { connection->deaf = connection->silent = true; });
 }
 
 void Network::Repeat(uint32_t worker, absl::Duration length) { repeat_until_[worker] = timeline_.Now() + length; }

@@ -37,6 +37,8 @@ class Network {
   void Cut(uint32_t worker, absl::Duration length);
   void Ghost(uint32_t worker, absl::Duration length);
   void Deafen(uint32_t worker, absl::Duration length);
+  // No answer comes any more, and nothing else says so.
+  void Silence(uint32_t worker);
   void Repeat(uint32_t worker, absl::Duration length);
 
   // All streams of a replica, now: its process has died, or drains and ends them after `grace`.

@@ -83,6 +83,15 @@ class Simulation {
     });
   }
 
+  // Ranks ask again and again while one of them waits, so that they have a short time for it.
+  void Deafen(const Fault& fault) {
+    const bool silent =
+        Draw(world_.seed, Choice::kSilence, {static_cast<uint64_t>(fault.length / absl::Nanoseconds(1))}) % 2;
+    if (!silent || world_.has_ranks) return network_.Deafen(fault.who, fault.length);
+    network_.Silence(fault.who);
+    workers_[fault.who]->MayMissDeadlines();
+  }
+
   void Inflict(const Fault& fault) {
     ++outcome_.tally.faults[static_cast<int>(fault.kind)];
     LogOf()([&] { return absl::StrCat("FAULT ", Describe(fault)); });
@@ -100,7 +109,7 @@ class Simulation {
       case Fault::Kind::kGhost:
         return network_.Ghost(fault.who, fault.length);
       case Fault::Kind::kDeaf:
-        return network_.Deafen(fault.who, fault.length);
+        return Deafen(fault);
       case Fault::Kind::kRepeat:
         return network_.Repeat(fault.who, fault.length);
       case Fault::Kind::kStall:

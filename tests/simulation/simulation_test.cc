@@ -26,6 +26,7 @@ TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
   EXPECT_GT(tally.replayed_tokens, 20 * worlds);
   EXPECT_GT(tally.evicted_sequences, worlds);
   EXPECT_GT(tally.missed_deadlines, worlds / 4);
+  EXPECT_GT(tally.silent_streams, worlds / 16);
   EXPECT_GT(tally.drained_streams, worlds / 2);
   EXPECT_GT(tally.lost_messages, worlds);
   EXPECT_GT(tally.late_requests, worlds / 4);

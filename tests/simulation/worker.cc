@@ -142,8 +142,12 @@ void Worker::Open(Job* job) {
 
 void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status) {
   if (generation != process_->generation()) return;
-  if (!status.ok()) return fail_(absl::StrCat(NameOf(*job), " could not be opened: ", status.ToString()));
+  const bool silence = may_miss_deadlines_ && absl::IsDeadlineExceeded(status);
+  if (!status.ok() && !silence) {
+    return fail_(absl::StrCat(NameOf(*job), " could not be opened: ", status.ToString()));
+  }
   job->opening = false;
+  if (silence) return PlanThought();
   job->open = true;
   PlanThought();
   if (job->text != nullptr) return;
@@ -207,7 +211,8 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     const bool fair =
         hurried && (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
                     error.reason == v1::STEP_IN_FLIGHT || error.reason == v1::DEVICE_FAILED || is_of_ranks);
-    if (!fair) return fail_(absl::StrCat(NameOf(*job), ", step ", step, ": ", client::Describe(error)));
+    const bool silence = may_miss_deadlines_ && error.reason == v1::DEADLINE_PASSED;
+    if (!fair && !silence) return fail_(absl::StrCat(NameOf(*job), ", step ", step, ": ", client::Describe(error)));
     ++tally_.missed_deadlines;
     return;
   }

@@ -38,6 +38,9 @@ class Worker {
   // have them, or, where ranks do not wait for each other, lives on if it is ahead.
   void Restart(absl::Duration zombie);
 
+  // From now on, where a server has fallen silent: what passes its deadline is asked again.
+  void MayMissDeadlines() { may_miss_deadlines_ = true; }
+
  private:
   void StartProcess(uint64_t generation);
   Job* FindJob(uint32_t number) const;
@@ -70,6 +73,7 @@ class Worker {
   std::vector<std::shared_ptr<Process>> zombies_;
   uint64_t thoughts_ = 0;
   bool thinking_ = false;  // the next thought is planned
+  bool may_miss_deadlines_ = false;
 };
 
 }  // namespace sortition::simulation

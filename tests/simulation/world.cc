@@ -44,7 +44,10 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   client.default_timeout = absl::Hours(1);
   client.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
   client.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
-  if (!has_ranks) return;
+  if (!has_ranks) {
+    client.default_timeout = absl::Seconds(5);  // longer than anything but silence takes
+    return;
+  }
   limits.shard_wait = absl::Milliseconds(Draws(seed, Choice::kRanks, {}).Between(5, 200));
   // Streams of all ranks are there at once, do not fill with what waits for each other, and answers are kept for long.
   if (limits.max_stream_age > absl::ZeroDuration()) limits.max_stream_age += absl::Milliseconds(30);
@@ -84,6 +87,7 @@ Tally& Tally::operator+=(const Tally& other) {
   replayed_tokens += other.replayed_tokens;
   evicted_sequences += other.evicted_sequences;
   missed_deadlines += other.missed_deadlines;
+  silent_streams += other.silent_streams;
   drained_streams += other.drained_streams;
   lost_messages += other.lost_messages;
   late_requests += other.late_requests;
@@ -109,12 +113,13 @@ std::string Tally::Describe() const {
   std::string text = absl::StrCat(
       steps, " steps, ", tokens, " tokens in ", batches, " batches, ", replayed_tokens, " tokens replayed, ",
       evicted_sequences, " sequences evicted, ", history_required, " histories asked for, ", superseded,
-      " superseded, ", overloaded, " overloaded, ", missed_deadlines, " missed deadlines, ", drained_streams,
-      " drained streams, ", lost_messages, " lost messages, ", late_requests, " late requests, ", repeated_answers,
-      " repeated answers, ", forks, " forks, ", accepted_drafts, " accepted drafts, ", scored_tokens,
-      " tokens scored, ", mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
-      " tokens of zombies, ", rank_tokens, " tokens of ranks, ", kept_answers, " kept answers, ", brought_answers,
-      " answers brought, ", missing_slices, " rows without all slices; faults:");
+      " superseded, ", overloaded, " overloaded, ", missed_deadlines, " missed deadlines, ", silent_streams,
+      " silent streams left, ", drained_streams, " drained streams, ", lost_messages, " lost messages, ", late_requests,
+      " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ", accepted_drafts,
+      " accepted drafts, ", scored_tokens, " tokens scored, ", mask_uploads, " masks uploaded or released, ",
+      checkpoints, " checkpoints, ", zombie_tokens, " tokens of zombies, ", rank_tokens, " tokens of ranks, ",
+      kept_answers, " kept answers, ", brought_answers, " answers brought, ", missing_slices,
+      " rows without all slices; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

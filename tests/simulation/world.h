@@ -66,6 +66,7 @@ struct Tally {
   uint64_t replayed_tokens = 0;  // sent again because a replica did not have them
   uint64_t evicted_sequences = 0;
   uint64_t missed_deadlines = 0;
+  uint64_t silent_streams = 0;  // that their worker left by itself
   uint64_t drained_streams = 0;
   uint64_t lost_messages = 0;
   uint64_t late_requests = 0;  // that reached a replica after their worker had left the stream

@@ -22,6 +22,10 @@ class CountingObserver : public service::NullObserver {
     absl::MutexLock lock(&mutex_);
     latencies_.push_back(latency);
   }
+  void StepReady(absl::Duration waited) override {
+    absl::MutexLock lock(&mutex_);
+    ready_waits_.push_back(waited);
+  }
   void TokensDrawn(uint32_t count) override {
     absl::MutexLock lock(&mutex_);
     totals_.tokens += count;
@@ -54,6 +58,10 @@ class CountingObserver : public service::NullObserver {
     absl::MutexLock lock(&mutex_);
     return latencies_;
   }
+  std::vector<absl::Duration> ready_waits() const {
+    absl::MutexLock lock(&mutex_);
+    return ready_waits_;
+  }
   std::vector<absl::Duration> queue_waits() const {
     absl::MutexLock lock(&mutex_);
     return queue_waits_;
@@ -68,6 +76,7 @@ class CountingObserver : public service::NullObserver {
   Totals totals_ ABSL_GUARDED_BY(mutex_);
   std::map<service::Reason, uint32_t> refused_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Duration> latencies_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> ready_waits_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Duration> queue_waits_ ABSL_GUARDED_BY(mutex_);
   uint64_t replayed_ ABSL_GUARDED_BY(mutex_) = 0;
 };

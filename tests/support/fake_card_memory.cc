@@ -27,25 +27,27 @@ int MakeFile(uint64_t bytes) {
 
 class FakeImportedMemory final : public devices::ImportedMemory {
  public:
-  FakeImportedMemory(std::byte* data, uint64_t bytes, uint32_t memory, absl::Status read)
+  FakeImportedMemory(std::byte* data, uint64_t bytes, uint32_t memory, std::function<absl::Status()> read)
       : ImportedMemory({data, bytes}, memory), data_(data), read_(std::move(read)) {}
   ~FakeImportedMemory() override { munmap(data_, bytes().size()); }
 
   absl::Status Read(uint64_t offset, std::span<std::byte> to) const override {
     SORTITION_CHECK(offset <= bytes().size() && to.size() <= bytes().size() - offset);
-    if (read_.ok()) std::memcpy(to.data(), data_ + offset, to.size());
-    return read_;
+    const absl::Status status = read_ ? read_() : absl::OkStatus();
+    if (status.ok()) std::memcpy(to.data(), data_ + offset, to.size());
+    return status;
   }
 
  private:
   std::byte* const data_;
-  const absl::Status read_;
+  const std::function<absl::Status()> read_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> ImportFakeMemory(const devices::MemoryHandle& handle,
-                                                                                uint32_t memory, absl::Status read) {
+                                                                                uint32_t memory,
+                                                                                std::function<absl::Status()> read) {
   struct stat file = {};
   if (fstat(handle.descriptor, &file) != 0 || !S_ISREG(file.st_mode) ||
       static_cast<uint64_t>(file.st_size) != handle.bytes) {

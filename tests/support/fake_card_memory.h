@@ -1,6 +1,7 @@
 // Fake memory of a fake device: a descriptor that may be passed from process to process, and that the host can map.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -9,10 +10,10 @@
 namespace sortition::testing {
 
 // What a FakeDevice makes of a handle: a mapping of its descriptor, which SampleByReference reads. INVALID_ARGUMENT
-// where there is no file of that many bytes behind it. `read`: what Read ends with before it does anything.
-absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> ImportFakeMemory(const devices::MemoryHandle& handle,
-                                                                                uint32_t memory,
-                                                                                absl::Status read = absl::OkStatus());
+// where there is no file of that many bytes behind it. `read`: called by Read before it does anything, which ends
+// with what it says unless it is well.
+absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> ImportFakeMemory(
+    const devices::MemoryHandle& handle, uint32_t memory, std::function<absl::Status()> read = nullptr);
 
 // As its maker has it: a mapping for writing, and the descriptor. `identity` is that of its device.
 class FakeCardMemory {

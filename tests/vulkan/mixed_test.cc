@@ -62,7 +62,7 @@ TEST(Mixed, RandomRoutingEqualsTheCpuAlone) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     rows.push_back(std::make_unique<RandomRow>(6'000'000 + seed, 1 + uint32_t(seed * 7919 % 2000)));
   }
-  const RealClock clock;
+  const SteadyClock clock;
   CountByDevice observer;
   BatcherOptions mixed;
   mixed.policy.kind = RoutePolicy::Kind::kRandom;

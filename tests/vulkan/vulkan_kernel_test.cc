@@ -65,7 +65,7 @@ class Comparison {
     bytes_ += row->tensor().size();
     rows_.push_back(std::move(row));
     ++count_;
-    if (rows_.size() == 100 || bytes_ > 8u << 20) Flush();
+    if (rows_.size() == 32 || bytes_ > 2u << 20) Flush();
   }
   int count() const { return count_; }
 

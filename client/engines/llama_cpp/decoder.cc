@@ -25,22 +25,27 @@ Decoder::Decoder(client::Client* client, client::SequenceOptions options)
 }
 
 absl::Status Decoder::Open(uint32_t vocabulary_size) {
+  if (lacks_sampler_state_) {
+    return absl::FailedPreconditionError(
+        "a clone does not have the state of mirostat or adaptive_p, which is a sequence's of the service: clone before "
+        "the first draw, or sample in process");
+  }
   client::SequenceOptions options = options_;
   options.request_id = FreshId(options_.request_id);
   options.vocabulary_size = vocabulary_size;
-  prompt_length_ = prompt_length_ == 0 ? static_cast<uint32_t>(accepted_.size()) : prompt_length_;
-  options.prompt.assign(accepted_.begin(), accepted_.begin() + prompt_length_);
-  if (client_ != nullptr) {
-    auto opened = client_->Open(std::move(options));
-    if (!opened.ok()) return opened.status();
-    remote_ = *std::move(opened);
-  } else {
-    auto opened = client::LocalSequence::Open(options);
-    if (!opened.ok()) return opened.status();
-    local_ = *std::move(opened);
-  }
-  const std::span<const uint32_t> output = std::span(accepted_).subspan(prompt_length_);
-  return EditSequence([&](auto& sequence) { return sequence.Append(output); });
+  const auto prompt_length = prompt_length_.value_or(static_cast<uint32_t>(accepted_.size()));
+  options.prompt.assign(accepted_.begin(), accepted_.begin() + prompt_length);
+  const std::span<const uint32_t> output = std::span(accepted_).subspan(prompt_length);
+  const auto take = [&](auto opened, auto* sequence) {
+    absl::Status status = opened.status();
+    if (status.ok()) status = (*opened)->Append(output);
+    if (status.ok()) *sequence = *std::move(opened);
+    return status;
+  };
+  const absl::Status status = client_ != nullptr ? take(client_->Open(std::move(options)), &remote_)
+                                                 : take(client::LocalSequence::Open(options), &local_);
+  if (status.ok()) prompt_length_ = prompt_length;
+  return status;
 }
 
 template <typename Edit>
@@ -65,7 +70,7 @@ absl::StatusOr<v1::DrawResult> Decoder::Step(const float* logits, uint32_t vocab
 }
 
 absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocabulary_size) {
-  if (remote_ == nullptr && local_ == nullptr) {
+  if (!is_open()) {
     if (absl::Status status = Open(vocabulary_size); !status.ok()) return status;
   }
   if (drawn_) {  // and never accepted
@@ -97,13 +102,20 @@ void Decoder::Reset() {
   local_.reset();
   drawn_.reset();
   accepted_.clear();
-  prompt_length_ = 0;
+  prompt_length_.reset();
+  lacks_sampler_state_ = false;
 }
 
 std::unique_ptr<Decoder> Decoder::Clone() const {
   auto clone = std::make_unique<Decoder>(client_, options_);
   clone->accepted_ = accepted_;
   clone->prompt_length_ = prompt_length_;
+  if (local_ != nullptr) {
+    clone->drawn_ = drawn_;
+    clone->local_ = local_->Clone();
+  }
+  clone->lacks_sampler_state_ =
+      lacks_sampler_state_ || (remote_ != nullptr && client::KeepsSamplerState(options_.parameters));
   return clone;
 }
 

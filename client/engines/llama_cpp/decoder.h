@@ -16,7 +16,8 @@
 namespace sortition::engines::llama_cpp {
 
 // Not thread-safe. llama.cpp applies a sampler and then tells it the accepted token, which may be another one, or none;
-// a token that was drawn and not accepted was never there. What is accepted before the first draw is the prompt.
+// a token that was drawn and not accepted was never there, though mirostat and adaptive-p go on from it, as llama.cpp's
+// own do. What is accepted before the first draw is the prompt.
 class Decoder {
  public:
   // Rows are sampled by the service behind `client`, which outlives the decoder, or on the calling thread if it is
@@ -32,12 +33,15 @@ class Decoder {
 
   // Forgets the text.
   void Reset();
-  // Another decoder that goes on from here, with the same seed.
+  // Another decoder that goes on from here, with the same seed. What mirostat and adaptive-p have come to in a service
+  // belongs to their sequence there: such a clone fails to draw with FAILED_PRECONDITION, until it is reset.
   std::unique_ptr<Decoder> Clone() const;
 
   const std::vector<uint32_t>& accepted() const { return accepted_; }
 
  private:
+  bool is_open() const { return remote_ != nullptr || local_ != nullptr; }
+  // All of it, or nothing.
   absl::Status Open(uint32_t vocabulary_size);
   absl::StatusOr<v1::DrawResult> Step(const float* logits, uint32_t vocabulary_size);
   // On whichever of the two there is.
@@ -47,8 +51,9 @@ class Decoder {
   client::Client* const client_;
   client::SequenceOptions options_;
   std::vector<uint32_t> accepted_;
-  uint32_t prompt_length_ = 0;
-  std::optional<uint32_t> drawn_;  // by the last Draw, since which nothing was accepted
+  std::optional<uint32_t> prompt_length_;  // since the text was opened
+  bool lacks_sampler_state_ = false;       // which the decoder has that this is a clone of
+  std::optional<uint32_t> drawn_;          // by the last Draw, since which nothing was accepted
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<client::LocalSequence> local_;
 };

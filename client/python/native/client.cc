@@ -143,7 +143,8 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
   }
   if (!memory.ok()) Raise(memory.status());
   auto* const owner = new std::shared_ptr<std::byte>(memory->data);
-  const nb::capsule capsule(owner, [](void* data) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(data); });
+  const nb::capsule capsule(
+      owner, [](void* data) noexcept { DeleteWithoutGil()(static_cast<std::shared_ptr<std::byte>*>(data)); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
   return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(owner->get(), 1, shape, capsule), memory->shared);
 }
@@ -196,7 +197,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
 
 Sequence* Wrap(absl::StatusOr<std::unique_ptr<client::Sequence>> opened) {
   if (!opened.ok()) Raise(opened.status());
-  return new Sequence{*std::move(opened)};
+  return new Sequence{std::shared_ptr<client::Sequence>(opened->release(), DeleteWithoutGil())};
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,

@@ -12,25 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/batch.h"
+#include "client/python/native/module.h"
 #include "client/python/native/results.h"
 
 namespace nb = nanobind;
 
 namespace sortition::python {
 namespace {
-
-// Ends what waits for a device or a server, from wherever the last reference goes.
-struct DeleteWithoutGil {
-  template <typename T>
-  void operator()(T* last) const {
-    if (PyGILState_Check() == 0) {
-      delete last;
-      return;
-    }
-    nb::gil_scoped_release released;
-    delete last;
-  }
-};
 
 CudaRows* MakeRows(int device, uint64_t bytes) {
   absl::StatusOr<std::unique_ptr<client::CudaRows>> made;

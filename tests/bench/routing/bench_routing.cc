@@ -134,7 +134,7 @@ class Placement {
   double rows_per_second() const { return rows_ / seconds_; }
 
  private:
-  const service::RealClock clock_;
+  const service::SteadyClock clock_;
   service::NullObserver observer_;
   const kernels::RowParameters parameters_ = [] {
     kernels::RowParameters parameters;

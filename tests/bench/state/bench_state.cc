@@ -123,7 +123,7 @@ class Sequences {
 
   const uint32_t history_;
   const service::Limits limits_ = WideLimits();
-  service::RealClock clock_;
+  service::SteadyClock clock_;
   service::NullObserver observer_;
   SequenceTable table_{limits_, &clock_, &observer_};
   std::mt19937 random_{1};

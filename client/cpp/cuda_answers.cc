@@ -1,0 +1,118 @@
+// The wait in one stream, and the writes in another.
+#include "client/cpp/cuda_answers.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace sortition::client {
+namespace {
+
+using devices::cuda::Api;
+using devices::cuda::CurrentContext;
+using devices::cuda::Hardware;
+
+// More rows than any step has.
+constexpr uint32_t kMostRows = 1 << 20;
+
+float LogprobOf(const v1::DrawResult& draw) {
+  if (draw.has_raw()) return draw.raw().logprob();
+  return draw.has_processed() ? draw.processed().logprob() : 0.0f;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaAnswers>> CudaAnswers::Create(int device, uint32_t rows) {
+  const auto api = Api::Load();
+  if (!api.ok()) return api.status();
+  const auto hardware = devices::cuda::FindHardware(*api, device);
+  if (!hardware.ok()) return hardware.status();
+  return CreateOn(*api, *hardware, rows);
+}
+
+absl::StatusOr<std::unique_ptr<CudaAnswers>> CudaAnswers::CreateOn(const Api& api, const Hardware& hardware,
+                                                                   uint32_t rows) {
+  if (rows == 0 || rows > kMostRows)
+    return absl::InvalidArgumentError(absl::StrCat("rows: ", rows, " of 1..", kMostRows));
+  std::unique_ptr<CudaAnswers> answers(new CudaAnswers(api, hardware, rows));
+  if (absl::Status status = answers->Open(); !status.ok()) return status;
+  return answers;
+}
+
+absl::Status CudaAnswers::Open() {
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, DevicePrimaryCtxRetain(&context_, hardware_.handle));
+  const CurrentContext current(api_, context_);
+  if (!current.status().ok()) return current.status();
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamCreate(&stream_, devices::cuda::kStreamNonBlocking));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, MemAlloc(&memory_, bytes() + sizeof(uint32_t)));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, MemsetD8(memory_, 0, bytes() + sizeof(uint32_t)));
+  void* staging = nullptr;
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, MemHostAlloc(&staging, bytes(), 0));
+  staging_ = static_cast<std::byte*>(staging);
+  return absl::OkStatus();
+}
+
+CudaAnswers::~CudaAnswers() {
+  {
+    // Of a device that is lost nothing more is to be awaited, whatever it says.
+    const CurrentContext current(api_, context_);
+    if (current.status().ok()) api_.CtxSynchronize();
+    if (staging_ != nullptr) api_.MemFreeHost(staging_);
+    if (memory_ != 0) api_.MemFree(memory_);
+    if (stream_ != nullptr) api_.StreamDestroy(stream_);
+  }
+  if (context_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);
+}
+
+const int32_t* CudaAnswers::tokens() const { return reinterpret_cast<const int32_t*>(memory_); }
+
+const float* CudaAnswers::logprobs() const {
+  return reinterpret_cast<const float*>(memory_ + uint64_t{rows_} * sizeof(int32_t));
+}
+
+absl::Status CudaAnswers::StepAsync(Client* client, const Batch& batch, const StepOptions& options, CUstream_st* stream,
+                                    Client::StepDone done) {
+  if (batch.rows.size() > rows_) {
+    return absl::InvalidArgumentError(absl::StrCat("rows: ", batch.rows.size(), ", answers have room for ", rows_));
+  }
+  const uint32_t value = value_ + 1;
+  {
+    const CurrentContext current(api_, context_);
+    if (!current.status().ok()) return current.status();
+    int capture = 0;
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamIsCapturing(stream, &capture));
+    if (capture != 0) return absl::FailedPreconditionError("stream: captures a graph");
+    SORTITION_CUDA_RETURN_IF_ERROR(
+        api_, StreamWaitValue32(stream, memory_ + bytes(), value, devices::cuda::kWaitUntilNotBefore));
+  }
+  value_ = value;
+  absl::Status submitted = client->StepAsync(
+      batch, options, [this, value, done = std::move(done)](std::vector<RowOutcome> outcomes) mutable {
+        // A device that is lost has no work that waits.
+        Write(outcomes, value).IgnoreError();
+        std::move(done)(std::move(outcomes));
+      });
+  if (!submitted.ok()) Write({}, value).IgnoreError();
+  return submitted;
+}
+
+absl::Status CudaAnswers::Write(const std::vector<RowOutcome>& outcomes, uint32_t value) {
+  const CurrentContext current(api_, context_);
+  if (!current.status().ok()) return current.status();
+  // What was written last has left.
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
+  for (uint32_t i = 0; i < rows_; ++i) {
+    const auto* const draw = i < outcomes.size() ? std::get_if<v1::DrawResult>(&outcomes[i]) : nullptr;
+    const int32_t token = draw == nullptr ? -1 : static_cast<int32_t>(draw->token());
+    const float logprob = draw == nullptr ? 0.0f : LogprobOf(*draw);
+    std::memcpy(staging_ + i * sizeof(int32_t), &token, sizeof(int32_t));
+    std::memcpy(staging_ + (uint64_t{rows_} + i) * sizeof(int32_t), &logprob, sizeof(float));
+  }
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, MemcpyHtoDAsync(memory_, staging_, bytes(), stream_));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamWriteValue32(stream_, memory_ + bytes(), value, 0));
+  return absl::OkStatus();
+}
+
+}  // namespace sortition::client

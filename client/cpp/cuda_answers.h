@@ -1,0 +1,72 @@
+// Tokens and log probabilities of steps in the memory of a CUDA device, for work that is queued before they are known:
+// the next forward pass takes the tokens from there, and no thread of the worker waits for a step.
+//
+// With CudaReady, a step is a row of calls that all return at once: launch the forward pass; CudaReady::Raise;
+// CudaAnswers::StepAsync; launch the next one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cpp/batch.h"
+#include "client/cpp/client.h"
+#include "devices/cuda/context.h"
+#include "devices/cuda/hardware.h"
+
+namespace sortition::client {
+
+// Holds the answers of one step: those of the next one take their place when they come, which is after the work that
+// writes its logits where it is stepped by CudaReady, unless it fails before. Steps come one after the other, each from
+// any thread.
+//
+// The answers come by way of the host, so that they are there whoever gave them: the same device, another server, the
+// client's fallback. What is written is the bits of the outcomes.
+class CudaAnswers {
+ public:
+  // For steps of up to `rows` rows, at least 1. `device` as CudaRows::Create has it, and the same errors.
+  static absl::StatusOr<std::unique_ptr<CudaAnswers>> Create(int device, uint32_t rows);
+  static absl::StatusOr<std::unique_ptr<CudaAnswers>> CreateOn(const devices::cuda::Api& api,
+                                                               const devices::cuda::Hardware& hardware, uint32_t rows);
+  // Blocks until the device has done all work of its primary context, some of which may use the memory. No step is
+  // unanswered.
+  ~CudaAnswers();
+  CudaAnswers(const CudaAnswers&) = delete;
+  CudaAnswers& operator=(const CudaAnswers&) = delete;
+
+  // Addresses of the device, by the row of the batch. The token that was drawn, -1 where the row failed or was no draw;
+  uint32_t rows() const { return rows_; }
+  const int32_t* tokens() const;
+  // its log probability: raw where asked for, else processed, else 0.
+  const float* logprobs() const;
+
+  // Client::StepAsync of a batch of at most rows() rows; what `stream`, of the device's primary context (null: the
+  // default stream), gets to do from now on begins once the answers are in the memory, right before `done` is called.
+  // As with StepAsync, `done` is not called where the status is not OK, and the stream waits for nothing then:
+  // INVALID_ARGUMENT as there, and for too many rows; FAILED_PRECONDITION: the stream captures a graph; UNAVAILABLE:
+  // the device is lost to this process.
+  absl::Status StepAsync(Client* client, const Batch& batch, const StepOptions& options, CUstream_st* stream,
+                         Client::StepDone done);
+
+ private:
+  CudaAnswers(const devices::cuda::Api& api, const devices::cuda::Hardware& hardware, uint32_t rows)
+      : api_(api), hardware_(hardware), rows_(rows) {}
+  absl::Status Open();
+  // The memory: tokens, log probabilities, then the word by which streams wait.
+  uint64_t bytes() const { return uint64_t{rows_} * (sizeof(int32_t) + sizeof(float)); }
+  absl::Status Write(const std::vector<RowOutcome>& outcomes, uint32_t value);
+
+  const devices::cuda::Api api_;
+  const devices::cuda::Hardware hardware_;
+  const uint32_t rows_;
+  devices::cuda::ContextHandle context_ = nullptr;
+  devices::cuda::StreamHandle stream_ = nullptr;  // of the writes
+  devices::cuda::DevicePointer memory_ = 0;
+  std::byte* staging_ = nullptr;  // pinned
+  uint32_t value_ = 0;            // that was expected last
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,120 @@
+// The thread that looks, and what becomes of a step.
+#include "service/batch/unready_steps.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "service/memory/ring.h"
+
+namespace sortition::service {
+
+UnreadySteps::UnreadySteps(const Limits& limits, const Clock* clock, Observer* observer, Batcher* batcher)
+    : limits_(limits), clock_(*clock), observer_(*observer), batcher_(*batcher) {}
+
+UnreadySteps::~UnreadySteps() {
+  std::thread thread;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+  for (Waiting& waiting : waiting_) {
+    waiting.step->Cancel();
+    Settle(std::move(waiting), clock_.Now());
+  }
+}
+
+std::optional<Refusal> UnreadySteps::Add(ReadyWord word, std::shared_ptr<PendingStep> step,
+                                         std::vector<QueuedRow> rows) {
+  const absl::Time now = clock_.Now();
+  Waiting waiting{std::move(word), std::move(step), std::move(rows), now, {}};
+  waiting.deadline = std::min(waiting.step->deadline, now + limits_.ready_wait);
+  if (waiting.word.IsSet()) {
+    Settle(std::move(waiting), now);
+    return std::nullopt;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (waiting_.size() >= limits_.max_unready_steps) {
+    return Refusal{Reason::kOverloaded, "step.logits.ready", absl::StrCat("max_unready_steps ", waiting_.size()),
+                   "so many steps wait for their logits", limits_.max_queue_time};
+  }
+  waiting_.push_back(std::move(waiting));
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  return std::nullopt;
+}
+
+size_t UnreadySteps::count() const {
+  absl::MutexLock lock(&mutex_);
+  return waiting_.size();
+}
+
+void UnreadySteps::Run() {
+  using SteadyClock = std::chrono::steady_clock;
+  // Short sleeps are as long as they say; by default the kernel makes 50 µs more of each.
+  prctl(PR_SET_TIMERSLACK, 1);
+  SteadyClock::time_point changed;
+  size_t count = 0;
+  for (;;) {
+    std::vector<Waiting> settled;
+    absl::Time now;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !waiting_.empty(); };
+      mutex_.Await(absl::Condition(&wanted));
+      if (stopped_) return;
+      now = clock_.Now();
+      if (waiting_.size() != count) changed = SteadyClock::now();
+      settled = Take(now);
+      count = waiting_.size();
+    }
+    for (Waiting& waiting : settled) Settle(std::move(waiting), now);
+    if (SteadyClock::now() - changed < absl::ToChronoNanoseconds(kSpin)) {
+      SpinPause();
+    } else if (settled.empty()) {
+      std::this_thread::sleep_for(absl::ToChronoNanoseconds(kPause));
+    }
+  }
+}
+
+std::vector<UnreadySteps::Waiting> UnreadySteps::Take(absl::Time now) {
+  const auto over = std::ranges::stable_partition(waiting_, [&](const Waiting& waiting) {
+    return !waiting.word.IsSet() && !waiting.step->cancelled() && waiting.deadline > now;
+  });
+  std::vector<Waiting> taken(std::make_move_iterator(over.begin()), std::make_move_iterator(over.end()));
+  waiting_.erase(over.begin(), over.end());
+  return taken;
+}
+
+void UnreadySteps::Settle(Waiting waiting, absl::Time now) {
+  PendingStep& step = *waiting.step;
+  if (!waiting.word.IsSet() && !step.cancelled()) {
+    return Refuse(
+        waiting,
+        Refusal{Reason::kDeadlinePassed, "step.logits.ready", absl::FormatDuration(waiting.deadline - waiting.since),
+                absl::StrCat("the word at ", waiting.word.offset(), " of region ", waiting.word.region_id(), " is ",
+                             waiting.word.Read(), ", and not ", waiting.word.value(), " yet")});
+  }
+  observer_.StepReady(now - waiting.since);
+  step.arrived = now;
+  std::vector<uint32_t> indexes;
+  for (const QueuedRow& row : waiting.rows) indexes.push_back(row.index);
+  auto refusal = batcher_.Submit(waiting.step, std::move(waiting.rows));
+  if (!refusal) return;
+  waiting.rows.clear();
+  for (const uint32_t index : indexes) waiting.rows.push_back({index, "", {}});
+  Refuse(waiting, *refusal);
+}
+
+void UnreadySteps::Refuse(const Waiting& waiting, const Refusal& refusal) {
+  std::vector<RowOutcome> outcomes;
+  for (const QueuedRow& row : waiting.rows) outcomes.push_back({row.index, refusal});
+  waiting.step->Deliver(std::move(outcomes));
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,81 @@
+// What each kind's driver finds.
+#include "tests/conformance/found_devices.h"
+
+#include <iostream>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cuda/cuda_device.h"
+#include "devices/vulkan/vulkan_device.h"
+
+namespace sortition {
+namespace {
+
+using devices::Device;
+
+void Skip(const char* kind, absl::string_view why) { std::cerr << kind << ": skipped: " << why << "\n"; }
+
+void Fail(const std::string& name, absl::string_view why, FoundDevices* found) {
+  std::cerr << name << ": does not start: " << why << "\n";
+  ++found->failed;
+}
+
+// A kind's driver that does not start: it may just not be there.
+void MissDriver(const char* kind, const absl::Status& why, FoundDevices* found) {
+  absl::IsNotFound(why) ? Skip(kind, why.message()) : Fail(kind, why.message(), found);
+}
+
+template <typename Started>
+bool Take(const std::string& name, absl::StatusOr<std::unique_ptr<Started>> device, FoundDevices* found) {
+  if (device.ok()) {
+    found->started.push_back(*std::move(device));
+  } else {
+    Fail(name, device.status().message(), found);
+  }
+  return device.ok();
+}
+
+void StartCuda(FoundDevices* found) {
+  const auto api = devices::cuda::Api::Load();
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  if (!hardware.ok()) return MissDriver("cuda", hardware.status(), found);
+  if (hardware->empty()) Skip("cuda", "no GPU of compute capability 8.0 or later");
+  for (const auto& one : *hardware) {
+    const std::string name = absl::StrCat("cuda", one.index);
+    if (Take(name, devices::CudaDevice::Start(*api, one, {.name = name}), found)) found->cuda.push_back(one);
+  }
+}
+
+void StartVulkan(FoundDevices* found) {
+  const auto instance = devices::vulkan::Instance::Create();
+  if (!instance.ok()) return MissDriver("vulkan", instance.status(), found);
+  if ((*instance)->hardware().empty()) Skip("vulkan", "no device of Vulkan 1.1 or later");
+  for (const auto& one : (*instance)->hardware()) {
+    devices::VulkanDeviceOptions options;
+    options.name = absl::StrCat("vulkan", one.index);
+    Take(options.name, devices::VulkanDevice::Start(*instance, one, options), found);
+  }
+}
+
+}  // namespace
+
+FoundDevices StartFoundDevices(const std::vector<std::string>& kinds) {
+  FoundDevices found;
+  for (const std::string& kind : kinds) {
+    if (kind == "cpu") {
+      found.started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions()));
+    } else if (kind == "cuda") {
+      StartCuda(&found);
+    } else if (kind == "vulkan") {
+      StartVulkan(&found);
+    } else {
+      Fail(kind, "there are cpu, cuda and vulkan", &found);
+    }
+  }
+  return found;
+}
+
+}  // namespace sortition

@@ -1,0 +1,158 @@
+// Batches as an engine makes them: rows of one type and size, at equal distances.
+#include "tests/conformance/sampler_rows.h"
+
+#include <iostream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "client/sortition/sampler.h"
+#include "devices/cuda/context.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/random_row.h"
+
+namespace sortition {
+namespace {
+
+using devices::cuda::Api;
+using devices::cuda::ContextHandle;
+using devices::cuda::CurrentContext;
+using devices::cuda::DevicePointer;
+using devices::cuda::StreamHandle;
+using kernels::RandomRow;
+
+constexpr kernels::DType kDType = kernels::DType::kBF16;
+constexpr int kLaunches = 2;  // samplers with a state go on from the first
+
+bool IsGood(bool good, absl::string_view what, absl::string_view why) {
+  if (!good) std::cerr << "sampler: " << what << ": " << why << "\n";
+  return good;
+}
+bool IsGood(const absl::Status& status, absl::string_view what) { return IsGood(status.ok(), what, status.message()); }
+bool IsGood(const Status& status, absl::string_view what) { return IsGood(status.ok(), what, status.message); }
+
+// The device's primary context, which samplers use, with a stream and memory of its own.
+class OnDevice {
+ public:
+  OnDevice(const Api& api, const devices::cuda::Hardware& hardware) : api_(api), device_(hardware.handle) {}
+  ~OnDevice() {
+    if (context_ == nullptr) return;
+    {
+      const CurrentContext current(api_, context_);
+      if (stream_ != nullptr) api_.StreamSynchronize(stream_);
+      if (memory_ != 0) api_.MemFree(memory_);
+      if (stream_ != nullptr) api_.StreamDestroy(stream_);
+    }
+    api_.DevicePrimaryCtxRelease(device_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  absl::Status Open(uint64_t bytes) {
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, DevicePrimaryCtxRetain(&context_, device_));
+    const CurrentContext current(api_, context_);
+    if (!current.status().ok()) return current.status();
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamCreate(&stream_, devices::cuda::kStreamNonBlocking));
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, MemAlloc(&memory_, bytes));
+    return absl::OkStatus();
+  }
+  absl::Status Upload(uint64_t offset, const std::vector<std::byte>& bytes) {
+    const CurrentContext current(api_, context_);
+    if (!current.status().ok()) return current.status();
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, MemcpyHtoDAsync(memory_ + offset, bytes.data(), bytes.size(), stream_));
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
+    return absl::OkStatus();
+  }
+
+  StreamHandle stream() const { return stream_; }
+  void* at(uint64_t offset) const { return reinterpret_cast<void*>(memory_ + offset); }
+
+ private:
+  const Api& api_;
+  const devices::cuda::DeviceHandle device_;
+  ContextHandle context_ = nullptr;
+  StreamHandle stream_ = nullptr;
+  DevicePointer memory_ = 0;
+};
+
+// Of those that random rows may be, the ones that a batch of the library's can have.
+std::vector<std::unique_ptr<RandomRow>> MakeRows(uint64_t seed, uint32_t vocabulary, uint32_t count) {
+  std::vector<std::unique_ptr<RandomRow>> rows;
+  for (uint64_t i = 0; rows.size() < count; ++i) {
+    const auto options = rows.size() % 2 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+    auto row = std::make_unique<RandomRow>(seed * 1'000'000 + vocabulary + i, vocabulary, options);
+    const kernels::RowRequest& request = row->request();
+    if (request.dtype == kDType && request.live_vocabulary == vocabulary && !request.has_allowed_tokens &&
+        request.allowed_bits == nullptr) {
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+bool AreRight(const std::vector<std::unique_ptr<RandomRow>>& rows, const std::vector<kernels::RowAnswer>& answers,
+              std::vector<uint64_t>* states) {
+  bool is_right = true;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    kernels::RowRequest request = rows[i]->request();
+    request.sampler_state = (*states)[i];
+    const kernels::RowAnswer expected = law::SampleRowReference(request);
+    if (expected.error == kernels::RowError::kNone) (*states)[i] = expected.sampler_state;
+    is_right = IsGood(answers[i] == expected, "wrong", rows[i]->description()) && is_right;
+  }
+  return is_right;
+}
+
+bool ProveBatch(const Api& api, const devices::cuda::Hardware& hardware,
+                const std::vector<std::unique_ptr<RandomRow>>& rows) {
+  const uint32_t vocabulary = rows.front()->request().live_vocabulary;
+  const auto count = uint32_t(rows.size());
+  CudaBatch batch = {
+      .row_bytes = (2 * uint64_t{vocabulary} + 15) / 16 * 16, .dtype = kDType, .rows = count, .vocabulary = vocabulary};
+  OnDevice memory(api, hardware);
+  if (!IsGood(memory.Open((batch.row_bytes + 4) * count), "memory")) return false;
+  batch.logits = memory.at(0);
+  batch.tokens = static_cast<int32_t*>(memory.at(batch.row_bytes * count));
+  std::unique_ptr<CudaSampler> sampler;
+  const CudaLimits limits = {
+      .rows = count, .vocabulary = vocabulary, .patches = vocabulary, .top = kernels::kMaxTopLogprobs, .kept = 0};
+  if (!IsGood(CudaSampler::Create(int(hardware.index), limits, &sampler), "Create")) return false;
+  if (!IsGood(sampler->Bind(batch), "Bind")) return false;
+  std::vector<uint64_t> states;
+  for (uint32_t i = 0; i < count; ++i) {
+    const kernels::RowRequest& request = rows[i]->request();
+    if (!IsGood(memory.Upload(batch.row_bytes * i, rows[i]->tensor()), "logits")) return false;
+    if (!IsGood(sampler->SetRow(i, *request.parameters, request.noise), "SetRow")) return false;
+    if (!IsGood(sampler->SetSamplerState(i, request.sampler_state), "SetSamplerState")) return false;
+    if (!IsGood(sampler->SetPatches(i, request.patches), "SetPatches")) return false;
+    states.push_back(request.sampler_state);
+  }
+  if (!IsGood(sampler->Upload(memory.stream()), "Upload")) return false;
+  for (int launch = 0; launch < kLaunches; ++launch) {
+    std::vector<kernels::RowAnswer> answers(count);
+    if (!IsGood(sampler->Sample(memory.stream()), "Sample")) return false;
+    if (!IsGood(sampler->Download(memory.stream(), answers), "Download")) return false;
+    if (!AreRight(rows, answers, &states)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool ProveSampler(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows) {
+  const auto api = Api::Load();
+  if (!IsGood(api.status(), "driver")) return false;
+  const struct {
+    uint32_t vocabulary;
+    uint32_t count;
+  } parts[] = {{300, 64}, {12'000, 16}, {128'256, 4}};
+  bool is_right = true;
+  for (const auto& [vocabulary, count] : parts) {
+    *rows += kLaunches * count;
+    is_right = ProveBatch(*api, hardware, MakeRows(seed, vocabulary, count)) && is_right;
+  }
+  return is_right;
+}
+
+}  // namespace sortition

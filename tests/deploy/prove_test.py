@@ -1,0 +1,67 @@
+"""The bundle's proof: whatever fails ends it with 1, and what is not there is passed over by name."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+PROVE = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "deploy/bundle/prove"
+# Fakes of the bundle's programs: what they leave in the file of --json=FILE, and how they end.
+FAKE_PROGRAM = """#!/bin/sh
+for option in "$@"; do
+  case $option in --json=*) printf '%s' '{said}' >"${{option#--json=}}" ;; esac
+done
+exit {status}
+"""
+
+
+class ProveTest(unittest.TestCase):
+    def prove(self, *devices, proves=0, cuda=0, vulkan=0, cpu=0, options=()):
+        """Runs the proof over programs that find these devices and end as the numbers say."""
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = pathlib.Path(folder)
+            shutil.copy(PROVE, bundle / "prove")
+            (bundle / "bin").mkdir()
+            rows = ", ".join(f'{{"name": "{device}/rows"}}' for device in devices)
+            for name, said, status in (("sortition_prove", rows, proves), ("bench_cuda", "cuda", cuda),
+                                       ("bench_vulkan", "vulkan", vulkan), ("bench_cpu", "cpu", cpu)):
+                program = bundle / "bin" / name
+                program.write_text(FAKE_PROGRAM.format(said=said, status=status))
+                program.chmod(0o755)
+            # Without torch, no peers are asked.
+            python = bundle / "python3"
+            python.write_text("#!/bin/sh\nexit 1\n")
+            python.chmod(0o755)
+            ended = subprocess.run([bundle / "prove", bundle / "results", *options], capture_output=True, text=True,
+                                   env={"PATH": f"{bundle}:/usr/bin:/bin"}, timeout=60)
+            left = sorted(path.stem for path in (bundle / "results").glob("*.json"))
+            return ended.returncode, ended.stderr, left
+
+    def test_what_is_there_is_proved_and_measured(self):
+        status, _, left = self.prove("cpu0", "cuda0", "vulkan1")
+        self.assertEqual((status, left), (0, ["bench_cpu", "bench_cuda", "bench_vulkan", "conformance"]))
+
+    def test_a_device_that_is_not_there_is_passed_over_by_name(self):
+        status, said, left = self.prove("cpu0", cuda=1, vulkan=1)
+        self.assertEqual((status, left), (0, ["bench_cpu", "conformance"]))
+        self.assertIn("cuda: skipped", said)
+        self.assertIn("vulkan: skipped", said)
+
+    def test_a_benchmark_that_fails_where_its_device_is_fails_the_proof_at_its_end(self):
+        for suite in ("cuda", "vulkan", "cpu"):
+            status, said, left = self.prove("cpu0", "cuda0", "vulkan0", **{suite: 1})
+            self.assertEqual((status, len(left)), (1, 4))
+            self.assertIn(f"{suite} was not measured", said)
+
+    def test_a_wrong_answer_fails_the_proof_before_anything_is_measured(self):
+        status, _, left = self.prove("cpu0", "cuda0", proves=1)
+        self.assertEqual((status, left), (1, ["conformance"]))
+
+    def test_no_bench_measures_nothing(self):
+        self.assertEqual(self.prove("cpu0", cpu=1, options=["--no-bench"])[2], ["conformance"])
+
+
+if __name__ == "__main__":
+    unittest.main()

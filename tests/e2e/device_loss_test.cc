@@ -1,0 +1,107 @@
+// A server whose CUDA device faults under load: no token differs, and the process ends so that a new one gets the
+// device back. The driver is the tests' own.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/e2e/servers.h"
+#include "tests/e2e/texts.h"
+#include "tests/server/json.h"
+#include "tests/server/server_process.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::testing {
+namespace {
+
+using server::HttpGet;
+using server::JsonText;
+using server::ParseJson;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// Of the server's metrics page; -1 where it has no such sample.
+int Metric(const std::string& address, const std::string& sample) {
+  const std::string page = HttpGet(address, "/metrics");
+  const size_t at = page.find(absl::StrCat("\n", sample, " "));
+  return at == std::string::npos ? -1 : std::atoi(page.c_str() + at + sample.size() + 2);
+}
+
+// A stream whose answers nobody reads, so that its server is not drained for as long as this lives.
+class DeafStream {
+ public:
+  explicit DeafStream(const std::string& address) : stream_(Channel(address)) {
+    sender_ = std::thread([this] {
+      v1::StreamRequest request;
+      request.mutable_close()->set_request_id("r");  // refused: it comes before a hello
+      while (stream_.Send(request)) {
+      }
+    });
+  }
+  ~DeafStream() {
+    stream_.Cancel();
+    sender_.join();
+    EXPECT_FALSE(stream_.Finish().ok());
+  }
+
+ private:
+  static std::shared_ptr<grpc::Channel> Channel(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a fixed window, which some 800 answers fill
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  server::TestStream stream_;
+  std::thread sender_;
+};
+
+TEST(DeviceLossTest, AFaultCostsNoTokenAndEndsTheProcessInOrder) {
+  if (std::string_view(FAKE_CUDA).empty()) GTEST_SKIP() << "this build has no CUDA kernels";
+  const std::string fault = server::TestPath("fault");
+  unlink(fault.c_str());
+  server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--devices=cuda,cpu",
+                                  "--route=round-robin", "--cpu_threads=1", "--drain_grace=1h", "--stalled_write=1h"},
+                                 {"LD_LIBRARY_PATH=" FAKE_CUDA, absl::StrCat("FAKE_CUDA_FAULT_FILE=", fault)},
+                                 0});
+  const std::string address = process.Serving("listen");
+  const std::string metrics = process.Serving("metrics");
+  const auto other = StartServer({"--devices=cpu"});
+  const auto client = Connect(QuickOptions({address, other->address()}));
+  Texts texts(client.get(), "text");
+  for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  EXPECT_GE(Metric(metrics, "sortition_batches_total{device=\"cuda0\"}"), 1);
+  EXPECT_EQ(Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 0);
+
+  {
+    const DeafStream deaf(address);
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (Metric(metrics, "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}") < 1500 && absl::Now() < deadline) {
+    }
+    server::WriteFile(fault, "");
+    for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+    const auto wanted = ParseJson(process.AwaitEvent("restart_wanted"));
+    ASSERT_TRUE(wanted);
+    EXPECT_EQ(JsonText(*wanted, "device"), "cuda0");
+    EXPECT_THAT(JsonText(*wanted, "reason"), HasSubstr("is lost to this process"));
+    EXPECT_NE(process.AwaitEvent("drain"), "");
+    EXPECT_GE(Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 1);
+    EXPECT_GE(Metric(metrics, "sortition_rerun_rows_total{device=\"cuda0\"}"), 1);
+    EXPECT_EQ(Metric(metrics, "sortition_device_failures_total{device=\"cpu0\"}"), 0);
+  }
+  for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());  // on the other server
+  EXPECT_EQ(process.Wait(), 1);
+  EXPECT_THAT(process.lines().back(), HasSubstr("a device is lost to this process"));
+  unlink(fault.c_str());
+}
+
+}  // namespace
+}  // namespace sortition::testing

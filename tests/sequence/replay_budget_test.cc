@@ -1,0 +1,78 @@
+// When workers that lost their sequences are told to bring the histories.
+#include "service/sequence/replay_budget.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_clock.h"
+
+namespace sortition::service {
+namespace {
+
+class ReplayBudgetTest : public ::testing::Test {
+ protected:
+  // A history takes a second.
+  static constexpr uint64_t kTokens = 1'000'000;
+
+  absl::Duration Advice(const ReplayBudget::Owner& owner) { return budget_.Advice(owner, kTokens); }
+
+  Limits limits_ = [] {
+    Limits limits;
+    limits.replay_tokens_per_second = kTokens;
+    return limits;
+  }();
+  testing::FakeClock clock_;
+  SystemEntropy entropy_;
+  ReplayBudget budget_{limits_, &clock_, &entropy_};
+};
+
+TEST_F(ReplayBudgetTest, ThoseWhoWaitComeOneAfterAnother) {
+  EXPECT_EQ(Advice({1, 1}), absl::ZeroDuration());
+  for (int i = 1; i < 10; ++i) {
+    const absl::Duration advice = Advice({1, 1});
+    EXPECT_GE(advice, absl::Seconds(i));
+    EXPECT_LE(advice, absl::Seconds(i) * 1.25);
+  }
+}
+
+// Whoever asks for many histories that he never sends makes nobody wait but himself.
+TEST_F(ReplayBudgetTest, AFloodOfOneStreamIsItsOwn) {
+  for (int i = 0; i < 10'000; ++i) Advice({1, 1});
+  EXPECT_GE(Advice({1, 1}), absl::Seconds(30));
+  EXPECT_EQ(Advice({1, 2}), absl::ZeroDuration()) << "another stream of the client";
+  EXPECT_EQ(Advice({2, 3}), absl::ZeroDuration()) << "another client";
+}
+
+// However many streams it has.
+TEST_F(ReplayBudgetTest, AFloodOfOneClientIsItsOwn) {
+  for (uint64_t stream = 0; stream < 500; ++stream) {
+    for (int i = 0; i < 20; ++i) Advice({1, stream});
+  }
+  EXPECT_EQ(Advice({2, 1}), absl::ZeroDuration());
+  const absl::Duration second = Advice({2, 1});
+  EXPECT_GE(second, absl::Seconds(2));  // half of the budget
+  EXPECT_LE(second, absl::Seconds(2) * 1.25);
+}
+
+// All together are told to come no faster than the budget lets them.
+TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
+  constexpr uint64_t kStreams = 8;
+  for (uint64_t stream = 0; stream < kStreams; ++stream) Advice({stream % 2, stream});
+  int soon = 0;
+  for (uint64_t stream = 0; stream < kStreams; ++stream) {
+    while (Advice({stream % 2, stream}) <= absl::Seconds(20) * 1.25) ++soon;
+  }
+  EXPECT_GE(soon, 10);
+  EXPECT_LE(soon, 20 + int(kStreams));  // each has come once before the others were there
+}
+
+TEST_F(ReplayBudgetTest, WhoNeedNotWaitAnyMoreIsForgotten) {
+  for (int i = 0; i < 10'000; ++i) Advice({1, 1});
+  clock_.Advance(absl::Seconds(31));
+  EXPECT_EQ(Advice({2, 2}), absl::ZeroDuration());
+  const absl::Duration second = Advice({2, 2});
+  EXPECT_GE(second, absl::Seconds(1));  // all of the budget
+  EXPECT_LE(second, absl::Seconds(1) * 1.25);
+}
+
+}  // namespace
+}  // namespace sortition::service
