@@ -162,7 +162,7 @@ TEST(SessionDeviceMemory, AReadingHoldsUpNoStream) {
     return went_on ? absl::OkStatus() : absl::UnavailableError("the stream waits for the driver");
   };
   Host host(options, "cpu0");
-  host.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
+  host.Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
   host.worker->Send(host.Step(host.Register(), 0));
   sent.Notify();
   const auto results = host.worker->Results(1, 2);

@@ -28,14 +28,14 @@ v1::OpenSequence OpenMirostat(std::string_view request_id, uint64_t epoch) {
   return open;
 }
 
-void AddPeak(std::string_view request_id, const PlainSequence& plain, uint64_t step_id, StepBuilder* step) {
+void AddInOrder(std::string_view request_id, const PlainSequence& plain, uint64_t step_id, StepBuilder* step) {
   const std::string logits = testing::F32Peak(kModelVocabulary, 1);
   step->AddRow(request_id, step_id, plain.position(), logits).set_history_hash(plain.hash());
 }
 
 // The first step of a sequence: it drafts 1, 2 and 3, and the model goes on with 1, 2, 3, 4.
 void AddChain(std::string_view request_id, StepBuilder* step) {
-  AddPeak(request_id, PlainSequence(OpenMirostat(request_id, 1)), 1, step);
+  AddInOrder(request_id, PlainSequence(OpenMirostat(request_id, 1)), 1, step);
   v1::StepRow& row = *step->step().mutable_rows(step->step().rows_size() - 1);
   row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
   for (const uint32_t token : {1u, 2u, 3u}) {

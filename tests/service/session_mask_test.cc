@@ -160,8 +160,8 @@ TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
   EXPECT_EQ(results.at(1).draw().token(), 4u);
   // So with an empty list; with one that the sequence's options leave nothing of, neither alone is to blame.
   const auto listed = [&](uint64_t batch, const std::vector<uint32_t>& tokens) {
-    StepBuilder listed_step(batch, kVocabulary);
-    v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kVocabulary, 3));
+    StepBuilder listed_step(batch, kMaskVocabulary);
+    v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kMaskVocabulary, 3));
     v1::TokenSequence& list = *row.mutable_mask()->mutable_allowed_tokens();
     list.mutable_tokens()->Assign(tokens.begin(), tokens.end());
     return worker_.Run(listed_step.Build()).at(0);
