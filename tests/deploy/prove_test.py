@@ -18,7 +18,9 @@ exit {status}
 
 
 class ProveTest(unittest.TestCase):
-    def prove(self, *devices, proves=0, cuda=0, vulkan=0, cpu=0, options=()):
+    OF_CUDA = ["bench_cpu", "bench_cuda", "bench_served"]
+
+    def prove(self, *devices, proves=0, cuda=0, served=0, vulkan=0, cpu=0, mps=None, options=()):
         """Runs the proof over programs that find these devices and end as the numbers say."""
         with tempfile.TemporaryDirectory() as folder:
             bundle = pathlib.Path(folder)
@@ -26,7 +28,8 @@ class ProveTest(unittest.TestCase):
             (bundle / "bin").mkdir()
             rows = ", ".join(f'{{"name": "{device}/rows"}}' for device in devices)
             for name, said, status in (("sortition_prove", rows, proves), ("bench_cuda", "cuda", cuda),
-                                       ("bench_vulkan", "vulkan", vulkan), ("bench_cpu", "cpu", cpu)):
+                                       ("bench_served", "served", served), ("bench_vulkan", "vulkan", vulkan),
+                                       ("bench_cpu", "cpu", cpu)):
                 program = bundle / "bin" / name
                 program.write_text(FAKE_PROGRAM.format(said=said, status=status))
                 program.chmod(0o755)
@@ -34,6 +37,9 @@ class ProveTest(unittest.TestCase):
             python = bundle / "python3"
             python.write_text("#!/bin/sh\nexit 1\n")
             python.chmod(0o755)
+            if mps is not None:
+                (bundle / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\nexit {mps}\n")
+                (bundle / "nvidia-cuda-mps-control").chmod(0o755)
             ended = subprocess.run([bundle / "prove", bundle / "results", *options], capture_output=True, text=True,
                                    env={"PATH": f"{bundle}:/usr/bin:/bin"}, timeout=60)
             left = sorted(path.stem for path in (bundle / "results").glob("*.json"))
@@ -41,7 +47,15 @@ class ProveTest(unittest.TestCase):
 
     def test_what_is_there_is_proved_and_measured(self):
         status, _, left = self.prove("cpu0", "cuda0", "vulkan1")
-        self.assertEqual((status, left), (0, ["bench_cpu", "bench_cuda", "bench_vulkan", "conformance"]))
+        self.assertEqual((status, left), (0, [*self.OF_CUDA, "bench_vulkan", "conformance"]))
+
+    def test_the_multi_process_service_is_measured_where_it_starts(self):
+        status, _, left = self.prove("cpu0", "cuda0", mps=0, options=["--mps"])
+        self.assertEqual((status, left), (0, [*self.OF_CUDA, "bench_served_mps", "conformance"]))
+        for mps in (1, None):
+            status, said, left = self.prove("cpu0", "cuda0", mps=mps, options=["--mps"])
+            self.assertEqual((status, left), (1, [*self.OF_CUDA, "conformance"]))
+            self.assertIn("MPS did not start", said)
 
     def test_a_device_that_is_not_there_is_passed_over_by_name(self):
         status, said, left = self.prove("cpu0", cuda=1, vulkan=1)
@@ -50,9 +64,9 @@ class ProveTest(unittest.TestCase):
         self.assertIn("vulkan: skipped", said)
 
     def test_a_benchmark_that_fails_where_its_device_is_fails_the_proof_at_its_end(self):
-        for suite in ("cuda", "vulkan", "cpu"):
+        for suite in ("cuda", "served", "vulkan", "cpu"):
             status, said, left = self.prove("cpu0", "cuda0", "vulkan0", **{suite: 1})
-            self.assertEqual((status, len(left)), (1, 4))
+            self.assertEqual((status, len(left)), (1, 5))
             self.assertIn(f"{suite} was not measured", said)
 
     def test_a_wrong_answer_fails_the_proof_before_anything_is_measured(self):
