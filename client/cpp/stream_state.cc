@@ -160,7 +160,11 @@ void StreamState::Advance(absl::Time now) {
   if (Link* link = links_.usable()) {
     SendOwedCloses(link);
     BringAnswers(link);
-    for (const std::unique_ptr<PendingOpen>& open : opens_) EnsureOpen(link, open->record, now);
+    for (std::unique_ptr<PendingOpen>& open : opens_) {
+      // One that is open already: the answer came when nobody waited for it any more.
+      if (EnsureOpen(link, open->record, now)) finished_.opens.push_back(std::move(open));
+    }
+    std::erase(opens_, nullptr);
     for (const std::shared_ptr<PendingBatch>& batch : batches_) SendRows(link, batch, now);
   }
   CollectDone();

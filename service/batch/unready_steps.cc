@@ -83,11 +83,11 @@ void UnreadySteps::Run() {
 }
 
 std::vector<UnreadySteps::Waiting> UnreadySteps::Take(absl::Time now) {
-  const auto over = std::ranges::stable_partition(waiting_, [&](const Waiting& waiting) {
+  const auto over = std::stable_partition(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
     return !waiting.word.IsSet() && !waiting.step->cancelled() && waiting.deadline > now;
   });
-  std::vector<Waiting> taken(std::make_move_iterator(over.begin()), std::make_move_iterator(over.end()));
-  waiting_.erase(over.begin(), over.end());
+  std::vector<Waiting> taken(std::make_move_iterator(over), std::make_move_iterator(waiting_.end()));
+  waiting_.erase(over, waiting_.end());
   return taken;
 }
 

@@ -17,7 +17,6 @@ from tcp_proxy import TcpProxy
 WORKERS = 3
 SEQUENCES = 8
 SHARED_MEMORY = ("sortition_memory_connections", "sortition_memory_regions", "sortition_memory_bytes")
-SHARED_SLACK = 32 << 20  # of a worker's 64 MB
 
 
 class World:
@@ -51,10 +50,6 @@ class World:
     def resident_bytes(self, number):
         with open(f"/proc/{self.replicas.running[number].pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
-
-    def shared_resident_bytes(self, number):
-        with open(f"/proc/{self.replicas.running[number].pid}/status", encoding="ascii") as file:
-            return int(re.search(r"^RssShmem:\s+(\d+) kB$", file.read(), re.MULTILINE).group(1)) << 10
 
     def gauge(self, number, name):
         found = re.search(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.replicas.running[number].metrics(), re.MULTILINE)
@@ -132,7 +127,6 @@ def client_death(_):
         await_true("workers share memory", lambda: world.gauge(0, "sortition_memory_regions") >= WORKERS)
         before = world.descriptors(0)
         shared = [world.gauge(0, name) for name in SHARED_MEMORY]
-        mapped = world.shared_resident_bytes(0)
         for _ in range(3):
             with world.workers() as doomed:
                 world.await_streams(2 * WORKERS)
@@ -140,8 +134,6 @@ def client_death(_):
                 world.await_streams()
         await_true("descriptors back", lambda: world.descriptors(0) <= before)
         await_true("shared memory back", lambda: [world.gauge(0, name) for name in SHARED_MEMORY] == shared)
-        if (grown := world.shared_resident_bytes(0) - mapped) > SHARED_SLACK and not UNDER_SANITIZER:
-            raise AssertionError(f"the server keeps {grown >> 20} MB of what dead workers shared")
         await_true("no row waits", lambda: world.gauge(0, "sortition_queued_rows") <= WORKERS * SEQUENCES)
         return workers.stop()
 

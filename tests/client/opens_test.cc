@@ -57,6 +57,22 @@ TEST_F(OpensTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
   EXPECT_EQ(client::ErrorOf(*opened.status)->field, "start_position") << *opened.status;
 }
 
+// Its answer came when nobody waited for it any more.
+TEST_F(OpensTest, ASequenceThatIsOpenIsOpenedAtOnce) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  const auto late = harness.Open(sequence);
+  const v1::OpenSequence sent = harness.TakeOpen(harness.stream(0));
+  harness.MoveBy(harness.options.default_timeout);
+  ASSERT_TRUE(*late.over);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(*late.status));
+  harness.AcceptOpen(harness.stream(0), sent, false);
+  const auto again = harness.Open(late.record);
+  ASSERT_TRUE(*again.over);
+  EXPECT_TRUE(again.status->ok()) << *again.status;
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+}
+
 TEST_F(OpensTest, SequenceClosedWhileOpeningIsClosedWhenItIsOpen) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";

@@ -142,7 +142,7 @@ void Worker::Open(Job* job) {
 
 void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status) {
   if (generation != process_->generation()) return;
-  const bool silence = may_miss_deadlines_ && absl::IsDeadlineExceeded(status);
+  const bool silence = may_miss_deadlines_ && (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status));
   if (!status.ok() && !silence) {
     return fail_(absl::StrCat(NameOf(*job), " could not be opened: ", status.ToString()));
   }
@@ -206,13 +206,12 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   PlanThought();
   if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
-    // A step in a hurry may learn what stood in its way.
+    // A step that has passed its deadline may learn what stood in its way.
     const bool is_of_ranks = rank_.index > 0 && (error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED);
-    const bool fair =
-        hurried && (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
-                    error.reason == v1::STEP_IN_FLIGHT || error.reason == v1::DEVICE_FAILED || is_of_ranks);
-    const bool silence = may_miss_deadlines_ && error.reason == v1::DEADLINE_PASSED;
-    if (!fair && !silence) return fail_(absl::StrCat(NameOf(*job), ", step ", step, ": ", client::Describe(error)));
+    const bool fair = (hurried || may_miss_deadlines_) &&
+                      (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
+                       error.reason == v1::STEP_IN_FLIGHT || error.reason == v1::DEVICE_FAILED || is_of_ranks);
+    if (!fair) return fail_(absl::StrCat(NameOf(*job), ", step ", step, ": ", client::Describe(error)));
     ++tally_.missed_deadlines;
     return;
   }
