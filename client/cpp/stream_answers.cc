@@ -238,7 +238,7 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
     shard = OutgoingShard{*options_.shard, first_epoch_ + link->number};
   }
   // So that the service can say in time which slices are missing, or that the rows are.
-  const bool waits = MayWaitForRows(*link, *batch);
+  const bool waits = !batch->IsReady() && MayWaitForRows(*link, *batch);
   if (shard || waits) timeout = timeout * 7 / 8;
   OutgoingMessage message = EncodeStep(batch_id, *batch, rows, timeout, std::move(hold),
                                        {shard ? &*shard : nullptr, waits}, memory.get(), &leases);
