@@ -9,7 +9,7 @@ namespace sortition::devices::vulkan {
 
 namespace {
 
-constexpr VkExternalMemoryHandleTypeFlagBits kHandleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+constexpr VkExternalMemoryHandleTypeFlagBits kHostHandleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
 
 // What the host has written there is seen by every batch that is submitted later.
 uint32_t CoherentTypes(const VkPhysicalDeviceMemoryProperties& memory) {
@@ -38,10 +38,10 @@ absl::Status HostImport::Open() {
   // The device only reads; the interface has no constant form.
   auto* const pointer = const_cast<std::byte*>(pages_);
   VkMemoryHostPointerPropertiesEXT allowed = {VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
-  SORTITION_VULKAN_RETURN_IF_ERROR(api.GetMemoryHostPointerPropertiesEXT(device, kHandleType, pointer, &allowed));
+  SORTITION_VULKAN_RETURN_IF_ERROR(api.GetMemoryHostPointerPropertiesEXT(device, kHostHandleType, pointer, &allowed));
 
   VkExternalMemoryBufferCreateInfo external = {VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO};
-  external.handleTypes = kHandleType;
+  external.handleTypes = kHostHandleType;
   VkBufferCreateInfo create = {VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   create.pNext = &external;
   create.size = size_;
@@ -54,7 +54,7 @@ absl::Status HostImport::Open() {
   if (types == 0 || needs.size > size_) return absl::UnimplementedError("the Vulkan driver does not take this memory");
 
   VkImportMemoryHostPointerInfoEXT import = {VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT};
-  import.handleType = kHandleType;
+  import.handleType = kHostHandleType;
   import.pHostPointer = pointer;
   VkMemoryAllocateInfo allocate = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
   allocate.pNext = &import;

@@ -13,7 +13,7 @@
 namespace sortition::devices::vulkan {
 namespace {
 
-constexpr VkExternalMemoryHandleTypeFlagBits kHandleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+constexpr VkExternalMemoryHandleTypeFlagBits kFileHandleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
 
 bool IsSameFile(int a, int b) {
   struct stat of_a, of_b;
@@ -67,7 +67,7 @@ absl::Status ImportedBuffer::Open(const MemoryHandle& handle) {
   if (absl::Status status = CheckType(handle, hardware.memory); !status.ok()) return status;
   const Api& api = context_->api();
   VkExternalMemoryBufferCreateInfo external = {VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO};
-  external.handleTypes = kHandleType;
+  external.handleTypes = kFileHandleType;
   VkBufferCreateInfo create = {VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   create.pNext = &external;
   create.size = handle.bytes;
@@ -91,7 +91,7 @@ absl::Status ImportedBuffer::Open(const MemoryHandle& handle) {
 
 absl::Status ImportedBuffer::Import(const MemoryHandle& handle) {
   VkImportMemoryFdInfoKHR import = {VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR};
-  import.handleType = kHandleType;
+  import.handleType = kFileHandleType;
   import.fd = fcntl(handle.descriptor, F_DUPFD_CLOEXEC, 0);
   if (import.fd < 0) return absl::ResourceExhaustedError("this process has no descriptor left");
   VkMemoryAllocateInfo allocate = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};

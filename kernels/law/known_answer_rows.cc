@@ -1,5 +1,4 @@
 // A known row with the reference's answer as JSON; LAW.md says what its fields mean.
-#include <bit>
 #include <string>
 #include <vector>
 
@@ -17,8 +16,6 @@ using kernels::DType;
 using kernels::RowError;
 using kernels::RowTask;
 using Form = kernels::DraftDistribution::Form;
-
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
 std::string NameOf(DType dtype) {
   switch (dtype) {
@@ -59,9 +56,10 @@ std::string LogitsOf(const KnownRow& row) {
 }
 
 std::string OptionsOf(const SamplingParameters& options) {
-  return Object({Field("temperature_bits", Number(Bits(options.temperature))), Field("top_k", Number(options.top_k)),
-                 Field("top_p_bits", Number(Bits(options.top_p))), Field("min_p_bits", Number(Bits(options.min_p))),
-                 Field("repetition_penalty_bits", Number(Bits(options.repetition_penalty)))});
+  return Object({Field("temperature_bits", Number(FloatBits(options.temperature))),
+                 Field("top_k", Number(options.top_k)), Field("top_p_bits", Number(FloatBits(options.top_p))),
+                 Field("min_p_bits", Number(FloatBits(options.min_p))),
+                 Field("repetition_penalty_bits", Number(FloatBits(options.repetition_penalty)))});
 }
 
 std::string ChainOf(const kernels::RowParameters& compiled) {
@@ -132,7 +130,7 @@ std::string DraftOf(const KnownDraft& draft) {
 }
 
 std::string DistributionOf(const kernels::Distribution& distribution, double temperature) {
-  const auto logprob = [&](uint32_t bits) { return Bits(Logprob(distribution, bits, temperature)); };
+  const auto logprob = [&](uint32_t bits) { return FloatBits(Logprob(distribution, bits, temperature)); };
   std::vector<std::string> top;
   for (const kernels::TokenBits& token : distribution.top) {
     top.push_back(Numbers({token.token, token.bits, logprob(token.bits)}));
@@ -169,7 +167,8 @@ std::string AnswerOf(const KnownRow& row) {
   }
   if (asked.entropy) {
     const auto [weights, surplus] = answer.entropy;
-    fields.push_back(Field("entropy", List({Wide(weights), Wide(surplus), Number(Bits(Entropy(answer.entropy)))})));
+    fields.push_back(
+        Field("entropy", List({Wide(weights), Wide(surplus), Number(FloatBits(Entropy(answer.entropy)))})));
   }
   if (asked.kept_tokens) fields.push_back(Field("kept_tokens", PairsOf(answer.kept_tokens)));
   if (answer.sampler_state != 0) fields.push_back(Field("sampler_state", Wide(answer.sampler_state)));

@@ -1,7 +1,6 @@
 // Writes the law's functions by example, and the file as a whole.
 #include "kernels/law/known_answers.h"
 
-#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -17,8 +16,6 @@ namespace sortition::law {
 namespace {
 
 using kernels::DType;
-
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
 // --- leaf functions: each is a list of [inputs..., output]
 
@@ -76,10 +73,11 @@ std::string DistanceCases() {
     kernels::RowParameters compiled;
     Compile({.temperature = temperature}, &compiled);
     for (const float max : {0.0f, -3.0f, 21.75f, 65000.0f}) {
-      const Scale scale = ScaleAt(compiled, Bits(max));
+      const Scale scale = ScaleAt(compiled, FloatBits(max));
       for (const float below : {0.0f, 0.015625f, 0.7f, 30.0f}) {
-        const uint32_t x = Canonical(Bits(max - below * temperature));
-        cases.push_back(Numbers({Bits(temperature), Bits(max), x, scale.e0, scale.shift, Distance(x, scale)}));
+        const uint32_t x = Canonical(FloatBits(max - below * temperature));
+        cases.push_back(
+            Numbers({FloatBits(temperature), FloatBits(max), x, scale.e0, scale.shift, Distance(x, scale)}));
       }
     }
   }
@@ -141,7 +139,7 @@ std::string NoiseCases() {
 std::string MinPCases() {
   std::vector<std::string> cases;
   for (const float p : {0.0f, 1.0f, 0.5f, 0.1f, 0.05f, 0.02f, 0.3f, 0.9999999f, 0x1p-63f, 0x1.000002p-63f, 1e-10f}) {
-    cases.push_back(Numbers({Bits(p), MinPDistance(p)}));
+    cases.push_back(Numbers({FloatBits(p), MinPDistance(p)}));
   }
   return Function("min_p_distance", cases);
 }
@@ -151,7 +149,8 @@ std::string PenaltyCases() {
   for (const float frequency : {0.0f, 0.1f, -2.0f, 100.0f}) {
     for (const float presence : {0.0f, 0.7f, -0.1f}) {
       for (const uint32_t count : {1u, 3u, 1000001u}) {
-        cases.push_back(Numbers({Bits(frequency), Bits(presence), count, PenaltyBits(frequency, presence, count)}));
+        cases.push_back(
+            Numbers({FloatBits(frequency), FloatBits(presence), count, PenaltyBits(frequency, presence, count)}));
       }
     }
   }

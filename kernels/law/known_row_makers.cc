@@ -15,8 +15,6 @@ namespace {
 using kernels::DType;
 using Form = kernels::DraftDistribution::Form;
 
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
-
 // f16 bits of n / 2^shift, |n| < 2048, where the result is a normal number.
 uint32_t F16Bits(int32_t n, int shift) {
   if (n == 0) return 0;
@@ -28,7 +26,7 @@ uint32_t F16Bits(int32_t n, int shift) {
 // n / 2^shift; bf16 by cutting off the lower half of the f32.
 uint32_t Element(DType dtype, int32_t n, int shift) {
   if (dtype == DType::kF16) return F16Bits(n, shift);
-  const uint32_t bits = Bits(float(n) / float(1 << shift));
+  const uint32_t bits = FloatBits(float(n) / float(1 << shift));
   return dtype == DType::kBF16 ? bits >> 16 : bits;
 }
 
@@ -63,11 +61,11 @@ KnownRow Row(std::string name, SamplingParameters options) {
 
 // A probability as an element; of f16, where it is a power of two or a normal number that f16 holds.
 uint32_t ProbabilityElement(DType dtype, float q) {
-  if (dtype == DType::kF32) return Bits(q);
-  if (dtype == DType::kBF16) return Bits(q) >> 16;
-  const int exponent = int(Bits(q) >> 23) - 127;
+  if (dtype == DType::kF32) return FloatBits(q);
+  if (dtype == DType::kBF16) return FloatBits(q) >> 16;
+  const int exponent = int(FloatBits(q) >> 23) - 127;
   if (exponent < -24) return 0;
-  return exponent < -14 ? 1u << (exponent + 24) : uint32_t(exponent + 15) << 10 | (Bits(q) >> 13 & 0x3ff);
+  return exponent < -14 ? 1u << (exponent + 24) : uint32_t(exponent + 15) << 10 | (FloatBits(q) >> 13 & 0x3ff);
 }
 
 KnownRow Verify(KnownRow row, uint32_t given, Form form, DType dtype, std::vector<uint32_t> tokens,
@@ -86,7 +84,7 @@ KnownRow Verify(KnownRow row, uint32_t given, Form form, DType dtype, std::vecto
 KnownRow Explicit(std::string name, const std::vector<float>& logits, const SamplingParameters& options) {
   KnownRow row = Row(std::move(name), options);
   row.vocabulary = uint32_t(logits.size());
-  for (const float x : logits) row.elements.push_back(Bits(x));
+  for (const float x : logits) row.elements.push_back(FloatBits(x));
   return row;
 }
 

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "kernels/law/known_rows.h"
 
 namespace sortition::law {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Every maker's rows ask for raw and processed logprobs with their first five tokens.
 KnownRow Explicit(std::string name, const std::vector<float>& logits, const SamplingParameters& options = {});

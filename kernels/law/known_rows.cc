@@ -11,8 +11,6 @@ namespace {
 using kernels::DType;
 using kernels::TokenPatch;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 void AddExplicitRows(std::vector<KnownRow>* rows) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   rows->push_back(Explicit("one token", {-3.5f}));

@@ -2,6 +2,7 @@
 // on.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +12,8 @@
 #include "kernels/row.h"
 
 namespace sortition::law {
+
+inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 
 // How logits are made from integers, so that a row of any size is a few words in a file. With x and y the first two
 // words of NoiseWords(id, 0, {seed, 0, 0, 0}) and n the sum of the four bytes of x, less 510:

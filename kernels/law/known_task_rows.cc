@@ -13,7 +13,6 @@ namespace {
 using kernels::DType;
 using kernels::TokenPatch;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const SamplingParameters kUsual = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f, .min_p = 0.02f};
 
 // A drafter that agrees with the row: its first tokens in order, each half as likely as the one before.

@@ -12,20 +12,20 @@
 namespace sortition::kernels {
 namespace {
 
-cpu::Scratch scratch;
+cpu::Scratch chain_scratch;
 
-void ExpectEqual(const RandomRow& row) {
+void ExpectEqualChained(const RandomRow& row) {
   const RowAnswer expected = law::SampleRowReference(row.request());
   for (const cpu::Target* target : cpu::RunnableTargets()) {
     RowAnswer answer;
-    cpu::SampleRow(*target, row.request(), &scratch, &answer);
+    cpu::SampleRow(*target, row.request(), &chain_scratch, &answer);
     ASSERT_EQ(answer, expected) << target->name << ": " << row.description();
   }
 }
 
 void ExpectEqualRows(uint64_t first_seed, uint64_t rows, uint32_t least, uint32_t spread) {
   for (uint64_t seed = 0; seed < rows; ++seed) {
-    ExpectEqual(RandomRow(first_seed + seed, least + uint32_t(seed * 104729 % spread), RowOptions::kChained));
+    ExpectEqualChained(RandomRow(first_seed + seed, least + uint32_t(seed * 104729 % spread), RowOptions::kChained));
     if (::testing::Test::HasFatalFailure()) return;
   }
 }

@@ -6,12 +6,11 @@
 #include <limits>
 
 #include "kernels/law/law.h"
+#include "tests/law/float_bits.h"
 #include "tests/support/scale.h"
 
 namespace sortition::law {
 namespace {
-
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
 TEST(Bits, WidenF16IsExactForEveryF16) {
   for (uint32_t h = 0; h < 1u << 16; ++h) {

@@ -8,6 +8,7 @@
 #include "kernels/law/law.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/row_law.h"
+#include "tests/law/float_bits.h"
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
@@ -19,8 +20,6 @@ kernels::RowParameters AtTemperature(float temperature) {
   Compile({.temperature = temperature}, &compiled);
   return compiled;
 }
-
-float Number(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 TEST(Distance, OfTheMaximumIsZeroAndOfTheMaskedIsDead) {
   Inputs inputs(21);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -12,12 +11,11 @@
 
 #include "kernels/law/law.h"
 #include "kernels/law/row_law.h"
+#include "tests/law/float_bits.h"
 #include "tests/support/scale.h"
 
 namespace sortition::law {
 namespace {
-
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
 TEST(Logprob, OfAPointMassIsPositiveZero) {
   kernels::Distribution distribution;

@@ -1,18 +1,15 @@
 // The integer f32 arithmetic equals the hardware's, and changes compose as the law says.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 
 #include "kernels/law/law.h"
+#include "tests/law/float_bits.h"
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
 namespace sortition::law {
 namespace {
-
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
-float Number(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 // What the hardware computes, under the law's rule for small magnitudes.
 uint32_t Flushed(float x) { return std::fabs(x) < 0x1p-60f ? 0 : Bits(x); }

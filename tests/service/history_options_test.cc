@@ -46,7 +46,7 @@ void ExpectRefused(const Set& set, Reason reason, const std::string& field, cons
   EXPECT_FALSE(refusal->message.empty());
 }
 
-Set Dry(const std::function<void(v1::Dry*)>& set) {
+Set WithDry(const std::function<void(v1::Dry*)>& set) {
   return [set](SamplingParameters* p) {
     p->mutable_dry()->set_multiplier(1);
     set(p->mutable_dry());
@@ -58,25 +58,28 @@ void Fill(v1::TokenSequence* string, size_t tokens) {
 }
 
 TEST(HistoryOptions, DryAtTheEndsOfItsRanges) {
-  for (const float multiplier : {0.01f, 100.0f}) MustCompile(Dry([=](auto* dry) { dry->set_multiplier(multiplier); }));
-  for (const float base : {1.0f, 1.01f, 100.0f}) MustCompile(Dry([=](auto* dry) { dry->set_base(base); }));
-  for (const uint32_t length : {1u, 1024u}) MustCompile(Dry([=](auto* dry) { dry->set_allowed_length(length); }));
-  MustCompile(Dry([](auto* dry) { dry->set_window(Limits().max_history); }));
+  for (const float multiplier : {0.01f, 100.0f})
+    MustCompile(WithDry([=](auto* dry) { dry->set_multiplier(multiplier); }));
+  for (const float base : {1.0f, 1.01f, 100.0f}) MustCompile(WithDry([=](auto* dry) { dry->set_base(base); }));
+  for (const uint32_t length : {1u, 1024u}) MustCompile(WithDry([=](auto* dry) { dry->set_allowed_length(length); }));
+  MustCompile(WithDry([](auto* dry) { dry->set_window(Limits().max_history); }));
   for (const float multiplier : {std::nextafter(0.01f, 0.0f), std::nextafter(100.0f, 101.0f), -1.0f, kNaN}) {
-    ExpectRefused(Dry([=](auto* dry) { dry->set_multiplier(multiplier); }), Reason::kOutOfRange, "p.dry.multiplier");
+    ExpectRefused(WithDry([=](auto* dry) { dry->set_multiplier(multiplier); }), Reason::kOutOfRange,
+                  "p.dry.multiplier");
   }
   for (const float base : {0.5f, 0.0f, std::nextafter(1.0f, 2.0f), std::nextafter(1.01f, 1.0f), 101.0f, kNaN}) {
-    ExpectRefused(Dry([=](auto* dry) { dry->set_base(base); }), Reason::kOutOfRange, "p.dry.base");
+    ExpectRefused(WithDry([=](auto* dry) { dry->set_base(base); }), Reason::kOutOfRange, "p.dry.base");
   }
   for (const uint32_t length : {0u, 1025u}) {
-    ExpectRefused(Dry([=](auto* dry) { dry->set_allowed_length(length); }), Reason::kOutOfRange,
+    ExpectRefused(WithDry([=](auto* dry) { dry->set_allowed_length(length); }), Reason::kOutOfRange,
                   "p.dry.allowed_length");
   }
-  ExpectRefused(Dry([](auto* dry) { dry->set_window(Limits().max_history + 1); }), Reason::kOutOfRange, "p.dry.window");
+  ExpectRefused(WithDry([](auto* dry) { dry->set_window(Limits().max_history + 1); }), Reason::kOutOfRange,
+                "p.dry.window");
 }
 
 TEST(HistoryOptions, DryHasTheDefaultsThatItStates) {
-  const DryOptions dry = MustCompile(Dry([](auto*) {})).history.dry;
+  const DryOptions dry = MustCompile(WithDry([](auto*) {})).history.dry;
   EXPECT_EQ(dry.base, 1.75f);
   EXPECT_EQ(dry.allowed_length, 2u);
   EXPECT_EQ(dry.window, 0u);
@@ -86,7 +89,7 @@ TEST(HistoryOptions, DryHasTheDefaultsThatItStates) {
 
 TEST(HistoryOptions, StringsOfTokensAreBounded) {
   const auto breaker = [](size_t tokens) {
-    return Dry([=](auto* dry) { Fill(dry->add_sequence_breakers(), tokens); });
+    return WithDry([=](auto* dry) { Fill(dry->add_sequence_breakers(), tokens); });
   };
   const auto word = [](size_t tokens) { return [=](SamplingParameters* p) { Fill(p->add_bad_words(), tokens); }; };
   MustCompile(breaker(1024));
@@ -150,13 +153,13 @@ TEST(HistoryOptions, OffIsAbsentAndOnIsAnotherHistory) {
   std::set<std::vector<uint64_t>> words = {absent.history.Words()};
   EXPECT_TRUE(words.begin()->empty());
   const std::vector<Set> different = {
-      Dry([](auto*) {}),
-      Dry([](auto* dry) { dry->set_multiplier(2); }),
-      Dry([](auto* dry) { dry->set_base(2); }),
-      Dry([](auto* dry) { dry->set_allowed_length(3); }),
-      Dry([](auto* dry) { dry->set_window(3); }),
-      Dry([](auto* dry) { Fill(dry->add_sequence_breakers(), 1); }),
-      Dry([](auto* dry) { Fill(dry->add_sequence_breakers(), 2); }),
+      WithDry([](auto*) {}),
+      WithDry([](auto* dry) { dry->set_multiplier(2); }),
+      WithDry([](auto* dry) { dry->set_base(2); }),
+      WithDry([](auto* dry) { dry->set_allowed_length(3); }),
+      WithDry([](auto* dry) { dry->set_window(3); }),
+      WithDry([](auto* dry) { Fill(dry->add_sequence_breakers(), 1); }),
+      WithDry([](auto* dry) { Fill(dry->add_sequence_breakers(), 2); }),
       [](auto* p) { p->set_no_repeat_ngram_size(2); },
       [](auto* p) { p->set_no_repeat_ngram_size(3); },
       [](auto* p) { Fill(p->add_bad_words(), 2); },

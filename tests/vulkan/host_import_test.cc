@@ -23,16 +23,16 @@ using kernels::RandomRow;
 // Imports that the driver was asked for, and whether it is to refuse them.
 std::atomic<int> imports;
 std::atomic<bool> refused;
-PFN_vkAllocateMemory real_allocate;
+PFN_vkAllocateMemory host_import_allocate;
 
-VkResult Allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
-                  VkDeviceMemory* memory) {
+VkResult AllocateForHostImport(VkDevice device, const VkMemoryAllocateInfo* info,
+                               const VkAllocationCallbacks* callbacks, VkDeviceMemory* memory) {
   const auto* next = static_cast<const VkBaseInStructure*>(info->pNext);
   if (next != nullptr && next->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT) {
     ++imports;
     if (refused) return VK_ERROR_INVALID_EXTERNAL_HANDLE;
   }
-  return real_allocate(device, info, callbacks, memory);
+  return host_import_allocate(device, info, callbacks, memory);
 }
 
 class HostImportTest : public ::testing::TestWithParam<testing::Driver> {
@@ -40,8 +40,8 @@ class HostImportTest : public ::testing::TestWithParam<testing::Driver> {
   void SetUp() override {
     if (testing::ManifestOf(GetParam()).empty()) GTEST_SKIP() << GetParam().package << " is not installed";
     const auto instance = testing::OpenDriver(GetParam(), [](vulkan::Api* api) {
-      real_allocate = api->AllocateMemory;
-      api->AllocateMemory = Allocate;
+      host_import_allocate = api->AllocateMemory;
+      api->AllocateMemory = AllocateForHostImport;
     });
     ASSERT_TRUE(instance.ok()) << instance.status();
     const vulkan::Hardware& hardware = (*instance)->hardware().front();

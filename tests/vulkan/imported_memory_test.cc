@@ -49,7 +49,7 @@ PFN_vkWaitForFences real_wait;
 PFN_vkGetFenceStatus real_status;
 PFN_vkDestroyFence real_destroy_fence;
 PFN_vkFreeMemory real_free;
-PFN_vkAllocateMemory real_allocate;
+PFN_vkAllocateMemory real_import_allocate;
 
 VkResult Wait(VkDevice device, uint32_t count, const VkFence* fences, VkBool32 all, uint64_t timeout) {
   const VkResult result = real_wait(device, count, fences, all, timeout);
@@ -73,11 +73,11 @@ void Free(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks* c
 }
 
 // A driver that refuses memory leaves the descriptor to its caller.
-VkResult Allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
-                  VkDeviceMemory* memory) {
+VkResult AllocateOrRefuse(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
+                          VkDeviceMemory* memory) {
   const auto* next = static_cast<const VkBaseInStructure*>(info->pNext);
   const bool is_import = next != nullptr && next->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR;
-  return is_import && refusal != VK_SUCCESS ? refusal.load() : real_allocate(device, info, callbacks, memory);
+  return is_import && refusal != VK_SUCCESS ? refusal.load() : real_import_allocate(device, info, callbacks, memory);
 }
 
 // But for the one that SwiftShader's compiler keeps for good.
@@ -100,12 +100,12 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
       real_status = api->GetFenceStatus;
       real_destroy_fence = api->DestroyFence;
       real_free = api->FreeMemory;
-      real_allocate = api->AllocateMemory;
+      real_import_allocate = api->AllocateMemory;
       api->WaitForFences = Wait;
       api->GetFenceStatus = Status;
       api->DestroyFence = DestroyFence;
       api->FreeMemory = Free;
-      api->AllocateMemory = Allocate;
+      api->AllocateMemory = AllocateOrRefuse;
     });
     ASSERT_TRUE(instance.ok()) << instance.status();
     instance_ = *instance;

@@ -16,7 +16,7 @@
 namespace sortition::demo {
 namespace {
 
-constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
+constexpr absl::Duration kEndPollInterval = absl::Milliseconds(2);
 
 // The form in which exec takes strings; they stay `strings`' own.
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
@@ -82,7 +82,7 @@ absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   while (Running()) {
     if (absl::Now() >= deadline) return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " still runs"));
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kEndPollInterval);
   }
   return exit_code_;
 }

@@ -17,7 +17,7 @@ namespace sortition::demo {
 namespace {
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(30);
-constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
+constexpr absl::Duration kStartPollInterval = absl::Milliseconds(2);
 
 // 0 until the file is there; the server writes it in one piece.
 int ReadPort(const std::string& path) {
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::s
           absl::StrCat(program, " ended with ", *server->process_->Wait(absl::ZeroDuration()), " before it served"));
     }
     if (absl::Now() > deadline) return absl::DeadlineExceededError(absl::StrCat(program, " does not serve"));
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kStartPollInterval);
   }
   server->address_ = absl::StrCat("127.0.0.1:", server->port_);
   return server;

@@ -11,12 +11,12 @@
 namespace sortition::bench {
 
 using devices::cuda::DevicePointer;
-using devices::cuda::Result;
+using CudaResult = devices::cuda::Result;
 using devices::cuda::StreamHandle;
 
 namespace {
 
-void Check(Result result) { SORTITION_CHECK(result == Result::kSuccess); }
+void Check(CudaResult result) { SORTITION_CHECK(result == CudaResult::kSuccess); }
 DevicePointer AddressOf(const void* pointer) { return reinterpret_cast<DevicePointer>(pointer); }
 
 constexpr int kCaptureThreadLocal = 1;
@@ -25,13 +25,13 @@ constexpr int kCaptureThreadLocal = 1;
 
 // Handles of graphs are pointers.
 struct Stream::Functions {
-  Result (*begin_capture)(StreamHandle stream, int mode);
-  Result (*end_capture)(StreamHandle stream, void** graph);
-  Result (*instantiate)(void** executable, void* graph, unsigned long long flags);
-  Result (*launch)(void* executable, StreamHandle stream);
-  Result (*destroy_executable)(void* executable);
-  Result (*destroy)(void* graph);
-  Result (*copy)(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle stream);
+  CudaResult (*begin_capture)(StreamHandle stream, int mode);
+  CudaResult (*end_capture)(StreamHandle stream, void** graph);
+  CudaResult (*instantiate)(void** executable, void* graph, unsigned long long flags);
+  CudaResult (*launch)(void* executable, StreamHandle stream);
+  CudaResult (*destroy_executable)(void* executable);
+  CudaResult (*destroy)(void* graph);
+  CudaResult (*copy)(DevicePointer to, DevicePointer from, size_t bytes, StreamHandle stream);
 
   explicit Functions(void* driver) {
     const auto find = [&](auto* function, const char* symbol) {

@@ -19,7 +19,7 @@ namespace {
 
 using client::TransportKind;
 
-constexpr uint32_t kVocabulary = 128256;
+constexpr uint32_t kRanksVocabulary = 128256;
 constexpr uint32_t kRanks = 4;
 constexpr size_t kRows = 16;
 constexpr size_t kInputs = 4;
@@ -28,12 +28,12 @@ constexpr size_t kInputs = 4;
 class Part {
  public:
   Part(const std::string& target, TransportKind kind, uint32_t rank, uint32_t ranks, const Logits& logits)
-      : tokens_(kVocabulary / ranks) {
+      : tokens_(kRanksVocabulary / ranks) {
     client::ClientOptions options;
     options.targets = {target};
     options.transport = kind;
     options.worker_session = absl::StrCat("ranks ", static_cast<int>(kind), " of ", ranks);
-    if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kVocabulary};
+    if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kRanksVocabulary};
     auto client = client::Client::Connect(options);
     if (!client.ok()) std::cerr << client.status() << "\n";
     SORTITION_CHECK(client.ok());
@@ -41,7 +41,7 @@ class Part {
     for (size_t i = 0; i < kRows; ++i) {
       client::SequenceOptions sequence;
       sequence.request_id = absl::StrCat("row ", i);
-      sequence.vocabulary_size = kVocabulary;
+      sequence.vocabulary_size = kRanksVocabulary;
       sequence.seed = i;
       sequence.parameters.set_temperature(0.8f);
       sequence.parameters.set_top_k(50);
@@ -90,7 +90,7 @@ void Step(const Parts& parts, size_t input) {
 }  // namespace
 
 void MeasureRanks(const std::string& target, uint32_t rounds, Report* report) {
-  const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs, kVocabulary);
+  const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs, kRanksVocabulary);
   const auto connect = [&](TransportKind kind, uint32_t ranks) {
     Parts parts;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
