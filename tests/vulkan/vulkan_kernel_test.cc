@@ -100,77 +100,92 @@ class VulkanKernel : public ::testing::TestWithParam<testing::Driver> {
       GTEST_SKIP() << GetParam().name << " is not installed; Debian's package is " << GetParam().package;
     }
   }
+
+  // The shapes, options and vocabularies of the CPU kernel's test, fewer of each.
+  void CompareEverydayRows(VulkanDevice* device) const {
+    SCOPED_TRACE("everyday rows");
+    Comparison comparison(device);
+    for (uint64_t seed = testing::Scaled(2800); seed > 0; --seed) {
+      comparison.Add(std::make_unique<RandomRow>(seed, 1 + uint32_t(seed * 7919 % 400)));
+    }
+    for (uint64_t seed = Rows(200); seed > 0; --seed) {
+      comparison.Add(std::make_unique<RandomRow>(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000)));
+    }
+    for (const uint32_t vocabulary : {1, 2, 63, 64, 65, 127, 128, 1000, 32768, 50257, 128256, 151936, 262144}) {
+      for (uint64_t seed = 0; seed < testing::Scaled(vocabulary <= 1000 ? 20 : 3); ++seed) {
+        comparison.Add(std::make_unique<RandomRow>(2'000'000 + seed, vocabulary));
+      }
+    }
+    comparison.Flush();
+    EXPECT_GE(comparison.count(), int(testing::Scaled(2900)));
+  }
+
+  // Everything beside the token that can be asked for, and other tasks than a draw.
+  void CompareTasks(VulkanDevice* device) const {
+    SCOPED_TRACE("tasks");
+    Comparison comparison(device);
+    const auto add = [&](uint64_t seed, uint32_t vocabulary) {
+      comparison.Add(RowInAnyTask(seed, vocabulary, RowOptions::kPlain));
+    };
+    for (uint64_t seed = Rows(900); seed > 0; --seed) add(7'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
+    for (uint64_t seed = Rows(30); seed > 0; --seed) {
+      add(8'000'000 + seed, 400 + uint32_t(seed * 104729 % 30'000));
+    }
+    for (uint64_t seed = testing::Scaled(3); seed > 0; --seed) add(9'000'000 + seed, 128'256);
+    comparison.Flush();
+    EXPECT_GE(comparison.count(), int(Rows(900)));
+  }
+
+  // Any samplers, in any order, in any task.
+  void CompareChains(VulkanDevice* device) const {
+    SCOPED_TRACE("chains");
+    Comparison comparison(device);
+    const auto add = [&](uint64_t seed, uint32_t vocabulary) {
+      if (seed % 2 == 0) comparison.Add(std::make_unique<RandomRow>(seed, vocabulary, RowOptions::kChained));
+      if (seed % 2 == 1) comparison.Add(RowInAnyTask(seed, vocabulary, RowOptions::kChained));
+    };
+    for (uint64_t seed = Rows(800); seed > 0; --seed) add(10'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
+    for (uint64_t seed = Rows(20); seed > 0; --seed) {
+      add(11'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
+    }
+    for (uint64_t seed = testing::Scaled(1); seed > 0; --seed) add(12'000'000 + seed, 128'256);
+    comparison.Flush();
+    EXPECT_GE(comparison.count(), int(Rows(800)));
+  }
+
+  void CompareKnownRows(VulkanDevice* device) const {
+    for (const law::KnownRow& row : law::KnownRows()) {
+      const std::vector<std::byte> tensor = law::TensorOf(row);
+      const RowRequest request = law::RequestOf(row, tensor);
+      if ((FeaturesOf(request) & ~device->description().features) != 0) continue;
+      const BatchResult result = RunBatch(device, {Whole(request, tensor)});
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ASSERT_EQ(result.answers.at(0), law::SampleRowReference(request)) << row.name;
+    }
+  }
+
+  void CompareTheLargestVocabulary(VulkanDevice* device) const {
+    SCOPED_TRACE("the largest vocabulary");
+    const uint32_t vocabulary = device->description().max_vocabulary;
+    EXPECT_GE(vocabulary, 262'144u);
+    Comparison comparison(device);
+    for (uint64_t seed = 7; seed < 10; ++seed) comparison.Add(std::make_unique<RandomRow>(seed, vocabulary));
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(, VulkanKernel, ::testing::ValuesIn(testing::Drivers()),
                          [](const auto& info) { return info.param.name; });
 
-// The shapes, options and vocabularies of the CPU kernel's test, fewer of each.
+// On one device: a driver may take many seconds to compile its shaders.
 TEST_P(VulkanKernel, EqualsReference) {
-  const auto device = StartOn(GetParam(), {});
-  ASSERT_NE(device, nullptr);
-  Comparison comparison(device.get());
-  for (uint64_t seed = testing::Scaled(2800); seed > 0; --seed) {
-    comparison.Add(std::make_unique<RandomRow>(seed, 1 + uint32_t(seed * 7919 % 400)));
-  }
-  for (uint64_t seed = Rows(200); seed > 0; --seed) {
-    comparison.Add(std::make_unique<RandomRow>(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000)));
-  }
-  for (const uint32_t vocabulary : {1, 2, 63, 64, 65, 127, 128, 1000, 32768, 50257, 128256, 151936, 262144}) {
-    for (uint64_t seed = 0; seed < testing::Scaled(vocabulary <= 1000 ? 20 : 3); ++seed) {
-      comparison.Add(std::make_unique<RandomRow>(2'000'000 + seed, vocabulary));
-    }
-  }
-  comparison.Flush();
-  EXPECT_GE(comparison.count(), int(testing::Scaled(2900)));
-}
-
-// Everything beside the token that can be asked for, and other tasks than a draw.
-TEST_P(VulkanKernel, EqualsReferenceInEveryTask) {
-  const auto device = StartOn(GetParam(), {});
-  ASSERT_NE(device, nullptr);
-  Comparison comparison(device.get());
-  const auto add = [&](uint64_t seed, uint32_t vocabulary) {
-    comparison.Add(RowInAnyTask(seed, vocabulary, RowOptions::kPlain));
-  };
-  for (uint64_t seed = Rows(900); seed > 0; --seed) add(7'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
-  for (uint64_t seed = Rows(30); seed > 0; --seed) {
-    add(8'000'000 + seed, 400 + uint32_t(seed * 104729 % 30'000));
-  }
-  for (uint64_t seed = testing::Scaled(3); seed > 0; --seed) add(9'000'000 + seed, 128'256);
-  comparison.Flush();
-  EXPECT_GE(comparison.count(), int(Rows(900)));
-}
-
-// Any samplers, in any order, in any task.
-TEST_P(VulkanKernel, EqualsReferenceOnChains) {
-  const auto device = StartOn(GetParam(), {});
-  ASSERT_NE(device, nullptr);
-  Comparison comparison(device.get());
-  const auto add = [&](uint64_t seed, uint32_t vocabulary) {
-    if (seed % 2 == 0) comparison.Add(std::make_unique<RandomRow>(seed, vocabulary, RowOptions::kChained));
-    if (seed % 2 == 1) comparison.Add(RowInAnyTask(seed, vocabulary, RowOptions::kChained));
-  };
-  for (uint64_t seed = Rows(800); seed > 0; --seed) add(10'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
-  for (uint64_t seed = Rows(20); seed > 0; --seed) {
-    add(11'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
-  }
-  for (uint64_t seed = testing::Scaled(1); seed > 0; --seed) add(12'000'000 + seed, 128'256);
-  comparison.Flush();
-  EXPECT_GE(comparison.count(), int(Rows(800)));
-}
-
-TEST_P(VulkanKernel, EqualsReferenceOnKnownRows) {
-  const auto device = StartOn(GetParam(), {});
-  ASSERT_NE(device, nullptr);
-  for (const law::KnownRow& row : law::KnownRows()) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    const RowRequest request = law::RequestOf(row, tensor);
-    if ((FeaturesOf(request) & ~device->description().features) != 0) continue;
-    const BatchResult result = RunBatch(device.get(), {Whole(request, tensor)});
-    ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.at(0), law::SampleRowReference(request)) << row.name;
-  }
+  const auto started = StartOn(GetParam(), {});
+  ASSERT_NE(started, nullptr);
+  VulkanDevice* const device = started.get();
+  CompareKnownRows(device);
+  CompareEverydayRows(device);
+  CompareTasks(device);
+  CompareChains(device);
+  CompareTheLargestVocabulary(device);
 }
 
 // In each form that rows can ask for: by them a device proves itself.
@@ -231,15 +246,6 @@ TEST_P(VulkanKernel, VariantsDoNotMatter) {
       comparison.Add(AnyRow(5'000'000 + seed, 1 + uint32_t(seed * 7919 % 1500)));
     }
   }
-}
-
-TEST_P(VulkanKernel, EqualsReferenceAtTheLargestVocabulary) {
-  const auto device = StartOn(GetParam(), {});
-  ASSERT_NE(device, nullptr);
-  const uint32_t vocabulary = device->description().max_vocabulary;
-  EXPECT_GE(vocabulary, 262'144u);
-  Comparison comparison(device.get());
-  for (uint64_t seed = 7; seed < 10; ++seed) comparison.Add(std::make_unique<RandomRow>(seed, vocabulary));
 }
 
 }  // namespace
