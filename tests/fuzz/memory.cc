@@ -255,7 +255,6 @@ class World {
       while (engine_->unready_steps().count() > 0) std::this_thread::yield();
     }
     const auto answer = Answer(is_right && word != nullptr);
-    a_step_has_waited_ |= is_right && word != nullptr;
     if (is_right && word != nullptr) --*word;  // it may be a logit of later rows
     if (!answer || answer->results().batch_id() != batch_id_) Fail("no answer");
 
@@ -360,13 +359,12 @@ class World {
 
   void ExpectUse() {
     service::MemoryUse use = engine_->regions().use();
-    // The thread that ran a step after its word lets go of the step's memory a moment after its answer.
+    // The thread that runs steps after their word lets go of their memory a moment after the answer.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (a_step_has_waited_ && !IsExpected(use) && std::chrono::steady_clock::now() < deadline) {
+    while (!IsExpected(use) && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::yield();
       use = engine_->regions().use();
     }
-    a_step_has_waited_ = false;
     if (!IsExpected(use)) {
       Fail(absl::StrCat(use.bytes, " bytes in ", use.regions, " regions of ", use.connections,
                         " connections, expected ", Bytes(), " in ", accounts_.size(), " of ", clients_.size()));
@@ -386,7 +384,6 @@ class World {
   uint64_t epoch_ = 0;
   uint64_t batch_id_ = 0;
   uint64_t step_id_ = 0;
-  bool a_step_has_waited_ = false;
 };
 
 }  // namespace

@@ -53,14 +53,23 @@ def parse_flags(command: str) -> List[str]:
     return flags
 
 
+def compiled_at_once(path: str) -> List[str]:
+    """The sources that a unity build's file stands for; any other file alone."""
+    if os.path.basename(os.path.dirname(path)) != "Unity":
+        return [path]
+    with open(path, encoding="utf-8") as file:
+        return INCLUDE.findall(file.read())
+
+
 def sources(build_folder: str) -> List[Tuple[str, List[str]]]:
     with open(os.path.join(build_folder, "compile_commands.json"), encoding="utf-8") as file:
         entries = json.load(file)
     found = {}
     for entry in entries:
-        path = os.path.relpath(os.path.join(entry["directory"], entry["file"]))
-        if path.split(os.sep)[0] in FOLDERS and mentions_lock(path):
-            found[path] = parse_flags(entry["command"])
+        for file in compiled_at_once(os.path.join(entry["directory"], entry["file"])):
+            path = os.path.relpath(file)
+            if path.split(os.sep)[0] in FOLDERS and mentions_lock(path):
+                found[path] = parse_flags(entry["command"])
     return sorted(found.items())
 
 
@@ -85,6 +94,9 @@ def main() -> int:
         return subprocess.run([options.compiler, *flags, *ANALYSIS, path]).returncode == 0
 
     found = sources(options.build_folder)
+    if not found:
+        print(f"{options.build_folder} compiles no source that locks", file=sys.stderr)
+        return 1
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         passed = list(pool.map(analyse, found))
     print(f"thread safety: {len(found)} sources, {passed.count(False)} with findings", file=sys.stderr)
