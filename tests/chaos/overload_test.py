@@ -26,9 +26,13 @@ class OverloadTest(unittest.TestCase):
         self.fail(found.stderr)
 
     def finds(self, plant, sign):
-        found = run("--seconds=2", "--share_error=0.25", f"--plant={plant}")
-        self.assertEqual(found.returncode, 1)
-        self.assertIn(sign, found.stderr)
+        # Of two seconds a crowded machine may leave nothing to judge.
+        for _ in range(3):
+            found = run("--seconds=2", "--share_error=0.25", f"--plant={plant}")
+            self.assertEqual(found.returncode, 1)
+            if sign in found.stderr:
+                return
+        self.fail(found.stderr)
 
     def test_a_server_without_admission_is_found(self):
         self.finds("admission", "no step was refused")
