@@ -37,7 +37,8 @@ class Client:
     sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (a ring or else
     shared memory where the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or
     "ring". A server that shares memory runs as this process's user, as root or as `memory_server_user`, a user's
-    number. `token` is shown to the server as a bearer token. Times are in seconds. Blocks until a target, or the fallback, is ready.
+    number. `token` is shown to the server as a bearer token. Times are in seconds. Blocks until a target, or the
+    fallback, is ready.
 
     With a `shard` this is one of several tensor-parallel ranks, each with a client of its own to the same server (one
     target, no fallback, the same `worker_session`). All open the same sequences, under ids of their own that are used
