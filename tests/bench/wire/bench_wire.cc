@@ -405,9 +405,11 @@ class WireBench {
                                                            .prepare = {},
                                                            .stride = inputs > 4 ? inputs / 4 : 1,
                                                            .in_a_row = kInARow});
-      const auto alone = MeasureInterleaved(
-          {contenders.begin(), contenders.begin() + 5},
-          {.inputs = inputs, .rounds = rounds * rows / 4, .prepare = {}, .stride = inputs > 4 ? inputs / 4 : 1});
+      const auto alone = MeasureInterleaved({contenders.begin(), contenders.begin() + 5},
+                                            {.inputs = inputs,
+                                             .rounds = std::max<size_t>(rounds * rows / 4, 1),
+                                             .prepare = {},
+                                             .stride = inputs > 4 ? inputs / 4 : 1});
       for (const auto& [name, index] :
            {std::pair("in_process", 1), std::pair("shm", 2), std::pair("ring", 3), std::pair("tcp", 4)}) {
         const std::string of_rows = absl::StrCat(name, "_", rows);
