@@ -10,7 +10,8 @@ namespace sortition::service {
 namespace {
 
 PositionView ViewOf(SequenceState* state) {
-  return {state->LendPatches(), state->watermark_seed(), state->forced_token()};
+  auto patches = state->LendPatches();
+  return {std::move(patches), state->patch_trail(), state->watermark_seed(), state->forced_token()};
 }
 
 // A walk over the tree.
@@ -59,12 +60,18 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
     views.push_back(ViewOf(state));
     return views;
   }
-  Walk walk(state, tree);
-  for (int32_t index = -1; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
-    walk.GoTo(index);
-    views.push_back(ViewOf(state));
-    state->LeaveLoan();
+  views.push_back(ViewOf(state));
+  state->LeaveLoan();
+  SequenceState::NamedPatches named = state->LeaveNames();
+  {
+    Walk walk(state, tree);
+    for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
+      walk.GoTo(index);
+      views.push_back(ViewOf(state));
+      state->LeaveLoan();
+    }
   }
+  state->ReturnTo(std::move(named));
   return views;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
+#include "service/sequence/patch_trail.h"
 #include "service/sequence/sequence_state.h"
 
 namespace sortition::service {
@@ -25,6 +26,7 @@ struct TokenTree {
 // What a row at one position sees of the history.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
+  PatchTrail trail;                    // of the patches
   std::optional<uint64_t> noise_seed;  // of a watermark: it stands for the sequence's seed, and the position is 0
   std::optional<uint32_t> forced;      // the token that comes whatever the row says; the patches do not matter then
 };
