@@ -218,7 +218,6 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   child->merged_ = nullptr;
   child->merged_lent_ = false;
   child->trail_ = PatchTrail::OfNewList();
-  child->step_changes_.clear();
   if (HistoryIndex::Same(spec->history, spec_->history)) {
     index_shared_ = child->index_shared_ = index_ != nullptr;
   } else {

@@ -45,6 +45,7 @@ class PatchList {
     ++origin_.ahead;
     Push();
   }
+  size_t size() const { return patches_.size(); }
   void PutInto(RowRequest* request) const {
     request->patches = patches_;
     request->patch_origin = origin_;
@@ -416,17 +417,30 @@ TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
 
 TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
   MakeMirrors(1 << 20);
-  Run(PatchList(1, kVocabulary, 100));
+  PatchList list(1, kVocabulary, 100);
+  Run(list);
   const uint64_t small = mirrors_->bytes();
   EXPECT_LT(small, 6000u);
-  PatchList grown(1, kVocabulary, 400);
-  Mirrors::OfSlice slice(mirrors_.get(), nullptr);
-  EXPECT_TRUE(IsChange(PathOf(PatchList(1, kVocabulary, 100), &slice)));
-  EXPECT_EQ(PathOf(grown, &slice).to, 0u);  // the row before reads the mirror
-  EXPECT_EQ(mirrors_->bytes(), small);
-  slice.Keep();
-  EXPECT_TRUE(IsWhole(Run(grown)));
-  EXPECT_GT(mirrors_->bytes(), 2 * 400 * sizeof(TokenPatch));
+  PatchList before = list;
+  for (list.Change(); 2 * list.size() * sizeof(TokenPatch) <= small; list.Change()) {
+    ASSERT_TRUE(IsChange(Run(list)));
+    before = list;
+  }
+  {
+    // The row before reads the mirror, which stays therefore, whether what changed is known or not.
+    PatchList forgotten = list;
+    for (int i = 0; i < 9; ++i) forgotten.Change();
+    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EXPECT_TRUE(PathOf(before, &slice).is_merged);
+    const PatchPath path = PathOf(list, &slice);
+    EXPECT_TRUE(IsChange(path));
+    EXPECT_EQ(path.to, 0u);
+    EXPECT_TRUE(IsUpload(PathOf(forgotten, &slice)));
+    slice.Keep();
+    EXPECT_EQ(mirrors_->bytes(), small);
+  }
+  EXPECT_TRUE(IsWhole(Run(list)));
+  EXPECT_GT(mirrors_->bytes(), small);
 }
 
 TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
