@@ -33,8 +33,11 @@ struct PositionView {
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;
 
+// Of patches that the first view does not have, too; views one after the other may share theirs.
+uint64_t BytesAhead(const PositionViews& views);
+
 // The views at the history's end and after each token of the tree, tokens.size() + 1 of them. The state is the same
-// afterwards; what is lent is left to the borrower, unless there is no token: then it is as LendPatches says.
+// afterwards. Patches are the borrower's, unless there is no token: then they are lent, as LendPatches says.
 PositionViews LookAhead(SequenceState* state, const TokenTree& tree);
 
 }  // namespace sortition::service

@@ -29,6 +29,10 @@ class PatchTrail {
   // of this version.
   void Leave() { named_ = named_.value_or(version_); }
 
+  // Of a trail, and of a copy that it was made of or that was made of it, since it last went back to one: nothing has
+  // been pushed between.
+  bool NamesThoseOf(const PatchTrail& other) const { return list_ == other.list_ && version_ == other.version_; }
+
   // Refers to this.
   kernels::PatchOrigin origin() const;
 

@@ -95,10 +95,24 @@ uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
   return log_.kept_from() == 0 ? 0 : uint64_t{log_.kept_from()} + spec.history.lookback();
 }
 
-std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
+void SequenceState::ChangeForStep() {
   std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
   PushDifferences(step_changes_, changes, &trail_);
   step_changes_ = std::move(changes);
+}
+
+std::shared_ptr<const std::vector<TokenPatch>> SequenceState::CopyPatches(const PatchTrail& known) {
+  ChangeForStep();
+  if (trail_.NamesThoseOf(known)) return nullptr;
+  if (step_changes_.empty()) return std::make_shared<std::vector<TokenPatch>>(counts_->patches());
+  auto merged = std::make_shared<std::vector<TokenPatch>>();
+  merged->reserve(counts_->patches().size() + step_changes_.size());
+  MergeChanges(*spec_, *counts_, step_changes_, merged.get());
+  return merged;
+}
+
+std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
+  ChangeForStep();
   if (step_changes_.empty()) {
     lent_ = true;
     return {counts_, &counts_->patches()};

@@ -67,11 +67,13 @@ class SequenceState {
   std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
-  // The name of the patches that were lent last, as long as nothing has been edited since.
+  // A copy of the same patches; null if those that had the trail `known` were the same.
+  std::shared_ptr<const std::vector<kernels::TokenPatch>> CopyPatches(const PatchTrail& known);
+  // The name of the patches that were lent or copied last, as long as nothing has been edited since.
   const PatchTrail& patch_trail() const { return trail_; }
 
   // Edits between the two are all reverted: the patches, once lent again, have the name that they had before. What was
-  // lent meanwhile has none.
+  // lent or copied meanwhile has none.
   struct NamedPatches {
     PatchTrail trail;
     std::vector<StepChange> changes;
@@ -118,6 +120,8 @@ class SequenceState {
   uint64_t LowestTruncation(const SequenceSpec& spec) const;
   PenaltyCounts& OwnCounts();
   HistoryIndex& OwnIndex();
+  // Finds step_changes_ for the next row.
+  void ChangeForStep();
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
   void Truncate(uint32_t position);
@@ -137,7 +141,7 @@ class SequenceState {
   std::shared_ptr<std::vector<kernels::TokenPatch>> merged_;
   bool merged_lent_ = false;
   PatchTrail trail_ = PatchTrail::OfNewList();
-  std::vector<StepChange> step_changes_;  // in the patches that were lent last
+  std::vector<StepChange> step_changes_;  // in the patches that were lent or copied last
 };
 
 }  // namespace sortition::service

@@ -117,6 +117,20 @@ class PatchNames : public ::testing::TestWithParam<PatchOptions> {
     return tree;
   }
 
+  // A view's patches are those of a sequence that has gone there.
+  void CheckView(SequenceState* state, const TokenTree& tree, const Seen& seen) {
+    const size_t view = Below(seen.views.size());
+    const auto gone = state->Fork(seen.spec, state->position());
+    ASSERT_NE(gone, nullptr);
+    std::vector<uint32_t> way;
+    for (auto at = static_cast<int32_t>(view) - 1; at >= 0; at = tree.parents[static_cast<size_t>(at)]) {
+      way.push_back(tree.tokens[static_cast<size_t>(at)]);
+    }
+    std::ranges::reverse(way);
+    gone->Edit(std::nullopt, way);
+    ASSERT_EQ(*gone->LendPatches(), seen.patches[view]) << "view " << view;
+  }
+
   // Some device runs the rows, in some order, maybe not all of them, and maybe late.
   void Run(const Seen& seen) {
     std::vector<size_t> order(seen.views.size());
@@ -159,8 +173,12 @@ TEST_P(PatchNames, LeadToThePatchesWhateverHappens) {
       one.Revert(undo);  // the history was not the one that the step is for
       continue;
     }
-    Seen seen{std::make_shared<SequenceSpec>(one.spec()), LookAhead(&one, Tree()), {}};
+    const TokenTree tree = Tree();
+    Seen seen{std::make_shared<SequenceSpec>(one.spec()), LookAhead(&one, tree), {}};
     for (const PositionView& view : seen.views) seen.patches.push_back(*view.patches);
+    if (Below(3) == 0) {
+      ASSERT_NO_FATAL_FAILURE(CheckView(&one, tree, seen)) << "step " << step;
+    }
     const uint32_t fate = Below(10);
     if (fate == 0) {
       one.LeaveLoan();
