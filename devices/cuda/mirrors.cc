@@ -28,7 +28,7 @@ std::vector<TokenPatch> ChangesOf(const RowRequest& request, uint64_t changes) {
   const std::span<const uint32_t> last = request.patch_origin.changed.last(changes);
   std::vector<uint32_t> tokens(last.begin(), last.end());
   std::ranges::sort(tokens);
-  tokens.erase(std::ranges::unique(tokens).begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   std::vector<TokenPatch> patches;
   patches.reserve(tokens.size());
   for (const uint32_t token : tokens) {

@@ -23,8 +23,8 @@ class Mirrors {
  public:
   // Shorter lists are uploaded at less cost than they are merged.
   static constexpr size_t kLeastPatches = 64;
-  // A mirror that so many slices have come after is given up for a new one where `most_bytes` are taken. Others are
-  // not: more lists by turns than there is room for would else be uploaded, all of them, and copied besides.
+  // Where all room is taken, a mirror that was not used for so many slices gives way to a new one. Others do not: where
+  // more lists take turns than there is room for, each would be gone before its next turn.
   static constexpr uint64_t kIdleSlices = 256;
 
   // `most_bytes` of the device's memory, in all; 0: none are kept.
@@ -58,8 +58,8 @@ class Mirrors {
 
   // The mirror of the list, empty if there was none, for this slice alone; absent if another slice has it.
   std::optional<Mirror> Take(uint64_t list) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Memory for `capacity` patches twice, in the order of the stream, for what it had; false if there is none, and the
-  // mirror has none then.
+  // Gives the mirror memory for `capacity` patches twice, in the order of the stream, and takes what it had. False if
+  // there is no room: it has none then.
   bool Allocate(uint32_t capacity, StreamHandle stream, Mirror* mirror) ABSL_LOCKS_EXCLUDED(mutex_);
   // Back to the others, if it has memory; unless all have been dropped since slice `slice` began.
   void Return(const Mirror& mirror, uint64_t slice, StreamHandle stream) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -79,13 +79,13 @@ class Mirrors {
   absl::flat_hash_set<uint64_t> taken_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The mirrors that one slice reads and writes: nobody else does meanwhile, so that what other streams do to them is
-// done once the host has waited for this one. Not thread-safe; the context is current in every call.
+// The mirrors that one slice has to itself. The host has waited for the slice before to end, so no stream has to wait
+// for another. Not thread-safe; the context is current in every call.
 class Mirrors::OfSlice {
  public:
   // `stream`: of all the slice's work. A null `mirrors` has none.
   OfSlice(Mirrors* mirrors, StreamHandle stream);
-  // Without Keep, whatever the stream still does: nothing is kept, and no mirror is left.
+  // Without Keep no mirror is left, of this slice or any other. The stream may still be at work.
   ~OfSlice();
   OfSlice(const OfSlice&) = delete;
   OfSlice& operator=(const OfSlice&) = delete;
@@ -106,9 +106,9 @@ class Mirrors::OfSlice {
   };
 
   Used* Find(uint64_t list);
-  // By way of the mirror, which becomes the row's, if it can.
+  // All of the row's patches, which the mirror becomes if there is room.
   kernels::cuda::PatchPath Whole(const kernels::RowRequest& request, Used* used);
-  // Where the mirror becomes the row's.
+  // Where the row's patches are to be for the mirror to become them.
   DevicePointer Write(const kernels::RowRequest& request, Used* used);
 
   Mirrors* const mirrors_;
@@ -117,7 +117,7 @@ class Mirrors::OfSlice {
   bool is_kept_ = false;
   bool is_full_ = false;  // the device has no memory for more
   absl::flat_hash_map<uint64_t, Used> used_;
-  Used* last_ = nullptr;  // whose `next` the last row set
+  Used* last_ = nullptr;  // whose `next` the last row set, until the next one
   std::vector<std::vector<kernels::TokenPatch>> changes_;
 };
 

@@ -103,7 +103,7 @@ void SequenceState::ChangeForStep() {
 
 std::shared_ptr<const std::vector<TokenPatch>> SequenceState::CopyPatches(const PatchTrail& known) {
   ChangeForStep();
-  if (trail_.NamesThoseOf(known)) return nullptr;
+  if (trail_.SamePatches(known)) return nullptr;
   if (step_changes_.empty()) return std::make_shared<std::vector<TokenPatch>>(counts_->patches());
   auto merged = std::make_shared<std::vector<TokenPatch>>();
   merged->reserve(counts_->patches().size() + step_changes_.size());

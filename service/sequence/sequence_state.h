@@ -67,7 +67,7 @@ class SequenceState {
   std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
-  // A copy of the same patches; null if those that had the trail `known` were the same.
+  // A copy of the same patches; null if they are those that had the trail `known`.
   std::shared_ptr<const std::vector<kernels::TokenPatch>> CopyPatches(const PatchTrail& known);
   // The name of the patches that were lent or copied last, as long as nothing has been edited since.
   const PatchTrail& patch_trail() const { return trail_; }
