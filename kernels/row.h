@@ -94,6 +94,17 @@ struct DraftDistribution {
   std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of `given` not 0; one a token
 };
 
+// Which list a row's patches are, for a device that keeps copies of lists. A list has versions; each has another patch
+// of one token than the one before, or may have. (list, version) never names two different lists of patches. A copy of
+// a version that is not above `version` becomes the row's patches where each token of the `version` - that + `ahead`
+// last changes gets the patch that it has among them, or none.
+struct PatchOrigin {
+  uint64_t list = 0;  // unique in the process; 0: nothing is known of the patches
+  uint64_t version = 0;
+  uint32_t ahead = 0;                      // changes from `version` on; if not 0, the row's patches have no name
+  std::span<const uint32_t> changed = {};  // tokens, as far back as is known; the last change's last, maybe repeated
+};
+
 struct RowRequest {
   const void* logits = nullptr;  // `live_vocabulary` elements are read; any alignment
   DType dtype = DType::kF32;
@@ -101,6 +112,7 @@ struct RowRequest {
   const RowParameters* parameters = nullptr;
   NoiseKey noise;
   std::span<const TokenPatch> patches;  // every token < live_vocabulary
+  PatchOrigin patch_origin;             // changes no bit of the answer
   // Masks; a token must pass each that is present.
   bool has_allowed_tokens = false;
   std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary

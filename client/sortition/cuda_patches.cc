@@ -8,6 +8,7 @@
 namespace sortition {
 
 using kernels::TokenPatch;
+using kernels::cuda::kPatchGone;
 using kernels::cuda::PatchChanges;
 using kernels::cuda::PatchMerge;
 
@@ -69,7 +70,9 @@ absl::Status CudaSampler::State::ChangePatches(uint32_t row, std::span<const Tok
         absl::StrCat("changes: the row would have ", count, " patches, at most ", limits_.patches));
   }
   for (const TokenPatch& change : changes) {
-    if (!one.is_list_new) Put(change, &one.changes);
+    if (!one.is_list_new) {
+      Put(PatchChanges(change) ? change : TokenPatch{.token = change.token, .flags = kPatchGone}, &one.changes);
+    }
     if (PatchChanges(change)) {
       Put(change, &one.patches);
     } else if (const auto place = PlaceOf(&one.patches, change.token); Names(one.patches, place, change.token)) {

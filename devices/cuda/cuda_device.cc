@@ -35,8 +35,9 @@ absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardwa
   auto context = Context::Create(api, hardware, options_.images);
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
+  const auto mirrors = std::make_shared<cuda::Mirrors>(context_, options_.max_mirror_bytes);
   for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
-    auto lane = Lane::Create(context_, options_.max_batch_bytes);
+    auto lane = Lane::Create(context_, options_.max_batch_bytes, mirrors);
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }

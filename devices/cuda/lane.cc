@@ -65,10 +65,11 @@ absl::Status CopyLines(const Api& api, const Copy2D& lines, StreamHandle stream)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes) {
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes,
+                                                   std::shared_ptr<Mirrors> mirrors) {
   const CurrentContext current(*context);
   if (!current.status().ok()) return current.status();
-  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes));
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(mirrors)));
   if (absl::Status status = lane->Open(); !status.ok()) return status;
   return lane;
 }
@@ -106,9 +107,14 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   uint64_t most_bytes = most_bytes_;
+  Mirrors* mirrors = mirrors_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunSlice(rows, most_bytes, &taken, answers, nanoseconds);
+    const absl::Status status = RunSlice(rows, most_bytes, mirrors, &taken, answers, nanoseconds);
+    if (absl::IsResourceExhausted(status) && mirrors != nullptr) {
+      mirrors = nullptr;  // it has dropped them
+      continue;
+    }
     if (absl::IsResourceExhausted(status) && taken > 1) {
       most_bytes /= 2;
       continue;
@@ -131,17 +137,21 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
+absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
                             std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds) {
   // Of rows that are copied to the device the request's own pointer only has to be one.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
+  Mirrors::OfSlice mirrored(mirrors, stream_);
   Slice slice;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
+    const kernels::cuda::PatchPath patches = mirrored.PathOf(row.request);
     // One row is tried whatever it takes.
-    if (!slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row))) break;
+    if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), patches)) continue;
+    mirrored.TakeBack();
+    break;
   }
   *taken = slice.rows();
   if (absl::Status status = Reserve(slice); !status.ok()) return status;
@@ -159,6 +169,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(slice); !status.ok()) return status;
+  mirrored.Keep();
   for (uint32_t row = 0; row < slice.rows(); ++row) answers->push_back(slice.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }
@@ -181,6 +192,10 @@ absl::Status Lane::Submit(const Slice& slice, std::span<const DeviceRow> rows) {
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =
       slice.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
+  if (slice.merges() != 0) {
+    absl::Status status = context_->Merge(slice.MergesAt(upload_->address()), slice.merges(), stream_);
+    if (!status.ok()) return status;
+  }
   absl::Status status =
       context_->Launch(view, slice.rows(), slice.geometry(multiprocessors).chunks, slice.needed(), stream_);
   if (!status.ok()) return status;

@@ -103,7 +103,10 @@ struct ChainedOutput {
   uint32_t accepted = 0;
 };
 
-// Whether a patch does anything; one that does not takes its token's away where patches are changed.
+// In the flags of a change of patches: its token has none any more.
+inline constexpr uint32_t kPatchGone = 1u << 31;
+
+// Whether a patch does anything.
 SORTITION_HOST_DEVICE inline bool PatchChanges(const TokenPatch& patch) {
   return patch.flags != 0 || patch.bias != 0 || patch.penalty != 0;
 }

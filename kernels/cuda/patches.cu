@@ -23,6 +23,9 @@ __device__ u32 PlaceOf(const TokenPatch* patches, u32 count, u32 token) {
   return low;
 }
 
+// Whether its token has a patch afterwards.
+__device__ bool Stays(const TokenPatch& change) { return (change.flags & kPatchGone) == 0; }
+
 __device__ bool Names(const TokenPatch* patches, u32 count, u32 place, u32 token) {
   return place < count && patches[place].token == token;
 }
@@ -41,12 +44,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) SortitionMerge(const Patc
     if (i < merge.change_count) {
       change = merge.changes[i];
       place = PlaceOf(merge.from, merge.from_count, change.token);
-      moves = u64{PatchChanges(change)} - u64{Names(merge.from, merge.from_count, place, change.token)};
+      moves = u64{Stays(change)} - u64{Names(merge.from, merge.from_count, place, change.token)};
     }
     const u64 before = moved + SumUpToThis(moves) - moves;
     if (i < merge.change_count) {
       merge.moved[i] = u32(before);
-      if (PatchChanges(change)) merge.to[place + u32(before)] = change;
+      if (Stays(change)) merge.to[place + u32(before)] = change;
     }
     moved += SumOfAll(moves);
   }

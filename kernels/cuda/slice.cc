@@ -39,6 +39,15 @@ void WriteMask(const RowRequest& request, uint32_t* words) {
   }
 }
 
+// Of patches all but the changes have been checked before.
+void CheckChanges(const RowRequest& request, const PatchPath& patches) {
+  SORTITION_CHECK(request.patches.empty() || request.patches.back().token < request.live_vocabulary);
+  SORTITION_CHECK(!patches.changes.empty() || patches.from_count == request.patches.size());
+  for (size_t i = 1; i < patches.changes.size(); ++i) {
+    SORTITION_CHECK(patches.changes[i - 1].token < patches.changes[i].token);
+  }
+}
+
 template <typename T>
 T* Pointer(uint64_t address) {
   return reinterpret_cast<T*>(address);
@@ -46,24 +55,31 @@ T* Pointer(uint64_t address) {
 
 }  // namespace
 
-uint64_t Slice::LogitsOffset() const { return RoundedUp(InputsBytes()) + sizes_.extras; }
+uint64_t Slice::MergesOffset() const { return RoundedUp(InputsBytes()); }
+
+uint64_t Slice::ExtrasOffset() const { return MergesOffset() + RoundedUp(MergesBytes()); }
 
 uint64_t Slice::ScratchOffset() const { return RoundedUp(StatesBytes()); }
 
 uint64_t Slice::TokensOffset() const { return RoundedUp(OutputsBytes()); }
 
-bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path) {
-  CheckRow(request);
+bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path, const PatchPath& patches) {
+  // A list of which the device has nearly all is not read for it.
+  CheckAllButPatches(request);
+  patches.is_merged ? CheckChanges(request, patches) : CheckPatches(request);
   SORTITION_CHECK(path != LogitsPath::kNone || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
   const RowParameters& parameters = *request.parameters;
   const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
   const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
   const uint32_t groups = GroupsOf(request.live_vocabulary);
+  const bool merges = !patches.changes.empty();
   Sizes sizes = sizes_;
   Place place = {};
   const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
   place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
-  place.patches = take(&sizes.extras, sizeof(TokenPatch) * request.patches.size());
+  place.patches = take(&sizes.extras, patches.is_merged ? patches.changes.size_bytes() : request.patches.size_bytes());
+  place.moved = take(&sizes.scratch, 4 * patches.changes.size());
+  place.merged = take(&sizes.scratch, merges && patches.to == 0 ? request.patches.size_bytes() : 0);
   place.path = path;
   if (path == LogitsPath::kUpload) place.logits = take(&sizes.logits, LogitsBytes(request));
   if (path == LogitsPath::kCopy) place.logits = take(&sizes.copies, LogitsBytes(request));
@@ -85,8 +101,8 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path)
     place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RowOutput);
-  const uint64_t taken =
-      a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
+  const uint64_t taken = a_row * (rows() + 1) + sizeof(PatchMerge) * (merges_ + merges) + sizes.extras + sizes.logits +
+                         sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
   if (taken > most_bytes) return false;
 
   sizes_ = sizes;
@@ -95,6 +111,8 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path)
   requests_.push_back(&request);
   inputs_.push_back(input);
   places_.push_back(place);
+  patch_paths_.push_back(patches);
+  merges_ += merges;
   return true;
 }
 
@@ -110,7 +128,8 @@ Slice::Range Slice::CopyOf(uint32_t row) const {
 
 void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work,
                         uint64_t device_download) const {
-  const uint64_t extras = RoundedUp(InputsBytes());
+  const uint64_t extras = ExtrasOffset();
+  uint32_t merges = 0;
   for (uint32_t row = 0; row < rows(); ++row) {
     const RowRequest& request = *requests_[row];
     const Place& place = places_[row];
@@ -126,9 +145,15 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
       input.allowed = Pointer<const uint32_t>(device_upload + extras + place.mask);
       WriteMask(request, reinterpret_cast<uint32_t*>(upload + extras + place.mask));
     }
-    if (!request.patches.empty()) {
+    input.patch_count = uint32_t(request.patches.size());
+    if (const PatchPath& patches = patch_paths_[row]; patches.is_merged && patches.changes.empty()) {
+      input.patches = Pointer<const TokenPatch>(patches.from);
+    } else if (patches.is_merged) {
+      const uint64_t to = patches.to != 0 ? patches.to : device_work + ScratchOffset() + place.merged;
+      input.patches = Pointer<const TokenPatch>(to);
+      WriteMerge(row, merges++, to, upload, device_upload, device_work);
+    } else if (!request.patches.empty()) {
       input.patches = Pointer<const TokenPatch>(device_upload + extras + place.patches);
-      input.patch_count = uint32_t(request.patches.size());
       std::memcpy(upload + extras + place.patches, request.patches.data(), request.patches.size_bytes());
     }
     input.processed_top = Pointer<TopToken>(device_download + TokensOffset() + place.processed_top);
@@ -142,12 +167,31 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
   }
 }
 
+void Slice::WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
+                       uint64_t device_work) const {
+  const Place& place = places_[row];
+  const PatchPath& patches = patch_paths_[row];
+  PatchMerge merge;
+  merge.from = Pointer<const TokenPatch>(patches.from);
+  merge.from_count = patches.from_count;
+  merge.changes = Pointer<const TokenPatch>(device_upload + ExtrasOffset() + place.patches);
+  merge.change_count = uint32_t(patches.changes.size());
+  merge.moved = Pointer<uint32_t>(device_work + ScratchOffset() + place.moved);
+  merge.to = Pointer<TokenPatch>(to);
+  std::memcpy(upload + MergesOffset() + sizeof(PatchMerge) * number, &merge, sizeof(merge));
+  std::memcpy(upload + ExtrasOffset() + place.patches, patches.changes.data(), patches.changes.size_bytes());
+}
+
+const PatchMerge* Slice::MergesAt(uint64_t device_upload) const {
+  return Pointer<const PatchMerge>(device_upload + MergesOffset());
+}
+
 ChainedInput Slice::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,
                                    uint64_t device_download) const {
   const RowRequest& request = *requests_[row];
   const RowParameters& parameters = *request.parameters;
   const Place& place = places_[row];
-  const uint64_t extras = RoundedUp(InputsBytes());
+  const uint64_t extras = ExtrasOffset();
   const uint64_t tokens = device_download + TokensOffset();
   ChainedInput chained = ChainedOf(parameters);
   chained.task = request.task;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/input.h"
@@ -18,11 +19,22 @@ enum class LogitsPath {
   kNone,    // they are there
 };
 
+// How a row's patches come to where the kernels read them: all of them from the host, or changes from there, which are
+// merged with a list that the device has.
+struct PatchPath {
+  bool is_merged = false;
+  uint64_t from = 0;  // the device's, `from_count` patches; not written by any row's merge
+  uint32_t from_count = 0;
+  std::span<const TokenPatch> changes = {};  // as PatchMerge has them, alive as `request`; none: `from` is read
+  uint64_t to = 0;                           // the device's, with room for the row's; 0: in the work
+};
+
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
 //
-// Three buffers. The upload is what the host writes: inputs, masks, patches and what chained rows ask for, then logits.
-// The work is the device's own: states, scratch, then the logits that it copies. The download is what the host reads:
-// outputs, then tokens; of kept ones, at the end, only as many as there are.
+// Three buffers. The upload is what the host writes: inputs, merges, masks, patches or their changes, what chained rows
+// ask for, then logits. The work is the device's own: states, scratch and merged patches, then the logits that it
+// copies. The download is what the host reads: outputs, then tokens; of kept ones, at the end, only as many as there
+// are.
 class Slice {
  public:
   struct Sizes {          // bytes
@@ -36,8 +48,9 @@ class Slice {
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
   // changes. `request` and all it refers to stay alive and unchanged. Of kNone, `request.logits` is where the device
-  // has them.
-  bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload);
+  // has them. Of patches that are merged the changes alone are checked, not what the device has.
+  bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload,
+           const PatchPath& patches = {});
 
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
@@ -62,6 +75,10 @@ class Slice {
   // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
   void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
 
+  // What is to be merged before the other kernels run, `merges()` of them; where the device has the upload.
+  uint32_t merges() const { return merges_; }
+  const PatchMerge* MergesAt(uint64_t device_upload) const;
+
   // The argument of the kernels.
   BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
                    uint32_t multiprocessors) const;
@@ -77,7 +94,9 @@ class Slice {
   struct Place {
     LogitsPath path;
     uint64_t mask;
-    uint64_t patches;
+    uint64_t patches;  // or changes
+    uint64_t merged;   // in the scratch
+    uint64_t moved;
     uint64_t logits;
     uint64_t scratch;
     uint64_t processed_top;
@@ -94,12 +113,18 @@ class Slice {
     uint64_t kept;
   };
 
+  // Puts what the row's merge needs into the host's `upload`; the device has the result at `to`.
+  void WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
+                  uint64_t device_work) const;
   ChainedInput ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload, uint64_t device_download) const;
 
   uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
+  uint64_t MergesBytes() const { return uint64_t{sizeof(PatchMerge)} * merges_; }
   uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
-  uint64_t LogitsOffset() const;
+  uint64_t MergesOffset() const;  // in the upload
+  uint64_t ExtrasOffset() const;
+  uint64_t LogitsOffset() const { return ExtrasOffset() + sizes_.extras; }
   uint64_t ScratchOffset() const;  // in the work
   uint64_t CopiesOffset() const { return ScratchOffset() + sizes_.scratch; }
   uint64_t TokensOffset() const;  // in the download
@@ -108,8 +133,10 @@ class Slice {
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;
   std::vector<Place> places_;
+  std::vector<PatchPath> patch_paths_;
   Sizes sizes_;
   uint32_t largest_groups_ = 1;
+  uint32_t merges_ = 0;
   LaterKernels needed_;
 };
 

@@ -9,8 +9,10 @@
 namespace sortition::service {
 namespace {
 
-PositionView ViewOf(SequenceState* state) {
-  return {state->LendPatches(), state->watermark_seed(), state->forced_token()};
+using Patches = std::shared_ptr<const std::vector<kernels::TokenPatch>>;
+
+PositionView ViewOf(SequenceState* state, Patches patches) {
+  return {std::move(patches), state->patch_trail(), state->watermark_seed(), state->forced_token()};
 }
 
 // A walk over the tree.
@@ -52,19 +54,31 @@ TokenTree TokenTree::Chain(std::vector<uint32_t> tokens) {
   return tree;
 }
 
+uint64_t BytesAhead(const PositionViews& views) {
+  uint64_t bytes = 0;
+  for (size_t i = 1; i < views.size(); ++i) {
+    bytes += sizeof(PositionView);
+    if (views[i].patches != views[i - 1].patches) bytes += views[i].patches->capacity() * sizeof(kernels::TokenPatch);
+  }
+  return bytes;
+}
+
 PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
-  if (tree.tokens.empty()) {
-    views.push_back(ViewOf(state));
-    return views;
+  views.push_back(ViewOf(state, state->LendPatches()));
+  if (tree.tokens.empty()) return views;
+  state->LeaveLoan();
+  SequenceState::NamedPatches named = state->LeaveNames();
+  {
+    Walk walk(state, tree);
+    for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
+      walk.GoTo(index);
+      Patches patches = state->CopyPatches(views.back().trail);
+      views.push_back(ViewOf(state, patches != nullptr ? std::move(patches) : views.back().patches));
+    }
   }
-  Walk walk(state, tree);
-  for (int32_t index = -1; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
-    walk.GoTo(index);
-    views.push_back(ViewOf(state));
-    state->LeaveLoan();
-  }
+  state->ReturnTo(std::move(named));
   return views;
 }
 

@@ -13,6 +13,7 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
     row.noise.position = 0;
   }
   row.patches = view != nullptr ? std::span<const kernels::TokenPatch>(*view->patches) : spec.listed_patches;
+  if (view != nullptr) row.patch_origin = view->trail.origin();
   row.has_allowed_tokens = spec.has_allowed_tokens;
   row.allowed_tokens = spec.allowed_tokens;
   row.requested = spec.logprob_token_ids;
@@ -22,6 +23,7 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
 void ForceToken(const PositionView* view, kernels::RowRequest* row) {
   if (view == nullptr || !view->forced) return;
   row->patches = {};
+  row->patch_origin = {};
   row->has_allowed_tokens = true;
   row->allowed_tokens = {&*view->forced, 1};
   row->allowed_bits = nullptr;

@@ -107,8 +107,10 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
         Reason::kCheckpointRefused, "checkpoint", absl::StrCat("position ", intent.position),
         absl::StrCat("is of the step before position ", intent.checkpoint->position, ", or of another text")};
   }
-  in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo)};
-  return StepGrant{in_flight_->ticket, LookAhead(state_.get(), ahead)};
+  in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo), 0};
+  StepGrant grant{in_flight_->ticket, LookAhead(state_.get(), ahead)};
+  in_flight_->view_bytes = BytesAhead(grant.views);
+  return grant;
 }
 
 std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, StepOutcome outcome) {
@@ -195,6 +197,7 @@ uint64_t Sequence::bytes() const {
   absl::MutexLock lock(&mutex_);
   uint64_t bytes = sizeof(*this) + spec_bytes_;
   if (state_) bytes += state_->bytes();
+  if (in_flight_) bytes += in_flight_->view_bytes;
   if (last_) {
     for (const kernels::RowAnswer& row : last_->answer.outcome.rows) {
       bytes += sizeof(row);

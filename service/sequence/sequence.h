@@ -147,6 +147,7 @@ class Sequence {
     uint64_t step_id;
     uint64_t digest;
     SequenceState::Undo undo;  // of the step's edits, already applied
+    uint64_t view_bytes = 0;   // of the grant's patches, but for the state's own
   };
   struct LastStep {
     uint64_t step_id;

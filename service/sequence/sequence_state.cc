@@ -88,23 +88,50 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
 
 uint64_t SequenceState::bytes() const {
   return sizeof(*this) + log_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
-         (merged_ ? merged_->capacity() * sizeof(TokenPatch) : 0);
+         (merged_ ? merged_->capacity() * sizeof(TokenPatch) : 0) + step_changes_.capacity() * sizeof(StepChange);
 }
 
 uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
   return log_.kept_from() == 0 ? 0 : uint64_t{log_.kept_from()} + spec.history.lookback();
 }
 
+void SequenceState::ChangeForStep() {
+  std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
+  PushDifferences(step_changes_, changes, &trail_);
+  step_changes_ = std::move(changes);
+}
+
+std::shared_ptr<const std::vector<TokenPatch>> SequenceState::CopyPatches(const PatchTrail& known) {
+  ChangeForStep();
+  if (trail_.SamePatches(known)) return nullptr;
+  if (step_changes_.empty()) return std::make_shared<std::vector<TokenPatch>>(counts_->patches());
+  auto merged = std::make_shared<std::vector<TokenPatch>>();
+  merged->reserve(counts_->patches().size() + step_changes_.size());
+  MergeChanges(*spec_, *counts_, step_changes_, merged.get());
+  return merged;
+}
+
 std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
-  const std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
-  if (changes.empty()) {
+  ChangeForStep();
+  if (step_changes_.empty()) {
     lent_ = true;
     return {counts_, &counts_->patches()};
   }
   if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<TokenPatch>>();
-  MergeChanges(*spec_, *counts_, changes, merged_.get());
+  MergeChanges(*spec_, *counts_, step_changes_, merged_.get());
   merged_lent_ = true;
   return merged_;
+}
+
+SequenceState::NamedPatches SequenceState::LeaveNames() {
+  NamedPatches named = {trail_, step_changes_};
+  trail_.Leave();
+  return named;
+}
+
+void SequenceState::ReturnTo(NamedPatches named) {
+  trail_ = named.trail;
+  step_changes_ = std::move(named.changes);
 }
 
 std::optional<uint64_t> SequenceState::watermark_seed() const {
@@ -144,6 +171,7 @@ void SequenceState::Append(uint32_t token) {
 void SequenceState::Count(uint32_t position, int32_t change) {
   if (!InScope(*spec_, prompt_length_, position)) return;
   OwnCounts().Add(*spec_, log_.at(position), position >= prompt_length_, change);
+  trail_.Push(log_.at(position));
 }
 
 void SequenceState::Push(uint32_t token) {
@@ -203,6 +231,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   }
   child->merged_ = nullptr;
   child->merged_lent_ = false;
+  child->trail_ = PatchTrail::OfNewList();
   if (HistoryIndex::Same(spec->history, spec_->history)) {
     index_shared_ = child->index_shared_ = index_ != nullptr;
   } else {

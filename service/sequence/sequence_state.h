@@ -13,6 +13,7 @@
 
 #include "kernels/row.h"
 #include "service/sequence/history_index.h"
+#include "service/sequence/patch_trail.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
@@ -66,6 +67,20 @@ class SequenceState {
   std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
+  // A copy of the same patches; null if they are those that had the trail `known`.
+  std::shared_ptr<const std::vector<kernels::TokenPatch>> CopyPatches(const PatchTrail& known);
+  // The name of the patches that were lent or copied last, as long as nothing has been edited since.
+  const PatchTrail& patch_trail() const { return trail_; }
+
+  // Edits between the two are all reverted: the patches, once lent again, have the name that they had before. What was
+  // lent or copied meanwhile has none.
+  struct NamedPatches {
+    PatchTrail trail;
+    std::vector<StepChange> changes;
+  };
+  NamedPatches LeaveNames();
+  void ReturnTo(NamedPatches named);
+
   // The token that comes next whatever the row says, if there is one.
   std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
 
@@ -105,6 +120,8 @@ class SequenceState {
   uint64_t LowestTruncation(const SequenceSpec& spec) const;
   PenaltyCounts& OwnCounts();
   HistoryIndex& OwnIndex();
+  // Finds step_changes_ for the next row.
+  void ChangeForStep();
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
   void Truncate(uint32_t position);
@@ -123,6 +140,8 @@ class SequenceState {
   // The patches of the last step that changed something beside the counts.
   std::shared_ptr<std::vector<kernels::TokenPatch>> merged_;
   bool merged_lent_ = false;
+  PatchTrail trail_ = PatchTrail::OfNewList();
+  std::vector<StepChange> step_changes_;  // in the patches that were lent or copied last
 };
 
 }  // namespace sortition::service

@@ -102,6 +102,13 @@ bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Ti
   return MakeRoom(0);
 }
 
+std::optional<Refusal> SequenceTable::MakeRoomAhead(const SequenceKey& key, Sequence* sequence) {
+  if (Account(key, sequence, absl::InfinitePast())) return std::nullopt;
+  return Refusal{Reason::kOverloaded, "", absl::StrCat("max_state_bytes ", limits_.max_state_bytes),
+                 "no idle sequence can be forgotten to make room for what the row's positions see",
+                 absl::Milliseconds(100)};
+}
+
 void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
   absl::MutexLock lock(&mutex_);
   const auto it = by_key_.find(&key);

@@ -54,6 +54,10 @@ class SequenceTable {
   // Marks the sequence as used now and accounts for the memory it has grown by. Call after every step.
   void Touch(const SequenceKey& key, Sequence* sequence) { Account(key, sequence, absl::InfinitePast()); }
 
+  // Accounts for what a step that has begun looks ahead at, until the next Touch. OVERLOADED if no room can be made:
+  // the step is to be aborted then.
+  std::optional<Refusal> MakeRoomAhead(const SequenceKey& key, Sequence* sequence);
+
   // Forgets the sequence if `owner` still owns it.
   void Close(const SequenceKey& key, const SequenceOwner& owner);
 

@@ -74,6 +74,21 @@ void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const s
   patches->insert(patches->end(), base, counts.patches().end());
 }
 
+void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, PatchTrail* trail) {
+  auto a = one.begin();
+  auto b = other.begin();
+  while (a != one.end() || b != other.end()) {
+    if (b == other.end() || (a != one.end() && a->token < b->token)) {
+      trail->Push((a++)->token);
+    } else if (a == one.end() || b->token < a->token) {
+      trail->Push((b++)->token);
+    } else {
+      if (*a != *b) trail->Push(a->token);
+      ++a, ++b;
+    }
+  }
+}
+
 std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length) {
   const uint64_t output = position - prompt_length;
   if (output < options.forced_start || output - options.forced_start >= options.forced_tokens.size()) {

@@ -7,6 +7,7 @@
 
 #include "kernels/row.h"
 #include "service/sequence/history_index.h"
+#include "service/sequence/patch_trail.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/token_log.h"
@@ -17,6 +18,7 @@ struct StepChange {
   uint32_t token = 0;
   bool banned = false;
   double dry = 0;  // subtracted from the logit
+  bool operator==(const StepChange&) const = default;
 };
 
 // By ascending token, each once. `index` is null if the options need none.
@@ -26,6 +28,9 @@ std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const Token
 // `patches` becomes those of `counts` with `changes`; its memory is used again.
 void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
                   std::vector<kernels::TokenPatch>* patches);
+
+// Pushes the tokens that one step changes otherwise than the other.
+void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, PatchTrail* trail);
 
 // The token that is emitted after `position` tokens instead of a drawn one, if there is one.
 std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length);

@@ -104,6 +104,7 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                   EditAllowance* edits, StepInFlight* step);
 
+  std::optional<Refusal> RoomAhead(const StreamSequence& sequence, const StepGrant& grant, int index);
   std::optional<Refusal> FindMasks(uint32_t index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                                    StepRowRequest* request, std::vector<RowMaskBits>* masks) const;
   std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,

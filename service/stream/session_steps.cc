@@ -152,9 +152,21 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
     }
     if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, request, sequence, *answer);
     grant = std::move(std::get<StepGrant>(begun));
+    if (auto refusal = RoomAhead(sequence, *grant, index)) return step->RefuseNow(index, row.step_id(), *refusal);
   }
   step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(masks), shape,
                tensors);
+}
+
+// Aborts the step of a row whose positions there is no memory for.
+std::optional<Refusal> Session::Impl::RoomAhead(const StreamSequence& sequence, const StepGrant& grant, int index) {
+  if (grant.views.size() == 1) return std::nullopt;
+  auto refusal = engine_.sequences().MakeRoomAhead(*sequence.key, sequence.state.get());
+  if (!refusal) return std::nullopt;
+  sequence.state->Abort(grant.ticket);
+  engine_.sequences().Touch(*sequence.key, sequence.state.get());
+  refusal->field = absl::StrCat("step.rows[", index, "]");
+  return refusal;
 }
 
 // The packed masks of the row's positions; each becomes part of what a retry is compared by.

@@ -80,6 +80,36 @@ TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
   EXPECT_GT(table().live_sequences(), 5u);
 }
 
+// What a step's positions see counts as long as it is in flight, and idle sequences make room for it.
+TEST_F(SequenceTableTest, WhatAStepLooksAheadAtHasRoomOrIsRefused) {
+  limits_.max_state_bytes = 1 << 20;
+  for (int i = 0; i < 15; ++i) Open(i, 2000);
+  const auto opened = std::get<SequenceTable::Opened>(Open(15, 2000));
+  const uint64_t idle = table().state_bytes();
+  StepIntent intent;
+  intent.step_id = 1;
+  intent.position = 2000;
+  const auto begin = [&](uint32_t drafts) {
+    intent.history_hash = opened.at.history_hash;
+    const TokenTree ahead = TokenTree::Chain(std::vector<uint32_t>(drafts, 7));
+    return std::get<StepGrant>(opened.sequence->Begin({1, 1}, intent, ahead)).ticket;
+  };
+  uint64_t ticket = begin(20);
+  EXPECT_EQ(table().MakeRoomAhead(Key(15), opened.sequence.get()), std::nullopt);
+  EXPECT_GT(table().state_bytes(), 20 * 2000 * sizeof(kernels::TokenPatch));
+  EXPECT_LE(table().state_bytes(), limits_.max_state_bytes);
+  EXPECT_GT(observer_.evicted["bytes"], 0u);
+  opened.sequence->Abort(ticket);
+  table().Touch(Key(15), opened.sequence.get());
+  EXPECT_LT(table().state_bytes(), idle);
+  ticket = begin(40);
+  const auto refusal = table().MakeRoomAhead(Key(15), opened.sequence.get());
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, Reason::kOverloaded);
+  EXPECT_EQ(refusal->limit, absl::StrCat("max_state_bytes ", 1 << 20));
+  opened.sequence->Abort(ticket);
+}
+
 // Workers that replay must not push out each other's histories before the steps they were sent for.
 TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
   limits_.max_sequences = 2;

@@ -190,6 +190,36 @@ TEST_F(SessionVerify, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   ExpectError(RunOne(step), Reason::kStepConflict, "step.rows[0].step_id");
 }
 
+// Each position has penalties of its own: what they take counts with the sequences, as long as the step runs.
+TEST(SessionVerifyMemory, DraftsThatThereIsNoRoomForAreRefusedAndTheSequenceGoesOn) {
+  Limits limits;
+  limits.max_state_bytes = 48 << 10;
+  testing::TestEngine engine = testing::TestEngine::OnCpu(limits);
+  testing::StreamWorker worker(engine.get());
+  v1::OpenSequence open = OpenOf("a", 1, kModelVocabulary);
+  open.mutable_parameters()->set_presence_penalty(1);
+  for (uint32_t token = 0; token < kModelVocabulary; ++token) open.mutable_history()->add_tokens(token);
+  open.mutable_history()->set_prompt_length(0);
+  const v1::OpenedState state = worker.MustOpen(open);
+  const uint64_t idle = engine->sequences().state_bytes();
+  const auto run = [&](uint64_t step_id, uint32_t drafts) {
+    StepBuilder step(step_id, kModelVocabulary);
+    v1::StepRow& row = step.AddRow("a", step_id, kModelVocabulary, F32Peak(kModelVocabulary, 1));
+    row.set_history_hash(state.history_hash());
+    for (uint32_t i = 0; i < drafts; ++i) {
+      step.AddTensorRow(F32Peak(kModelVocabulary, 1));
+      row.mutable_verify_chain()->add_draft_tokens(2);
+    }
+    row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+    const std::vector<v1::RowResult> results = worker.Run(step.Build());
+    return results.size() == 1 ? results[0] : v1::RowResult();
+  };
+  const v1::RowResult refused = run(1, 64);
+  ExpectError(refused, Reason::kOverloaded, "step.rows[0]");
+  EXPECT_LT(engine->sequences().state_bytes(), idle + 1000);
+  EXPECT_EQ(run(1, 3).verify().tokens_size(), 1);
+}
+
 TEST_F(SessionVerify, AStopTokenEndsThePrefix) {
   open_.mutable_parameters()->add_stop_token_ids(2);
   worker_.MustOpen(open_);

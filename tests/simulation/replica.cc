@@ -1,6 +1,7 @@
 // The device, the randomness and the observer of a simulated replica.
 #include "tests/simulation/replica.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -8,10 +9,11 @@
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "tests/simulation/draw.h"
+#include "tests/support/plain_mirrors.h"
 
 namespace sortition::simulation {
 
-// Samples with the CPU's kernel, some time after a batch was given to it.
+// Samples with the CPU's kernel, some time after a batch was given to it. It keeps copies of patches, as a GPU does.
 class Replica::SimulatedDevice final : public devices::Device {
  public:
   explicit SimulatedDevice(Replica* replica) : replica_(*replica) {}
@@ -26,13 +28,13 @@ class Replica::SimulatedDevice final : public devices::Device {
     const absl::Time end = std::max(now, replica_.stalled_until) + replica_.world_.max_service * (draw % 1000) / 1000;
     const bool broken = now < replica_.broken_until;
     const Plant plant = replica_.world_.plant;
-    replica_.timeline_.At(end, [pending = std::weak_ptr(pending_), batch, broken, plant] {
-      if (const auto alive = pending.lock()) Run(alive.get(), batch, broken, plant);
+    replica_.timeline_.At(end, [this, pending = std::weak_ptr(pending_), batch, broken, plant] {
+      if (const auto alive = pending.lock()) Run(batch, broken, plant);
     });
   }
 
   void RunAll() {
-    while (!pending_->empty()) Run(pending_.get(), pending_->begin()->first, /*broken=*/true, Plant::kNone);
+    while (!pending_->empty()) Run(pending_->begin()->first, /*broken=*/true, Plant::kNone);
   }
 
  private:
@@ -42,8 +44,8 @@ class Replica::SimulatedDevice final : public devices::Device {
   };
   using Pending = std::map<uint64_t, Batch>;
 
-  static void Run(Pending* pending, uint64_t number, bool broken, Plant plant) {
-    auto node = pending->extract(number);
+  void Run(uint64_t number, bool broken, Plant plant) {
+    auto node = pending_->extract(number);
     if (node.empty()) return;
     Batch& batch = node.mapped();
     devices::BatchResult result;
@@ -55,9 +57,12 @@ class Replica::SimulatedDevice final : public devices::Device {
         bytes.insert(bytes.end(), segment.data, segment.data + segment.size);
       }
       row.request.logits = bytes.data();
+      SORTITION_CHECK(std::ranges::equal(mirrors_.PatchesOf(row.request), row.request.patches));
       kernels::cpu::Scratch scratch;
       kernels::cpu::SampleRow(row.request, &scratch, &result.answers.emplace_back());
     }
+    replica_.tally_.mirrored_rows += mirrors_.changed() - counted_;
+    counted_ = mirrors_.changed();
     if (plant == Plant::kSwappedRows && result.answers.size() > 1) {
       std::swap(result.answers[0].token, result.answers[1].token);
     }
@@ -72,6 +77,8 @@ class Replica::SimulatedDevice final : public devices::Device {
                                                 .batches_in_flight = 2,
                                                 .features = kernels::kAllFeatures};
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
+  testing::PlainMirrors mirrors_;
+  uint64_t counted_ = 0;  // of its rows, in the tally
 };
 
 class Replica::TallyObserver final : public service::NullObserver {
@@ -103,6 +110,7 @@ Replica::Replica(const World& world, uint32_t index, Timeline* timeline, Tally* 
     : world_(world),
       index_(index),
       timeline_(*timeline),
+      tally_(*tally),
       observer_(std::make_unique<TallyObserver>(tally)),
       entropy_(std::make_unique<SimulatedEntropy>(world.seed, index)) {
   Rise();

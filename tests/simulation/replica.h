@@ -38,6 +38,7 @@ class Replica {
   const World& world_;
   const uint32_t index_;
   Timeline& timeline_;
+  Tally& tally_;
   const std::unique_ptr<service::Observer> observer_;
   const std::unique_ptr<service::Entropy> entropy_;
   SimulatedDevice* device_ = nullptr;  // the engine's

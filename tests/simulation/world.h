@@ -84,6 +84,7 @@ struct Tally {
   uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
   uint64_t brought_answers = 0;
   uint64_t missing_slices = 0;  // rows refused because some had not come in time
+  uint64_t mirrored_rows = 0;   // whose patches a device had but for changes
   uint64_t faults[16] = {};     // by kind
 
   Tally& operator+=(const Tally& other);

@@ -13,6 +13,7 @@
 #include "client/sortition/cuda_state.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/check.h"
+#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
@@ -35,6 +36,40 @@ void CheckSuccess(const absl::Status& status) {
   std::cerr << "bench_cuda: shared rows: " << status.message() << "\n";
   std::exit(1);
 }
+
+// Of every row 2,000 tokens have a penalty, and each step counts one of them once more.
+class Penalties {
+ public:
+  // Of a first list of 0 they have no name.
+  Penalties(uint32_t rows, uint64_t first_list) : patches_(rows), first_list_(first_list) {
+    for (std::vector<kernels::TokenPatch>& patches : patches_) {
+      for (uint32_t i = 0; i < kPatches; ++i) patches.push_back(PatchOf(i * (kVocabulary / kPatches)));
+    }
+  }
+
+  void Step() {
+    const auto at = size_t(++version_ * 77 % kPatches);
+    for (std::vector<kernels::TokenPatch>& patches : patches_) patches[at] = PatchOf(patches[at].token);
+    changed_ = patches_[0][at].token;
+  }
+
+  void PutInto(uint32_t row, kernels::RowRequest* request) const {
+    request->patches = patches_[row];
+    if (first_list_ != 0) request->patch_origin = {first_list_ + row, version_, 0, {&changed_, 1}};
+  }
+
+ private:
+  static constexpr uint32_t kPatches = 2000;
+
+  kernels::TokenPatch PatchOf(uint32_t token) const {
+    return {.token = token, .penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(1 + (token + version_) % 9))};
+  }
+
+  std::vector<std::vector<kernels::TokenPatch>> patches_;
+  const uint64_t first_list_;
+  uint64_t version_ = 0;
+  uint32_t changed_ = 0;
+};
 
 // One batch after another of `rows` rows, in a worker's memory, a server's device and a library's sampler.
 class SharedRows {
@@ -79,10 +114,11 @@ class SharedRows {
     return answers;
   }
 
-  std::vector<kernels::RowAnswer> OnDevice(size_t input, bool on_host, bool may_change) {
+  std::vector<kernels::RowAnswer> OnDevice(size_t input, bool on_host, bool may_change,
+                                           const Penalties* penalties = nullptr) {
     std::vector<DeviceRow> batch(rows_);
     for (uint32_t row = 0; row < rows_; ++row) {
-      batch[row].request = RequestOf(input, row);
+      batch[row].request = RequestOf(input, row, penalties);
       if (on_host) {
         batch[row].segments.push_back({logits_.row(SourceOf(input, row)), logits_.row_bytes()});
       } else {
@@ -97,9 +133,10 @@ class SharedRows {
     return std::move(result.answers);
   }
 
-  void CheckAnswers(size_t input, const std::vector<kernels::RowAnswer>& answers) const {
+  void CheckAnswers(size_t input, const std::vector<kernels::RowAnswer>& answers,
+                    const Penalties* penalties = nullptr) const {
     for (uint32_t row = 0; row < std::min(rows_, 4u); ++row) {
-      kernels::RowRequest request = RequestOf(input, row);
+      kernels::RowRequest request = RequestOf(input, row, penalties);
       request.logits = logits_.row(SourceOf(input, row));
       SORTITION_CHECK(answers[row] == law::SampleRowReference(request));
     }
@@ -109,12 +146,13 @@ class SharedRows {
   size_t SourceOf(size_t input, uint32_t row) const { return (row * 5 + input * 7) % logits_.count(); }
   uint64_t OffsetOf(size_t input, uint32_t row) const { return (input * rows_ + row) * logits_.row_bytes(); }
 
-  kernels::RowRequest RequestOf(size_t input, uint32_t row) const {
+  kernels::RowRequest RequestOf(size_t input, uint32_t row, const Penalties* penalties = nullptr) const {
     kernels::RowRequest request;
     request.dtype = kernels::DType::kBF16;
     request.live_vocabulary = kVocabulary;
     request.parameters = &parameters_;
     request.noise = {.seed = 99, .position = uint32_t(input), .stream = row};
+    if (penalties != nullptr) penalties->PutInto(row, &request);
     return request;
   }
 
@@ -165,6 +203,26 @@ class SharedRows {
   std::vector<std::unique_ptr<CudaSampler::State>> samplers_;
 };
 
+// Steps whose rows lie on the device, with penalties of which the device has all but changes, or none.
+void MeasurePenalties(SharedRows* shared, uint32_t rows, Report* report) {
+  Penalties named(rows, 1);
+  Penalties nameless(rows, 0);
+  const auto step = [&](size_t input, Penalties* penalties) {
+    penalties->Step();
+    return shared->OnDevice(input, false, false, penalties);
+  };
+  for (Penalties* const penalties : {&named, &named, &nameless}) {
+    shared->CheckAnswers(1, step(1, penalties), penalties);
+  }
+  const std::vector<double> took =
+      MeasureInterleaved({{"none", [&](size_t input) { shared->OnDevice(input, false, false); }},
+                          {"mirrored", [&](size_t input) { step(input, &named); }},
+                          {"uploaded", [&](size_t input) { step(input, &nameless); }}},
+                         {.inputs = shared->inputs(), .rounds = 10});
+  report->Add({absl::StrCat("shared_rows/penalties_mirrored_", rows), took[1], "us", took[0]});
+  report->Add({absl::StrCat("shared_rows/penalties_uploaded_", rows), took[2], "us", took[0]});
+}
+
 void MeasureImport(const Context& context, devices::Device* device, Report* report) {
   const auto memory = client::CudaRows::CreateOn(context.api(), context.hardware(), kImported);
   CheckSuccess(memory.status());
@@ -198,6 +256,7 @@ void MeasureSharedRows(const std::shared_ptr<Context>& context, Report* report) 
     report->Add({absl::StrCat("shared_rows/in_place_", rows), took[1], "us", took[0]});
     report->Add({absl::StrCat("shared_rows/copied_", rows), took[2], "us", took[0]});
     report->Add({absl::StrCat("shared_rows/host_", rows), took[3], "us", took[0]});
+    MeasurePenalties(&shared, rows, report);
   }
 }
 

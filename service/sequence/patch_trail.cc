@@ -1,0 +1,37 @@
+// Names by counting.
+#include "service/sequence/patch_trail.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace sortition::service {
+namespace {
+
+uint64_t NewList() {
+  static std::atomic<uint64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
+
+PatchTrail PatchTrail::OfNewList() {
+  PatchTrail trail;
+  trail.list_ = NewList();
+  return trail;
+}
+
+void PatchTrail::Push(uint32_t token) {
+  ++version_;
+  if (count_ == kTokens) {
+    std::copy(tokens_.begin() + 1, tokens_.end(), tokens_.begin());
+    --count_;
+  }
+  tokens_[count_++] = token;
+}
+
+kernels::PatchOrigin PatchTrail::origin() const {
+  const uint64_t named = named_.value_or(version_);
+  return {list_, named, static_cast<uint32_t>(version_ - named), {tokens_.data(), count_}};
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,478 @@
+// Mirrors of patches: what they save, and that no answer depends on them.
+#include "devices/cuda/mirrors.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "kernels/law/parameters.h"
+#include "tests/cuda/device_batch.h"
+#include "tests/cuda/fake_driver.h"
+#include "tests/support/scale.h"
+
+namespace sortition::devices::cuda {
+namespace {
+
+using kernels::PatchOrigin;
+using kernels::RowRequest;
+using kernels::TokenPatch;
+using kernels::cuda::PatchPath;
+using testing::FakeCudaDriver;
+using testing::RunBatch;
+using testing::StartOn;
+
+// A list of patches that is changed one token at a time, as a sequence's are.
+class PatchList {
+ public:
+  PatchList(uint64_t name, uint32_t vocabulary, uint32_t count) : vocabulary_(vocabulary), random_(name) {
+    origin_.list = name;
+    while (patches_.size() < count) Set(Token());
+  }
+
+  void Change() {
+    ++origin_.version;
+    Push();
+  }
+  // Changes from here on have no name.
+  void GoAhead() {
+    ++origin_.ahead;
+    Push();
+  }
+  size_t size() const { return patches_.size(); }
+  void PutInto(RowRequest* request) const {
+    request->patches = patches_;
+    request->patch_origin = origin_;
+    request->patch_origin.changed = changed_;
+  }
+
+ private:
+  uint32_t Token() { return uint32_t(random_() % vocabulary_); }
+  void Set(uint32_t token) {
+    const auto at = std::ranges::lower_bound(patches_, token, {}, &TokenPatch::token);
+    const bool is_known = at != patches_.end() && at->token == token;
+    // Some that do nothing are among them.
+    const TokenPatch patch = {token, random_() % 2 == 0 ? TokenPatch::kRepeated : 0u,
+                              random_() % 3 == 0 ? law::CanonicalBits(1.25f) : 0u,
+                              random_() % 2 == 0 ? law::PenaltyBits(0.5f, 0.25f, uint32_t(random_() % 4)) : 0u};
+    if (is_known) {
+      *at = patch;
+    } else {
+      patches_.insert(at, patch);
+    }
+  }
+  void Push() {
+    const uint32_t token = random_() % 3 == 0 && !changed_.empty() ? changed_.back() : Token();
+    const auto at = std::ranges::find(patches_, token, &TokenPatch::token);
+    if (at != patches_.end() && random_() % 2 == 0) {
+      patches_.erase(at);
+    } else {
+      Set(token);
+    }
+    changed_.push_back(token);
+    if (changed_.size() > 8) changed_.erase(changed_.begin());
+  }
+
+  uint32_t vocabulary_;
+  std::mt19937_64 random_;
+  std::vector<TokenPatch> patches_;
+  PatchOrigin origin_;
+  std::vector<uint32_t> changed_;
+};
+
+// Rows whose patches are lists as they were when the row was added.
+class ListedRows {
+ public:
+  explicit ListedRows(uint32_t vocabulary) : vocabulary_(vocabulary) {}
+
+  void Add(const PatchList& list, uint64_t seed) {
+    lists_.push_back(std::make_unique<PatchList>(list));
+    const auto options = seed % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+    // Of this seed, or of the next one without padding.
+    std::unique_ptr<kernels::RandomRow> row;
+    for (; row == nullptr || row->request().live_vocabulary != vocabulary_; seed += 1000) {
+      row = std::make_unique<kernels::RandomRow>(seed, vocabulary_, options);
+    }
+    random_.push_back(std::move(row));
+  }
+  std::vector<DeviceRow> Batch() const {
+    std::vector<DeviceRow> batch;
+    for (size_t i = 0; i < random_.size(); ++i) {
+      batch.emplace_back().request = RequestOf(i);
+      batch.back().segments.push_back({random_[i]->tensor().data(), random_[i]->tensor().size()});
+    }
+    return batch;
+  }
+  void ExpectRight(const BatchResult& result) const {
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ASSERT_EQ(result.answers.size(), random_.size());
+    for (size_t i = 0; i < random_.size(); ++i) {
+      EXPECT_EQ(result.answers[i], law::SampleRowReference(RequestOf(i))) << random_[i]->description();
+    }
+  }
+  uint64_t logits_bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& row : random_) bytes += row->tensor().size();
+    return bytes;
+  }
+
+ private:
+  RowRequest RequestOf(size_t row) const {
+    RowRequest request = random_[row]->request();
+    lists_[row]->PutInto(&request);
+    return request;
+  }
+
+  const uint32_t vocabulary_;
+  std::vector<std::unique_ptr<PatchList>> lists_;
+  std::vector<std::unique_ptr<kernels::RandomRow>> random_;
+};
+
+constexpr uint32_t kVocabulary = 700;
+
+std::vector<PatchList> Lists(int count, uint32_t patches = 200) {
+  std::vector<PatchList> lists;
+  for (int i = 0; i < count; ++i) lists.emplace_back(100 + i, kVocabulary, patches);
+  return lists;
+}
+
+TEST(CudaMirrors, AStepUploadsWhatChanged) {
+  constexpr uint32_t kPatches = 2000;
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver);
+  std::vector<PatchList> lists;
+  for (int i = 0; i < 3; ++i) lists.emplace_back(1 + i, 6000, kPatches);
+  std::vector<uint64_t> beside_logits;
+  for (uint64_t step = 0; step < 4; ++step) {
+    ListedRows rows(6000);
+    for (PatchList& list : lists) {
+      if (step > 0) list.Change();
+      if (step == 3) list.Change();
+      rows.Add(list, 3 * (step + 1));
+    }
+    const uint64_t before = driver.uploaded_bytes();
+    const BatchResult result = RunBatch(device.get(), rows.Batch());
+    beside_logits.push_back(driver.uploaded_bytes() - before - rows.logits_bytes());
+    rows.ExpectRight(result);
+  }
+  EXPECT_GT(beside_logits[0], 3 * kPatches * sizeof(TokenPatch));
+  for (const size_t step : {1, 2, 3}) EXPECT_LT(beside_logits[step], 3 * 2048u) << step;
+  EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 4u);
+}
+
+TEST(CudaMirrors, ListsWithoutANameAreUploadedAndNothingIsMerged) {
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver);
+  for (uint64_t step = 0; step < 2; ++step) {
+    ListedRows rows(kVocabulary);
+    rows.Add(PatchList(0, kVocabulary, 300), 1);
+    rows.Add(PatchList(1, kVocabulary, Mirrors::kLeastPatches - 1), 2);
+    rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  }
+  const auto none = StartOn(driver, {.max_mirror_bytes = 0});
+  for (uint64_t step = 0; step < 2; ++step) {
+    ListedRows rows(kVocabulary);
+    rows.Add(PatchList(2, kVocabulary, 300), 3);
+    rows.ExpectRight(RunBatch(none.get(), rows.Batch()));
+  }
+  EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
+}
+
+// Of a list: steps one after the other, the same one again, one of long ago, and what may come after it; in one batch
+// or in several at once. Rows end in slices or not, and there is room for all mirrors or for few.
+class CudaMirrorsSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
+
+TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
+  const FakeCudaDriver driver;
+  const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_mirror_bytes = GetParam().second});
+  std::vector<PatchList> lists = Lists(4, 90);
+  const std::vector<PatchList> old = lists;
+  std::mt19937 random(5);
+  uint64_t seed = 1;
+  for (uint64_t step = 0; step < testing::Scaled(16); ++step) {
+    std::vector<ListedRows> batches;
+    for (int i = 0; i < 2; ++i) batches.emplace_back(kVocabulary);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      PatchList& list = lists[i];
+      for (uint32_t changes = random() % (random() % 5 == 0 ? 12 : 3); changes > 0; --changes) list.Change();
+      ListedRows& rows = batches[random() % 2];
+      const bool is_first = random() % 3 != 0;
+      if (is_first) rows.Add(list, ++seed);
+      PatchList ahead = list;
+      for (uint32_t positions = random() % 4; positions > 0; --positions) {
+        ahead.GoAhead();
+        batches[random() % 6 == 0].Add(ahead, ++seed);
+      }
+      if (!is_first) rows.Add(list, ++seed);
+      if (random() % 4 == 0) batches[random() % 2].Add(list, ++seed);
+      if (random() % 8 == 0) rows.Add(old[i], ++seed);
+    }
+    std::vector<BatchResult> results(batches.size());
+    absl::BlockingCounter left(int(batches.size()));
+    for (size_t i = 0; i < batches.size(); ++i) {
+      std::vector<DeviceRow> rows = batches[i].Batch();
+      if (rows.empty()) {
+        left.DecrementCount();
+        continue;
+      }
+      device->Submit(std::move(rows), [&, i](BatchResult result) {
+        results[i] = std::move(result);
+        left.DecrementCount();
+      });
+    }
+    left.Wait();
+    for (size_t i = 0; i < batches.size(); ++i) batches[i].ExpectRight(results[i]);
+  }
+  EXPECT_GT(driver.launches(kernels::cuda::kMergeKernel), testing::Scaled(10));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rooms, CudaMirrorsSteps,
+                         ::testing::Values(std::pair{uint64_t{512} << 20, uint64_t{256} << 20},
+                                           std::pair{uint64_t{60'000}, uint64_t{256} << 20},
+                                           std::pair{uint64_t{512} << 20, uint64_t{9'000}}));
+
+TEST(CudaMirrors, AnErrorLeavesNone) {
+  FakeCudaDriver driver;
+  const auto device = StartOn(driver, {.batches_in_flight = 1});
+  std::vector<PatchList> lists = Lists(2);
+  const auto step = [&](uint64_t seed) {
+    ListedRows rows(kVocabulary);
+    for (PatchList& list : lists) {
+      list.Change();
+      rows.Add(list, seed);
+    }
+    return rows;
+  };
+  uint64_t seed = 30;
+  for (const char* function : {"MemcpyHtoDAsync", "LaunchKernel", "EventRecord", "MemcpyDtoHAsync"}) {
+    const ListedRows first = step(++seed);
+    first.ExpectRight(RunBatch(device.get(), first.Batch()));
+    driver.Fail(function, Result(701));
+    EXPECT_EQ(RunBatch(device.get(), step(++seed).Batch()).status.code(), absl::StatusCode::kInternal) << function;
+    const uint64_t before = driver.uploaded_bytes();
+    const ListedRows next = step(++seed);
+    next.ExpectRight(RunBatch(device.get(), next.Batch()));
+    EXPECT_GT(driver.uploaded_bytes() - before, next.logits_bytes() + 2 * 190 * sizeof(TokenPatch)) << function;
+  }
+}
+
+TEST(CudaMirrors, WithoutMemoryForThemListsAreUploaded) {
+  FakeCudaDriver driver;
+  const auto device = StartOn(driver, {.batches_in_flight = 1});
+  ListedRows rows(kVocabulary);
+  for (const PatchList& list : Lists(3)) rows.Add(list, 7);
+  driver.Fail("MemAllocAsync", Result::kOutOfMemory);
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
+}
+
+TEST(CudaMirrors, MakeWayForABatch) {
+  const FakeCudaDriver driver({.memory_bytes = 200'000});
+  const auto device = StartOn(driver, {.batches_in_flight = 1});
+  ListedRows rows(kVocabulary);
+  for (const PatchList& list : Lists(4, 400)) rows.Add(list, 7);
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
+  const testing::Rows large(1, 30'000, 2);
+  large.ExpectRight(RunBatch(device.get(), large.Batch()));
+  const uint64_t before = driver.uploaded_bytes();
+  rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(TokenPatch));
+}
+
+// Slices over a driver, and no kernel.
+class CudaMirrorsOfSlices : public ::testing::Test {
+ protected:
+  CudaMirrorsOfSlices() {
+    const auto context = Context::Create(driver_.api(), FindHardware(driver_.api())->front(), FakeCudaDriver::Images());
+    EXPECT_TRUE(context.ok());
+    context_ = *context;
+    current_ = std::make_unique<CurrentContext>(*context_);
+  }
+  ~CudaMirrorsOfSlices() override { current_.reset(); }
+
+  void MakeMirrors(uint64_t most_bytes) { mirrors_ = std::make_unique<Mirrors>(context_, most_bytes); }
+  PatchPath PathOf(const PatchList& list, Mirrors::OfSlice* slice) {
+    RowRequest request;
+    list.PutInto(&request);
+    return slice->PathOf(request);
+  }
+  // In a slice of its own.
+  PatchPath Run(const PatchList& list) {
+    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    const PatchPath path = PathOf(list, &slice);
+    slice.Keep();
+    return path;
+  }
+  static bool IsUpload(const PatchPath& path) { return !path.is_merged; }
+  static bool IsWhole(const PatchPath& path) { return path.is_merged && path.from_count == 0 && path.to != 0; }
+  static bool IsChange(const PatchPath& path) { return path.is_merged && path.from_count != 0; }
+
+  FakeCudaDriver driver_;
+  std::shared_ptr<Context> context_;
+  std::unique_ptr<CurrentContext> current_;
+  std::unique_ptr<Mirrors> mirrors_;
+};
+
+TEST_F(CudaMirrorsOfSlices, AListIsChangedFromOneHalfIntoTheOther) {
+  MakeMirrors(1 << 20);
+  PatchList list(1, kVocabulary, 100);
+  const PatchPath whole = Run(list);
+  ASSERT_TRUE(IsWhole(whole));
+  list.Change();
+  const PatchPath change = Run(list);
+  ASSERT_TRUE(IsChange(change));
+  EXPECT_EQ(change.from, whole.to);
+  EXPECT_NE(change.to, whole.to);
+  list.Change();
+  EXPECT_EQ(Run(list).from, change.to);
+  // Again: it is there.
+  const PatchPath again = Run(list);
+  EXPECT_TRUE(again.is_merged && again.changes.empty());
+  EXPECT_EQ(again.from, whole.to);
+}
+
+TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
+  MakeMirrors(1 << 20);
+  PatchList list(1, kVocabulary, 100);
+  const PatchPath whole = Run(list);
+  PatchList ahead = list;
+  ahead.GoAhead();
+  Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+  list.Change();
+  const PatchPath first = PathOf(list, &slice);
+  list.Change();
+  const PatchPath second = PathOf(list, &slice);
+  const PatchPath third = PathOf(ahead, &slice);
+  for (const PatchPath& path : {first, second, third}) EXPECT_EQ(path.from, whole.to);
+  EXPECT_NE(first.to, 0u);
+  EXPECT_EQ(second.to, 0u);
+  EXPECT_EQ(third.to, 0u);
+  slice.Keep();
+  EXPECT_EQ(Run(list).from, first.to);
+}
+
+TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
+  MakeMirrors(1 << 20);
+  PatchList list(1, kVocabulary, 100);
+  Run(list);
+  Mirrors::OfSlice one(mirrors_.get(), nullptr);
+  EXPECT_TRUE(IsChange(PathOf(list, &one)));
+  Mirrors::OfSlice other(mirrors_.get(), nullptr);
+  EXPECT_TRUE(IsUpload(PathOf(list, &other)));
+  one.Keep();
+  list.Change();
+  EXPECT_TRUE(IsChange(PathOf(list, &other)));
+  other.Keep();
+}
+
+TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
+  MakeMirrors(1 << 20);
+  PatchList list(1, kVocabulary, 100);
+  {
+    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EXPECT_TRUE(IsWhole(PathOf(list, &slice)));
+    slice.TakeBack();
+    slice.Keep();
+  }
+  const PatchPath whole = Run(list);
+  EXPECT_TRUE(IsWhole(whole));
+  PatchList changed = list;
+  changed.Change();
+  {
+    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EXPECT_NE(PathOf(changed, &slice).to, 0u);
+    slice.TakeBack();
+    slice.Keep();
+  }
+  const PatchPath still = Run(list);
+  EXPECT_TRUE(still.is_merged && still.changes.empty());
+  EXPECT_EQ(still.from, whole.to);
+}
+
+TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
+  MakeMirrors(1 << 20);
+  PatchList list(1, kVocabulary, 100);
+  const PatchList old = list;
+  PatchList ahead = list;
+  ahead.GoAhead();
+  EXPECT_TRUE(IsUpload(Run(ahead)));
+  list.Change();
+  const PatchPath whole = Run(list);
+  EXPECT_TRUE(IsWhole(whole));
+  EXPECT_TRUE(IsUpload(Run(old)));
+  EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the mirror's
+  EXPECT_EQ(Run(list).from, whole.to);
+  for (int i = 0; i < 9; ++i) list.Change();  // one more than is known
+  EXPECT_TRUE(IsWhole(Run(list)));
+}
+
+TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
+  MakeMirrors(1 << 20);
+  PatchList list(1, kVocabulary, 100);
+  Run(list);
+  const uint64_t small = mirrors_->bytes();
+  EXPECT_LT(small, 6000u);
+  PatchList before = list;
+  for (list.Change(); 2 * list.size() * sizeof(TokenPatch) <= small; list.Change()) {
+    ASSERT_TRUE(IsChange(Run(list)));
+    before = list;
+  }
+  {
+    // The row before reads the mirror, which stays therefore, whether what changed is known or not.
+    PatchList forgotten = list;
+    for (int i = 0; i < 9; ++i) forgotten.Change();
+    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EXPECT_TRUE(PathOf(before, &slice).is_merged);
+    const PatchPath path = PathOf(list, &slice);
+    EXPECT_TRUE(IsChange(path));
+    EXPECT_EQ(path.to, 0u);
+    EXPECT_TRUE(IsUpload(PathOf(forgotten, &slice)));
+    slice.Keep();
+    EXPECT_EQ(mirrors_->bytes(), small);
+  }
+  EXPECT_TRUE(IsWhole(Run(list)));
+  EXPECT_GT(mirrors_->bytes(), small);
+}
+
+TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
+  MakeMirrors(10'000);
+  std::vector<PatchList> lists = Lists(3, 100);
+  EXPECT_TRUE(IsWhole(Run(lists[0])));
+  EXPECT_TRUE(IsWhole(Run(lists[1])));
+  for (uint64_t slice = 1; slice < Mirrors::kIdleSlices - 1; slice += 2) {
+    ASSERT_TRUE(IsUpload(Run(lists[2]))) << slice;
+    ASSERT_FALSE(IsUpload(Run(lists[1])));
+  }
+  EXPECT_TRUE(IsWhole(Run(lists[2])));
+  EXPECT_FALSE(IsUpload(Run(lists[1])));
+  EXPECT_TRUE(IsUpload(Run(lists[0])));
+  EXPECT_LE(mirrors_->bytes(), 10'000u);
+}
+
+TEST_F(CudaMirrorsOfSlices, ASliceThatFailsDropsAll) {
+  MakeMirrors(1 << 20);
+  std::vector<PatchList> lists = Lists(3, 100);
+  for (const PatchList& list : lists) Run(list);
+  Mirrors::OfSlice beside(mirrors_.get(), nullptr);
+  EXPECT_TRUE(IsChange(PathOf(lists[0], &beside)));
+  {
+    Mirrors::OfSlice failing(mirrors_.get(), nullptr);
+    EXPECT_TRUE(IsChange(PathOf(lists[1], &failing)));
+  }
+  EXPECT_GT(mirrors_->bytes(), 0u);  // what the other slice has
+  beside.Keep();
+  EXPECT_EQ(mirrors_->bytes(), 0u);
+  for (const PatchList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));
+}
+
+}  // namespace
+}  // namespace sortition::devices::cuda
