@@ -1,5 +1,7 @@
-"""Rows in a GPU's memory, for tests: the driver is the tests' own, in this process and the server's; its device's memory
-is the host's."""
+"""Rows in a GPU's memory, for tests.
+
+The driver is the tests' own, in this process and the server's; its device's memory is the host's.
+"""
 
 import ctypes
 import os

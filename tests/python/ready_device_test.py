@@ -1,5 +1,7 @@
-"""A worker that waits for nothing: a stream of the device says when logits are there, and its work takes the tokens from
-the device's memory."""
+"""A worker that waits for nothing.
+
+A stream of the device says when logits are there, and its work takes the tokens from the device's memory.
+"""
 
 import asyncio
 import concurrent.futures
