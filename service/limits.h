@@ -38,7 +38,7 @@ struct Limits {
 
   // Shared memory.
   uint32_t max_memory_connections = 64;                  // to the memory socket
-  uint32_t max_rings = 8;                                // streams over rings; each has a thread
+  uint32_t max_rings = 64;                               // streams over rings; each has a thread
   uint64_t max_memory_bytes = uint64_t{1} << 30;         // of regions, all connections together
   uint64_t connection_memory_bytes = uint64_t{1} << 28;  // of the regions of one connection
   uint64_t connection_device_bytes = 0;                  // the same of devices' memory; 0 = none is taken

@@ -237,7 +237,8 @@ TransportInUse ClientCore::transport_in_use() const {
 }
 
 void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
-  Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
+  Update(Thread::kOurs,
+         [&](StreamState& state, absl::Time now) { state.OnResponse(stream, std::move(response), now); });
 }
 
 void ClientCore::OnEnded(uint64_t stream, absl::Status status) {

@@ -65,6 +65,15 @@ grpc::ByteBuffer ToByteBuffer(OutgoingMessage message) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+std::string Joined(const OutgoingMessage& message) {
+  std::string joined;
+  for (const Segment& segment : message.segments) {
+    absl::StrAppend(&joined, segment.owned,
+                    absl::string_view(reinterpret_cast<const char*>(segment.borrowed.data()), segment.borrowed.size()));
+  }
+  return joined;
+}
+
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::UnavailableError("the server ended the stream");
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -97,11 +106,22 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   }
 
   void Send(OutgoingMessage message) {
+    if (const std::shared_ptr<Transport> ring = moved()) {
+      if (message.bytes() <= ring->max_message_bytes()) {
+        ring->Send(std::move(message));
+      } else {
+        Outgrow();
+      }
+      return;
+    }
     absl::MutexLock lock(&mutex_);
-    if (!ended_) messages_.push_back(std::move(message));
+    if (ended_) return;
+    if (hello_.empty()) hello_ = Joined(message);
+    messages_.push_back(std::move(message));
   }
 
   void Flush() {
+    if (const std::shared_ptr<Transport> ring = moved()) return ring->Flush();
     OutgoingMessage message;
     {
       absl::MutexLock lock(&mutex_);
@@ -116,17 +136,30 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   }
 
   void Cancel() {
-    context_.TryCancel();
     cancelled_.request_stop();
+    context_.TryCancel();
+    if (const std::shared_ptr<Transport> ring = moved()) ring->Cancel();
   }
 
+  // The ring that the stream has moved to; null if it has not.
+  std::shared_ptr<Transport> moved() {
+    absl::MutexLock lock(&mutex_);
+    return moved_;
+  }
   std::shared_ptr<SharedMemory> memory() {
     absl::MutexLock lock(&mutex_);
-    return memory_;
+    return moved_ != nullptr ? moved_->memory() : memory_;
   }
   TransportInUse in_use() {
     absl::MutexLock lock(&mutex_);
-    return in_use_;
+    return moved_ != nullptr ? moved_->in_use() : in_use_;
+  }
+  // The streams after this one stay as they are.
+  bool Outgrow() {
+    if (moved() == nullptr) return false;
+    connector_.stays_.store(true, std::memory_order_relaxed);
+    Cancel();
+    return true;
   }
   void DropMemory(const std::string& why) {
     std::shared_ptr<SharedMemory> dropped;  // let go of after the lock
@@ -152,9 +185,11 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     return connector_.kind_ == TransportKind::kAuto || connector_.kind_ == TransportKind::kSharedMemory;
   }
   // Takes up what the welcome offers, on a thread of its own, and passes it on; or ends the stream, if that is not what
-  // the client asked for.
+  // the client asked for. Where the server takes it onto a ring the call ends, and the ring's welcome follows.
   void TakeUp(v1::StreamResponse welcome);
   absl::Status ShareMemory(const v1::Welcome& welcome);
+  bool may_move() const { return connector_.rings_.has_value() && !connector_.stays_.load(std::memory_order_relaxed); }
+  void MoveTo(RingConnector::Opened opened);
 
   GrpcConnector& connector_;
   const uint64_t number_;
@@ -181,6 +216,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t pending_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that have not come back
+  std::string hello_ ABSL_GUARDED_BY(mutex_);     // the first message, with which a ring begins, too
+  std::shared_ptr<Transport> moved_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<SharedMemory> memory_ ABSL_GUARDED_BY(mutex_);
   TransportInUse in_use_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<GrpcStream> self_;  // while pending_ > 0
@@ -199,6 +236,14 @@ class GrpcTransport final : public Transport {
   std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
   void DropMemory(const std::string& why) override { stream_->DropMemory(why); }
   TransportInUse in_use() override { return stream_->in_use(); }
+  void Poll(absl::FunctionRef<bool()> done) override {
+    if (const std::shared_ptr<Transport> ring = stream_->moved()) ring->Poll(done);
+  }
+  uint64_t max_message_bytes() const override {
+    const std::shared_ptr<Transport> ring = stream_->moved();
+    return ring != nullptr ? ring->max_message_bytes() : UINT64_MAX;
+  }
+  bool Outgrow() override { return stream_->Outgrow(); }
 
  private:
   const std::shared_ptr<GrpcStream> stream_;
@@ -243,7 +288,8 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         unsent.swap(messages_);
         if (memory_ != nullptr) memory_->Disconnect();
       }
-      events_.OnEnded(number_, unshared_.ok() ? FromGrpc(status_) : unshared_);
+      // Of a stream that has moved the ring tells the end.
+      if (moved() == nullptr) events_.OnEnded(number_, unshared_.ok() ? FromGrpc(status_) : unshared_);
       break;
     }
   }
@@ -283,6 +329,8 @@ void GrpcStream::TakeUp(v1::StreamResponse welcome) {
   if (!shared.ok() && connector_.kind_ == TransportKind::kSharedMemory) {
     unshared_ = shared;
     context_.TryCancel();
+  } else if (moved() != nullptr) {
+    context_.TryCancel();
   } else {
     if (!shared.ok()) {
       absl::MutexLock lock(&mutex_);
@@ -295,9 +343,26 @@ void GrpcStream::TakeUp(v1::StreamResponse welcome) {
 
 absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
   const Patience patience(memory_by_, cancelled_.get_token());
-  auto memory =
-      SharedMemory::Connect(welcome, connector_.shared_memory_bytes_, connector_.memory_server_user_, patience);
+  auto link = SharedMemory::Connect(welcome, connector_.memory_server_user_, patience);
+  if (!link.ok()) return link.status();
+  std::unique_ptr<MappedRegion> ring;
+  if (may_move()) {
+    auto opened = (*link)->OpenRing(patience);
+    if (opened.ok()) {
+      ring = *std::move(opened);
+    } else if ((*link)->IsConnected()) {
+      absl::MutexLock lock(&mutex_);
+      in_use_.note = std::string(opened.status().message());
+    } else {
+      return opened.status();
+    }
+  }
+  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, patience);
   if (!memory.ok()) return memory.status();
+  if (ring != nullptr) {
+    MoveTo({std::move(ring), *std::move(memory)});
+    return absl::OkStatus();
+  }
   {
     absl::MutexLock lock(&mutex_);
     memory_ = *memory;
@@ -310,6 +375,17 @@ absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
   }
   in_use_.kind = TransportKind::kSharedMemory;
   return absl::OkStatus();
+}
+
+void GrpcStream::MoveTo(RingConnector::Opened opened) {
+  // Nothing but the hello has been sent: a stream that has not been welcomed is not used.
+  {
+    absl::MutexLock lock(&mutex_);
+    moved_ = connector_.rings_->Start(std::move(opened), number_, &events_);
+    moved_->Send({.segments = {{hello_, {}}}, .hold = nullptr});
+  }
+  moved()->Flush();
+  if (cancelled_.stop_requested()) moved()->Cancel();
 }
 
 void AddToken(const std::string& token, grpc::ClientContext* context) {
@@ -340,6 +416,8 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
       secure_(options.tls.has_value()),
       thread_([this] { Run(); }) {
   KeepGrpcRunning();
+  // A memory socket knows users, not tokens and certificates.
+  if (kind_ == TransportKind::kAuto && !secure_ && token_.empty()) rings_.emplace(options);
 }
 
 GrpcConnector::~GrpcConnector() {

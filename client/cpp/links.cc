@@ -107,10 +107,8 @@ void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time no
   Link* link = Find(stream);
   if (link == nullptr) return;
   link->welcomed = now;
-  link->max_message_bytes = link->transport->max_message_bytes();
-  if (welcome.max_message_bytes() != 0) {
-    link->max_message_bytes = std::min(link->max_message_bytes, welcome.max_message_bytes());
-  }
+  if (welcome.max_message_bytes() != 0) link->server_message_bytes = welcome.max_message_bytes();
+  link->max_message_bytes = std::min(link->server_message_bytes, link->transport->max_message_bytes());
   link->ready_words = welcome.ready_words();
   if (const std::shared_ptr<SharedMemory> memory = link->transport->memory()) {
     v1::StreamRequest request;
@@ -142,7 +140,7 @@ void Links::OnWaitInVain(absl::Time asked, absl::Time now) {
 bool Links::OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now) {
   Link* link = Find(stream);
   if (link == nullptr || message == 0 || link->attach != message) return false;
-  if (options_.transport == TransportKind::kAuto) {
+  if (options_.transport == TransportKind::kAuto && link->transport->in_use().kind != TransportKind::kRing) {
     link->transport->DropMemory(std::string(why.message()));
   } else {
     Break(stream, why, now);

@@ -20,10 +20,11 @@ struct Link {
   uint64_t number = 0;
   size_t target = 0;
   std::shared_ptr<Transport> transport;
-  uint64_t messages = 0;  // sent so far, hello included
-  uint64_t max_message_bytes = UINT64_MAX;
-  bool ready_words = false;  // the server looks at them itself
-  uint64_t attach = 0;       // number of the message that names the memory shared with the server; 0 = there is none
+  uint64_t messages = 0;                       // sent so far, hello included
+  uint64_t server_message_bytes = UINT64_MAX;  // what its server takes
+  uint64_t max_message_bytes = UINT64_MAX;     // what it can have, at most that
+  bool ready_words = false;                    // the server looks at them itself
+  uint64_t attach = 0;  // number of the message that names the memory shared with the server; 0 = there is none
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
   bool retiring = false;  // carries what is in flight to its end, and nothing new

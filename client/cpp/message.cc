@@ -2,6 +2,7 @@
 #include "client/cpp/message.h"
 
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -15,6 +16,9 @@ namespace {
 
 // Field number and wire type "length-delimited".
 constexpr uint32_t kPayloadKey = v1::StreamRequest::kPayloadsFieldNumber << 3 | 2;
+
+// Of a step, encoded without its tensors, whose message is kept for the next one.
+constexpr int kMostSpareBytes = 1 << 16;
 
 std::string PayloadPrefix(uint64_t bytes) {
   uint8_t buffer[15];
@@ -137,7 +141,10 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
                            absl::Duration timeout, std::shared_ptr<void> hold, OutgoingKind kind, SharedMemory* memory,
                            std::vector<std::shared_ptr<void>>* leases) {
   const OutgoingShard* const shard = kind.shard;
+  // Used again and again, with the memory of its rows.
+  thread_local auto spare = std::make_unique<v1::Step>();
   v1::StreamRequest header;
+  header.set_allocated_step(spare.release());
   v1::Step& step = *header.mutable_step();
   step.set_batch_id(batch_id);
   step.mutable_logits()->set_dtype(batch.dtype);
@@ -193,7 +200,14 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     tensor.set_dtype(batch.draft_dtype);
     tensor.set_rows(taken.drafts);
   }
-  return EncodeMessage(header, placer.payloads(), std::move(hold));
+  OutgoingMessage message = EncodeMessage(header, placer.payloads(), std::move(hold));
+  if (header.GetCachedSize() <= kMostSpareBytes) {
+    spare.reset(header.release_step());
+    spare->Clear();
+  } else {
+    spare = std::make_unique<v1::Step>();
+  }
+  return message;
 }
 
 }  // namespace sortition::client

@@ -32,11 +32,12 @@ enum class Fallback {
 
 // How bytes travel to a target. Tokens do not depend on it.
 enum class TransportKind {
-  kAuto,       // the best that works: shared memory where the server offers it to this machine, else the stream
+  kAuto,       // the best that works: a ring or else shared memory where the server offers it to this machine, else the
+               // stream
   kInlineTcp,  // within the stream, over TCP; every target must be "host:port"
   kInlineUds,  // within the stream, over a Unix socket; every target must be "unix:path"
-  // In rings in memory shared with the server, looked at without sleeping for a while: for steps of microseconds, at
-  // the price of processor time. Every target must be the path of a memory socket, "unix:path".
+  // In rings in memory shared with the server: for steps of microseconds. Every target must be the path of a memory
+  // socket, "unix:path".
   kRing,
   kSharedMemory,  // in memory shared with the server; one that offers none counts as a target that cannot be reached
 };
@@ -63,8 +64,9 @@ struct ClientOptions {
   // Whose process a server is that shares memory with this one, where that is neither this process's user nor root: a
   // user's number. What others have put at the place of a server's memory socket is not spoken to.
   std::optional<uint32_t> memory_server_user;
-  // How long a caller that waits for its step over a ring looks for the answer before it sleeps.
-  absl::Duration ring_spin = absl::Microseconds(200);
+  // How long a caller that waits for its step over a ring looks for the answer before it sleeps, if the last answer
+  // came that soon. Zero = never.
+  absl::Duration ring_spin = absl::Microseconds(500);
   // Tells apart engines that number their requests alike. 1 to 128 bytes; random if empty. Keep it across restarts only
   // if request ids are never used twice.
   std::string worker_session;

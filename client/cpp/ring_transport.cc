@@ -8,11 +8,13 @@
 #include <stop_token>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "client/cpp/memory_link.h"
 #include "client/cpp/shared_memory.h"
 #include "kernels/check.h"
 #include "service/memory/ring.h"
+#include "service/memory/spin_choice.h"
 
 namespace sortition::client {
 namespace {
@@ -24,6 +26,8 @@ constexpr absl::Duration kSleep = absl::Milliseconds(50);
 // While messages wait for room, which nobody announces.
 constexpr absl::Duration kShortSleep = absl::Milliseconds(1);
 
+int64_t Nanoseconds() { return absl::ToUnixNanos(service::SteadyClock().Now()); }
+
 absl::Status Broken() { return absl::InternalError("the server has written what no ring can hold"); }
 
 }  // namespace
@@ -31,8 +35,14 @@ absl::Status Broken() { return absl::InternalError("the server has written what 
 // Lives until its thread has ended, however early its Transport is let go.
 class RingStream {
  public:
-  RingStream(RingConnector* connector, const std::string& target, uint64_t number, StreamEvents* events)
-      : connector_(*connector), target_(target), number_(number), events_(*events) {}
+  // To a memory socket, or over what is open already.
+  using Origin = std::variant<std::string, RingConnector::Opened>;
+  RingStream(RingConnector* connector, Origin origin, uint64_t number, StreamEvents* events)
+      : connector_(*connector),
+        origin_(std::move(origin)),
+        number_(number),
+        events_(*events),
+        spins_(connector->spin_) {}
 
   std::thread Start() {
     return std::thread([this] {
@@ -78,6 +88,7 @@ class RingStream {
   };
 
   void Run();
+  absl::StatusOr<RingConnector::Opened> Open(const std::string& target, const Patience& patience) const;
   absl::Status Connect();
   // Until the stream is over, and why.
   absl::Status Read();
@@ -88,12 +99,14 @@ class RingStream {
   bool NobodyPolls() const ABSL_SHARED_LOCKS_REQUIRED(polling_) { return pollers_ == 0; }
 
   RingConnector& connector_;
-  const std::string target_;
+  Origin origin_;  // of the thread
   const uint64_t number_;
   StreamEvents& events_;
   std::stop_source cancelled_;
   std::atomic<bool> connected_ = false;
   std::atomic<bool> asleep_ = false;  // the thread
+  service::SpinChoice spins_;
+  std::atomic<int64_t> waited_from_ = 0;  // by a caller that has gone to sleep for it; 0: by none
 
   absl::Mutex reading_;  // who reads the ring; taken before every other lock
   absl::Status over_ ABSL_GUARDED_BY(reading_);
@@ -145,20 +158,30 @@ void RingStream::Run() {
   events_.OnEnded(number_, std::move(status));
 }
 
-absl::Status RingStream::Connect() {
-  const Patience patience(connector_.connect_timeout_, cancelled_.get_token());
-  auto link = MemoryLink::Connect(target_, patience, connector_.memory_server_user_);
+absl::StatusOr<RingConnector::Opened> RingStream::Open(const std::string& target, const Patience& patience) const {
+  auto link = MemoryLink::Connect(target, patience, connector_.memory_server_user_);
   if (!link.ok()) return link.status();
   auto ring = (*link)->OpenRing(patience);
   if (!ring.ok()) return ring.status();
   auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, patience);
   if (!memory.ok()) return memory.status();
+  return RingConnector::Opened{*std::move(ring), *std::move(memory)};
+}
+
+absl::Status RingStream::Connect() {
+  const Patience patience(connector_.connect_timeout_, cancelled_.get_token());
+  if (const auto* target = std::get_if<std::string>(&origin_)) {
+    auto opened = Open(*target, patience);
+    if (!opened.ok()) return opened.status();
+    origin_ = *std::move(opened);
+  }
+  auto& [ring, memory] = std::get<RingConnector::Opened>(origin_);
   {
     absl::MutexLock lock(&mutex_);
-    memory_ = *memory;
-    rings_.emplace(*std::move(ring));
+    memory_ = memory;
+    rings_.emplace(std::move(ring));
   }
-  events_.OnMemory(memory->get(), patience);
+  events_.OnMemory(memory.get(), patience);
   connected_.store(true, std::memory_order_release);
   Flush();
   return absl::OkStatus();
@@ -179,7 +202,11 @@ absl::Status RingStream::Read() {
       idle = !ReadSome();
       if (!over_.ok()) return over_;
     }
-    if (!idle) continue;
+    if (!idle) {
+      const int64_t from = waited_from_.exchange(0, std::memory_order_relaxed);
+      if (from != 0) spins_.OnMessage(absl::Nanoseconds(Nanoseconds() - from));
+      continue;
+    }
     if (!memory->IsConnected()) return absl::UnavailableError("the server ended the stream");
     Flush();
     // Not under the lock: a caller that comes to wait reads meanwhile.
@@ -203,18 +230,29 @@ bool RingStream::ReadSome() {
 
 void RingStream::Poll(absl::FunctionRef<bool()> done) {
   if (!connected_.load(std::memory_order_acquire)) return;
+  const int64_t start = Nanoseconds();
+  const int64_t end = start + absl::ToInt64Nanoseconds(spins_.Next());
+  if (end == start) {
+    waited_from_.store(start, std::memory_order_relaxed);
+    return;
+  }
   {
     absl::MutexLock lock(&polling_);
     ++pollers_;
   }
   rings_->reader.StayAwake();
-  const service::SteadyClock clock;
-  const absl::Time end = clock.Now() + connector_.spin_;
-  while (!done() && clock.Now() < end) {
+  bool is_done = done();
+  int64_t now = start;
+  for (; !is_done && now < end; now = Nanoseconds(), is_done = done()) {
     for (int i = 0; i < 64 && !rings_->reader.HasMore(); ++i) service::SpinPause();
     if (!rings_->reader.HasMore() || !reading_.TryLock()) continue;
     ReadSome();
     reading_.Unlock();
+  }
+  if (is_done) {
+    spins_.OnMessage(absl::Nanoseconds(now - start));
+  } else {
+    waited_from_.store(start, std::memory_order_relaxed);
   }
   absl::MutexLock lock(&polling_);
   if (--pollers_ == 0 && asleep_.load(std::memory_order_seq_cst)) rings_->reader.SleepOn();
@@ -263,13 +301,20 @@ RingConnector::~RingConnector() {
 
 std::shared_ptr<Transport> RingConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
   SORTITION_CHECK(target < targets_.size());
+  return Start(std::make_shared<RingStream>(this, targets_[target], stream, events));
+}
+
+std::shared_ptr<Transport> RingConnector::Start(Opened opened, uint64_t stream, StreamEvents* events) {
+  return Start(std::make_shared<RingStream>(this, std::move(opened), stream, events));
+}
+
+std::shared_ptr<Transport> RingConnector::Start(std::shared_ptr<RingStream> stream) {
   JoinFinished();
-  auto call = std::make_shared<RingStream>(this, targets_[target], stream, events);
   {
     absl::MutexLock lock(&mutex_);
-    live_.push_back({call, call->Start()});
+    live_.push_back({stream, stream->Start()});
   }
-  return std::make_shared<RingTransport>(std::move(call));
+  return std::make_shared<RingTransport>(std::move(stream));
 }
 
 void RingConnector::JoinFinished() {

@@ -10,7 +10,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/memory_link.h"
 #include "client/cpp/options.h"
+#include "client/cpp/shared_memory.h"
 #include "client/cpp/transport.h"
 
 namespace sortition::client {
@@ -27,8 +29,17 @@ class RingConnector {
 
   std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events);
 
+  // What a stream needs, over one connection to a memory socket.
+  struct Opened {
+    std::unique_ptr<MappedRegion> ring;
+    std::shared_ptr<SharedMemory> memory;
+  };
+  // Starts a stream over a ring that is open already.
+  std::shared_ptr<Transport> Start(Opened opened, uint64_t stream, StreamEvents* events);
+
  private:
   friend class RingStream;
+  std::shared_ptr<Transport> Start(std::shared_ptr<RingStream> stream);
   struct Live {
     std::shared_ptr<RingStream> stream;
     std::thread thread;

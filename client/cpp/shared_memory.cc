@@ -15,9 +15,9 @@ constexpr uint64_t kUnit = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const v1::Welcome& welcome, uint64_t bytes,
-                                                                    std::optional<uint32_t> server_user,
-                                                                    const Patience& patience) {
+absl::StatusOr<std::unique_ptr<MemoryLink>> SharedMemory::Connect(const v1::Welcome& welcome,
+                                                                  std::optional<uint32_t> server_user,
+                                                                  const Patience& patience) {
   const std::string& address = welcome.memory_address();
   if (address.empty()) return absl::FailedPreconditionError("the server offers no shared memory");
   auto link = MemoryLink::Connect(address, patience, server_user);
@@ -26,7 +26,7 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Connect(const v1::We
     return absl::FailedPreconditionError(absl::StrCat("another server than the stream's listens at ", address,
                                                       ", or one that does not say which it is"));
   }
-  return Make(*std::move(link), bytes, patience);
+  return link;
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,

@@ -30,15 +30,15 @@ struct Place {
 // One stream's. Thread-safe.
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
-  // Connects to the memory socket that a stream's welcome names and gets `bytes` for copies, or less if the server
-  // gives less. Blocks for two round trips and for the clearing of the pages. FAILED_PRECONDITION, with nothing asked
-  // for, where it is not the stream's server that listens there, or cannot be told to be. `server_user` as
+  // Connects to the memory socket that a stream's welcome names. Blocks for a round trip. FAILED_PRECONDITION where it
+  // is not the stream's server that listens there, or cannot be told to be; nothing is asked for then. `server_user` as
   // MemoryLink::Connect.
-  static absl::StatusOr<std::shared_ptr<SharedMemory>> Connect(const v1::Welcome& welcome, uint64_t bytes,
-                                                               std::optional<uint32_t> server_user,
-                                                               const Patience& patience);
+  static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const v1::Welcome& welcome,
+                                                             std::optional<uint32_t> server_user,
+                                                             const Patience& patience);
 
-  // The same over a connection that exists, to whatever server.
+  // Gets `bytes` for copies, or less if the server gives less. Blocks for a round trip and for the clearing of the
+  // pages.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
                                                             const Patience& patience);
 

@@ -245,7 +245,10 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   if (const uint64_t bytes = message.bytes(); bytes > link->max_message_bytes) {
     message = {};
     leases.clear();
-    if (count == 1) return FinishRow(batch.get(), &batch->rows[rows[0]], TooLarge(bytes, link->max_message_bytes));
+    if (count == 1) {
+      if (bytes <= link->server_message_bytes && link->transport->Outgrow()) return;
+      return FinishRow(batch.get(), &batch->rows[rows[0]], TooLarge(bytes, link->max_message_bytes));
+    }
     const auto middle = rows.begin() + count / 2;
     SendStep(link, batch, {rows.begin(), middle}, now);
     return SendStep(link, batch, {middle, rows.end()}, now);
@@ -360,19 +363,20 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
   }
 }
 
-void StreamState::OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now) {
+void StreamState::OnResults(uint64_t stream, v1::StepResults results, absl::Time now) {
   if (results.has_error()) return OnStepRefused(results.batch_id(), FromWire(results.error()), now);
   const auto it = sent_steps_.find(results.batch_id());
   if (it == sent_steps_.end()) return;  // of a step that was given up, or an answer that came before
-  for (const v1::RowResult& result : results.rows()) {
-    if (absl::Status status = OnRowResult(&it->second, result, now); !status.ok()) {
+  for (v1::RowResult& result : *results.mutable_rows()) {
+    if (absl::Status status = OnRowResult(&it->second, &result, now); !status.ok()) {
       return links_.Break(stream, status, now);
     }
   }
   if (it->second.unanswered == 0) sent_steps_.erase(it);
 }
 
-absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now) {
+absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now) {
+  const v1::RowResult& result = *taken;
   if (result.row() >= sent->rows.size()) return absl::InternalError("an answer for a row that the step does not have");
   uint32_t& index = sent->rows[result.row()];
   if (index == SentStep::kAnswered) return absl::OkStatus();  // the same answer again
@@ -388,8 +392,13 @@ absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& resul
                      : row.row.scored.empty()  ? v1::RowResult::kDraw
                                                : v1::RowResult::kScore;
   if (result.outcome_case() != asked) return absl::InternalError("a row was answered with what it did not ask for");
-  row.partial.MergeFrom(result);
-  if (result.draw().continues() || result.score().continues() || result.verify().continues()) return absl::OkStatus();
+  const bool continues = result.draw().continues() || result.score().continues() || result.verify().continues();
+  if (row.partial.outcome_case() == v1::RowResult::OUTCOME_NOT_SET) {
+    row.partial.Swap(taken);
+  } else {
+    row.partial.MergeFrom(result);
+  }
+  if (continues) return absl::OkStatus();
   index = SentStep::kAnswered;
   --sent->unanswered;
   FinishRow(sent->batch.get(), &row, OutcomeOf(std::move(row.partial)));

@@ -85,7 +85,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
-void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now) {
+void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl::Time now) {
   if (!links_.IsLive(stream)) return;
   links_.OnHeard(stream, now);
   switch (response.kind_case()) {
@@ -111,7 +111,7 @@ void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response
       break;
     case v1::StreamResponse::kResults:
       links_.OnAnswer(stream);
-      OnResults(stream, response.results(), now);
+      OnResults(stream, std::move(*response.mutable_results()), now);
       break;
     case v1::StreamResponse::kRejected:
       OnRejected(stream, response.rejected(), now);

@@ -62,7 +62,7 @@ class StreamState {
   // if that is still out; otherwise the service forgets it by itself.
   void Close(SequenceRecord* record);
   void OnTime(absl::Time now) { Advance(now); }
-  void OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now);
+  void OnResponse(uint64_t stream, v1::StreamResponse response, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   // Ends everything that is pending, and whatever is still submitted, with STEP_CANCELLED; and every stream.
   void Stop();
@@ -123,8 +123,9 @@ class StreamState {
   void OnForked(const v1::SequenceForked& forked, absl::Time now);
   void OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state);
   void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
-  void OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now);
-  absl::Status OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now);
+  void OnResults(uint64_t stream, v1::StepResults results, absl::Time now);
+  // Takes what it wants of `*taken`.
+  absl::Status OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now);
   void OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now);
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
   void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);

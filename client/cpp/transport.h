@@ -62,7 +62,8 @@ class StreamEvents {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Queues a message; never blocks, and starts no work that could call back. Dropped if the stream has ended.
+  // Queues a message; never blocks, and starts no work that could call back. Dropped if the stream has ended, or ends
+  // because the message does not fit it.
   virtual void Send(OutgoingMessage message) = 0;
   // Sends what is queued, as far as it goes without waiting. Called without locks after every round of Send.
   virtual void Flush() = 0;
@@ -78,6 +79,9 @@ class Transport {
   virtual void DropMemory(const std::string&) {}
   // Of one message; a larger one ends the stream.
   virtual uint64_t max_message_bytes() const { return UINT64_MAX; }
+  // A message that a stream may have is larger than this one's can be: true if the next stream's can, and this one
+  // ends.
+  virtual bool Outgrow() { return false; }
   // How bytes travel, with the reason where a better way was tried in vain. Constant as memory() is.
   virtual TransportInUse in_use() { return {}; }
 };

@@ -15,7 +15,7 @@
 namespace sortition::kernels::cpu {
 
 // Elements that another process may change meanwhile, on their way to memory that it cannot: whatever passes over a row
-// first copies them as it goes, reading each byte once, and looks at the copy alone.
+// first copies them as it goes, and looks at the copy alone from then on. FindPlainFirst copies what it looks at again.
 struct Incoming {
   const std::byte* from = nullptr;  // null: the elements are where they are looked at
   std::byte* to = nullptr;

@@ -78,6 +78,9 @@ bool IsPlainGreedy(const RowRequest& request) {
          !IsMasked(request);
 }
 
+// Whether tokens other than the first are looked at all the same.
+bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
+
 // The token that the caller expects, if the race can begin with it.
 std::optional<Candidate> Likely(const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept) {
   if (request.likely == RowRequest::kNoToken) return std::nullopt;
@@ -134,11 +137,10 @@ void SampleRow(const Target& target, const RowRequest& request, const Incoming& 
 
   Row raw = LayRow(request, incoming, scratch);
   Row row;
-  if (IsPlainGreedy(request)) {
+  // Of elements that are still to come nothing is there afterwards but the first token.
+  if (IsPlainGreedy(request) && (incoming.from == nullptr || !NamesTokens(request))) {
     Candidate first;
-    const bool found = kernels.FindPlainFirst(raw, &first);
-    raw.incoming = {};
-    if (found) {
+    if (kernels.FindPlainFirst(raw, &first)) {
       if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
       return SampleGreedy(request, raw, first, scratch, answer);
     }

@@ -233,8 +233,11 @@ uint64_t TensorRowsOf(const v1::StepRow& row) {
   return 1;
 }
 
-std::optional<Refusal> ParsePositions(const v1::StepRow& row, const std::string& path, const StepShape& shape,
+std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const StepShape& shape,
                                       const SequenceSpec& spec, const Limits& limits, PositionPlan* plan) {
+  const bool is_draw = row.task_case() == v1::StepRow::kDraw || row.task_case() == v1::StepRow::TASK_NOT_SET;
+  if (is_draw && !row.has_mask()) return std::nullopt;
+  const std::string path = absl::StrCat("step.rows[", index, "]");
   const google::protobuf::RepeatedPtrField<v1::RowMask> none;
   const std::string chain = path + ".verify_chain";
   const std::string tree = path + ".verify_tree";

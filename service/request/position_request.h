@@ -16,8 +16,8 @@ namespace sortition::service {
 // How many tensor rows a row's task takes.
 uint64_t TensorRowsOf(const v1::StepRow& row);
 
-// Fills `*plan` with the row's task and masks. `path` is the row's own. Thread-safe.
-std::optional<Refusal> ParsePositions(const v1::StepRow& row, const std::string& path, const StepShape& shape,
+// Fills `*plan` with the row's task and masks. `index` is the row's in its step. Thread-safe.
+std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const StepShape& shape,
                                       const SequenceSpec& spec, const Limits& limits, PositionPlan* plan);
 
 }  // namespace sortition::service

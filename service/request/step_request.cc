@@ -223,10 +223,10 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 
 std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                                    const SequenceSpec& spec, const Limits& limits) {
-  const auto field = [&](absl::string_view name) { return absl::StrCat("step.rows[", index, "].", name); };
+  const auto field = [index](absl::string_view name) { return FieldName(index, name); };
   const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
   if (!row.checkpoint().empty() && !keeps_sampler_state) {
-    return Refusal{Reason::kContradiction, field("checkpoint"), "", "no sampler of this sequence keeps a state"};
+    return Refusal{Reason::kContradiction, field("checkpoint").Text(), "", "no sampler of this sequence keeps a state"};
   }
   if (spec.vocabulary != shape.vocabulary) {
     return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),
@@ -260,17 +260,17 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   request.draw_salt = row.draw_salt();
   request.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
   request.tensor_row = tensor_row;
-  const std::string path = absl::StrCat("step.rows[", index, "]");
   PositionPlan& plan = request.plan;
-  if (auto refusal = ParsePositions(row, path, shape, spec, limits, &plan)) return *refusal;
+  if (auto refusal = ParsePositions(row, index, shape, spec, limits, &plan)) return *refusal;
   // The check of the first one has been made above.
   if (plan.positions() > shape.tensor_rows - tensor_row) {
     return Refusal{
-        Reason::kOutOfRange, field("tensor_row"), absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),
+        Reason::kOutOfRange, field("tensor_row").Text(),
+        absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),
         absl::StrCat("the row takes ", plan.positions(), " tensor rows; the tensor has ", shape.tensor_rows)};
   }
   if (plan.positions() > limits.max_history - intent.position) {
-    return Refusal{Reason::kOutOfRange, field("position"),
+    return Refusal{Reason::kOutOfRange, field("position").Text(),
                    absl::StrCat("<= ", limits.max_history, " - ", plan.positions()), "the text would become too long"};
   }
   intent.options_digest = DigestOptions(request);

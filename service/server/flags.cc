@@ -102,8 +102,9 @@ ABSL_FLAG(uint64_t, max_shard_answer_bytes, Limits().max_shard_answer_bytes,
           "loses its own");
 ABSL_FLAG(uint32_t, max_memory_connections, Limits().max_memory_connections, "Connections to the memory socket");
 ABSL_FLAG(uint32_t, max_rings, Limits().max_rings, "Streams over rings in shared memory; each takes a thread");
-ABSL_FLAG(absl::Duration, ring_spin, Config().ring_spin,
-          "How long the thread of a ring looks for the next request before it sleeps; 0 = it sleeps at once");
+ABSL_FLAG(
+    absl::Duration, ring_spin, Config().ring_spin,
+    "How long the thread of a ring looks for the next request before it sleeps, if the last came so soon; 0 = never");
 ABSL_FLAG(uint64_t, max_memory_bytes, Limits().max_memory_bytes,
           "Bytes of shared memory, all connections to the memory socket together");
 ABSL_FLAG(uint64_t, connection_memory_bytes, Limits().connection_memory_bytes,

@@ -368,14 +368,14 @@ void MemoryServer::StartDraining() {
   wakeup_->Signal();
 }
 
+uint32_t MemoryServer::rings() const {
+  absl::MutexLock lock(&mutex_);
+  return rings_;
+}
+
 uint32_t MemoryServer::AwaitRings(absl::Duration grace) {
-  uint32_t left = 0;
-  WaitSteadily(grace, [&] {
-    absl::MutexLock lock(&mutex_);
-    left = rings_;
-    return left == 0;
-  });
-  return left;
+  WaitSteadily(grace, [this] { return rings() == 0; });
+  return rings();
 }
 
 void MemoryServer::AnswerReleased(Client* client) {

@@ -34,6 +34,8 @@ class MemoryServer {
   // A connection that was accepted; takes the descriptor. Refused, and closed, after Stop.
   void Take(service::Descriptor connection);
 
+  // Streams over rings open now.
+  uint32_t rings() const;
   // Tells every stream over rings to end, and refuses new ones.
   void StartDraining();
   // Returns when no stream over rings is left, or after `grace`; how many were left.
@@ -69,7 +71,7 @@ class MemoryServer {
   Log& log_;
   const std::shared_ptr<Wakeup> wakeup_;  // shared with regions that are still read
   std::list<Client> clients_;             // of the thread
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<service::Descriptor> taken_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

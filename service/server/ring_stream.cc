@@ -37,6 +37,8 @@ RingStream::RingStream(const Options& options, std::shared_ptr<const service::Re
       rings_(memory_->data()),
       reader_(rings_.request_words, rings_.request_bytes),
       stream_log_(options.log, options.peer, options.name_space),
+      spins_(options.spin),
+      answered_(options.engine->clock().Now()),
       writer_(rings_.answer_words, rings_.answer_bytes) {}
 
 RingStream::~RingStream() { SORTITION_CHECK(!thread_.joinable()); }
@@ -87,6 +89,10 @@ bool RingStream::Serve() {
 }
 
 bool RingStream::TakeMessage() {
+  {
+    absl::MutexLock lock(&mutex_);
+    spins_.OnMessage(options_.engine->clock().Now() - answered_);
+  }
   if (reader_.Take(&message_) != RingStatus::kDone) {
     options_.log->Write(LogLevel::kWarning, "ring_broken", {{"message", "a message that no ring can hold"}});
     how_ = "abandoned";
@@ -113,7 +119,7 @@ void RingStream::Rest() {
     if (!waiting_.empty()) return reader_.Sleep(kShortSleep);
   }
   if (session_->Idle()) {
-    const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.spin);
+    const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(spins_.Next());
     while (std::chrono::steady_clock::now() < end) {
       for (int i = 0; i < 64; ++i) {
         if (reader_.HasMore()) return;
@@ -140,14 +146,18 @@ bool RingStream::HasSaidAll() {
   return waiting_.empty();
 }
 
+// What has left the session learns with the next message, unless the thread has something to do for it at once.
 void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
+  bool wakes = draining_.load(std::memory_order_acquire) || spins_.Next() > absl::ZeroDuration();
   {
     absl::MutexLock lock(&mutex_);
     waiting_.push_back({message.SerializeAsString(), release});
     waiting_bytes_ += waiting_.back().bytes.size();
     WriteWaiting();
+    answered_ = options_.engine->clock().Now();
+    wakes = wakes || broken_ || !waiting_.empty();
   }
-  service::WakeRingReader(rings_.request_words);
+  if (wakes) service::WakeRingReader(rings_.request_words);
 }
 
 void RingStream::WriteWaiting() {

@@ -13,13 +13,14 @@
 #include "service/engine.h"
 #include "service/memory/region_table.h"
 #include "service/memory/ring.h"
+#include "service/memory/spin_choice.h"
 #include "service/server/log.h"
 #include "service/server/stream_log.h"
 #include "service/stream/session.h"
 
 namespace sortition::server {
 
-// A thread of its own, which spins for a while before it sleeps. Thread-safe.
+// A thread of its own, which spins for a while before it sleeps if the worker's messages come that soon. Thread-safe.
 class RingStream final : public service::SessionSink, public std::enable_shared_from_this<RingStream> {
  public:
   struct Options {
@@ -72,8 +73,10 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> ended_ = false;
   std::atomic<bool> draining_ = false;
+  service::SpinChoice spins_;
 
   absl::Mutex mutex_;
+  absl::Time answered_ ABSL_GUARDED_BY(mutex_);  // when the last answer was written
   service::RingWriter writer_ ABSL_GUARDED_BY(mutex_);
   struct Encoded {
     std::string bytes;

@@ -99,7 +99,7 @@ Server::Server(const Config& config, std::unique_ptr<Authorization> authorizatio
       log_(*log),
       authorization_(std::move(authorization)),
       streams_(config, authorization_.get(), engine, log),
-      information_(config, authorization_.get(), engine, [this] { return streams_.streams(); }),
+      information_(config, authorization_.get(), engine, [this] { return streams(); }),
       admin_(authorization_.get(), engine, log, std::move(stop)) {}
 
 Server::~Server() { Stop(); }
@@ -234,9 +234,11 @@ absl::Status Server::Listen() {
   return absl::OkStatus();
 }
 
+uint32_t Server::streams() const { return streams_.streams() + (memory_server_ ? memory_server_->rings() : 0); }
+
 void Server::Drain() {
   log_.Write(LogLevel::kInfo, "drain",
-             {{"streams", streams_.streams()}, {"grace_seconds", absl::ToDoubleSeconds(config_.drain_grace)}});
+             {{"streams", streams()}, {"grace_seconds", absl::ToDoubleSeconds(config_.drain_grace)}});
   // From here on every service, known or not, is NOT_SERVING.
   server_->GetHealthCheckService()->Shutdown();
   if (health_server_ != nullptr) health_server_->GetHealthCheckService()->Shutdown();

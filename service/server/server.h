@@ -42,8 +42,8 @@ class Server {
   const std::optional<ListenAddress>& health_address() const { return health_address_; }
   // Where operators are served; nothing if that is not configured.
   const std::optional<ListenAddress>& admin_address() const { return admin_address_; }
-  // Sampling streams open now.
-  uint32_t streams() const { return streams_.streams(); }
+  // Sampling streams open now, over gRPC and over rings.
+  uint32_t streams() const;
 
   // Reports NOT_SERVING, refuses new streams, tells open ones to end, and blocks until their steps are answered or
   // config.drain_grace has passed. Health and information are served on.

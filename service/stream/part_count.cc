@@ -15,6 +15,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
+// Of a part: its tag, and its length or value.
+constexpr size_t kLeastBytes = 2;
+
 // A number in the form that its field has: it costs no more memory than a few times its bytes.
 bool IsNumber(const FieldDescriptor& field, WireFormatLite::WireType wire_type) {
   if (wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return field.is_packable();
@@ -46,6 +49,7 @@ bool Count(CodedInputStream* in, const Descriptor& type, uint32_t* left) {
 }  // namespace
 
 bool HasAtMostParts(absl::string_view encoded, const Descriptor& type, uint32_t most) {
+  if (encoded.size() / kLeastBytes <= most) return true;
   // protobuf reads no message that is longer.
   const auto size = static_cast<int>(std::min<size_t>(encoded.size(), std::numeric_limits<int>::max()));
   CodedInputStream in(reinterpret_cast<const uint8_t*>(encoded.data()), size);

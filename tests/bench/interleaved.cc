@@ -25,12 +25,14 @@ std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders,
     for (size_t input = 0; input < schedule.inputs; ++input) {
       for (size_t turn = 0; turn < count; ++turn) {
         const size_t who = (turn + input + round) % count;  // nobody is always the one after somebody else
-        const size_t which = (input + who * schedule.stride) % schedule.inputs;
-        if (schedule.prepare) schedule.prepare(which);
-        const Clock::time_point start = Clock::now();
-        contenders[who].run(which);
-        const std::chrono::duration<double, std::micro> time = Clock::now() - start;
-        if (round != 0) times[who].push_back(time.count());
+        for (size_t call = 0; call < schedule.in_a_row; ++call) {
+          const size_t which = (input + who * schedule.stride + call) % schedule.inputs;
+          if (schedule.prepare) schedule.prepare(which);
+          const Clock::time_point start = Clock::now();
+          contenders[who].run(which);
+          const std::chrono::duration<double, std::micro> time = Clock::now() - start;
+          if (round != 0) times[who].push_back(time.count());
+        }
       }
     }
   }

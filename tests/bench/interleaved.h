@@ -22,6 +22,9 @@ struct Schedule {
   // Inputs between a contender's and the next one's, so that none finds what another has just loaded; 0 = all take the
   // same.
   size_t stride = 0;
+  // Calls of a contender in its turn, each timed, with the inputs after its own. One: what is called now and then, and
+  // finds the caches as the others have left them. More: what goes on.
+  size_t in_a_row = 1;
 };
 
 // Medians in microseconds, in the contenders' order. Says on standard error what it is at. Single-threaded.

@@ -148,11 +148,11 @@ class RunTest(unittest.TestCase):
     def test_sidecar(self):
         with Pod(manifests.rendered()["sidecar"], f"127.77.{os.getpid() % 256}.4") as pod:
             self.check_serving(pod)
-            # A worker with steps in flight all the time.
+            # A worker with steps in flight all the time, which shares memory with its sidecar.
             with subprocess.Popen([DEMO, f"--connect={pod.target()[0]}", "--tokens=100000"], env=ENVIRONMENT,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
                 try:
-                    while 'sortition_streams{transport="unix"} 1\n' not in pod.process.metrics():
+                    while 'sortition_streams{transport="ring"} 1\n' not in pod.process.metrics():
                         time.sleep(0.05)
                     self.check_end(pod)
                 finally:

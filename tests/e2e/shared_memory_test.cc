@@ -38,11 +38,68 @@ client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> tar
 
 TEST(SharedMemoryTest, TextsAreTheReferences) {
   const auto server = StartSharing("texts");
+  for (const auto& [asked, got] : {std::pair(TransportKind::kSharedMemory, TransportKind::kSharedMemory),
+                                   std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
+    const auto client = Connect(OptionsOf(asked, {server->address()}));
+    EXPECT_EQ(client->transport_in_use().kind, got);
+    EXPECT_EQ(client->transport_in_use().note, "");
+    Texts texts(client.get(), "text");
+    for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  }
+}
+
+TEST(SharedMemoryTest, WithoutARingLeftAutoStaysOnTheStreamAndSaysWhy) {
+  const auto server = StartSharing("no_ring", {"--max_rings=1"});
+  const auto first = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  EXPECT_EQ(first->transport_in_use().kind, TransportKind::kRing);
+  const auto second = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  EXPECT_EQ(second->transport_in_use().kind, TransportKind::kSharedMemory);
+  EXPECT_THAT(second->transport_in_use().note, ::testing::HasSubstr("max_rings 1"));
+  Texts texts(second.get(), "text");
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+// The memory socket would not know whose the token is.
+TEST(SharedMemoryTest, AStreamWithATokenStaysWhereTheTokenIsKnown) {
+  const auto server = StartSharing("token");
+  client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
+  options.token = "somebody";
+  EXPECT_EQ(Connect(options)->transport_in_use().kind, TransportKind::kSharedMemory);
+}
+
+TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
+  constexpr uint32_t kVocabulary = 600000;  // 2.4 MB a row
+  const auto server = StartSharing("large");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  ASSERT_EQ(client->transport_in_use().kind, TransportKind::kRing);
+  client::SequenceOptions options;
+  options.request_id = "large";
+  options.vocabulary_size = kVocabulary;
+  options.parameters.set_temperature(0);
+  const auto sequence = client->Open(options);
+  ASSERT_TRUE(sequence.ok());
+  std::vector<float> row(kVocabulary);
+  for (const uint32_t largest : {7u, 599999u}) {
+    row[largest] = 1;
+    const auto outcomes = client->Step({v1::DTYPE_F32, kVocabulary, {{sequence->get(), row.data()}}});
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    const auto* draw = std::get_if<v1::DrawResult>(&outcomes->front());
+    ASSERT_NE(draw, nullptr);
+    EXPECT_EQ(draw->token(), largest);
+    row[largest] = 0;
+  }
   EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
-  EXPECT_EQ(client->transport_in_use().note, "");
+}
+
+TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
+  auto first = StartSharing("first_ring");
+  const auto second = StartSharing("second_ring");
+  const auto client = Connect(OptionsOf(TransportKind::kAuto, {first->address(), second->address()}));
   Texts texts(client.get(), "text");
-  for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  first.reset();
+  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kRing);
 }
 
 // Six texts of 4000 bytes a row find room for some of their rows only.

@@ -133,7 +133,7 @@ class Transports(unittest.TestCase):
             tcp, unix = server.serving["listen"].split(",")
             for transport, target in (("tcp", tcp), ("unix", unix), ("shared_memory", tcp), ("auto", unix)):
                 with self.subTest(transport), sortition.Client(target, transport=transport) as client:
-                    used = "shared_memory" if transport == "auto" else transport
+                    used = "ring" if transport == "auto" else transport
                     self.assertEqual(client.transport, used)
                     self.assertEqual(client.transport_note, "")
                     sequence = client.open(seed=2, **OPTIONS)

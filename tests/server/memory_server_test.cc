@@ -378,6 +378,7 @@ TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
   RawRing last(two.get());
   const auto three = Connect();
   EXPECT_EQ(client::ErrorOf(three->OpenRing().status())->reason, v1::OVERLOADED);
+  EXPECT_EQ(server_.server().streams(), 2u);
   two.reset();
   EXPECT_TRUE(Becomes([&] { return three->OpenRing().ok(); })) << "a client that has gone leaves room";
 }

@@ -35,10 +35,11 @@ class Client:
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
     of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
     in this process, with the same tokens, while no target can be reached, and at most `fallback_stay` longer while a
-    sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (shared memory where
-    the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or "ring". A server that
-    shares memory runs as this process's user, as root or as `memory_server_user`, a user's number. `token` is shown
-    to the server as a bearer token. Times are in seconds. Blocks until a target, or the fallback, is ready.
+    sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (a ring or else
+    shared memory where the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or
+    "ring". A server that shares memory runs as this process's user, as root or as `memory_server_user`, a user's
+    number. `token` is shown to the server as a bearer token. Times are in seconds. Blocks until a target, or the
+    fallback, is ready.
 
     With a `shard` this is one of several tensor-parallel ranks, each with a client of its own to the same server (one
     target, no fallback, the same `worker_session`). All open the same sequences, under ids of their own that are used
@@ -201,7 +202,7 @@ class Client:
 
     @property
     def transport_note(self) -> str:
-        """Why transport="auto" has not come to shared memory; empty where it has."""
+        """Why transport="auto" has come to nothing better; empty where nothing is."""
         return self._native.transport_note
 
     @property

@@ -30,12 +30,10 @@ class BlockSearch {
   static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
   static constexpr uint32_t kGroups = 2048 / kGroupBytes;  // of a block
 
-  HWY_INLINE void Read(const Row& row, uint32_t blocks, Reader* reader) {
-    const std::byte* elements = row.elements;
+  HWY_INLINE void Read(const std::byte* elements, uint32_t blocks, Reader* reader) {
     V now = hn::Zero(DU());
     const V one = hn::Set(DU(), 1);
     for (uint32_t i = 0; i < blocks; ++i, elements += 2048) {
-      CopyIncoming(row.incoming, size_t{i} * 2048, 2048);
       auto max = LoadGroup(elements, 0, reader);
 #pragma GCC unroll 16
       for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadGroup(elements, group, reader));
@@ -87,7 +85,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
   Search search;
-  search.Read(row, blocks, reader);
+  search.Read(row.incoming.from == nullptr ? row.elements : row.incoming.from, blocks, reader);
   const size_t read = size_t{blocks} * 2048;
   CopyIncoming(row.incoming, read, GroupsInPlace(row) * Search::kGroupBytes - read);
   if (blocks == 0) return false;
@@ -97,6 +95,8 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   // Numbers above 0 that are canonical compare as their keys do.
   if (law::Canonical(bits) != bits || law::IsTooLarge(bits) || std::bit_cast<float>(bits) <= 0) return false;
   uint32_t key = law::Key(bits);
+  // Looked at again. If it has been changed meanwhile and has no such key any more, none is found.
+  CopyIncoming(row.incoming, size_t{block} * 2048, 2048);
   uint32_t begin = block * Search::kGroups;
   uint32_t end = begin + Search::kGroups;
   for (uint32_t group = blocks * Search::kGroups; group < row.groups; ++group) {

@@ -8,16 +8,18 @@
 // inline_tcp_1m, inline_uds_1m: GB/s of rows of 1 MB, eight to a turn, within the stream; baseline raw TCP.
 // inline_vs_protobuf_1m: inline_tcp_1m again; baseline the contract's messages as protobuf and gRPC carry them.
 // raw_uds_1m: a raw Unix socket beside raw TCP. shm_vs_tcp_1m: the rows copied into shared memory; baseline raw TCP.
-// shm_direct_vs_tcp_1m: the rows lie there already. cpu_s_per_gb_*: processor seconds of both ends for a GB;
-// baseline raw TCP.
-// shm_control: a message and its answer over rings in shared memory (the close of a sequence that nobody has), both
-// ends asleep until it is their turn, in microseconds; baseline a round trip over a blocking futex. shm_spin: the same,
-// neither end sleeps. step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows
-// x 128256 bf16 (temperature, top-k, top-p, min-p); baseline the kernels alone over the same rows on one thread.
-// step_KIND_N_over: the difference. device_N: the same rows given to a CPU device of one thread, with nothing of the
-// service around it; device_changing_N: as rows that another process may change. shm_vs_inprocess_64: 64 rows in shared
-// memory; baseline the same client in process; both with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256
-// bf16 in slices of four ranks; baseline one client with the whole rows.
+// shm_direct_vs_tcp_1m: the rows lie there already. ring_vs_tcp_1m, ring_direct_vs_tcp_1m: the same with the messages
+// in rings. cpu_s_per_gb_*: processor seconds of both ends for a GB; baseline raw TCP. shm_control: a message and its
+// answer over rings in shared memory (the close of a sequence that nobody has), both ends asleep until it is their
+// turn, in microseconds; baseline a round trip over a blocking futex. shm_spin: the same, neither end sleeps.
+// step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows x 128256 bf16
+// (temperature, top-k, top-p, min-p), one of sixteen that follow one another; baseline the kernels alone over the same
+// rows on one thread. step_KIND_N_over: the difference. single_KIND_N, single_KIND_N_over: of one step at a time, after
+// the turns of all the others, which leave it no cache. device_N: the same rows given to a CPU device of one thread,
+// with nothing of the service around it; device_changing_N: as rows that another process may change.
+// shm_vs_inprocess_64, ring_vs_inprocess_64: 64 rows in shared memory; baseline the same client in process; both with
+// one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in slices of four ranks; baseline one client with
+// the whole rows.
 #include <time.h>
 #include <unistd.h>
 
@@ -66,6 +68,7 @@ constexpr size_t kAtOnce = 8;  // rows of 1 MB in flight
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kModelRows = 64;
 constexpr size_t kMostRows = 64;
+constexpr size_t kInARow = 16;  // steps of a stream, as a model takes them
 
 double OwnCpuSeconds() {
   timespec time;
@@ -247,8 +250,10 @@ class WireBench {
     Worker tcp(server_->address(), TransportKind::kInlineTcp, message);
     Worker uds(unix_target_, TransportKind::kInlineUds, message);
     Worker shm(unix_target_, TransportKind::kSharedMemory, message);
-    for (Worker* worker : {&tcp, &uds, &shm}) worker->Open(kAtOnce, kWide, Greedy());
+    Worker ring(MemoryTarget(), TransportKind::kRing, message);
+    for (Worker* worker : {&tcp, &uds, &shm, &ring}) worker->Open(kAtOnce, kWide, Greedy());
     const client::Client::RowMemory placed = Place(logits, &shm.client());
+    const client::Client::RowMemory ring_placed = Place(logits, &ring.client());
 
     using Rows = std::vector<std::span<const std::byte>>;
     const auto rows_at = [&](size_t input, const std::byte* from) {
@@ -284,6 +289,8 @@ class WireBench {
             {"inline_uds_1m", [&](size_t i) { uds.StepEach(rows_at(i, nullptr)); }},
             {"shm_1m", [&](size_t i) { counting(&cpu[1], &shm, rows_at(i, nullptr)); }},
             {"shm_direct_1m", [&](size_t i) { shm.StepEach(rows_at(i, placed.data.get())); }},
+            {"ring_1m", [&](size_t i) { ring.StepEach(rows_at(i, nullptr)); }},
+            {"ring_direct_1m", [&](size_t i) { ring.StepEach(rows_at(i, ring_placed.data.get())); }},
         },
         {.inputs = kWideRows / kAtOnce, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1});
     const auto rate = [&](double microseconds) {
@@ -295,6 +302,8 @@ class WireBench {
     report_.Add({"inline_vs_protobuf_1m", rate(medians[3]), "GB/s", rate(medians[2])});
     report_.Add({"shm_vs_tcp_1m", rate(medians[5]), "GB/s", rate(medians[0])});
     report_.Add({"shm_direct_vs_tcp_1m", rate(medians[6]), "GB/s", rate(medians[0])});
+    report_.Add({"ring_vs_tcp_1m", rate(medians[7]), "GB/s", rate(medians[0])});
+    report_.Add({"ring_direct_vs_tcp_1m", rate(medians[8]), "GB/s", rate(medians[0])});
     const double gigabytes = 1e-9 * static_cast<double>(turns * kAtOnce * message);
     report_.Add({"cpu_s_per_gb_inline", cpu[0] / gigabytes, "s/GB", cpu[2] / gigabytes});
     report_.Add({"cpu_s_per_gb_shm", cpu[1] / gigabytes, "s/GB", cpu[2] / gigabytes});
@@ -372,36 +381,49 @@ class WireBench {
       const auto at = [&](const client::Client::RowMemory& memory, size_t input) {
         return memory.data.get() + input * rows * stride;
       };
-      const auto medians = MeasureInterleaved(
-          {
-              {"kernels",
-               [&](size_t i) {
-                 kernels::RowAnswer answer;
-                 for (size_t row = 0; row < rows; ++row) {
-                   kernels::cpu::SampleRow(request(at(local, i) + row * stride, row), &scratch, &answer);
-                 }
-               }},
-              {"in_process",
-               [&](size_t i) { in_process.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
-              {"step_shm", [&](size_t i) { shm.Step(v1::DTYPE_BF16, kVocabulary, at(placed, i), rows, stride); }},
-              {"step_ring", [&](size_t i) { ring.Step(v1::DTYPE_BF16, kVocabulary, at(ring_rows, i), rows, stride); }},
-              {"step_tcp", [&](size_t i) { tcp.Step(v1::DTYPE_BF16, kVocabulary, at(local, i), rows, stride); }},
-              {"device", [&](size_t i) { run_on_device(at(local, i), rows, false); }},
-              {"device_changing", [&](size_t i) { run_on_device(at(local, i), rows, true); }},
-          },
-          {.inputs = inputs,
-           .rounds = absl::GetFlag(FLAGS_rounds) * rows,
-           .prepare = {},
-           .stride = inputs > 4 ? inputs / 4 : 1});
+      const auto step = [&](Worker* worker, const client::Client::RowMemory& memory) {
+        return [=](size_t input) { worker->Step(v1::DTYPE_BF16, kVocabulary, at(memory, input), rows, stride); };
+      };
+      const std::vector<Contender> contenders = {
+          {"kernels",
+           [&](size_t i) {
+             kernels::RowAnswer answer;
+             for (size_t row = 0; row < rows; ++row) {
+               kernels::cpu::SampleRow(request(at(local, i) + row * stride, row), &scratch, &answer);
+             }
+           }},
+          {"in_process", step(&in_process, local)},
+          {"step_shm", step(&shm, placed)},
+          {"step_ring", step(&ring, ring_rows)},
+          {"step_tcp", step(&tcp, local)},
+          {"device", [&](size_t i) { run_on_device(at(local, i), rows, false); }},
+          {"device_changing", [&](size_t i) { run_on_device(at(local, i), rows, true); }},
+      };
+      const uint32_t rounds = absl::GetFlag(FLAGS_rounds);
+      const auto medians = MeasureInterleaved(contenders, {.inputs = inputs,
+                                                           .rounds = std::max<size_t>(rounds * rows / kInARow, 1),
+                                                           .prepare = {},
+                                                           .stride = inputs > 4 ? inputs / 4 : 1,
+                                                           .in_a_row = kInARow});
+      const auto alone = MeasureInterleaved({contenders.begin(), contenders.begin() + 5},
+                                            {.inputs = inputs,
+                                             .rounds = std::max<size_t>(rounds * rows / 4, 1),
+                                             .prepare = {},
+                                             .stride = inputs > 4 ? inputs / 4 : 1});
       for (const auto& [name, index] :
            {std::pair("in_process", 1), std::pair("shm", 2), std::pair("ring", 3), std::pair("tcp", 4)}) {
-        const std::string step = absl::StrCat("step_", name, "_", rows);
-        report_.Add({step, medians[index], "us", medians[0]});
-        report_.Add({step + "_over", medians[index] - medians[0], "us", std::nullopt});
+        const std::string of_rows = absl::StrCat(name, "_", rows);
+        report_.Add({absl::StrCat("step_", of_rows), medians[index], "us", medians[0]});
+        report_.Add({absl::StrCat("step_", of_rows, "_over"), medians[index] - medians[0], "us", std::nullopt});
+        report_.Add({absl::StrCat("single_", of_rows), alone[index], "us", alone[0]});
+        report_.Add({absl::StrCat("single_", of_rows, "_over"), alone[index] - alone[0], "us", std::nullopt});
       }
       report_.Add({absl::StrCat("device_", rows), medians[5], "us", medians[0]});
       report_.Add({absl::StrCat("device_changing_", rows), medians[6], "us", medians[0]});
-      if (rows == kMostRows) report_.Add({"shm_vs_inprocess_64", medians[2], "us", medians[1]});
+      if (rows == kMostRows) {
+        report_.Add({"shm_vs_inprocess_64", medians[2], "us", medians[1]});
+        report_.Add({"ring_vs_inprocess_64", medians[3], "us", medians[1]});
+      }
     }
   }
 

@@ -1,0 +1,36 @@
+// What is looked for, and what is slept for.
+#include "service/memory/spin_choice.h"
+
+#include "gtest/gtest.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr absl::Duration kMost = absl::Microseconds(200);
+
+TEST(SpinChoiceTest, LooksForWhatComesSoonAndSleepsForWhatDoesNot) {
+  SpinChoice choice(kMost);
+  EXPECT_EQ(choice.Next(), kMost) << "nothing is known";
+  choice.OnMessage(absl::Milliseconds(20));
+  EXPECT_EQ(choice.Next(), absl::ZeroDuration());
+  choice.OnMessage(absl::Microseconds(100));
+  EXPECT_EQ(choice.Next(), kMost);
+}
+
+TEST(SpinChoiceTest, AWakeUpOnTopDoesNotKeepAMessageFromBeingLookedFor) {
+  SpinChoice choice(kMost);
+  choice.OnMessage(kMost + absl::Microseconds(40));
+  EXPECT_EQ(choice.Next(), kMost);
+  choice.OnMessage(kMost + absl::Microseconds(60));
+  EXPECT_EQ(choice.Next(), absl::ZeroDuration());
+}
+
+TEST(SpinChoiceTest, NeverLooksWhereThatIsOff) {
+  SpinChoice choice(absl::ZeroDuration());
+  EXPECT_EQ(choice.Next(), absl::ZeroDuration());
+  choice.OnMessage(absl::ZeroDuration());
+  EXPECT_EQ(choice.Next(), absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace sortition::service
