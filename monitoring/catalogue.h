@@ -58,7 +58,8 @@ inline constexpr MetricName kDeviceFailures = {
     "sortition_device_failures_total",
     "Batches of the device whose answers were not used: it failed, or gave a wrong one."};
 inline constexpr MetricName kDeviceState = {"sortition_device_state",
-                                            "1 for the state that a device is in, 0 for the others."};
+                                            "1 for the state that a device is in, 0 for the others; missing: what "
+                                            "--devices asks for and this machine does not have or cannot start."};
 inline constexpr MetricName kRoutedBatches = {"sortition_routed_batches_total",
                                               "Batches given to a device, by why to that one."};
 inline constexpr MetricName kRerunRows = {"sortition_rerun_rows_total",
@@ -68,7 +69,9 @@ inline constexpr MetricName kRecheckedRows = {
 
 // Sequences.
 inline constexpr MetricName kLiveSequences = {"sortition_live_sequences", "Sequences whose state is held."};
-inline constexpr MetricName kStateBytes = {"sortition_state_bytes", "Memory of sequence state."};
+inline constexpr MetricName kStateBytes = {"sortition_state_bytes",
+                                           "Memory of sequences: states, options, histories and snapshots that are "
+                                           "still coming."};
 inline constexpr MetricName kSequencesOpened = {"sortition_sequences_opened_total",
                                                 "Sequences opened, those opened again included."};
 inline constexpr MetricName kEvictions = {"sortition_evictions_total",

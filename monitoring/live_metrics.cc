@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -43,15 +44,23 @@ prometheus::MetricFamily LimitGauges(const service::Limits& limits) {
   return family;
 }
 
-prometheus::MetricFamily DeviceStates(const std::vector<service::DeviceStatus>& statuses) {
+// Of a device that was asked for and that the engine does not have.
+constexpr char kMissing[] = "missing";
+
+prometheus::MetricFamily DeviceStates(const std::vector<service::DeviceStatus>& statuses,
+                                      const std::vector<std::string>& missing_devices) {
   prometheus::MetricFamily family{kDeviceState.name, kDeviceState.help, prometheus::MetricType::Gauge, {}};
+  const auto add = [&](const std::string& device, std::string_view in) {
+    const auto add_state = [&](std::string_view state) {
+      family.metric.push_back(Reading(state == in ? 1 : 0, {{"device", device}, {"state", std::string(state)}}));
+    };
+    for (const service::DeviceState state : service::kAllDeviceStates) add_state(service::DeviceStateName(state));
+    add_state(kMissing);
+  };
   for (const service::DeviceStatus& status : statuses) {
-    for (const service::DeviceState state : service::kAllDeviceStates) {
-      family.metric.push_back(Reading(
-          status.state == state ? 1 : 0,
-          {{"device", status.device->description().name}, {"state", std::string(service::DeviceStateName(state))}}));
-    }
+    add(status.device->description().name, service::DeviceStateName(status.state));
   }
+  for (const std::string& device : missing_devices) add(device, kMissing);
   return family;
 }
 
@@ -93,8 +102,10 @@ double MaxDescriptors() {
 
 }  // namespace
 
-LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining)
+LiveMetrics::LiveMetrics(service::Engine* engine, std::vector<std::string> missing_devices,
+                         std::function<bool()> draining)
     : engine_(*engine),
+      missing_devices_(std::move(missing_devices)),
       draining_(std::move(draining)),
       started_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
 
@@ -109,7 +120,7 @@ std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
       Gauge(kMemoryRegions, memory.regions),
       Gauge(kMemoryBytes, static_cast<double>(memory.bytes)),
       LimitGauges(engine_.limits()),
-      DeviceStates(engine_.batcher().device_statuses()),
+      DeviceStates(engine_.batcher().device_statuses(), missing_devices_),
       Gauge(kDraining, draining_() ? 1 : 0),
       Gauge(kBuildInfo, 1,
             {{"version", std::string(service::Version())},

@@ -50,7 +50,7 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"client_memory_bytes", limits.client_memory_bytes, "bytes", "of memory shared with one client; 0 = any"},
       {"max_sequences", limits.max_sequences, "sequences", "with state; idle ones beyond are forgotten"},
       {"max_state_bytes", limits.max_state_bytes, "bytes",
-       "of sequences: states, options, histories that are coming; idle states beyond are forgotten"},
+       "of sequences: states, options, histories and snapshots that are coming; idle sequences beyond are forgotten"},
       {"sequence_ttl", milliseconds(limits.sequence_ttl), "milliseconds", "an idle sequence is forgotten after this"},
       {"replay_tokens_per_second", limits.replay_tokens_per_second, "tokens/second",
        "of histories longer than a few thousand tokens, all streams together; a quarter while rows wait for a device"},

@@ -55,7 +55,7 @@ struct Limits {
 
   // Sequences.
   uint32_t max_sequences = 200000;                // sequences with state
-  uint64_t max_state_bytes = uint64_t{2} << 30;   // their memory
+  uint64_t max_state_bytes = uint64_t{2} << 30;   // of states, options, histories that are coming
   absl::Duration sequence_ttl = absl::Hours(1);   // an idle sequence is forgotten after this long
   uint64_t replay_tokens_per_second = 16u << 20;  // of histories, all streams together; a quarter while rows wait
   // A history that was sent is not forgotten before its first step for this long.

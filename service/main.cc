@@ -64,19 +64,19 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   // The batches of a device that is lost run elsewhere, but only a new process gets it back.
   std::atomic<bool> draining = false;
   std::atomic<bool> restart_wanted = false;
-  auto devices = StartDevices(config, log, [&] {
+  auto started = StartDevices(config, log, [&] {
     if (!restart_wanted.exchange(true) && !draining) signals.Request();
   });
-  if (!devices.ok()) return devices.status();
-  if (absl::Status status = CheckRoute(config, *devices); !status.ok()) return status;
+  if (!started.ok()) return started.status();
+  if (absl::Status status = CheckRoute(config, started->devices); !status.ok()) return status;
   const auto checkpoint_key = ReadCheckpointKey(config.checkpoint_key);
   if (!checkpoint_key.ok()) return checkpoint_key.status();
   const devices::Proof proof;
-  const std::vector<devices::DeviceDescription> descriptions = Describe(*devices);
+  const std::vector<devices::DeviceDescription> descriptions = Describe(started->devices);
   monitoring::PrometheusObserver observer(descriptions);
   LoggedEvents event_log(log);
   service::Engine engine({.limits = config.limits,
-                          .devices = std::move(*devices),
+                          .devices = std::move(started->devices),
                           .clock = &clock,
                           .observer = &observer,
                           .event_log = &event_log,
@@ -88,8 +88,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();
-  const auto exposition =
-      monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
+  const auto exposition = monitoring::Exposition::Start(config.metrics_listen, &observer, &engine,
+                                                        std::move(started->missing), [&] { return draining.load(); });
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
   if (!checkpoint_key->has_value()) {

@@ -48,22 +48,29 @@ absl::Status CheckEntries(const std::vector<std::string>& entries) {
   return absl::OkStatus();
 }
 
-void LogMissing(const std::string& entry, const std::string& why, Log* log) {
-  log->Write(LogLevel::kWarning, "device_missing", {{"devices", entry}, {"reason", why}});
+// `hardware`: what of it did not start; empty where there is none.
+void Miss(const std::string& name, const std::string& hardware, const absl::Status& why, Log* log,
+          StartedDevices* started) {
+  log->Write(LogLevel::kWarning, "device_missing",
+             {{"devices", hardware.empty() ? name : absl::StrCat(name, " (", hardware, ")")},
+              {"reason", std::string(why.message())}});
+  started->missing.push_back(name);
 }
 
 // The Vulkan devices that the entries mean, each once.
-void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<devices::Device>>* started) {
+void StartVulkan(const Config& config, Log* log, StartedDevices* started) {
   const auto instance = Instance::Create();
   std::set<uint32_t> taken;
   for (const std::string& entry : config.devices) {
     if (!IsVulkan(entry)) continue;
     if (!instance.ok()) {
-      LogMissing(entry, std::string(instance.status().message()), log);
+      Miss(entry, "", instance.status(), log, started);
       continue;
     }
     const std::vector<Hardware> matching = Matching(entry, (*instance)->hardware());
-    if (matching.empty()) LogMissing(entry, "no Vulkan device has this index or name", log);
+    if (matching.empty()) {
+      Miss(entry, "", absl::NotFoundError("no Vulkan device has this index or name"), log, started);
+    }
     for (const Hardware& hardware : matching) {
       if (!taken.insert(hardware.index).second) continue;
       devices::VulkanDeviceOptions options;
@@ -80,9 +87,9 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
         if (const absl::Status status = (*device)->cache_status(); !status.ok()) {
           log->Write(LogLevel::kWarning, "vulkan_cache", {{"reason", std::string(status.message())}});
         }
-        started->push_back(*std::move(device));
+        started->devices.push_back(*std::move(device));
       } else {
-        LogMissing(absl::StrCat(options.name, " (", hardware.name, ")"), std::string(device.status().message()), log);
+        Miss(options.name, hardware.name, device.status(), log, started);
       }
     }
   }
@@ -90,7 +97,7 @@ void StartVulkan(const Config& config, Log* log, std::vector<std::unique_ptr<dev
 
 // Likewise the CUDA devices.
 void StartCuda(const std::vector<std::string>& entries, const std::function<void()>& restart_wanted, Log* log,
-               std::vector<std::unique_ptr<devices::Device>>* started) {
+               StartedDevices* started) {
   const absl::Status built = devices::cuda::CheckImages(kernels::cuda::CompiledImages());
   const auto api = built.ok() ? devices::cuda::Api::Load() : built;
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
@@ -98,12 +105,15 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
   for (const std::string& entry : entries) {
     if (!IsCuda(entry)) continue;
     if (!hardware.ok()) {
-      LogMissing(entry, std::string(hardware.status().message()), log);
+      Miss(entry, "", hardware.status(), log, started);
       continue;
     }
     const std::string wanted = entry == kCuda ? "" : entry.substr(sizeof(kCuda));
     const auto matching = devices::cuda::Matching(wanted, *hardware);
-    if (matching.empty()) LogMissing(entry, "no CUDA device of capability 8.0 has this index, UUID or name", log);
+    if (matching.empty()) {
+      Miss(entry, "", absl::NotFoundError("no CUDA device of capability 8.0 has this index, UUID or name"), log,
+           started);
+    }
     for (const devices::cuda::Hardware& one : matching) {
       if (!taken.insert(one.index).second) continue;
       devices::CudaDeviceOptions options;
@@ -115,9 +125,9 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
       };
       auto device = devices::CudaDevice::Start(*api, one, options);
       if (device.ok()) {
-        started->push_back(*std::move(device));
+        started->devices.push_back(*std::move(device));
       } else {
-        LogMissing(absl::StrCat(options.name, " (", one.name, ")"), std::string(device.status().message()), log);
+        Miss(options.name, one.name, device.status(), log, started);
       }
     }
   }
@@ -139,23 +149,24 @@ std::vector<Hardware> Matching(const std::string& entry, const std::vector<Hardw
   return matching;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(const Config& config, Log* log,
-                                                                           std::function<void()> restart_wanted) {
+absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log, std::function<void()> restart_wanted) {
   if (absl::Status status = CheckEntries(config.devices); !status.ok()) return status;
-  std::vector<std::unique_ptr<devices::Device>> started;
+  StartedDevices started;
   if (std::find(config.devices.begin(), config.devices.end(), "cpu") != config.devices.end()) {
     if (!devices::IsCpuTarget(config.cpu_target)) {
       return absl::InvalidArgumentError(absl::StrCat("--cpu_target: this machine runs no \"", config.cpu_target,
                                                      "\"; it runs ", devices::CpuTargetNames()));
     }
-    started.push_back(std::make_unique<devices::CpuDevice>(
+    started.devices.push_back(std::make_unique<devices::CpuDevice>(
         devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
   }
   if (std::any_of(config.devices.begin(), config.devices.end(), IsCuda)) {
     StartCuda(config.devices, restart_wanted, log, &started);
   }
   if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config, log, &started);
-  if (started.empty()) return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");
+  if (started.devices.empty()) {
+    return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");
+  }
   return started;
 }
 

@@ -22,11 +22,16 @@ namespace sortition::server {
 std::vector<devices::vulkan::Hardware> Matching(const std::string& entry,
                                                 const std::vector<devices::vulkan::Hardware>& hardware);
 
+struct StartedDevices {
+  std::vector<std::unique_ptr<devices::Device>> devices;
+  std::vector<std::string> missing;  // entries of --devices that nothing here is, names of devices that did not start
+};
+
 // Starts what `config.devices` names. A CUDA or Vulkan device that is not there, or that its driver cannot start, is
-// logged and left out. The error names an entry that means nothing, or says that no device is left. `restart_wanted` is
+// logged and missing. The error names an entry that means nothing, or says that no device is left. `restart_wanted` is
 // called, on any thread, when a driver has lost a device to this process for good.
-absl::StatusOr<std::vector<std::unique_ptr<devices::Device>>> StartDevices(
-    const Config& config, Log* log, std::function<void()> restart_wanted = nullptr);
+absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log,
+                                            std::function<void()> restart_wanted = nullptr);
 
 // INVALID_ARGUMENT if --route names a device that has not started.
 absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<devices::Device>>& devices);

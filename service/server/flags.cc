@@ -125,8 +125,10 @@ ABSL_FLAG(uint32_t, client_regions, Limits().client_regions, "Regions of memory 
 ABSL_FLAG(uint64_t, client_memory_bytes, Limits().client_memory_bytes,
           "Bytes of memory shared with one client; 0 = any");
 ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state; idle ones beyond are forgotten");
-ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
-          "Bytes of sequence state; idle sequences beyond are forgotten");
+ABSL_FLAG(
+    uint64_t, max_state_bytes, Limits().max_state_bytes,
+    "Bytes of sequences: states, options, histories and snapshots that are still coming; idle sequences beyond are "
+    "forgotten");
 ABSL_FLAG(absl::Duration, sequence_ttl, Limits().sequence_ttl, "An idle sequence is forgotten after this");
 ABSL_FLAG(uint64_t, replay_tokens_per_second, Limits().replay_tokens_per_second,
           "Tokens of long histories taken in a second, all streams together; a quarter while rows wait for a device");

@@ -61,7 +61,15 @@ Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address) {
 }
 
 Result Free(uint64_t address) {
-  if (state->memory.erase(address) == 0) return Result::kInvalidValue;
+  const auto found = state->memory.find(address);
+  if (found == state->memory.end()) return Result::kInvalidValue;
+  // Nobody frees what some stream still waits for.
+  const uint64_t end = address + found->second.bytes;
+  std::erase_if(state->awaited_values, [&](const auto& awaited) {
+    const DevicePointer word = awaited.second.first;
+    return address <= word && word < end;
+  });
+  state->memory.erase(found);
   std::free(reinterpret_cast<void*>(address));
   return Result::kSuccess;
 }

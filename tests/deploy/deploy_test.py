@@ -16,7 +16,9 @@ import kustomize
 import manifests
 from sortitiond_process import ENVIRONMENT, binary
 
-KUBERNETES_VERSIONS = ("1.33", "1.37")
+KUBERNETES_VERSIONS = ("1.33", "1.34", "1.37")
+# What the oldest of them do not know yet.
+UNKNOWN = {("ResourceClaimTemplate", "1.33")}
 # apiVersion and kind say which schema there is.
 NOTICED = (kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError, KeyError)
 # Of the Prometheus operator's PodMonitor, what the manifest uses; Kubernetes' own schemas do not have it.
@@ -84,12 +86,16 @@ class SchemaTest(unittest.TestCase):
             for made in objects:
                 for version in KUBERNETES_VERSIONS:
                     with self.subTest(name, kind=made["kind"], version=version):
-                        validate(made, version)
+                        if (made["kind"], version) in UNKNOWN:
+                            self.assertRaises(kubernetes_validate.SchemaNotFoundError, validate, made, version)
+                        else:
+                            validate(made, version)
 
     def test_a_typo_fails(self):
         """In every mapping whose keys Kubernetes defines, a key with one letter more is noticed."""
         free = {"labels", "annotations", "matchLabels", "data", "limits", "requests", "nodeSelector"}
-        for made in manifests.rendered()["remote"]:
+        renderings = manifests.rendered()
+        for made in renderings["remote"] + renderings["same-gpu"]:
             for path in paths(made):
                 if path and path[-1] in free or (made["kind"], path) == ("Service", ("spec", "selector")):
                     continue
@@ -126,8 +132,9 @@ class ManifestTest(unittest.TestCase):
 
     def test_every_flag_exists(self):
         self.assertIn("listen", known_flags())
-        for _, _, _, _, flags in self.each():
+        for _, _, _, server, flags in self.each():
             self.assertLessEqual(set(flags), known_flags())
+            self.assertLessEqual(set(manifests.settings_of(server)), known_flags())
 
     def test_flags_are_mounted_where_they_are_read(self):
         for objects, _, pod, server, _ in self.each():
@@ -217,6 +224,31 @@ class ManifestTest(unittest.TestCase):
                 _, pod = manifests.pod_of(self.renderings[f"{overlay}+{component}"])
                 self.assertEqual(manifests.server_of(pod)["resources"]["limits"][resource], "1")
                 self.assertEqual([toleration["key"] for toleration in pod["tolerations"]], [resource])
+
+    def test_engine_and_sidecar_have_one_gpu(self):
+        objects = self.renderings["same-gpu"]
+        _, pod = manifests.pod_of(objects)
+        server, (engine,) = manifests.server_of(pod), pod["containers"]
+        (claim,) = pod["resourceClaims"]
+        (template,) = [made for made in objects if made["kind"] == "ResourceClaimTemplate"]
+        self.assertEqual(claim["resourceClaimTemplateName"], template["metadata"]["name"])
+        # One request, of one device: a claim of more would let the two take different ones.
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        self.assertEqual(request["exactly"], {"deviceClassName": "gpu.nvidia.com"})
+        for container in (server, engine):
+            self.assertEqual(container["resources"]["claims"], [{"name": claim["name"]}])
+            self.assertNotIn("nvidia.com/gpu", container["resources"].get("limits", {}))
+            # One user, for the sockets; one volume, where they are.
+            self.assertNotIn("runAsUser", container["securityContext"])
+            self.assertIn("sortition-socket", [mount["name"] for mount in container["volumeMounts"]])
+        # Descriptors are passed: nothing of the host's is shared.
+        self.assertEqual(pod.keys() & {"hostIPC", "hostPID", "shareProcessNamespace"}, set())
+        settings = manifests.settings_of(server)
+        self.assertEqual(settings["devices"], "cuda,cpu")
+        self.assertGreater(int(settings["connection_device_bytes"]), 0)
+        # Of the image the variant with CUDA kernels.
+        plain = manifests.server_of(manifests.pod_of(self.renderings["sidecar"])[1])["image"]
+        self.assertEqual(server["image"], f"{plain}-cuda")
 
 
 class DockerfileTest(unittest.TestCase):

@@ -45,7 +45,7 @@ def render(folder, objects=()):
     for image in kustomization.get("images", []):
         only(image, "name", "newTag")
         for container in containers(objects):
-            if container["image"] == image["name"]:
+            if container["image"].split(":")[0] == image["name"]:
                 container["image"] = f"{image['name']}:{image['newTag']}"
     return objects
 

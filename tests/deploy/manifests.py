@@ -8,11 +8,12 @@ import kustomize
 ROOT = os.environ["TEST_SOURCE_DIR"]
 KUBERNETES = os.path.join(ROOT, "deploy/kubernetes")
 OVERLAYS = sorted(os.listdir(os.path.join(KUBERNETES, "overlays")))
-# The sidecar's component is part of its overlay.
+# The components of the sidecar and of its GPU are part of their overlays.
 OPTIONAL = {
     "remote": ("pod-monitor", "nvidia", "amd"),
     "node": ("pod-monitor", "nvidia", "amd"),
     "sidecar": ("pod-monitor",),
+    "same-gpu": ("pod-monitor",),
 }
 
 
@@ -49,6 +50,13 @@ def server_of(pod):
     (container,) = [container for container in pod.get("initContainers", []) + pod["containers"]
                     if container["image"].split(":")[0] == "sortition"]
     return container
+
+
+def settings_of(server):
+    """From each flag's name to its value, as the container's environment sets them."""
+    prefix = "SORTITION_"
+    return {entry["name"][len(prefix):].lower(): entry["value"] for entry in server.get("env", [])
+            if entry["name"].startswith(prefix)}
 
 
 def config_of(objects):

@@ -13,6 +13,7 @@ from sortitiond_process import ENVIRONMENT, Sortitiond, binary
 
 CTL = os.environ["TEST_SORTITIONCTL"]
 DEMO = os.environ["TEST_DEMO"]
+FAKE_CUDA = os.environ["TEST_FAKE_CUDA"]  # folder of the tests' driver; empty: this build has no CUDA kernels
 
 
 def openssl(folder, *arguments):
@@ -35,10 +36,10 @@ class Pod:
     """The server container of a rendering, started as a process; a context manager.
 
     Its address is one of the loopback's own, so that ports are the manifest's whatever else runs here, and each volume
-    is a folder; both stand where the manifest names 0.0.0.0 and the mount's path.
+    is a folder; both stand where the manifest names 0.0.0.0 and the mount's path. `environment` is what the node adds.
     """
 
-    def __init__(self, objects, address):
+    def __init__(self, objects, address, environment=()):
         self.address = address
         _, self.pod = manifests.pod_of(objects)
         self.server = manifests.server_of(self.pod)
@@ -49,7 +50,7 @@ class Pod:
         volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
         for mount in self.server["volumeMounts"]:
             self._fill(self._folders[mount["mountPath"]], volumes[mount["name"]], manifests.config_of(objects)["data"])
-        environment = {entry["name"]: entry["value"] for entry in self.server.get("env", [])}
+        environment = {**{entry["name"]: entry["value"] for entry in self.server.get("env", [])}, **dict(environment)}
         self.process = Sortitiond(binary(), *map(self.here, self.server["args"]), environment=environment)
 
     def _fill(self, folder, volume, config):
@@ -157,6 +158,20 @@ class RunTest(unittest.TestCase):
                 finally:
                     worker.terminate()
 
+    def test_same_gpu(self):
+        """On a node with the tests' own driver; on one without any it serves all the same, and says what is missing."""
+        for number, (driver, devices, state) in enumerate((
+                (FAKE_CUDA, "cpu0,cuda0", 'device="cuda0",state="serving"'),
+                ("", "cpu0", 'device="cuda",state="missing"')), 6):
+            if number == 6 and not FAKE_CUDA:
+                continue  # this build has no CUDA kernels
+            with self.subTest(devices), Pod(manifests.rendered()["same-gpu"], f"127.77.{os.getpid() % 256}.{number}",
+                                            {"LD_LIBRARY_PATH": driver}) as pod:
+                self.check_serving(pod)
+                self.assertEqual(pod.process.serving["devices"], devices)
+                self.assertIn(f"sortition_device_state{{{state}}} 1\n", pod.process.metrics())
+                self.check_end(pod)
+
     def test_every_server_is_run(self):
         """What starts a server, its environment, arguments and flags, differs in none of the other renderings."""
         renderings = manifests.rendered()
@@ -165,7 +180,7 @@ class RunTest(unittest.TestCase):
             server = manifests.server_of(manifests.pod_of(renderings[name])[1])
             return repr((server.get("env"), server["args"], manifests.flags_of(renderings[name])))
 
-        run = {what_starts(name) for name in ("remote", "node", "remote+nvidia", "remote+amd", "sidecar")}
+        run = {what_starts(name) for name in ("remote", "node", "remote+nvidia", "remote+amd", "sidecar", "same-gpu")}
         self.assertEqual({what_starts(name) for name in renderings}, run)
 
 

@@ -26,14 +26,28 @@ constexpr uint32_t kDeviceVocabulary = 3000;
 constexpr uint64_t kRowBytes = kDeviceVocabulary * 2;
 constexpr uint64_t kSeed = 5;
 
+// Processes that are started meanwhile find the tests' driver.
+class WithFakeCuda {
+ public:
+  WithFakeCuda() : was_set_(std::getenv("LD_LIBRARY_PATH") != nullptr) {
+    if (was_set_) before_ = std::getenv("LD_LIBRARY_PATH");
+    setenv("LD_LIBRARY_PATH", absl::StrCat(FAKE_CUDA, ":", before_).c_str(), 1);
+  }
+  ~WithFakeCuda() { was_set_ ? setenv("LD_LIBRARY_PATH", before_.c_str(), 1) : unsetenv("LD_LIBRARY_PATH"); }
+
+ private:
+  const bool was_set_;
+  std::string before_;
+};
+
+std::vector<std::string> FlagsOf(const std::string& socket, const std::string& devices) {
+  return {absl::StrCat("--memory_listen=unix:", socket), absl::StrCat("--devices=", devices),
+          "--connection_device_bytes=67108864"};
+}
+
 std::unique_ptr<demo::ServerProcess> StartOnFakeCuda(const std::string& socket, const std::string& devices) {
-  const char* const before = std::getenv("LD_LIBRARY_PATH");
-  const std::string restored = before == nullptr ? "" : before;
-  setenv("LD_LIBRARY_PATH", absl::StrCat(FAKE_CUDA, ":", restored).c_str(), 1);
-  auto server = StartServer({absl::StrCat("--memory_listen=unix:", socket), absl::StrCat("--devices=", devices),
-                             "--connection_device_bytes=67108864"});
-  before == nullptr ? unsetenv("LD_LIBRARY_PATH") : setenv("LD_LIBRARY_PATH", restored.c_str(), 1);
-  return server;
+  const WithFakeCuda driver;
+  return StartServer(FlagsOf(socket, devices));
 }
 
 std::unique_ptr<client::CudaRows> MakeRows() {
@@ -104,6 +118,27 @@ class DeviceMemoryTest : public ::testing::Test {
 TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));
+  const auto rows = MakeRows();
+  const auto memory = client->ShareDevice(rows->rows());
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
+  StepAll(client.get(), *rows);
+}
+
+// As a pod has them: a worker and a server with the device and a folder in common, and no namespace.
+TEST_F(DeviceMemoryTest, RowsAreOnlyNamedFromContainerToContainer) {
+  setenv("CONTAINED", "/bin/true", 1);
+  if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
+  setenv("CONTAINED", SORTITIOND, 1);
+  const std::string target = absl::StrCat("unix:", ::testing::TempDir(), "sortition_", getpid(), ".contained");
+  std::vector<std::string> flags = FlagsOf(socket_, "cuda");
+  flags.push_back(absl::StrCat("--listen=127.0.0.1:0,", target));
+  const auto server = [&] {
+    const WithFakeCuda driver;
+    return demo::ServerProcess::Start(CONTAINER, flags, ::testing::TempDir() + "sortitiond.log");
+  }();
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto client = Connect(QuickOptions({target}));
   const auto rows = MakeRows();
   const auto memory = client->ShareDevice(rows->rows());
   ASSERT_TRUE(memory.ok()) << memory.status();

@@ -1,11 +1,14 @@
 """Real Transformers models, small and random, generate through the service and in process."""
 
 import unittest
+from unittest import mock
 
 import ml_dtypes
+import numpy
 import torch
 import transformers
 import sortition.local
+from sortition.logits import LogitsTransfer, tensor_of
 from sortition.transformers import Plan, SortitionSampler
 
 from rows import serve
@@ -177,6 +180,43 @@ class TransformersTest(unittest.TestCase):
                 Plan(chain, True)
         self.assertEqual(Plan([transformers.TopKLogitsWarper(2, min_tokens_to_keep=3)], True).parameters, {"top_k": 3})
         self.assertEqual(Plan([transformers.TemperatureLogitsWarper(0.5)], False).parameters, {"temperature": 0.0})
+
+    def test_what_is_stepped_is_where_logits_were_moved_to(self):
+        """As in a GPU's memory, which is written again at each step."""
+        class Memory(LogitsTransfer):
+            moved = torch.empty(0)
+            times = 0
+
+            def move(self, logits):
+                self.moved.resize_(0)
+                self.moved = logits.clone()
+                self.times += 1
+                return self.moved
+
+        options = {"do_sample": True, "temperature": 1.2, "top_k": 0, "eos_token_id": list(range(2, 80))}
+        for name, model, sampler in self.each():
+            with self.subTest(name):
+                method = SortitionSampler(sampler, seed=1)
+                self.assertEqual(method.logits_path, "")
+                expected = generate(model, method, **options)
+                self.assertEqual((method.logits_path, method.logits_note), ("host", ""))
+                ends = (expected != 0).sum(-1).unique()
+                self.assertGreater(len(ends), 1, "some texts end before others")
+                memory = Memory(sampler)
+                with mock.patch.object(method, "_logits", memory):
+                    self.assertEqual(generate(model, method, **options).tolist(), expected.tolist())
+                self.assertEqual(memory.times, expected.shape[1] - prompts()["input_ids"].shape[1])
+
+    def test_memory_is_a_tensor_like_the_logits(self):
+        """Of the host's memory here: both speak DLPack."""
+        memory = numpy.zeros(1 << 12, numpy.uint8)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            logits = torch.randn(3, 101).to(dtype)
+            there = tensor_of(memory, logits)
+            self.assertEqual((there.shape, there.dtype, there.data_ptr()), (logits.shape, dtype, memory.ctypes.data))
+            there.copy_(logits)
+            self.assertEqual(memory[:logits.numel() * dtype.itemsize].tobytes(),
+                             logits.view(torch.uint8).numpy().tobytes())
 
     def test_seeds_reproduce(self):
         options = {"do_sample": True, "temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1}

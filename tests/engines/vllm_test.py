@@ -112,6 +112,16 @@ class Logic(unittest.TestCase):
         torch.testing.assert_close(values[0], whole[0, ids[0].long()], atol=1e-5, rtol=0)
         self.assertEqual(int(ranks[0]), 1 + int((whole[0] > whole[0, draws[0].token]).sum()))
 
+    def test_what_is_stepped_is_where_logits_were_moved_to(self):
+        self.rows.update(fake_update(added=[(0, fake_params(), [1], [])]))
+        elsewhere = logits(6)
+        with mock.patch.object(self.drawer.logits, "move", return_value=elsewhere) as move:
+            drawn = self.draw(logits(5))
+        self.assertEqual(move.call_count, 1)
+        self.assertEqual(drawn[0].token, self.expected([1], [6])[0])
+        self.draw(logits(5))
+        self.assertEqual((self.drawer.logits.path, self.drawer.logits.note), ("host", ""))
+
     def test_errors_come_out(self):
         self.rows.update(fake_update(added=[(0, fake_params(), [1], [])]))
         bad = logits(1)

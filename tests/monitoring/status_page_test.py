@@ -35,7 +35,7 @@ def text_of(document, element):
 class StatusPageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--cpu_threads=2") as server:
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--cpu_threads=2", "--devices=cpu,cuda:none") as server:
             subprocess.run([DEMO, f"--connect={server.serving['listen']}", "--sequences=8", "--tokens=20"],
                            env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
             cls.document, cls.complaints = browse(f"http://{server.serving['metrics']}/", "--dump-dom")
@@ -58,6 +58,7 @@ class StatusPageTest(unittest.TestCase):
         hardware = re.search(r'sortition_device_info\{.*hardware="([^"]*)"', self.metrics).group(1)
         devices = text_of(self.document, "devices")
         self.assertIn("cpu0 serving " + " ".join(hardware.split()) + " cpu 0.0 %", devices)
+        self.assertIn("cuda:none missing", devices)
 
     def test_queue_sequences_and_their_bounds(self):
         bounds = text_of(self.document, "bounds")

@@ -101,7 +101,8 @@ class ManyCallers(unittest.TestCase):
             gone.set()
 
         sequence = holder[0].open(**OPTIONS)
-        holder[0]._native.step_async([sequence], row(0), None, None, None, [], None, None, 0, "", 0, on_answer)
+        holder[0]._native.step_async([sequence], row(0), None, None, None, [], None, None, 0, "", 0, None, None,
+                                     on_answer)
         self.assertTrue(gone.wait(20))
 
     def test_names_are_taken_once(self):

@@ -119,6 +119,21 @@ TEST(ProcessTest, ADeviceThatIsNotThereIsLoggedAndTheRestServes) {
   EXPECT_EQ(missing, (std::vector<std::string>{"cuda:no-such", "vulkan:no-such"}));
 }
 
+TEST(ProcessTest, ADeviceThatIsNotThereIsAMetric) {
+  ServerProcess process(
+      {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--devices=cuda:no-such,vulkan:no-such,cpu"}, {}, 0});
+  const std::string metrics = HttpGet(process.Serving("metrics"), "/metrics");
+  for (const char* sample : {
+           "{device=\"cuda:no-such\",state=\"missing\"} 1",
+           "{device=\"cuda:no-such\",state=\"serving\"} 0",
+           "{device=\"vulkan:no-such\",state=\"missing\"} 1",
+           "{device=\"cpu0\",state=\"missing\"} 0",
+           "{device=\"cpu0\",state=\"serving\"} 1",
+       }) {
+    EXPECT_THAT(metrics, HasSubstr(absl::StrCat("\nsortition_device_state", sample)));
+  }
+}
+
 TEST(ProcessTest, WithoutAnyDeviceItDoesNotServe) {
   ServerProcess process({Arguments({"--devices=cuda:no-such"}), {}, 0});
   EXPECT_EQ(process.Wait(), 1);

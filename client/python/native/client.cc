@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -13,9 +14,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/python/native/answers.h"
 #include "client/python/native/device.h"
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
+#include "client/python/native/ready.h"
 #include "client/python/native/results.h"
 #include "client/python/native/tasks.h"
 #include "client/python/native/tensor.h"
@@ -47,27 +50,18 @@ struct StepMemory {
   std::vector<std::shared_ptr<const SharedRows>> on_device;
   Masks masks;
   nb::list sequences;
-  nb::object callback;
+  Readiness ready;
+  std::shared_ptr<AnswersMemory> answers = nullptr;  // null: none are wanted
+  nb::object callback = {};
 
-  // Until what is to be sent has been written. Without the GIL.
-  absl::Status WaitFor(uint64_t stream) const {
+  // Until what is to be sent has been written, unless a word will say so, which is named in the batch then. Without the
+  // GIL.
+  absl::Status WaitFor(uint64_t stream, client::Batch* batch) const {
+    if (ready.is_given()) return ready.Apply(stream, batch);
     if (on_device.empty()) return absl::OkStatus();
     return on_device.front()->rows->WaitFor(reinterpret_cast<CUstream_st*>(stream));
   }
 };
-
-// While a thread of a client's runs a callback, in which the last reference to that client may go: the collector of
-// garbage runs wherever memory is asked for.
-class InCallback {
- public:
-  InCallback() { here_ = true; }
-  ~InCallback() { here_ = false; }
-  static bool here() { return here_; }
-
- private:
-  static thread_local bool here_;
-};
-thread_local bool InCallback::here_ = false;
 
 class Client {
  public:
@@ -131,8 +125,7 @@ const char* TransportName(const client::TransportInUse& transport) {
 // The fields of sortition.Shard, in their order.
 using Shard = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
 
-// Writable bytes that live as long as an array refers to them, and whether a server shares them.
-nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
+client::Client::RowMemory Allocate(const Client& self, uint64_t bytes) {
   self.get();
   absl::StatusOr<client::Client::RowMemory> memory;
   {
@@ -142,11 +135,17 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
     client.reset();
   }
   if (!memory.ok()) Raise(memory.status());
-  auto* const owner = new std::shared_ptr<std::byte>(memory->data);
+  return *std::move(memory);
+}
+
+// Writable bytes that live as long as an array refers to them, and whether a server shares them.
+nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
+  client::Client::RowMemory memory = Allocate(self, bytes);
+  auto* const owner = new std::shared_ptr<std::byte>(std::move(memory.data));
   const nb::capsule capsule(
       owner, [](void* data) noexcept { DeleteWithoutGil()(static_cast<std::shared_ptr<std::byte>*>(data)); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
-  return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(owner->get(), 1, shape, capsule), memory->shared);
+  return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(owner->get(), 1, shape, capsule), memory.shared);
 }
 
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
@@ -234,7 +233,7 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
 // What a step's arguments say; read before anything is sent. Masks and drafts' probabilities are of whole rows, of
 // which a rank's logits are a slice.
 StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-                    nb::handle allowed, const std::optional<std::string>& dtype) {
+                    nb::handle allowed, const std::optional<std::string>& dtype, nb::handle ready) {
   const size_t count = nb::len(sequences);
   Tasks tasks(drafts, scored, count);
   Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
@@ -242,7 +241,8 @@ StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, n
   const uint32_t whole = self.shard() ? self.shard()->vocabulary_size : rows.width;
   tasks.CheckWidth(whole);
   Masks masks = ReadMasks(allowed, count, tasks.masks(), whole);
-  return {std::move(tasks), std::move(rows), std::move(on_device), std::move(masks), std::move(sequences), {}};
+  return {std::move(tasks), std::move(rows),      std::move(on_device),
+          std::move(masks), std::move(sequences), Readiness::Read(ready)};
 }
 
 // Refers to `memory`; `handles` are the sequences', which are used until the step has been submitted.
@@ -286,18 +286,19 @@ client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority,
 
 nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
                 nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
-                std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream) {
+                std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream,
+                nb::handle ready) {
   self.get();
-  const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype);
+  const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype, ready);
   std::vector<std::shared_ptr<client::Sequence>> handles;
-  const client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
+  client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    const absl::Status ready = memory.WaitFor(stream);
-    outcomes = ready.ok() ? client->Step(batch, options) : ready;
+    const absl::Status status = memory.WaitFor(stream, &batch);
+    outcomes = status.ok() ? client->Step(batch, options) : status;
     client.reset();
   }
   if (!outcomes.ok()) Raise(outcomes.status());
@@ -307,13 +308,14 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
 void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
                nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
                std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream,
-               nb::object callback) {
+               nb::handle ready, const CudaAnswers* answers, nb::object callback) {
   self.get();
   auto memory =
-      std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype));
+      std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype, ready));
+  if (answers != nullptr) memory->answers = answers->memory;
   memory->callback = std::move(callback);
   std::vector<std::shared_ptr<client::Sequence>> handles;
-  const client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
+  client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
   StepMemory* const borrowed = memory.get();
@@ -321,18 +323,21 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    status = borrowed->WaitFor(stream);
+    const auto done = [borrowed](std::vector<client::RowOutcome> outcomes) {
+      const InCallback scope;
+      nb::gil_scoped_acquire acquired;
+      const std::unique_ptr<StepMemory> mine(borrowed);
+      if (mine->answers != nullptr) mine->answers->EndStep();
+      try {
+        mine->callback(ToPython(std::move(outcomes)));
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable("sortition: the callback of a step");
+      }
+    };
+    status = borrowed->WaitFor(stream, &batch);
     if (status.ok()) {
-      status = client->StepAsync(batch, options, [borrowed](std::vector<client::RowOutcome> outcomes) {
-        const InCallback scope;
-        nb::gil_scoped_acquire acquired;
-        const std::unique_ptr<StepMemory> mine(borrowed);
-        try {
-          mine->callback(ToPython(std::move(outcomes)));
-        } catch (nb::python_error& error) {
-          error.discard_as_unraisable("sortition: the callback of a step");
-        }
-      });
+      status = borrowed->answers == nullptr ? client->StepAsync(batch, options, done)
+                                            : borrowed->answers->StepAsync(client.get(), batch, options, stream, done);
     }
     client.reset();
   }
@@ -387,15 +392,22 @@ void BindClient(nb::module_& module) {
            nb::arg("shard").none())
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("share_device", &Client::ShareDevice, nb::arg("rows"))
+      .def("ready", [](const Client& self) { return MakeReady(Allocate(self, sizeof(uint32_t))); })
+      .def(
+          "cuda_ready",
+          [](const Client& self, int device) {
+            return MakeCudaReady(device, Allocate(self, client::CudaReady::kBytes));
+          },
+          nb::arg("device"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),
-           nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"))
+           nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"), nb::arg("ready").none())
       .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
            nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
            nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"),
-           nb::arg("callback"))
+           nb::arg("ready").none(), nb::arg("answers").none(), nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })

@@ -27,7 +27,7 @@ CudaRows* MakeRows(int device, uint64_t bytes) {
     made = client::CudaRows::Create(device, bytes);
   }
   if (!made.ok()) Raise(made.status());
-  return new CudaRows{device, std::shared_ptr<const client::CudaRows>(made->release(), DeleteWithoutGil())};
+  return new CudaRows{device, std::shared_ptr<const client::CudaRows>(made->release(), DeleteAfterDevice())};
 }
 
 // The memory as an object that speaks DLPack, which keeps `self`. Nothing has been put into a stream for it, so that

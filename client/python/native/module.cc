@@ -5,16 +5,22 @@
 
 #include <string>
 
+#include "client/python/native/answers.h"
 #include "client/python/native/device.h"
+#include "client/python/native/ready.h"
 #include "client/python/native/results.h"
 #include "kernels/law/version.h"
 #include "service/version.h"
+
+thread_local bool sortition::python::InCallback::here_ = false;
 
 NB_MODULE(_native, module) {
   module.attr("VERSION") = std::string(sortition::service::Version());
   module.attr("LAW_VERSION") = sortition::law::kLawVersion;
   sortition::python::BindResults(module);
+  sortition::python::BindAnswers(module);
   sortition::python::BindDevice(module);
+  sortition::python::BindReady(module);
   sortition::python::BindClient(module);
   sortition::python::BindLocal(module);
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Union
 
 from sortition import _native
 from sortition.client import Client, Outcome, raised
 from sortition.drafts import Drafts, scored_lists
 from sortition.masks import packed_masks
-from sortition.streams import on_cuda, stream_of
+from sortition.streams import on_cuda, stream_of_step
 
 
 class AsyncClient:
@@ -39,10 +39,12 @@ class AsyncClient:
                    drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
                    allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
                    dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
-                   traceparent: str = "", stream: Optional[int] = None) -> List[Outcome]:
+                   traceparent: str = "", stream: Optional[int] = None,
+                   ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Outcome]:
         """As Client.step. A task that is cancelled leaves its step to end by itself; the tensors are held till then.
 
-        Logits on a device occupy one of the loop's threads until their stream is done.
+        Without `ready` logits on a device occupy one of the loop's threads until their stream is done. What a CudaReady
+        waits for is what the stream has when the task runs. Answers in a device's memory are Client.submit's.
         """
         loop = asyncio.get_running_loop()
         answered: "asyncio.Future[List[Outcome]]" = loop.create_future()
@@ -58,8 +60,9 @@ class AsyncClient:
                 pass  # the loop is closed: nobody waits any more
 
         arguments = (list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed), list(draw_salts),
-                     dtype, timeout, priority, traceparent, stream_of(logits, stream), on_answer)
-        if on_cuda(logits):
+                     dtype, timeout, priority, traceparent, stream_of_step(logits, stream, ready), ready, None,
+                     on_answer)
+        if on_cuda(logits) and ready is None:
             await asyncio.to_thread(self.client._native.step_async, *arguments)
         else:
             self.client._native.step_async(*arguments)
@@ -89,6 +92,14 @@ class AsyncClient:
         return raised((await self.step([sequence], logits, scored=[tokens],
                                        allowed=None if allowed is None else [allowed], dtype=dtype,
                                        timeout=timeout, stream=stream))[0])
+
+    async def ready(self) -> _native.Ready:
+        """As Client.ready."""
+        return await asyncio.to_thread(self.client.ready)
+
+    async def cuda_ready(self, device: int = 0) -> _native.CudaReady:
+        """As Client.cuda_ready."""
+        return await asyncio.to_thread(self.client.cuda_ready, device)
 
     async def share_device(self, rows: _native.CudaRows) -> _native.DeviceMemory:
         """As Client.share_device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import threading
 import weakref
@@ -15,7 +16,7 @@ from sortition.drafts import Drafts, scored_lists
 from sortition.errors import Error
 from sortition.masks import packed_masks
 from sortition.shard import Shard
-from sortition.streams import stream_of
+from sortition.streams import stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 Outcome = Union[_native.Draw, _native.Verify, _native.Score, Error]
@@ -97,7 +98,8 @@ class Client:
              drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
-             stream: Optional[int] = None) -> List[Outcome]:
+             stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None
+             ) -> List[Outcome]:
         """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
@@ -110,9 +112,35 @@ class Client:
 
         Logits in memory that share_device was given are sent once the work is done that `stream` has by then: a
         torch.cuda.Stream.cuda_stream, by default torch's current one for its tensors and the default stream for others.
+
+        With `ready` the step is sent before its logits are there, wherever they lie: they are once the word is set
+        (Ready.expect), or once that work of the stream's is done, which a CudaReady has it say. Until then `timeout`
+        goes by. Masks and drafts' probabilities are there in any case.
         """
         return self._native.step(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                 list(draw_salts), dtype, timeout, priority, traceparent, stream_of(logits, stream))
+                                 list(draw_salts), dtype, timeout, priority, traceparent,
+                                 stream_of_step(logits, stream, ready), ready)
+
+    def submit(self, sequences: Sequence[_native.Sequence], logits: Any, *,
+               drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
+               allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
+               timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
+               stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
+               answers: Optional[_native.CudaAnswers] = None) -> "concurrent.futures.Future[List[Outcome]]":
+        """As step, without waiting for the answers: one thread sends a step, and goes on to write its logits.
+
+        The logits are the caller's again when the future is done. It cannot be cancelled; its callbacks run on a thread
+        of the client's, and must not wait for another step. Without `ready` this waits for a stream as step does.
+
+        With `answers` what `stream` gets to do from now on begins once tokens and log probabilities are there: the next
+        forward pass takes the tokens from the device's memory. They hold one step at a time.
+        """
+        future: "concurrent.futures.Future[List[Outcome]]" = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        self._native.step_async(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
+                                list(draw_salts), dtype, timeout, priority, traceparent,
+                                stream_of_step(logits, stream, ready, answers), ready, answers, future.set_result)
+        return future
 
     def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
              dtype: Optional[str] = None, timeout: Optional[float] = None,
@@ -145,6 +173,14 @@ class Client:
         size = numpy.dtype(dtype).itemsize
         memory, _ = self._native.allocate_rows(max(1, rows * vocabulary_size * size))
         return memory[:rows * vocabulary_size * size].view(dtype).reshape(rows, vocabulary_size)
+
+    def ready(self) -> _native.Ready:
+        """A word by which a step is sent before its logits are there, set by this process; blocks for a round trip."""
+        return self._native.ready()
+
+    def cuda_ready(self, device: int = 0) -> _native.CudaReady:
+        """The same, raised by a stream of the device of that number in CUDA's order."""
+        return self._native.cuda_ready(device)
 
     def share_device(self, rows: _native.CudaRows) -> _native.DeviceMemory:
         """Lets tensors made of `rows` be stepped until the result is closed, or gone; blocks for a round trip.

@@ -1,8 +1,10 @@
-"""Which stream of a CUDA device writes the logits of a step."""
+"""Which stream of a CUDA device writes the logits of a step, and begins after its answers."""
 
 from __future__ import annotations
 
 from typing import Any, Optional
+
+from sortition import _native
 
 _CUDA = 2  # DLPack's kDLCUDA
 
@@ -22,7 +24,18 @@ def stream_of(logits: Any, stream: Optional[int]) -> int:
     return torch.cuda.current_stream(first.device).cuda_stream
 
 
+def stream_of_step(logits: Any, stream: Optional[int], ready: Any, answers: Any = None) -> int:
+    """The same, where a word may say when the logits are there, and answers may go to a device."""
+    takes_part = answers is not None or isinstance(ready, _native.CudaReady)
+    if stream is None and takes_part and not on_cuda(logits):
+        raise ValueError("stream: to be named with CudaReady and CudaAnswers, where logits in the host's memory do not"
+                         " say which")
+    if stream is not None and isinstance(ready, _native.ReadyWord) and not takes_part:
+        raise ValueError("stream: not with a word of a Ready, which says by itself when the logits are there")
+    return stream_of(logits, stream)
+
+
 def on_cuda(logits: Any) -> bool:
-    """Whether they lie on a CUDA device, so that a step waits for a stream."""
+    """Whether they lie on a CUDA device, so that a step without a word waits for a stream."""
     device = getattr(_first(logits), "__dlpack_device__", None)
     return device is not None and int(device()[0]) == _CUDA

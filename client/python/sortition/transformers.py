@@ -20,6 +20,7 @@ from sortition._native import Draw
 from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler
+from sortition.logits import LogitsTransfer
 from sortition.masks import pack_mask
 
 # Of processors that carry one number: the attribute, and the parameter that means the same.
@@ -152,10 +153,21 @@ class SortitionSampler:
                  on_step: Optional[Callable[[List[Optional[Draw]]], None]] = None, timeout: Optional[float] = None,
                  **sampling: Any):
         self._sampler = sampler
+        self._logits = LogitsTransfer(sampler)
         self._seed = seed
         self._on_step = on_step
         self._timeout = timeout
         self._sampling = sampling
+
+    @property
+    def logits_path(self) -> str:
+        """How the last step's logits came to the sampler: "device", "host", or "" before the first one."""
+        return self._logits.path
+
+    @property
+    def logits_note(self) -> str:
+        """Why logits of a GPU came by the host."""
+        return self._logits.note
 
     def generate(self, model: Any, *inputs: Any, streamer: Any = None, **options: Any) -> Any:
         """`model.generate(*inputs, **options)` with these tokens, streamed if there is a streamer.
@@ -220,10 +232,10 @@ class SortitionSampler:
               unfinished: torch.Tensor, pad: Optional[torch.Tensor]) -> torch.Tensor:
         vocabulary = logits.shape[-1]
         live = unfinished.nonzero().reshape(-1).tolist()
-        on_host = logits.detach().cpu()
+        moved = self._logits.move(logits)
         masks = [plan.mask(row, input_ids[row], vocabulary) for row in live]
         outcomes = self._sampler.step([sequences[row] for row in live],
-                                      on_host if len(live) == len(sequences) else [on_host[row] for row in live],
+                                      moved if len(live) == len(sequences) else [moved[row] for row in live],
                                       allowed=masks if any(mask is not None for mask in masks) else None,
                                       timeout=self._timeout)
         draws: List[Optional[Draw]] = [None] * len(sequences)

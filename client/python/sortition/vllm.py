@@ -18,6 +18,7 @@ import torch
 from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
+from sortition.logits import LogitsTransfer
 from sortition.masks import pack_mask
 
 SETTING = "SORTITION_VLLM"
@@ -133,6 +134,7 @@ class Drawer:
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise ValueError(f"logprobs_mode {logprobs_mode!r} has no counterpart in Sortition")
         self._sampler = sampler
+        self.logits = LogitsTransfer(sampler)
         self._kind = logprobs_mode.split("_", maxsplit=1)[0]
 
     def draw(self, requests: List[Request], logits: torch.Tensor) -> List[Any]:
@@ -146,7 +148,7 @@ class Drawer:
             else:
                 request.follow()
         masks = [request.mask(vocabulary) for request in requests]
-        outcomes = self._sampler.step([request.sequence for request in requests], logits.detach().cpu(),
+        outcomes = self._sampler.step([request.sequence for request in requests], self.logits.move(logits),
                                       allowed=masks if any(mask is not None for mask in masks) else None)
         for outcome in outcomes:
             if isinstance(outcome, Error):

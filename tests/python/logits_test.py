@@ -1,0 +1,172 @@
+"""How the adapters' logits come to the service: in the GPU's memory where it is shared, else by the host, and said so.
+
+The driver is the tests' own, whose memory is the host's; the tensors are fakes, of what the adapters use of torch's.
+"""
+
+import math
+import types
+import unittest
+from unittest import mock
+
+import numpy
+import sortition
+import sortition.local
+from sortition import logits as logits_module
+from sortition.logits import LogitsTransfer
+
+from on_device import FAKE, OPTIONS, SAMPLER, ServerTest, host_view, needs_fake, needs_kernels
+from rows import OnCuda, VOCABULARY, row
+
+
+class FakeTensor(OnCuda):
+    """On CUDA device 0 of the tests' driver, or on the processor."""
+
+    def __init__(self, array, is_cuda=True, device=0):
+        super().__init__(array)
+        self.array, self.is_cuda, self.device = array, is_cuda, types.SimpleNamespace(index=device)
+        self.shape = array.shape
+
+    def numel(self):
+        return math.prod(self.shape)
+
+    def element_size(self):
+        return self.array.itemsize
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self.array
+
+    def copy_(self, other):
+        self.array[...] = other.array
+
+
+def fake_tensor_of(rows, like):
+    return FakeTensor(host_view(rows)[:like.array.nbytes].view(like.array.dtype).reshape(like.shape))
+
+
+@needs_fake
+class TransferTest(ServerTest):
+    def setUp(self):
+        replaced = mock.patch.object(logits_module, "tensor_of", fake_tensor_of)
+        replaced.start()
+        self.addCleanup(replaced.stop)
+
+    def assert_same_tokens(self, sampler, transfer, rows=3, steps=4):
+        """Steps of as many sequences; with the fakes there is no current stream of torch's to be asked for."""
+        sequences, expected = ([each.open(seed=seed, **OPTIONS) for seed in range(rows)] for each in (sampler, SAMPLER))
+        for step in range(steps):
+            matrix = numpy.stack([row(10 * step + i) for i in range(rows)])
+            moved = transfer.move(FakeTensor(matrix.copy()))
+            if isinstance(moved, FakeTensor):
+                moved = OnCuda(moved.array)
+            drawn = sampler.step(sequences, moved, stream=0)
+            self.assertEqual([outcome.token for outcome in drawn],
+                             [SAMPLER.draw(expected[i], matrix[i]).token for i in range(rows)])
+
+
+@needs_kernels
+class Shared(TransferTest):
+    def test_logits_stay_on_the_device(self):
+        client = self.connect()
+        transfer = LogitsTransfer(client)
+        self.assertEqual((transfer.path, transfer.note), ("", ""))
+        with self.assertLogs("sortition", "INFO") as logged:
+            self.assert_same_tokens(client, transfer)
+        self.assertEqual((transfer.path, transfer.note), ("device", ""))
+        self.assertEqual(len(logged.records), 1, "a change is logged, not each step")
+
+    def test_batches_may_grow(self):
+        client = self.connect()
+        transfer = LogitsTransfer(client)
+        for elements in (1 << 10, 1 << 20, 1 << 10, 3 << 20):  # up to 12 MB; what there is first is 2 MB
+            matrix = numpy.arange(elements, dtype=numpy.float32).reshape(1, elements)
+            moved = transfer.move(FakeTensor(matrix))
+            self.assertIsNot(moved.array, matrix)
+            self.assertTrue((moved.array == matrix).all())
+            self.assertEqual((transfer.path, transfer.note), ("device", ""))
+            self.assert_same_tokens(client, transfer, steps=1)
+
+    def test_what_is_beyond_the_quota_comes_by_the_host(self):
+        client = self.connect()
+        transfer = LogitsTransfer(client)
+        self.assert_same_tokens(client, transfer)
+        large = FakeTensor(numpy.zeros((1, 20 << 20), numpy.float32))  # 80 MB, of 64
+        self.assertIs(transfer.move(large), large.array)
+        self.assertEqual(transfer.path, "host")
+        self.assertIn("(1..67108864)", transfer.note)
+        self.assert_same_tokens(client, transfer)
+        self.assertEqual((transfer.path, transfer.note), ("device", ""))
+
+    def test_a_server_that_dies_is_said(self):
+        with self.start("another") as server:
+            client = sortition.Client(server.serving["listen"], fallback="in_process", in_process_threads=1)
+            self.addCleanup(client.close)
+            transfer = LogitsTransfer(client)
+            self.assert_same_tokens(client, transfer)
+            self.assertEqual(transfer.path, "device")
+            server.kill()
+            server.wait()
+        self.assert_same_tokens(client, transfer)
+        with self.assertLogs("sortition", "WARNING"):
+            transfer = LogitsTransfer(client)
+            self.assert_same_tokens(client, transfer)
+        self.assertEqual((transfer.path, transfer.note), ("host", "the stream shares no memory"))
+
+
+class NotShared(TransferTest):
+    DEVICES = "cpu"
+
+    def test_a_server_without_the_device(self):
+        client = self.connect()
+        transfer = LogitsTransfer(client)
+        with self.assertLogs("sortition", "WARNING") as logged:
+            self.assert_same_tokens(client, transfer)
+        self.assertEqual((transfer.path, transfer.note), ("host", "the server takes no memory of this device"))
+        self.assertIn(transfer.note, logged.output[0])
+        self.assertEqual(len(logged.records), 1)
+
+    def test_a_device_without_such_memory(self):
+        transfer = LogitsTransfer(self.connect())
+        with self.assertLogs("sortition", "WARNING"):
+            transfer.move(FakeTensor(numpy.zeros((1, 4), numpy.float32), device=7))
+        self.assertEqual(transfer.path, "host")
+        self.assertIn("NOT_FOUND", transfer.note)
+
+    def test_in_process(self):
+        sampler = sortition.local.Sampler()
+        transfer = LogitsTransfer(sampler)
+        with self.assertLogs("sortition", "WARNING"):
+            self.assert_same_tokens(sampler, transfer)
+        self.assertEqual((transfer.path, transfer.note), ("host", "they are sampled in this process"))
+
+    def test_logits_of_the_processor_are_left_where_they_are(self):
+        transfer = LogitsTransfer(self.connect())
+        tensor = FakeTensor(numpy.zeros((1, 4), numpy.float32), is_cuda=False)
+        with self.assertNoLogs("sortition"):
+            self.assertIs(transfer.move(tensor), tensor.array)
+        self.assertEqual((transfer.path, transfer.note), ("host", ""))
+
+
+@unittest.skipIf(FAKE, "the driver is the tests' own")
+class OnAGpu(ServerTest):
+    """By hand, as OnAGpu of device_test."""
+
+    def test_logits_of_torch_stay_on_the_device(self):
+        import torch
+        if not torch.cuda.is_available():
+            self.skipTest("torch sees no GPU")
+        client = self.connect()
+        transfer = LogitsTransfer(client)
+        sequences, expected = ([each.open(seed=seed, **OPTIONS) for seed in range(3)] for each in (client, SAMPLER))
+        for _ in range(20):
+            logits = torch.randn(3, VOCABULARY, device="cuda").to(torch.bfloat16)
+            drawn = client.step(sequences, transfer.move(logits))
+            self.assertEqual((transfer.path, transfer.note), ("device", ""))
+            self.assertEqual([outcome.token for outcome in drawn],
+                             [outcome.token for outcome in SAMPLER.step(expected, logits.cpu())])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)  # which says why a test is skipped
