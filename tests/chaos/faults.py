@@ -124,7 +124,8 @@ def client_death(_):
     with tempfile.TemporaryDirectory() as folder, \
             World(1, (f"--memory_listen=unix:{folder}/memory",)) as world, world.workers() as workers:
         world.await_streams()
-        await_true("workers share memory", lambda: world.gauge(0, "sortition_memory_regions") >= WORKERS)
+        # Each has a ring, and memory for its rows.
+        await_true("workers share memory", lambda: world.gauge(0, "sortition_memory_regions") >= 2 * WORKERS)
         before = world.descriptors(0)
         shared = [world.gauge(0, name) for name in SHARED_MEMORY]
         for _ in range(3):
