@@ -35,6 +35,10 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   limits.replay_guard = absl::Milliseconds(50);
   if (draws.OneIn(3)) limits.replay_tokens_per_second = draws.Between(3000, 20000);
   limits.max_stream_age = draws.OneIn(3) ? absl::Milliseconds(draws.Between(5, 50)) : absl::ZeroDuration();
+  // Long enough that a step of five positions, one after the other, ends on some stream.
+  if (limits.max_stream_age > absl::ZeroDuration()) {
+    limits.max_stream_age = std::max(limits.max_stream_age, 3 * (max_latency + max_service));
+  }
   limits.stream_unanswered_rows = draws.OneIn(3) ? draws.Between(1, 4) : 4096;
   limits.max_queued_rows = draws.OneIn(4) ? draws.Between(5, 8) : 16384;  // a row with drafts takes up to 5
 
@@ -45,7 +49,9 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   client.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
   client.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
   if (!has_ranks) {
-    client.default_timeout = absl::Seconds(5);  // longer than anything but silence takes
+    // Longer than anything but silence takes; where histories come slowly, workers are told to wait for half a minute.
+    const bool histories_wait = limits.replay_tokens_per_second < service::Limits().replay_tokens_per_second;
+    client.default_timeout = absl::Seconds(histories_wait ? 40 : 5);
     return;
   }
   limits.shard_wait = absl::Milliseconds(Draws(seed, Choice::kRanks, {}).Between(5, 200));
