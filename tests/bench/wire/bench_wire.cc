@@ -330,7 +330,7 @@ class WireBench {
             {"step_shm_narrow", [&](size_t i) { step(&shm, shm_rows, i); }},
             {"step_ring_narrow", [&](size_t i) { step(&ring, ring_rows, i); }},
         },
-        {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1});
+        {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1, .in_a_row = kInARow});
     report_.Add({"shm_control", medians[1], "us", medians[0]});
     report_.Add({"shm_spin", medians[2], "us", medians[0]});
     report_.Add({"step_shm_narrow", medians[3], "us", medians[0]});
