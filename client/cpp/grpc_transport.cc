@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/byte_buffer.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
 #include "grpc/grpc.h"
@@ -31,39 +31,6 @@ namespace {
 constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kUnixSendBufferBytes = 1 << 20;
 constexpr char kMethod[] = "/sortition.v1.SamplingService/Stream";
-
-// A message's hold for as long as gRPC keeps one of its slices; it lets go of them one by one. Stored with release and
-// counted down with acquire, so that the hand-over is ordered by our own means, whatever gRPC's are.
-struct SliceHold {
-  std::shared_ptr<void> hold;
-  std::atomic<size_t> slices;
-
-  static void EndSlice(void* self) {
-    auto* held = static_cast<SliceHold*>(self);
-    if (held->slices.fetch_sub(1, std::memory_order_acq_rel) == 1) delete held;
-  }
-};
-
-grpc::ByteBuffer ToByteBuffer(OutgoingMessage message) {
-  const auto borrowed = [](const Segment& segment) { return !segment.borrowed.empty(); };
-  const auto count = static_cast<size_t>(std::ranges::count_if(message.segments, borrowed));
-  SliceHold* held = nullptr;
-  if (count > 0) {
-    held = new SliceHold{std::move(message.hold), {}};
-    held->slices.store(count, std::memory_order_release);
-  }
-  std::vector<grpc::Slice> slices;
-  slices.reserve(message.segments.size());
-  for (const Segment& segment : message.segments) {
-    if (borrowed(segment)) {
-      slices.emplace_back(const_cast<std::byte*>(segment.borrowed.data()), segment.borrowed.size(), SliceHold::EndSlice,
-                          held);
-    } else {
-      slices.emplace_back(segment.owned);
-    }
-  }
-  return grpc::ByteBuffer(slices.data(), slices.size());
-}
 
 std::string Joined(const OutgoingMessage& message) {
   std::string joined;
@@ -89,20 +56,19 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
         number_(number),
         events_(*events),
         inline_(IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp),
-        channel_(connector->MakeChannel(target)),
-        stub_(channel_),
+        call_(std::make_shared<Call>(connector->MakeChannel(target))),
         // Where memory is only the better way, there is time left to be welcomed without.
         memory_by_(service::SteadyClock().Now() + connector->connect_timeout_ * 3 / 4) {
     in_use_.kind = inline_;
-    AddToken(connector->token_, &context_);
+    AddToken(connector->token_, &call_->context);
   }
 
   void Start() {
     absl::MutexLock lock(&mutex_);
     self_ = shared_from_this();
-    call_ = stub_.PrepareCall(&context_, kMethod, &connector_.queue_);
+    call_->rpc = call_->stub.PrepareCall(&call_->context, kMethod, &connector_.queue_);
     pending_ = 1;
-    call_->StartCall(&start_);
+    call_->rpc->StartCall(&start_);
   }
 
   void Send(OutgoingMessage message) {
@@ -132,12 +98,12 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
       ++pending_;
     }
     // Outside the lock: a write may run far, and may let go of slices on the way. There is only one at a time.
-    call_->Write(ToByteBuffer(std::move(message)), &write_);
+    rpc()->Write(ToByteBuffer(std::move(message)), &write_);
   }
 
   void Cancel() {
     cancelled_.request_stop();
-    context_.TryCancel();
+    CancelCall();
     if (const std::shared_ptr<Transport> ring = moved()) ring->Cancel();
   }
 
@@ -171,7 +137,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
  private:
   friend class GrpcConnector;
-  enum class Operation { kStart, kRead, kWrite, kFinish };
+  enum class Operation { kStart, kRead, kWrite, kHalfClose, kFinish };
   struct Tag {
     GrpcStream* stream;
     Operation operation;
@@ -190,17 +156,32 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   absl::Status ShareMemory(const v1::Welcome& welcome);
   bool may_move() const { return connector_.rings_.has_value() && !connector_.stays_.load(std::memory_order_relaxed); }
   void MoveTo(RingConnector::Opened opened);
+  // Ends the call of a stream that has moved, once its hello has been written.
+  void HalfClose();
+  // What keeps the connection: until a stream that has moved has ended its call.
+  struct Call {
+    explicit Call(const std::shared_ptr<grpc::Channel>& channel) : stub(channel) {}
+    grpc::GenericStub stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> rpc;
+  };
+  std::shared_ptr<Call> call() {
+    absl::MutexLock lock(&mutex_);
+    return call_;
+  }
+  // While an operation is under way, or is about to be.
+  grpc::GenericClientAsyncReaderWriter* rpc() { return call()->rpc.get(); }
+  void CancelCall() {
+    if (const std::shared_ptr<Call> call = this->call()) call->context.TryCancel();
+  }
 
   GrpcConnector& connector_;
   const uint64_t number_;
   StreamEvents& events_;
   const TransportKind inline_;  // how the stream itself travels
-  const std::shared_ptr<grpc::Channel> channel_;
-  grpc::GenericStub stub_;
+  std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);
   const absl::Time memory_by_;
   std::stop_source cancelled_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer received_;  // of the connector's thread
   grpc::Status status_;        // of the connector's thread
   absl::Status unshared_;      // why there is no shared memory where there must be; of the connector's thread, and
@@ -208,12 +189,14 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   Tag start_{this, Operation::kStart};
   Tag read_{this, Operation::kRead};
   Tag write_{this, Operation::kWrite};
+  Tag half_close_{this, Operation::kHalfClose};
   Tag finish_{this, Operation::kFinish};
 
   absl::Mutex mutex_;
   std::deque<OutgoingMessage> messages_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t pending_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that have not come back
   std::string hello_ ABSL_GUARDED_BY(mutex_);     // the first message, with which a ring begins, too
@@ -260,10 +243,10 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         ++pending_;
       }
       if (ok) {
-        call_->Read(&received_, &read_);
+        rpc()->Read(&received_, &read_);
         Flush();
       } else {
-        call_->Finish(&status_, &finish_);
+        rpc()->Finish(&status_, &finish_);
       }
       break;
     }
@@ -276,9 +259,15 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         writing_ = false;
         if (!ok) started_ = false;  // nothing can be written any more; the read that fails next ends the stream
       }
-      Flush();
+      if (moved() != nullptr) {
+        HalfClose();
+      } else {
+        Flush();
+      }
       break;
     }
+    case Operation::kHalfClose:
+      break;
     case Operation::kFinish: {
       if (memory_thread_.joinable()) memory_thread_.join();
       std::deque<OutgoingMessage> unsent;
@@ -293,11 +282,16 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
       break;
     }
   }
+  std::shared_ptr<Call> over;
   std::shared_ptr<GrpcStream> last;
   {
     absl::MutexLock lock(&mutex_);
-    if (--pending_ == 0) last = std::move(self_);
+    if (--pending_ == 0) {
+      last = std::move(self_);
+      if (moved_ != nullptr) over.swap(call_);  // with its connection
+    }
   }
+  over = nullptr;
   if (last != nullptr) connector_.OnStreamOver();
 }
 
@@ -306,10 +300,10 @@ void GrpcStream::OnRead(bool ok) {
     absl::MutexLock lock(&mutex_);
     ++pending_;
   }
-  if (!ok) return call_->Finish(&status_, &finish_);
+  if (!ok) return rpc()->Finish(&status_, &finish_);
   v1::StreamResponse response;
   if (!grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
-    context_.TryCancel();  // no message of the contract: the next read fails
+    CancelCall();  // no message of the contract: the next read fails
   } else if (response.has_welcome() && wants_memory() && !memory_thread_.joinable()) {
     memory_thread_ = std::thread([this, welcome = std::move(response)]() mutable { TakeUp(std::move(welcome)); });
     return;
@@ -321,16 +315,16 @@ void GrpcStream::OnRead(bool ok) {
 
 void GrpcStream::ReadNext() {
   received_.Clear();
-  call_->Read(&received_, &read_);
+  rpc()->Read(&received_, &read_);
 }
 
 void GrpcStream::TakeUp(v1::StreamResponse welcome) {
   const absl::Status shared = ShareMemory(welcome.welcome());
   if (!shared.ok() && connector_.kind_ == TransportKind::kSharedMemory) {
     unshared_ = shared;
-    context_.TryCancel();
+    CancelCall();
   } else if (moved() != nullptr) {
-    context_.TryCancel();
+    HalfClose();
   } else {
     if (!shared.ok()) {
       absl::MutexLock lock(&mutex_);
@@ -386,6 +380,16 @@ void GrpcStream::MoveTo(RingConnector::Opened opened) {
   }
   moved()->Flush();
   if (cancelled_.stop_requested()) moved()->Cancel();
+}
+
+void GrpcStream::HalfClose() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (writing_ || half_closed_) return;
+    half_closed_ = true;
+    ++pending_;
+  }
+  rpc()->WritesDone(&half_close_);
 }
 
 void AddToken(const std::string& token, grpc::ClientContext* context) {

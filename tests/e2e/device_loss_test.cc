@@ -22,19 +22,11 @@
 namespace sortition::testing {
 namespace {
 
-using server::HttpGet;
 using server::JsonText;
 using server::ParseJson;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kLossPatience = absl::Seconds(20);
-
-// Of the server's metrics page; -1 where it has no such sample.
-int Metric(const std::string& address, const std::string& sample) {
-  const std::string page = HttpGet(address, "/metrics");
-  const size_t at = page.find(absl::StrCat("\n", sample, " "));
-  return at == std::string::npos ? -1 : std::atoi(page.c_str() + at + sample.size() + 2);
-}
 
 // A stream whose answers nobody reads, so that its server is not drained for as long as this lives.
 class DeafStream {
@@ -78,13 +70,14 @@ TEST(DeviceLossTest, AFaultCostsNoTokenAndEndsTheProcessInOrder) {
   const auto client = Connect(QuickOptions({address, other->address()}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  EXPECT_GE(Metric(metrics, "sortition_batches_total{device=\"cuda0\"}"), 1);
-  EXPECT_EQ(Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 0);
+  EXPECT_GE(server::Metric(metrics, "sortition_batches_total{device=\"cuda0\"}"), 1);
+  EXPECT_EQ(server::Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 0);
 
   {
     const DeafStream deaf(address);
     const absl::Time deadline = absl::Now() + kLossPatience;
-    while (Metric(metrics, "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}") < 1500 && absl::Now() < deadline) {
+    while (server::Metric(metrics, "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}") < 1500 &&
+           absl::Now() < deadline) {
     }
     server::WriteFile(fault, "");
     for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -93,9 +86,9 @@ TEST(DeviceLossTest, AFaultCostsNoTokenAndEndsTheProcessInOrder) {
     EXPECT_EQ(JsonText(*wanted, "device"), "cuda0");
     EXPECT_THAT(JsonText(*wanted, "reason"), HasSubstr("is lost to this process"));
     EXPECT_NE(process.AwaitEvent("drain"), "");
-    EXPECT_GE(Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 1);
-    EXPECT_GE(Metric(metrics, "sortition_rerun_rows_total{device=\"cuda0\"}"), 1);
-    EXPECT_EQ(Metric(metrics, "sortition_device_failures_total{device=\"cpu0\"}"), 0);
+    EXPECT_GE(server::Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 1);
+    EXPECT_GE(server::Metric(metrics, "sortition_rerun_rows_total{device=\"cuda0\"}"), 1);
+    EXPECT_EQ(server::Metric(metrics, "sortition_device_failures_total{device=\"cpu0\"}"), 0);
   }
   for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());  // on the other server
   EXPECT_EQ(process.Wait(), 1);

@@ -14,6 +14,7 @@
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
 #include "tests/e2e/texts.h"
+#include "tests/server/server_process.h"
 
 namespace sortition::testing {
 namespace {
@@ -57,6 +58,30 @@ TEST(SharedMemoryTest, WithoutARingLeftAutoStaysOnTheStreamAndSaysWhy) {
   EXPECT_THAT(second->transport_in_use().note, ::testing::HasSubstr("max_rings 1"));
   Texts texts(second.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+// As if it had never been there: an end by the client, and no connection.
+TEST(SharedMemoryTest, AStreamThatMovesLeavesNothingBehind) {
+  const std::string memory = absl::StrCat("unix:", SocketPath("moved_call"));
+  server::ServerProcess process(
+      {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", absl::StrCat("--memory_listen=", memory)}, {}, 0});
+  const std::string metrics = process.Serving("metrics");
+  const auto first = Connect(OptionsOf(TransportKind::kRing, {memory}));
+  const int with_one = server::Metric(metrics, "process_open_fds");
+  const auto second = Connect(OptionsOf(TransportKind::kRing, {memory}));
+  const int of_a_ring = server::Metric(metrics, "process_open_fds") - with_one;
+  EXPECT_GT(of_a_ring, 0);
+  const auto moved = Connect(OptionsOf(TransportKind::kAuto, {process.Serving("listen")}));
+  EXPECT_EQ(moved->transport_in_use().kind, TransportKind::kRing);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (server::Metric(metrics, "process_open_fds") != with_one + 2 * of_a_ring && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(server::Metric(metrics, "process_open_fds"), with_one + 2 * of_a_ring);
+  EXPECT_EQ(server::Metric(metrics, "sortition_streams_ended_total{how=\"by client\",transport=\"tcp\"}"), 1);
+  EXPECT_EQ(server::Metric(metrics, "sortition_streams_ended_total{how=\"abandoned\",transport=\"tcp\"}"), 0);
+  EXPECT_EQ(server::Metric(metrics, "sortition_streams{transport=\"tcp\"}"), 0);
+  EXPECT_EQ(server::Metric(metrics, "sortition_streams{transport=\"ring\"}"), 3);
 }
 
 // The memory socket would not know whose the token is.

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace sortition::law {
 namespace {
 
@@ -69,12 +71,12 @@ TEST(Languages, GlslHasNoFloatingPointAndNo64BitIntegers) {
   if (std::string(SORTITION_SPIRV_DIS).empty()) GTEST_SKIP() << "spirv-dis is not installed";
   const std::string binary = ::testing::TempDir() + "every_function.spv";
   std::string output;
-  ASSERT_TRUE(RunCommand(std::string(SORTITION_GLSLC) + " -g --target-env=vulkan1.1 -I " + kRoot + " " + kRoot +
-                             "/tests/law/every_function.comp -o " + binary,
+  ASSERT_TRUE(RunCommand(absl::StrCat(SORTITION_GLSLC, " -g --target-env=vulkan1.1 -I ", kRoot, " ", kRoot,
+                                      "/tests/law/every_function.comp -o ", binary),
                          &output))
       << output;
   std::string assembly;
-  ASSERT_TRUE(RunCommand(std::string(SORTITION_SPIRV_DIS) + " --raw-id " + binary, &assembly)) << assembly;
+  ASSERT_TRUE(RunCommand(absl::StrCat(SORTITION_SPIRV_DIS, " --raw-id ", binary), &assembly)) << assembly;
   std::remove(binary.c_str());
 
   int multiplications = 0;
@@ -94,8 +96,8 @@ TEST(Languages, CudaHasNoFloatingPoint) {
   if (std::string(SORTITION_NVCC).empty()) GTEST_SKIP() << "nvcc is not installed";
   const std::string ptx = ::testing::TempDir() + "every_function.ptx";
   std::string output;
-  ASSERT_TRUE(RunCommand(std::string(SORTITION_NVCC) + " -ptx -std=c++17 -Werror all-warnings -I " + kRoot + " " +
-                             kRoot + "/tests/law/every_function.cu -o " + ptx,
+  ASSERT_TRUE(RunCommand(absl::StrCat(SORTITION_NVCC, " -ptx -std=c++17 -Werror all-warnings -I ", kRoot, " ", kRoot,
+                                      "/tests/law/every_function.cu -o ", ptx),
                          &output))
       << output;
   const std::string assembly = ReadFile(ptx);

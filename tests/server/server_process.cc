@@ -169,4 +169,10 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   return body == std::string::npos ? "" : response.substr(body + 4);
 }
 
+int Metric(const std::string& address, const std::string& sample) {
+  const std::string page = HttpGet(address, "/metrics");
+  const size_t at = page.find(absl::StrCat("\n", sample, " "));
+  return at == std::string::npos ? -1 : std::atoi(page.c_str() + at + sample.size() + 2);
+}
+
 }  // namespace sortition::server

@@ -61,4 +61,7 @@ int ConnectSocket(const std::string& address);
 // The body of an HTTP GET.
 std::string HttpGet(const std::string& address, const std::string& path);
 
+// A sample on a server's metrics page, by its name with its labels; -1 where there is none.
+int Metric(const std::string& address, const std::string& sample);
+
 }  // namespace sortition::server
