@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <deque>
 #include <optional>
 #include <stop_token>
@@ -154,7 +153,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // the client asked for. Where the server takes it onto a ring the call ends, and the ring's welcome follows.
   void TakeUp(v1::StreamResponse welcome);
   absl::Status ShareMemory(const v1::Welcome& welcome);
-  bool may_move() const { return connector_.rings_.has_value() && !connector_.stays_.load(std::memory_order_relaxed); }
+  // Why the stream is not to move to a ring; empty if it is.
+  std::string WhyNoRing() const;
   void MoveTo(RingConnector::Opened opened);
   // Ends the call of a stream that has moved, once its hello has been written.
   void HalfClose();
@@ -340,13 +340,13 @@ absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
   auto link = SharedMemory::Connect(welcome, connector_.memory_server_user_, patience);
   if (!link.ok()) return link.status();
   std::unique_ptr<MappedRegion> ring;
-  if (may_move()) {
+  std::string why = WhyNoRing();
+  if (why.empty() && connector_.rings_) {
     auto opened = (*link)->OpenRing(patience);
     if (opened.ok()) {
       ring = *std::move(opened);
     } else if ((*link)->IsConnected()) {
-      absl::MutexLock lock(&mutex_);
-      in_use_.note = std::string(opened.status().message());
+      why = std::string(opened.status().message());
     } else {
       return opened.status();
     }
@@ -368,6 +368,7 @@ absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
     return absl::UnavailableError("the connection to the memory socket has ended");
   }
   in_use_.kind = TransportKind::kSharedMemory;
+  in_use_.note = why;
   return absl::OkStatus();
 }
 
@@ -380,6 +381,12 @@ void GrpcStream::MoveTo(RingConnector::Opened opened) {
   }
   moved()->Flush();
   if (cancelled_.stop_requested()) moved()->Cancel();
+}
+
+std::string GrpcStream::WhyNoRing() const {
+  if (connector_.kind_ != TransportKind::kAuto) return "";
+  if (!connector_.rings_) return "a memory socket knows no tokens and no certificates";
+  return connector_.stays_.load(std::memory_order_relaxed) ? "a message did not fit a ring" : "";
 }
 
 void GrpcStream::HalfClose() {

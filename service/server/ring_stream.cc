@@ -148,7 +148,7 @@ bool RingStream::HasSaidAll() {
 
 // What has left the session learns with the next message, unless the thread has something to do for it at once.
 void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
-  bool wakes = draining_.load(std::memory_order_acquire) || spins_.Next() > absl::ZeroDuration();
+  bool wakes = spins_.Next() > absl::ZeroDuration();
   {
     absl::MutexLock lock(&mutex_);
     waiting_.push_back({message.SerializeAsString(), release});
@@ -157,7 +157,8 @@ void RingStream::Send(v1::StreamResponse message, service::SentRelease release) 
     answered_ = options_.engine->clock().Now();
     wakes = wakes || broken_ || !waiting_.empty();
   }
-  if (wakes) service::WakeRingReader(rings_.request_words);
+  // Looked at once the answer is there: a drain that begins later finds it.
+  if (wakes || draining_.load(std::memory_order_acquire)) service::WakeRingReader(rings_.request_words);
 }
 
 void RingStream::WriteWaiting() {

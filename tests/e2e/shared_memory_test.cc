@@ -110,7 +110,9 @@ TEST(SharedMemoryTest, AStreamWithATokenStaysWhereTheTokenIsKnown) {
   const auto server = StartSharing("token");
   client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
   options.token = "somebody";
-  EXPECT_EQ(Connect(options)->transport_in_use().kind, TransportKind::kSharedMemory);
+  const auto client = Connect(options);
+  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("tokens"));
 }
 
 TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
@@ -135,6 +137,7 @@ TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
     row[largest] = 0;
   }
   EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("did not fit a ring"));
 }
 
 TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
