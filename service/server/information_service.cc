@@ -1,7 +1,6 @@
 // Answers of InformationService.
 #include "service/server/information_service.h"
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <optional>
@@ -9,9 +8,7 @@
 #include <utility>
 #include <variant>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/request/parameter_table.h"
@@ -59,74 +56,25 @@ std::variant<absl::Duration, Refusal> ParseInterval(const v1::WatchCountersReque
                  absl::StrCat(absl::FormatDuration(interval), " is out of range")};
 }
 
-// Ends at once with a status.
-class Refuser final : public grpc::ServerWriteReactor<v1::Counters> {
- public:
-  explicit Refuser(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
 }  // namespace
 
-// One call of WatchCounters: a write, a pause of one interval, and again, until the client goes. Deletes itself when
-// done.
-class InformationService::Watcher final : public grpc::ServerWriteReactor<v1::Counters> {
+// Counters, a pause of one interval, and again.
+class InformationService::CounterWatch final : public Watch<v1::Counters> {
  public:
-  Watcher(InformationService* service, absl::Duration interval) : service_(*service), interval_(interval) {
-    absl::MutexLock lock(&mutex_);
-    Write();
-  }
-  ~Watcher() override { service_.watchers_.fetch_sub(1); }
+  // Counts as one of the service's watchers, which the caller has added.
+  CounterWatch(InformationService* service, absl::Duration interval) : service_(*service), interval_(interval) {}
+  ~CounterWatch() override { service_.watchers_.fetch_sub(1); }
 
-  void OnWriteDone(bool ok) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (ok && !cancelled_) {
-        pausing_ = true;
-        alarm_.Set(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(interval_),
-                   [this](bool) { OnPauseOver(); });
-        return;
-      }
-    }
-    End();
+  std::optional<v1::Counters> Next(absl::Time now) override {
+    if (now - last_ < interval_) return std::nullopt;
+    last_ = now;
+    return service_.ReadCounters();
   }
-
-  void OnCancel() override {
-    bool pausing;
-    {
-      absl::MutexLock lock(&mutex_);
-      cancelled_ = true;
-      pausing = pausing_;
-    }
-    if (pausing) alarm_.Cancel();
-  }
-
-  void OnDone() override { delete this; }
 
  private:
-  void OnPauseOver() {
-    {
-      absl::MutexLock lock(&mutex_);
-      pausing_ = false;
-      if (!cancelled_) return Write();
-    }
-    End();
-  }
-
-  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    counters_ = service_.ReadCounters();
-    StartWrite(&counters_);
-  }
-  // The watcher may be gone when Finish returns, so no lock of its own is held.
-  void End() ABSL_LOCKS_EXCLUDED(mutex_) { Finish(grpc::Status::CANCELLED); }
-
   InformationService& service_;
   const absl::Duration interval_;
-  absl::Mutex mutex_;
-  grpc::Alarm alarm_;
-  v1::Counters counters_ ABSL_GUARDED_BY(mutex_);
-  bool pausing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_ = absl::InfinitePast();
 };
 
 InformationService::InformationService(const Config& config, const Authorization* authorization,
@@ -135,7 +83,19 @@ InformationService::InformationService(const Config& config, const Authorization
       authorization_(*authorization),
       engine_(*engine),
       streams_(std::move(streams)),
-      started_(engine->clock().Now()) {}
+      started_(engine->clock().Now()),
+      get_server_information_([this](auto... call) { service_.RequestGetServerInformation(call...); },
+                              [this](const grpc::ServerContext& call, const v1::GetServerInformationRequest& request,
+                                     v1::ServerInformation* response) { return Describe(call, request, response); }),
+      watch_counters_([this](auto... call) { service_.RequestWatchCounters(call...); },
+                      [this](const grpc::ServerContext& call, const v1::WatchCountersRequest& request) {
+                        return BeginWatch(call, request);
+                      }) {}
+
+void InformationService::Start(CallQueue* queue) {
+  get_server_information_.Start(queue);
+  watch_counters_.Start(queue);
+}
 
 std::optional<Refusal> InformationService::Authorize(const grpc::ServerContextBase& call) const {
   auto authorized = authorization_.Authorize(EvidenceOf(call), kAnyRole);
@@ -145,16 +105,12 @@ std::optional<Refusal> InformationService::Authorize(const grpc::ServerContextBa
   return std::move(*refusal);
 }
 
-grpc::ServerUnaryReactor* InformationService::GetServerInformation(grpc::CallbackServerContext* context,
-                                                                   const v1::GetServerInformationRequest* request,
-                                                                   v1::ServerInformation* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  std::optional<Refusal> refusal = Authorize(*context);
-  if (!refusal) refusal = service::FindUnknown(*request, "");
-  if (refusal) {
-    reactor->Finish(RefusedStatus(*refusal));
-    return reactor;
-  }
+grpc::Status InformationService::Describe(const grpc::ServerContext& call,
+                                          const v1::GetServerInformationRequest& request,
+                                          v1::ServerInformation* response) const {
+  std::optional<Refusal> refusal = Authorize(call);
+  if (!refusal) refusal = service::FindUnknown(request, "");
+  if (refusal) return RefusedStatus(*refusal);
   response->set_version(std::string(service::Version()));
   response->add_contracts("sortition.v1");
   response->add_law_versions(law::kLawVersion);
@@ -178,22 +134,20 @@ grpc::ServerUnaryReactor* InformationService::GetServerInformation(grpc::Callbac
   AddLimit({"max_watchers", config_.max_watchers, "calls", "of WatchCounters at once"}, response);
   for (const service::ParameterDescription& parameter : service::Parameters()) AddParameter(parameter, response);
   response->set_grpc_version(grpc::Version());
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return grpc::Status::OK;
 }
 
-grpc::ServerWriteReactor<v1::Counters>* InformationService::WatchCounters(grpc::CallbackServerContext* context,
-                                                                          const v1::WatchCountersRequest* request) {
-  if (const std::optional<Refusal> refusal = Authorize(*context)) return new Refuser(RefusedStatus(*refusal));
-  const std::variant<absl::Duration, Refusal> interval = ParseInterval(*request);
-  if (const auto* refusal = std::get_if<Refusal>(&interval)) return new Refuser(RefusedStatus(*refusal));
+std::variant<grpc::Status, std::unique_ptr<Watch<v1::Counters>>> InformationService::BeginWatch(
+    const grpc::ServerContext& call, const v1::WatchCountersRequest& request) {
+  if (const std::optional<Refusal> refusal = Authorize(call)) return RefusedStatus(*refusal);
+  const std::variant<absl::Duration, Refusal> interval = ParseInterval(request);
+  if (const auto* refusal = std::get_if<Refusal>(&interval)) return RefusedStatus(*refusal);
   if (watchers_.fetch_add(1) >= config_.max_watchers) {
     watchers_.fetch_sub(1);
-    return new Refuser(
-        RefusedStatus({Reason::kOverloaded, "watcher", absl::StrCat("max_watchers ", config_.max_watchers),
-                       "too many calls watch the counters", absl::Seconds(1)}));
+    return RefusedStatus({Reason::kOverloaded, "watcher", absl::StrCat("max_watchers ", config_.max_watchers),
+                          "too many calls watch the counters", absl::Seconds(1)});
   }
-  return new Watcher(this, std::get<absl::Duration>(interval));
+  return std::make_unique<CounterWatch>(this, std::get<absl::Duration>(interval));
 }
 
 v1::Counters InformationService::ReadCounters() const {

@@ -1,36 +1,47 @@
 // InformationService: what this server is and can do, and its counters as a stream.
 #pragma once
 
+#include <grpcpp/server_builder.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <variant>
 
 #include "absl/time/time.h"
 #include "service/engine.h"
 #include "service/server/authorization.h"
+#include "service/server/call_queue.h"
 #include "service/server/config.h"
+#include "service/server/unary_method.h"
+#include "service/server/watch_method.h"
 #include "sortition/v1/information.grpc.pb.h"
 
 namespace sortition::server {
 
-// Thread-safe. Does not block: calls run on gRPC's own threads.
-class InformationService final : public v1::InformationService::CallbackService {
+// Thread-safe. Does not block.
+class InformationService {
  public:
   // `authorization` and `engine` are not owned and outlive the service; `streams` says how many streams are open.
   InformationService(const Config& config, const Authorization* authorization, service::Engine* engine,
                      std::function<uint32_t()> streams);
 
-  grpc::ServerUnaryReactor* GetServerInformation(grpc::CallbackServerContext* context,
-                                                 const v1::GetServerInformationRequest* request,
-                                                 v1::ServerInformation* response) override;
-  grpc::ServerWriteReactor<v1::Counters>* WatchCounters(grpc::CallbackServerContext* context,
-                                                        const v1::WatchCountersRequest* request) override;
+  void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
+  // The server has been started.
+  void Start(CallQueue* queue);
+  // Sends counters to those for whom it is time.
+  void Tick(absl::Time now) { watch_counters_.Tick(now); }
 
  private:
-  class Watcher;
+  class CounterWatch;
 
   std::optional<service::Refusal> Authorize(const grpc::ServerContextBase& call) const;
+  grpc::Status Describe(const grpc::ServerContext& call, const v1::GetServerInformationRequest& request,
+                        v1::ServerInformation* response) const;
+  std::variant<grpc::Status, std::unique_ptr<Watch<v1::Counters>>> BeginWatch(const grpc::ServerContext& call,
+                                                                              const v1::WatchCountersRequest& request);
   v1::Counters ReadCounters() const;
 
   const Config config_;
@@ -39,6 +50,9 @@ class InformationService final : public v1::InformationService::CallbackService 
   const std::function<uint32_t()> streams_;
   const absl::Time started_;
   std::atomic<uint32_t> watchers_ = 0;
+  v1::InformationService::AsyncService service_;
+  UnaryMethod<v1::GetServerInformationRequest, v1::ServerInformation> get_server_information_;
+  WatchMethod<v1::WatchCountersRequest, v1::Counters> watch_counters_;
 };
 
 }  // namespace sortition::server

@@ -23,20 +23,20 @@ service::Refusal Draining() {
 
 }  // namespace
 
-SamplingCall::SamplingCall(const Surroundings& surroundings, grpc::ServerCompletionQueue* queue)
+SamplingCall::SamplingCall(const Surroundings& surroundings, CallQueue* queue)
     : surroundings_(surroundings),
       queue_(queue),
-      outbox_(std::make_shared<Outbox>(&stream_, &written_, &surroundings.engine->clock(),
+      outbox_(std::make_shared<Outbox>(&stream_, written_.tag(), &surroundings.engine->clock(),
                                        surroundings.engine->limits().stream_unanswered_bytes)) {}
 
 void SamplingCall::Request() {
   absl::MutexLock lock(&mutex_);
   requesting_ = true;
-  context_.AsyncNotifyWhenDone(&done_);
-  surroundings_.service->RequestStream(&context_, &stream_, queue_, queue_, &requested_);
+  context_.AsyncNotifyWhenDone(done_.tag());
+  surroundings_.service->RequestStream(&context_, &stream_, queue_->get(), queue_->get(), requested_.tag());
 }
 
-void SamplingCall::Run(Tag::Handler handler, bool ok) {
+void SamplingCall::Run(Handler handler, bool ok) {
   bool over;
   bool admitted;
   {
@@ -158,7 +158,7 @@ void SamplingCall::Rest() {
   const absl::Duration rest = session_->rest();
   if (rest == absl::ZeroDuration()) return;
   resting_ = true;
-  rest_.Set(queue_, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), &rested_);
+  rest_.Set(queue_->get(), std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), rested_.tag());
 }
 
 void SamplingCall::OnWritten(bool ok) {
@@ -188,7 +188,7 @@ void SamplingCall::Advance() {
   if (!reading_ && !resting_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() &&
       surroundings_.budget->HasRoom()) {
     reading_ = true;
-    stream_.Read(&incoming_, &read_);
+    stream_.Read(&incoming_, read_.tag());
   }
 }
 
@@ -237,7 +237,7 @@ void SamplingCall::Finish(const grpc::Status& status) {
     session_->OnSent(outbox_->Close());
   }
   finishing_ = true;
-  stream_.Finish(status, &finished_);
+  stream_.Finish(status, finished_.tag());
 }
 
 void SamplingCall::Abandon() {

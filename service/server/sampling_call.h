@@ -1,4 +1,4 @@
-// One call of SamplingService.Stream on a completion queue: moves messages between gRPC and a session, and decides when
+// One call of SamplingService.Stream on a queue: moves messages between gRPC and a session, and decides when
 // to read, when to write and when it is over. The protocol itself is service/stream/session.h.
 //
 // Life: requested (Request) -> accepted -> open -> ended (by the client's half-close, by a drain, or abandoned) ->
@@ -6,7 +6,6 @@
 #pragma once
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/completion_queue.h>
 #include <grpcpp/server_context.h>
 
 #include <memory>
@@ -18,6 +17,7 @@
 #include "service/engine.h"
 #include "service/refusal.h"
 #include "service/server/authorization.h"
+#include "service/server/call_queue.h"
 #include "service/server/log.h"
 #include "service/server/outbox.h"
 #include "service/server/received_message.h"
@@ -27,7 +27,7 @@
 
 namespace sortition::server {
 
-// Thread-safe. Events come from one completion queue, one at a time; Drain and Tick from anywhere.
+// Thread-safe. Events come from one queue, one at a time; Drain and Tick from anywhere.
 class SamplingCall {
  public:
   using AsyncService = v1::SamplingService::WithRawMethod_Stream<v1::SamplingService::Service>;
@@ -54,23 +54,11 @@ class SamplingCall {
     absl::Duration drain_grace;  // of a stream that has reached its age
   };
 
-  // What a completion queue returns.
-  class Tag {
-   public:
-    using Handler = void (SamplingCall::*)(bool ok);
-    Tag(SamplingCall* call, Handler handler) : call_(call), handler_(handler) {}
-    void Run(bool ok) { call_->Run(handler_, ok); }
-
-   private:
-    SamplingCall* const call_;
-    const Handler handler_;
-  };
-
-  SamplingCall(const Surroundings& surroundings, grpc::ServerCompletionQueue* queue);
+  SamplingCall(const Surroundings& surroundings, CallQueue* queue);
   SamplingCall(const SamplingCall&) = delete;
   SamplingCall& operator=(const SamplingCall&) = delete;
 
-  grpc::ServerCompletionQueue* queue() const { return queue_; }
+  CallQueue* queue() const { return queue_; }
 
   // Waits on the queue for the next client. Once.
   void Request();
@@ -85,8 +73,19 @@ class SamplingCall {
 
  private:
   enum class Phase { kRequested, kOpen, kFinishing, kAbandoned };
+  using Handler = void (SamplingCall::*)(bool ok);
 
-  void Run(Tag::Handler handler, bool ok);
+  class Event final : public QueueEvent {
+   public:
+    Event(SamplingCall* call, Handler handler) : call_(*call), handler_(handler) {}
+    void Run(bool ok) override { call_.Run(handler_, ok); }
+
+   private:
+    SamplingCall& call_;
+    const Handler handler_;
+  };
+
+  void Run(Handler handler, bool ok);
   void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRead(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,13 +108,13 @@ class SamplingCall {
   service::Observer& observer() const { return surroundings_.engine->observer(); }
 
   const Surroundings surroundings_;
-  grpc::ServerCompletionQueue* const queue_;
-  Tag requested_{this, &SamplingCall::OnRequested};
-  Tag read_{this, &SamplingCall::OnRead};
-  Tag rested_{this, &SamplingCall::OnRested};
-  Tag written_{this, &SamplingCall::OnWritten};
-  Tag finished_{this, &SamplingCall::OnFinished};
-  Tag done_{this, &SamplingCall::OnDone};
+  CallQueue* const queue_;
+  Event requested_{this, &SamplingCall::OnRequested};
+  Event read_{this, &SamplingCall::OnRead};
+  Event rested_{this, &SamplingCall::OnRested};
+  Event written_{this, &SamplingCall::OnWritten};
+  Event finished_{this, &SamplingCall::OnFinished};
+  Event done_{this, &SamplingCall::OnDone};
 
   grpc::ServerContext context_;
   Outbox::Stream stream_{&context_};

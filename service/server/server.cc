@@ -2,7 +2,6 @@
 #include "service/server/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
@@ -22,17 +21,18 @@
 namespace sortition::server {
 namespace {
 
-constexpr const char* kServices[] = {"sortition.v1.SamplingService", "sortition.v1.InformationService"};
 // Calls other than streams that one connection may have open at once: health, reflection, information.
 constexpr uint32_t kOtherCalls = 64;
 constexpr int kUnreadStreamBytes = 1 << 20;
 constexpr int kFrameBytes = 1 << 20;
 constexpr int kReadChunkBytes = 1 << 18;
-// Threads for reflection and for gRPC's own needs.
+// Threads for reflection and operators' calls.
 constexpr int kMostThreads = 32;
 constexpr int kSmallMessageBytes = 1 << 16;  // where no logits come
 // How long calls other than streams may take to end by themselves.
 constexpr std::chrono::milliseconds kShutDown{200};
+// How often is done what only time tells.
+constexpr absl::Duration kTick = absl::Milliseconds(20);
 
 void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   const service::Limits& limits = config.limits;
@@ -70,18 +70,13 @@ void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
 }
 
-// Both are process-wide in gRPC and must be switched on before a server is built.
-void EnableHealthAndReflection() {
+// Process-wide in gRPC, and to be switched on before a server is built.
+void EnableReflection() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
+  std::call_once(once, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
 }
 
-void SetServing(grpc::Server& server) {
-  for (const char* service : kServices) server.GetHealthCheckService()->SetServingStatus(service, true);
-}
+void ShutDown(grpc::Server& server) { server.Shutdown(std::chrono::system_clock::now() + kShutDown); }
 
 absl::Status NotStarted() { return absl::InternalError("gRPC could not start its server; its log lines say why"); }
 
@@ -100,13 +95,15 @@ Server::Server(const Config& config, std::unique_ptr<Authorization> authorizatio
       authorization_(std::move(authorization)),
       streams_(config, authorization_.get(), engine, log),
       information_(config, authorization_.get(), engine, [this] { return streams(); }),
+      health_(&serving_),
+      health_alone_(&serving_),
       admin_(authorization_.get(), engine, log, std::move(stop)) {}
 
 Server::~Server() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, service::Engine* engine, Log* log,
                                                       std::function<void()> stop) {
-  EnableHealthAndReflection();
+  EnableReflection();
   auto authorization = Authorization::Read(config.clients, log);
   if (!authorization.ok()) return authorization.status();
   std::unique_ptr<Server> server(new Server(config, *std::move(authorization), engine, log, std::move(stop)));
@@ -170,9 +167,11 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartHealth() {
   auto listener = Bind(config_.health_listen, &builder, grpc::InsecureServerCredentials(), /*marks_users=*/false);
   if (!listener.ok()) return listener.status();
   health_address_ = listener->socket->address();
-  health_server_ = builder.BuildAndStart();
-  if (health_server_ == nullptr) return NotStarted();
-  SetServing(*health_server_);
+  health_alone_.Register(&builder);
+  health_server_.queue = std::make_unique<CallQueue>(&builder);
+  health_server_.server = builder.BuildAndStart();
+  if (health_server_.server == nullptr) return NotStarted();
+  health_alone_.Start(health_server_.queue.get());
   return listener;
 }
 
@@ -185,8 +184,10 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(
   if (!listener.ok()) return listener.status();
   admin_address_ = listener->socket->address();
   builder.RegisterService(&admin_);
-  admin_server_ = builder.BuildAndStart();
-  if (admin_server_ == nullptr) return NotStarted();
+  // Its calls have threads of their own. But where there is a queue that is served, those leave sockets alone.
+  admin_server_.queue = std::make_unique<CallQueue>(&builder);
+  admin_server_.server = builder.BuildAndStart();
+  if (admin_server_.server == nullptr) return NotStarted();
   return listener;
 }
 
@@ -210,7 +211,9 @@ absl::Status Server::Listen() {
     listeners.push_back(std::move(*listener));
   }
   streams_.Register(&builder);
-  builder.RegisterService(&information_);
+  information_.Register(&builder);
+  health_.Register(&builder);
+  for (uint32_t i = 0; i < config_.stream_threads; ++i) queues_.push_back(std::make_unique<CallQueue>(&builder));
 
   if (!config_.health_listen.empty()) {
     auto listener = StartHealth();
@@ -226,12 +229,27 @@ absl::Status Server::Listen() {
   }
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return NotStarted();
-  SetServing(*server_);
-  streams_.Start();
+  streams_.Start(queues_);
+  information_.Start(queues_.front().get());
+  health_.Start(queues_.front().get());
+  for (const auto& queue : queues_) threads_.emplace_back([queue = queue.get()] { queue->Serve(); });
+  timekeeper_.emplace(kTick, [this] { Tick(); });
   accept_loop_.emplace(
       std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, config_.max_connections,
       &log_);
   return absl::OkStatus();
+}
+
+void Server::Tick() {
+  engine_.Sweep();
+  const absl::Time now = engine_.clock().Now();
+  authorization_->Follow(now);
+  streams_.Tick(now);
+  information_.Tick(now);
+  health_.Tick(now);
+  health_alone_.Tick(now);
+  if (health_server_.queue != nullptr) health_server_.queue->Poll();
+  if (admin_server_.queue != nullptr) admin_server_.queue->Poll();
 }
 
 uint32_t Server::streams() const { return streams_.streams() + (memory_server_ ? memory_server_->rings() : 0); }
@@ -239,9 +257,7 @@ uint32_t Server::streams() const { return streams_.streams() + (memory_server_ ?
 void Server::Drain() {
   log_.Write(LogLevel::kInfo, "drain",
              {{"streams", streams()}, {"grace_seconds", absl::ToDoubleSeconds(config_.drain_grace)}});
-  // From here on every service, known or not, is NOT_SERVING.
-  server_->GetHealthCheckService()->Shutdown();
-  if (health_server_ != nullptr) health_server_->GetHealthCheckService()->Shutdown();
+  serving_.store(false, std::memory_order_release);
   const absl::Time end = engine_.clock().Now() + config_.drain_grace;
   if (memory_server_) memory_server_->StartDraining();
   uint32_t left = streams_.Drain(config_.drain_grace);
@@ -253,10 +269,21 @@ void Server::Stop() {
   if (server_ == nullptr) return;
   accept_loop_->Stop();
   if (memory_server_) memory_server_->Stop();
-  streams_.End([this] { server_->Shutdown(std::chrono::system_clock::now() + kShutDown); });
+  ShutDown(*server_);
+  std::vector<CallQueue*> queues;
+  for (const auto& queue : queues_) queues.push_back(queue.get());
+  for (const SideServer* side : {&health_server_, &admin_server_}) {
+    if (side->server == nullptr) continue;
+    ShutDown(*side->server);
+    queues.push_back(side->queue.get());
+  }
+  // An event on a queue that has been shut down would be a broken invariant of gRPC's.
+  streams_.AwaitNoCalls();
+  for (CallQueue* queue : queues) queue->AwaitNoCalls();
+  timekeeper_->Stop();
+  for (CallQueue* queue : queues) queue->ShutDown();
+  for (std::thread& thread : threads_) thread.join();
   server_.reset();
-  if (health_server_ != nullptr) health_server_->Shutdown(std::chrono::system_clock::now() + kShutDown);
-  if (admin_server_ != nullptr) admin_server_->Shutdown(std::chrono::system_clock::now() + kShutDown);
 }
 
 }  // namespace sortition::server

@@ -3,10 +3,12 @@
 
 #include <grpcpp/server.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,12 +16,15 @@
 #include "service/server/accept_loop.h"
 #include "service/server/admin_service.h"
 #include "service/server/authorization.h"
+#include "service/server/call_queue.h"
 #include "service/server/config.h"
+#include "service/server/health_service.h"
 #include "service/server/information_service.h"
 #include "service/server/listen_address.h"
 #include "service/server/log.h"
 #include "service/server/memory_server.h"
 #include "service/server/stream_set.h"
+#include "service/server/timekeeper.h"
 
 namespace sortition::server {
 
@@ -52,9 +57,16 @@ class Server {
   void Stop();
 
  private:
+  // A gRPC server for what may wait a tick, whose queue no thread of its own serves.
+  struct SideServer {
+    std::unique_ptr<CallQueue> queue;
+    std::unique_ptr<grpc::Server> server;  // null if not configured
+  };
+
   Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log,
          std::function<void()> stop);
   absl::Status Listen();
+  void Tick();
   // A Unix socket for whoever may connect.
   absl::StatusOr<std::unique_ptr<ListenSocket>> BindSocket(const std::string& address, int type) const;
   // `marks_users`: calls over a Unix socket know the user at its other end.
@@ -69,12 +81,18 @@ class Server {
   service::Engine& engine_;
   Log& log_;
   const std::unique_ptr<Authorization> authorization_;
+  std::atomic<bool> serving_ = true;
   StreamSet streams_;
   InformationService information_;
+  HealthService health_;
+  HealthService health_alone_;  // on the listener of its own
   AdminService admin_;
+  std::vector<std::unique_ptr<CallQueue>> queues_;
+  std::vector<std::thread> threads_;  // one for each
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::Server> health_server_;  // null if not configured
-  std::unique_ptr<grpc::Server> admin_server_;   // the same
+  SideServer health_server_;
+  SideServer admin_server_;
+  std::optional<Timekeeper> timekeeper_;
   std::optional<MemoryServer> memory_server_;
   std::optional<AcceptLoop> accept_loop_;
   std::vector<ListenAddress> addresses_;

@@ -1,24 +1,19 @@
-// Threads, admission and drain of streams.
+// Admission and drain of streams.
 #include "service/server/stream_set.h"
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "service/server/steady_wait.h"
 
 namespace sortition::server {
 namespace {
 
-// How often streams are looked at for what only time tells, and steps for deadlines that have passed.
-constexpr absl::Duration kTick = absl::Milliseconds(20);
 // For the final status of streams that were ended at the end of the grace.
 constexpr absl::Duration kLastWrites = absl::Seconds(1);
 
 }  // namespace
 
 StreamSet::StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log)
-    : config_(config),
-      authorization_(*authorization),
-      engine_(*engine),
+    : engine_(*engine),
       surroundings_{.host = this,
                     .service = &service_,
                     .authorization = authorization,
@@ -27,26 +22,14 @@ StreamSet::StreamSet(const Config& config, Authorization* authorization, service
                     .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
                     .drain_grace = config.drain_grace} {}
 
-StreamSet::~StreamSet() { SORTITION_CHECK(threads_.empty()); }
-
-void StreamSet::Register(grpc::ServerBuilder* builder) {
-  builder->RegisterService(&service_);
-  for (uint32_t i = 0; i < config_.stream_threads; ++i) queues_.push_back(builder->AddCompletionQueue());
+void StreamSet::Start(const std::vector<std::unique_ptr<CallQueue>>& queues) {
+  for (const auto& queue : queues) RequestCall(queue.get());
 }
 
-void StreamSet::Start() {
-  for (auto& queue : queues_) {
-    RequestCall(queue.get());
-    threads_.emplace_back([this, queue = queue.get()] { ServeQueue(queue); });
-  }
-  timekeeper_ = std::thread([this] { KeepTime(); });
-}
-
-void StreamSet::RequestCall(grpc::ServerCompletionQueue* queue) {
+void StreamSet::RequestCall(CallQueue* queue) {
   auto call = std::make_shared<SamplingCall>(surroundings_, queue);
   {
     absl::MutexLock lock(&mutex_);
-    if (!requesting_) return;
     calls_.emplace(call.get(), call);
   }
   // Not under the lock, which is taken under the locks of calls. The queues are not shut down as long as calls_ holds
@@ -88,37 +71,13 @@ uint32_t StreamSet::Drain(absl::Duration grace) {
   return streams();
 }
 
-void StreamSet::StopRequesting() {
+void StreamSet::AwaitNoCalls() {
   absl::MutexLock lock(&mutex_);
-  requesting_ = false;
+  mutex_.Await(absl::Condition(this, &StreamSet::NoCalls));
 }
 
-void StreamSet::EndThreads() {
-  {
-    absl::MutexLock lock(&mutex_);
-    // An event on a queue that has been shut down would be a broken invariant of gRPC's.
-    mutex_.Await(absl::Condition(this, &StreamSet::NoCalls));
-  }
-  stop_timekeeper_ = true;
-  timekeeper_.join();
-  for (auto& queue : queues_) queue->Shutdown();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
-}
-
-void StreamSet::ServeQueue(grpc::ServerCompletionQueue* queue) {
-  void* tag;
-  bool ok;
-  while (queue->Next(&tag, &ok)) static_cast<SamplingCall::Tag*>(tag)->Run(ok);
-}
-
-void StreamSet::KeepTime() {
-  while (!WaitSteadily(kTick, [this] { return stop_timekeeper_.load(std::memory_order_relaxed); })) {
-    engine_.Sweep();
-    const absl::Time now = engine_.clock().Now();
-    authorization_.Follow(now);
-    for (const auto& call : calls()) call->Tick(now);
-  }
+void StreamSet::Tick(absl::Time now) {
+  for (const auto& call : calls()) call->Tick(now);
 }
 
 std::vector<std::shared_ptr<SamplingCall>> StreamSet::calls() const {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -29,7 +30,9 @@
 namespace sortition::server {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // With `more` after them, which so goes before them.
 std::vector<std::string> Arguments(const std::vector<std::string>& after = {}) {
@@ -272,6 +275,36 @@ TEST(ProcessTest, EveryMetricIsServedFromTheStart) {
     EXPECT_THAT(metrics, HasSubstr(absl::StrCat("\nsortition_errors_total{reason=\"",
                                                 std::string(service::ReasonName(reason)), "\"} 0")));
   }
+}
+
+// The names of a process's threads.
+std::vector<std::string> ThreadNames(pid_t process) {
+  std::vector<std::string> names;
+  for (const auto& thread : std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"))) {
+    std::ifstream file(thread.path() / "comm");
+    std::string name;
+    if (std::getline(file, name)) names.push_back(name);
+  }
+  return names;
+}
+
+// With gRPC's own health service, or a service of callbacks, a thread of that name waits for all sockets, and what it
+// reads of a stream it hands to the stream's thread.
+TEST(ProcessTest, NoThreadForCallbacksReadsStreams) {
+  const std::string admin = absl::StrCat("unix:", TestPath("threads.sock"));
+  ServerProcess process({Arguments({"--health_listen=127.0.0.1:0", absl::StrCat("--admin_listen=", admin)}), {}, 0});
+  for (const char* listener : {"listen", "health"}) {
+    std::string response;
+    EXPECT_TRUE(CallRaw(*Connect(process.Serving(listener)), "/grpc.health.v1.Health/Check", "", &response).ok());
+  }
+  std::string response;
+  EXPECT_TRUE(CallRaw(*Connect(process.Serving("listen")), "/sortition.v1.InformationService/GetServerInformation", "",
+                      &response)
+                  .ok());
+  EXPECT_TRUE(CallRaw(*Connect(admin), "/sortition.v1.AdminService/ListClients", "", &response).ok());
+  const std::vector<std::string> names = ThreadNames(process.pid());
+  EXPECT_THAT(names, Contains("sortitiond"));
+  EXPECT_THAT(names, Not(Contains(HasSubstr("nexting_thread"))));
 }
 
 // Whether health answers before `end`. Each trial is a channel of its own: one that was refused waits before it tries
