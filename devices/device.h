@@ -15,20 +15,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "devices/imported_memory.h"
+#include "kernels/byte_segment.h"
 #include "kernels/features.h"
 #include "kernels/row.h"
 
 namespace sortition::devices {
 
-// A run of bytes as it came from the wire. A row is the concatenation of its segments.
-struct ByteSegment {
-  const std::byte* data = nullptr;
-  size_t size = 0;
-};
+// As it came from the wire. A row is the concatenation of its segments.
+using kernels::ByteSegment;
 
 struct DeviceRow {
-  // `request.logits` is ignored; the device gathers `segments` (without a copy where there is only one that cannot
-  // change).
+  // `request.logits` is ignored; the row is that of `segments`.
   kernels::RowRequest request;
   absl::InlinedVector<ByteSegment, 2> segments;
   uint32_t memory = kHostMemory;             // where the segments lie

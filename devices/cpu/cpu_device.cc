@@ -5,8 +5,8 @@
 #include <fstream>
 #include <utility>
 
-#include "devices/cpu/row_memory.h"
 #include "kernels/check.h"
+#include "kernels/cpu/array.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/cpu/scratch.h"
 
@@ -29,17 +29,20 @@ const kernels::cpu::Target& Named(std::string_view name) {
   return *target;
 }
 
-kernels::RowAnswer Answer(const kernels::cpu::Target& target, const DeviceRow& row, RowMemory* memory,
+using Memory = kernels::cpu::Array<std::byte>;
+
+// `memory` is for rows that cannot be looked at where they lie.
+kernels::RowAnswer Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory,
                           kernels::cpu::Scratch* scratch) {
   kernels::RowRequest request = row.request;
   const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
   kernels::cpu::Incoming incoming;
-  if (row.segments.size() == 1 && row.may_change) {
+  if (row.segments.size() == 1 && !row.may_change) {
     SORTITION_CHECK(row.segments[0].size >= bytes);
-    incoming = {row.segments[0].data, memory->Reserve(bytes)};
-    request.logits = incoming.to;
+    request.logits = row.segments[0].data;
   } else {
-    request.logits = memory->Gather(row, bytes);
+    incoming = {row.segments, memory->Reserve(bytes)};
+    request.logits = incoming.to;
   }
   kernels::RowAnswer answer;
   kernels::cpu::SampleRow(target, request, incoming, scratch, &answer);
@@ -96,7 +99,7 @@ CpuDevice::Work CpuDevice::TakeRow() {
 }
 
 void CpuDevice::Run() {
-  RowMemory memory;
+  Memory memory;
   kernels::cpu::Scratch scratch;
   for (Work work = TakeRow(); work.batch != nullptr; work = TakeRow()) {
     Batch& batch = *work.batch;

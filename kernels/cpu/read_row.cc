@@ -66,12 +66,14 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
 
 Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch) {
   Row row = {};
-  if (incoming.from != nullptr) {
+  if (!incoming.segments.empty()) {
     SORTITION_CHECK(incoming.to == request.logits);
     const size_t bytes = ElementBytes(request.dtype);
+    size_t there = 0;
+    for (const ByteSegment& segment : incoming.segments) there += segment.size;
+    SORTITION_CHECK(there >= request.live_vocabulary * bytes);
     const uint32_t loose = request.live_vocabulary % law::kGroupSize;
-    const size_t begin = (request.live_vocabulary - loose) * bytes;
-    std::memcpy(incoming.to + begin, incoming.from + begin, loose * bytes);
+    Arrival(incoming).Copy((request.live_vocabulary - loose) * bytes, loose * bytes);
     row.incoming = incoming;
   }
   row.elements = static_cast<const std::byte*>(request.logits);

@@ -9,17 +9,11 @@
 #include <span>
 
 #include "kernels/cpu/candidate.h"
+#include "kernels/cpu/incoming.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
-
-// Elements that another process may change meanwhile, on their way to memory that it cannot: whatever passes over a row
-// first copies them as it goes, and looks at the copy alone from then on. FindPlainFirst copies what it looks at again.
-struct Incoming {
-  const std::byte* from = nullptr;  // null: the elements are where they are looked at
-  std::byte* to = nullptr;
-};
 
 struct Row {
   // The tensor, at any alignment, without a NaN; its last group stands alone, filled up with -Inf.

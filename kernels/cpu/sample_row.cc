@@ -138,7 +138,7 @@ void SampleRow(const Target& target, const RowRequest& request, const Incoming& 
   Row raw = LayRow(request, incoming, scratch);
   Row row;
   // Of elements that are still to come nothing is there afterwards but the first token.
-  if (IsPlainGreedy(request) && (incoming.from == nullptr || !NamesTokens(request))) {
+  if (IsPlainGreedy(request) && (incoming.segments.empty() || !NamesTokens(request))) {
     Candidate first;
     if (kernels.FindPlainFirst(raw, &first)) {
       if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;

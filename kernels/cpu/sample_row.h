@@ -13,7 +13,8 @@ namespace sortition::kernels::cpu {
 // one pass over the logits, and what the row's options ask for on top. Thread-safe for distinct scratches and answers.
 //
 // `incoming`: where the logits are to be read from, if not at request.logits, which they are copied to on the way: room
-// for them, incoming.to. Of logits that are changed meanwhile any answer is right that some mixture has.
+// for them, incoming.to. Asserts that there are as many. Of logits that are changed meanwhile any answer is right that
+// some mixture has.
 void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
                RowAnswer* answer);
 

@@ -1,5 +1,5 @@
-// Rows that are copied while they are first passed over: the same answers, and of a row that changes meanwhile the
-// answer to what was copied.
+// Rows in pieces, and rows that may change, which are copied while they are first passed over: the same answers, and of
+// a row that changes meanwhile the answer to what was copied.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,7 +8,9 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -30,7 +32,29 @@ bool IsPlainGreedy(const RowRequest& row) {
          row.allowed_bits == nullptr && row.task == RowTask::kDraw && row.requested.empty();
 }
 
-// On every target. What the room held before is part of no answer, and no more is written than the row.
+// A tensor in pieces of up to `most` bytes, each in memory of its own.
+class Pieces {
+ public:
+  Pieces(const std::byte* tensor, size_t bytes, size_t most, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (size_t begin = 0; begin < bytes;) {
+      const size_t shift = random() % 5;
+      const size_t size = std::min<size_t>(random() % (most + 1), bytes - begin);
+      memory_.push_back(std::make_unique<std::byte[]>(shift + size));
+      std::copy_n(tensor + begin, size, memory_.back().get() + shift);
+      segments_.push_back({memory_.back().get() + shift, size});
+      begin += size;
+    }
+  }
+  std::span<const ByteSegment> segments() const { return segments_; }
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<ByteSegment> segments_;
+};
+
+// On every target, whole and in pieces. What the room held before is part of no answer, and no more is written than the
+// row.
 void ExpectArrives(const RowRequest& row, const std::string& description) {
   static cpu::Scratch scratch;
   constexpr std::byte kBefore{0xff};  // makes NaNs
@@ -39,17 +63,22 @@ void ExpectArrives(const RowRequest& row, const std::string& description) {
   const RowAnswer expected = law::SampleRowReference(row);
   std::vector<std::byte> whole(bytes + 64, kBefore);
   std::copy_n(from, bytes, whole.begin());
+  const ByteSegment piece = {from, bytes};
+  const Pieces small(from, bytes, 300, row.live_vocabulary);
+  const Pieces large(from, bytes, 7000, row.live_vocabulary);
   for (const cpu::Target* target : cpu::RunnableTargets()) {
-    std::vector<std::byte> room(bytes + 64, kBefore);
-    RowRequest request = row;
-    request.logits = room.data();
-    RowAnswer answer;
-    cpu::SampleRow(*target, request, {from, room.data()}, &scratch, &answer);
-    ASSERT_EQ(answer, expected) << target->name << ": " << description;
-    if (!IsPlainGreedy(row)) {
-      ASSERT_TRUE(room == whole) << target->name << ": " << description;
+    for (const std::span<const ByteSegment> segments : {std::span(&piece, 1), small.segments(), large.segments()}) {
+      std::vector<std::byte> room(bytes + 64, kBefore);
+      RowRequest request = row;
+      request.logits = room.data();
+      RowAnswer answer;
+      cpu::SampleRow(*target, request, {segments, room.data()}, &scratch, &answer);
+      ASSERT_EQ(answer, expected) << target->name << ", " << segments.size() << " pieces: " << description;
+      if (!IsPlainGreedy(row)) {
+        ASSERT_TRUE(room == whole) << target->name << ", " << segments.size() << " pieces: " << description;
+      }
+      for (size_t i = 0; i < room.size(); ++i) ASSERT_TRUE(room[i] == whole[i] || room[i] == kBefore) << target->name;
     }
-    for (size_t i = 0; i < room.size(); ++i) ASSERT_TRUE(room[i] == whole[i] || room[i] == kBefore) << target->name;
   }
 }
 
@@ -155,6 +184,7 @@ TEST(Incoming, OfARowThatChangesTheCopyIsAnswered) {
   RowParameters greedy;
   greedy.greedy = true;
   std::vector<std::byte> room(kBytes);
+  const ByteSegment segment = {memory.reader(), kBytes};
   cpu::Scratch scratch;
   for (uint64_t n = 0; n < testing::Scaled(100); ++n) {
     for (const cpu::Target* target : cpu::RunnableTargets()) {
@@ -165,7 +195,7 @@ TEST(Incoming, OfARowThatChangesTheCopyIsAnswered) {
       request.noise = {n, 0, 0};
       request.logits = room.data();
       RowAnswer answer;
-      cpu::SampleRow(*target, request, {memory.reader(), room.data()}, &scratch, &answer);
+      cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
       if (request.parameters->greedy) {
         ExpectAmongTheFirst(request, contents, answer);
       } else {

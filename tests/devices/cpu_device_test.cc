@@ -10,7 +10,6 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "devices/cpu/row_memory.h"
 #include "tests/support/run_batch.h"
 
 namespace sortition::devices {
@@ -45,22 +44,6 @@ std::vector<DeviceRow> BatchOf(std::initializer_list<const Logits*> logits) {
   std::vector<DeviceRow> rows;
   for (const Logits* l : logits) rows.push_back(l->Row());
   return rows;
-}
-
-TEST(RowMemoryTest, OneSegmentThatCannotChangeIsReadWhereItLies) {
-  Logits logits(7);
-  DeviceRow row = logits.Row();
-  const size_t bytes = row.segments[0].size;
-  RowMemory memory;
-  EXPECT_EQ(memory.Gather(row, bytes), row.segments[0].data);
-  EXPECT_EQ(memory.Gather(row, bytes - sizeof(float)), row.segments[0].data) << "padding behind the live tokens";
-  row.may_change = true;
-  const std::byte* const copy = memory.Gather(row, bytes);
-  EXPECT_NE(copy, row.segments[0].data);
-  EXPECT_EQ(std::memcmp(copy, row.segments[0].data, bytes), 0);
-  row.may_change = false;
-  row.segments = {{row.segments[0].data, 12}, {row.segments[0].data + 12, bytes - 12}};
-  EXPECT_EQ(std::memcmp(memory.Gather(row, bytes), logits.values().data(), bytes), 0);
 }
 
 TEST(CpuDevice, DescribesItself) {

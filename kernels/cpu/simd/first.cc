@@ -27,13 +27,15 @@ class BlockSearch {
  public:
   HWY_INLINE BlockSearch() : largest_(Lowest()), block_(hn::Zero(DU())) {}
 
+  static constexpr size_t kBytes = 2048;  // of a block
   static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
-  static constexpr uint32_t kGroups = 2048 / kGroupBytes;  // of a block
+  static constexpr uint32_t kGroups = kBytes / kGroupBytes;  // of a block
 
-  HWY_INLINE void Read(const std::byte* elements, uint32_t blocks, Reader* reader) {
-    V now = hn::Zero(DU());
+  // So many blocks from `first` on, in the row's order.
+  HWY_INLINE void Read(const std::byte* elements, uint32_t first, uint32_t blocks, Reader* reader) {
+    V now = hn::Set(DU(), U(first));
     const V one = hn::Set(DU(), 1);
-    for (uint32_t i = 0; i < blocks; ++i, elements += 2048) {
+    for (uint32_t i = 0; i < blocks; ++i, elements += kBytes) {
       auto max = LoadGroup(elements, 0, reader);
 #pragma GCC unroll 16
       for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadGroup(elements, group, reader));
@@ -80,14 +82,37 @@ class BlockSearch {
   V block_;
 };
 
+// Blocks that lie in one segment are read there; the others are fetched.
+template <class Search, class Reader>
+HWY_INLINE void ReadIncoming(uint32_t blocks, Arrival* arrival, Search* search, Reader* reader) {
+  for (uint32_t block = 0; block < blocks;) {
+    const size_t begin = block * Search::kBytes;
+    const std::span<const std::byte> run = arrival->Run(begin);
+    const auto whole = uint32_t(HWY_MIN(run.size() / Search::kBytes, size_t{blocks - block}));
+    if (whole != 0) {
+      search->Read(run.data(), block, whole, reader);
+      block += whole;
+    } else {
+      arrival->Copy(begin, Search::kBytes);
+      search->Read(arrival->to() + begin, block++, 1, reader);
+    }
+  }
+}
+
 template <DType kType, class Reader>
 HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
+  const bool incoming = !row.incoming.segments.empty();
   Search search;
-  search.Read(row.incoming.from == nullptr ? row.elements : row.incoming.from, blocks, reader);
-  const size_t read = size_t{blocks} * 2048;
-  CopyIncoming(row.incoming, read, GroupsInPlace(row) * Search::kGroupBytes - read);
+  if (incoming) {
+    Arrival arrival(row.incoming);
+    ReadIncoming(blocks, &arrival, &search, reader);
+    const size_t read = blocks * Search::kBytes;
+    arrival.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
+  } else {
+    search.Read(row.elements, 0, blocks, reader);
+  }
   if (blocks == 0) return false;
   uint32_t bits;
   uint32_t block;
@@ -96,7 +121,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   if (law::Canonical(bits) != bits || law::IsTooLarge(bits) || std::bit_cast<float>(bits) <= 0) return false;
   uint32_t key = law::Key(bits);
   // Looked at again. If it has been changed meanwhile and has no such key any more, none is found.
-  CopyIncoming(row.incoming, size_t{block} * 2048, 2048);
+  if (incoming) Arrival(row.incoming).Copy(block * Search::kBytes, Search::kBytes);
   uint32_t begin = block * Search::kGroups;
   uint32_t end = begin + Search::kGroups;
   for (uint32_t group = blocks * Search::kGroups; group < row.groups; ++group) {
