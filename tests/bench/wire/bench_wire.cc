@@ -25,6 +25,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -265,48 +266,49 @@ class WireBench {
       return rows;
     };
     double cpu[3] = {};
-    const auto counting = [&](double* seconds, Worker* worker, const Rows& rows) {
-      const double before = OwnCpuSeconds() + ServerCpuSeconds();
-      worker->StepEach(rows);
-      *seconds += OwnCpuSeconds() + ServerCpuSeconds() - before;
+    double counted[3] = {};  // GB
+    const auto counting = [&](int which, double (*own)(), const std::function<double()>& other, auto run) {
+      const double before = own() + other();
+      run();
+      cpu[which] += own() + other() - before;
+      counted[which] += 1e-9 * static_cast<double>(kAtOnce * message);
     };
-    size_t turns = 0;
-    const auto medians = MeasureInterleaved(
-        {
-            {"raw_tcp_1m",
-             [&](size_t i) {
-               const double before = OwnCpuSeconds() + tcp_.CpuSeconds();
-               tcp_.Send(rows_at(i, nullptr));
-               cpu[2] += OwnCpuSeconds() + tcp_.CpuSeconds() - before;
-             }},
-            {"raw_uds_1m", [&](size_t i) { uds_.Send(rows_at(i, nullptr)); }},
-            {"protobuf_1m", [&](size_t i) { protobuf_.Send(rows_at(i, nullptr)); }},
-            {"inline_tcp_1m",
-             [&](size_t i) {
-               counting(&cpu[0], &tcp, rows_at(i, nullptr));
-               ++turns;
-             }},
-            {"inline_uds_1m", [&](size_t i) { uds.StepEach(rows_at(i, nullptr)); }},
-            {"shm_1m", [&](size_t i) { counting(&cpu[1], &shm, rows_at(i, nullptr)); }},
-            {"shm_direct_1m", [&](size_t i) { shm.StepEach(rows_at(i, placed.data.get())); }},
-            {"ring_1m", [&](size_t i) { ring.StepEach(rows_at(i, nullptr)); }},
-            {"ring_direct_1m", [&](size_t i) { ring.StepEach(rows_at(i, ring_placed.data.get())); }},
-        },
-        {.inputs = kWideRows / kAtOnce, .rounds = absl::GetFlag(FLAGS_rounds) * 4, .prepare = {}, .stride = 1});
+    const auto server = [this] { return ServerCpuSeconds(); };
+    const auto raw = [this] { return tcp_.CpuSeconds(); };
+    const std::vector<Contender> contenders = {
+        {"raw_tcp_1m", [&](size_t i) { counting(2, OwnCpuSeconds, raw, [&] { tcp_.Send(rows_at(i, nullptr)); }); }},
+        {"raw_uds_1m", [&](size_t i) { uds_.Send(rows_at(i, nullptr)); }},
+        {"protobuf_1m", [&](size_t i) { protobuf_.Send(rows_at(i, nullptr)); }},
+        {"inline_tcp_1m",
+         [&](size_t i) { counting(0, OwnCpuSeconds, server, [&] { tcp.StepEach(rows_at(i, nullptr)); }); }},
+        {"inline_uds_1m", [&](size_t i) { uds.StepEach(rows_at(i, nullptr)); }},
+        {"shm_1m", [&](size_t i) { counting(1, OwnCpuSeconds, server, [&] { shm.StepEach(rows_at(i, nullptr)); }); }},
+        {"shm_direct_1m", [&](size_t i) { shm.StepEach(rows_at(i, placed.data.get())); }},
+        {"ring_1m", [&](size_t i) { ring.StepEach(rows_at(i, nullptr)); }},
+        {"ring_direct_1m", [&](size_t i) { ring.StepEach(rows_at(i, ring_placed.data.get())); }},
+    };
     const auto rate = [&](double microseconds) {
       return static_cast<double>(kAtOnce * message) / microseconds / 1e3;  // GB/s
     };
-    report_.Add({"raw_uds_1m", rate(medians[1]), "GB/s", rate(medians[0])});
-    report_.Add({"inline_tcp_1m", rate(medians[3]), "GB/s", rate(medians[0])});
-    report_.Add({"inline_uds_1m", rate(medians[4]), "GB/s", rate(medians[0])});
-    report_.Add({"inline_vs_protobuf_1m", rate(medians[3]), "GB/s", rate(medians[2])});
-    report_.Add({"shm_vs_tcp_1m", rate(medians[5]), "GB/s", rate(medians[0])});
-    report_.Add({"shm_direct_vs_tcp_1m", rate(medians[6]), "GB/s", rate(medians[0])});
-    report_.Add({"ring_vs_tcp_1m", rate(medians[7]), "GB/s", rate(medians[0])});
-    report_.Add({"ring_direct_vs_tcp_1m", rate(medians[8]), "GB/s", rate(medians[0])});
-    const double gigabytes = 1e-9 * static_cast<double>(turns * kAtOnce * message);
-    report_.Add({"cpu_s_per_gb_inline", cpu[0] / gigabytes, "s/GB", cpu[2] / gigabytes});
-    report_.Add({"cpu_s_per_gb_shm", cpu[1] / gigabytes, "s/GB", cpu[2] / gigabytes});
+    const auto measure = [&](const std::string& prefix, size_t rounds, size_t in_a_row) {
+      const auto medians = MeasureInterleaved(
+          contenders,
+          {.inputs = kWideRows / kAtOnce, .rounds = rounds, .prepare = {}, .stride = 1, .in_a_row = in_a_row});
+      const double tcp_rate = rate(medians[0]);
+      report_.Add({prefix + "raw_uds_1m", rate(medians[1]), "GB/s", tcp_rate});
+      report_.Add({prefix + "inline_tcp_1m", rate(medians[3]), "GB/s", tcp_rate});
+      report_.Add({prefix + "inline_uds_1m", rate(medians[4]), "GB/s", tcp_rate});
+      report_.Add({prefix + "inline_vs_protobuf_1m", rate(medians[3]), "GB/s", rate(medians[2])});
+      report_.Add({prefix + "shm_vs_tcp_1m", rate(medians[5]), "GB/s", tcp_rate});
+      report_.Add({prefix + "shm_direct_vs_tcp_1m", rate(medians[6]), "GB/s", tcp_rate});
+      report_.Add({prefix + "ring_vs_tcp_1m", rate(medians[7]), "GB/s", tcp_rate});
+      report_.Add({prefix + "ring_direct_vs_tcp_1m", rate(medians[8]), "GB/s", tcp_rate});
+    };
+    measure("", absl::GetFlag(FLAGS_rounds), kInARow);
+    const auto per_gigabyte = [&](int which) { return cpu[which] / counted[which]; };
+    report_.Add({"cpu_s_per_gb_inline", per_gigabyte(0), "s/GB", per_gigabyte(2)});
+    report_.Add({"cpu_s_per_gb_shm", per_gigabyte(1), "s/GB", per_gigabyte(2)});
+    measure("single_", absl::GetFlag(FLAGS_rounds) * 4, 1);
   }
 
   void Control() {
