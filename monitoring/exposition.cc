@@ -24,12 +24,10 @@ std::string Metrics(const prometheus::Registry& registry, const LiveMetrics& liv
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposition>> Exposition::Start(const std::string& address, PrometheusObserver* observer,
-                                                              service::Engine* engine,
-                                                              std::vector<std::string> missing_devices,
-                                                              std::function<bool()> draining) {
+                                                              service::Engine* engine, std::function<bool()> draining) {
   std::unique_ptr<Exposition> exposition(new Exposition);
   if (address.empty()) return exposition;
-  const auto live = std::make_shared<const LiveMetrics>(engine, std::move(missing_devices), draining);
+  const auto live = std::make_shared<const LiveMetrics>(engine, draining);
   std::map<std::string, HttpPage, std::less<>> pages;
   pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
                        [registry = observer->registry(), live] { return HttpAnswer{Metrics(*registry, *live)}; }};

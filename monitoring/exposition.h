@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "monitoring/http_server.h"
@@ -18,12 +17,9 @@ namespace sortition::monitoring {
 class Exposition {
  public:
   // `address` as HttpServer::Start takes it; empty = serve nothing. `observer` and `engine` are not owned and outlive
-  // the exposition, as does what `draining` refers to. `missing_devices` were asked for and are not the engine's. The
-  // error names the address that could not be bound.
+  // the exposition, as does what `draining` refers to. The error names the address that could not be bound.
   static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, PrometheusObserver* observer,
-                                                           service::Engine* engine,
-                                                           std::vector<std::string> missing_devices,
-                                                           std::function<bool()> draining);
+                                                           service::Engine* engine, std::function<bool()> draining);
 
   // With the port that was chosen; empty if nothing is served.
   const std::string& address() const { return address_; }

@@ -44,23 +44,20 @@ prometheus::MetricFamily LimitGauges(const service::Limits& limits) {
   return family;
 }
 
-// Of a device that was asked for and that the engine does not have.
-constexpr char kMissing[] = "missing";
-
 prometheus::MetricFamily DeviceStates(const std::vector<service::DeviceStatus>& statuses,
-                                      const std::vector<std::string>& missing_devices) {
+                                      const std::vector<service::MissingDevice>& missing_devices) {
   prometheus::MetricFamily family{kDeviceState.name, kDeviceState.help, prometheus::MetricType::Gauge, {}};
   const auto add = [&](const std::string& device, std::string_view in) {
     const auto add_state = [&](std::string_view state) {
       family.metric.push_back(Reading(state == in ? 1 : 0, {{"device", device}, {"state", std::string(state)}}));
     };
     for (const service::DeviceState state : service::kAllDeviceStates) add_state(service::DeviceStateName(state));
-    add_state(kMissing);
+    add_state(service::kMissingState);
   };
   for (const service::DeviceStatus& status : statuses) {
     add(status.device->description().name, service::DeviceStateName(status.state));
   }
-  for (const std::string& device : missing_devices) add(device, kMissing);
+  for (const service::MissingDevice& device : missing_devices) add(device.name, service::kMissingState);
   return family;
 }
 
@@ -102,10 +99,8 @@ double MaxDescriptors() {
 
 }  // namespace
 
-LiveMetrics::LiveMetrics(service::Engine* engine, std::vector<std::string> missing_devices,
-                         std::function<bool()> draining)
+LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining)
     : engine_(*engine),
-      missing_devices_(std::move(missing_devices)),
       draining_(std::move(draining)),
       started_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
 
@@ -120,7 +115,7 @@ std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
       Gauge(kMemoryRegions, memory.regions),
       Gauge(kMemoryBytes, static_cast<double>(memory.bytes)),
       LimitGauges(engine_.limits()),
-      DeviceStates(engine_.batcher().device_statuses(), missing_devices_),
+      DeviceStates(engine_.batcher().device_statuses(), engine_.missing_devices()),
       Gauge(kDraining, draining_() ? 1 : 0),
       Gauge(kBuildInfo, 1,
             {{"version", std::string(service::Version())},

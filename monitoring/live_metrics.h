@@ -14,14 +14,12 @@ namespace sortition::monitoring {
 // Thread-safe; blocks for no longer than the engine's own readings.
 class LiveMetrics final : public prometheus::Collectable {
  public:
-  // `engine` is not owned and outlives this. `missing_devices`: names of devices that were asked for and that it does
-  // not have. `draining` says whether a stop signal has come; called by any thread.
-  LiveMetrics(service::Engine* engine, std::vector<std::string> missing_devices, std::function<bool()> draining);
+  // `engine` is not owned and outlives this. `draining` says whether a stop signal has come; called by any thread.
+  LiveMetrics(service::Engine* engine, std::function<bool()> draining);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   service::Engine& engine_;
-  const std::vector<std::string> missing_devices_;
   const std::function<bool()> draining_;
   const double started_;  // seconds since 1970
 };

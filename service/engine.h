@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "devices/device.h"
@@ -26,6 +27,14 @@ namespace sortition::service {
 
 class ShardTable;
 
+// What was asked for and is not among the devices. For people: no row goes there.
+struct MissingDevice {
+  std::string name;      // as it was asked for; of what is here and did not start, as a device's
+  std::string kind;      // as DeviceDescription has it
+  std::string hardware;  // empty where nothing is here
+  std::string reason;
+};
+
 // Thread-safe. Outlives the sessions that use it. Destruction waits for the devices to finish what they were given.
 class Engine {
  public:
@@ -40,6 +49,7 @@ class Engine {
     RoutePolicy route = {};
     double recheck_share = 0;               // of live rows that are compared with the reference
     const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
+    std::vector<MissingDevice> missing_devices = {};
   };
 
   explicit Engine(Options options);
@@ -62,6 +72,7 @@ class Engine {
   Batcher& batcher() { return batcher_; }
   UnreadySteps& unready_steps() { return unready_steps_; }
   const std::vector<std::unique_ptr<devices::Device>>& devices() const { return devices_; }
+  const std::vector<MissingDevice>& missing_devices() const { return missing_devices_; }
 
  private:
   const Limits limits_;
@@ -71,6 +82,7 @@ class Engine {
   Entropy& entropy_;
   EventLog& event_log_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
+  const std::vector<MissingDevice> missing_devices_;
   ClientAccounts clients_;
   SequenceTable sequences_;
   ReplayBudget replays_;

@@ -83,13 +83,14 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .checkpoint_key = *checkpoint_key,
                           .route = config.route,
                           .recheck_share = config.recheck_share,
-                          .proof = &proof});
+                          .proof = &proof,
+                          .missing_devices = std::move(started->missing)});
   if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();
-  const auto exposition = monitoring::Exposition::Start(config.metrics_listen, &observer, &engine,
-                                                        std::move(started->missing), [&] { return draining.load(); });
+  const auto exposition =
+      monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
   if (!checkpoint_key->has_value()) {

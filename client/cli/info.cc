@@ -13,15 +13,21 @@
 namespace sortition::cli {
 namespace {
 
+// There are none of a device that is not there.
+std::string FigureOf(const v1::DeviceInformation& device, const std::string& figure) {
+  return device.state() == "missing" ? "-" : figure;
+}
+
 void PrintTables(const v1::ServerInformation& information) {
   std::printf("server     %s at %s (gRPC %s)\n", information.version().c_str(), ServerAddress().c_str(),
               information.grpc_version().c_str());
   std::printf("contracts  %s\n", absl::StrJoin(information.contracts(), " ").c_str());
   std::printf("laws       %s\n", absl::StrJoin(information.law_versions(), " ").c_str());
 
-  std::vector<std::vector<std::string>> devices = {{"DEVICE", "KIND", "BATCH ROWS", "HARDWARE"}};
+  std::vector<std::vector<std::string>> devices = {{"DEVICE", "KIND", "STATE", "BATCH ROWS", "HARDWARE"}};
   for (const auto& device : information.devices()) {
-    devices.push_back({device.name(), device.kind(), absl::StrCat(device.max_batch_rows()), device.hardware()});
+    devices.push_back({device.name(), device.kind(), device.state(),
+                       FigureOf(device, absl::StrCat(device.max_batch_rows())), device.hardware()});
   }
   std::vector<std::vector<std::string>> limits = {{"LIMIT", "VALUE", "UNIT", "MEANING"}};
   for (const auto& limit : information.limits()) {
@@ -40,9 +46,10 @@ void PrintDevices(const v1::ServerInformation& information) {
       {"DEVICE", "KIND", "STATE", "WHY", "MAX VOCABULARY", "LAUNCH US", "ROW US", "BYTE NS", "HARDWARE"}};
   for (const auto& device : information.devices()) {
     rows.push_back({device.name(), device.kind(), device.state(), device.reason(),
-                    absl::StrCat(device.max_vocabulary()), absl::StrFormat("%.1f", device.launch_nanoseconds() / 1000),
-                    absl::StrFormat("%.1f", device.row_nanoseconds() / 1000),
-                    absl::StrFormat("%.3f", device.byte_nanoseconds()), device.hardware()});
+                    FigureOf(device, absl::StrCat(device.max_vocabulary())),
+                    FigureOf(device, absl::StrFormat("%.1f", device.launch_nanoseconds() / 1000)),
+                    FigureOf(device, absl::StrFormat("%.1f", device.row_nanoseconds() / 1000)),
+                    FigureOf(device, absl::StrFormat("%.3f", device.byte_nanoseconds())), device.hardware()});
   }
   std::printf("%s", FormatTable(rows).c_str());
 }

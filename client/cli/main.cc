@@ -16,7 +16,7 @@ namespace {
 constexpr char kUsage[] = R"(talks to a sortitiond.
 
   sortitionctl info            versions, devices, every limit, every parameter
-  sortitionctl devices         each device: whether it serves and why, and what batches cost on it
+  sortitionctl devices         each device: whether it serves and why, and what batches cost on it; missing ones, too
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
   sortitionctl admin ACTION    what operators do, over the server's --admin_listen: drain, clients, forget CLIENT,
                                prove DEVICE, quarantine DEVICE [WHY], log-level LEVEL

@@ -1,6 +1,7 @@
 // The wait in one stream, and the writes in another.
 #include "client/cpp/cuda_answers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -55,6 +56,7 @@ absl::Status CudaAnswers::Open() {
 }
 
 CudaAnswers::~CudaAnswers() {
+  SORTITION_CHECK(unwritten_.empty());
   {
     // Of a device that is lost nothing more is to be awaited, whatever it says.
     const CurrentContext current(api_, context_);
@@ -88,30 +90,54 @@ absl::Status CudaAnswers::StepAsync(Client* client, const Batch& batch, const St
         api_, StreamWaitValue32(stream, memory_ + bytes(), value, devices::cuda::kWaitUntilNotBefore));
   }
   value_ = value;
+  {
+    absl::MutexLock lock(&mutex_);
+    unwritten_.push_back({value});
+  }
   absl::Status submitted = client->StepAsync(
       batch, options, [this, value, done = std::move(done)](std::vector<RowOutcome> outcomes) mutable {
-        // A device that is lost has no work that waits.
-        Write(outcomes, value).IgnoreError();
-        std::move(done)(std::move(outcomes));
+        End(value, Answer{std::move(outcomes), std::move(done)});
       });
-  if (!submitted.ok()) Write({}, value).IgnoreError();
+  if (!submitted.ok()) End(value, std::nullopt);
   return submitted;
 }
 
-absl::Status CudaAnswers::Write(const std::vector<RowOutcome>& outcomes, uint32_t value) {
+void CudaAnswers::End(uint32_t value, std::optional<Answer> answer) {
+  std::vector<Answer> written;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto ended = std::ranges::find(unwritten_, value, &Unwritten::value);
+    ended->is_over = true;
+    ended->answer = std::move(answer);
+    while (!unwritten_.empty() && unwritten_.front().is_over) {
+      Unwritten& step = unwritten_.front();
+      // A device that is lost has no work that waits.
+      Write(step).IgnoreError();
+      if (step.answer) written.push_back(*std::move(step.answer));
+      unwritten_.pop_front();
+    }
+  }
+  // With the last of them this may go.
+  for (Answer& one : written) std::move(one.done)(std::move(one.outcomes));
+}
+
+absl::Status CudaAnswers::Write(const Unwritten& step) {
   const CurrentContext current(api_, context_);
   if (!current.status().ok()) return current.status();
-  // What was written last has left.
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
-  for (uint32_t i = 0; i < rows_; ++i) {
-    const auto* const draw = i < outcomes.size() ? std::get_if<v1::DrawResult>(&outcomes[i]) : nullptr;
-    const int32_t token = draw == nullptr ? -1 : static_cast<int32_t>(draw->token());
-    const float logprob = draw == nullptr ? 0.0f : LogprobOf(*draw);
-    std::memcpy(staging_ + i * sizeof(int32_t), &token, sizeof(int32_t));
-    std::memcpy(staging_ + (uint64_t{rows_} + i) * sizeof(int32_t), &logprob, sizeof(float));
+  if (step.answer) {
+    const std::vector<RowOutcome>& outcomes = step.answer->outcomes;
+    // What was written last has left.
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
+    for (uint32_t i = 0; i < rows_; ++i) {
+      const auto* const draw = i < outcomes.size() ? std::get_if<v1::DrawResult>(&outcomes[i]) : nullptr;
+      const int32_t token = draw == nullptr ? -1 : static_cast<int32_t>(draw->token());
+      const float logprob = draw == nullptr ? 0.0f : LogprobOf(*draw);
+      std::memcpy(staging_ + i * sizeof(int32_t), &token, sizeof(int32_t));
+      std::memcpy(staging_ + (uint64_t{rows_} + i) * sizeof(int32_t), &logprob, sizeof(float));
+    }
+    SORTITION_CUDA_RETURN_IF_ERROR(api_, MemcpyHtoDAsync(memory_, staging_, bytes(), stream_));
   }
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, MemcpyHtoDAsync(memory_, staging_, bytes(), stream_));
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamWriteValue32(stream_, memory_ + bytes(), value, 0));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamWriteValue32(stream_, memory_ + bytes(), step.value, 0));
   return absl::OkStatus();
 }
 

@@ -18,6 +18,8 @@ enum class DeviceState : uint8_t {
 inline constexpr DeviceState kAllDeviceStates[] = {DeviceState::kProving, DeviceState::kServing,
                                                    DeviceState::kQuarantined};
 std::string_view DeviceStateName(DeviceState state);
+// Stands beside those names, of a device that was asked for and is not here.
+inline constexpr std::string_view kMissingState = "missing";
 
 // Not thread-safe.
 class DeviceHealth {

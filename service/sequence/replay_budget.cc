@@ -24,10 +24,11 @@ absl::Duration ReplayBudget::Cost(uint64_t tokens) const {
   return absl::Seconds(static_cast<double>(tokens) / tokens_per_second_);
 }
 
-std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens) {
-  if (tokens <= kShortHistory) return std::nullopt;
+std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens, bool open_ended) {
+  if (tokens <= kShortHistory && !open_ended) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   if (spent_until_ <= clock_.Now() + kBurst) return std::nullopt;
+  if (open_ended) tokens = std::max(tokens, static_cast<uint64_t>(usual_tokens_));
   return Refusal{Reason::kOverloaded, "open.history",
                  absl::StrCat("replay_tokens_per_second ", static_cast<uint64_t>(tokens_per_second_)),
                  "other histories come first", Reserve(owner, tokens)};

@@ -34,9 +34,10 @@ class ReplayBudget {
     uint64_t stream = 0;
   };
 
-  // A history of at least `tokens` tokens begins to arrive. OVERLOADED with advice if it has to wait; what follows of
-  // an admitted one is taken.
-  std::optional<Refusal> Admit(const Owner& owner, uint64_t tokens);
+  // A history of `tokens` tokens begins to arrive, or, if it is `open_ended`, of at least so many: such a one may turn
+  // out to be long, whatever they are. OVERLOADED with advice if it has to wait; what follows of an admitted one is
+  // taken.
+  std::optional<Refusal> Admit(const Owner& owner, uint64_t tokens, bool open_ended);
   // So many tokens have arrived.
   void Spend(uint64_t tokens, bool rows_wait);
   // A history is whole.

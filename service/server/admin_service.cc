@@ -32,7 +32,8 @@ constexpr std::chrono::milliseconds kLook(100);
 // What the batcher says of a device, as the wire's reasons.
 Refusal OfDevice(const absl::Status& status) {
   if (absl::IsNotFound(status)) {
-    return {Reason::kOutOfRange, "device", "a name of GetServerInformation", std::string(status.message())};
+    return {Reason::kOutOfRange, "device", "a device of GetServerInformation that is not missing",
+            std::string(status.message())};
   }
   return {Reason::kContradiction, "device", "", std::string(status.message())};
 }

@@ -48,13 +48,13 @@ absl::Status CheckEntries(const std::vector<std::string>& entries) {
   return absl::OkStatus();
 }
 
-// `hardware`: what of it did not start; empty where there is none.
+// An entry of --devices that nothing here is, or the name of a device that did not start, and what it is.
 void Miss(const std::string& name, const std::string& hardware, const absl::Status& why, Log* log,
           StartedDevices* started) {
+  const std::string reason(why.message());
   log->Write(LogLevel::kWarning, "device_missing",
-             {{"devices", hardware.empty() ? name : absl::StrCat(name, " (", hardware, ")")},
-              {"reason", std::string(why.message())}});
-  started->missing.push_back(name);
+             {{"devices", hardware.empty() ? name : absl::StrCat(name, " (", hardware, ")")}, {"reason", reason}});
+  started->missing.push_back({name, absl::StartsWith(name, kCuda) ? kCuda : kVulkan, hardware, reason});
 }
 
 // The Vulkan devices that the entries mean, each once.

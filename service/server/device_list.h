@@ -24,7 +24,7 @@ std::vector<devices::vulkan::Hardware> Matching(const std::string& entry,
 
 struct StartedDevices {
   std::vector<std::unique_ptr<devices::Device>> devices;
-  std::vector<std::string> missing;  // entries of --devices that nothing here is, names of devices that did not start
+  std::vector<service::MissingDevice> missing;
 };
 
 // Starts what `config.devices` names. A CUDA or Vulkan device that is not there, or that its driver cannot start, is

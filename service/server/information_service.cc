@@ -35,6 +35,15 @@ void AddLimit(const service::LimitDescription& description, v1::ServerInformatio
   limit->set_description(std::string(description.description));
 }
 
+void AddMissing(const service::MissingDevice& device, v1::ServerInformation* information) {
+  v1::DeviceInformation* missing = information->add_devices();
+  missing->set_name(device.name);
+  missing->set_kind(device.kind);
+  missing->set_hardware(device.hardware);
+  missing->set_state(std::string(service::kMissingState));
+  missing->set_reason(device.reason);
+}
+
 void AddParameter(const service::ParameterDescription& description, v1::ServerInformation* information) {
   v1::ParameterInformation* parameter = information->add_parameters();
   parameter->set_name(std::string(description.name));
@@ -128,6 +137,7 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
     information->set_row_nanoseconds(status.costs.row * 1e9);
     information->set_byte_nanoseconds(status.costs.byte * 1e9);
   }
+  for (const service::MissingDevice& device : engine_.missing_devices()) AddMissing(device, response);
   for (const service::LimitDescription& limit : service::DescribeLimits(engine_.limits())) AddLimit(limit, response);
   AddLimit({"max_received_bytes", config_.max_received_bytes, "bytes", "of messages held, all streams together"},
            response);

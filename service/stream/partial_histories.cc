@@ -26,10 +26,9 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
   };
   if (piece.offset == 0) {
     Drop(id);
-    // Where it is not known how long it is going to be: one that comes in pieces is long.
-    const uint32_t least =
-        piece.known_length != 0 || !piece.continues ? piece.known_length : ReplayBudget::kShortHistory + 1;
-    if (auto refusal = replays_.Admit(owner, std::max(least, piece.prompt_length))) return *refusal;
+    const uint64_t least =
+        std::max({uint64_t{piece.known_length}, uint64_t{piece.prompt_length}, uint64_t{piece.tokens.size()}});
+    if (auto refusal = replays_.Admit(owner, least, piece.continues && piece.known_length == 0)) return *refusal;
     if (!piece.continues) {  // is whole, so it is not kept here
       auto whole = std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);

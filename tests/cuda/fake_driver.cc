@@ -191,6 +191,10 @@ Result FakeStreamDestroy(StreamHandle) {
   --state->streams;
   return kOk;
 }
+bool IsWritten(const std::pair<DevicePointer, uint32_t>& awaited) {
+  const std::atomic_ref word(*reinterpret_cast<uint32_t*>(awaited.first));
+  return static_cast<int32_t>(word.load() - awaited.second) >= 0;
+}
 Result FakeStreamSynchronize(StreamHandle stream) {
   std::function<void(StreamHandle)> work;
   std::optional<std::pair<DevicePointer, uint32_t>> awaited;
@@ -201,10 +205,7 @@ Result FakeStreamSynchronize(StreamHandle stream) {
     if (found != state->awaited_values.end()) awaited = found->second;
   }
   if (work) work(stream);
-  if (awaited) {
-    const std::atomic_ref word(*reinterpret_cast<uint32_t*>(awaited->first));
-    while (static_cast<int32_t>(word.load() - awaited->second) < 0) std::this_thread::yield();
-  }
+  while (awaited && !IsWritten(*awaited)) std::this_thread::yield();
   return FakeEventSynchronize(nullptr);
 }
 Result FakeStreamIsCapturing(StreamHandle stream, int* status) {
@@ -351,6 +352,12 @@ uint64_t FakeCudaDriver::downloaded_bytes() const {
 bool FakeCudaDriver::is_awaited(StreamHandle stream) const {
   const std::lock_guard lock(state->mutex);
   return state->awaited.contains(stream);
+}
+
+bool FakeCudaDriver::is_waiting(StreamHandle stream) const {
+  const std::lock_guard lock(state->mutex);
+  const auto found = state->awaited_values.find(stream);
+  return found != state->awaited_values.end() && !fake_cuda::IsWritten(found->second);
 }
 
 kernels::cuda::Images FakeCudaDriver::Images() {

@@ -59,6 +59,8 @@ class FakeCudaDriver {
   uint64_t downloaded_bytes() const;
   // Some other stream has waited for what was put into this one.
   bool is_awaited(devices::cuda::StreamHandle stream) const;
+  // The value that it was last told to wait for has not been written.
+  bool is_waiting(devices::cuda::StreamHandle stream) const;
 
   // What stands for the kernels' images.
   static kernels::cuda::Images Images();

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 import jsonschema
@@ -80,6 +81,28 @@ def paths(node, at=()):
         yield from paths(value, at + (key,))
 
 
+# What an engine of somebody else's has beside that of the overlay.
+ENGINES_OWN = {
+    "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": "weights"}},
+                {"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    "initContainers": [{"name": "fetch", "image": "fetch",
+                        "volumeMounts": [{"name": "model", "mountPath": "/model"}]}],
+}
+
+
+def write_engine(folder):
+    """A Deployment with all of that, in a file of the folder; its path."""
+    (engine,) = yaml.safe_load_all(read("deploy/kubernetes/overlays/sidecar/engine.yaml"))
+    pod = engine["spec"]["template"]["spec"]
+    pod.update(copy.deepcopy(ENGINES_OWN))
+    pod["containers"][0]["volumeMounts"] += [{"name": volume["name"], "mountPath": f"/{volume['name']}"}
+                                             for volume in ENGINES_OWN["volumes"]]
+    path = os.path.join(folder, "engine.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        yaml.safe_dump(engine, file)
+    return path
+
+
 class SchemaTest(unittest.TestCase):
     def test_every_object_is_what_kubernetes_knows(self):
         for name, objects in manifests.rendered().items():
@@ -110,14 +133,15 @@ class SchemaTest(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("kubectl"), "kubectl is not installed: our renderer was not compared with it")
     def test_the_renderer_agrees_with_kustomize(self):
-        for overlay in manifests.OVERLAYS:
-            built = subprocess.run(["kubectl", "kustomize", manifests.overlay_folder(overlay)], capture_output=True,
-                                   text=True, check=True)
-            # Kustomize appends a hash to the names of generated ConfigMaps.
-            text = re.sub(r"(\bname: sortition(?:-sidecar)?)-[a-z0-9]{10}\b", r"\1", built.stdout)
-            theirs = sorted(yaml.safe_load_all(text), key=lambda made: made["kind"])
-            ours = sorted(kustomize.render(manifests.overlay_folder(overlay)), key=lambda made: made["kind"])
-            self.assertEqual(json.dumps(ours, sort_keys=True), json.dumps(theirs, sort_keys=True), overlay)
+        with tempfile.TemporaryDirectory() as folder:
+            manifests.write_combination(folder, write_engine(folder), "sidecar", "same-gpu")
+            for overlay in [*map(manifests.overlay_folder, manifests.OVERLAYS), folder]:
+                built = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+                # Kustomize appends a hash to the names of generated ConfigMaps.
+                text = re.sub(r"(\bname: sortition(?:-sidecar)?)-[a-z0-9]{10}\b", r"\1", built.stdout)
+                theirs = sorted(yaml.safe_load_all(text), key=lambda made: made["kind"])
+                ours = sorted(kustomize.render(overlay), key=lambda made: made["kind"])
+                self.assertEqual(json.dumps(ours, sort_keys=True), json.dumps(theirs, sort_keys=True), overlay)
 
 
 class ManifestTest(unittest.TestCase):
@@ -249,6 +273,30 @@ class ManifestTest(unittest.TestCase):
         # Of the image the variant with CUDA kernels.
         plain = manifests.server_of(manifests.pod_of(self.renderings["sidecar"])[1])["image"]
         self.assertEqual(server["image"], f"{plain}-cuda")
+
+
+class EngineTest(unittest.TestCase):
+    def test_an_engine_keeps_what_it_has_beside_the_sidecar(self):
+        for components in (["sidecar"], ["sidecar", "same-gpu"]):
+            with self.subTest(components), tempfile.TemporaryDirectory() as folder:
+                path = write_engine(folder)
+                manifests.write_combination(folder, path, *components)
+                objects = kustomize.render(folder)
+                workload, pod = manifests.pod_of(objects)
+                before = yaml.safe_load(read(path))["spec"]["template"]
+                labels = workload["spec"]["template"]["metadata"]["labels"]
+                self.assertEqual(labels, {**before["metadata"]["labels"], "sortition-metrics": "true"})
+                self.assertEqual(pod["containers"], before["spec"]["containers"])
+                for key, own in ENGINES_OWN.items():
+                    names = [entry["name"] for entry in pod[key]]
+                    self.assertEqual(len(names), len(set(names)), key)
+                    self.assertEqual([entry for entry in pod[key] if entry in own], own, key)
+                # It serves before anything of the engine's starts, and its volumes are there.
+                self.assertEqual(pod["initContainers"][0]["name"], "sortitiond")
+                mounts = {mount["name"] for mount in manifests.server_of(pod)["volumeMounts"]}
+                self.assertLessEqual(mounts, {volume["name"] for volume in pod["volumes"]})
+                for made in objects:
+                    validate(made, KUBERNETES_VERSIONS[-1])
 
 
 class DockerfileTest(unittest.TestCase):

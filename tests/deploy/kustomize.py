@@ -1,7 +1,8 @@
 """Renders the tree's kustomizations where there is no kustomize: exactly the features that they use, and no other.
 
-resources, components, configMapGenerator (files), images (newTag), and JSON patches by target. Whatever else a
-kustomization says is an error. Names of generated ConfigMaps get no hash suffix.
+resources, components, configMapGenerator (files), images (newTag), and patches by target: JSON patches, and strategic
+merges of workloads that delete nothing. Whatever else a kustomization says is an error. Names of generated ConfigMaps
+get no hash suffix.
 """
 
 import copy
@@ -11,6 +12,10 @@ import re
 import yaml
 
 POD_SPEC = ("spec", "template", "spec")
+# By what the elements of lists are known, where a strategic merge merges them; other lists it replaces.
+MERGE_KEYS = {"initContainers": "name", "volumes": "name", "env": "name", "ports": "containerPort",
+              "volumeMounts": "mountPath"}
+REPLACED = ("args", "claims", "drop", "resourceClaims")  # of the last kustomize's schema knows nothing
 
 
 class Unsupported(Exception):
@@ -79,16 +84,43 @@ def matches(made, target):
 
 def apply(folder, patch, objects):
     only(patch, "target", "path", "patch", "options")
-    operations = load(os.path.join(folder, patch["path"]))[0] if "path" in patch else yaml.safe_load(patch["patch"])
+    says = load(os.path.join(folder, patch["path"]))[0] if "path" in patch else yaml.safe_load(patch["patch"])
     targets = [made for made in objects if matches(made, patch["target"])]
     if not targets:
         raise Unsupported(f"a patch without a target: {patch['target']}")
     for made in targets:
         kind = made["kind"]
-        for operation in operations:
+        if isinstance(says, dict):
+            if (says["apiVersion"], says["kind"]) != (made["apiVersion"], kind):
+                raise Unsupported(f"a merge of {says['kind']} into {kind}")
+            only(says["metadata"], "name")  # of any: the target chooses
+            merge({"spec": says["spec"]}, made)
+            continue
+        for operation in says:
             change(made, operation)
         if made["kind"] != kind and not patch.get("options", {}).get("allowKindChange"):
             raise Unsupported(f"a patch that changes {kind} to {made['kind']}")
+
+
+def merge(patch, into):
+    """A strategic merge of mappings. What is new in a list comes before what is there, as kustomize has it."""
+    for key, value in patch.items():
+        if value is None or key.startswith("$"):
+            raise Unsupported(f"{key}: {value}")
+        if isinstance(value, dict):
+            merge(value, into.setdefault(key, {}))
+        elif key in MERGE_KEYS:
+            by = MERGE_KEYS[key]
+            there = {element[by]: element for element in into.get(key, [])}
+            new = [copy.deepcopy(element) for element in value if element[by] not in there]
+            for element in value:
+                if element[by] in there:
+                    merge(element, there[element[by]])
+            into[key] = new + into.get(key, [])
+        elif isinstance(value, list) and key not in REPLACED:
+            raise Unsupported(f"a merge of {key}")
+        else:
+            into[key] = copy.deepcopy(value)
 
 
 def change(made, operation):

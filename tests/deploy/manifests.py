@@ -21,12 +21,12 @@ def overlay_folder(overlay):
     return os.path.join(KUBERNETES, "overlays", overlay)
 
 
-def write_combination(folder, overlay, component):
-    """A kustomization as an operator would write it: an overlay and a component."""
+def write_combination(folder, resource, *components):
+    """A kustomization as an operator would write it: an overlay, or a file of the folder, and components."""
+    folders = [os.path.relpath(os.path.join(KUBERNETES, "components", component), folder) for component in components]
     with open(os.path.join(folder, "kustomization.yaml"), "w", encoding="utf-8") as file:
         file.write("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-                   f"resources: [{os.path.relpath(overlay_folder(overlay), folder)}]\n"
-                   f"components: [{os.path.relpath(os.path.join(KUBERNETES, 'components', component), folder)}]\n")
+                   f"resources: [{os.path.relpath(resource, folder)}]\ncomponents: [{', '.join(folders)}]\n")
 
 
 def rendered():
@@ -35,7 +35,7 @@ def rendered():
     for overlay, components in OPTIONAL.items():
         for component in components:
             with tempfile.TemporaryDirectory() as folder:
-                write_combination(folder, overlay, component)
+                write_combination(folder, overlay_folder(overlay), component)
                 combinations[f"{overlay}+{component}"] = kustomize.render(folder)
     return combinations
 

@@ -85,6 +85,20 @@ TEST_F(SortitionctlTest, DevicesSaysWhichServeAndWhy) {
   EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +proved by [0-9]+ known rows +1048575 "));
 }
 
+TEST(SortitionctlMissingDevicesTest, ThoseThatAreNotThereAreShownAsMissing) {
+  const auto server = StartServer({"--devices=cuda:no-such,vulkan:no-such,cpu"});
+  const auto run = [&](const std::string& command) {
+    return RunProgram(SORTITIONCTL, {command, "--server=" + server->address()}).output;
+  };
+  const std::string devices = run("devices");
+  EXPECT_THAT(devices, ContainsRegex("\ncpu0 +cpu +serving +proved by [0-9]+ known rows +1048575 "));
+  EXPECT_THAT(devices, ContainsRegex("\nvulkan:no-such +vulkan +missing +[^ ].* +- +- +- +-"));
+  EXPECT_THAT(devices, ContainsRegex("\ncuda:no-such +cuda +missing +[^ ].* +- +- +- +-"));
+  const std::string info = run("info");
+  EXPECT_THAT(info, ContainsRegex("\ncpu0 +cpu +serving +[0-9]+ "));
+  EXPECT_THAT(info, ContainsRegex("\ncuda:no-such +cuda +missing +-"));
+}
+
 TEST_F(SortitionctlTest, HealthIsOneLineAService) {
   const Ended health = Run({"health"});
   EXPECT_EQ(health.code, 0);

@@ -65,6 +65,21 @@ TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
   EXPECT_LE(soon, 20 + int(kStreams));  // each has come once before the others were there
 }
 
+// It may be long, and so has to wait where a short one need not; but it need not be.
+TEST_F(ReplayBudgetTest, AnUnknownLengthIsWhatIsKnownOfItOrUsual) {
+  budget_.Spend(kTokens / 10, false);
+  EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
+  for (int i = 0; i < 100; ++i) {
+    const std::optional<Refusal> refusal = budget_.Admit({1, 1}, 10, true);
+    ASSERT_TRUE(refusal);
+    EXPECT_GE(refusal->retry_after, absl::Milliseconds(100));
+    EXPECT_LE(refusal->retry_after, absl::Milliseconds(101) * 1.25) << i;
+  }
+  for (int i = 0; i < 100; ++i) budget_.Completed(kTokens);
+  budget_.Admit({1, 1}, 10, true);
+  EXPECT_GE(budget_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
+}
+
 TEST_F(ReplayBudgetTest, WhoNeedNotWaitAnyMoreIsForgotten) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   clock_.Advance(absl::Seconds(31));

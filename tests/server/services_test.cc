@@ -124,6 +124,29 @@ TEST_F(InformationTest, DescribesTheServer) {
   EXPECT_EQ(information.limits(information.limits_size() - 1).value(), 1u);
 }
 
+TEST(MissingDevicesTest, AreNamedAfterTheOthersWithTheirReasonAndNoFigures) {
+  TestServer server(TestConfig(), nullptr,
+                    {{"vulkan:no-such", "vulkan", "", "no driver"}, {"cuda0", "cuda", "Some GPU", "out of memory"}});
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline());
+  v1::ServerInformation information;
+  const auto stub = v1::InformationService::NewStub(server.Connect());
+  ASSERT_TRUE(stub->GetServerInformation(&context, {}, &information).ok());
+  ASSERT_EQ(information.devices_size(), 3);
+  EXPECT_EQ(information.devices(0).state(), "serving");
+  v1::DeviceInformation expected;
+  expected.set_name("vulkan:no-such");
+  expected.set_kind("vulkan");
+  expected.set_state("missing");
+  expected.set_reason("no driver");
+  EXPECT_EQ(information.devices(1).SerializeAsString(), expected.SerializeAsString());
+  expected.set_name("cuda0");
+  expected.set_kind("cuda");
+  expected.set_hardware("Some GPU");
+  expected.set_reason("out of memory");
+  EXPECT_EQ(information.devices(2).SerializeAsString(), expected.SerializeAsString());
+}
+
 TEST_F(InformationTest, CountersFollowWhatHappens) {
   TestStream stream(server_.Connect());
   stream.Greet();

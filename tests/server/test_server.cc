@@ -57,14 +57,19 @@ Config TestConfig() {
   return config;
 }
 
-TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> device)
+TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> device,
+                       std::vector<service::MissingDevice> missing)
     : config_(config),
       log_(config.log_level, [this](std::string_view line) { lines_.Add(line); }),
       observer_({{.name = "cpu0", .kind = "cpu", .hardware = "any"}}),
       device_(new HeldDevice(device != nullptr ? std::move(device)
                                                : std::make_unique<devices::CpuDevice>(
                                                      devices::CpuDeviceOptions{.threads = config.cpu_threads}))),
-      engine_({config.limits, Alone(device_), &clock_, &observer_}) {
+      engine_({.limits = config.limits,
+               .devices = Alone(device_),
+               .clock = &clock_,
+               .observer = &observer_,
+               .missing_devices = std::move(missing)}) {
   SORTITION_CHECK(Validate(config).ok());
   auto server = Server::Start(config, &engine_, &log_, [this] { stops_.fetch_add(1); });
   SORTITION_CHECK(server.ok());

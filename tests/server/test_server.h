@@ -38,8 +38,10 @@ Config TestConfig();
 
 class TestServer {
  public:
-  // Fails the process if the server cannot start. `device`, of name "cpu0"; null: a CPU device.
-  explicit TestServer(const Config& config = TestConfig(), std::unique_ptr<devices::Device> device = nullptr);
+  // Fails the process if the server cannot start. `device`, of name "cpu0"; null: a CPU device. `missing`: what it has
+  // been asked for beside.
+  explicit TestServer(const Config& config = TestConfig(), std::unique_ptr<devices::Device> device = nullptr,
+                      std::vector<service::MissingDevice> missing = {});
   ~TestServer();
 
   Server& server() { return *server_; }

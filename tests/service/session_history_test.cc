@@ -247,6 +247,20 @@ TEST_F(SessionHistory, LongOnesWaitForTheirBudget) {
   ExpectOpened(worker().MustOpen(second), second);
 }
 
+// What comes in pieces may become long; how long those wait that come after it goes by what there is of it.
+TEST_F(SessionHistory, ShortPiecesAreNotTakenForLongHistories) {
+  limits_.replay_tokens_per_second = 1000;
+  const v1::OpenSequence first = Long("first", 1, 200);
+  ExpectOpened(worker().MustOpen(first), first);
+  for (int i = 0; i < 5; ++i) {
+    const v1::OpenSequence open = Long(absl::StrCat("s", i), 1, 20);
+    const v1::Error full = worker().Open(Piece(open, 0, 10, true)).error();
+    ExpectError(full, Reason::kOverloaded, "open.history");
+    EXPECT_EQ(full.retry_after().seconds(), 0) << i;
+    SendSilently(Piece(open, 10, 20, false));
+  }
+}
+
 // Empty pieces hold no tokens, but each is an entry.
 TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
   limits_.stream_sequences = 3;

@@ -49,9 +49,7 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   client.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
   client.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
   if (!has_ranks) {
-    // Longer than anything but silence takes; where histories come slowly, workers are told to wait for half a minute.
-    const bool histories_wait = limits.replay_tokens_per_second < service::Limits().replay_tokens_per_second;
-    client.default_timeout = absl::Seconds(histories_wait ? 40 : 5);
+    client.default_timeout = absl::Seconds(5);  // longer than anything but silence takes
     return;
   }
   limits.shard_wait = absl::Milliseconds(Draws(seed, Choice::kRanks, {}).Between(5, 200));

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/statusor.h"
 #include "client/python/native/module.h"
 #include "client/python/native/results.h"
 
@@ -16,14 +15,9 @@ namespace sortition::python {
 namespace {
 
 CudaAnswers* MakeAnswers(int device, uint32_t rows) {
-  absl::StatusOr<std::unique_ptr<client::CudaAnswers>> made;
-  {
-    nb::gil_scoped_release released;
-    made = client::CudaAnswers::Create(device, rows);
-  }
-  if (!made.ok()) Raise(made.status());
+  auto made = MadeWithoutGil([&] { return client::CudaAnswers::Create(device, rows); });
   return new CudaAnswers{device,
-                         std::shared_ptr<AnswersMemory>(new AnswersMemory(*std::move(made)), DeleteAfterDevice())};
+                         std::shared_ptr<AnswersMemory>(new AnswersMemory(std::move(made)), DeleteAfterDevice())};
 }
 
 // One element a row, as an object that speaks DLPack and keeps `self`.

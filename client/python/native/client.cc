@@ -127,15 +127,12 @@ using Shard = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
 
 client::Client::RowMemory Allocate(const Client& self, uint64_t bytes) {
   self.get();
-  absl::StatusOr<client::Client::RowMemory> memory;
-  {
-    auto client = self.share();
-    nb::gil_scoped_release released;
-    memory = client->AllocateRows(bytes);
+  auto client = self.share();
+  return MadeWithoutGil([&] {
+    auto memory = client->AllocateRows(bytes);
     client.reset();
-  }
-  if (!memory.ok()) Raise(memory.status());
-  return *std::move(memory);
+    return memory;
+  });
 }
 
 // Writable bytes that live as long as an array refers to them, and whether a server shares them.
@@ -187,18 +184,11 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   }
   const std::optional<client::VocabularyShard> slice = options.shard;
 
-  absl::StatusOr<std::unique_ptr<client::Client>> connected;
-  {
-    nb::gil_scoped_release released;
-    connected = client::Client::Connect(std::move(options));
-  }
-  if (!connected.ok()) Raise(connected.status());
-  return new Client(*std::move(connected), slice);
+  return new Client(MadeWithoutGil([&] { return client::Client::Connect(std::move(options)); }), slice);
 }
 
-Sequence* Wrap(absl::StatusOr<std::unique_ptr<client::Sequence>> opened) {
-  if (!opened.ok()) Raise(opened.status());
-  return new Sequence{std::shared_ptr<client::Sequence>(opened->release(), DeleteWithoutGil())};
+Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
+  return new Sequence{std::shared_ptr<client::Sequence>(opened.release(), DeleteWithoutGil())};
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
@@ -206,28 +196,24 @@ Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prom
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   options.turns = turns;
-  absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
-  {
-    auto client = self.share();
-    nb::gil_scoped_release released;
-    opened = client->Open(std::move(options));
+  auto client = self.share();
+  return Wrap(MadeWithoutGil([&] {
+    auto opened = client->Open(std::move(options));
     client.reset();
-  }
-  return Wrap(std::move(opened));
+    return opened;
+  }));
 }
 
 Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, std::optional<uint32_t> position) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, {}, std::nullopt);
   const std::shared_ptr<const client::Sequence> from = parent.share();
-  absl::StatusOr<std::unique_ptr<client::Sequence>> opened;
-  {
-    auto client = self.share();
-    nb::gil_scoped_release released;
-    opened = client->Fork(*from, std::move(options), position);
+  auto client = self.share();
+  return Wrap(MadeWithoutGil([&] {
+    auto opened = client->Fork(*from, std::move(options), position);
     client.reset();
-  }
-  return Wrap(std::move(opened));
+    return opened;
+  }));
 }
 
 // What a step's arguments say; read before anything is sent. Masks and drafts' probabilities are of whole rows, of
@@ -293,16 +279,13 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
   std::vector<std::shared_ptr<client::Sequence>> handles;
   client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
-  absl::StatusOr<std::vector<client::RowOutcome>> outcomes;
-  {
-    auto client = self.share();
-    nb::gil_scoped_release released;
+  auto client = self.share();
+  return ToPython(MadeWithoutGil([&] {
     const absl::Status status = memory.WaitFor(stream, &batch);
-    outcomes = status.ok() ? client->Step(batch, options) : status;
+    absl::StatusOr<std::vector<client::RowOutcome>> outcomes = status.ok() ? client->Step(batch, options) : status;
     client.reset();
-  }
-  if (!outcomes.ok()) Raise(outcomes.status());
-  return ToPython(*std::move(outcomes));
+    return outcomes;
+  }));
 }
 
 void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/batch.h"
 #include "client/python/native/module.h"
@@ -21,13 +20,8 @@ namespace sortition::python {
 namespace {
 
 CudaRows* MakeRows(int device, uint64_t bytes) {
-  absl::StatusOr<std::unique_ptr<client::CudaRows>> made;
-  {
-    nb::gil_scoped_release released;
-    made = client::CudaRows::Create(device, bytes);
-  }
-  if (!made.ok()) Raise(made.status());
-  return new CudaRows{device, std::shared_ptr<const client::CudaRows>(made->release(), DeleteAfterDevice())};
+  auto made = MadeWithoutGil([&] { return client::CudaRows::Create(device, bytes); });
+  return new CudaRows{device, std::shared_ptr<const client::CudaRows>(made.release(), DeleteAfterDevice())};
 }
 
 // The memory as an object that speaks DLPack, which keeps `self`. Nothing has been put into a stream for it, so that
@@ -66,14 +60,12 @@ absl::Status DeviceMemory::sharing() const {
 
 DeviceMemory SharedRowsTable::Share(std::shared_ptr<client::Client> client, const CudaRows& rows) {
   const std::shared_ptr<const client::CudaRows> kept = rows.rows;
-  absl::StatusOr<std::shared_ptr<const client::Client::DeviceMemory>> made;
-  {
-    nb::gil_scoped_release released;
-    made = client->ShareDevice(kept->rows());
+  auto made = MadeWithoutGil([&] {
+    auto memory = client->ShareDevice(kept->rows());
     client.reset();
-  }
-  if (!made.ok()) Raise(made.status());
-  const std::shared_ptr<SharedRows> shared(new SharedRows{kept, *std::move(made)}, DeleteWithoutGil());
+    return memory;
+  });
+  const std::shared_ptr<SharedRows> shared(new SharedRows{kept, std::move(made)}, DeleteWithoutGil());
   std::erase_if(shared_, [](const auto& known) { return known.expired(); });
   shared_.push_back(shared);
   return DeviceMemory(shared);

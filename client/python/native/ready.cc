@@ -44,13 +44,8 @@ std::shared_ptr<Ready> MakeReady(client::Client::RowMemory memory) {
 
 std::shared_ptr<CudaReady> MakeCudaReady(int device, client::Client::RowMemory memory) {
   const bool shared = memory.shared;
-  absl::StatusOr<std::unique_ptr<client::CudaReady>> made;
-  {
-    nb::gil_scoped_release released;
-    made = client::CudaReady::Create(device, std::move(memory.data));
-  }
-  if (!made.ok()) Raise(made.status());
-  return {new CudaReady(device, shared, *std::move(made)), DeleteAfterDevice()};
+  auto made = MadeWithoutGil([&] { return client::CudaReady::Create(device, std::move(memory.data)); });
+  return {new CudaReady(device, shared, std::move(made)), DeleteAfterDevice()};
 }
 
 Readiness Readiness::Read(nb::handle ready) {

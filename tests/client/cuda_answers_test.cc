@@ -1,0 +1,152 @@
+// Steps whose answers a stream waits for, and who goes on when: with a driver of the tests' own, and a client in
+// process whose steps end when the test says so.
+#include "client/cpp/cuda_answers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "tests/cuda/fake_driver.h"
+
+namespace sortition::client {
+namespace {
+
+using devices::cuda::Result;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint32_t kVocabulary = 8;
+
+CUstream_st* Stream(uintptr_t number) { return reinterpret_cast<CUstream_st*>(number); }
+
+class CudaAnswersTest : public ::testing::Test {
+ protected:
+  CudaAnswersTest() {
+    for (const char* id : {"first", "second"}) {
+      SequenceOptions options;
+      options.request_id = id;
+      options.vocabulary_size = kVocabulary;
+      auto opened = client_->Open(options);
+      EXPECT_TRUE(opened.ok()) << opened.status();
+      sequences_.push_back(*std::move(opened));
+    }
+  }
+
+  Batch BatchOf(size_t sequence) const { return {v1::DTYPE_F32, kVocabulary, {{sequences_[sequence].get(), logits_}}}; }
+  // Step number `step`, of a sequence; it is not answered before Release, unless the sequence is in another one.
+  absl::Status Step(int step, size_t sequence, std::function<void()> then = nullptr) {
+    Batch batch = BatchOf(sequence);
+    batch.ready = ReadyWord{&word_, 1};
+    return Submit(step, batch, std::move(then));
+  }
+  absl::Status RefusedStep(int step) {
+    Batch batch = BatchOf(1);
+    batch.vocabulary_size = 0;
+    return Submit(step, batch, nullptr);
+  }
+  void Release() { std::atomic_ref(word_).store(1, std::memory_order_release); }
+  // What the client had to say before this call has come.
+  void AwaitAnswersSoFar() {
+    const auto outcomes = client_->Step(BatchOf(0));
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    EXPECT_EQ(std::get<RowError>(outcomes->at(0)).reason, v1::STEP_IN_FLIGHT);
+  }
+
+  const float logits_[kVocabulary] = {0, 0, 0, 0, 0, 100, 0, 0};
+  testing::FakeCudaDriver driver_;
+  std::unique_ptr<CudaAnswers> answers_ =
+      *CudaAnswers::CreateOn(driver_.api(), devices::cuda::FindHardware(driver_.api())->front(), 1);
+  alignas(4) uint32_t word_ = 0;
+  std::vector<int> ended_;  // steps, in the order of their callbacks
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  // The last to be made, and the first to go.
+  std::unique_ptr<Client> client_ = *Client::InProcess();
+
+ private:
+  absl::Status Submit(int step, const Batch& batch, std::function<void()> then) {
+    return answers_->StepAsync(client_.get(), batch, {}, Stream(uintptr_t(step)),
+                               [this, step, then = std::move(then)](std::vector<RowOutcome>) {
+                                 ended_.push_back(step);
+                                 if (then) then();
+                               });
+  }
+};
+
+TEST_F(CudaAnswersTest, AStepThatIsRefusedLetsNoStreamGoOnBeforeItsOwn) {
+  absl::Notification over;
+  ASSERT_EQ(Step(1, 0, [&] { over.Notify(); }), absl::OkStatus());
+  EXPECT_TRUE(driver_.is_waiting(Stream(1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(2)));
+  EXPECT_TRUE(driver_.is_waiting(Stream(1)));
+  Release();
+  over.WaitForNotification();
+  EXPECT_FALSE(driver_.is_waiting(Stream(1)));
+  EXPECT_FALSE(driver_.is_waiting(Stream(2)));
+  EXPECT_EQ(answers_->tokens()[0], 5);
+  EXPECT_THAT(ended_, ElementsAre(1));
+  // Nothing is before this one, and the answers stay.
+  EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(3)));
+  EXPECT_FALSE(driver_.is_waiting(Stream(3)));
+  EXPECT_EQ(answers_->tokens()[0], 5);
+}
+
+TEST_F(CudaAnswersTest, WhatIsAnsweredFirstWaitsForTheStepBefore) {
+  absl::Notification over;
+  ASSERT_EQ(Step(1, 0), absl::OkStatus());
+  ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());  // of a sequence in flight
+  AwaitAnswersSoFar();
+  EXPECT_TRUE(driver_.is_waiting(Stream(1)));
+  EXPECT_TRUE(driver_.is_waiting(Stream(2)));
+  EXPECT_THAT(ended_, IsEmpty());
+  Release();
+  over.WaitForNotification();
+  EXPECT_FALSE(driver_.is_waiting(Stream(1)));
+  EXPECT_FALSE(driver_.is_waiting(Stream(2)));
+  EXPECT_THAT(ended_, ElementsAre(1, 2));
+  EXPECT_EQ(answers_->tokens()[0], -1);
+}
+
+TEST_F(CudaAnswersTest, ADeviceThatIsLostHoldsNoCallbackUp) {
+  absl::Notification over;
+  ASSERT_EQ(Step(1, 0), absl::OkStatus());
+  ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());
+  EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(3)));
+  AwaitAnswersSoFar();
+  driver_.FailKernel(Result::kIllegalAddress);
+  Release();
+  over.WaitForNotification();
+  EXPECT_THAT(ended_, ElementsAre(1, 2));
+  EXPECT_TRUE(absl::IsUnavailable(Step(4, 0)));
+}
+
+// The device's work is awaited at the end: that of a stream that waits for a step which was refused, too.
+TEST_F(CudaAnswersTest, ACallbackMayStepAgainAndEndThem) {
+  absl::Notification over;
+  ASSERT_EQ(Step(1, 0,
+                 [&] {
+                   EXPECT_FALSE(driver_.is_waiting(Stream(2)));
+                   EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(3)));
+                   EXPECT_FALSE(driver_.is_waiting(Stream(3)));
+                   EXPECT_EQ(Step(4, 1,
+                                  [&] {
+                                    answers_.reset();
+                                    over.Notify();
+                                  }),
+                             absl::OkStatus());
+                 }),
+            absl::OkStatus());
+  EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(2)));
+  Release();
+  over.WaitForNotification();
+  EXPECT_THAT(ended_, ElementsAre(1, 4));
+}
+
+}  // namespace
+}  // namespace sortition::client
