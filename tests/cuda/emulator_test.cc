@@ -1,6 +1,9 @@
 // The emulator sees what a GPU would let pass, or would hang at.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdint>
+#include <fstream>
 #include <set>
 #include <vector>
 
@@ -61,6 +64,28 @@ TEST(Emulator, SharedMemoryBeginsAsNoise) {
     seen.insert(word);
   });
   EXPECT_EQ(seen.size(), 8u);
+}
+
+// Of this process, whether or not there is memory behind them.
+int64_t MappedBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// Neither the threads' stacks nor what a sanitizer keeps of each.
+TEST(Emulator, LaunchesLeaveNoMemory) {
+  const auto launch = [] {
+    Launch({.blocks_x = 3, .threads = 64}, [] {
+      const uint32_t lane = threadIdx.x % 32;
+      EXPECT_EQ(__ballot_sync(kAll, lane < 16), 0xffffu);
+    });
+  };
+  launch();
+  const int64_t before = MappedBytes();
+  ASSERT_GT(before, 0);
+  for (int i = 0; i < 10; ++i) launch();
+  EXPECT_LT(MappedBytes() - before, 64 << 20);
 }
 
 using EmulatorDeathTest = ::testing::Test;
