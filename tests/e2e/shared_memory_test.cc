@@ -1,6 +1,7 @@
 // Rows in memory shared with a server: the tokens are the reference's, whatever becomes of the memory and the server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
@@ -350,6 +353,36 @@ TEST(RingTest, TextsGoOnWhereTheServerDies) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   first.reset();
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+}
+
+absl::Duration ProcessorTime(clockid_t clock) {
+  timespec time = {};
+  EXPECT_EQ(clock_gettime(clock, &time), 0);
+  return absl::DurationFromTimespec(time);
+}
+
+// Each end looks for messages for as long as it may where they come soon. Where they do not it must sleep at once, or
+// every pause of a model would cost a processor on both sides.
+TEST(RingTest, PausesBetweenStepsCostNoProcessor) {
+  constexpr absl::Duration kSpin = absl::Milliseconds(20);
+  constexpr int kSteps = 20;
+  const auto server = StartSharing("ring_slow", {absl::StrCat("--ring_spin=", absl::FormatDuration(kSpin))});
+  client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_slow")});
+  options.ring_spin = kSpin;
+  const auto client = Connect(options);
+  Texts texts(client.get(), "text", 1);
+  clockid_t of_server;
+  ASSERT_EQ(clock_getcpuclockid(server->process().pid(), &of_server), 0);
+  const absl::Duration own_before = ProcessorTime(CLOCK_PROCESS_CPUTIME_ID);
+  const absl::Duration server_before = ProcessorTime(of_server);
+  for (int step = 0; step < kSteps; ++step) {
+    absl::SleepFor(kSpin * 1.5);
+    ASSERT_NO_FATAL_FAILURE(texts.Step());
+  }
+  // Half of what looking would cost; the first wait, of which nothing is foretold, is looked through.
+  const absl::Duration most = kSteps * kSpin / 2;
+  EXPECT_LT(ProcessorTime(CLOCK_PROCESS_CPUTIME_ID) - own_before, most);
+  EXPECT_LT(ProcessorTime(of_server) - server_before, most);
 }
 
 TEST(RingTest, NobodyThereIsSaidWithTheTarget) {
