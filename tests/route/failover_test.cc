@@ -217,10 +217,11 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
       (rests ? breaks : returns) += event.state == DeviceState::kServing;
     }
   }
-  // The mishaps did happen.
-  EXPECT_GE(lies, testing::Scaled(1000) / 2);
+  // The mishaps did happen: lies and returns twice as often as is asked for here, for a sanitizer's few worlds may have
+  // fewer than their share.
+  EXPECT_GE(lies, testing::Scaled(1000) / 4);
   EXPECT_GE(quarantines, testing::Scaled(1000));
-  EXPECT_GE(returns, testing::Scaled(1000) / 2);
+  EXPECT_GE(returns, testing::Scaled(1000) / 4);
   EXPECT_GE(breaks, testing::Scaled(1000) / 10);
 }
 
