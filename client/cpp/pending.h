@@ -27,7 +27,7 @@ struct PendingRow {
   State state = State::kWaiting;
   absl::Time not_before = absl::InfinitePast();
   uint32_t attempts = 0;  // refusals that asked for patience
-  uint32_t replays = 0;   // of its history, on this stream:
+  uint32_t replays = 0;   // of its history, since it last had to be patient, on this stream:
   uint64_t replays_on = 0;
   v1::RowResult partial;            // of an answer that comes in parts
   std::optional<RowError> missing;  // why a row in slices was refused the last time: which of them had not come

@@ -12,8 +12,9 @@
 namespace sortition::client {
 namespace {
 
-// Replays of one step on one stream; more mean that the service loses a history as fast as it gets it. A stream that
-// ends before the step gets there says nothing of the kind.
+// Replays of one step on one stream, one right after another; more mean that the service loses a history as fast as it
+// gets it. A stream that ends before the step gets there says nothing of the kind, nor does a step that has to be
+// patient: its sequence is idle meanwhile, and may make room for others.
 constexpr uint32_t kMaxReplays = 8;
 
 // Whether the first open has the history: where an option is known to look at it. For any other option the service says
@@ -438,6 +439,7 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       if (error.reason != v1::DRAINING) not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
     case Remedy::kRetryLater:
+      row->replays = 0;
       not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
   }

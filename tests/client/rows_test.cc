@@ -226,6 +226,21 @@ TEST_F(RowsTest, StreamsThatEndBetweenHistoryAndStepAreNoReplays) {
   EXPECT_EQ(outcome->times, 1);
 }
 
+TEST_F(RowsTest, HistoriesLostDuringOverloadAreReplayedUntilTheDeadline) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto outcome = harness.Submit({record}, absl::Hours(1));
+  const v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::OVERLOADED);
+  for (int i = 0; i < 20; ++i) {
+    harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, overloaded);
+    harness.MoveBy(absl::Seconds(10));
+    harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, StateHarness::HistoryRequired());
+    ASSERT_EQ(outcome->times, 0) << i;
+    harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true);
+  }
+  harness.AnswerRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, 6);
+  EXPECT_EQ(outcome->times, 1);
+}
+
 TEST_F(RowsTest, OverloadIsRetriedAfterTheAdvice) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});

@@ -176,6 +176,25 @@ TEST(ShardsTest, MissingSlicesAreWaitedForUntilTheDeadlineAndThenNamed) {
   EXPECT_EQ(harness.Position(*follower.record), 2u);
 }
 
+// Between two tries its sequence is idle, and a full server forgets it for others: eight replays used to end the step.
+TEST(ShardsTest, HistoriesLostWhileSlicesAreMissingAreReplayedUntilTheDeadline) {
+  StateHarness harness(RankOptions(0));
+  FakeStream& stream = harness.stream(0);
+  harness.Welcome(stream);
+  const auto record = harness.OpenOn(stream, "r", true);
+  const auto outcome = harness.Submit({record}, absl::Hours(1));
+  for (int i = 0; i < 20; ++i) {
+    harness.RefuseRow(stream, harness.TakeStep(stream), 0, Refused(v1::DEADLINE_PASSED, "step.logits.shard"));
+    harness.MoveBy(absl::Seconds(10));
+    harness.RefuseRow(stream, harness.TakeStep(stream), 0, StateHarness::HistoryRequired());
+    ASSERT_EQ(outcome->times, 0) << i;
+    harness.AcceptOpen(stream, harness.TakeOpen(stream), true);
+  }
+  harness.AnswerRow(stream, harness.TakeStep(stream), 0, 6);
+  ASSERT_EQ(outcome->times, 1);
+  EXPECT_NE(DrawOfRow(outcome->rows[0]), nullptr);
+}
+
 TEST(ShardsTest, ClosesThatNoStreamTookAreSentOnTheNext) {
   Follower follower;
   StateHarness& harness = follower.harness;
