@@ -443,8 +443,9 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
   }
-  // Patience that would outlast the deadline is of no use: the caller learns at once what stood in the way.
-  if (not_before >= batch->deadline) return FinishRow(batch, row, error);
+  // Patience that would outlast the deadline is of no use: the caller learns at once what stood in the way. What needs
+  // none, and comes when the deadline is over, is no end of its own: Expire ends the row.
+  if (not_before > now && not_before >= batch->deadline) return FinishRow(batch, row, error);
   row->not_before = not_before;
   row->state = PendingRow::State::kWaiting;
   row->partial.Clear();

@@ -29,7 +29,10 @@ uint64_t SliceMessage::FirstTensorRow(uint32_t index) const {
 }
 
 void SliceMessage::Answer(v1::StepResults results) {
-  if (step_ != nullptr) return step_->SendToItsStream(std::move(results));
+  if (step_ != nullptr) {
+    for (const v1::RowResult& row : results.rows()) step_->AbortRow(row.row());
+    return step_->SendToItsStream(std::move(results));
+  }
   results.set_batch_id(message().batch_id());
   unanswered_.Answer(std::move(results), [&](v1::StepResults message, bool last) {
     owner_->AnswerSlices(std::move(message), frame_.bytes, last);
@@ -45,7 +48,6 @@ void SliceAnswers::Add(const RowSlice& slice, v1::RowResult result) {
 }
 
 void SliceAnswers::Refuse(const RowSlice& slice, const Refusal& refusal) {
-  if (slice.message->step() != nullptr) slice.message->step()->AbortRow(slice.row);
   v1::RowResult result;
   result.set_step_id(slice.asked().step_id());
   EncodeError(refusal, result.mutable_error());

@@ -46,7 +46,8 @@ class SliceMessage {
   // The token behind the slice's last one.
   uint32_t end_token() const { return shard().first_token + shape_.width; }
 
-  // Answers rows, numbered as in this message.
+  // Answers rows, numbered as in this message, with what their step did not compute, so that they do not run any more:
+  // slice 0 gives back what its rows hold.
   void Answer(v1::StepResults results);
 
  private:
@@ -73,7 +74,6 @@ class SliceAnswers {
  public:
   // A row of the answer, whose number is not looked at.
   void Add(const RowSlice& slice, v1::RowResult result);
-  // Slice 0 gives back what its row holds.
   void Refuse(const RowSlice& slice, const Refusal& refusal);
   void Send();
 

@@ -271,6 +271,18 @@ TEST_F(RowsTest, OverloadThatOutlastsTheDeadlineSurfacesAtOnce) {
   EXPECT_EQ(StateHarness::Position(*record), 2);
 }
 
+TEST_F(RowsTest, RefusalsThatTheClientMendsDoNotSurfaceWhenTheDeadlineIsOver) {
+  for (const v1::ErrorReason reason : {v1::HISTORY_REQUIRED, v1::STALE_STEP, v1::DRAINING}) {
+    const auto record = harness.OpenOn(harness.stream(0), v1::ErrorReason_Name(reason), true);
+    const auto outcome = harness.Submit({record}, absl::Seconds(1));
+    harness.now += absl::Seconds(1);  // no timer has run yet
+    harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0,
+                      StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, reason));
+    ASSERT_EQ(outcome->times, 1);
+    EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::DEADLINE_PASSED) << v1::ErrorReason_Name(reason);
+  }
+}
+
 TEST_F(RowsTest, OverloadOfAnOpenThatOutlastsTheDeadlineSurfacesAtOnce) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto patient = harness.OpenOn(harness.stream(0), "patient", false);

@@ -81,6 +81,35 @@ TEST_F(SessionRanks, OneThatWaitsIsAnsweredByARankThatHadTheAnswerOfAnotherServe
   ExpectError(ahead.Rejected().error(), Reason::kTooMany, "bring_answer.result");
 }
 
+// The sequence used to stay in flight, and could never make room for others.
+TEST_F(SessionRanks, ASequenceWhoseStepABroughtAnswerEndsIsIdle) {
+  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->set_prompt_length(0);
+  uint64_t hash = 0;
+  for (const char* name : {"a", "b"}) {
+    open.set_request_id(name);
+    hash = workers_[0]->MustOpen(open).history_hash();
+  }
+  v1::StreamRequest first = Numbered(1, 5, 0);
+  for (v1::StepRow& row : *first.mutable_step()->mutable_rows()) row.set_history_hash(hash);
+  workers_[0]->Send(first);
+  ASSERT_EQ(engine_->shards().waiting(), 2u);
+  EXPECT_EQ(engine_->sequences().ForgetAll("default").busy, 2u);
+  for (int row = 0; row < 2; ++row) {
+    v1::StreamRequest bring;
+    *bring.mutable_bring_answer()->mutable_asked() = Numbered(1, 5, 2).step().rows(row);
+    bring.mutable_bring_answer()->mutable_result()->set_step_id(5);
+    bring.mutable_bring_answer()->mutable_result()->mutable_draw()->set_token(3);
+    workers_[2]->Send(bring);
+  }
+  EXPECT_EQ(DrawsOf(0, 1).size(), 2u);
+  EXPECT_TRUE(workers_[0]->IsIdle());
+  const SequenceTable::Forgotten forgotten = engine_->sequences().ForgetAll("default");
+  EXPECT_EQ(forgotten.busy, 0u);
+  EXPECT_EQ(forgotten.forgotten, 2u);
+}
+
 TEST_F(SessionRanks, ALaterStreamsSliceTakesThePlaceOfAnEarlierOnes) {
   workers_[1]->Send(Numbered(1, 5, 1, 7));
   StreamWorker later(engine_.get());
