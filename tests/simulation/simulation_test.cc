@@ -82,6 +82,19 @@ TEST(SimulationTest, WorldsThatWaitDoNotStandStill) {
   EXPECT_LT(outcome.tally.steps, 100 * outcome.tally.tokens);
 }
 
+// Ranks took the first step of a fork before the others had come to where it begins: two batches waited for each other.
+TEST(SimulationTest, RanksBeginAForkWhenAllHaveTheAnswerBeforeIt) {
+  using enum Fault::Kind;
+  const auto at = [](Fault::Kind kind, int64_t time, int64_t length, uint32_t who) {
+    return Fault{kind, absl::Microseconds(time), absl::Microseconds(length), who};
+  };
+  const Outcome outcome =
+      RunWorld(123, Plant::kNone,
+               {at(kZombie, 9216, 635, 2), at(kZombie, 15588, 7566, 0), at(kZombie, 16334, 14346, 2),
+                at(kZombie, 40115, 3120, 0), at(kCrash, 45899, 3406, 0)});
+  EXPECT_TRUE(outcome.ok()) << outcome.failure;
+}
+
 class PlantTest : public ::testing::TestWithParam<Plant> {};
 
 TEST_P(PlantTest, IsFound) {

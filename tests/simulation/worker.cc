@@ -51,11 +51,11 @@ Job* Worker::FindJob(uint32_t number) const {
   return it == jobs_.end() ? nullptr : it->get();
 }
 
-// Some rank lacks the answer of the text's last step.
+// Some rank lacks the answer of the text's last step, or, of a fork, that of its parent's which it begins after.
 bool Worker::IsAhead(const Job& job) const {
   return std::ranges::any_of(peers_, [&](const Worker* peer) {
     const Job* const theirs = peer->FindJob(job.number);
-    return (theirs == nullptr ? 0 : theirs->step) < job.step;
+    return theirs == nullptr || theirs->step < job.step;
   });
 }
 
