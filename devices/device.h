@@ -38,7 +38,7 @@ struct DeviceRow {
 struct BatchResult {
   // One answer per row, in the batch's order, if status is OK; otherwise empty, and no row was answered.
   absl::Status status;
-  std::vector<kernels::RowAnswer> answers;
+  std::vector<kernels::RowOutput> answers;
   uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
 };
 

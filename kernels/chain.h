@@ -8,7 +8,7 @@
 
 namespace sortition::kernels {
 
-// The number of a stage is its bit among a device's features (features.h) and its name in known answers: it never
+// The number of a stage is its bit among a device's features (features.h) and its name in golden outputs: it never
 // changes.
 enum class StageKind : uint32_t {
   kTemperature = 0,          // multiplier, exponent, window (RowParameters' fields of these names), f32 bits of T

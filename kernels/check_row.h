@@ -17,17 +17,17 @@ inline void CheckDraftOf(const RowRequest& request) {
   }
 }
 
-inline void CheckPatches(const RowRequest& request) {
-  SORTITION_CHECK(request.patches.empty() || request.patches.back().token < request.live_vocabulary);
+inline void CheckEdits(const RowRequest& request) {
+  SORTITION_CHECK(request.edits.empty() || request.edits.back().token < request.live_vocabulary);
   bool ascend = true;  // one check behind the loop: rows with penalties pay for it
-  for (size_t i = 1; i < request.patches.size(); ++i) {
-    ascend &= request.patches[i - 1].token < request.patches[i].token;
+  for (size_t i = 1; i < request.edits.size(); ++i) {
+    ascend &= request.edits[i - 1].token < request.edits[i].token;
   }
   SORTITION_CHECK(ascend);
 }
 
 // O(allowed tokens + sparse draft probabilities).
-inline void CheckAllButPatches(const RowRequest& request) {
+inline void CheckAllButEdits(const RowRequest& request) {
   SORTITION_CHECK(request.logits != nullptr);
   SORTITION_CHECK(request.parameters != nullptr);
   SORTITION_CHECK(request.live_vocabulary >= 1 && request.live_vocabulary <= kMaxVocabulary);
@@ -50,10 +50,10 @@ inline void CheckAllButPatches(const RowRequest& request) {
   if (request.task == RowTask::kVerify) CheckDraftOf(request);
 }
 
-// O(patches + allowed tokens + sparse draft probabilities).
+// O(edits + allowed tokens + sparse draft probabilities).
 inline void CheckRow(const RowRequest& request) {
-  CheckAllButPatches(request);
-  CheckPatches(request);
+  CheckAllButEdits(request);
+  CheckEdits(request);
 }
 
 }  // namespace sortition::kernels

@@ -24,7 +24,7 @@ inline constexpr uint32_t kMaxVocabulary = (1u << 20) - 1;
 inline constexpr uint32_t kMaxTopLogprobs = 1000;
 
 // Tokens named by penalties, bias or a ban, sorted by `token`, no token twice. O(distinct tokens), never O(vocabulary).
-struct TokenPatch {
+struct LogitEdit {
   enum Flags : uint32_t {
     kBanned = 1,    // masked whatever its logit
     kRepeated = 2,  // the repetition penalty applies
@@ -33,7 +33,7 @@ struct TokenPatch {
   uint32_t flags = 0;
   uint32_t bias = 0;     // f32 bits, canonical; added first; 0 = none
   uint32_t penalty = 0;  // f32 bits, canonical; added last: -(frequency * count + presence + DRY); 0 = none
-  bool operator==(const TokenPatch&) const = default;
+  bool operator==(const LogitEdit&) const = default;
 };
 
 // A sequence's sampling options, compiled. Off values are in the form in which they cost nothing.
@@ -94,14 +94,14 @@ struct DraftDistribution {
   std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of `given` not 0; one a token
 };
 
-// Which list a row's patches are, for a device that keeps copies of lists. A list has versions; each has another patch
-// of one token than the one before, or may have. (list, version) never names two different lists of patches. A copy of
-// a version that is not above `version` becomes the row's patches where each token of the `version` - that + `ahead`
-// last changes gets the patch that it has among them, or none.
-struct PatchOrigin {
-  uint64_t list = 0;  // unique in the process; 0: nothing is known of the patches
+// Which list a row's edits are, for a device that keeps copies of lists. A list has versions; each has another edit
+// of one token than the one before, or may have. (list, version) never names two different lists of edits. A copy of
+// a version that is not above `version` becomes the row's edits where each token of the `version` - that + `ahead`
+// last changes gets the edit that it has among them, or none.
+struct EditOrigin {
+  uint64_t list = 0;  // unique in the process; 0: nothing is known of the edits
   uint64_t version = 0;
-  uint32_t ahead = 0;                      // changes from `version` on; if not 0, the row's patches have no name
+  uint32_t ahead = 0;                      // changes from `version` on; if not 0, the row's edits have no name
   std::span<const uint32_t> changed = {};  // tokens, as far back as is known; the last change's last, maybe repeated
 };
 
@@ -111,8 +111,8 @@ struct RowRequest {
   uint32_t live_vocabulary = 0;  // ids at or above are padding: never read, never live
   const RowParameters* parameters = nullptr;
   NoiseKey noise;
-  std::span<const TokenPatch> patches;  // every token < live_vocabulary
-  PatchOrigin patch_origin;             // changes no bit of the answer
+  std::span<const LogitEdit> edits;  // every token < live_vocabulary
+  EditOrigin edit_origin;            // changes no bit of the answer
   // Masks; a token must pass each that is present.
   bool has_allowed_tokens = false;
   std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary
@@ -174,7 +174,7 @@ struct EntropySums {
   bool operator==(const EntropySums&) const = default;
 };
 
-struct RowAnswer {
+struct RowOutput {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
@@ -186,7 +186,7 @@ struct RowAnswer {
   std::vector<TokenBits> kept_tokens;  // ids ascending; filled when kept_tokens
   uint64_t sampler_state = 0;          // for the next step, where the chain keeps one; otherwise 0
   uint32_t temperature = 0;            // Q8.24, that dynamic temperature chose; 0 without it
-  bool operator==(const RowAnswer&) const = default;
+  bool operator==(const RowOutput&) const = default;
 };
 
 }  // namespace sortition::kernels

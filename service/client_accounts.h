@@ -1,5 +1,5 @@
 // What each client has of the service at the moment, and how fast it uses it: the bounds on one client beside those on
-// all of them together. A client is an identity, the namespace of its sequences.
+// all of them together. A client is an identity, the tenant of its sequences.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, Ch
   // A device must not be able to guess which of its rows are checked.
   std::random_device random;
   batcher.seed = uint64_t{random()} << 32 | random();
-  batcher.proof = options.proof;
+  batcher.self_test = options.self_test;
   batcher.event_log = event_log;
   if (check_threads != nullptr) {
     batcher.run_aside = [check_threads](absl::AnyInvocable<void()> task) { check_threads->Run(std::move(task)); };

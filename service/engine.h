@@ -47,8 +47,9 @@ class Engine {
     Entropy* entropy = nullptr;                             // the same; null: the operating system's
     std::optional<CheckpointKey> checkpoint_key = {};       // absent: one of this engine alone
     RoutePolicy route = {};
-    double recheck_share = 0;               // of live rows that are compared with the reference
-    const devices::Proof* proof = nullptr;  // not owned, outlives the engine; null: devices are never out of service
+    double recheck_share = 0;  // of live rows that are compared with the reference
+    const devices::SelfTest* self_test =
+        nullptr;  // not owned, outlives the engine; null: devices are never out of service
     std::vector<MissingDevice> missing_devices = {};
   };
 

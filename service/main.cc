@@ -72,7 +72,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   if (absl::Status status = CheckRoute(config, started->devices); !status.ok()) return status;
   const auto checkpoint_key = ReadCheckpointKey(config.checkpoint_key);
   if (!checkpoint_key.ok()) return checkpoint_key.status();
-  const devices::Proof proof;
+  const devices::SelfTest self_test;
   const std::vector<devices::DeviceDescription> descriptions = Describe(started->devices);
   monitoring::PrometheusObserver observer(descriptions);
   LoggedEvents event_log(log);
@@ -84,9 +84,9 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .checkpoint_key = *checkpoint_key,
                           .route = config.route,
                           .recheck_share = config.recheck_share,
-                          .proof = &proof,
+                          .self_test = &self_test,
                           .missing_devices = std::move(started->missing)});
-  if (absl::Status status = ProveDevices(proof, &engine); !status.ok()) return status;
+  if (absl::Status status = SelfTestDevices(self_test, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();

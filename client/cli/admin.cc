@@ -61,12 +61,12 @@ Outcome Forget(Stub* stub, const Arguments& arguments) {
 }
 
 Outcome Prove(Stub* stub, const Arguments& arguments) {
-  v1::ProveDeviceRequest request;
+  v1::SelfTestDeviceRequest request;
   request.set_device(arguments[0]);
-  return Call(stub, &Stub::ProveDevice, request, [](const v1::ProveDeviceResponse& response) {
-    std::printf("%s%s%s\n", response.proved() ? "proved" : "failed", response.verdict().empty() ? "" : ": ",
+  return Call(stub, &Stub::SelfTestDevice, request, [](const v1::SelfTestDeviceResponse& response) {
+    std::printf("%s%s%s\n", response.passed() ? "proved" : "failed", response.verdict().empty() ? "" : ": ",
                 response.verdict().c_str());
-    return response.proved() ? Outcome::kDone : Outcome::kRefused;
+    return response.passed() ? Outcome::kDone : Outcome::kRefused;
   });
 }
 

@@ -21,7 +21,7 @@ class Sequence;
 
 // Drafts of the next tokens of a sequence, to be judged together. Nothing is owned.
 struct Drafts {
-  // What VerifyChain and VerifyTree of the contract say of these.
+  // What VerifyDraft and VerifyTree of the contract say of these.
   v1::VerifyMode mode = v1::VERIFY_MODE_COUPLED;
   std::span<const uint32_t> tokens;
   std::span<const int32_t> parents;  // of a tree: each draft's parent, -1 = the root; empty: a chain

@@ -68,8 +68,8 @@ std::optional<RowError> ErrorOf(const absl::Status& status) {
 Remedy RemedyFor(v1::ErrorReason reason) {
   switch (reason) {
     case v1::HISTORY_REQUIRED:
-    // The server answered this very step when its edits were still edits; a replay has made them history, and makes it
-    // forget.
+    // The server answered this very step when its rewrites were still rewrites; a replay has made them history, and
+    // makes it forget.
     case v1::STEP_CONFLICT:
     // It answered a later step of another process of this worker session, whose counting we do not know.
     case v1::STALE_STEP:

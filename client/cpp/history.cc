@@ -1,4 +1,4 @@
-// Edits of a history and the hash chain over it.
+// Rewrites of a history and the hash chain over it.
 #include "client/cpp/history.h"
 
 #include <algorithm>

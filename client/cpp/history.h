@@ -1,5 +1,5 @@
-// What a client knows of one sequence's tokens: the position, the history where the service looks at it, and edits not
-// yet sent.
+// What a client knows of one sequence's tokens: the position, the history where the service looks at it, and rewrites
+// not yet sent.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,8 @@ class History {
   // How many of the tokens the service has too.
   uint32_t shared() const { return shared_; }
 
-  // Edits by the caller; they reach the service with the next step. OUT_OF_RANGE if there is nothing to replace or cut.
+  // Rewrites by the caller; they reach the service with the next step. OUT_OF_RANGE if there is nothing to replace or
+  // cut.
   absl::Status ReplaceLast(uint32_t token);
   void Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
@@ -62,7 +63,7 @@ class History {
 
   // Whether the service has said what it looks at.
   bool CanDescribe() const { return !keeps_tokens_ || digest_.has_value(); }
-  // Sets position, hash and edits of the next step. Needs CanDescribe().
+  // Sets position, hash and rewrites of the next step. Needs CanDescribe().
   void DescribeStep(v1::StepRow* row) const;
 
  private:
@@ -78,7 +79,7 @@ class History {
   std::optional<uint64_t> digest_;
   // Once there is a digest: the chain over all tokens, and marks_[i] that over the first i * kMarkSpacing of them, so
   // that a cut costs no more than so many tokens.
-  uint64_t chain_ = service::kEmptyChain;
+  uint64_t chain_ = service::kEmptyHash;
   std::vector<uint64_t> marks_;
   // The service holds `service_position_` tokens, of which the first `shared_` are ours too.
   uint32_t service_position_ = 0;

@@ -100,11 +100,11 @@ absl::Status LocalCuda::Answer(std::span<LocalSequence* const> sequences, std::v
       }
     }
     if (batch.empty()) return absl::OkStatus();
-    std::vector<kernels::RowAnswer> answers;
+    std::vector<kernels::RowOutput> answers;
     uint64_t nanoseconds = 0;
     if (absl::Status status = lane_->Run(batch, &answers, &nanoseconds); !status.ok()) return status;
     SORTITION_CHECK(answers.size() == batch.size());
-    std::span<kernels::RowAnswer> left(answers);
+    std::span<kernels::RowOutput> left(answers);
     for (Begun& row : *begun) {
       const size_t count = row.requests.size();
       if (count > 0) row.requests = sequences[row.index]->Continue(left.first(count));

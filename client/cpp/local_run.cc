@@ -117,7 +117,7 @@ LocalRun::Requests LocalRun::First() {
   return requests;
 }
 
-LocalRun::Requests LocalRun::Continue(std::span<kernels::RowAnswer> answers) {
+LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
   SORTITION_CHECK(answers.size() == asked_.size());
   for (size_t i = 0; i < answers.size(); ++i) run_.Take(asked_[i], std::move(answers[i]));
   if (!run_.runs_in_order()) return {};

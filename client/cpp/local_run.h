@@ -46,7 +46,7 @@ class LocalRun {
   // What kernels are to answer first; refers to this object.
   Requests First();
   // Takes the answers to the last requests, in their order, and returns what follows from them: nothing at the end.
-  Requests Continue(std::span<kernels::RowAnswer> answers);
+  Requests Continue(std::span<kernels::RowOutput> answers);
   // After the end; once.
   std::variant<service::StepOutcome, service::Refusal> Finish() { return run_.Finish(row_); }
 

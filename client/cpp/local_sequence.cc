@@ -27,7 +27,7 @@ RowError ToRowError(const service::Refusal& refusal) {
 
 struct Workspace {
   kernels::cpu::Scratch scratch;
-  kernels::RowAnswer answer;
+  kernels::RowOutput answer;
 };
 
 Workspace& ThreadWorkspace() {
@@ -115,7 +115,7 @@ RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepO
   }
   auto begun = Begin(dtype, row, options);
   if (auto* const error = std::get_if<RowError>(&begun)) return std::move(*error);
-  std::vector<kernels::RowAnswer> answers;
+  std::vector<kernels::RowOutput> answers;
   for (Requests requests = std::get<Requests>(std::move(begun)); !requests.empty(); requests = Continue(answers)) {
     answers.assign(requests.size(), {});
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -140,7 +140,7 @@ std::variant<LocalSequence::Requests, RowError> LocalSequence::Begin(v1::DType d
   return run_->First();
 }
 
-LocalSequence::Requests LocalSequence::Continue(std::span<kernels::RowAnswer> answers) {
+LocalSequence::Requests LocalSequence::Continue(std::span<kernels::RowOutput> answers) {
   if (run_ != nullptr) return run_->Continue(answers);
   SORTITION_CHECK(answers.size() == 1);
   draw_.answer = std::move(answers.front());
@@ -174,7 +174,7 @@ kernels::RowRequest LocalSequence::BeginDraw(v1::DType dtype, const Row& row, co
   return request;
 }
 
-RowOutcome LocalSequence::EndDraw(const kernels::RowAnswer& answer) {
+RowOutcome LocalSequence::EndDraw(const kernels::RowOutput& answer) {
   if (state_ != nullptr) state_->EndLoan();
   draw_.views.clear();
   if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
@@ -187,7 +187,7 @@ RowOutcome LocalSequence::EndDraw(const kernels::RowAnswer& answer) {
   return outcome;
 }
 
-service::Refusal LocalSequence::WhyNotDrawn(const kernels::RowAnswer& answer) const {
+service::Refusal LocalSequence::WhyNotDrawn(const kernels::RowOutput& answer) const {
   service::StepRowRequest request;
   std::vector<service::RowMaskBits> masks;
   if (!draw_.mask.empty()) {
@@ -206,12 +206,12 @@ RowOutcome LocalSequence::EndRun() {
   const service::StepOutcome& outcome = std::get<service::StepOutcome>(finished);
   const bool advances = run->plan().kind != service::PositionPlan::Kind::kScore;
   if (advances) {
-    for (const kernels::RowAnswer& answer : outcome.rows) Advance(answer);
+    for (const kernels::RowOutput& answer : outcome.rows) Advance(answer);
   }
   return run->Encode(outcome, advances ? HistoryHash() : std::nullopt);
 }
 
-void LocalSequence::Advance(const kernels::RowAnswer& answer) {
+void LocalSequence::Advance(const kernels::RowOutput& answer) {
   ++position_;
   sampler_state_ = answer.sampler_state;
   if (state_ == nullptr) return;
@@ -242,7 +242,7 @@ absl::Status LocalSequence::Append(std::span<const uint32_t> tokens) {
   }
   position_ += static_cast<uint32_t>(tokens.size());
   if (state_ == nullptr) return absl::OkStatus();
-  state_->Edit(std::nullopt, tokens);
+  state_->Rewrite(std::nullopt, tokens);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   return absl::OkStatus();
 }
@@ -254,7 +254,7 @@ absl::Status LocalSequence::Truncate(uint32_t position) {
   }
   position_ = position;
   if (state_ == nullptr) return absl::OkStatus();
-  state_->Edit(position, {});
+  state_->Rewrite(position, {});
   tokens_.resize(position);
   return absl::OkStatus();
 }

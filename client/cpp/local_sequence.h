@@ -48,7 +48,7 @@ class LocalSequence {
   using Requests = LocalRun::Requests;
   std::variant<Requests, RowError> Begin(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
   // Takes the answers to the last requests, in their order. What is to be asked next; nothing: End comes next.
-  Requests Continue(std::span<kernels::RowAnswer> answers);
+  Requests Continue(std::span<kernels::RowOutput> answers);
   // Advances by what was answered.
   RowOutcome End();
   // There is no answer: the sequence is as it was.
@@ -73,10 +73,10 @@ class LocalSequence {
   // The shortest way of a plain draw, which costs what its kernel costs: no message, no plan.
   bool IsPlainDraw(v1::DType dtype, const Row& row) const;
   kernels::RowRequest BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options);
-  RowOutcome EndDraw(const kernels::RowAnswer& answer);
+  RowOutcome EndDraw(const kernels::RowOutput& answer);
   RowOutcome EndRun();
-  service::Refusal WhyNotDrawn(const kernels::RowAnswer& answer) const;
-  void Advance(const kernels::RowAnswer& answer);
+  service::Refusal WhyNotDrawn(const kernels::RowOutput& answer) const;
+  void Advance(const kernels::RowOutput& answer);
   std::optional<uint64_t> HistoryHash() const;  // absent without a history
 
   const std::shared_ptr<const service::SequenceSpec> spec_;
@@ -90,7 +90,7 @@ class LocalSequence {
     std::span<const uint32_t> mask;
     uint32_t row = 0;
     service::PositionViews views;  // lent to its request
-    kernels::RowAnswer answer;     // where it came by Continue
+    kernels::RowOutput answer;     // where it came by Continue
   };
   Draw draw_;
   std::unique_ptr<LocalRun> run_;

@@ -105,7 +105,7 @@ void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* messag
   message->set_step_id(row.step_id);
   message->set_position(position);
   DescribeTask(row.row, message);
-  if (message->has_verify_chain()) message->mutable_verify_chain()->clear_sparse_probabilities();
+  if (message->has_verify_draft()) message->mutable_verify_draft()->clear_sparse_probabilities();
 }
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,

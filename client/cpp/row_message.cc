@@ -13,7 +13,7 @@ void DescribeTree(const Drafts& drafts, v1::VerifyTree* tree) {
   tree->set_return_probabilities(drafts.return_probabilities);
 }
 
-void DescribeChain(const Drafts& drafts, v1::VerifyChain* chain) {
+void DescribeChain(const Drafts& drafts, v1::VerifyDraft* chain) {
   chain->mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
   chain->set_mode(drafts.mode);
   chain->set_return_probabilities(drafts.return_probabilities);
@@ -25,7 +25,7 @@ void DescribeChain(const Drafts& drafts, v1::VerifyChain* chain) {
 // The next position's mask.
 v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
   if (row.drafts == nullptr) return message->mutable_mask();
-  return row.drafts->parents.empty() ? message->mutable_verify_chain()->add_masks()
+  return row.drafts->parents.empty() ? message->mutable_verify_draft()->add_masks()
                                      : message->mutable_verify_tree()->add_masks();
 }
 
@@ -38,14 +38,14 @@ void DescribeTask(const Row& row, v1::StepRow* message) {
   } else if (row.drafts != nullptr && !row.drafts->parents.empty()) {
     DescribeTree(*row.drafts, message->mutable_verify_tree());
   } else if (row.drafts != nullptr) {
-    DescribeChain(*row.drafts, message->mutable_verify_chain());
+    DescribeChain(*row.drafts, message->mutable_verify_draft());
   }
 }
 
 void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
   for (size_t i = 0; i < row.masks(); ++i) AddMask(row, message)->set_mask_row(taken->masks++);
   if (row.drafts == nullptr || row.drafts->probabilities == nullptr) return;
-  message->mutable_verify_chain()->set_draft_row(taken->drafts);
+  message->mutable_verify_draft()->set_draft_row(taken->drafts);
   taken->drafts += static_cast<uint32_t>(row.drafts->tokens.size());
 }
 

@@ -20,8 +20,8 @@ class ClientCore;
 // outlive its steps, and may outlive the client.
 //
 // The handle advances by exactly one token with every row answered with a token, whatever was lost or repeated on the
-// way, and by nothing else but the caller's own edits. Edits reach the service with the next step; while a step is in
-// flight they are refused with FAILED_PRECONDITION.
+// way, and by nothing else but the caller's own rewrites. Rewrites reach the service with the next step; while a step
+// is in flight they are refused with FAILED_PRECONDITION.
 class Sequence {
  public:
   Sequence(std::shared_ptr<ClientCore> core, std::shared_ptr<SequenceRecord> record);

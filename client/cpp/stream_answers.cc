@@ -319,7 +319,7 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
         outdated = state.history_hash() != record.history.hash();
         if (!outdated) record.history.Anchor();
       } else if (sent.with_history) {
-        // The step that needed the history may have passed its deadline, and the caller may have edited since.
+        // The step that needed the history may have passed its deadline, and the caller may have rewritten since.
         outdated = record.history.version() != sent.history_version;
         if (!outdated && state.history_hash() == record.history.hash()) {
           record.history.Anchor();

@@ -14,10 +14,10 @@ Status CheckRequest(const kernels::RowRequest& request) {
     return InvalidArgument(
         absl::StrCat("live_vocabulary is ", request.live_vocabulary, ", not in [1, ", kernels::kMaxVocabulary, "]"));
   }
-  for (size_t i = 0; i < request.patches.size(); ++i) {
-    const bool is_sorted = i == 0 || request.patches[i - 1].token < request.patches[i].token;
-    if (!is_sorted || request.patches[i].token >= request.live_vocabulary) {
-      return InvalidArgument(absl::StrCat("patches[", i, "]: not sorted by token, or not of the vocabulary"));
+  for (size_t i = 0; i < request.edits.size(); ++i) {
+    const bool is_sorted = i == 0 || request.edits[i - 1].token < request.edits[i].token;
+    if (!is_sorted || request.edits[i].token >= request.live_vocabulary) {
+      return InvalidArgument(absl::StrCat("edits[", i, "]: not sorted by token, or not of the vocabulary"));
     }
   }
   for (size_t i = 0; i < request.allowed_tokens.size(); ++i) {
@@ -41,7 +41,7 @@ struct CpuSampler::Memory {
 CpuSampler::CpuSampler() : memory_(std::make_unique<Memory>()) {}
 CpuSampler::~CpuSampler() = default;
 
-Status CpuSampler::Sample(const kernels::RowRequest& request, kernels::RowAnswer* answer) {
+Status CpuSampler::Sample(const kernels::RowRequest& request, kernels::RowOutput* answer) {
   if (const Status status = CheckRequest(request); !status.ok()) return status;
   kernels::cpu::SampleRow(request, &memory_->scratch, answer);
   return {};

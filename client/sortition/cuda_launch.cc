@@ -26,11 +26,10 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
   // Where they are once what changed is merged.
-  input.patches =
-      PointerTo<const kernels::TokenPatch>(PatchesAddress(index, row.has_new_patches() ? 1 - row.half : row.half));
+  input.edits = PointerTo<const kernels::LogitEdit>(EditsAddress(index, row.has_new_edits() ? 1 - row.half : row.half));
   // Tokens beyond the batch's vocabulary are padding.
-  input.patch_count = uint32_t(
-      std::ranges::lower_bound(row.patches, batch_.vocabulary, {}, &kernels::TokenPatch::token) - row.patches.begin());
+  input.edit_count = uint32_t(std::ranges::lower_bound(row.edits, batch_.vocabulary, {}, &kernels::LogitEdit::token) -
+                              row.edits.begin());
   input.scratch = PointerTo<uint32_t>(memory_ + ScratchOffset() + ScratchBytes() * index);
   if (is_chained) {
     input.chained = PointerTo<const ChainedInput>(memory_ + ChainedOffset() + sizeof(ChainedInput) * index);
@@ -102,7 +101,7 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (status.ok() && needed_.chain) {
     status = Move(stage, ChainedOffset(), sizeof(ChainedInput) * batch_.rows, stream);
   }
-  if (status.ok()) status = MovePatches(stage, stream);
+  if (status.ok()) status = MoveEdits(stage, stream);
   for (uint32_t row = 0; row < limits_.rows; ++row) {
     if (status.ok() && rows_[row].has_new_state && kernels::KeepsSamplerState(rows_[row].parameters.chain)) {
       const uint64_t at = SamplerStatesOffset() + sizeof(uint64_t) * row;
@@ -135,7 +134,7 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   return context_->Launch(view, batch_.rows, geometry.chunks, needed_, stream);
 }
 
-absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers) {
+absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowOutput> answers) {
   if (absl::Status status = CheckStream(stream, false); !status.ok()) return status;
   if (answers.empty()) return absl::OkStatus();
   if (!is_uploaded_ || answers.size() > batch_.rows) {

@@ -24,15 +24,15 @@ Status CudaSampler::SetTask(uint32_t row, kernels::RowTask task) { return ToPubl
 Status CudaSampler::SetSamplerState(uint32_t row, uint64_t state) {
   return ToPublic(state_->SetSamplerState(row, state));
 }
-Status CudaSampler::SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches) {
-  return ToPublic(state_->SetPatches(row, patches));
+Status CudaSampler::SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits) {
+  return ToPublic(state_->SetEdits(row, edits));
 }
-Status CudaSampler::ChangePatches(uint32_t row, std::span<const kernels::TokenPatch> changes) {
-  return ToPublic(state_->ChangePatches(row, changes));
+Status CudaSampler::ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes) {
+  return ToPublic(state_->ChangeEdits(row, changes));
 }
 Status CudaSampler::Upload(CUstream_st* stream) { return ToPublic(state_->Upload(stream)); }
 Status CudaSampler::Sample(CUstream_st* stream) { return ToPublic(state_->Sample(stream)); }
-Status CudaSampler::Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers) {
+Status CudaSampler::Download(CUstream_st* stream, std::span<kernels::RowOutput> answers) {
   return ToPublic(state_->Download(stream, answers));
 }
 

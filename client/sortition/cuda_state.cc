@@ -15,8 +15,7 @@ absl::Status CheckLimits(const CudaLimits& limits) {
   if (limits.vocabulary < 1 || limits.vocabulary > kernels::kMaxVocabulary) {
     return absl::InvalidArgumentError(absl::StrCat("limits.vocabulary is not in [1, ", kernels::kMaxVocabulary, "]"));
   }
-  if (limits.patches > limits.vocabulary)
-    return absl::InvalidArgumentError("limits.patches is above limits.vocabulary");
+  if (limits.edits > limits.vocabulary) return absl::InvalidArgumentError("limits.edits is above limits.vocabulary");
   if (limits.top > kernels::kMaxTopLogprobs) {
     return absl::InvalidArgumentError(absl::StrCat("limits.top is above ", kernels::kMaxTopLogprobs));
   }
@@ -38,7 +37,7 @@ CudaSampler::State::State(std::shared_ptr<Context> context, const CudaLimits& li
     : context_(std::move(context)), limits_(limits), rows_(limits.rows) {}
 
 uint64_t CudaSampler::State::ScratchBytes() const {
-  return uint64_t{4} * kernels::cuda::LayScratch(kernels::cuda::GroupsOf(limits_.vocabulary), limits_.patches).words;
+  return uint64_t{4} * kernels::cuda::LayScratch(kernels::cuda::GroupsOf(limits_.vocabulary), limits_.edits).words;
 }
 
 absl::Status CudaSampler::State::Open() {

@@ -35,11 +35,11 @@ struct CudaSampler::State {
   absl::Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
   absl::Status SetTask(uint32_t row, kernels::RowTask task);
   absl::Status SetSamplerState(uint32_t row, uint64_t state);
-  absl::Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
-  absl::Status ChangePatches(uint32_t row, std::span<const kernels::TokenPatch> changes);
+  absl::Status SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits);
+  absl::Status ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes);
   absl::Status Upload(CUstream_st* stream);
   absl::Status Sample(CUstream_st* stream);
-  absl::Status Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers);
+  absl::Status Download(CUstream_st* stream, std::span<kernels::RowOutput> answers);
 
  private:
   // Of an upload: pinned memory that may be written again once `done` has come.
@@ -50,17 +50,17 @@ struct CudaSampler::State {
   struct Row {
     kernels::RowParameters parameters;
     kernels::NoiseKey noise;
-    std::vector<kernels::TokenPatch> patches;  // as set; none that changes nothing
-    std::vector<kernels::TokenPatch> changes;  // since the upload; none if the whole list is new
+    std::vector<kernels::LogitEdit> edits;    // as set; none that changes nothing
+    std::vector<kernels::LogitEdit> changes;  // since the upload; none if the whole list is new
     bool is_list_new = false;
-    uint32_t patches_there = 0;  // on the device, in this half of the row's two
+    uint32_t edits_there = 0;  // on the device, in this half of the row's two
     uint32_t half = 0;
     kernels::RowTask task = kernels::RowTask::kDraw;
     uint64_t sampler_state = 0;
     bool is_set = false;
     bool has_new_state = false;
 
-    bool has_new_patches() const { return is_list_new || !changes.empty(); }
+    bool has_new_edits() const { return is_list_new || !changes.empty(); }
   };
 
   State(std::shared_ptr<devices::cuda::Context> context, const CudaLimits& limits);
@@ -69,7 +69,7 @@ struct CudaSampler::State {
   absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status CheckRow(uint32_t row) const;
   absl::Status CheckRows() const;  // of the batch, that they are set
-  absl::Status CheckPatches(uint32_t row, std::span<const kernels::TokenPatch> patches, const char* name) const;
+  absl::Status CheckEdits(uint32_t row, std::span<const kernels::LogitEdit> edits, const char* name) const;
   bool IsChained(uint32_t row) const;
   kernels::cuda::RowInput InputOf(uint32_t row) const;
   kernels::cuda::ChainedInput ChainedInputOf(uint32_t row) const;
@@ -78,18 +78,18 @@ struct CudaSampler::State {
   devices::cuda::DevicePointer TopsAddress(bool raw) const;
   // Puts bytes of a stage into the stream, where the device has them at the same offset.
   absl::Status Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const;
-  // Puts the patches that changed into the stream, and the kernel that merges them into those that are there.
-  absl::Status MovePatches(const Stage& stage, CUstream_st* stream);
+  // Puts the edits that changed into the stream, and the kernel that merges them into those that are there.
+  absl::Status MoveEdits(const Stage& stage, CUstream_st* stream);
   const devices::cuda::Api& api() const { return context_->api(); }
 
   // The device's memory, one piece: inputs, merges and their changes (one after the other, as many as there are),
-  // chained inputs, sampler states; then rows' states, scratch, two halves of patches, of which a merge reads one and
+  // chained inputs, sampler states; then rows' states, scratch, two halves of edits, of which a merge reads one and
   // writes the other, outputs, chained outputs, kept tokens, first tokens of the raw and of the processed
   // distributions. Offsets in bytes; a stage is laid out as the first part.
   uint64_t MergesOffset() const { return uint64_t{sizeof(kernels::cuda::RowInput)} * limits_.rows; }
-  uint64_t RowPatchesBytes() const { return uint64_t{sizeof(kernels::TokenPatch)} * limits_.patches; }
+  uint64_t RowEditsBytes() const { return uint64_t{sizeof(kernels::LogitEdit)} * limits_.edits; }
   uint64_t ChainedOffset() const {
-    return MergesOffset() + (sizeof(kernels::cuda::PatchMerge) + RowPatchesBytes()) * limits_.rows;
+    return MergesOffset() + (sizeof(kernels::cuda::EditMerge) + RowEditsBytes()) * limits_.rows;
   }
   uint64_t SamplerStatesOffset() const {
     return ChainedOffset() + uint64_t{sizeof(kernels::cuda::ChainedInput)} * limits_.rows;
@@ -97,11 +97,11 @@ struct CudaSampler::State {
   uint64_t StatesOffset() const { return SamplerStatesOffset() + sizeof(uint64_t) * limits_.rows; }
   uint64_t ScratchOffset() const { return StatesOffset() + uint64_t{sizeof(kernels::cuda::RowState)} * limits_.rows; }
   uint64_t ScratchBytes() const;  // of a row
-  uint64_t PatchesOffset() const { return ScratchOffset() + ScratchBytes() * limits_.rows; }
-  devices::cuda::DevicePointer PatchesAddress(uint32_t row, uint32_t half) const {
-    return memory_ + PatchesOffset() + RowPatchesBytes() * (2 * uint64_t{row} + half);
+  uint64_t EditsOffset() const { return ScratchOffset() + ScratchBytes() * limits_.rows; }
+  devices::cuda::DevicePointer EditsAddress(uint32_t row, uint32_t half) const {
+    return memory_ + EditsOffset() + RowEditsBytes() * (2 * uint64_t{row} + half);
   }
-  uint64_t OutputsOffset() const { return PatchesOffset() + 2 * RowPatchesBytes() * limits_.rows; }
+  uint64_t OutputsOffset() const { return EditsOffset() + 2 * RowEditsBytes() * limits_.rows; }
   uint64_t ChainedOutputsOffset() const {
     return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RowOutput)} * limits_.rows;
   }

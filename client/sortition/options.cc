@@ -138,7 +138,7 @@ uint32_t PenaltyBits(const law::SamplingParameters& parameters, uint32_t count) 
 
 uint32_t BiasBits(float bias) { return law::CanonicalBits(bias); }
 
-double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
   return law::ProcessedTemperature(parameters, answer);
 }
 

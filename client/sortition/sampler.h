@@ -54,7 +54,7 @@ struct RowOptions {
 // kInvalidArgument names the option that is out of range. Pure and thread-safe.
 SORTITION_PUBLIC Status Compile(const RowOptions& options, kernels::RowParameters* compiled);
 
-// TokenPatch::penalty of a token that occurred `count` times, and TokenPatch::bias. Arguments in range (parameters.h).
+// LogitEdit::penalty of a token that occurred `count` times, and LogitEdit::bias. Arguments in range (parameters.h).
 SORTITION_PUBLIC uint32_t PenaltyBits(const law::SamplingParameters& parameters, uint32_t count);
 SORTITION_PUBLIC uint32_t BiasBits(float bias);
 
@@ -63,7 +63,7 @@ SORTITION_PUBLIC float Logprob(const kernels::Distribution& distribution, uint32
 
 // The temperature for Logprob of the processed distribution, whatever the chain.
 SORTITION_PUBLIC double ProcessedTemperature(const kernels::RowParameters& parameters,
-                                             const kernels::RowAnswer& answer);
+                                             const kernels::RowOutput& answer);
 
 // Samples rows in the host's memory. Not thread-safe: one for each thread. Blocks for the time of the computation.
 class SORTITION_PUBLIC CpuSampler {
@@ -74,7 +74,7 @@ class SORTITION_PUBLIC CpuSampler {
   CpuSampler& operator=(const CpuSampler&) = delete;
 
   // kInvalidArgument if the request breaks a promise of kernels/row.h; a row that fails says so in `answer->error`.
-  Status Sample(const kernels::RowRequest& request, kernels::RowAnswer* answer);
+  Status Sample(const kernels::RowRequest& request, kernels::RowOutput* answer);
 
  private:
   struct Memory;
@@ -85,7 +85,7 @@ class SORTITION_PUBLIC CpuSampler {
 struct CudaLimits {
   uint32_t rows = 256;           // at most 65,535
   uint32_t vocabulary = 131072;  // live tokens of a row
-  uint32_t patches = 0;          // tokens of a row that penalties, bias or bans name
+  uint32_t edits = 0;            // tokens of a row that penalties, bias or bans name
   uint32_t top = 0;              // first tokens of each distribution
   uint32_t kept = 0;             // tokens that a row may keep which wants them listed
 };
@@ -126,8 +126,8 @@ struct CudaBatch {
 //
 // `Sample` is one kernel, one more where a row needs sums over the whole vocabulary, one more where one has a chain or
 // wants its entropy or kept tokens, scores or verifies. It may be captured into a graph: its replays read logits, masks
-// and positions as they then are, and everything else as `Upload` left it. Penalties follow by SetPatches or
-// ChangePatches, and Upload, which moves only what changed. What mirostat and adaptive-p carry from step to step stays
+// and positions as they then are, and everything else as `Upload` left it. Penalties follow by SetEdits or
+// ChangeEdits, and Upload, which moves only what changed. What mirostat and adaptive-p carry from step to step stays
 // on the GPU: every Sample that does not fail the row goes on from what the one before it left.
 //
 // Not thread-safe. The work of one sampler belongs into one stream at a time: it shares memory. It must not be
@@ -152,14 +152,14 @@ class SORTITION_PUBLIC CudaSampler {
   Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
   // kDraw at first. Others need CudaBatch::given.
   Status SetTask(uint32_t row, kernels::RowTask task);
-  // The next Sample begins with this state: RowAnswer::sampler_state of the step before it.
+  // The next Sample begins with this state: RowOutput::sampler_state of the step before it.
   Status SetSamplerState(uint32_t row, uint64_t state);
-  // All of the row's patches, sorted by token, no token twice; they stay until the next call.
-  Status SetPatches(uint32_t row, std::span<const kernels::TokenPatch> patches);
-  // Of the row's patches those of these tokens, sorted by token, no token twice: each is put in the place of the one
+  // All of the row's edits, sorted by token, no token twice; they stay until the next call.
+  Status SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits);
+  // Of the row's edits those of these tokens, sorted by token, no token twice: each is put in the place of the one
   // that was, or added; one that changes nothing (no flags, bias or penalty) takes its token's away. `Upload` moves
   // these alone, 16 bytes each, and a kernel merges them into the row's others, which stay on the GPU.
-  Status ChangePatches(uint32_t row, std::span<const kernels::TokenPatch> changes);
+  Status ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes);
 
   // Puts what changed into the stream, ahead of the launches that are to see it. Waits only if four uploads before it
   // are still under way.
@@ -167,7 +167,7 @@ class SORTITION_PUBLIC CudaSampler {
   Status Sample(CUstream_st* stream);
 
   // Everything that the last Sample said of the first `answers.size()` rows. Waits for the stream.
-  Status Download(CUstream_st* stream, std::span<kernels::RowAnswer> answers);
+  Status Download(CUstream_st* stream, std::span<kernels::RowOutput> answers);
 
   struct State;
   // For those who have a driver of their own; see cuda_state.h.

@@ -32,7 +32,7 @@ const kernels::cpu::Target& Named(std::string_view name) {
 using Memory = kernels::cpu::Array<std::byte>;
 
 // `memory` is for rows that cannot be looked at where they lie.
-kernels::RowAnswer Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory,
+kernels::RowOutput Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory,
                           kernels::cpu::Scratch* scratch) {
   kernels::RowRequest request = row.request;
   const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
@@ -44,7 +44,7 @@ kernels::RowAnswer Answer(const kernels::cpu::Target& target, const DeviceRow& r
     incoming = {row.segments, memory->Reserve(bytes)};
     request.logits = incoming.to;
   }
-  kernels::RowAnswer answer;
+  kernels::RowOutput answer;
   kernels::cpu::SampleRow(target, request, incoming, scratch, &answer);
   return answer;
 }

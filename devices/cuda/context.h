@@ -40,9 +40,9 @@ class Context {
   absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, kernels::cuda::LaterKernels needed,
                       StreamHandle stream) const;
 
-  // Puts a kernel into the stream that changes patches where they are, one block for each of `merges`, which are the
+  // Puts a kernel into the stream that changes edits where they are, one block for each of `merges`, which are the
   // device's and at most 65,535. Likewise.
-  absl::Status Merge(const kernels::cuda::PatchMerge* merges, uint32_t count, StreamHandle stream) const;
+  absl::Status Merge(const kernels::cuda::EditMerge* merges, uint32_t count, StreamHandle stream) const;
 
  private:
   Context(const Api& api, const Hardware& hardware) : api_(api), hardware_(hardware) {}
@@ -53,7 +53,7 @@ class Context {
   ContextHandle handle_ = nullptr;
   ModuleHandle sample_module_ = nullptr;
   ModuleHandle chain_module_ = nullptr;
-  ModuleHandle patches_module_ = nullptr;
+  ModuleHandle edits_module_ = nullptr;
   FunctionHandle read_ = nullptr;
   FunctionHandle weigh_ = nullptr;
   FunctionHandle chain_ = nullptr;

@@ -24,7 +24,7 @@ struct CudaDeviceOptions {
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
   uint64_t max_batch_bytes = 512 << 20;   // of device memory; a batch that needs more runs in slices
-  uint64_t max_mirror_bytes = 256 << 20;  // of device memory, beside those, for mirrors of sequences' patches; 0: none
+  uint64_t max_mirror_bytes = 256 << 20;  // of device memory, beside those, for mirrors of sequences' edits; 0: none
   uint32_t memory = kHostMemory;          // DeviceDescription::memory; kHostMemory: it takes none of other processes
   kernels::cuda::Images images = kernels::cuda::CompiledImages();
   // Called once, on a thread of the device's, when the driver has lost the device to this process: nothing but a new

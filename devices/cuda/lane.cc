@@ -102,7 +102,7 @@ Lane::~Lane() {
   if (stream_ != nullptr) api.StreamDestroy(stream_);
 }
 
-absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers,
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers,
                        uint64_t* nanoseconds) {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
@@ -138,7 +138,7 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
 }
 
 absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
-                            std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds) {
+                            std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds) {
   // Of rows that are copied to the device the request's own pointer only has to be one.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
@@ -147,9 +147,9 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
-    const kernels::cuda::PatchPath patches = mirrored.PathOf(row.request);
+    const kernels::cuda::EditPath edits = mirrored.PathOf(row.request);
     // One row is tried whatever it takes.
-    if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), patches)) continue;
+    if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
     mirrored.TakeBack();
     break;
   }

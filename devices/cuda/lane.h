@@ -32,7 +32,7 @@ class Lane {
   // smaller. An error leaves some rows out; if it is UNAVAILABLE, the device is lost to this process. A row whose
   // memory is not the host's lies in the context's, in one segment. Where that begins at a multiple of 16 bytes and
   // cannot change, it is read in place; otherwise it is copied within the device first.
-  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
   // What is run from now on begins after the work that `stream` has by now. FAILED_PRECONDITION while it captures a
   // graph: the lane's work would not be part of it.
   absl::Status WaitFor(StreamHandle stream);
@@ -43,7 +43,7 @@ class Lane {
   absl::Status Open();
   // Samples as many rows, from the first, as fit `most_bytes`; `*taken` of them. `mirrors` may be null.
   absl::Status RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
-                        std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+                        std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::cuda::Slice& slice);
   absl::Status Submit(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
   // Within the device, what is not read in place, in as few copies as the rows allow.

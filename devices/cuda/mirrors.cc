@@ -10,33 +10,33 @@
 
 namespace sortition::devices::cuda {
 
-using kernels::PatchOrigin;
+using kernels::EditOrigin;
+using kernels::LogitEdit;
 using kernels::RowRequest;
-using kernels::TokenPatch;
-using kernels::cuda::PatchPath;
+using kernels::cuda::EditPath;
 
 namespace {
 
 // Room to grow by a quarter before the whole list is uploaded again.
-uint32_t CapacityFor(size_t patches) {
+uint32_t CapacityFor(size_t edits) {
   constexpr size_t kStep = 64;
-  return uint32_t((patches + patches / 4 + kStep) / kStep * kStep);
+  return uint32_t((edits + edits / 4 + kStep) / kStep * kStep);
 }
 
-// The changes that lead from version `from` to the row's patches.
-std::vector<TokenPatch> ChangesOf(const RowRequest& request, uint64_t changes) {
-  const std::span<const uint32_t> last = request.patch_origin.changed.last(changes);
+// The changes that lead from version `from` to the row's edits.
+std::vector<LogitEdit> ChangesOf(const RowRequest& request, uint64_t changes) {
+  const std::span<const uint32_t> last = request.edit_origin.changed.last(changes);
   std::vector<uint32_t> tokens(last.begin(), last.end());
   std::ranges::sort(tokens);
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-  std::vector<TokenPatch> patches;
-  patches.reserve(tokens.size());
+  std::vector<LogitEdit> edits;
+  edits.reserve(tokens.size());
   for (const uint32_t token : tokens) {
-    const auto at = std::ranges::lower_bound(request.patches, token, {}, &TokenPatch::token);
-    const bool has_one = at != request.patches.end() && at->token == token;
-    patches.push_back(has_one ? *at : TokenPatch{.token = token, .flags = kernels::cuda::kPatchGone});
+    const auto at = std::ranges::lower_bound(request.edits, token, {}, &LogitEdit::token);
+    const bool has_one = at != request.edits.end() && at->token == token;
+    edits.push_back(has_one ? *at : LogitEdit{.token = token, .flags = kernels::cuda::kEditGone});
   }
-  return patches;
+  return edits;
 }
 
 }  // namespace
@@ -135,43 +135,43 @@ Mirrors::OfSlice::Used* Mirrors::OfSlice::Find(uint64_t list) {
   return mirror ? &used_.emplace(list, Used{*mirror, {}}).first->second : nullptr;
 }
 
-PatchPath Mirrors::OfSlice::PathOf(const RowRequest& request) {
+EditPath Mirrors::OfSlice::PathOf(const RowRequest& request) {
   last_ = nullptr;
-  const PatchOrigin& origin = request.patch_origin;
-  if (mirrors_ == nullptr || origin.list == 0 || request.patches.size() < kLeastPatches) return {};
+  const EditOrigin& origin = request.edit_origin;
+  if (mirrors_ == nullptr || origin.list == 0 || request.edits.size() < kLeastEdits) return {};
   Used* const used = Find(origin.list);
   if (used == nullptr) return {};
   const Mirror& mirror = used->mirror;
   const bool is_behind = mirror.count != 0 && mirror.version <= origin.version;
   const uint64_t changes = origin.version - mirror.version + origin.ahead;
   const bool keeps = origin.ahead == 0 && !used->next && (is_behind || mirror.count == 0);
-  const bool fits = mirror.capacity >= request.patches.size();
+  const bool fits = mirror.capacity >= request.edits.size();
   if (!is_behind || changes > origin.changed.size() || (keeps && !fits && !used->is_read)) {
-    return keeps ? Whole(request, used) : PatchPath{};
+    return keeps ? Whole(request, used) : EditPath{};
   }
   used->is_read = true;
-  PatchPath path = {.is_merged = true, .from = mirror.address(mirror.half), .from_count = mirror.count};
+  EditPath path = {.is_merged = true, .from = mirror.address(mirror.half), .from_count = mirror.count};
   if (changes == 0) return path;
   path.changes = changes_.emplace_back(ChangesOf(request, changes));
   if (keeps && fits) path.to = Write(request, used);
   return path;
 }
 
-PatchPath Mirrors::OfSlice::Whole(const RowRequest& request, Used* used) {
-  if (used->mirror.capacity < request.patches.size()) {
+EditPath Mirrors::OfSlice::Whole(const RowRequest& request, Used* used) {
+  if (used->mirror.capacity < request.edits.size()) {
     // What rows before this one read of it is not done yet.
     if (used->is_read || is_full_) return {};
-    is_full_ = !mirrors_->Allocate(CapacityFor(request.patches.size()), stream_, &used->mirror);
+    is_full_ = !mirrors_->Allocate(CapacityFor(request.edits.size()), stream_, &used->mirror);
     if (is_full_) return {};
   }
-  return {.is_merged = true, .changes = request.patches, .to = Write(request, used)};
+  return {.is_merged = true, .changes = request.edits, .to = Write(request, used)};
 }
 
 DevicePointer Mirrors::OfSlice::Write(const RowRequest& request, Used* used) {
   Mirror next = used->mirror;
   next.half = 1 - next.half;
-  next.version = request.patch_origin.version;
-  next.count = uint32_t(request.patches.size());
+  next.version = request.edit_origin.version;
+  next.count = uint32_t(request.edits.size());
   used->next = next;
   last_ = used;
   return next.address(next.half);

@@ -1,4 +1,4 @@
-// Copies of sequences' patches on the device, so that a step uploads what changed: mirrors, never the truth.
+// Copies of sequences' edits on the device, so that a step uploads what changed: mirrors, never the truth.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace sortition::devices::cuda {
 class Mirrors {
  public:
   // Shorter lists are uploaded at less cost than they are merged.
-  static constexpr size_t kLeastPatches = 64;
+  static constexpr size_t kLeastEdits = 64;
   // Where all room is taken, a mirror that was not used for so many slices gives way to a new one. Others do not: where
   // more lists take turns than there is room for, each would be gone before its next turn.
   static constexpr uint64_t kIdleSlices = 256;
@@ -44,21 +44,21 @@ class Mirrors {
   struct Mirror {
     uint64_t list = 0;
     uint64_t version = 0;
-    uint32_t count = 0;  // patches of that version
+    uint32_t count = 0;  // edits of that version
     uint32_t capacity = 0;
     uint32_t half = 0;  // where they are
     DevicePointer memory = 0;
     uint64_t used = 0;  // the slice's number
-    uint64_t bytes() const { return 2 * uint64_t{capacity} * sizeof(kernels::TokenPatch); }
+    uint64_t bytes() const { return 2 * uint64_t{capacity} * sizeof(kernels::LogitEdit); }
     DevicePointer address(uint32_t which) const {
-      return memory + uint64_t{which} * capacity * sizeof(kernels::TokenPatch);
+      return memory + uint64_t{which} * capacity * sizeof(kernels::LogitEdit);
     }
   };
   using Idle = std::list<Mirror>;  // the last used first
 
   // The mirror of the list, empty if there was none, for this slice alone; absent if another slice has it.
   std::optional<Mirror> Take(uint64_t list) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the mirror memory for `capacity` patches twice, in the order of the stream, and takes what it had. False if
+  // Gives the mirror memory for `capacity` edits twice, in the order of the stream, and takes what it had. False if
   // there is no room: it has none then.
   bool Allocate(uint32_t capacity, StreamHandle stream, Mirror* mirror) ABSL_LOCKS_EXCLUDED(mutex_);
   // Back to the others, if it has memory; unless all have been dropped since slice `slice` began.
@@ -90,8 +90,8 @@ class Mirrors::OfSlice {
   OfSlice(const OfSlice&) = delete;
   OfSlice& operator=(const OfSlice&) = delete;
 
-  // How the patches of the slice's next row come to the device. Valid as long as this and the request are.
-  kernels::cuda::PatchPath PathOf(const kernels::RowRequest& request);
+  // How the edits of the slice's next row come to the device. Valid as long as this and the request are.
+  kernels::cuda::EditPath PathOf(const kernels::RowRequest& request);
   // The row of the last PathOf is not of the slice.
   void TakeBack();
 
@@ -106,9 +106,9 @@ class Mirrors::OfSlice {
   };
 
   Used* Find(uint64_t list);
-  // All of the row's patches, which the mirror becomes if there is room.
-  kernels::cuda::PatchPath Whole(const kernels::RowRequest& request, Used* used);
-  // Where the row's patches are to be for the mirror to become them.
+  // All of the row's edits, which the mirror becomes if there is room.
+  kernels::cuda::EditPath Whole(const kernels::RowRequest& request, Used* used);
+  // Where the row's edits are to be for the mirror to become them.
   DevicePointer Write(const kernels::RowRequest& request, Used* used);
 
   Mirrors* const mirrors_;
@@ -118,7 +118,7 @@ class Mirrors::OfSlice {
   bool is_full_ = false;  // the device has no memory for more
   absl::flat_hash_map<uint64_t, Used> used_;
   Used* last_ = nullptr;  // whose `next` the last row set, until the next one
-  std::vector<std::vector<kernels::TokenPatch>> changes_;
+  std::vector<std::vector<kernels::LogitEdit>> changes_;
 };
 
 }  // namespace sortition::devices::cuda

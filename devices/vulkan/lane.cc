@@ -66,7 +66,7 @@ absl::Status Lane::Open() {
   return commands_.Open();
 }
 
-absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers,
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers,
                        uint64_t* nanoseconds) {
   while (!rows.empty()) {
     size_t taken = 0;
@@ -78,7 +78,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowAnswer>* answers,
+absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
                             uint64_t* nanoseconds) {
   // Kernels read the device's copy; the request's own pointer only has to be one.
   std::vector<kernels::RowRequest> requests;
@@ -196,7 +196,7 @@ absl::Status Lane::Record(const Slice& slice) {
     uint32_t x, y;
   };
   std::vector<Step> steps = {{Shader::kRead, slice.chunks(), rows},
-                             {Shader::kChange, (slice.patches() + threads - 1) / threads, rows},
+                             {Shader::kChange, (slice.edits() + threads - 1) / threads, rows},
                              {Shader::kWeigh, slice.chunks(), rows}};
   for (uint32_t turn = 0; turn < slice.turns(); ++turn) {
     for (const Shader shader : {Shader::kSum, Shader::kFallOff, Shader::kDecide, Shader::kSearch, Shader::kDecide}) {

@@ -35,14 +35,14 @@ class Lane {
 
   // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
   // Blocks until they are there. An error leaves some of them out; if it is UNAVAILABLE, the context is lost.
-  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowAnswer>* answers, uint64_t* nanoseconds);
+  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
 
  private:
   Lane(std::shared_ptr<Context> context, const LaneOptions& options)
       : context_(std::move(context)), options_(options), commands_(context_.get()) {}
   absl::Status Open();
   // Samples as many rows, from the first, as fit the buffers; `*taken` of them.
-  absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowAnswer>* answers,
+  absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
                         uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::vulkan::Slice::Sizes& sizes);
   absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);

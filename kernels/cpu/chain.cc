@@ -112,7 +112,7 @@ Moments Chain::MomentsOfKept(MomentsWanted wanted) const {
   const uint32_t floor = counts ? last_.key() : std::max(last_.key(), scale_.first_weighted_key);
   const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, floor, groups);
   Moments moments = kernels_.SumMoments(row_, groups, count, last_, scale_, wanted);
-  for (const Candidate& candidate : row_.patched) {
+  for (const Candidate& candidate : row_.edited) {
     if (candidate < last_) continue;
     const uint32_t t = DistanceOfKey(candidate.key(), scale_);
     moments.sum += law::Weight(t);
@@ -205,7 +205,7 @@ Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
   const double a_level = 0x1p10 / double(scale.to_fixed_point);  // in logits
   const double lowest = -0x1p21 * a_level;
   Spread spread = kernels_.SumSpread(row_, groups, listed, float(lowest));
-  for (const Candidate& candidate : row_.patched) {
+  for (const Candidate& candidate : row_.edited) {
     const double x = std::max(double(std::bit_cast<float>(law::KeyBits(candidate.key()))), lowest);
     ++spread.count;
     spread.sum += x;
@@ -236,7 +236,7 @@ Levels Chain::LevelsOfKept(const law::Shape& unit, const RowScale& scale) const 
   uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
   const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
   levels = kernels_.SumLevels(row_, groups, count, last_, scale);
-  for (const Candidate& candidate : row_.patched) {
+  for (const Candidate& candidate : row_.edited) {
     if (candidate >= last_) add(candidate);
   }
   return levels;

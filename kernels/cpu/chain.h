@@ -29,10 +29,10 @@ class Chain {
   const Row& row() const { return row_; }
   const law::Shape& shape() const { return shape_; }
   const RowScale& scale() const { return scale_; }
-  uint32_t temperature() const { return temperature_; }  // RowAnswer's
+  uint32_t temperature() const { return temperature_; }  // RowOutput's
   Kept kept() const;
 
-  // RowAnswer::sampler_state after a kept token; 0 where the chain keeps none.
+  // RowOutput::sampler_state after a kept token; 0 where the chain keeps none.
   uint64_t NextState(Candidate token) const;
 
  private:

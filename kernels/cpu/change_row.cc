@@ -46,40 +46,39 @@ void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch*
   }
 }
 
-// Whether a mask spares the token that a patch names.
-bool IsAllowed(const Row& masked, const TokenPatch& patch) {
-  return masked.sent_words == nullptr || (masked.sent_words[patch.token / 64] >> (patch.token % 64) & 1) != 0;
+// Whether a mask spares the token that a edit names.
+bool IsAllowed(const Row& masked, const LogitEdit& edit) {
+  return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
 }
 
-// The first token that its patch makes too large. Of the law's text: this runs once, for a row that has failed.
+// The first token that its edit makes too large. Of the law's text: this runs once, for a row that has failed.
 uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
-  for (const TokenPatch& patch : request.patches) {
-    if (!IsAllowed(masked, patch) || (patch.flags & TokenPatch::kBanned) != 0) continue;
-    const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
-    const uint32_t bits = law::Changed(law::Canonical(SentBits(request, patch.token)), patch.bias,
+  for (const LogitEdit& edit : request.edits) {
+    if (!IsAllowed(masked, edit) || (edit.flags & LogitEdit::kBanned) != 0) continue;
+    const bool repeated = (edit.flags & LogitEdit::kRepeated) != 0;
+    const uint32_t bits = law::Changed(law::Canonical(SentBits(request, edit.token)), edit.bias,
                                        repeated ? request.parameters->repetition : 0,
-                                       repeated ? request.parameters->inverse_repetition : 0, patch.penalty);
-    if (law::IsTooLarge(bits)) return patch.token;
+                                       repeated ? request.parameters->inverse_repetition : 0, edit.penalty);
+    if (law::IsTooLarge(bits)) return edit.token;
   }
-  CheckFailed("some patch makes its token too large", __FILE__, __LINE__);
+  CheckFailed("some edit makes its token too large", __FILE__, __LINE__);
 }
 
-// What patches make of the maxima. Of a group whose largest token was patched only bounds are known then: it is not
+// What edits make of the maxima. Of a group whose largest token was edited only bounds are known then: it is not
 // read again.
-void MoveMaxima(const Patched& patched, uint32_t* maxima, uint32_t* reached) {
-  for (uint32_t i = 0; i < patched.moved_count; ++i) {
-    const uint32_t group = patched.moved_groups[i];
-    const uint32_t key = patched.moved_keys[i];
+void MoveMaxima(const Edited& edited, uint32_t* maxima, uint32_t* reached) {
+  for (uint32_t i = 0; i < edited.moved_count; ++i) {
+    const uint32_t group = edited.moved_groups[i];
+    const uint32_t key = edited.moved_keys[i];
     reached[group] = key;
     maxima[group] = std::max(maxima[group], key);
   }
 }
 
-uint32_t LargestPatchedKey(const Row& row, uint32_t group) {
+uint32_t LargestEditedKey(const Row& row, uint32_t group) {
   uint32_t largest = 0;
-  auto at = std::ranges::lower_bound(row.patched, group * law::kGroupSize, {}, &Candidate::token);
-  for (; at != row.patched.end() && at->token() / law::kGroupSize == group; ++at)
-    largest = std::max(largest, at->key());
+  auto at = std::ranges::lower_bound(row.edited, group * law::kGroupSize, {}, &Candidate::token);
+  for (; at != row.edited.end() && at->token() / law::kGroupSize == group; ++at) largest = std::max(largest, at->key());
   return largest;
 }
 
@@ -96,13 +95,13 @@ uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, u
   uint32_t* const largest = scratch->folded.Reserve(count);
   kernels.LargestSentKeys(row, groups, count, largest);
   for (uint32_t i = 0; i < count; ++i) {
-    reached[groups[i]] = maxima[groups[i]] = std::max(largest[i], LargestPatchedKey(row, groups[i]));
+    reached[groups[i]] = maxima[groups[i]] = std::max(largest[i], LargestEditedKey(row, groups[i]));
   }
   return maxima[kernels.FindMax(maxima, row.groups)];
 }
 
-void RaiseMaxima(std::span<const Candidate> patched, uint32_t* maxima) {
-  for (const Candidate& candidate : patched) {
+void RaiseMaxima(std::span<const Candidate> edited, uint32_t* maxima) {
+  for (const Candidate& candidate : edited) {
     uint32_t& max = maxima[candidate.token() / law::kGroupSize];
     max = std::max(max, candidate.key());
   }
@@ -111,41 +110,41 @@ void RaiseMaxima(std::span<const Candidate> patched, uint32_t* maxima) {
 }  // namespace
 
 bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw, Scratch* scratch, Row* row,
-               RowAnswer* answer) {
+               RowOutput* answer) {
   *row = raw;
-  const std::span<const TokenPatch> patches = request.patches;
+  const std::span<const LogitEdit> edits = request.edits;
   const bool masked = IsMasked(request);
-  if (patches.empty() && !masked) return true;
+  if (edits.empty() && !masked) return true;
 
   uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
   std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, maxima);
   uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
   FillAllowedWords(request, raw.groups, words);
   if (masked) row->sent_words = words;
-  Patched patched;
-  if (!patches.empty()) {
-    patched.live = scratch->patched.Reserve(patches.size());
-    patched.moved_groups = scratch->groups.Reserve(patches.size());
-    patched.moved_keys = scratch->moved_keys.Reserve(patches.size());
-    if (!kernels.PatchTokens(*row, *request.parameters, patches, words, &patched)) {
+  Edited edited;
+  if (!edits.empty()) {
+    edited.live = scratch->edited.Reserve(edits.size());
+    edited.moved_groups = scratch->groups.Reserve(edits.size());
+    edited.moved_keys = scratch->moved_keys.Reserve(edits.size());
+    if (!kernels.EditTokens(*row, *request.parameters, edits, words, &edited)) {
       FillAllowedWords(request, raw.groups, words);
       answer->error = RowError::kLogitTooLarge;
       answer->error_token = FindTooLarge(request, *row);
       return false;
     }
     row->sent_words = words;
-    row->patched = {patched.live, patched.live_count};
+    row->edited = {edited.live, edited.live_count};
   }
   row->maxima = maxima;
   if (masked) {
     MaskMaxima(kernels, *row, ExactGroups(request), scratch, maxima);
-    RaiseMaxima(row->patched, maxima);
+    RaiseMaxima(row->edited, maxima);
     row->reached = maxima;
     row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   } else {
     uint32_t* const reached = scratch->reached.Reserve(raw.groups);
     std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, reached);
-    MoveMaxima(patched, maxima, reached);
+    MoveMaxima(edited, maxima, reached);
     row->max_key = SettleFirst(kernels, *row, scratch, maxima, reached);
     row->reached = reached;
   }

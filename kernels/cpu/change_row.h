@@ -9,9 +9,9 @@
 namespace sortition::kernels::cpu {
 
 // Fills `*row` with `raw` after the request's changes; without any, it is `raw` itself.
-// False if a changed logit fails the row (`answer` says which). O(patches), O(vocabulary / 64) words, and the groups
+// False if a changed logit fails the row (`answer` says which). O(edits), O(vocabulary / 64) words, and the groups
 // whose maximum may have moved.
 bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw, Scratch* scratch, Row* row,
-               RowAnswer* answer);
+               RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

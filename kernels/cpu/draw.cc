@@ -122,7 +122,7 @@ class RowRace {
     } else {
       RunLikelyGroups();
     }
-    RunPatched();
+    RunEdited();
     RunGroups();
     return race_.winner();
   }
@@ -167,10 +167,10 @@ class RowRace {
   }
 
   // Lets the other tokens race.
-  void RunPatched() {
-    Candidate* const able = able_.Reserve(row_.patched.size());
+  void RunEdited() {
+    Candidate* const able = able_.Reserve(row_.edited.size());
     uint32_t count = 0;
-    for (const Candidate& candidate : row_.patched) {
+    for (const Candidate& candidate : row_.edited) {
       able[count] = candidate;
       count += candidate >= last_ && promise(candidate.token() / law::kGroupSize) >= race_.PromiseNeeded();
     }

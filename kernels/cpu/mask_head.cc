@@ -1,4 +1,4 @@
-// Words, maxima and patched tokens of a row without its head.
+// Words, maxima and edited tokens of a row without its head.
 #include "kernels/cpu/mask_head.h"
 
 #include <algorithm>
@@ -29,17 +29,17 @@ void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* ro
   std::sort(groups, groups + count);
   count = uint32_t(std::unique(groups, groups + count) - groups);
 
-  Candidate* const patched = scratch->patched.data();
+  Candidate* const edited = scratch->edited.data();
   Candidate* const kept_end =
-      std::remove_if(patched, patched + row->patched.size(), [&](Candidate c) { return c > first; });
-  row->patched = {patched, size_t(kept_end - patched)};
+      std::remove_if(edited, edited + row->edited.size(), [&](Candidate c) { return c > first; });
+  row->edited = {edited, size_t(kept_end - edited)};
   row->sent_words = words;
   row->maxima = maxima;
   row->reached = reached;
   uint32_t* const largest = scratch->folded.Reserve(count);
   kernels.LargestSentKeys(*row, groups, count, largest);
   for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = reached[groups[i]] = largest[i];
-  for (const Candidate& candidate : row->patched) {
+  for (const Candidate& candidate : row->edited) {
     const uint32_t group = candidate.token() / law::kGroupSize;
     maxima[group] = std::max(maxima[group], candidate.key());
     reached[group] = std::max(reached[group], candidate.key());

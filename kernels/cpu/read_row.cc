@@ -32,7 +32,7 @@ void LayLastGroup(uint32_t vocabulary, Scratch* scratch, Row* row) {
 }
 
 // The lowest id whose logit fails the row.
-void FindError(const RowRequest& request, RowAnswer* answer) {
+void FindError(const RowRequest& request, RowOutput* answer) {
   for (uint32_t id = 0; id < request.live_vocabulary; ++id) {
     const uint32_t bits = SentBits(request, id);
     const bool nan = law::IsNan(bits);
@@ -80,14 +80,14 @@ Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch
   row.dtype = request.dtype;
   row.groups = GroupsOf(request.live_vocabulary);
   LayLastGroup(request.live_vocabulary, scratch, &row);
-  row.read_next[0] = std::as_bytes(request.patches);
+  row.read_next[0] = std::as_bytes(request.edits);
   if (request.allowed_bits != nullptr) {
     row.read_next[1] = std::as_bytes(std::span(request.allowed_bits, (request.live_vocabulary + 31) / 32));
   }
   return row;
 }
 
-bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer) {
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer) {
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
   Reading reading = kernels.ReadMaxima(*row, maxima);
   row->incoming = {};

@@ -14,7 +14,7 @@ Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch
 
 // Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`
 // say which.
-bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowAnswer* answer);
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer);
 
 // f32 bits, not canonical, of the tensor's element `index`.
 uint32_t SentBits(const RowRequest& request, size_t index);

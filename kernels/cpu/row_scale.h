@@ -29,7 +29,7 @@ struct RowScale {
   float logits_per_unit;                // of distance, rounded up
   float slack;                          // logits: more than all roundings on the way from distances to logits add up to
   const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
-  CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or patched
+  CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or edited
 };
 
 // `max_key`: the row's largest key, not 0.

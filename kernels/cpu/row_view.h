@@ -1,6 +1,6 @@
 // A row as one of its distributions sees it, in groups of 64 consecutive tokens with the largest key of each.
 //
-// The logits are never rewritten. Masks and patches lie over them and are applied to each group that is looked at, so
+// The logits are never rewritten. Masks and edits lie over them and are applied to each group that is looked at, so
 // their cost follows the tokens they name. Group maxima tell which groups need to be looked at.
 #pragma once
 
@@ -37,9 +37,9 @@ struct Row {
   uint32_t max_key;  // the largest live token's
 
   // Null where every token shows the logit that was sent. Otherwise one word a group, one bit a token: clear where a
-  // token is masked, or is one of `patched`.
+  // token is masked, or is one of `edited`.
   const uint64_t* sent_words;
-  std::span<const Candidate> patched;  // live tokens whose logit is not the one that was sent; token ascending
+  std::span<const Candidate> edited;  // live tokens whose logit is not the one that was sent; token ascending
 };
 
 inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + law::kGroupSize - 1) / law::kGroupSize; }

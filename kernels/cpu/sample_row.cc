@@ -27,8 +27,8 @@ Candidate Sent(const RowRequest& request, uint32_t token) {
 
 // The token as the changes left it; its key is 0 where they mask it.
 Candidate Changed(const RowRequest& request, const Row& row, uint32_t token) {
-  const auto patched = std::ranges::lower_bound(row.patched, token, {}, &Candidate::token);
-  if (patched != row.patched.end() && patched->token() == token) return *patched;
+  const auto edited = std::ranges::lower_bound(row.edited, token, {}, &Candidate::token);
+  if (edited != row.edited.end() && edited->token() == token) return *edited;
   const bool shown = row.sent_words == nullptr || (row.sent_words[token / 64] >> (token % 64) & 1) != 0;
   return shown ? Sent(request, token) : Candidate::Of(0, token);
 }
@@ -43,7 +43,7 @@ std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch
 
 // All that is asked of the processed distribution.
 void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
-                       const Kept& kept, Scratch* scratch, RowAnswer* answer) {
+                       const Kept& kept, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) {
     answer->kept = CountKept(kernels, row, kept, scratch);
@@ -58,7 +58,7 @@ void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const 
 }
 
 // `first` is the changed row's first token.
-void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Scratch* scratch, RowAnswer* answer) {
+void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   answer->token = request.task == RowTask::kScore ? request.given : first.token();
   answer->accepted = request.task == RowTask::kVerify && request.given == first.token();
@@ -74,8 +74,7 @@ void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Sc
 
 // Whether the first token is all that is needed, of the row as it was sent.
 bool IsPlainGreedy(const RowRequest& request) {
-  return request.parameters->greedy && !request.parameters->raw_logprob && request.patches.empty() &&
-         !IsMasked(request);
+  return request.parameters->greedy && !request.parameters->raw_logprob && request.edits.empty() && !IsMasked(request);
 }
 
 // Whether tokens other than the first are looked at all the same.
@@ -91,7 +90,7 @@ std::optional<Candidate> Likely(const RowRequest& request, const Row& row, const
 
 // The token, and what is asked of the distribution that it comes from.
 void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
-                const Kept& kept, Scratch* scratch, RowAnswer* answer) {
+                const Kept& kept, Scratch* scratch, RowOutput* answer) {
   switch (request.task) {
     case RowTask::kDraw:
       answer->token =
@@ -108,13 +107,13 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& ro
 }
 
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
-                 RowAnswer* answer) {
+                 RowOutput* answer) {
   const RowScale scale = ScaleOf(*request.parameters, row.max_key);
   SampleKept(kernels, request, row, scale, Filter(kernels, request, row, scale, scratch), scratch, answer);
 }
 
 void SampleChained(const Kernels& kernels, const RowRequest& request, const Row& changed, Scratch* scratch,
-                   RowAnswer* answer) {
+                   RowOutput* answer) {
   Chain chain(kernels, request, changed, scratch);
   chain.Run();
   const Kept kept = chain.kept();
@@ -129,11 +128,11 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
 }  // namespace
 
 void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
-               RowAnswer* answer) {
-  CheckAllButPatches(request);
+               RowOutput* answer) {
+  CheckAllButEdits(request);
   const Kernels& kernels = target.kernels;
   const RowParameters& parameters = *request.parameters;
-  *answer = RowAnswer();
+  *answer = RowOutput();
 
   Row raw = LayRow(request, incoming, scratch);
   Row row;
@@ -146,7 +145,7 @@ void SampleRow(const Target& target, const RowRequest& request, const Incoming& 
     }
   }
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
-  CheckPatches(request);  // not before: the row's reading has fetched them
+  CheckEdits(request);  // not before: the row's reading has fetched them
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
     answer->error = RowError::kNoLiveToken;
@@ -168,11 +167,11 @@ void SampleRow(const Target& target, const RowRequest& request, const Incoming& 
   }
 }
 
-void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
+void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer) {
   SampleRow(target, request, Incoming(), scratch, answer);
 }
 
-void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer) {
+void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer) {
   SampleRow(BestTarget(), request, scratch, answer);
 }
 

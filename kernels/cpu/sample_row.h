@@ -16,12 +16,12 @@ namespace sortition::kernels::cpu {
 // for them, incoming.to. Asserts that there are as many. Of logits that are changed meanwhile any answer is right that
 // some mixture has.
 void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
-               RowAnswer* answer);
+               RowOutput* answer);
 
 // Of a row that lies at request.logits.
-void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowAnswer* answer);
+void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer);
 
 // On the best target.
-void SampleRow(const RowRequest& request, Scratch* scratch, RowAnswer* answer);
+void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

@@ -19,10 +19,10 @@ struct Scratch {
   Array<uint32_t> raw_maxima;   // largest key of each group, unchanged logits
 
   Array<uint64_t> sent_words;      // one word a group, one bit a token
-  Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and patches
+  Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits
   Array<uint32_t> reached;         // Row's, where it is an array of its own
-  Array<Candidate> patched;
-  Array<uint32_t> moved_keys;  // Patched's
+  Array<Candidate> edited;
+  Array<uint32_t> moved_keys;  // Edited's
 
   Array<uint32_t> folded;    // maxima of maxima
   Array<uint32_t> groups;    // those that a stage looks at

@@ -11,10 +11,10 @@ std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint
                                     Scratch* scratch, Array<Candidate>* memory) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
-  Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.patched.size());
+  Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.edited.size());
   const uint32_t sent = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
-  const auto patched = uint32_t(row.patched.size());
-  return {candidates, sent + kernels.CopyBetween(row.patched.data(), patched, floor, ceiling, candidates + sent)};
+  const auto edited = uint32_t(row.edited.size());
+  return {candidates, sent + kernels.CopyBetween(row.edited.data(), edited, floor, ceiling, candidates + sent)};
 }
 
 Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,
@@ -50,7 +50,7 @@ Candidate First(const Kernels& kernels, const Row& row) {
   Candidate ties[law::kGroupSize + Array<Candidate>::kPadding];
   Candidate first;
   if (kernels.CollectTokens(row, &group, 1, row.max_key, kNoCeiling, ties) != 0) first = ties[0];
-  for (const Candidate& candidate : row.patched) first = std::max(first, candidate);
+  for (const Candidate& candidate : row.edited) first = std::max(first, candidate);
   SORTITION_CHECK(first.key() == row.max_key);
   return first;
 }

@@ -22,7 +22,7 @@ std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint
 std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,
                                      Array<Candidate>* memory);
 
-// Those of CollectBetween in every `step`-th group, but for patched ones; so many steps that about `count` tokens are
+// Those of CollectBetween in every `step`-th group, but for edited ones; so many steps that about `count` tokens are
 // looked at.
 struct Sample {
   std::span<Candidate> candidates;  // in `*memory`

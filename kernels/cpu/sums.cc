@@ -1,4 +1,4 @@
-// Sums: of what was sent, group by group, and of the patched tokens.
+// Sums: of what was sent, group by group, and of the edited tokens.
 #include "kernels/cpu/sums.h"
 
 #include "kernels/cpu/select.h"
@@ -23,7 +23,7 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
   uint64_t sum = kernels.SumWeights(row, groups, count, last, scale);
-  for (const Candidate& candidate : row.patched) {
+  for (const Candidate& candidate : row.edited) {
     if (candidate >= last) sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
@@ -35,7 +35,7 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floo
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   SplitSum sum;
   sum.all = kernels.SplitWeights(row, groups, count, floor, high, scale, &sum.above);
-  for (const Candidate& candidate : row.patched) {
+  for (const Candidate& candidate : row.edited) {
     if (candidate.key() < floor) continue;
     const uint64_t weight = law::Weight(DistanceOfKey(candidate.key(), scale));
     sum.all += weight;
@@ -48,7 +48,7 @@ uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, 
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
   uint32_t number = kernels.CountTokens(row, groups, count, last);
-  for (const Candidate& candidate : row.patched) number += candidate >= last;
+  for (const Candidate& candidate : row.edited) number += candidate >= last;
   return number;
 }
 

@@ -37,7 +37,7 @@ class AllOf : public Reweigh {
   uint64_t operator()(uint32_t, uint64_t weight) const override { return weight; }
 };
 
-bool Fail(RowError error, uint32_t token, RowAnswer* answer) {
+bool Fail(RowError error, uint32_t token, RowOutput* answer) {
   answer->error = error;
   answer->error_token = token;
   return false;
@@ -45,7 +45,7 @@ bool Fail(RowError error, uint32_t token, RowAnswer* answer) {
 
 }  // namespace
 
-bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowAnswer* answer) {
+bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* answer) {
   const DraftDistribution& draft = request.draft;
   if (draft.form != DraftDistribution::Form::kDense) return true;
   const uint32_t whole = request.live_vocabulary / kDraftStep * kDraftStep;
@@ -64,7 +64,7 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowAnswer* an
 }
 
 void Verify(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept,
-            Candidate draft, Scratch* scratch, RowAnswer* answer) {
+            Candidate draft, Scratch* scratch, RowOutput* answer) {
   const law::DrawKey key = law::KeyOf(request.noise);
   const law::PhiloxWords words = law::NoiseWords(0, law::kVerifyTag, key);
   const uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);

@@ -11,11 +11,11 @@
 namespace sortition::kernels::cpu {
 
 // Whether the request's draft distribution can be used; if not, `answer` says why. One pass over a dense one.
-bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowAnswer* answer);
+bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* answer);
 
 // Fills in the token of a row that verifies `draft`, which is the request's `given` with its key after the changes, 0
 // where it is masked. Costs the sum of the kept tokens' weights, and a race where the draft fails.
 void Verify(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept,
-            Candidate draft, Scratch* scratch, RowAnswer* answer);
+            Candidate draft, Scratch* scratch, RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

@@ -20,13 +20,13 @@
 
 IMAGE(SortitionCudaSampleImage, "sample.fatbin");
 IMAGE(SortitionCudaChainImage, "chain.fatbin");
-IMAGE(SortitionCudaPatchesImage, "patches.fatbin");
+IMAGE(SortitionCudaEditsImage, "edits.fatbin");
 
 namespace sortition::kernels::cuda {
 Images CompiledImages() {
   return {{SortitionCudaSampleImage, SortitionCudaSampleImageEnd},
           {SortitionCudaChainImage, SortitionCudaChainImageEnd},
-          {SortitionCudaPatchesImage, SortitionCudaPatchesImageEnd}};
+          {SortitionCudaEditsImage, SortitionCudaEditsImageEnd}};
 }
 }  // namespace sortition::kernels::cuda
 

@@ -11,17 +11,17 @@ namespace sortition::kernels::cuda {
 struct Images {
   std::span<const std::byte> sample;
   std::span<const std::byte> chain;
-  std::span<const std::byte> patches;
+  std::span<const std::byte> edits;
 };
 
 // Empty in a build without nvcc.
 Images CompiledImages();
 
 // The kernels' names in them. Each of a batch's, in the order in which they run, takes a BatchView; SortitionMerge
-// takes a pointer to a PatchMerge for each block.
+// takes a pointer to a EditMerge for each block.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
 inline constexpr char kChainKernel[] = "SortitionChain";  // of Images::chain
-inline constexpr char kMergeKernel[] = "SortitionMerge";  // of Images::patches
+inline constexpr char kMergeKernel[] = "SortitionMerge";  // of Images::edits
 
 }  // namespace sortition::kernels::cuda

@@ -109,9 +109,9 @@ Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiproces
   return {chunk_tiles * kTileGroups, (tiles + chunk_tiles - 1) / chunk_tiles};
 }
 
-RowAnswer AnswerOf(const RowParameters& parameters, const RowResult& result) {
+RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result) {
   const RowOutput& output = *result.output;
-  RowAnswer answer;
+  RowOutput answer;
   answer.error = output.error;
   if (answer.error != RowError::kNone) {
     answer.error_token = output.error_token;

@@ -57,6 +57,6 @@ struct RowResult {
   uint32_t requested = 0;  // places
   const TokenBits* kept = nullptr;
 };
-RowAnswer AnswerOf(const RowParameters& parameters, const RowResult& result);
+RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result);
 
 }  // namespace sortition::kernels::cuda

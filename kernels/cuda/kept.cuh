@@ -151,8 +151,8 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
       atomicMax(&maxima[token / kGroupSize], key);
     }
   });
-  for (u32 i = Thread(); i < chain.view.patch_count; i += kThreads) {
-    if (RankOf(row.patch_keys()[i], shared.input.patches[i].token) >= limit) row.patch_keys()[i] = 0;
+  for (u32 i = Thread(); i < chain.view.edit_count; i += kThreads) {
+    if (RankOf(row.edit_keys()[i], shared.input.edits[i].token) >= limit) row.edit_keys()[i] = 0;
   }
   __syncthreads();
   chain.max_key = LargestKey(row, chain.view);

@@ -39,7 +39,7 @@ inline constexpr uint32_t kFlagChained = 32;   // the third kernel samples the r
 struct RowInput {
   const void* logits = nullptr;           // kLogitsAlignment
   const uint32_t* allowed = nullptr;      // one bit a token, set = allowed; null: all
-  const TokenPatch* patches = nullptr;    // sorted by token
+  const LogitEdit* edits = nullptr;       // sorted by token
   const uint32_t* position_at = nullptr;  // where the position stands when the kernels run; null: `position`
   uint32_t* scratch = nullptr;            // ScratchWords, 8-byte aligned
   struct TopToken* raw_top = nullptr;
@@ -47,7 +47,7 @@ struct RowInput {
   double temperature = 1;
   DType dtype = DType::kF32;
   uint32_t vocabulary = 0;  // live tokens
-  uint32_t patch_count = 0;
+  uint32_t edit_count = 0;
   uint32_t flags = 0;
   uint32_t multiplier = 0;
   int32_t exponent = 0;
@@ -103,19 +103,19 @@ struct ChainedOutput {
   uint32_t accepted = 0;
 };
 
-// In the flags of a change of patches: its token has none any more.
-inline constexpr uint32_t kPatchGone = 1u << 31;
+// In the flags of a change of edits: its token has none any more.
+inline constexpr uint32_t kEditGone = 1u << 31;
 
-// Whether a patch does anything.
-SORTITION_HOST_DEVICE inline bool PatchChanges(const TokenPatch& patch) {
-  return patch.flags != 0 || patch.bias != 0 || patch.penalty != 0;
+// Whether a edit does anything.
+SORTITION_HOST_DEVICE inline bool EditChanges(const LogitEdit& edit) {
+  return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0;
 }
 
-// A row's patches, and changes of them. All lists are sorted by token, no token twice; no two overlap.
-struct PatchMerge {
-  const TokenPatch* from = nullptr;
-  const TokenPatch* changes = nullptr;
-  TokenPatch* to = nullptr;   // room for all
+// A row's edits, and changes of them. All lists are sorted by token, no token twice; no two overlap.
+struct EditMerge {
+  const LogitEdit* from = nullptr;
+  const LogitEdit* changes = nullptr;
+  LogitEdit* to = nullptr;    // room for all
   uint32_t* moved = nullptr;  // scratch of the merge, `change_count` words
   uint32_t from_count = 0;
   uint32_t change_count = 0;
@@ -126,7 +126,7 @@ struct RowState {
   uint32_t read_arrivals = 0;
   uint32_t weigh_arrivals = 0;
   uint32_t sent_error = 0;     // complement of 2 * token + (0: NaN, 1: too large), of the first sent logit that fails
-  uint32_t changed_error = 0;  // complement of the first token that its patch makes too large
+  uint32_t changed_error = 0;  // complement of the first token that its edit makes too large
   uint32_t pending = 0;        // what is left to the kernels after the first
   uint32_t max_key = 0;        // after changes
   uint32_t raw_max_key = 0;
@@ -165,21 +165,21 @@ struct ScratchLayout {
   uint32_t noise;       // u64 a group: L of its owner, and later the bound of its race keys
   uint32_t maxima;      // a group's largest key, of tokens that show what was sent
   uint32_t raw_maxima;  // the same of all tokens, where the two differ
-  uint32_t visible;     // one bit a token: shows what was sent; of rows with patches
+  uint32_t visible;     // one bit a token: shows what was sent; of rows with edits
   uint32_t lists;       // two lists of groups, u16
-  uint32_t patch_keys;
+  uint32_t edit_keys;
   uint32_t words;
 };
 
-SORTITION_HOST_DEVICE inline ScratchLayout LayScratch(uint32_t groups, uint32_t patches) {
+SORTITION_HOST_DEVICE inline ScratchLayout LayScratch(uint32_t groups, uint32_t edits) {
   ScratchLayout layout;
   layout.noise = 0;
   layout.maxima = 2 * groups;
   layout.raw_maxima = 3 * groups;
   layout.visible = 4 * groups;
   layout.lists = 6 * groups;
-  layout.patch_keys = 7 * groups;
-  layout.words = (7 * groups + patches + 3) / 4 * 4;
+  layout.edit_keys = 7 * groups;
+  layout.words = (7 * groups + edits + 3) / 4 * 4;
   return layout;
 }
 

@@ -9,9 +9,9 @@ namespace sortition::kernels::cuda {
 // The token's key as the view has it: 0 where it is masked.
 __device__ inline u32 KeyIn(const Row& row, const View& view, u32 token) {
   const RowInput& input = OnChip().input;
-  if (view.patch_count != 0) {
-    const u32 patch = FirstPatch(input, token);
-    if (patch < view.patch_count && input.patches[patch].token == token) return row.patch_keys()[patch];
+  if (view.edit_count != 0) {
+    const u32 edit = FirstEdit(input, token);
+    if (edit < view.edit_count && input.edits[edit].token == token) return row.edit_keys()[edit];
   }
   if (view.visible != nullptr && (view.visible[token / 32] >> (token % 32) & 1) == 0) return 0;
   return Key(Canonical(SentBits(input, token)));

@@ -144,7 +144,7 @@ __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last
                                       const DrawKey& draw) {
   Race<Entry> race(entry, draw);
   const i64 least = BoundGroups(row, view, last, entry);
-  VisitPatched(row, view, [&](u32 key, u32 token) {
+  VisitEdited(row, view, [&](u32 key, u32 token) {
     const u64 rank = RankOf(key, token);
     if (rank >= last) race.Run(rank);
   });

@@ -170,13 +170,13 @@ __device__ void ReadTile(const Row& row, u32 tile_group, u32 chunk_group, const 
   if (group < row.groups) row.maxima()[group] = Key(Canonical(Order<kType>::LargestBits(largest[0])));
 }
 
-// The first patch of a token >= `token`.
-__device__ inline u32 FirstPatch(const RowInput& input, u32 token) {
+// The first edit of a token >= `token`.
+__device__ inline u32 FirstEdit(const RowInput& input, u32 token) {
   u32 low = 0;
-  u32 high = input.patch_count;
+  u32 high = input.edit_count;
   while (low < high) {
     const u32 middle = low + (high - low) / 2;
-    if (input.patches[middle].token < token) {
+    if (input.edits[middle].token < token) {
       low = middle + 1;
     } else {
       high = middle;
@@ -195,18 +195,18 @@ __device__ inline u32 BitsAt(const void* elements, DType dtype, u32 index) {
 // f32 bits of a token as it was sent.
 __device__ inline u32 SentBits(const RowInput& input, u32 token) { return BitsAt(input.logits, input.dtype, token); }
 
-__device__ inline u32 ChangedKey(const Row& row, const TokenPatch& patch) {
+__device__ inline u32 ChangedKey(const Row& row, const LogitEdit& edit) {
   const RowInput& input = OnChip().input;
-  if ((patch.flags & TokenPatch::kBanned) != 0) return 0;
-  const bool repeated = (patch.flags & TokenPatch::kRepeated) != 0;
-  const u32 bits = Changed(Canonical(SentBits(input, patch.token)), patch.bias, repeated ? input.repetition : 0,
-                           repeated ? input.inverse_repetition : 0, patch.penalty);
+  if ((edit.flags & LogitEdit::kBanned) != 0) return 0;
+  const bool repeated = (edit.flags & LogitEdit::kRepeated) != 0;
+  const u32 bits = Changed(Canonical(SentBits(input, edit.token)), edit.bias, repeated ? input.repetition : 0,
+                           repeated ? input.inverse_repetition : 0, edit.penalty);
   if (!IsTooLarge(bits)) return Key(bits);
-  atomicMax(&row.state.changed_error, ~patch.token);
+  atomicMax(&row.state.changed_error, ~edit.token);
   return 0;
 }
 
-// Lays the chunk's masks and patches out: the bitmap of what shows, on chip and in the scratch, and the patches' keys.
+// Lays the chunk's masks and edits out: the bitmap of what shows, on chip and in the scratch, and the edits' keys.
 __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = OnChip().input;
   const u32 first_word = 2 * first_group;
@@ -215,15 +215,15 @@ __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end
     OnChip().visible[i] = input.allowed != nullptr ? input.allowed[first_word + i] : 0xffffffffu;
   }
   __syncthreads();
-  if (input.patch_count == 0) return;
-  const u32 first_patch = FirstPatch(input, first_group * kGroupSize);
-  const u32 end_patch = FirstPatch(input, end_group * kGroupSize);
-  for (u32 i = first_patch + Thread(); i < end_patch; i += kThreads) {
-    const TokenPatch patch = input.patches[i];
-    const u32 offset = patch.token - first_group * kGroupSize;
+  if (input.edit_count == 0) return;
+  const u32 first_edit = FirstEdit(input, first_group * kGroupSize);
+  const u32 end_edit = FirstEdit(input, end_group * kGroupSize);
+  for (u32 i = first_edit + Thread(); i < end_edit; i += kThreads) {
+    const LogitEdit edit = input.edits[i];
+    const u32 offset = edit.token - first_group * kGroupSize;
     const u32 bit = 1u << (offset % 32);
     const bool allowed = (atomicAnd(&OnChip().visible[offset / 32], ~bit) & bit) != 0;
-    row.patch_keys()[i] = allowed ? ChangedKey(row, patch) : 0;
+    row.edit_keys()[i] = allowed ? ChangedKey(row, edit) : 0;
   }
   __syncthreads();
   for (u32 i = Thread(); i < words; i += kThreads) row.visible_words()[first_word + i] = OnChip().visible[i];

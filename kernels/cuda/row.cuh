@@ -1,4 +1,4 @@
-// A row as a kernel sees it: the sent logits, and over them a bitmap of what shows and the keys of patched tokens.
+// A row as a kernel sees it: the sent logits, and over them a bitmap of what shows and the keys of edited tokens.
 //
 // Logits are never rewritten. Every token's key is made anew from what was sent, and the largest keys of groups tell
 // which groups need to be looked at.
@@ -89,17 +89,17 @@ struct Row {
 
   __device__ bool Has(u32 flag) const { return (OnChip().input.flags & flag) != 0; }
   __device__ bool IsVisibleInPart() const {
-    return OnChip().input.allowed != nullptr || OnChip().input.patch_count != 0;
+    return OnChip().input.allowed != nullptr || OnChip().input.edit_count != 0;
   }
 
   __device__ i64* noise() const { return reinterpret_cast<i64*>(scratch + layout.noise); }
   __device__ u32* maxima() const { return scratch + layout.maxima; }
   __device__ u32* raw_maxima() const { return IsVisibleInPart() ? scratch + layout.raw_maxima : maxima(); }
-  __device__ u32* patch_keys() const { return scratch + layout.patch_keys; }
-  // Only of rows with patches.
+  __device__ u32* edit_keys() const { return scratch + layout.edit_keys; }
+  // Only of rows with edits.
   __device__ u32* visible_words() const { return scratch + layout.visible; }
   __device__ const u32* visible() const {
-    return OnChip().input.patch_count != 0 ? visible_words() : OnChip().input.allowed;
+    return OnChip().input.edit_count != 0 ? visible_words() : OnChip().input.allowed;
   }
   __device__ u16* group_list() const {
     return groups <= kSharedGroups ? OnChip().groups : reinterpret_cast<u16*>(scratch + layout.lists);
@@ -119,7 +119,7 @@ struct Row {
 struct View {
   const u32* maxima;   // of groups, of tokens that show what was sent
   const u32* visible;  // null where all tokens do
-  u32 patch_count;
+  u32 edit_count;
 };
 
 __device__ inline u32 VisibleBits(const u32* visible, u32 first) {
@@ -129,7 +129,7 @@ __device__ inline u32 VisibleBits(const u32* visible, u32 first) {
 // The view of the raw or of the changed row, its maxima on chip if they fit.
 __device__ inline View OpenView(const Row& row, bool raw) {
   const u32* const maxima = raw ? row.raw_maxima() : row.maxima();
-  const View view = {maxima, raw ? nullptr : row.visible(), raw ? 0 : OnChip().input.patch_count};
+  const View view = {maxima, raw ? nullptr : row.visible(), raw ? 0 : OnChip().input.edit_count};
   if (row.groups > kSharedGroups) return view;
   // All loads are under way before the first is used.
   constexpr u32 kEach = kSharedGroups / kThreads;
@@ -143,22 +143,22 @@ __device__ inline View OpenView(const Row& row, bool raw) {
 #pragma unroll
   for (u32 i = 0; i < kEach; ++i) OnChip().maxima[i * kThreads + Thread()] = keys[i];
   __syncthreads();
-  return {OnChip().maxima, view.visible, view.patch_count};
+  return {OnChip().maxima, view.visible, view.edit_count};
 }
 
 __device__ inline u32 LargestKey(const Row& row, const View& view) {
   u32 largest = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) largest = max(largest, view.maxima[i]);
-  for (u32 i = Thread(); i < view.patch_count; i += kThreads) largest = max(largest, row.patch_keys()[i]);
+  for (u32 i = Thread(); i < view.edit_count; i += kThreads) largest = max(largest, row.edit_keys()[i]);
   return MaxOfAll(largest);
 }
 
-// Calls visit(key, token) for every live patched token.
+// Calls visit(key, token) for every live edited token.
 template <typename Visit>
-__device__ void VisitPatched(const Row& row, const View& view, Visit visit) {
-  for (u32 i = Thread(); i < view.patch_count; i += kThreads) {
-    const u32 key = row.patch_keys()[i];
-    if (key != 0) visit(key, OnChip().input.patches[i].token);
+__device__ void VisitEdited(const Row& row, const View& view, Visit visit) {
+  for (u32 i = Thread(); i < view.edit_count; i += kThreads) {
+    const u32 key = row.edit_keys()[i];
+    if (key != 0) visit(key, OnChip().input.edits[i].token);
   }
 }
 
@@ -231,7 +231,7 @@ __device__ void VisitFrom(const Row& row, const View& view, u64 last, Visit visi
     if (rank >= last) visit(rank);
   };
   VisitGroups(view, list, count, visit_rank);
-  VisitPatched(row, view, visit_rank);
+  VisitEdited(row, view, visit_rank);
 }
 
 }  // namespace sortition::kernels::cuda

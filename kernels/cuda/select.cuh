@@ -155,7 +155,7 @@ __device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) 
     if (place < kListed) shared.list[place] = rank;
   };
   VisitGroups(view, list, groups, collect);
-  VisitPatched(row, view, collect);
+  VisitEdited(row, view, collect);
   return CountOf();
 }
 

@@ -39,12 +39,12 @@ void WriteMask(const RowRequest& request, uint32_t* words) {
   }
 }
 
-// Of patches all but the changes have been checked before.
-void CheckChanges(const RowRequest& request, const PatchPath& patches) {
-  SORTITION_CHECK(request.patches.empty() || request.patches.back().token < request.live_vocabulary);
-  SORTITION_CHECK(!patches.changes.empty() || patches.from_count == request.patches.size());
-  for (size_t i = 1; i < patches.changes.size(); ++i) {
-    SORTITION_CHECK(patches.changes[i - 1].token < patches.changes[i].token);
+// Of edits all but the changes have been checked before.
+void CheckChanges(const RowRequest& request, const EditPath& edits) {
+  SORTITION_CHECK(request.edits.empty() || request.edits.back().token < request.live_vocabulary);
+  SORTITION_CHECK(!edits.changes.empty() || edits.from_count == request.edits.size());
+  for (size_t i = 1; i < edits.changes.size(); ++i) {
+    SORTITION_CHECK(edits.changes[i - 1].token < edits.changes[i].token);
   }
 }
 
@@ -63,27 +63,27 @@ uint64_t Slice::ScratchOffset() const { return RoundedUp(StatesBytes()); }
 
 uint64_t Slice::TokensOffset() const { return RoundedUp(OutputsBytes()); }
 
-bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path, const PatchPath& patches) {
+bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path, const EditPath& edits) {
   // A list of which the device has nearly all is not read for it.
-  CheckAllButPatches(request);
-  patches.is_merged ? CheckChanges(request, patches) : CheckPatches(request);
+  CheckAllButEdits(request);
+  edits.is_merged ? CheckChanges(request, edits) : CheckEdits(request);
   SORTITION_CHECK(path != LogitsPath::kNone || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
   const RowParameters& parameters = *request.parameters;
   const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
   const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
   const uint32_t groups = GroupsOf(request.live_vocabulary);
-  const bool merges = !patches.changes.empty();
+  const bool merges = !edits.changes.empty();
   Sizes sizes = sizes_;
   Place place = {};
   const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
   place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
-  place.patches = take(&sizes.extras, patches.is_merged ? patches.changes.size_bytes() : request.patches.size_bytes());
-  place.moved = take(&sizes.scratch, 4 * patches.changes.size());
-  place.merged = take(&sizes.scratch, merges && patches.to == 0 ? request.patches.size_bytes() : 0);
+  place.edits = take(&sizes.extras, edits.is_merged ? edits.changes.size_bytes() : request.edits.size_bytes());
+  place.moved = take(&sizes.scratch, 4 * edits.changes.size());
+  place.merged = take(&sizes.scratch, merges && edits.to == 0 ? request.edits.size_bytes() : 0);
   place.path = path;
   if (path == LogitsPath::kUpload) place.logits = take(&sizes.logits, LogitsBytes(request));
   if (path == LogitsPath::kCopy) place.logits = take(&sizes.copies, LogitsBytes(request));
-  place.scratch = take(&sizes.scratch, uint64_t{4} * LayScratch(groups, uint32_t(request.patches.size())).words);
+  place.scratch = take(&sizes.scratch, uint64_t{4} * LayScratch(groups, uint32_t(request.edits.size())).words);
   place.processed_top = take(&sizes.tokens, sizeof(TopToken) * input.processed_top_count);
   place.raw_top = take(&sizes.tokens, sizeof(TopToken) * input.raw_top_count);
   place.is_chained = is_chained;
@@ -101,7 +101,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
     place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RowOutput);
-  const uint64_t taken = a_row * (rows() + 1) + sizeof(PatchMerge) * (merges_ + merges) + sizes.extras + sizes.logits +
+  const uint64_t taken = a_row * (rows() + 1) + sizeof(EditMerge) * (merges_ + merges) + sizes.extras + sizes.logits +
                          sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
   if (taken > most_bytes) return false;
 
@@ -111,7 +111,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
   requests_.push_back(&request);
   inputs_.push_back(input);
   places_.push_back(place);
-  patch_paths_.push_back(patches);
+  edit_paths_.push_back(edits);
   merges_ += merges;
   return true;
 }
@@ -145,16 +145,16 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
       input.allowed = Pointer<const uint32_t>(device_upload + extras + place.mask);
       WriteMask(request, reinterpret_cast<uint32_t*>(upload + extras + place.mask));
     }
-    input.patch_count = uint32_t(request.patches.size());
-    if (const PatchPath& patches = patch_paths_[row]; patches.is_merged && patches.changes.empty()) {
-      input.patches = Pointer<const TokenPatch>(patches.from);
-    } else if (patches.is_merged) {
-      const uint64_t to = patches.to != 0 ? patches.to : device_work + ScratchOffset() + place.merged;
-      input.patches = Pointer<const TokenPatch>(to);
+    input.edit_count = uint32_t(request.edits.size());
+    if (const EditPath& edits = edit_paths_[row]; edits.is_merged && edits.changes.empty()) {
+      input.edits = Pointer<const LogitEdit>(edits.from);
+    } else if (edits.is_merged) {
+      const uint64_t to = edits.to != 0 ? edits.to : device_work + ScratchOffset() + place.merged;
+      input.edits = Pointer<const LogitEdit>(to);
       WriteMerge(row, merges++, to, upload, device_upload, device_work);
-    } else if (!request.patches.empty()) {
-      input.patches = Pointer<const TokenPatch>(device_upload + extras + place.patches);
-      std::memcpy(upload + extras + place.patches, request.patches.data(), request.patches.size_bytes());
+    } else if (!request.edits.empty()) {
+      input.edits = Pointer<const LogitEdit>(device_upload + extras + place.edits);
+      std::memcpy(upload + extras + place.edits, request.edits.data(), request.edits.size_bytes());
     }
     input.processed_top = Pointer<TopToken>(device_download + TokensOffset() + place.processed_top);
     input.raw_top = Pointer<TopToken>(device_download + TokensOffset() + place.raw_top);
@@ -170,20 +170,20 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
 void Slice::WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
                        uint64_t device_work) const {
   const Place& place = places_[row];
-  const PatchPath& patches = patch_paths_[row];
-  PatchMerge merge;
-  merge.from = Pointer<const TokenPatch>(patches.from);
-  merge.from_count = patches.from_count;
-  merge.changes = Pointer<const TokenPatch>(device_upload + ExtrasOffset() + place.patches);
-  merge.change_count = uint32_t(patches.changes.size());
+  const EditPath& edits = edit_paths_[row];
+  EditMerge merge;
+  merge.from = Pointer<const LogitEdit>(edits.from);
+  merge.from_count = edits.from_count;
+  merge.changes = Pointer<const LogitEdit>(device_upload + ExtrasOffset() + place.edits);
+  merge.change_count = uint32_t(edits.changes.size());
   merge.moved = Pointer<uint32_t>(device_work + ScratchOffset() + place.moved);
-  merge.to = Pointer<TokenPatch>(to);
-  std::memcpy(upload + MergesOffset() + sizeof(PatchMerge) * number, &merge, sizeof(merge));
-  std::memcpy(upload + ExtrasOffset() + place.patches, patches.changes.data(), patches.changes.size_bytes());
+  merge.to = Pointer<LogitEdit>(to);
+  std::memcpy(upload + MergesOffset() + sizeof(EditMerge) * number, &merge, sizeof(merge));
+  std::memcpy(upload + ExtrasOffset() + place.edits, edits.changes.data(), edits.changes.size_bytes());
 }
 
-const PatchMerge* Slice::MergesAt(uint64_t device_upload) const {
-  return Pointer<const PatchMerge>(device_upload + MergesOffset());
+const EditMerge* Slice::MergesAt(uint64_t device_upload) const {
+  return Pointer<const EditMerge>(device_upload + MergesOffset());
 }
 
 ChainedInput Slice::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,
@@ -239,7 +239,7 @@ Slice::Range Slice::KeptOf(uint32_t row, const std::byte* download) const {
   return {KeptOffset() + places_[row].kept, sizeof(TokenBits) * output.kept};
 }
 
-RowAnswer Slice::AnswerOf(uint32_t row, const std::byte* download) const {
+RowOutput Slice::AnswerOf(uint32_t row, const std::byte* download) const {
   const Place& place = places_[row];
   const auto at = [&]<typename T>(uint64_t offset, const T*) {
     return reinterpret_cast<const T*>(download + TokensOffset() + offset);

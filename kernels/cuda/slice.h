@@ -19,20 +19,20 @@ enum class LogitsPath {
   kNone,    // they are there
 };
 
-// How a row's patches come to where the kernels read them: all of them from the host, or changes from there, which are
+// How a row's edits come to where the kernels read them: all of them from the host, or changes from there, which are
 // merged with a list that the device has.
-struct PatchPath {
+struct EditPath {
   bool is_merged = false;
-  uint64_t from = 0;  // the device's, `from_count` patches; not written by any row's merge
+  uint64_t from = 0;  // the device's, `from_count` edits; not written by any row's merge
   uint32_t from_count = 0;
-  std::span<const TokenPatch> changes = {};  // as PatchMerge has them, alive as `request`; none: `from` is read
-  uint64_t to = 0;                           // the device's, with room for the row's; 0: in the work
+  std::span<const LogitEdit> changes = {};  // as EditMerge has them, alive as `request`; none: `from` is read
+  uint64_t to = 0;                          // the device's, with room for the row's; 0: in the work
 };
 
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
 //
-// Three buffers. The upload is what the host writes: inputs, merges, masks, patches or their changes, what chained rows
-// ask for, then logits. The work is the device's own: states, scratch and merged patches, then the logits that it
+// Three buffers. The upload is what the host writes: inputs, merges, masks, edits or their changes, what chained rows
+// ask for, then logits. The work is the device's own: states, scratch and merged edits, then the logits that it
 // copies. The download is what the host reads: outputs, then tokens; of kept ones, at the end, only as many as there
 // are.
 class Slice {
@@ -48,9 +48,9 @@ class Slice {
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
   // changes. `request` and all it refers to stay alive and unchanged. Of kNone, `request.logits` is where the device
-  // has them. Of patches that are merged the changes alone are checked, not what the device has.
+  // has them. Of edits that are merged the changes alone are checked, not what the device has.
   bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload,
-           const PatchPath& patches = {});
+           const EditPath& edits = {});
 
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
@@ -77,7 +77,7 @@ class Slice {
 
   // What is to be merged before the other kernels run, `merges()` of them; where the device has the upload.
   uint32_t merges() const { return merges_; }
-  const PatchMerge* MergesAt(uint64_t device_upload) const;
+  const EditMerge* MergesAt(uint64_t device_upload) const;
 
   // The argument of the kernels.
   BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
@@ -87,15 +87,15 @@ class Slice {
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
   // What the download says of a row.
-  RowAnswer AnswerOf(uint32_t row, const std::byte* download) const;
+  RowOutput AnswerOf(uint32_t row, const std::byte* download) const;
 
  private:
   // Where a row's parts begin, in bytes of the parts' areas.
   struct Place {
     LogitsPath path;
     uint64_t mask;
-    uint64_t patches;  // or changes
-    uint64_t merged;   // in the scratch
+    uint64_t edits;   // or changes
+    uint64_t merged;  // in the scratch
     uint64_t moved;
     uint64_t logits;
     uint64_t scratch;
@@ -120,7 +120,7 @@ class Slice {
 
   uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
-  uint64_t MergesBytes() const { return uint64_t{sizeof(PatchMerge)} * merges_; }
+  uint64_t MergesBytes() const { return uint64_t{sizeof(EditMerge)} * merges_; }
   uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
   uint64_t MergesOffset() const;  // in the upload
   uint64_t ExtrasOffset() const;
@@ -133,7 +133,7 @@ class Slice {
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;
   std::vector<Place> places_;
-  std::vector<PatchPath> patch_paths_;
+  std::vector<EditPath> edit_paths_;
   Sizes sizes_;
   uint32_t largest_groups_ = 1;
   uint32_t merges_ = 0;

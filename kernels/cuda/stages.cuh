@@ -168,7 +168,7 @@ __device__ inline bool KeepsState(const ChainedInput& ask) {
   return ask.stage_count != 0 && ask.stages[ask.stage_count - 1].kind >= StageKind::kMirostat1;
 }
 
-// RowAnswer::sampler_state after the token; `sum` of the kept tokens' weights.
+// RowOutput::sampler_state after the token; `sum` of the kept tokens' weights.
 __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
   const ChainedInput& ask = *OnChip().input.chained;
   if (!KeepsState(ask)) return 0;

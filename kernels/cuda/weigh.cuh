@@ -106,7 +106,7 @@ __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
           Weighing(state.floor, ScaleOf(input, state.max_key), chosen)};
 }
 
-// Adds groups [first_group, end_group) of the row and, with the first, its patched tokens to the row's state.
+// Adds groups [first_group, end_group) of the row and, with the first, its edited tokens to the row's state.
 __device__ __noinline__ void WeighChunk(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = OnChip().input;
   WeighingOfRow weighing = OpenWeighing(row);
@@ -118,8 +118,8 @@ __device__ __noinline__ void WeighChunk(const Row& row, u32 first_group, u32 end
     if (weighing.is_processed) AddGroups<E>(first_group, end_group, row.visible(), &weighing.processed);
   });
   if (first_group == 0 && weighing.is_processed) {
-    for (u32 i = Thread(); i < input.patch_count; i += kThreads) {
-      weighing.processed.Add(row.patch_keys()[i], input.patches[i].token);
+    for (u32 i = Thread(); i < input.edit_count; i += kThreads) {
+      weighing.processed.Add(row.edit_keys()[i], input.edits[i].token);
     }
   }
   const u64 raw_sum = SumOfAll(weighing.raw.sum);

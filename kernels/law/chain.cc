@@ -224,7 +224,7 @@ struct LastTemperature {
   double value;
 };
 
-LastTemperature LastTemperatureOf(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+LastTemperature LastTemperatureOf(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
   LastTemperature last = {{parameters.multiplier, parameters.exponent, parameters.window}, parameters.temperature};
   for (const Stage& stage : parameters.chain) {
     const auto [a, b, c, d] = stage.operands;
@@ -241,15 +241,15 @@ LastTemperature LastTemperatureOf(const kernels::RowParameters& parameters, cons
 
 }  // namespace
 
-double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
   return LastTemperatureOf(parameters, answer).value;
 }
 
-Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer) {
+Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
   return ScaleOf(answer.processed.max_bits, LastTemperatureOf(parameters, answer).constants);
 }
 
-void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer) {
+void ShowProcessed(const Shape& shape, kernels::RowOutput* answer) {
   const auto show = [&](uint32_t* bits) {
     if (*bits != kMaskedBits) *bits = ProcessedBits(*bits, shape);
   };

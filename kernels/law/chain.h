@@ -28,10 +28,10 @@ bool IsOn(const SamplingParameters& parameters, Sampler sampler);
 std::vector<kernels::Stage> CompileChain(const SamplingParameters& parameters);
 
 // The temperature that goes with answer.processed in law::Logprob.
-double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer);
+double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
 
 // The scale that goes with it in law::Probability; answer.processed is filled.
-Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowAnswer& answer);
+Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
 
 // The bits that answers show for a token of canonical bits `bits` in the processed distribution: its logit as the chain
 // left it, before the temperature; of adaptive-p, by how much its new logit falls short of the best there can be.
@@ -39,6 +39,6 @@ uint32_t ProcessedBits(uint32_t bits, const Shape& shape);
 
 // Turns the bits of the processed distribution's tokens, which are those before the chain, into those that answers
 // show. Tokens that are not in it stay so.
-void ShowProcessed(const Shape& shape, kernels::RowAnswer* answer);
+void ShowProcessed(const Shape& shape, kernels::RowOutput* answer);
 
 }  // namespace sortition::law

@@ -23,9 +23,9 @@ __device__ __forceinline__ u32 LeadingZeros(u32 x) { return u32(__clz(i32(x))); 
 // clang-format on
 #define LAW_LOOK_UP(name, index) name[index]
 
-#include "kernels/law/text/u64_native.inc"
+#include "kernels/law/functions/u64_native.inc"
 // The text stands on that arithmetic.
-#include "kernels/law/text/law.inc"
+#include "kernels/law/functions/law.inc"
 
 #undef LAW_FUNCTION
 #undef LAW_CONSTANT

@@ -33,8 +33,8 @@ u32 LeadingZeros(u32 x) { return u32(31 - findMSB(x)); }
 #endif
 
 #ifdef LAW_INT64
-#include "kernels/law/text/u64_native.inc"
+#include "kernels/law/functions/u64_native.inc"
 #else
-#include "kernels/law/text/u64_pair.inc"
+#include "kernels/law/functions/u64_pair.inc"
 #endif
-#include "kernels/law/text/law.inc"
+#include "kernels/law/functions/law.inc"

@@ -115,7 +115,7 @@ struct SamplingParameters {
 };
 
 // Sets the fields of `*compiled` that options decide and leaves its `mask_nan` and logprob fields as they are.
-// Frequency and presence leave no trace there: they reach a row as TokenPatch::penalty. Asserts that every option is in
+// Frequency and presence leave no trace there: they reach a row as LogitEdit::penalty. Asserts that every option is in
 // range.
 //
 //   temperature         -> greedy, multiplier, exponent, window, temperature (1 when greedy)
@@ -129,10 +129,10 @@ struct SamplingParameters {
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled);
 
 // The bits of a finite number that is to be added to logits, in canonical form: magnitudes below 2^-60, -0 included,
-// become +0, so that 0 means "adds nothing". This is the form of TokenPatch::bias.
+// become +0, so that 0 means "adds nothing". This is the form of LogitEdit::bias.
 uint32_t CanonicalBits(float value);
 
-// TokenPatch::penalty of a token that occurred `count` times and has the term `dry` of DRY (dry.h; 0 = none):
+// LogitEdit::penalty of a token that occurred `count` times and has the term `dry` of DRY (dry.h; 0 = none):
 // -(frequency * count + presence + dry), each operation in double, rounded once to f32, canonical; without the first
 // two terms if the token did not occur. Frequency and presence must be in range. Logit units.
 uint32_t PenaltyBits(float frequency, float presence, uint32_t count, double dry = 0);

@@ -21,13 +21,13 @@ namespace sortition::law {
 namespace {
 
 using kernels::Distribution;
-using kernels::RowAnswer;
+using kernels::LogitEdit;
 using kernels::RowError;
+using kernels::RowOutput;
 using kernels::RowParameters;
 using kernels::RowRequest;
 using kernels::RowTask;
 using kernels::TokenBits;
-using kernels::TokenPatch;
 
 // The logit as it was sent, as f32 bits.
 u32 SentBits(const RowRequest& request, u32 id) {
@@ -48,27 +48,27 @@ RowError ErrorOf(u32 sent, const RowParameters& parameters) {
   return IsTooLarge(sent) ? RowError::kLogitTooLarge : RowError::kNone;
 }
 
-RowAnswer Failed(RowError error, u32 id) {
-  RowAnswer answer;
+RowOutput Failed(RowError error, u32 id) {
+  RowOutput answer;
   answer.error = error;
   answer.error_token = id;
   return answer;
 }
 
 // The bits after masks, bans, bias and penalties.
-u32 ChangedBits(const RowRequest& request, const TokenPatch* patch, TokenBits token) {
+u32 ChangedBits(const RowRequest& request, const LogitEdit* edit, TokenBits token) {
   if (!IsAllowed(request, token.token)) return kMaskedBits;
-  if (patch == nullptr) return token.bits;
-  if ((patch->flags & TokenPatch::kBanned) != 0) return kMaskedBits;
-  const bool repeated = (patch->flags & TokenPatch::kRepeated) != 0;
+  if (edit == nullptr) return token.bits;
+  if ((edit->flags & LogitEdit::kBanned) != 0) return kMaskedBits;
+  const bool repeated = (edit->flags & LogitEdit::kRepeated) != 0;
   const RowParameters& parameters = *request.parameters;
-  return Changed(token.bits, patch->bias, repeated ? parameters.repetition : 0,
-                 repeated ? parameters.inverse_repetition : 0, patch->penalty);
+  return Changed(token.bits, edit->bias, repeated ? parameters.repetition : 0,
+                 repeated ? parameters.inverse_repetition : 0, edit->penalty);
 }
 
-const TokenPatch* FindPatch(const RowRequest& request, u32 id) {
-  const auto patch = std::ranges::lower_bound(request.patches, id, {}, &TokenPatch::token);
-  return patch != request.patches.end() && patch->token == id ? &*patch : nullptr;
+const LogitEdit* FindEdit(const RowRequest& request, u32 id) {
+  const auto edit = std::ranges::lower_bound(request.edits, id, {}, &LogitEdit::token);
+  return edit != request.edits.end() && edit->token == id ? &*edit : nullptr;
 }
 
 // The tokens that are not masked, first in order first; they are given by ascending id. Sorted by the digits of their
@@ -165,7 +165,7 @@ kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const Dist
 
 // What a row answers beside its token.
 void Describe(const RowRequest& request, const std::vector<TokenBits>& raw, const std::vector<TokenBits>& kept,
-              const DistanceOf& distance, RowAnswer* answer) {
+              const DistanceOf& distance, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = u32(kept.size());
   if (parameters.processed_logprob) {
@@ -185,7 +185,7 @@ void Describe(const RowRequest& request, const std::vector<TokenBits>& raw, cons
 
 }  // namespace
 
-RowAnswer SampleRowReference(const RowRequest& request) {
+RowOutput SampleRowReference(const RowRequest& request) {
   kernels::CheckRow(request);
   const RowParameters& parameters = *request.parameters;
 
@@ -199,7 +199,7 @@ RowAnswer SampleRowReference(const RowRequest& request) {
 
   std::vector<TokenBits> changed;
   for (const TokenBits& token : raw) {
-    const u32 bits = ChangedBits(request, FindPatch(request, token.token), token);
+    const u32 bits = ChangedBits(request, FindEdit(request, token.token), token);
     if (IsTooLarge(bits)) return Failed(RowError::kLogitTooLarge, token.token);
     changed.push_back({token.token, bits});
   }
@@ -207,7 +207,7 @@ RowAnswer SampleRowReference(const RowRequest& request) {
   std::vector<TokenBits> kept = LiveInOrder(changed);
   if (kept.empty()) return Failed(RowError::kNoLiveToken, 0);
 
-  RowAnswer answer;
+  RowOutput answer;
   DistanceOf distance = DistanceAt(ScaleAt(parameters, kept[0].bits));
   ReferenceChain chain(request, kept);
   if (parameters.greedy) {

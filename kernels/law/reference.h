@@ -7,6 +7,6 @@ namespace sortition::law {
 
 // Samples one row. O(vocabulary log vocabulary), allocates; thread-safe. Asserts the promises of row.h. An answer with
 // an error carries nothing but `error` and `error_token`.
-kernels::RowAnswer SampleRowReference(const kernels::RowRequest& request);
+kernels::RowOutput SampleRowReference(const kernels::RowRequest& request);
 
 }  // namespace sortition::law

@@ -18,9 +18,9 @@ class ReferenceChain {
   // What Run left; bits are those before the chain.
   const std::vector<kernels::TokenBits>& kept() const { return kept_; }
   const Shape& shape() const { return shape_; }
-  u32 temperature() const { return temperature_; }  // RowAnswer's
+  u32 temperature() const { return temperature_; }  // RowOutput's
 
-  // RowAnswer::sampler_state after the token; as it was where the token is not kept.
+  // RowOutput::sampler_state after the token; as it was where the token is not kept.
   u64 NextState(u32 token) const;
 
  private:

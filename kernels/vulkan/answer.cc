@@ -27,8 +27,8 @@ RowError DraftErrorOf(uint32_t error) {
   }
 }
 
-RowAnswer Failed(RowError error, uint32_t token) {
-  RowAnswer answer;
+RowOutput Failed(RowError error, uint32_t token) {
+  RowOutput answer;
   answer.error = error;
   answer.error_token = token;
   return answer;
@@ -86,7 +86,7 @@ Distribution PointMass(TokenBits first, uint32_t token, uint32_t top, std::span<
   return distribution;
 }
 
-void DescribeGreedy(const RowRequest& request, const RowOutput& output, RowAnswer* answer) {
+void DescribeGreedy(const RowRequest& request, const RowOutput& output, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   const TokenBits first = {output.first_token, law::KeyBits(output.max_key)};
   if (answer->kept != 0) answer->kept = 1;
@@ -98,7 +98,7 @@ void DescribeGreedy(const RowRequest& request, const RowOutput& output, RowAnswe
 }
 
 void DescribeProcessed(const RowInput& input, const RowParameters& parameters, const RowOutput& output,
-                       const uint32_t* tops, RowAnswer* answer) {
+                       const uint32_t* tops, RowOutput* answer) {
   if (parameters.processed_logprob) {
     answer->processed = DistributionOf(output.processed, output.token, tops + 2 * size_t{input.processed_tops},
                                        PlacesOf(tops + 2 * size_t{input.processed_places}, input.requested_count));
@@ -139,7 +139,7 @@ uint64_t NextState(const RowRequest& request, const RowOutput& output, const law
   return law::NextMu(request.sampler_state, sum, t, a, b);
 }
 
-void FinishChain(const RowRequest& request, const RowOutput& output, RowAnswer* answer) {
+void FinishChain(const RowRequest& request, const RowOutput& output, RowOutput* answer) {
   const law::Shape shape = ShapeOf(output.chain);
   answer->temperature = output.chain.temperature;
   answer->sampler_state = NextState(request, output, shape);
@@ -148,7 +148,7 @@ void FinishChain(const RowRequest& request, const RowOutput& output, RowAnswer* 
 
 }  // namespace
 
-RowAnswer AnswerOf(const RowRequest& request, const RowInput& input, const RowOutput& output, const uint32_t* tops) {
+RowOutput AnswerOf(const RowRequest& request, const RowInput& input, const RowOutput& output, const uint32_t* tops) {
   const RowParameters& parameters = *request.parameters;
   if (output.sent_error != kNone) {
     return Failed((output.sent_error & 1) == 0 ? RowError::kNaN : RowError::kLogitTooLarge, output.sent_error / 2);
@@ -158,7 +158,7 @@ RowAnswer AnswerOf(const RowRequest& request, const RowInput& input, const RowOu
   if ((input.flags & kFlagVerify) != 0 && output.draft_error != kNone) {
     return Failed(DraftErrorOf(output.draft_error), output.draft_error_token);
   }
-  RowAnswer answer;
+  RowOutput answer;
   answer.token = output.token;
   answer.accepted = output.accepted == 1;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer.kept = output.kept;

@@ -1,4 +1,4 @@
-// The keys of patched tokens. A thread changes a token; y counts rows.
+// The keys of edited tokens. A thread changes a token; y counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/row.glsl"
@@ -6,8 +6,8 @@
 void main() {
   OpenRow(gl_WorkGroupID.y);
   u32 index = gl_GlobalInvocationID.x;
-  if (index >= g_row.patch_count) return;
-  u32 at = g_row.patches + index * kPatchWords;
+  if (index >= g_row.edit_count) return;
+  u32 at = g_row.edits + index * kEditWords;
   u32 token = extras[at];
   bool repeated = extras[at + 2u] != 0u;
   u32 bits = Changed(Canonical(SentBits(token)), extras[at + 1u], repeated ? g_row.repetition : 0u,
@@ -16,5 +16,5 @@ void main() {
     atomicMin(outputs[row].changed_error, token);
     bits = kMaskedBits;
   }
-  scratch[Area(KERNEL_PATCH_KEYS(g_groups)) + index] = Key(bits);
+  scratch[Area(KERNEL_EDIT_KEYS(g_groups)) + index] = Key(bits);
 }

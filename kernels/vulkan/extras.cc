@@ -1,4 +1,4 @@
-// Masks first, then patches of what they leave.
+// Masks first, then edits of what they leave.
 #include "kernels/vulkan/extras.h"
 
 #include <algorithm>
@@ -49,23 +49,23 @@ void WriteMask(const RowRequest& request, uint32_t* visible) {
 }  // namespace
 
 bool HasExtras(const RowRequest& request) {
-  return request.has_allowed_tokens || request.allowed_bits != nullptr || !request.patches.empty();
+  return request.has_allowed_tokens || request.allowed_bits != nullptr || !request.edits.empty();
 }
 
-uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* patches) {
+uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* edits) {
   WriteMask(request, visible);
   uint32_t count = 0;
-  for (const TokenPatch& patch : request.patches) {
-    uint32_t& word = visible[patch.token / 32];
-    const uint32_t bit = 1u << (patch.token % 32);
+  for (const LogitEdit& edit : request.edits) {
+    uint32_t& word = visible[edit.token / 32];
+    const uint32_t bit = 1u << (edit.token % 32);
     if ((word & bit) == 0) continue;
     word &= ~bit;
-    if ((patch.flags & TokenPatch::kBanned) != 0) continue;
-    uint32_t* const at = patches + size_t{kPatchWords} * count++;
-    at[0] = patch.token;
-    at[1] = patch.bias;
-    at[2] = (patch.flags & TokenPatch::kRepeated) != 0 ? 1 : 0;
-    at[3] = patch.penalty;
+    if ((edit.flags & LogitEdit::kBanned) != 0) continue;
+    uint32_t* const at = edits + size_t{kEditWords} * count++;
+    at[0] = edit.token;
+    at[1] = edit.bias;
+    at[2] = (edit.flags & LogitEdit::kRepeated) != 0 ? 1 : 0;
+    at[3] = edit.penalty;
   }
   return count;
 }

@@ -1,4 +1,4 @@
-// What lies over a row's logits, as kernels read it: a bitmap of the tokens that show what was sent, and the patches;
+// What lies over a row's logits, as kernels read it: a bitmap of the tokens that show what was sent, and the edits;
 // and the stages that it goes through.
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace sortition::kernels::vulkan {
 
-// Whether the row has masks, bans or patches at all; otherwise it has no extras.
+// Whether the row has masks, bans or edits at all; otherwise it has no extras.
 bool HasExtras(const RowRequest& request);
 
 inline uint64_t VisibleWords(const RowRequest& request) { return (uint64_t{request.live_vocabulary} + 31) / 32; }
 
-// Writes VisibleWords words to `visible`, one bit a token, clear where it is masked, banned or patched; and to
-// `patches` those that change a token, kPatchWords words each. Returns how many those are.
-uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* patches);
+// Writes VisibleWords words to `visible`, one bit a token, clear where it is masked, banned or edited; and to
+// `edits` those that change a token, kEditWords words each. Returns how many those are.
+uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* edits);
 
 // Writes the law's tables, kTableWords words.
 void WriteTables(uint32_t* tables);

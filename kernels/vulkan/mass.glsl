@@ -24,7 +24,7 @@ Mass MassOfAll(Mass mass) {
 }
 
 u32 PartialOfChunk(u32 chunk) {
-  return Area(KERNEL_PARTIALS(g_groups, g_row.patch_count)) + chunk * kPartialWords;
+  return Area(KERNEL_PARTIALS(g_groups, g_row.edit_count)) + chunk * kPartialWords;
 }
 
 // What weigh.comp left of all chunks; `which`: kPartialProcessed or kPartialRaw.

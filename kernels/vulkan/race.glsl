@@ -114,7 +114,7 @@ u64 BoundGroups(u32 listed, u32 max_key) {
 }
 
 // Lets the groups race whose bound is at most `most`, none twice; the first time also entry `likely_group` of the list,
-// and the patched tokens.
+// and the edited tokens.
 void ExpandGroups(u32 listed, u64 most, bool is_first) {
   u32 survivors = Area(KERNEL_SURVIVORS(g_groups));
   barrier();

@@ -1,4 +1,4 @@
-// A row as a kernel sees it: the sent logits, and over them a bitmap of what is visible and the patched tokens.
+// A row as a kernel sees it: the sent logits, and over them a bitmap of what is visible and the edited tokens.
 //
 // One workgroup looks at one row. Logits are never rewritten: every token's key is made anew from what was sent, and
 // the largest keys of groups tell which groups need to be looked at.
@@ -69,8 +69,8 @@ u32 SentBits(u32 id) { return ElementBits(g_row.logits, g_row.dtype, id); }
 
 bool IsVisible(u32 id) { return (extras[g_row.visible + (id >> 5)] >> (id & 31u) & 1u) != 0u; }
 
-u32 PatchedToken(u32 index) { return extras[g_row.patches + index * kPatchWords]; }
-u32 PatchedKey(u32 index) { return scratch[Area(KERNEL_PATCH_KEYS(g_groups)) + index]; }
+u32 EditedToken(u32 index) { return extras[g_row.edits + index * kEditWords]; }
+u32 EditedKey(u32 index) { return scratch[Area(KERNEL_EDIT_KEYS(g_groups)) + index]; }
 
 DrawKey KeyOfRow() {
   DrawKey key;
@@ -84,27 +84,27 @@ DrawKey KeyOfRow() {
 // The distribution a kernel looks at: as sent, or as changed.
 bool g_raw;
 
-// 0 where the token is not live, or is patched.
+// 0 where the token is not live, or is edited.
 u32 SentKey(u32 id) {
   if (id >= g_row.vocabulary) return 0u;
   if (!g_raw && Has(kFlagVisible) && !IsVisible(id)) return 0u;
   return Key(Canonical(SentBits(id)));
 }
 
-// The same, and of a patched token what it was changed to.
+// The same, and of a edited token what it was changed to.
 u32 KeyOf(u32 id) {
   if (g_raw || !Has(kFlagVisible) || IsVisible(id)) return SentKey(id);
   u32 first = 0u;
-  u32 end = g_row.patch_count;
+  u32 end = g_row.edit_count;
   while (first < end) {
     u32 middle = (first + end) / 2u;
-    if (PatchedToken(middle) < id) {
+    if (EditedToken(middle) < id) {
       first = middle + 1u;
     } else {
       end = middle;
     }
   }
-  return first < g_row.patch_count && PatchedToken(first) == id ? PatchedKey(first) : 0u;
+  return first < g_row.edit_count && EditedToken(first) == id ? EditedKey(first) : 0u;
 }
 
-u32 PatchCount() { return g_raw ? 0u : g_row.patch_count; }
+u32 EditCount() { return g_raw ? 0u : g_row.edit_count; }

@@ -1,4 +1,4 @@
-// Scanning of a row's tokens: those of listed groups, and the patched ones.
+// Scanning of a row's tokens: those of listed groups, and the edited ones.
 //
 // Every thread of the workgroup calls these functions, at the same place. What they share comes out the same whatever
 // order threads run in: maxima, sums of integers, and sets whose order nobody looks at.
@@ -61,7 +61,7 @@ u32 g_maxima;
 u32 LargestKey() {
   u32 largest = 0u;
   for (u32 i = thread; i < g_groups; i += kThreads) largest = max(largest, scratch[g_maxima + i]);
-  for (u32 i = thread; i < PatchCount(); i += kThreads) largest = max(largest, PatchedKey(i));
+  for (u32 i = thread; i < EditCount(); i += kThreads) largest = max(largest, EditedKey(i));
   return MaxOfAll(largest);
 }
 
@@ -103,7 +103,7 @@ struct Token {
 };
 
 // Token `i` of the scan over `listed` groups; there are ScanLength of them.
-u32 ScanLength(u32 listed) { return listed * kGroupSize + PatchCount(); }
+u32 ScanLength(u32 listed) { return listed * kGroupSize + EditCount(); }
 Token Scan(u32 listed, u32 i) {
   Token token;
   u32 index = i - listed * kGroupSize;
@@ -111,8 +111,8 @@ Token Scan(u32 listed, u32 i) {
     token.id = scratch[g_list + i / kGroupSize] * kGroupSize + i % kGroupSize;
     token.key = SentKey(token.id);
   } else {
-    token.id = PatchedToken(index);
-    token.key = PatchedKey(index);
+    token.id = EditedToken(index);
+    token.key = EditedKey(index);
   }
   return token;
 }

@@ -66,7 +66,7 @@ RowInput InputOf(const RowRequest& request) {
   input.seed_high = uint32_t(request.noise.seed >> 32);
   input.position = request.noise.position;
   input.stream = request.noise.stream;
-  input.patch_count = uint32_t(request.patches.size());
+  input.edit_count = uint32_t(request.edits.size());
   input.processed_top = parameters.greedy ? 0 : std::min(parameters.processed_top, request.live_vocabulary);
   input.raw_top = std::min(parameters.raw_top, request.live_vocabulary);
   input.requested_count = uint32_t(request.requested.size());
@@ -139,10 +139,10 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   }
   input.visible = uint32_t(sizes.extras / 4);
   if (HasExtras(request)) sizes.extras += 4 * VisibleWords(request);
-  input.patches = uint32_t(sizes.extras / 4);
-  sizes.extras += uint64_t{4} * kPatchWords * input.patch_count;
+  input.edits = uint32_t(sizes.extras / 4);
+  sizes.extras += uint64_t{4} * kEditWords * input.edit_count;
   input.scratch = uint32_t(sizes.scratch / 4);
-  sizes.scratch += uint64_t{4} * KERNEL_SCRATCH_WORDS(groups, input.patch_count);
+  sizes.scratch += uint64_t{4} * KERNEL_SCRATCH_WORDS(groups, input.edit_count);
   input.processed_tops = uint32_t(sizes.tops / 8);
   sizes.tops += uint64_t{8} * input.processed_top;
   input.raw_tops = uint32_t(sizes.tops / 8);
@@ -172,7 +172,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   sizes_ = sizes;
   max_vocabulary_ = std::max(max_vocabulary_, request.live_vocabulary);
   chunks_ = std::max(chunks_, (groups + kChunkGroups - 1) / kChunkGroups);
-  patches_ = std::max(patches_, input.patch_count);
+  edits_ = std::max(edits_, input.edit_count);
   const std::span<const Stage> chain = request.parameters->chain;
   if ((input.flags & kFlagChain) != 0) turns_ = std::max(turns_, TurnsOf(chain));
   Need(input, chain);
@@ -191,7 +191,7 @@ void Slice::Need(const RowInput& input, std::span<const Stage> chain) {
   const bool whole_sum =
       !has(kFlagGreedy | kFlagChain) && input.top_k == 0 && (input.top_p != 0 || has(kFlagProcessed | kFlagVerify));
   need(Shader::kRead, true);
-  need(Shader::kChange, input.patch_count != 0);
+  need(Shader::kChange, input.edit_count != 0);
   need(Shader::kWeigh, has(kFlagRaw) || whole_sum);
   need(Shader::kSum, is_chained);
   need(Shader::kFallOff, std::ranges::any_of(chain, [](const Stage& s) { return s.kind == StageKind::kMirostat1; }));
@@ -218,7 +218,7 @@ void Slice::WriteExtras(uint32_t* extras) {
     }
     WriteStages(request.parameters->chain, extras + input.stages);
     if ((input.flags & kFlagVisible) == 0) continue;
-    input.patch_count = WriteRowExtras(request, extras + input.visible, extras + input.patches);
+    input.edit_count = WriteRowExtras(request, extras + input.visible, extras + input.edits);
   }
 }
 

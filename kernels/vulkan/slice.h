@@ -36,20 +36,20 @@ class Slice {
 
   // Which kernels the rows need, and over how much.
   uint32_t max_vocabulary() const { return max_vocabulary_; }
-  uint32_t chunks() const { return chunks_; }    // of the longest row
-  uint32_t patches() const { return patches_; }  // of the row that has most
-  uint32_t turns() const { return turns_; }      // of sums and searches, likewise
+  uint32_t chunks() const { return chunks_; }  // of the longest row
+  uint32_t edits() const { return edits_; }    // of the row that has most
+  uint32_t turns() const { return turns_; }    // of sums and searches, likewise
   // A shader that takes whole rows: in the form for rows with a chain, or in that for rows without.
   bool Needs(Shader shader, bool chained = false) const { return (needs_[chained ? 1 : 0] >> int(shader) & 1) != 0; }
 
-  // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or patches.
+  // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or edits.
   void WriteInputs(RowInput* inputs) const;
   void WriteExtras(uint32_t* extras);
   // Of a row's drafter, to lie 16 * inputs()[row].draft bytes into the logits; empty if it has no dense probabilities.
   std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // What the device's output says of a row.
-  RowAnswer AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {
+  RowOutput AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {
     return vulkan::AnswerOf(*requests_[row], inputs_[row], outputs[row], tops);
   }
 
@@ -61,7 +61,7 @@ class Slice {
   Sizes sizes_ = {.extras = 4 * kTableWords};
   uint32_t max_vocabulary_ = 0;
   uint32_t chunks_ = 0;
-  uint32_t patches_ = 0;
+  uint32_t edits_ = 0;
   uint32_t turns_ = 0;
   uint32_t needs_[2] = {};  // a bit for each Shader
 };

@@ -20,9 +20,9 @@ void Weigh(u32 chunk, u32 floor, u32 which) {
     u32 key = SentKey(id);
     if (key >= floor) AddToMass(mass, key);
   }
-  // The first chunk weighs the patched tokens, too.
-  for (u32 i = thread; chunk == 0u && i < PatchCount(); i += kThreads) {
-    if (PatchedKey(i) >= floor) AddToMass(mass, PatchedKey(i));
+  // The first chunk weighs the edited tokens, too.
+  for (u32 i = thread; chunk == 0u && i < EditCount(); i += kThreads) {
+    if (EditedKey(i) >= floor) AddToMass(mass, EditedKey(i));
   }
   mass = MassOfAll(mass);
   if (thread != 0u) return;

@@ -22,14 +22,14 @@ Refusal NoRoom(std::string limit, std::string message, absl::Duration advice) {
 
 std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, const Client& client, uint64_t count) {
   const RowQueue::ClientRows own = queue.RowsOf(client);
-  const uint64_t others = queue.rows() - own.name_space;
-  const uint64_t siblings = own.name_space - own.stream;
+  const uint64_t others = queue.rows() - own.tenant;
+  const uint64_t siblings = own.tenant - own.stream;
   const uint64_t most = limits.max_queued_rows;
   if (queue.rows() + count <= most) {
-    const uint64_t most_of_name_space = MostOf(most - others);
-    if (own.name_space == 0) return std::nullopt;
-    if (own.name_space + count <= most_of_name_space) {
-      if (own.stream == 0 || own.stream + count <= MostOf(most_of_name_space - siblings)) return std::nullopt;
+    const uint64_t most_of_tenant = MostOf(most - others);
+    if (own.tenant == 0) return std::nullopt;
+    if (own.tenant + count <= most_of_tenant) {
+      if (own.stream == 0 || own.stream + count <= MostOf(most_of_tenant - siblings)) return std::nullopt;
     }
   }
   return NoRoom(absl::StrCat("max_queued_rows ", most),

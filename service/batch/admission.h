@@ -5,8 +5,8 @@
 // much of each other that takes its share: a stream that has little waiting is taken however long others' queues are. A
 // step that nothing goes before is always taken.
 //
-// Memory: whoever is in the queue leaves a ninth of what is left of it to who is not, streams within their namespace
-// and namespaces among all; so there is room for one more client, though not for all of its rows.
+// Memory: whoever is in the queue leaves a ninth of what is left of it to who is not, streams within their tenant
+// and tenants among all; so there is room for one more client, though not for all of its rows.
 #pragma once
 
 #include <optional>

@@ -66,7 +66,7 @@ Batcher::Batcher(const Limits& limits, std::vector<devices::Device*> devices, co
       lottery_(options_.recheck_share, options_.seed) {}
 
 Batcher::~Batcher() {
-  const auto done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return undelivered_rows_ == 0 && proofs_ == 0; };
+  const auto done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return undelivered_rows_ == 0 && self_tests_ == 0; };
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&done));
 }
@@ -274,7 +274,7 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchResult result, 
     // What a held device has begun before is as good as ever.
     const bool is_believed = serves || router_.health(batch->device).held();
     router_.Finished(batch->device, batch->shape, verdict.ok(), now);
-    if (!verdict.ok() && serves && options_.proof != nullptr) {
+    if (!verdict.ok() && serves && options_.self_test != nullptr) {
       absl::IsResourceExhausted(verdict) ? Rest(batch->device, batch->shape.needs(), verdict, now, &event)
                                          : Quarantine(batch->device, verdict, now, &event);
     }
@@ -368,7 +368,7 @@ void Batcher::Sweep() {
     });
   }
   Deliver(std::move(rejects));
-  StartProofs();
+  StartSelfTests();
   Dispatch();
 }
 
@@ -376,22 +376,22 @@ void Batcher::Tell(const DeviceEvent& event) {
   if (options_.event_log != nullptr && !event.device.empty()) options_.event_log->DeviceChanged(event);
 }
 
-void Batcher::StartProofs() {
-  if (options_.proof == nullptr) return;
+void Batcher::StartSelfTests() {
+  if (options_.self_test == nullptr) return;
   std::vector<devices::Device*> due;
   {
     absl::MutexLock lock(&mutex_);
-    due = router_.DueForProof(clock_.Now());
-    for (const devices::Device* device : due) router_.health(device).ProofStarted();
-    proofs_ += static_cast<uint32_t>(due.size());
+    due = router_.DueForSelfTest(clock_.Now());
+    for (const devices::Device* device : due) router_.health(device).SelfTestStarted();
+    self_tests_ += static_cast<uint32_t>(due.size());
   }
   for (devices::Device* device : due) {
-    options_.proof->Start(device,
-                          [this, device](const devices::Proof::Verdict& verdict) { EndProof(device, verdict); });
+    options_.self_test->Start(
+        device, [this, device](const devices::SelfTest::Verdict& verdict) { EndSelfTest(device, verdict); });
   }
 }
 
-void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& verdict) {
+void Batcher::EndSelfTest(devices::Device* device, const devices::SelfTest::Verdict& verdict) {
   DeviceEvent event;
   {
     absl::MutexLock lock(&mutex_);
@@ -400,26 +400,26 @@ void Batcher::EndProof(devices::Device* device, const devices::Proof::Verdict& v
   Tell(event);
   Dispatch();
   absl::MutexLock lock(&mutex_);
-  --proofs_;
+  --self_tests_;
 }
 
-void Batcher::TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
+void Batcher::TakeVerdict(const devices::Device* device, const devices::SelfTest::Verdict& verdict, absl::Time now,
                           DeviceEvent* event) {
   // It was found out, or taken out of service, while it proved itself.
   if (router_.health(device).state() == DeviceState::kQuarantined) return;
   touched_.erase(device);
   if (!verdict.status.ok()) return Quarantine(device, verdict.status, now, event);
-  for (const devices::Proof::Timing& timing : verdict.timings) {
+  for (const devices::SelfTest::Timing& timing : verdict.timings) {
     const bool moves = device->description().memory != devices::kHostMemory;
     router_.costs(device).Observe({timing.rows, timing.bytes, moves}, timing.time, now);
   }
   router_.costs(device).MakePrior();
   DeviceHealth& health = router_.health(device);
-  health.Proved(absl::StrCat("proved by ", verdict.rows, " known rows"), now);
+  health.Passed(absl::StrCat("proved by ", verdict.rows, " golden rows"), now);
   *event = {device->description().name, health.state(), health.reason(), false, 0, {}};
 }
 
-void Batcher::SetProved(const devices::Device* device, const devices::Proof::Verdict& verdict) {
+void Batcher::SetSelfTested(const devices::Device* device, const devices::SelfTest::Verdict& verdict) {
   DeviceEvent event;
   {
     absl::MutexLock lock(&mutex_);

@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/device.h"
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "service/batch/row_queue.h"
 #include "service/clock.h"
 #include "service/event_log.h"
@@ -41,7 +41,7 @@ namespace sortition::service {
 
 struct RowOutcome {
   uint32_t index = 0;  // as given in QueuedRow
-  std::variant<kernels::RowAnswer, Refusal> result;
+  std::variant<kernels::RowOutput, Refusal> result;
 };
 
 // A step some of whose rows wait or run. Implemented by the stream.
@@ -75,7 +75,7 @@ struct BatcherOptions {
   double recheck_share = 0;  // of live rows that are compared with the reference
   uint64_t seed = 0;         // of choices at random; a secret where rows are re-checked
   // By which a device that failed comes back; not owned. Null: whatever a device does, it stays in the pool.
-  const devices::Proof* proof = nullptr;
+  const devices::SelfTest* self_test = nullptr;
   EventLog* event_log = nullptr;  // not owned, outlives the batcher; null: no log
   // Runs what takes long beside the devices' work: a comparison with the reference, the reading of a device's memory
   // for another one. Within the call where it is not set. Outlives the batcher.
@@ -95,7 +95,7 @@ class Batcher {
   // caller has proved them, or quarantines them.
   Batcher(const Limits& limits, std::vector<devices::Device*> devices, const Clock* clock, Observer* observer,
           BatcherOptions options = {});
-  // Waits until every row has been delivered and every proof has ended.
+  // Waits until every row has been delivered and every self-test has ended.
   ~Batcher();
 
   // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue or would wait in it
@@ -106,15 +106,16 @@ class Batcher {
   void Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   // Answers the queued rows of steps that were cancelled or have passed their deadline, without waiting for a device to
-  // have room; starts the proofs that are due, and batches that waited for a device which is late. Called now and then.
+  // have room; starts the self-tests that are due, and batches that waited for a device which is late. Called now and
+  // then.
   void Sweep();
 
-  // Before the first row: what a proof that ran elsewhere said of a device.
-  void SetProved(const devices::Device* device, const devices::Proof::Verdict& verdict);
+  // Before the first row: what a self-test that ran elsewhere said of a device.
+  void SetSelfTested(const devices::Device* device, const devices::SelfTest::Verdict& verdict);
 
   // Has a device prove itself now: one that serves goes on meanwhile and leaves if it fails, another one joins if it
   // does not. `done` is told the verdict, on any thread. NOT_FOUND if there is no such device, FAILED_PRECONDITION
-  // while a proof of it runs or where devices are never out of service; then `done` is not called.
+  // while a self-test of it runs or where devices are never out of service; then `done` is not called.
   absl::Status Prove(std::string_view device, std::function<void(absl::Status)> done);
 
   // Takes a device out of service until it is asked to prove itself; what it has already is answered. NOT_FOUND if
@@ -164,14 +165,14 @@ class Batcher {
   void Quarantine(const devices::Device* device, const absl::Status& why, absl::Time now, DeviceEvent* event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const DeviceEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void StartProofs();
+  void StartSelfTests();
   absl::StatusOr<devices::Device*> FindDevice(std::string_view name) const;
-  void EndProof(devices::Device* device, const devices::Proof::Verdict& verdict);
-  void TakeVerdict(const devices::Device* device, const devices::Proof::Verdict& verdict, absl::Time now,
+  void EndSelfTest(devices::Device* device, const devices::SelfTest::Verdict& verdict);
+  void TakeVerdict(const devices::Device* device, const devices::SelfTest::Verdict& verdict, absl::Time now,
                    DeviceEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver(Rejects rejects);
 
-  // Whose answers left unchecked since a device's last proof.
+  // Whose answers left unchecked since a device's last self-test.
   struct Touched {
     uint64_t rows = 0;
     absl::flat_hash_set<std::string> sequences;
@@ -187,7 +188,7 @@ class Batcher {
   uint32_t undelivered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   const std::vector<devices::Device*> devices_;
-  uint32_t proofs_ ABSL_GUARDED_BY(mutex_) = 0;                                // that run
+  uint32_t self_tests_ ABSL_GUARDED_BY(mutex_) = 0;                            // that run
   absl::flat_hash_set<const devices::Device*> asked_ ABSL_GUARDED_BY(mutex_);  // to prove themselves, and do so now
   RecheckLottery lottery_ ABSL_GUARDED_BY(mutex_);
   std::map<const devices::Device*, Touched> touched_ ABSL_GUARDED_BY(mutex_);

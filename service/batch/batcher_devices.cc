@@ -7,7 +7,7 @@
 namespace sortition::service {
 
 absl::StatusOr<devices::Device*> Batcher::FindDevice(std::string_view name) const {
-  if (options_.proof == nullptr) {
+  if (options_.self_test == nullptr) {
     return absl::FailedPreconditionError("devices of this server are never out of service");
   }
   for (devices::Device* device : devices_) {
@@ -26,15 +26,15 @@ absl::Status Batcher::Prove(std::string_view name, std::function<void(absl::Stat
     if (health.state() == DeviceState::kProving || !asked_.insert(device).second) {
       return absl::FailedPreconditionError("the device proves itself already");
     }
-    if (!health.serves()) health.ProofStarted();
-    ++proofs_;
+    if (!health.serves()) health.SelfTestStarted();
+    ++self_tests_;
   }
-  options_.proof->Start(device, [this, device, done = std::move(done)](const devices::Proof::Verdict& verdict) {
+  options_.self_test->Start(device, [this, device, done = std::move(done)](const devices::SelfTest::Verdict& verdict) {
     {
       absl::MutexLock lock(&mutex_);
       asked_.erase(device);
     }
-    EndProof(device, verdict);
+    EndSelfTest(device, verdict);
     done(verdict.status);
   });
   return absl::OkStatus();

@@ -35,15 +35,15 @@ void FairQueue::Add(WaitingRow row) {
     again_.insert(place, std::move(row));
     return;
   }
-  const bool alone = name_spaces_.empty() && (alone_.empty() || IsAlone(row.client));
+  const bool alone = tenants_.empty() && (alone_.empty() || IsAlone(row.client));
   if (!alone && !alone_.empty()) BeginTurns();
   Stream* stream = &alone_;
   if (alone) {
     alone_client_ = row.client;
   } else {
-    NameSpace& name_space = name_spaces_.Join(row.client.name_space);
-    Count(&name_space.backlog, work);
-    stream = &name_space.streams.Join(row.client.stream);
+    Tenant& tenant = tenants_.Join(row.client.tenant);
+    Count(&tenant.backlog, work);
+    stream = &tenant.streams.Join(row.client.stream);
   }
   Count(&stream->backlog, work);
   SORTITION_CHECK(stream->rows.empty() || stream->rows.back().number < row.number);
@@ -51,14 +51,14 @@ void FairQueue::Add(WaitingRow row) {
 }
 
 void FairQueue::BeginTurns() {
-  NameSpace& name_space = name_spaces_.Join(alone_client_.name_space);
-  name_space.backlog = alone_.backlog;
-  name_space.streams.Join(alone_client_.stream) = std::exchange(alone_, {});
+  Tenant& tenant = tenants_.Join(alone_client_.tenant);
+  tenant.backlog = alone_.backlog;
+  tenant.streams.Join(alone_client_.stream) = std::exchange(alone_, {});
 }
 
 const WaitingRow& FairQueue::front() const {
   if (!again_.empty()) return again_.front();
-  return alone_.empty() ? name_spaces_.front().streams.front().rows.front() : alone_.rows.front();
+  return alone_.empty() ? tenants_.front().streams.front().rows.front() : alone_.rows.front();
 }
 
 WaitingRow FairQueue::Take() {
@@ -74,14 +74,14 @@ WaitingRow FairQueue::Take() {
     for (Backlog* backlog : {&all_, &alone_.backlog}) Uncount(backlog, WorkOf(row.row.row));
     return row;
   }
-  NameSpace& name_space = name_spaces_.front();
-  Stream& stream = name_space.streams.front();
+  Tenant& tenant = tenants_.front();
+  Stream& stream = tenant.streams.front();
   WaitingRow row = std::move(stream.rows.front());
   stream.rows.pop_front();
   const uint64_t work = WorkOf(row.row.row);
-  for (Backlog* backlog : {&all_, &name_space.backlog, &stream.backlog}) Uncount(backlog, work);
-  name_space.streams.Charge(work);
-  name_spaces_.Charge(work);
+  for (Backlog* backlog : {&all_, &tenant.backlog, &stream.backlog}) Uncount(backlog, work);
+  tenant.streams.Charge(work);
+  tenants_.Charge(work);
   return row;
 }
 
@@ -96,10 +96,8 @@ void FairQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
   };
   erase(&again_, {&all_});
   erase(&alone_.rows, {&all_, &alone_.backlog});
-  name_spaces_.ForEach([&](NameSpace& name_space) {
-    name_space.streams.ForEach([&](Stream& stream) {
-      erase(&stream.rows, {&all_, &name_space.backlog, &stream.backlog});
-    });
+  tenants_.ForEach([&](Tenant& tenant) {
+    tenant.streams.ForEach([&](Stream& stream) { erase(&stream.rows, {&all_, &tenant.backlog, &stream.backlog}); });
   });
 }
 
@@ -107,17 +105,17 @@ Standing FairQueue::StandingOf(const Client& client) const {
   Standing standing;
   standing.all = all_;
   if (!alone_.empty()) {
-    if (client.name_space == alone_client_.name_space) standing.name_space = alone_.backlog;
+    if (client.tenant == alone_client_.tenant) standing.tenant = alone_.backlog;
     if (IsAlone(client)) standing.stream = alone_.backlog;
     return standing;
   }
-  const NameSpace* const name_space = name_spaces_.Find(client.name_space);
-  if (name_space == nullptr) return standing;
-  standing.name_spaces = name_spaces_.sharers();
-  standing.name_space = name_space->backlog;
-  const Stream* const stream = name_space->streams.Find(client.stream);
+  const Tenant* const tenant = tenants_.Find(client.tenant);
+  if (tenant == nullptr) return standing;
+  standing.tenants = tenants_.sharers();
+  standing.tenant = tenant->backlog;
+  const Stream* const stream = tenant->streams.Find(client.stream);
   if (stream == nullptr) return standing;
-  standing.streams = name_space->streams.sharers();
+  standing.streams = tenant->streams.sharers();
   standing.stream = stream->backlog;
   return standing;
 }

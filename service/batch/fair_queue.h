@@ -1,6 +1,6 @@
 // Rows of one kind and priority, in an order that gives each client its share.
 //
-// Namespaces share devices equally, and the streams of a namespace share what it gets. Shares are of work, a row's
+// Tenants share devices equally, and the streams of a tenant share what it gets. Shares are of work, a row's
 // bytes and something for the row itself, so that neither many small rows nor few large ones get more. Within a stream
 // the oldest row goes first. Rows that come back because a device failed them go before all others, and cost nothing
 // again.
@@ -24,13 +24,13 @@ struct Backlog {
 // What of it concerns a client.
 struct Standing {
   Backlog all;
-  Backlog name_space;
+  Backlog tenant;
   Backlog stream;
-  double name_spaces = 1;  // that share the work, and ...
-  double streams = 1;      // ... streams that share its namespace's; by what has been done of late
+  double tenants = 1;  // that share the work, and ...
+  double streams = 1;  // ... streams that share its tenant's; by what has been done of late
 
   // So much will be done before a row that the client adds now, if others go on as they have.
-  double WorkAhead() const { return name_spaces * streams * double(stream.work); }
+  double WorkAhead() const { return tenants * streams * double(stream.work); }
 };
 
 // Of a row, in bytes: as long as a CPU core needs for the row beside its bytes, it could have read this many.
@@ -56,22 +56,22 @@ class FairQueue {
     std::deque<WaitingRow> rows;
     bool empty() const { return rows.empty(); }
   };
-  struct NameSpace {
+  struct Tenant {
     Backlog backlog;
     Turns<Stream> streams;
     bool empty() const { return backlog.rows == 0; }
   };
 
   bool IsAlone(const Client& client) const {
-    return client.name_space == alone_client_.name_space && client.stream == alone_client_.stream;
+    return client.tenant == alone_client_.tenant && client.stream == alone_client_.stream;
   }
   // A second stream has come.
   void BeginTurns();
 
   Backlog all_;
-  Stream alone_;  // a stream without others takes no turns; empty while name_spaces_ is not
+  Stream alone_;  // a stream without others takes no turns; empty while tenants_ is not
   Client alone_client_;
-  Turns<NameSpace> name_spaces_;
+  Turns<Tenant> tenants_;
   std::deque<WaitingRow> again_;  // by number
 };
 

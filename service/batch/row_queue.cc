@@ -85,7 +85,7 @@ RowQueue::ClientRows RowQueue::RowsOf(const Client& client) const {
   for (const OpenBatch& open : open_) {
     for (const auto& [priority, queue] : open.rows) {
       const Standing standing = queue.StandingOf(client);
-      rows.name_space += standing.name_space.rows;
+      rows.tenant += standing.tenant.rows;
       rows.stream += standing.stream.rows;
     }
   }

@@ -34,9 +34,9 @@ class RowQueue {
   // Takes out the rows of which `is_out` says so; it may move from them.
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
 
-  // Rows of a client's streams: of all in its namespace, and of its own.
+  // Rows of a client's streams: of all in its tenant, and of its own.
   struct ClientRows {
-    uint32_t name_space = 0;
+    uint32_t tenant = 0;
     uint32_t stream = 0;
   };
   ClientRows RowsOf(const Client& client) const;

@@ -14,10 +14,10 @@ namespace sortition::service {
 
 class PendingStep;
 
-// Among whom devices are shared out: namespaces, and within each of them its streams. Numbers that tell them apart;
+// Among whom devices are shared out: tenants, and within each of them its streams. Numbers that tell them apart;
 // where two should have the same, they share one share.
 struct Client {
-  uint64_t name_space = 0;
+  uint64_t tenant = 0;
   uint64_t stream = 0;
 };
 

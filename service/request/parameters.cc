@@ -18,7 +18,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 
 // -0 is 0: an off value means the same as absent, also to the history hash.
 float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
@@ -126,7 +126,7 @@ class Compiler {
   }
 
   std::optional<Refusal> Lists() {
-    absl::flat_hash_map<uint32_t, TokenPatch> patches;
+    absl::flat_hash_map<uint32_t, LogitEdit> edits;
     if (auto refusal = CheckCount(parameters_.logit_bias_size(), limits_.max_listed_tokens, Field("logit_bias")))
       return refusal;
     for (int i = 0; i < parameters_.logit_bias_size(); ++i) {
@@ -140,12 +140,12 @@ class Compiler {
         return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bias"), absl::StrCat("|bias| < ", law::kLogitLimit),
                        absl::StrCat(entry.bias(), " is out of range")};
       }
-      TokenPatch patch{.token = entry.token(), .bias = law::CanonicalBits(entry.bias())};
-      if (!patches.try_emplace(entry.token(), patch).second) {
+      LogitEdit edit{.token = entry.token(), .bias = law::CanonicalBits(entry.bias())};
+      if (!edits.try_emplace(entry.token(), edit).second) {
         return Refusal{Reason::kContradiction, absl::StrCat(field, ".token"), "", "the token has a bias already"};
       }
     }
-    absl::erase_if(patches, [](const auto& entry) { return entry.second.bias == 0; });
+    absl::erase_if(edits, [](const auto& entry) { return entry.second.bias == 0; });
 
     std::vector<uint32_t> banned;
     if (auto refusal = TokenSet(parameters_.banned_token_ids(), "banned_token_ids", &banned)) return refusal;
@@ -153,12 +153,12 @@ class Compiler {
       if (word.tokens_size() == 1) banned.push_back(word.tokens(0));
     }
     for (uint32_t token : banned) {
-      TokenPatch& patch = patches[token];
-      patch.token = token;
-      patch.flags |= TokenPatch::kBanned;
+      LogitEdit& edit = edits[token];
+      edit.token = token;
+      edit.flags |= LogitEdit::kBanned;
     }
-    for (const auto& [token, patch] : patches) spec_.listed_patches.push_back(patch);
-    std::ranges::sort(spec_.listed_patches, {}, &TokenPatch::token);
+    for (const auto& [token, edit] : edits) spec_.listed_edits.push_back(edit);
+    std::ranges::sort(spec_.listed_edits, {}, &LogitEdit::token);
 
     spec_.has_allowed_tokens = parameters_.allowed_token_ids_size() > 0;
     return TokenSet(parameters_.allowed_token_ids(), "allowed_token_ids", &spec_.allowed_tokens);

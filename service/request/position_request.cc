@@ -82,7 +82,7 @@ std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, uint3
   return Contradiction(field, absl::StrCat("token id ", draft, " was drafted with probability 0"));
 }
 
-std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyChain& chain, const std::string& path,
+std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyDraft& chain, const std::string& path,
                                                const StepShape& shape, const SequenceSpec& spec, const Limits& limits,
                                                PositionPlan* plan) {
   const std::string row_field = path + ".draft_row";
@@ -117,7 +117,7 @@ std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyChain& chain, con
   return std::nullopt;
 }
 
-std::optional<Refusal> ParseChain(const v1::VerifyChain& chain, const std::string& path, const StepShape& shape,
+std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::string& path, const StepShape& shape,
                                   const SequenceSpec& spec, const Limits& limits, PositionPlan* plan) {
   if (auto refusal = CheckTokens(chain.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(chain.mode(), spec, path, plan)) return refusal;
@@ -222,8 +222,8 @@ uint64_t TensorRowsOf(const v1::StepRow& row) {
   switch (row.task_case()) {
     case v1::StepRow::kScore:
       return static_cast<uint64_t>(std::max(row.score().tokens_size(), 1));
-    case v1::StepRow::kVerifyChain:
-      return static_cast<uint64_t>(row.verify_chain().draft_tokens_size()) + 1;
+    case v1::StepRow::kVerifyDraft:
+      return static_cast<uint64_t>(row.verify_draft().draft_tokens_size()) + 1;
     case v1::StepRow::kVerifyTree:
       return static_cast<uint64_t>(row.verify_tree().draft_tokens_size()) + 1;
     case v1::StepRow::kDraw:
@@ -239,7 +239,7 @@ std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const S
   if (is_draw && !row.has_mask()) return std::nullopt;
   const std::string path = absl::StrCat("step.rows[", index, "]");
   const google::protobuf::RepeatedPtrField<v1::RowMask> none;
-  const std::string chain = path + ".verify_chain";
+  const std::string chain = path + ".verify_draft";
   const std::string tree = path + ".verify_tree";
   std::optional<Refusal> refusal;
   switch (row.task_case()) {
@@ -249,10 +249,10 @@ std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const S
     case v1::StepRow::kScore:
       refusal = ParseScore(row.score(), path + ".score", spec, plan);
       break;
-    case v1::StepRow::kVerifyChain:
-      refusal = ParseChain(row.verify_chain(), chain, shape, spec, limits, plan);
+    case v1::StepRow::kVerifyDraft:
+      refusal = ParseChain(row.verify_draft(), chain, shape, spec, limits, plan);
       if (refusal) return refusal;
-      return ParseMasks(row, path, row.verify_chain().masks(), chain + ".masks", shape, spec, limits, plan);
+      return ParseMasks(row, path, row.verify_draft().masks(), chain + ".masks", shape, spec, limits, plan);
     case v1::StepRow::kVerifyTree:
       refusal = ParseTree(row.verify_tree(), tree, spec, plan);
       if (refusal) return refusal;

@@ -69,7 +69,7 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
   return response;
 }
 
-void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,
+void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result) {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   result->set_token(answer.token);
@@ -81,7 +81,7 @@ void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& 
   if (parameters.kept_count) result->set_kept_count(answer.kept);
 }
 
-Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row) {
+Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row) {
   const std::string field = absl::StrCat("step.rows[", row, "]");
   switch (answer.error) {
     case kernels::RowError::kNaN:

@@ -21,10 +21,10 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
 void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs);
 
 // Everything but the kept tokens, which may take several messages (encode_outcome.h). `answer.error` is kNone.
-void EncodeDraw(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters,
+void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 
 // Why a row that a device judged unusable is refused. `answer.error` is not kNone.
-Refusal RefusalOf(const kernels::RowAnswer& answer, uint32_t row);
+Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row);
 
 }  // namespace sortition::service

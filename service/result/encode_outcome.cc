@@ -16,7 +16,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::RowAnswer;
+using kernels::RowOutput;
 using kernels::RowParameters;
 
 // The messages of one row's answer.
@@ -76,7 +76,7 @@ void AddKept(uint32_t index, const kernels::TokenBits* tokens, uint32_t count, v
   for (uint32_t i = 0; i < count; ++i) to->Add(tokens[i].token);
 }
 
-void EncodeKept(uint32_t index, const RowAnswer& answer, Pieces* pieces) {
+void EncodeKept(uint32_t index, const RowOutput& answer, Pieces* pieces) {
   const auto all = static_cast<uint32_t>(answer.kept_tokens.size());
   for (uint32_t begin = 0; begin < all;) {
     if (pieces->room() == 0) pieces->Continue();
@@ -88,7 +88,7 @@ void EncodeKept(uint32_t index, const RowAnswer& answer, Pieces* pieces) {
 }
 
 // Every live token's probability, from the list of those that are kept.
-std::vector<float> ProbabilitiesOf(const RowAnswer& answer, const RowParameters& parameters, uint32_t live_vocabulary) {
+std::vector<float> ProbabilitiesOf(const RowOutput& answer, const RowParameters& parameters, uint32_t live_vocabulary) {
   std::vector<float> probabilities(live_vocabulary);
   const law::Scale scale = law::ProcessedScale(parameters, answer);
   for (const kernels::TokenBits& token : answer.kept_tokens) {
@@ -115,7 +115,7 @@ void EncodeProbabilities(uint32_t index, const std::vector<float>& probabilities
 
 // One position's entries of ScoreResult or VerifyResult.
 template <typename Result>
-void EncodeRow(const RowAnswer& answer, const RowParameters& parameters, Result* result) {
+void EncodeRow(const RowOutput& answer, const RowParameters& parameters, Result* result) {
   if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->add_raw());
   if (parameters.processed_logprob) {
     EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->add_processed());
@@ -129,9 +129,9 @@ uint32_t TokensOf(const kernels::Distribution& distribution) {
 }
 
 // A position's entries stay together.
-void EncodeRows(const std::vector<RowAnswer>& rows, const RowParameters& parameters, Pieces* pieces) {
+void EncodeRows(const std::vector<RowOutput>& rows, const RowParameters& parameters, Pieces* pieces) {
   static_assert(2 * (1 + 2 * kernels::kMaxTopLogprobs) <= kPieceTokens);
-  for (const RowAnswer& answer : rows) {
+  for (const RowOutput& answer : rows) {
     const uint32_t tokens = TokensOf(answer.raw) + TokensOf(answer.processed);
     if (pieces->room() < tokens) pieces->Continue();
     pieces->Take(tokens);
@@ -145,14 +145,14 @@ void EncodeRows(const std::vector<RowAnswer>& rows, const RowParameters& paramet
 
 void EncodeVerify(const StepOutcome& outcome, const PositionPlan& plan, v1::VerifyResult* result) {
   result->set_accepted(static_cast<uint32_t>(outcome.path.size()));
-  for (const RowAnswer& answer : outcome.rows) result->add_tokens(answer.token);
+  for (const RowOutput& answer : outcome.rows) result->add_tokens(answer.token);
   result->set_matched(static_cast<uint32_t>(std::ranges::count(outcome.matched, true)));
   for (const bool matched : outcome.matched) result->add_position_matched(matched);
   if (plan.is_tree) result->mutable_path()->Assign(outcome.path.begin(), outcome.path.end());
 }
 
 void EncodeFinish(const StepOutcome& outcome, const SequenceSpec& spec, v1::RowResult* result) {
-  const auto stops = [&](const RowAnswer& answer) { return spec.stops(answer.token); };
+  const auto stops = [&](const RowOutput& answer) { return spec.stops(answer.token); };
   if (result->has_score() || !std::ranges::any_of(outcome.rows, stops)) return;
   if (result->has_draw()) {
     result->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);

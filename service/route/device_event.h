@@ -15,8 +15,8 @@ struct DeviceEvent {
   DeviceState state = DeviceState::kServing;
   std::string reason;
   bool gave_wrong_answer = false;
-  // Of a device that gave a wrong answer to a live row: the rows it answered unchecked since its last proof, and the
-  // request ids of their sequences, not all where there are more than kMostTouched.
+  // Of a device that gave a wrong answer to a live row: the rows it answered unchecked since its last self-test, and
+  // the request ids of their sequences, not all where there are more than kMostTouched.
   uint64_t unchecked_rows = 0;
   std::vector<std::string> touched;
 

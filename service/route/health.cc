@@ -18,7 +18,7 @@ std::string_view DeviceStateName(DeviceState state) {
   __builtin_unreachable();
 }
 
-void DeviceHealth::Proved(std::string what, absl::Time now) {
+void DeviceHealth::Passed(std::string what, absl::Time now) {
   state_ = DeviceState::kServing;
   reason_ = std::move(what);
   serves_since_ = now;
@@ -36,11 +36,11 @@ void DeviceHealth::Quarantine(std::string why, absl::Time now, bool for_memory) 
   reason_ = std::move(why);
   rests_until_ = absl::InfinitePast();
   if (for_memory) {
-    next_proof_ = now + kMemoryBackoff;
+    next_self_test_ = now + kMemoryBackoff;
     return;
   }
   const uint32_t doublings = std::min(failures_++, 16u);
-  next_proof_ = now + std::min(kFirstBackoff * (1 << doublings), kLongestBackoff);
+  next_self_test_ = now + std::min(kFirstBackoff * (1 << doublings), kLongestBackoff);
 }
 
 }  // namespace sortition::service

@@ -14,7 +14,7 @@ uint64_t WrongRowsUntilCaught(double share, double probability) {
   return static_cast<uint64_t>(std::ceil(std::log1p(-probability) / std::log1p(-share)));
 }
 
-bool IsRight(const devices::DeviceRow& row, const kernels::RowAnswer& answer) {
+bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& answer) {
   std::vector<std::byte> tensor;
   for (const devices::ByteSegment& segment : row.segments) {
     tensor.insert(tensor.end(), segment.data, segment.data + segment.size);

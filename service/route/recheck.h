@@ -30,6 +30,6 @@ class RecheckLottery {
 };
 
 // Whether the law's reference gives this answer. Takes milliseconds at large vocabularies. Thread-safe.
-bool IsRight(const devices::DeviceRow& row, const kernels::RowAnswer& answer);
+bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& answer);
 
 }  // namespace sortition::service

@@ -144,7 +144,7 @@ void Router::EndRests(absl::Time now) {
   for (Book& book : books_) book.health.EndRest(now);
 }
 
-std::vector<devices::Device*> Router::DueForProof(absl::Time now) const {
+std::vector<devices::Device*> Router::DueForSelfTest(absl::Time now) const {
   std::vector<devices::Device*> due;
   for (const Book& book : books_) {
     if (book.health.IsDue(now) && book.in_flight.empty()) due.push_back(book.device);

@@ -75,7 +75,7 @@ class Router {
   void EndRests(absl::Time now);
   DeviceHealth& health(const devices::Device* device) { return Find(device).health; }
   CostModel& costs(const devices::Device* device) { return Find(device).costs; }
-  std::vector<devices::Device*> DueForProof(absl::Time now) const;
+  std::vector<devices::Device*> DueForSelfTest(absl::Time now) const;
   std::vector<DeviceStatus> Statuses() const;
 
  private:

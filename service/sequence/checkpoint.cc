@@ -47,8 +47,7 @@ std::string TagOf(std::span<const uint8_t> key, const CheckpointOwner& owner, st
   message += body;
   Add(uint64_t{law::kLawVersion}, &message);
   Add(owner.identity, &message);
-  for (const std::string_view name : {owner.name_space, owner.worker_session, owner.request_id})
-    AddName(name, &message);
+  for (const std::string_view name : {owner.tenant, owner.worker_session, owner.request_id}) AddName(name, &message);
   uint8_t digest[SHA256_DIGEST_LENGTH];
   unsigned int size = 0;
   const auto* bytes = reinterpret_cast<const uint8_t*>(message.data());

@@ -17,7 +17,7 @@ namespace sortition::service {
 
 // Whose checkpoint it is. Refers to its owner's strings.
 struct CheckpointOwner {
-  std::string_view name_space;
+  std::string_view tenant;
   std::string_view worker_session;
   std::string_view request_id;
   uint64_t identity = 0;  // HistoryDigest, so that it is one seed's, vocabulary's and set of options'

@@ -32,7 +32,7 @@ uint64_t HistoryDigest(const HistoryIdentity& identity) {
       std::bit_cast<uint32_t>(identity.frequency_penalty),
       std::bit_cast<uint32_t>(identity.presence_penalty),
   };
-  uint64_t digest = kEmptyChain;
+  uint64_t digest = kEmptyHash;
   for (uint64_t word : words) digest = Absorb(digest, word);
   for (uint64_t word : identity.options) digest = Absorb(digest, word);
   return digest;

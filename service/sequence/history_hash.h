@@ -21,7 +21,7 @@ struct HistoryIdentity {
 };
 
 // The chain over the tokens alone, so that sequences that share tokens share it: forks go on from their parent's.
-inline constexpr uint64_t kEmptyChain = 0x736f72746974696f;  // "sortitio"
+inline constexpr uint64_t kEmptyHash = 0x736f72746974696f;  // "sortitio"
 uint64_t ExtendChain(uint64_t chain, uint32_t token);
 
 uint64_t HistoryDigest(const HistoryIdentity& identity);

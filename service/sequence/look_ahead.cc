@@ -1,4 +1,4 @@
-// Forward and back by the state's own edits, so that every option that it keeps holds after drafts, too.
+// Forward and back by the state's own rewrites, so that every option that it keeps holds after drafts, too.
 #include "service/sequence/look_ahead.h"
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace sortition::service {
 namespace {
 
-using Patches = std::shared_ptr<const std::vector<kernels::TokenPatch>>;
+using Edits = std::shared_ptr<const std::vector<kernels::LogitEdit>>;
 
-PositionView ViewOf(SequenceState* state, Patches patches) {
-  return {std::move(patches), state->patch_trail(), state->watermark_seed(), state->forced_token()};
+PositionView ViewOf(SequenceState* state, Edits edits) {
+  return {std::move(edits), state->edit_log(), state->watermark_seed(), state->forced_token()};
 }
 
 // A walk over the tree.
@@ -29,20 +29,20 @@ class Walk {
     const auto [here, there] = std::ranges::mismatch(way_, way);
     BackTo(static_cast<size_t>(here - way_.begin()));
     for (auto next = there; next != way.end(); ++next) {
-      edits_.push_back(state_.Edit(std::nullopt, {&tree_.tokens[static_cast<size_t>(*next)], 1}));
+      rewrites_.push_back(state_.Rewrite(std::nullopt, {&tree_.tokens[static_cast<size_t>(*next)], 1}));
     }
     way_ = std::move(way);
   }
 
  private:
   void BackTo(size_t length) {
-    for (; edits_.size() > length; edits_.pop_back()) state_.Revert(edits_.back());
+    for (; rewrites_.size() > length; rewrites_.pop_back()) state_.Revert(rewrites_.back());
   }
 
   SequenceState& state_;
   const TokenTree& tree_;
   std::vector<int32_t> way_;
-  std::vector<SequenceState::Undo> edits_;  // one for each token of the way
+  std::vector<SequenceState::Undo> rewrites_;  // one for each token of the way
 };
 
 }  // namespace
@@ -58,7 +58,7 @@ uint64_t BytesAhead(const PositionViews& views) {
   uint64_t bytes = 0;
   for (size_t i = 1; i < views.size(); ++i) {
     bytes += sizeof(PositionView);
-    if (views[i].patches != views[i - 1].patches) bytes += views[i].patches->capacity() * sizeof(kernels::TokenPatch);
+    if (views[i].edits != views[i - 1].edits) bytes += views[i].edits->capacity() * sizeof(kernels::LogitEdit);
   }
   return bytes;
 }
@@ -66,16 +66,16 @@ uint64_t BytesAhead(const PositionViews& views) {
 PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
-  views.push_back(ViewOf(state, state->LendPatches()));
+  views.push_back(ViewOf(state, state->LendEdits()));
   if (tree.tokens.empty()) return views;
   state->LeaveLoan();
-  SequenceState::NamedPatches named = state->LeaveNames();
+  SequenceState::NamedEdits named = state->LeaveNames();
   {
     Walk walk(state, tree);
     for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
       walk.GoTo(index);
-      Patches patches = state->CopyPatches(views.back().trail);
-      views.push_back(ViewOf(state, patches != nullptr ? std::move(patches) : views.back().patches));
+      Edits edits = state->CopyEdits(views.back().trail);
+      views.push_back(ViewOf(state, edits != nullptr ? std::move(edits) : views.back().edits));
     }
   }
   state->ReturnTo(std::move(named));

@@ -9,7 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
-#include "service/sequence/patch_trail.h"
+#include "service/sequence/edit_log.h"
 #include "service/sequence/sequence_state.h"
 
 namespace sortition::service {
@@ -25,19 +25,19 @@ struct TokenTree {
 
 // What a row at one position sees of the history.
 struct PositionView {
-  std::shared_ptr<const std::vector<kernels::TokenPatch>> patches;
-  PatchTrail trail;                    // of the patches
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
+  EditLog trail;                       // of the edits
   std::optional<uint64_t> noise_seed;  // of a watermark: it stands for the sequence's seed, and the position is 0
-  std::optional<uint32_t> forced;      // the token that comes whatever the row says; the patches do not matter then
+  std::optional<uint32_t> forced;      // the token that comes whatever the row says; the edits do not matter then
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;
 
-// Of patches that the first view does not have, too; views one after the other may share theirs.
+// Of edits that the first view does not have, too; views one after the other may share theirs.
 uint64_t BytesAhead(const PositionViews& views);
 
 // The views at the history's end and after each token of the tree, tokens.size() + 1 of them. The state is the same
-// afterwards. Patches are the borrower's, unless there is no token: then they are lent, as LendPatches says.
+// afterwards. Edits are the borrower's, unless there is no token: then they are lent, as LendEdits says.
 PositionViews LookAhead(SequenceState* state, const TokenTree& tree);
 
 }  // namespace sortition::service

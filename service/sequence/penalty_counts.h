@@ -1,4 +1,4 @@
-// How often tokens occur where penalties count them, and the patches that follow from it, kept incrementally.
+// How often tokens occur where penalties count them, and the edits that follow from it, kept incrementally.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,9 @@ struct TokenCount {
   bool operator==(const TokenCount&) const = default;
 };
 
-// The patch of a token with these bias and ban (`listed`; its other fields are not looked at), this count, and this
+// The edit of a token with these bias and ban (`listed`; its other fields are not looked at), this count, and this
 // term of DRY.
-kernels::TokenPatch PatchOf(const SequenceSpec& spec, const kernels::TokenPatch& listed, TokenCount count,
-                            double dry = 0);
+kernels::LogitEdit EditOf(const SequenceSpec& spec, const kernels::LogitEdit& listed, TokenCount count, double dry = 0);
 
 // Not thread-safe. O(tokens that are listed or counted). `spec` is the same in every call.
 class PenaltyCounts {
@@ -35,7 +34,7 @@ class PenaltyCounts {
   void Add(const SequenceSpec& spec, uint32_t token, bool output, int32_t change);
 
   // Sorted by token; counts() in parallel, zero for tokens that are listed only.
-  const std::vector<kernels::TokenPatch>& patches() const { return patches_; }
+  const std::vector<kernels::LogitEdit>& edits() const { return edits_; }
   const std::vector<TokenCount>& counts() const { return counts_; }
 
   // What another set of options starts from.
@@ -44,7 +43,7 @@ class PenaltyCounts {
   uint64_t bytes() const;
 
  private:
-  std::vector<kernels::TokenPatch> patches_;
+  std::vector<kernels::LogitEdit> edits_;
   std::vector<TokenCount> counts_;
 };
 

@@ -54,7 +54,7 @@ absl::Duration ReplayBudget::Advice(const Owner& owner, uint64_t tokens) {
 absl::Duration ReplayBudget::Reserve(const Owner& owner, uint64_t tokens) {
   const absl::Time now = clock_.Now();
   if (now >= next_prune_) Prune(now);
-  Promises& streams = promised_until_[owner.name_space];
+  Promises& streams = promised_until_[owner.tenant];
   absl::Time& until = streams.try_emplace(owner.stream, now).first->second;
   const double sharers = static_cast<double>(promised_until_.size() * streams.size());
   until = std::max({until, spent_until_, now});
@@ -66,7 +66,7 @@ absl::Duration ReplayBudget::Reserve(const Owner& owner, uint64_t tokens) {
 
 void ReplayBudget::Prune(absl::Time now) {
   next_prune_ = now + kPruneEvery;
-  for (auto& [name_space, streams] : promised_until_) {
+  for (auto& [tenant, streams] : promised_until_) {
     absl::erase_if(streams, [&](const auto& stream) { return stream.second <= now; });
   }
   absl::erase_if(promised_until_, [](const auto& entry) { return entry.second.empty(); });

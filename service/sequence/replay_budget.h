@@ -17,7 +17,7 @@ namespace sortition::service {
 
 // A budget of tokens a second, a quarter of it while rows wait for a device. Workers that have to wait are each given a
 // time of their own, so that those who lost one replica together do not come back together. The times are places in a
-// queue of each stream's own: namespaces that wait share the budget equally, and so do streams within theirs, so that
+// queue of each stream's own: tenants that wait share the budget equally, and so do streams within theirs, so that
 // one with many lost sequences makes itself wait and nobody else. Thread-safe.
 class ReplayBudget {
  public:
@@ -30,7 +30,7 @@ class ReplayBudget {
 
   // Whose history it is.
   struct Owner {
-    uint64_t name_space = 0;  // a number that stands for it
+    uint64_t tenant = 0;  // a number that stands for it
     uint64_t stream = 0;
   };
 
@@ -58,7 +58,7 @@ class ReplayBudget {
   Entropy& entropy_;
   absl::Mutex mutex_;
   absl::Time spent_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by what has arrived
-  // When a stream's own share of the budget will have paid for what it was told to wait with; by namespace.
+  // When a stream's own share of the budget will have paid for what it was told to wait with; by tenant.
   using Promises = absl::flat_hash_map<uint64_t, absl::Time>;
   absl::flat_hash_map<uint64_t, Promises> promised_until_ ABSL_GUARDED_BY(mutex_);
   absl::Time next_prune_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -1,4 +1,4 @@
-// Options of a spec, patches and noise of a view.
+// Options of a spec, edits and noise of a view.
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -12,8 +12,8 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
     row.noise.seed = *view->noise_seed;
     row.noise.position = 0;
   }
-  row.patches = view != nullptr ? std::span<const kernels::TokenPatch>(*view->patches) : spec.listed_patches;
-  if (view != nullptr) row.patch_origin = view->trail.origin();
+  row.edits = view != nullptr ? std::span<const kernels::LogitEdit>(*view->edits) : spec.listed_edits;
+  if (view != nullptr) row.edit_origin = view->trail.origin();
   row.has_allowed_tokens = spec.has_allowed_tokens;
   row.allowed_tokens = spec.allowed_tokens;
   row.requested = spec.logprob_token_ids;
@@ -22,8 +22,8 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
 
 void ForceToken(const PositionView* view, kernels::RowRequest* row) {
   if (view == nullptr || !view->forced) return;
-  row->patches = {};
-  row->patch_origin = {};
+  row->edits = {};
+  row->edit_origin = {};
   row->has_allowed_tokens = true;
   row->allowed_tokens = {&*view->forced, 1};
   row->allowed_bits = nullptr;

@@ -17,7 +17,7 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
   return a.law_version == b.law_version && a.seed == b.seed && a.choice_index == b.choice_index &&
          a.vocabulary == b.vocabulary && a.live_vocabulary == b.live_vocabulary &&
          a.repetition_penalty == b.repetition_penalty && a.frequency_penalty == b.frequency_penalty &&
-         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches && a.history == b.history;
+         a.presence_penalty == b.presence_penalty && a.listed_edits == b.listed_edits && a.history == b.history;
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
 }
 
 std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                             const TokenTree& ahead, EditAllowance* edits) {
+                                                             const TokenTree& ahead, RewriteAllowance* rewrites) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
@@ -84,13 +84,13 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
                                         kept_history_, " cannot be taken back, and so are history"));
   }
   const uint32_t removed = intent.truncate_to ? state_->position() - *intent.truncate_to : 0;
-  const uint64_t edited = removed + intent.append_tokens.size();
-  if (edits != nullptr && edited > 0 && !edits->Take(edited * state_->edit_cost())) {
-    return HistoryRequired(absl::StrCat("the rows of the message edit more than ", EditAllowance::kTokens,
+  const uint64_t rewritten = removed + intent.append_tokens.size();
+  if (rewrites != nullptr && rewritten > 0 && !rewrites->Take(rewritten * state_->rewrite_cost())) {
+    return HistoryRequired(absl::StrCat("the rows of the message rewrite more than ", RewriteAllowance::kTokens,
                                         " tokens, those of long and indexed histories counted several times; what is "
                                         "more is history"));
   }
-  SequenceState::Undo undo = state_->Edit(intent.truncate_to, intent.append_tokens);
+  SequenceState::Undo undo = state_->Rewrite(intent.truncate_to, intent.append_tokens);
   if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
     const uint32_t position = state_->position();
     state_->Revert(undo);
@@ -98,10 +98,10 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
                                                                       ", the history has ", position, " tokens")
                                                        : "history_hash differs from the history the server has");
   }
-  // Where the worker has edited its text since the last answer, in this step, in a history or elsewhere, it alone can
-  // tell which state it goes on from.
-  const bool is_edited = intent.truncate_to || !intent.append_tokens.empty();
-  const bool follows = last_ && last_->step_id + 1 == intent.step_id && !is_edited;
+  // Where the worker has rewritten its text since the last answer, in this step, in a history or elsewhere, it alone
+  // can tell which state it goes on from.
+  const bool is_rewritten = intent.truncate_to || !intent.append_tokens.empty();
+  const bool follows = last_ && last_->step_id + 1 == intent.step_id && !is_rewritten;
   if (intent.checkpoint && follows && intent.checkpoint != TextPlace{intent.position, *intent.history_hash}) {
     return Refusal{
         Reason::kCheckpointRefused, "checkpoint", absl::StrCat("position ", intent.position),
@@ -119,7 +119,7 @@ std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, StepOutcome 
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr && !outcome.rows.empty());
   state_->EndLoan();
-  for (const kernels::RowAnswer& answer : outcome.rows) {
+  for (const kernels::RowOutput& answer : outcome.rows) {
     SORTITION_CHECK(answer.error == kernels::RowError::kNone);
     state_->Append(answer.token);
   }
@@ -199,7 +199,7 @@ uint64_t Sequence::bytes() const {
   if (state_) bytes += state_->bytes();
   if (in_flight_) bytes += in_flight_->view_bytes;
   if (last_) {
-    for (const kernels::RowAnswer& row : last_->answer.outcome.rows) {
+    for (const kernels::RowOutput& row : last_->answer.outcome.rows) {
       bytes += sizeof(row);
       for (const kernels::Distribution& distribution : {std::cref(row.raw), std::cref(row.processed)}) {
         bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);

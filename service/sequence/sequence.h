@@ -54,11 +54,11 @@ struct StepIntent {
 
 // What a step came to: one token, or accepted drafts and the token after them.
 struct StepOutcome {
-  std::vector<kernels::RowAnswer> rows;  // that answered the step's tokens, in their order; at least one
+  std::vector<kernels::RowOutput> rows;  // that answered the step's tokens, in their order; at least one
   std::vector<uint32_t> path;            // the accepted drafts, by their number
   std::vector<bool> matched;             // of each draft: it passed at its own position
 
-  static StepOutcome Drawn(kernels::RowAnswer answer) {
+  static StepOutcome Drawn(kernels::RowOutput answer) {
     StepOutcome outcome;
     outcome.rows.push_back(std::move(answer));
     return outcome;
@@ -71,13 +71,13 @@ struct StepAnswer {
 };
 
 // How many tokens the steps of one message may cut off histories and append to them, since whoever takes the message
-// serves nobody else meanwhile: some 10 ms of edits. The first row that edits always may; what is more is history,
-// which is taken in pieces.
-class EditAllowance {
+// serves nobody else meanwhile: some 10 ms of rewrites. The first row that rewrites always may; what is more is
+// history, which is taken in pieces.
+class RewriteAllowance {
  public:
   static constexpr uint32_t kTokens = 16'384;
 
-  // `cost`: tokens, by SequenceState::edit_cost(). False, and nothing is taken, if it is too much.
+  // `cost`: tokens, by SequenceState::rewrite_cost(). False, and nothing is taken, if it is too much.
   bool Take(uint64_t cost) {
     if (cost > left_ && left_ < kTokens) return false;
     left_ -= std::min(cost, left_);
@@ -107,14 +107,14 @@ class Sequence {
 
   // Starts a step. Returns the grant, or the answer if this very step has been answered already, or why not; a refusal
   // changes nothing.
-  // `ahead`: tokens after which the step has further positions. `edits`, which may be null, pays for the intent's;
-  // edits that are refused for another reason are paid for, too.
+  // `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, pays for the intent's;
+  // rewrites that are refused for another reason are paid for, too.
   std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                     const TokenTree& ahead = {}, EditAllowance* edits = nullptr);
+                                                     const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
 
-  // Ends the step of `ticket` with its tokens: the state advances by the intent's edits and by them, exactly once.
+  // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and by them, exactly once.
   // Refused with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
-  // Neither after Commit nor after Abort does anybody read the grant's patches.
+  // Neither after Commit nor after Abort does anybody read the grant's edits.
   std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, StepOutcome outcome);
 
   // Ends the step of `ticket` without a token; the state stays what it was before the step.
@@ -146,8 +146,8 @@ class Sequence {
     uint64_t ticket;
     uint64_t step_id;
     uint64_t digest;
-    SequenceState::Undo undo;  // of the step's edits, already applied
-    uint64_t view_bytes = 0;   // of the grant's patches, but for the state's own
+    SequenceState::Undo undo;  // of the step's rewrites, already applied
+    uint64_t view_bytes = 0;   // of the grant's edits, but for the state's own
   };
   struct LastStep {
     uint64_t step_id;

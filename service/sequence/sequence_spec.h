@@ -27,7 +27,7 @@ struct SequenceSpec {
   float presence_penalty = 0;
   HistoryOptions history;
   // Bias and bans, sorted by token.
-  std::vector<kernels::TokenPatch> listed_patches;
+  std::vector<kernels::LogitEdit> listed_edits;
   bool has_allowed_tokens = false;
   std::vector<uint32_t> allowed_tokens;     // sorted, distinct
   std::vector<uint32_t> stop_tokens;        // sorted, distinct
@@ -43,7 +43,7 @@ struct SequenceSpec {
             history.Words()};
   }
   uint64_t bytes() const {
-    return sizeof(*this) + listed_patches.capacity() * sizeof(kernels::TokenPatch) +
+    return sizeof(*this) + listed_edits.capacity() * sizeof(kernels::LogitEdit) +
            (allowed_tokens.capacity() + stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) +
            history.bytes();
   }

@@ -12,7 +12,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 
 // How many tokens the log keeps, so that `kept_history` of them can be cut off.
 uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
@@ -20,14 +20,14 @@ uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
 }
 
-// Whether equal histories give equal counts, and equal counts equal patches.
+// Whether equal histories give equal counts, and equal counts equal edits.
 bool SameCounts(const SequenceSpec& a, const SequenceSpec& b) {
   return a.penalises() && b.penalises() && a.history.scope.window == b.history.scope.window &&
          a.history.scope.ignored_prefix == b.history.scope.ignored_prefix;
 }
-bool SamePatches(const SequenceSpec& a, const SequenceSpec& b) {
+bool SameEdits(const SequenceSpec& a, const SequenceSpec& b) {
   return a.repetition_penalty == b.repetition_penalty && a.frequency_penalty == b.frequency_penalty &&
-         a.presence_penalty == b.presence_penalty && a.listed_patches == b.listed_patches &&
+         a.presence_penalty == b.presence_penalty && a.listed_edits == b.listed_edits &&
          a.history.scope == b.history.scope;
 }
 
@@ -88,7 +88,7 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
 
 uint64_t SequenceState::bytes() const {
   return sizeof(*this) + log_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
-         (merged_ ? merged_->capacity() * sizeof(TokenPatch) : 0) + step_changes_.capacity() * sizeof(StepChange);
+         (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0) + step_changes_.capacity() * sizeof(StepChange);
 }
 
 uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
@@ -101,35 +101,35 @@ void SequenceState::ChangeForStep() {
   step_changes_ = std::move(changes);
 }
 
-std::shared_ptr<const std::vector<TokenPatch>> SequenceState::CopyPatches(const PatchTrail& known) {
+std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const EditLog& known) {
   ChangeForStep();
-  if (trail_.SamePatches(known)) return nullptr;
-  if (step_changes_.empty()) return std::make_shared<std::vector<TokenPatch>>(counts_->patches());
-  auto merged = std::make_shared<std::vector<TokenPatch>>();
-  merged->reserve(counts_->patches().size() + step_changes_.size());
+  if (trail_.SameEdits(known)) return nullptr;
+  if (step_changes_.empty()) return std::make_shared<std::vector<LogitEdit>>(counts_->edits());
+  auto merged = std::make_shared<std::vector<LogitEdit>>();
+  merged->reserve(counts_->edits().size() + step_changes_.size());
   MergeChanges(*spec_, *counts_, step_changes_, merged.get());
   return merged;
 }
 
-std::shared_ptr<const std::vector<TokenPatch>> SequenceState::LendPatches() {
+std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
   ChangeForStep();
   if (step_changes_.empty()) {
     lent_ = true;
-    return {counts_, &counts_->patches()};
+    return {counts_, &counts_->edits()};
   }
-  if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<TokenPatch>>();
+  if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<LogitEdit>>();
   MergeChanges(*spec_, *counts_, step_changes_, merged_.get());
   merged_lent_ = true;
   return merged_;
 }
 
-SequenceState::NamedPatches SequenceState::LeaveNames() {
-  NamedPatches named = {trail_, step_changes_};
+SequenceState::NamedEdits SequenceState::LeaveNames() {
+  NamedEdits named = {trail_, step_changes_};
   trail_.Leave();
   return named;
 }
 
-void SequenceState::ReturnTo(NamedPatches named) {
+void SequenceState::ReturnTo(NamedEdits named) {
   trail_ = named.trail;
   step_changes_ = std::move(named.changes);
 }
@@ -184,7 +184,7 @@ void SequenceState::Push(uint32_t token) {
   if (window != 0 && length > window) Count(length - 1 - window, -1);
 }
 
-SequenceState::Undo SequenceState::Edit(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append) {
+SequenceState::Undo SequenceState::Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append) {
   Undo undo;
   undo.prompt_length = prompt_length_;
   if (truncate_to && *truncate_to < position()) {
@@ -220,7 +220,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   if (position < LowestTruncation(*spec) || !counts_known) return nullptr;
   std::unique_ptr<SequenceState> child(new SequenceState(*this));
   child->digest_ = HistoryDigest(spec->Identity());
-  if (SamePatches(*spec, *spec_)) {
+  if (SameEdits(*spec, *spec_)) {
     shared_ = child->shared_ = true;
     child->lent_ = false;
   } else {
@@ -231,7 +231,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   }
   child->merged_ = nullptr;
   child->merged_lent_ = false;
-  child->trail_ = PatchTrail::OfNewList();
+  child->trail_ = EditLog::OfNewList();
   if (HistoryIndex::Same(spec->history, spec_->history)) {
     index_shared_ = child->index_shared_ = index_ != nullptr;
   } else {
@@ -256,7 +256,7 @@ SequenceSnapshot SequenceState::Snapshot() const {
   for (size_t i = 0; i < counts_->counts().size(); ++i) {
     const TokenCount& count = counts_->counts()[i];
     if (count.all() == 0) continue;  // listed only
-    snapshot.tokens.push_back(counts_->patches()[i].token);
+    snapshot.tokens.push_back(counts_->edits()[i].token);
     snapshot.in_history.push_back(count.all());
     snapshot.in_output.push_back(count.in_output);
   }

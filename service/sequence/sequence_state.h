@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/row.h"
+#include "service/sequence/edit_log.h"
 #include "service/sequence/history_index.h"
-#include "service/sequence/patch_trail.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
@@ -59,27 +59,27 @@ class SequenceState {
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
   // What it costs to append or cut a token, in tokens of a history without an index and with few distinct tokens.
-  uint64_t edit_cost() const { return 1 + (index_ ? 7 : 0) + counts_->patches().size() / 4096; }
+  uint64_t rewrite_cost() const { return 1 + (index_ ? 7 : 0) + counts_->edits().size() / 4096; }
 
-  // Lends the patches that the next row sees: listed bias and bans, and what the history adds. They stay as they
+  // Lends the edits that the next row sees: listed bias and bans, and what the history adds. They stay as they
   // are until EndLoan, which the borrower's owner calls once nobody reads them any more. If it cannot tell when that
-  // is, it calls LeaveLoan instead: the patches are then left to the borrower, and this state goes on with a copy.
-  std::shared_ptr<const std::vector<kernels::TokenPatch>> LendPatches();
+  // is, it calls LeaveLoan instead: the edits are then left to the borrower, and this state goes on with a copy.
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits();
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
-  // A copy of the same patches; null if they are those that had the trail `known`.
-  std::shared_ptr<const std::vector<kernels::TokenPatch>> CopyPatches(const PatchTrail& known);
-  // The name of the patches that were lent or copied last, as long as nothing has been edited since.
-  const PatchTrail& patch_trail() const { return trail_; }
+  // A copy of the same edits; null if they are those that had the trail `known`.
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const EditLog& known);
+  // The name of the edits that were lent or copied last, as long as nothing has been rewritten since.
+  const EditLog& edit_log() const { return trail_; }
 
-  // Edits between the two are all reverted: the patches, once lent again, have the name that they had before. What was
+  // Rewrites between the two are all reverted: the edits, once lent again, have the name that they had before. What was
   // lent or copied meanwhile has none.
-  struct NamedPatches {
-    PatchTrail trail;
+  struct NamedEdits {
+    EditLog trail;
     std::vector<StepChange> changes;
   };
-  NamedPatches LeaveNames();
-  void ReturnTo(NamedPatches named);
+  NamedEdits LeaveNames();
+  void ReturnTo(NamedEdits named);
 
   // The token that comes next whatever the row says, if there is one.
   std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
@@ -90,7 +90,7 @@ class SequenceState {
   // A drawn token, which is there to stay.
   void Append(uint32_t token);
 
-  // What Edit changed, to take it back.
+  // What Rewrite changed, to take it back.
   struct Undo {
     std::vector<uint32_t> removed;  // tokens cut off, in order
     uint32_t appended = 0;
@@ -98,7 +98,7 @@ class SequenceState {
   };
   // Truncates to `truncate_to` (lowest_truncation() <= it <= position()), then appends. A cut into the prompt shortens
   // the prompt. Returns how to undo it; until the next Append it can be.
-  Undo Edit(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
+  Undo Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
   void Revert(const Undo& undo);
 
   // The state of a sequence that goes on from `position` of this one under `spec`, whose vocabularies are the same;
@@ -137,11 +137,11 @@ class SequenceState {
   bool shared_ = false;
   std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
   bool index_shared_ = false;            // with forks: it is copied before it is written
-  // The patches of the last step that changed something beside the counts.
-  std::shared_ptr<std::vector<kernels::TokenPatch>> merged_;
+  // The edits of the last step that changed something beside the counts.
+  std::shared_ptr<std::vector<kernels::LogitEdit>> merged_;
   bool merged_lent_ = false;
-  PatchTrail trail_ = PatchTrail::OfNewList();
-  std::vector<StepChange> step_changes_;  // in the patches that were lent or copied last
+  EditLog trail_ = EditLog::OfNewList();
+  std::vector<StepChange> step_changes_;  // in the edits that were lent or copied last
 };
 
 }  // namespace sortition::service

@@ -50,7 +50,7 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   if (!may_add) {
     return Refusal{Reason::kHistoryRequired, "open.history", "", "the server does not know this sequence"};
   }
-  if (!MakeRoomOfClient(key.name_space)) {
+  if (!MakeRoomOfClient(key.tenant)) {
     return Refusal{Reason::kClientLimit, "open", absl::StrCat("client_sequences ", limits_.client_sequences),
                    "no idle sequence of this client can be forgotten to make room", absl::Milliseconds(100)};
   }
@@ -58,19 +58,19 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   return Add(key, std::make_shared<Sequence>(owner, spec, limits_.kept_history))->sequence;
 }
 
-SequenceTable::Client& SequenceTable::ClientOf(const std::string& name_space) {
-  std::unique_ptr<Client>& client = clients_[name_space];
+SequenceTable::Client& SequenceTable::ClientOf(const std::string& tenant) {
+  std::unique_ptr<Client>& client = clients_[tenant];
   if (client == nullptr) client = std::make_unique<Client>();
   return *client;
 }
 
-void SequenceTable::EraseIfEmpty(const std::string& name_space) {
-  const auto found = clients_.find(name_space);
+void SequenceTable::EraseIfEmpty(const std::string& tenant) {
+  const auto found = clients_.find(tenant);
   if (found->second->entries.empty() && found->second->held == 0) clients_.erase(found);
 }
 
 SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
-  Client& client = ClientOf(key.name_space);
+  Client& client = ClientOf(key.tenant);
   entries_.push_front({key, std::move(sequence), 0, clock_.Now()});
   Entry& entry = entries_.front();
   entry.client = &client;
@@ -117,31 +117,31 @@ void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
   Forget(it->second);
 }
 
-std::optional<Refusal> SequenceTable::Hold(const std::string& name_space, uint64_t bytes, const char* field) {
+std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t bytes, const char* field) {
   if (bytes == 0) return std::nullopt;
   absl::MutexLock lock(&mutex_);
-  const auto found = clients_.find(name_space);
+  const auto found = clients_.find(tenant);
   const uint64_t has = (found == clients_.end() ? 0 : found->second->held) + bytes;
   if (has + held_ + bytes <= limits_.max_state_bytes) {
-    Held(name_space, static_cast<int64_t>(bytes));
+    Held(tenant, static_cast<int64_t>(bytes));
     if (MakeRoom(0)) return std::nullopt;
-    Held(name_space, -static_cast<int64_t>(bytes));
+    Held(tenant, -static_cast<int64_t>(bytes));
   }
   return Refusal{Reason::kOverloaded, field, absl::StrCat("max_state_bytes ", limits_.max_state_bytes),
                  "options of open sequences and what has come of histories and states take too much of it",
                  absl::Milliseconds(100)};
 }
 
-void SequenceTable::GiveBack(const std::string& name_space, uint64_t bytes) {
+void SequenceTable::GiveBack(const std::string& tenant, uint64_t bytes) {
   if (bytes == 0) return;
   absl::MutexLock lock(&mutex_);
-  Held(name_space, -static_cast<int64_t>(bytes));
+  Held(tenant, -static_cast<int64_t>(bytes));
 }
 
-void SequenceTable::Held(const std::string& name_space, int64_t bytes) {
-  Client& client = ClientOf(name_space);
+void SequenceTable::Held(const std::string& tenant, int64_t bytes) {
+  Client& client = ClientOf(tenant);
   for (uint64_t* total : {&client.held, &client.bytes, &held_, &bytes_}) *total += static_cast<uint64_t>(bytes);
-  EraseIfEmpty(name_space);
+  EraseIfEmpty(tenant);
 }
 
 uint32_t SequenceTable::live_sequences() const {
@@ -163,7 +163,7 @@ void SequenceTable::Forget(Entries::iterator entry) {
   bytes_ -= entry->bytes;
   entry->client->bytes -= entry->bytes;
   entry->client->entries.erase(entry->place);
-  EraseIfEmpty(entry->key.name_space);
+  EraseIfEmpty(entry->key.tenant);
   by_key_.erase(&entry->key);
   entries_.erase(entry);
 }
@@ -174,8 +174,8 @@ bool SequenceTable::ForgetIfIdle(Entries::iterator entry, absl::Time now) {
   return true;
 }
 
-bool SequenceTable::MakeRoomOfClient(const std::string& name_space) {
-  const auto found = clients_.find(name_space);
+bool SequenceTable::MakeRoomOfClient(const std::string& tenant) {
+  const auto found = clients_.find(tenant);
   if (limits_.client_sequences == 0 || found == clients_.end()) return true;
   std::list<Entry*>& entries = found->second->entries;
   if (entries.size() < limits_.client_sequences) return true;
@@ -191,16 +191,16 @@ bool SequenceTable::MakeRoomOfClient(const std::string& name_space) {
 std::vector<std::pair<std::string, SequenceTable::ClientUse>> SequenceTable::client_uses() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::pair<std::string, ClientUse>> uses;
-  for (const auto& [name_space, client] : clients_) {
-    uses.push_back({name_space, {static_cast<uint32_t>(client->entries.size()), client->bytes}});
+  for (const auto& [tenant, client] : clients_) {
+    uses.push_back({tenant, {static_cast<uint32_t>(client->entries.size()), client->bytes}});
   }
   return uses;
 }
 
-SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& name_space) {
+SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& tenant) {
   absl::MutexLock lock(&mutex_);
   Forgotten forgotten;
-  const auto found = clients_.find(name_space);
+  const auto found = clients_.find(tenant);
   if (found == clients_.end()) return forgotten;
   const std::vector<Entry*> entries(found->second->entries.begin(), found->second->entries.end());
   for (const Entry* entry : entries) {

@@ -23,13 +23,13 @@
 namespace sortition::service {
 
 struct SequenceKey {
-  std::string name_space;      // from the caller's identity
+  std::string tenant;          // from the caller's identity
   std::string worker_session;  // from the stream's hello
   std::string request_id;
   auto operator<=>(const SequenceKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const SequenceKey& key) {
-    return H::combine(std::move(h), key.name_space, key.worker_session, key.request_id);
+    return H::combine(std::move(h), key.tenant, key.worker_session, key.request_id);
   }
 };
 
@@ -67,10 +67,10 @@ class SequenceTable {
   // Memory of a client that is of no sequence here, is not forgotten for others and counts with them all the same, for
   // `field` of a message. OVERLOADED, and nothing is held, if no room can be made, or if the client would hold more
   // than is left for what is held: so one alone gets half of `max_state_bytes`, two a third each.
-  std::optional<Refusal> Hold(const std::string& name_space, uint64_t bytes, const char* field);
-  void GiveBack(const std::string& name_space, uint64_t bytes);
+  std::optional<Refusal> Hold(const std::string& tenant, uint64_t bytes, const char* field);
+  void GiveBack(const std::string& tenant, uint64_t bytes);
 
-  // What each client has, by namespace, what is held for it included.
+  // What each client has, by tenant, what is held for it included.
   struct ClientUse {
     uint32_t sequences = 0;
     uint64_t bytes = 0;
@@ -82,7 +82,7 @@ class SequenceTable {
     uint32_t forgotten = 0;
     uint32_t busy = 0;
   };
-  Forgotten ForgetAll(const std::string& name_space);
+  Forgotten ForgetAll(const std::string& tenant);
 
   uint32_t live_sequences() const;
   uint64_t state_bytes() const;
@@ -99,7 +99,7 @@ class SequenceTable {
     std::list<Entry*>::iterator place = {};  // among the client's
   };
   using Entries = std::list<Entry>;
-  // A namespace's part of the table; gone with its last entry, once nothing is held for it.
+  // A tenant's part of the table; gone with its last entry, once nothing is held for it.
   struct Client {
     std::list<Entry*> entries;  // most recently used first
     uint64_t bytes = 0;         // of entries, and what is held
@@ -119,16 +119,16 @@ class SequenceTable {
   // False if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   Refusal NoRoom() const;
-  Client& ClientOf(const std::string& name_space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EraseIfEmpty(const std::string& name_space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Held(const std::string& name_space, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Client& ClientOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseIfEmpty(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Held(const std::string& tenant, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entries::iterator Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False, and nothing is forgotten, if it is in use at `now`.
   bool ForgetIfIdle(Entries::iterator entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences of one client until it may have one more. False if it may not.
-  bool MakeRoomOfClient(const std::string& name_space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MakeRoomOfClient(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
   // cannot. Spared are those with a step in flight, and those whose history was sent for a step that is on its way:
   // otherwise workers that replay would push out each other's histories, and none would ever get to its step.
@@ -140,7 +140,7 @@ class SequenceTable {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);  // by namespace
+  absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);  // by tenant
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                 // of all clients
   uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;                                                  // of these, what is held
 };

@@ -1,4 +1,4 @@
-// Bans and DRY's terms, and their way into patches.
+// Bans and DRY's terms, and their way into edits.
 #include "service/sequence/step_changes.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 
 bool EndsWith(const TokenLog& log, uint32_t from, const TokenString& word) {
   const uint32_t prefix = static_cast<uint32_t>(word.size()) - 1;
@@ -59,22 +59,22 @@ std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const Token
 }
 
 void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
-                  std::vector<TokenPatch>* patches) {
-  patches->clear();
-  auto base = counts.patches().begin();
+                  std::vector<LogitEdit>* edits) {
+  edits->clear();
+  auto base = counts.edits().begin();
   auto count = counts.counts().begin();
   for (const StepChange& change : changes) {
-    for (; base != counts.patches().end() && base->token < change.token; ++base, ++count) patches->push_back(*base);
-    const bool known = base != counts.patches().end() && base->token == change.token;
-    const TokenPatch listed = known ? *base : TokenPatch{.token = change.token};
-    TokenPatch& patch = patches->emplace_back(PatchOf(spec, listed, known ? *count : TokenCount{}, change.dry));
-    if (change.banned) patch.flags |= TokenPatch::kBanned;
+    for (; base != counts.edits().end() && base->token < change.token; ++base, ++count) edits->push_back(*base);
+    const bool known = base != counts.edits().end() && base->token == change.token;
+    const LogitEdit listed = known ? *base : LogitEdit{.token = change.token};
+    LogitEdit& edit = edits->emplace_back(EditOf(spec, listed, known ? *count : TokenCount{}, change.dry));
+    if (change.banned) edit.flags |= LogitEdit::kBanned;
     if (known) ++base, ++count;
   }
-  patches->insert(patches->end(), base, counts.patches().end());
+  edits->insert(edits->end(), base, counts.edits().end());
 }
 
-void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, PatchTrail* trail) {
+void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* trail) {
   auto a = one.begin();
   auto b = other.begin();
   while (a != one.end() || b != other.end()) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/row.h"
+#include "service/sequence/edit_log.h"
 #include "service/sequence/history_index.h"
-#include "service/sequence/patch_trail.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/token_log.h"
@@ -25,12 +25,12 @@ struct StepChange {
 std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
                                       const HistoryIndex* index);
 
-// `patches` becomes those of `counts` with `changes`; its memory is used again.
+// `edits` becomes those of `counts` with `changes`; its memory is used again.
 void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
-                  std::vector<kernels::TokenPatch>* patches);
+                  std::vector<kernels::LogitEdit>* edits);
 
 // Pushes the tokens that one step changes otherwise than the other.
-void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, PatchTrail* trail);
+void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* trail);
 
 // The token that is emitted after `position` tokens instead of a drawn one, if there is one.
 std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length);

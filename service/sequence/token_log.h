@@ -35,13 +35,13 @@ class TokenLog {
 
  private:
   struct Chunk {
-    uint64_t chain_before = kEmptyChain;
+    uint64_t chain_before = kEmptyHash;
     uint32_t tokens[kChunkTokens] = {};
   };
 
   uint32_t kept_from_ = 0;  // a multiple of kChunkTokens
   uint32_t length_ = 0;
-  uint64_t chain_ = kEmptyChain;
+  uint64_t chain_ = kEmptyHash;
   std::vector<std::shared_ptr<const Chunk>> full_;  // from kept_from_ on; never changed, so copies may share them
   Chunk open_;                                      // what follows them; fewer than kChunkTokens tokens
 };

@@ -24,8 +24,8 @@ using service::Refusal;
 
 namespace {
 
-// A device that has not answered known rows by then has more wrong with it than a verdict would say.
-constexpr absl::Duration kLongestProof = absl::Seconds(60);
+// A device that has not answered golden rows by then has more wrong with it than a verdict would say.
+constexpr absl::Duration kLongestSelfTest = absl::Seconds(60);
 // How often a call that waits looks whether its client still does.
 constexpr std::chrono::milliseconds kLook(100);
 
@@ -75,8 +75,8 @@ grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRe
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::ProveDevice(grpc::ServerContext* context, const v1::ProveDeviceRequest* request,
-                                       v1::ProveDeviceResponse* response) {
+grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1::SelfTestDeviceRequest* request,
+                                          v1::SelfTestDeviceResponse* response) {
   if (grpc::Status status = Begin(*context, *request, "prove", "device", request->device()); !status.ok())
     return status;
   // The verdict may come after the call has been given up.
@@ -85,15 +85,15 @@ grpc::Status AdminService::ProveDevice(grpc::ServerContext* context, const v1::P
   const absl::Status started = engine_.batcher().Prove(
       request->device(), [promise](absl::Status status) { promise->set_value(std::move(status)); });
   if (!started.ok()) return Refuse(OfDevice(started));
-  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(kLongestProof);
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(kLongestSelfTest);
   while (verdict.wait_for(kLook) != std::future_status::ready) {
     if (context->IsCancelled()) return grpc::Status::CANCELLED;
     if (std::chrono::steady_clock::now() < end) continue;
-    return Refuse({Reason::kDeadlinePassed, "device", absl::FormatDuration(kLongestProof),
-                   "the device has not answered the known rows yet"});
+    return Refuse({Reason::kDeadlinePassed, "device", absl::FormatDuration(kLongestSelfTest),
+                   "the device has not answered the golden rows yet"});
   }
   const absl::Status status = verdict.get();
-  response->set_proved(status.ok());
+  response->set_passed(status.ok());
   response->set_verdict(std::string(status.message()));
   return grpc::Status::OK;
 }

@@ -11,8 +11,8 @@
 
 namespace sortition::server {
 
-// Thread-safe. Calls run on gRPC's own threads and may block for as long as a device's proof takes. Whatever is done is
-// logged, with who did it.
+// Thread-safe. Calls run on gRPC's own threads and may block for as long as a device's self-test takes. Whatever is
+// done is logged, with who did it.
 class AdminService final : public v1::AdminService::Service {
  public:
   // Nothing is owned; all of it outlives the service. `stop` ends the process as SIGTERM does; it returns at once.
@@ -20,8 +20,8 @@ class AdminService final : public v1::AdminService::Service {
 
   grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                      v1::DrainResponse* response) override;
-  grpc::Status ProveDevice(grpc::ServerContext* context, const v1::ProveDeviceRequest* request,
-                           v1::ProveDeviceResponse* response) override;
+  grpc::Status SelfTestDevice(grpc::ServerContext* context, const v1::SelfTestDeviceRequest* request,
+                              v1::SelfTestDeviceResponse* response) override;
   grpc::Status QuarantineDevice(grpc::ServerContext* context, const v1::QuarantineDeviceRequest* request,
                                 v1::QuarantineDeviceResponse* response) override;
   grpc::Status SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,

@@ -43,7 +43,7 @@ class Authorization {
   // cannot be understood. `log` is not owned and outlives this; null where nobody follows the file.
   static absl::StatusOr<std::unique_ptr<Authorization>> Read(const std::string& file, Log* log);
 
-  // The caller's identity, which is the namespace of what it has, if it has one of the roles. UNAUTHENTICATED where
+  // The caller's identity, which is the tenant of what it has, if it has one of the roles. UNAUTHENTICATED where
   // nothing known is shown, PERMISSION_DENIED where the role is missing.
   std::variant<std::string, service::Refusal> Authorize(const Evidence& evidence, Roles any_of) const;
 

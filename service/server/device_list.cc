@@ -24,7 +24,7 @@ constexpr char kVulkan[] = "vulkan";
 // Memories of devices: each has one of its own, by its place in its driver's order.
 constexpr uint32_t kCudaMemory = devices::kHostMemory + 1;
 constexpr uint32_t kVulkanMemory = kCudaMemory + 0x10000;
-constexpr absl::Duration kProofTimeout = absl::Minutes(2);  // compiling of shaders included
+constexpr absl::Duration kSelfTestTimeout = absl::Minutes(2);  // compiling of shaders included
 
 // "KIND" or "KIND:WHICH".
 bool IsOf(const char* kind, const std::string& entry) {
@@ -178,12 +178,12 @@ absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<
   return absl::InvalidArgumentError(absl::StrCat("--route: there is no device \"", config.route.device, "\""));
 }
 
-absl::Status ProveDevices(const devices::Proof& proof, service::Engine* engine) {
+absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine* engine) {
   std::string reasons;
   bool any = false;
   for (const auto& device : engine->devices()) {
-    const devices::Proof::Verdict verdict = proof.Run(device.get(), kProofTimeout);
-    engine->batcher().SetProved(device.get(), verdict);
+    const devices::SelfTest::Verdict verdict = self_test.Run(device.get(), kSelfTestTimeout);
+    engine->batcher().SetSelfTested(device.get(), verdict);
     any = any || verdict.status.ok();
     absl::StrAppend(&reasons, "; ", device->description().name, ": ", verdict.status.message());
   }

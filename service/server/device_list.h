@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "devices/device.h"
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "devices/vulkan/instance.h"
 #include "service/engine.h"
 #include "service/server/config.h"
@@ -37,6 +37,6 @@ absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log,
 absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<devices::Device>>& devices);
 
 // Has every device of the engine prove itself, before the first row. FAILED_PRECONDITION if none does.
-absl::Status ProveDevices(const devices::Proof& proof, service::Engine* engine);
+absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine* engine);
 
 }  // namespace sortition::server

@@ -329,7 +329,7 @@ void MemoryServer::OpenRing(Client* client) {
   client->ring = RingStream::Start({.engine = &engine_,
                                     .log = &log_,
                                     .peer = absl::StrCat("ring:uid:", *client->evidence.user),
-                                    .name_space = client->identity,
+                                    .tenant = client->identity,
                                     .still_authorized = client->still_authorized,
                                     .spin = config_.ring_spin,
                                     .drain_grace = config_.drain_grace,

@@ -26,7 +26,7 @@ constexpr size_t kMostWaiting = 1024;  // answers; then no request is read
 
 std::shared_ptr<RingStream> RingStream::Start(const Options& options, std::shared_ptr<const service::Region> memory) {
   std::shared_ptr<RingStream> stream(new RingStream(options, std::move(memory)));
-  stream->session_ = std::make_unique<service::Session>(options.engine, options.name_space, stream);
+  stream->session_ = std::make_unique<service::Session>(options.engine, options.tenant, stream);
   stream->thread_ = std::thread([stream = stream.get()] { stream->Run(); });
   return stream;
 }
@@ -36,7 +36,7 @@ RingStream::RingStream(const Options& options, std::shared_ptr<const service::Re
       memory_(std::move(memory)),
       rings_(memory_->data()),
       reader_(rings_.request_words, rings_.request_bytes),
-      stream_log_(options.log, options.peer, options.name_space),
+      stream_log_(options.log, options.peer, options.tenant),
       spins_(options.spin),
       answered_(options.engine->clock().Now()),
       writer_(rings_.answer_words, rings_.answer_bytes) {}

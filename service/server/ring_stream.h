@@ -27,7 +27,7 @@ class RingStream final : public service::SessionSink, public std::enable_shared_
     service::Engine* engine;                 // not owned; outlives the stream
     Log* log;                                // the same
     std::string peer;                        // where the client is, for the log
-    std::string name_space;                  // the caller's identity
+    std::string tenant;                      // the caller's identity
     std::function<bool()> still_authorized;  // asked now and then, by one thread
     absl::Duration spin;                     // how long it looks for the next request before it sleeps
     absl::Duration drain_grace;

@@ -69,7 +69,7 @@ void SamplingCall::OnRequested(bool ok) {
     Refuse(*unauthorized);
     return;
   }
-  auto client_stream = surroundings_.engine->clients().OpenStream(name_space_);
+  auto client_stream = surroundings_.engine->clients().OpenStream(tenant_);
   if (const auto* refusal = std::get_if<service::Refusal>(&client_stream)) {
     Refuse(*refusal);
     return;
@@ -84,10 +84,10 @@ std::optional<service::Refusal> SamplingCall::Authorize() {
   auto authorized = authorization.Authorize(evidence_, kSample);
   if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
   std::string& identity = std::get<std::string>(authorized);
-  if (session_ != nullptr && identity != name_space_) {
+  if (session_ != nullptr && identity != tenant_) {
     return service::Refusal{service::Reason::kUnauthenticated, "identity", "", "this client has another identity now"};
   }
-  name_space_ = std::move(identity);
+  tenant_ = std::move(identity);
   return std::nullopt;
 }
 
@@ -95,7 +95,7 @@ void SamplingCall::Refuse(const service::Refusal& refusal) {
   observer().Refused(refusal.reason, 1);
   surroundings_.log->Write(LogLevel::kWarning, "stream_refused",
                            {{"peer", peer_},
-                            {"namespace", name_space_},
+                            {"tenant", tenant_},
                             {"reason", service::ReasonName(refusal.reason)},
                             {"message", refusal.message}});
   End(refusal);
@@ -114,8 +114,8 @@ void SamplingCall::Open() {
   phase_ = Phase::kOpen;
   opened_ = surroundings_.engine->clock().Now();
   observer().StreamOpened(transport_);
-  stream_log_.emplace(surroundings_.log, peer_, name_space_);
-  session_ = std::make_unique<service::Session>(surroundings_.engine, name_space_, outbox_);
+  stream_log_.emplace(surroundings_.log, peer_, tenant_);
+  session_ = std::make_unique<service::Session>(surroundings_.engine, tenant_, outbox_);
   Advance();
 }
 

@@ -142,7 +142,7 @@ class SamplingCall {
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
   Evidence evidence_ ABSL_GUARDED_BY(mutex_);
   uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;      // of the authorisation that admitted the caller
-  std::string name_space_ ABSL_GUARDED_BY(mutex_);               // the caller's identity
+  std::string tenant_ ABSL_GUARDED_BY(mutex_);                   // the caller's identity
   std::optional<StreamLog> stream_log_ ABSL_GUARDED_BY(mutex_);  // with the session
 };
 

@@ -7,8 +7,8 @@
 
 namespace sortition::server {
 
-StreamLog::StreamLog(Log* log, std::string peer, std::string name_space)
-    : log_(*log), peer_(std::move(peer)), name_space_(std::move(name_space)) {}
+StreamLog::StreamLog(Log* log, std::string peer, std::string tenant)
+    : log_(*log), peer_(std::move(peer)), tenant_(std::move(tenant)) {}
 
 void StreamLog::Opened(const v1::Hello& hello) {
   // The session refuses longer names and a second hello; the log must not carry them either.
@@ -17,20 +17,19 @@ void StreamLog::Opened(const v1::Hello& hello) {
     return;
   }
   worker_session_ = hello.worker_session();
-  log_.Write(
-      LogLevel::kInfo, "stream_open",
-      {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}, {"client", hello.client()}});
+  log_.Write(LogLevel::kInfo, "stream_open",
+             {{"peer", peer_}, {"tenant", tenant_}, {"worker_session", worker_session_}, {"client", hello.client()}});
 }
 
 void StreamLog::Stalled() const {
   log_.Write(LogLevel::kWarning, "stream_stalled",
-             {{"peer", peer_}, {"namespace", name_space_}, {"worker_session", worker_session_}});
+             {{"peer", peer_}, {"tenant", tenant_}, {"worker_session", worker_session_}});
 }
 
 void StreamLog::Closed(std::string_view ended, absl::Duration open) const {
   log_.Write(LogLevel::kInfo, "stream_close",
              {{"peer", peer_},
-              {"namespace", name_space_},
+              {"tenant", tenant_},
               {"worker_session", worker_session_},
               {"ended", ended},
               {"seconds", absl::ToDoubleSeconds(open)}});

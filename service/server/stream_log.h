@@ -14,7 +14,7 @@ namespace sortition::server {
 class StreamLog {
  public:
   // `log` is not owned and outlives this. `peer`: where the client is, as its transport names it.
-  StreamLog(Log* log, std::string peer, std::string name_space);
+  StreamLog(Log* log, std::string peer, std::string tenant);
 
   // Writes the first hello whose names are not longer than the session takes.
   void Opened(const v1::Hello& hello);
@@ -26,7 +26,7 @@ class StreamLog {
  private:
   Log& log_;
   const std::string peer_;
-  const std::string name_space_;
+  const std::string tenant_;
   std::string worker_session_;
 };
 

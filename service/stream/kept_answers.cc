@@ -15,9 +15,9 @@ constexpr uint64_t kOverheadBytes = 512;
 // What all ranks say alike of a step beside its id.
 uint64_t AskOf(const v1::StepRow& row) {
   const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
-  return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_chain(), row.has_verify_tree(),
-                      tokens(row.score().tokens()), tokens(row.verify_chain().draft_tokens()),
-                      row.verify_chain().mode(), tokens(row.verify_tree().draft_tokens()),
+  return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),
+                      tokens(row.score().tokens()), tokens(row.verify_draft().draft_tokens()),
+                      row.verify_draft().mode(), tokens(row.verify_tree().draft_tokens()),
                       tokens(row.verify_tree().parents()), row.verify_tree().mode());
 }
 
@@ -41,7 +41,7 @@ KeptAnswers::KeptAnswers(const Limits& limits) : max_bytes_(limits.max_shard_ans
 void KeptAnswers::Put(const SequenceKey& key, KeptAnswer answer, absl::Time now) {
   if (const auto former = entries_.find(key); former != entries_.end()) Drop(former);
   const uint64_t bytes = BytesOf(answer);
-  auto& client = *clients_.try_emplace(key.name_space).first;
+  auto& client = *clients_.try_emplace(key.tenant).first;
   const auto place = client.second.by_use.insert(client.second.by_use.end(), key);
   entries_.emplace(key, Entry{std::move(answer), bytes, now, place});
   SetBytes(&client, client.second.bytes + bytes);
@@ -60,7 +60,7 @@ const KeptAnswer* KeptAnswers::Find(const SequenceKey& key, const v1::StepRow& a
   const auto it = entries_.find(key);
   if (it == entries_.end() || !it->second.answer.IsOf(asked, index)) return nullptr;
   it->second.used = now;
-  std::list<SequenceKey>& by_use = clients_.find(key.name_space)->second.by_use;
+  std::list<SequenceKey>& by_use = clients_.find(key.tenant)->second.by_use;
   by_use.splice(by_use.end(), by_use, it->second.place);
   return &it->second.answer;
 }
@@ -75,7 +75,7 @@ void KeptAnswers::Close(const SequenceKey& key, uint32_t index) {
 
 void KeptAnswers::Expire(absl::Time now) {
   std::vector<Entries::iterator> expired;
-  for (const auto& [name_space, client] : clients_) {
+  for (const auto& [tenant, client] : clients_) {
     for (const SequenceKey& key : client.by_use) {
       const auto entry = entries_.find(key);
       if (entry->second.used > now - ttl_) break;
@@ -85,8 +85,8 @@ void KeptAnswers::Expire(absl::Time now) {
   for (const Entries::iterator entry : expired) Drop(entry);
 }
 
-void KeptAnswers::Forget(const std::string& name_space) {
-  const auto client = clients_.find(name_space);
+void KeptAnswers::Forget(const std::string& tenant) {
+  const auto client = clients_.find(tenant);
   if (client == clients_.end()) return;
   SetBytes(&*client, 0);
   for (const SequenceKey& key : client->second.by_use) entries_.erase(key);
@@ -101,7 +101,7 @@ void KeptAnswers::SetBytes(Clients::pointer client, uint64_t bytes) {
 }
 
 void KeptAnswers::Drop(Entries::iterator entry) {
-  const auto client = clients_.find(entry->first.name_space);
+  const auto client = clients_.find(entry->first.tenant);
   SetBytes(&*client, client->second.bytes - entry->second.bytes);
   client->second.by_use.erase(entry->second.place);
   if (client->second.by_use.empty()) clients_.erase(client);

@@ -53,7 +53,7 @@ class KeptAnswers {
   // Forgets what was not used for long.
   void Expire(absl::Time now);
   // Forgets all of a client.
-  void Forget(const std::string& name_space);
+  void Forget(const std::string& tenant);
 
   size_t size() const { return entries_.size(); }
   uint64_t bytes() const { return bytes_; }
@@ -69,7 +69,7 @@ class KeptAnswers {
     std::list<SequenceKey> by_use;  // longest unused first; not empty
     uint64_t bytes = 0;
   };
-  using Clients = absl::node_hash_map<std::string, Client>;  // by namespace
+  using Clients = absl::node_hash_map<std::string, Client>;  // by tenant
 
   using Entries = absl::flat_hash_map<SequenceKey, Entry>;
 
@@ -80,7 +80,7 @@ class KeptAnswers {
   const absl::Duration ttl_;
   Entries entries_;
   Clients clients_;
-  absl::btree_set<std::pair<uint64_t, absl::string_view>> by_bytes_;  // of clients_, with their namespaces
+  absl::btree_set<std::pair<uint64_t, absl::string_view>> by_bytes_;  // of clients_, with their tenants
   uint64_t bytes_ = 0;
 };
 

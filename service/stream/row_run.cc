@@ -35,7 +35,7 @@ void CutToAllowed(const SequenceSpec& spec, PositionMask* mask) {
 std::string MaskField(const PositionPlan& plan, uint32_t row, size_t number) {
   const std::string path = absl::StrCat("step.rows[", row, "].");
   if (plan.masks.size() == 1) return path + "mask";
-  return absl::StrCat(path, plan.is_tree ? "verify_tree" : "verify_chain", ".masks[", number, "]");
+  return absl::StrCat(path, plan.is_tree ? "verify_tree" : "verify_draft", ".masks[", number, "]");
 }
 
 RowRun::RowRun(std::shared_ptr<const SequenceSpec> spec, StepRowRequest request, std::vector<RowMaskBits> masks)
@@ -110,7 +110,7 @@ std::optional<RowRun::Next> RowRun::After(uint32_t index) const {
   const std::optional<uint32_t> next = PositionAfter(plan(), spec_->stop_tokens, index, taken);
   if (!next) return std::nullopt;
   // The token that the text goes on with is the answer's, whether it was drawn, accepted or given.
-  return Next{*next, std::get<kernels::RowAnswer>(taken).sampler_state};
+  return Next{*next, std::get<kernels::RowOutput>(taken).sampler_state};
 }
 
 std::variant<StepOutcome, Refusal> RowRun::Finish(uint32_t row) {
@@ -122,7 +122,7 @@ std::variant<StepOutcome, Refusal> RowRun::Finish(uint32_t row) {
 }
 
 Refusal RowRun::WhyUnusable(uint32_t row, const FailedPosition& failed) const {
-  Refusal refusal = RefusalOf(std::get<kernels::RowAnswer>(failed.why), row);
+  Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), row);
   const size_t mask = plan().masks.size() == 1 ? 0 : failed.index;
   const bool allows_none = (mask < lists_none_.size() && lists_none_[mask]) ||
                            (mask < masks_.size() && masks_[mask].AllowsNone(spec_->live_vocabulary));

@@ -233,8 +233,8 @@ void Session::Impl::Close() {
   if (!steps.empty()) engine_.batcher().Sweep();
 }
 
-Session::Session(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink)
-    : impl_(std::make_shared<Impl>(engine, std::move(name_space), std::move(sink), NextStreamId())) {}
+Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink)
+    : impl_(std::make_shared<Impl>(engine, std::move(tenant), std::move(sink), NextStreamId())) {}
 Session::~Session() { impl_->Close(); }
 void Session::BeginFrame(Frame frame) { impl_->BeginFrame(std::move(frame)); }
 void Session::GoOn() { impl_->GoOn(); }

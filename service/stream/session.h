@@ -32,9 +32,9 @@ class SessionSink {
 
 class Session {
  public:
-  // `engine` and `sink` outlive the session, and the sink also every row in flight: see Close. `name_space` comes from
-  // the caller's identity; no session can touch the sequences of another namespace.
-  Session(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink);
+  // `engine` and `sink` outlive the session, and the sink also every row in flight: see Close. `tenant` comes from
+  // the caller's identity; no session can touch the sequences of another tenant.
+  Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

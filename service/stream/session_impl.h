@@ -32,13 +32,13 @@ namespace sortition::service {
 class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_shared_from_this<Session::Impl> {
  public:
   // `stream_id` is unique in the process.
-  Impl(Engine* engine, std::string name_space, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
+  Impl(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink, uint64_t stream_id)
       : engine_(*engine),
-        name_space_(std::move(name_space)),
-        client_(engine->clients().Of(name_space_)),
+        tenant_(std::move(tenant)),
+        client_(engine->clients().Of(tenant_)),
         sink_(std::move(sink)),
         stream_id_(stream_id),
-        memory_kept_(&engine->sequences(), name_space_),
+        memory_kept_(&engine->sequences(), tenant_),
         partial_histories_(engine->limits(), &engine->replays(), &memory_kept_),
         partial_snapshots_(engine->limits(), &memory_kept_),
         masks_(engine->limits(), &engine->masks()) {}
@@ -102,7 +102,7 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void Forget(absl::flat_hash_map<std::string, StreamSequence>::iterator sequence);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
-                  EditAllowance* edits, StepInFlight* step);
+                  RewriteAllowance* rewrites, StepInFlight* step);
 
   std::optional<Refusal> RoomAhead(const StreamSequence& sequence, const StepGrant& grant, int index);
   std::optional<Refusal> FindMasks(uint32_t index, const StepShape& shape, const StepInFlight::Tensors& tensors,
@@ -116,17 +116,17 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void RefuseStep(uint64_t batch_id, const Refusal& refusal, uint32_t rows, uint64_t bytes);
   bool IsDraining() const;
   ReplayBudget::Owner replays_of() const { return {client_number_, stream_id_}; }
-  ShardTable::Worker worker() const { return {name_space_, worker_session_}; }
+  ShardTable::Worker worker() const { return {tenant_, worker_session_}; }
   static Refusal Draining();
   static Refusal DuplicateRow(uint32_t index);
   std::optional<Refusal> RegisterStep(const std::shared_ptr<StepInFlight>& step);
 
   Engine& engine_;
-  const std::string name_space_;
+  const std::string tenant_;
   const std::shared_ptr<ClientAccount> client_;
   const std::shared_ptr<SessionSink> sink_;
   const uint64_t stream_id_;
-  const uint64_t client_number_ = absl::HashOf(name_space_);  // by which devices are shared out
+  const uint64_t client_number_ = absl::HashOf(tenant_);  // by which devices are shared out
 
   // Touched by BeginFrame's thread alone. The name of the worker session is set before the first step and then stays,
   // so that answers may read it.

@@ -90,9 +90,9 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
   v1::OpenedState opened;
   opened.set_seed(request.spec->seed);
   opened.set_stateful(request.spec->stateful());
-  opened.set_history_hash(HistoryHash(kEmptyChain, 0, HistoryDigest(request.spec->Identity())));
+  opened.set_history_hash(HistoryHash(kEmptyHash, 0, HistoryDigest(request.spec->Identity())));
   if (request.spec->stateful()) {
-    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{name_space_, worker_session_, id});
+    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{tenant_, worker_session_, id});
   }
   const uint64_t bytes = sequence.bytes(id);
   if (auto refusal = memory_kept_.Grow(bytes, "open")) return *std::move(refusal);

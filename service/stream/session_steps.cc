@@ -75,7 +75,7 @@ void Session::Impl::OnStep(Frame frame) {
   if (shape.mask_payload) masks.emplace(step->frame().payloads[*shape.mask_payload]);
   std::optional<PayloadView> drafts;
   if (shape.draft_payload) drafts.emplace(step->frame().payloads[*shape.draft_payload]);
-  EditAllowance edits;
+  RewriteAllowance rewrites;
   absl::flat_hash_map<absl::string_view, int> uses;
   for (const v1::StepRow& row : message.rows()) ++uses[row.request_id()];
   for (int i = 0; i < message.rows_size(); ++i) {
@@ -84,7 +84,7 @@ void Session::Impl::OnStep(Frame frame) {
       step->RefuseNow(i, row.step_id(), DuplicateRow(i));
       continue;
     }
-    AddStepRow(row, i, shape, {logits, masks, drafts}, &edits, step.get());
+    AddStepRow(row, i, shape, {logits, masks, drafts}, &rewrites, step.get());
   }
   if (shape.shard) {
     step->SendWhatIsSettled();
@@ -117,7 +117,7 @@ std::optional<Refusal> Session::Impl::RegisterStep(const std::shared_ptr<StepInF
 }
 
 void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShape& shape,
-                               const StepInFlight::Tensors& tensors, EditAllowance* edits, StepInFlight* step) {
+                               const StepInFlight::Tensors& tensors, RewriteAllowance* rewrites, StepInFlight* step) {
   if (shape.shard && shape.shard->epoch != 0) {
     std::vector<v1::RowResult> kept = engine_.shards().Find(worker(), row, shape.shard->index);
     if (!kept.empty()) return step->RepeatNow(index, std::move(kept));
@@ -141,7 +141,7 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
   }
   std::optional<StepGrant> grant;
   if (sequence.state) {
-    auto begun = sequence.state->Begin(sequence.owner, request.intent, request.plan.ahead, edits);
+    auto begun = sequence.state->Begin(sequence.owner, request.intent, request.plan.ahead, rewrites);
     if (auto* refusal = std::get_if<Refusal>(&begun)) {
       // A replica that takes over many sequences says to each worker when its turn is.
       if (refusal->reason == Reason::kHistoryRequired) {
@@ -208,7 +208,7 @@ std::optional<Refusal> Session::Impl::OpenCheckpoint(const v1::StepRow& row, int
 }
 
 CheckpointOwner Session::Impl::OwnerOf(const std::string& request_id, const SequenceSpec& spec) const {
-  return {name_space_, worker_session_, request_id, HistoryDigest(spec.Identity())};
+  return {tenant_, worker_session_, request_id, HistoryDigest(spec.Identity())};
 }
 
 std::string Session::Impl::SealCheckpoint(const std::string& request_id, const SequenceSpec& spec,

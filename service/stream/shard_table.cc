@@ -16,7 +16,7 @@ namespace {
 using Refused = std::vector<std::pair<RowSlice, Refusal>>;
 
 SequenceKey KeyOf(const ShardTable::Worker& worker, const std::string& request_id) {
-  return SequenceKey{worker.name_space, worker.session, request_id};
+  return SequenceKey{worker.tenant, worker.session, request_id};
 }
 
 Refusal Contradicts(absl::string_view field, std::string message) {
@@ -188,9 +188,9 @@ void ShardTable::Close(const Worker& worker, const std::string& request_id, uint
   kept_.Close(KeyOf(worker, request_id), index);
 }
 
-void ShardTable::Forget(const std::string& name_space) {
+void ShardTable::Forget(const std::string& tenant) {
   absl::MutexLock lock(&mutex_);
-  kept_.Forget(name_space);
+  kept_.Forget(tenant);
 }
 
 std::vector<RowSlice> ShardTable::TakeWaiting(const SequenceKey& key, Wanted is_wanted) {

@@ -1,6 +1,6 @@
 // Rows that come in slices of the vocabulary, each over a stream of its own, until all slices are there.
 //
-// Slices of a row are those of one worker (namespace and worker session) with the same request id and step id; in which
+// Slices of a row are those of one worker (tenant and worker session) with the same request id and step id; in which
 // messages they travel does not matter, so that each rank cuts and repeats its messages as it has to. They come in any
 // order. The row is the one that slice 0 brings: its stream has opened the sequence, and its masks and limits hold.
 // Every slice is answered.
@@ -37,7 +37,7 @@ class ShardTable {
   ShardTable(const Limits& limits, const Clock* clock);
 
   struct Worker {
-    std::string name_space;
+    std::string tenant;
     std::string session;
   };
   // All slices of one row, by their first token; they cover the vocabulary and one of them is slice 0.
@@ -62,7 +62,7 @@ class ShardTable {
   // The rank of slice `index` is done with the sequence.
   void Close(const Worker& worker, const std::string& request_id, uint32_t index);
   // Forgets the kept answers of a client.
-  void Forget(const std::string& name_space);
+  void Forget(const std::string& tenant);
 
   // Refuses, with DEADLINE_PASSED naming the slices that are missing, what has waited until its deadline, and forgets
   // answers whose time has passed.

@@ -16,19 +16,19 @@ namespace sortition::service {
 class StreamMemory {
  public:
   // `table` is not owned and outlives this.
-  StreamMemory(SequenceTable* table, std::string name_space) : table_(*table), name_space_(std::move(name_space)) {}
+  StreamMemory(SequenceTable* table, std::string tenant) : table_(*table), tenant_(std::move(tenant)) {}
   ~StreamMemory() { Shrink(bytes_); }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
   // `bytes` more, for `field` of a message. A refusal changes nothing.
   std::optional<Refusal> Grow(uint64_t bytes, const char* field) {
-    if (auto refusal = table_.Hold(name_space_, bytes, field)) return refusal;
+    if (auto refusal = table_.Hold(tenant_, bytes, field)) return refusal;
     bytes_ += bytes;
     return std::nullopt;
   }
   void Shrink(uint64_t bytes) {
-    table_.GiveBack(name_space_, bytes);
+    table_.GiveBack(tenant_, bytes);
     bytes_ -= bytes;
   }
   // What was `before` bytes is `after` bytes now.
@@ -40,7 +40,7 @@ class StreamMemory {
 
  private:
   SequenceTable& table_;
-  const std::string name_space_;
+  const std::string tenant_;
   uint64_t bytes_ = 0;
 };
 

@@ -22,7 +22,7 @@ struct StreamSequence {
   // state is forgotten.
   uint64_t bytes(const std::string& request_id) const {
     uint64_t bytes = kEntryBytes + request_id.size() + spec->bytes();
-    if (key) bytes += sizeof(*key) + key->name_space.size() + key->worker_session.size() + request_id.size();
+    if (key) bytes += sizeof(*key) + key->tenant.size() + key->worker_session.size() + request_id.size();
     return bytes;
   }
   // Of the map that it is in, twice, since that grows by doubling.

@@ -14,7 +14,7 @@
 
 namespace sortition::service {
 
-using PositionResult = std::variant<kernels::RowAnswer, Refusal>;
+using PositionResult = std::variant<kernels::RowOutput, Refusal>;
 
 // A position without which there is no answer could not be served.
 struct FailedPosition {

@@ -1,4 +1,4 @@
-// The client's history: what a step says of it after draws and edits.
+// The client's history: what a step says of it after draws and rewrites.
 #include "client/cpp/history.h"
 
 #include <vector>
@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 constexpr uint64_t kDigest = 7;
 
 uint64_t HashOf(const std::vector<uint32_t>& tokens, uint32_t prompt_length = 3) {
-  uint64_t chain = service::kEmptyChain;
+  uint64_t chain = service::kEmptyHash;
   for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
   return service::HistoryHash(chain, prompt_length, kDigest);
 }
@@ -49,7 +49,7 @@ TEST(HistoryTest, NothingKeptMeansPositionsOnly) {
   EXPECT_THAT(history.tokens(), IsEmpty());
 }
 
-TEST(HistoryTest, NormalCourseNeedsNoEdits) {
+TEST(HistoryTest, NormalCourseNeedsNoRewrites) {
   History history = Anchored();
   for (uint32_t token : {10, 11, 12}) history.Drawn(token);
   const v1::StepRow row = Describe(history);
@@ -70,7 +70,7 @@ TEST(HistoryTest, ReplacedTokenIsCutAndAppended) {
   EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3, 20}));
 }
 
-TEST(HistoryTest, EditsAddUpUntilAStepIsAnswered) {
+TEST(HistoryTest, RewritesAddUpUntilAStepIsAnswered) {
   History history = Anchored();
   for (uint32_t token : {10, 11, 12}) history.Drawn(token);
   ASSERT_TRUE(history.Truncate(5).ok());
@@ -101,7 +101,7 @@ TEST(HistoryTest, AppendedTokensAloneNeedNoCut) {
   EXPECT_THAT(row.append_tokens(), ElementsAre(20, 21));
 }
 
-TEST(HistoryTest, ReplayMakesTheEditsPartOfTheHistory) {
+TEST(HistoryTest, ReplayMakesTheRewritesPartOfTheHistory) {
   History history = Anchored();
   history.Drawn(10);
   ASSERT_TRUE(history.ReplaceLast(20).ok());
@@ -153,7 +153,7 @@ TEST(HistoryTest, IsDescribedOnceItIsKnownWhatTheServiceLooksAt) {
   EXPECT_EQ(history.hash(), HashOf({1, 2, 3, 4}));
 }
 
-TEST(HistoryTest, ImpossibleEditsAreRefusedAndChangeNothing) {
+TEST(HistoryTest, ImpossibleRewritesAreRefusedAndChangeNothing) {
   History empty(std::vector<uint32_t>{});
   EXPECT_EQ(empty.ReplaceLast(1).code(), absl::StatusCode::kOutOfRange);
   History history = Anchored();

@@ -75,7 +75,7 @@ Pair OpenPair(client::Client& client, const std::string& id, const v1::SamplingP
 }
 
 // The caller's own choices, sometimes.
-void EditSometimes(std::mt19937_64& random, Pair& pair) {
+void RewriteSometimes(std::mt19937_64& random, Pair& pair) {
   std::vector<uint32_t> tokens = pair.reference->tokens();
   uint32_t prompt_length = pair.reference->prompt_length();
   switch (random() % 12) {
@@ -109,7 +109,7 @@ void EditSometimes(std::mt19937_64& random, Pair& pair) {
   pair.reference->SetTokens(tokens, prompt_length);
 }
 
-TEST(InProcessTest, EveryDrawIsTheReferencesThroughEditsMasksAndSalts) {
+TEST(InProcessTest, EveryDrawIsTheReferencesThroughRewritesMasksAndSalts) {
   std::mt19937_64 random(20);
   const auto client = InProcess();
   ASSERT_TRUE(client->in_process());
@@ -123,7 +123,7 @@ TEST(InProcessTest, EveryDrawIsTheReferencesThroughEditsMasksAndSalts) {
       std::vector<std::vector<uint32_t>> masks(pairs.size());
       client::Batch batch{dtype, kLocalVocabulary, {}};
       for (size_t i = 0; i < pairs.size(); ++i) {
-        ASSERT_NO_FATAL_FAILURE(EditSometimes(random, pairs[i]));
+        ASSERT_NO_FATAL_FAILURE(RewriteSometimes(random, pairs[i]));
         rows.push_back(MakeRow(dtype, kLocalVocabulary, random()));
         client::Row row{pairs[i].sequence.get(), rows[i].data()};
         if (random() % 3 == 0) row.draw_salt = static_cast<uint32_t>(random() % 65536);

@@ -61,10 +61,10 @@ ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t
       tokens_(std::move(prompt)),
       prompt_length_(static_cast<uint32_t>(tokens_.size())) {}
 
-kernels::RowAnswer ReferenceSequence::Answer(v1::DType dtype, const void* logits, uint32_t draw_salt,
+kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits, uint32_t draw_salt,
                                              const uint32_t* allowed_bits, std::optional<uint32_t> given) const {
   const kernels::RowParameters row = PlainRowParameters(parameters_);
-  const std::vector<kernels::TokenPatch> patches = PlainPatches(parameters_, tokens_, prompt_length_);
+  const std::vector<kernels::LogitEdit> edits = PlainEdits(parameters_, tokens_, prompt_length_);
 
   kernels::RowRequest request;
   request.logits = logits;
@@ -77,7 +77,7 @@ kernels::RowAnswer ReferenceSequence::Answer(v1::DType dtype, const void* logits
     request.has_allowed_tokens = true;
     request.allowed_tokens = {&*forced, 1};
   } else {
-    request.patches = patches;
+    request.edits = edits;
     request.allowed_bits = allowed_bits;
   }
   request.sampler_state = sampler_state_.value_or(kernels::InitialSamplerState(row.chain));
@@ -85,7 +85,7 @@ kernels::RowAnswer ReferenceSequence::Answer(v1::DType dtype, const void* logits
     request.task = kernels::RowTask::kScore;
     request.given = *given;
   }
-  kernels::RowAnswer answer = law::SampleRowReference(request);
+  kernels::RowOutput answer = law::SampleRowReference(request);
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   return answer;
 }
@@ -93,7 +93,7 @@ kernels::RowAnswer ReferenceSequence::Answer(v1::DType dtype, const void* logits
 v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
                                        const uint32_t* allowed_bits) {
   const kernels::RowParameters row = PlainRowParameters(parameters_);
-  const kernels::RowAnswer answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt);
+  const kernels::RowOutput answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt);
   v1::DrawResult draw;
   draw.set_token(answer.token);
   const auto& stops = parameters_.stop_token_ids();
@@ -115,7 +115,7 @@ v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logit
   ReferenceSequence then = *this;
   v1::ScoreResult score;
   for (const uint32_t token : given) {
-    const kernels::RowAnswer answer = then.Answer(dtype, logits, 0, allowed_bits, token);
+    const kernels::RowOutput answer = then.Answer(dtype, logits, 0, allowed_bits, token);
     if (row.raw_logprob) FillLogprobs(answer.raw, 1, score.add_raw());
     if (row.processed_logprob) {
       FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), score.add_processed());

@@ -17,7 +17,7 @@ namespace sortition::testing {
 
 class ReferenceSequence {
  public:
-  // Parameters as PlainRowParameters and PlainPatches take them.
+  // Parameters as PlainRowParameters and PlainEdits take them.
   ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
                     uint32_t live_vocabulary, std::vector<uint32_t> prompt);
 
@@ -38,7 +38,7 @@ class ReferenceSequence {
 
  private:
   // What the row says; `given` is scored instead of a draw.
-  kernels::RowAnswer Answer(v1::DType dtype, const void* logits, uint32_t draw_salt, const uint32_t* allowed_bits,
+  kernels::RowOutput Answer(v1::DType dtype, const void* logits, uint32_t draw_salt, const uint32_t* allowed_bits,
                             std::optional<uint32_t> given) const;
 
   const v1::SamplingParameters parameters_;

@@ -40,7 +40,7 @@ TEST_F(RowsTest, StatelessRowsCarryNoHistory) {
 }
 
 uint64_t HashOf(const client::SequenceRecord& record, const std::vector<uint32_t>& tokens) {
-  uint64_t chain = service::kEmptyChain;
+  uint64_t chain = service::kEmptyHash;
   for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
   return service::HistoryHash(chain, static_cast<uint32_t>(record.options.prompt.size()), record.Digest(77));
 }
@@ -124,14 +124,14 @@ TEST_F(RowsTest, HistoryRequiredIsReplayedAndTheSameBytesGoOutAgain) {
   const v1::StepRow& row = again.message.step().rows(0);
   EXPECT_EQ(row.step_id(), refused.rows(0).step_id());
   EXPECT_EQ(row.history_hash(), StateHarness::HashOf(replay, {1, 2, 6}));
-  EXPECT_FALSE(row.has_truncate_to()) << "the replay holds the edit already";
+  EXPECT_FALSE(row.has_truncate_to()) << "the replay holds the rewrite already";
   EXPECT_EQ(row.append_tokens_size(), 0);
   EXPECT_EQ(again.payloads[0].segments[0].data, reinterpret_cast<const std::byte*>(harness.logits));
   harness.AnswerRow(harness.stream(0), again.message.step(), 0, 7);
   EXPECT_EQ(StateHarness::Position(*record), 4);
 }
 
-TEST_F(RowsTest, EditDuringAReplayMakesItReplayAgain) {
+TEST_F(RowsTest, RewriteDuringAReplayMakesItReplayAgain) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto hurried = harness.Submit({record}, absl::Seconds(1));
   harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, StateHarness::HistoryRequired());

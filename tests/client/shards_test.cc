@@ -31,7 +31,7 @@ struct Follower {
     EXPECT_TRUE(opened.status->ok());
     return opened.record;
   }
-  void EditCut(uint32_t position) {
+  void RewriteCut(uint32_t position) {
     absl::MutexLock lock(&record->mutex);
     EXPECT_TRUE(record->history.Truncate(position).ok());
   }
@@ -86,7 +86,7 @@ TEST(ShardsTest, AFollowerOpensNothingAndNamesStepsByTheText) {
   EXPECT_EQ(outcome->times, 1);
   EXPECT_EQ(harness.Position(*follower.record), 3u);
 
-  follower.EditCut(2);
+  follower.RewriteCut(2);
   harness.Submit({follower.record});
   const v1::Step again = harness.TakeStep(harness.stream(0));
   EXPECT_EQ(again.rows(0).step_id(), (uint64_t{1} << 32) + 3) << "another step at the same position";

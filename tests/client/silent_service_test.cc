@@ -1,5 +1,5 @@
-// The client against a service that opens sequences and then never answers: deadlines, edits and shutdown with steps in
-// flight.
+// The client against a service that opens sequences and then never answers: deadlines, rewrites and shutdown with steps
+// in flight.
 #include <memory>
 #include <string>
 #include <vector>
@@ -146,7 +146,7 @@ TEST_F(SilentServiceTest, DeadlineEndsTheWaitAndFreesTheMemory) {
   EXPECT_EQ(sequence->position(), 2);
 }
 
-TEST_F(SilentServiceTest, EditsAreRefusedWhileAStepIsInFlight) {
+TEST_F(SilentServiceTest, RewritesAreRefusedWhileAStepIsInFlight) {
   absl::Notification over;
   ASSERT_TRUE(client->StepAsync(OneRow(), {}, [&](std::vector<client::RowOutcome>) { over.Notify(); }).ok());
   const uint32_t token = 1;

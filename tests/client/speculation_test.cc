@@ -179,7 +179,7 @@ TEST(Speculation, WhatIsWrongWithDraftsIsSaidByName) {
   ASSERT_TRUE(outcomes.ok());
   const auto* error = std::get_if<RowError>(&outcomes->front());
   ASSERT_TRUE(error != nullptr);
-  EXPECT_EQ(error->field, "step.rows[0].verify_chain.draft_tokens[0]");
+  EXPECT_EQ(error->field, "step.rows[0].verify_draft.draft_tokens[0]");
   EXPECT_EQ((*sequence)->position(), 3u);
 }
 

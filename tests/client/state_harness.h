@@ -127,7 +127,7 @@ class StateHarness {
     }
     identity.frequency_penalty = open.parameters().frequency_penalty();
     identity.presence_penalty = open.parameters().presence_penalty();
-    uint64_t chain = service::kEmptyChain;
+    uint64_t chain = service::kEmptyHash;
     for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
     return service::HistoryHash(chain, open.history().prompt_length(), service::HistoryDigest(identity));
   }

@@ -16,7 +16,7 @@ inline void PrintTo(const Distribution& distribution, std::ostream* out) {
   *out << "}";
 }
 
-inline void PrintTo(const RowAnswer& answer, std::ostream* out) {
+inline void PrintTo(const RowOutput& answer, std::ostream* out) {
   *out << "{error " << int(answer.error) << " at " << answer.error_token << ", token " << answer.token
        << (answer.accepted ? " accepted" : "") << ", kept " << answer.kept << ", entropy " << answer.entropy.surplus
        << "/" << answer.entropy.weights << ", " << answer.kept_tokens.size() << " kept tokens, raw ";

@@ -15,9 +15,9 @@ namespace {
 cpu::Scratch chain_scratch;
 
 void ExpectEqualChained(const RandomRow& row) {
-  const RowAnswer expected = law::SampleRowReference(row.request());
+  const RowOutput expected = law::SampleRowReference(row.request());
   for (const cpu::Target* target : cpu::RunnableTargets()) {
-    RowAnswer answer;
+    RowOutput answer;
     cpu::SampleRow(*target, row.request(), &chain_scratch, &answer);
     ASSERT_EQ(answer, expected) << target->name << ": " << row.description();
   }
@@ -42,7 +42,7 @@ TEST(ChainRows, MeetEveryStage) {
   std::array<int, 2> outcomes = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     const RandomRow row(seed, 300, RowOptions::kChained);
-    const RowAnswer answer = law::SampleRowReference(row.request());
+    const RowOutput answer = law::SampleRowReference(row.request());
     for (const Stage& stage : row.request().parameters->chain) ++met[size_t(stage.kind)];
     outcomes[0] += answer.sampler_state != 0 && answer.sampler_state != row.request().sampler_state;
     outcomes[1] += answer.kept > 1 && answer.kept < 100;

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
@@ -22,14 +22,14 @@ namespace {
 // One for all tests, as a device's thread has it: what a row leaves behind must not reach the next.
 cpu::Scratch scratch;
 
-RowAnswer Sample(const cpu::Target& target, const RowRequest& request) {
-  RowAnswer answer;
+RowOutput Sample(const cpu::Target& target, const RowRequest& request) {
+  RowOutput answer;
   cpu::SampleRow(target, request, &scratch, &answer);
   return answer;
 }
 
 void ExpectEqual(const RowRequest& request, const std::string& description) {
-  const RowAnswer expected = law::SampleRowReference(request);
+  const RowOutput expected = law::SampleRowReference(request);
   for (const cpu::Target* target : cpu::RunnableTargets()) {
     ASSERT_EQ(Sample(*target, request), expected) << target->name << ": " << description;
   }
@@ -83,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(, CpuKernelAtVocabulary,
                          ::testing::Values(1, 2, 63, 64, 65, 127, 128, 1000, 32768, 50257, 128256, 151936, 262144),
                          [](const auto& info) { return std::to_string(info.param); });
 
-TEST(CpuKernel, EqualsReferenceOnKnownRows) {
-  for (const law::KnownRow& row : law::KnownRows()) {
+TEST(CpuKernel, EqualsReferenceOnGoldenRows) {
+  for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     ExpectEqual(law::RequestOf(row, tensor), row.name);
   }
@@ -137,9 +137,9 @@ TEST(CpuKernel, EqualsReferenceWhereAMaskHidesTheLargest) {
       const bool hides = x > highest_shown && random() % 16 <= hidden;
       allowed[id / 32] |= uint32_t{!hides} << (id % 32);
     }
-    std::vector<TokenPatch> patches;
+    std::vector<LogitEdit> edits;
     for (uint32_t id = uint32_t(random() % 50); n % 3 == 0 && id < bits.size(); id += 1 + random() % 500) {
-      patches.push_back({.token = id, .flags = TokenPatch::kRepeated, .bias = law::CanonicalBits(random() % 2 * 0.5f)});
+      edits.push_back({.token = id, .flags = LogitEdit::kRepeated, .bias = law::CanonicalBits(random() % 2 * 0.5f)});
     }
     RowParameters parameters;
     static constexpr uint32_t kTopK[] = {0, 1, 5, 50};
@@ -154,7 +154,7 @@ TEST(CpuKernel, EqualsReferenceWhereAMaskHidesTheLargest) {
     request.live_vocabulary = uint32_t(bits.size());
     request.parameters = &parameters;
     request.noise = {.seed = n, .position = 5, .stream = 0};
-    request.patches = patches;
+    request.edits = edits;
     request.allowed_bits = allowed.data();
     ExpectEqual(request, "row " + std::to_string(n));
     if (HasFatalFailure()) return;
@@ -227,10 +227,10 @@ TEST(RandomRows, MeetEveryOutcome) {
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     const RandomRow row(seed, 300);
     const RowRequest& request = row.request();
-    const RowAnswer answer = Sample(cpu::BestTarget(), request);
+    const RowOutput answer = Sample(cpu::BestTarget(), request);
     ++errors[answer.error];
     met[0] += request.has_allowed_tokens && request.allowed_bits != nullptr;
-    met[1] += !request.patches.empty() && answer.error == RowError::kNone;
+    met[1] += !request.edits.empty() && answer.error == RowError::kNone;
     met[2] += request.parameters->greedy;
     met[3] += answer.kept > 1 && answer.kept < 100;
     met[4] += answer.raw.rank > 1;
@@ -249,7 +249,7 @@ TEST(RandomRows, MeetEveryOutcomeOfEveryTask) {
     RandomRow row(seed, 300);
     row.AskForMore();
     const RowRequest& request = row.request();
-    const RowAnswer answer = Sample(cpu::BestTarget(), request);
+    const RowOutput answer = Sample(cpu::BestTarget(), request);
     ++errors[answer.error];
     if (answer.error != RowError::kNone) continue;
     ++tasks[{request.task, request.draft.form, answer.accepted}];

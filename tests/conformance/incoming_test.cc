@@ -16,7 +16,7 @@
 
 #include "kernels/cpu/read_row.h"
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
@@ -28,7 +28,7 @@ namespace {
 
 // Of such a row all is seen in one pass, and only what is looked at again is copied.
 bool IsPlainGreedy(const RowRequest& row) {
-  return row.parameters->greedy && !row.parameters->raw_logprob && row.patches.empty() && !row.has_allowed_tokens &&
+  return row.parameters->greedy && !row.parameters->raw_logprob && row.edits.empty() && !row.has_allowed_tokens &&
          row.allowed_bits == nullptr && row.task == RowTask::kDraw && row.requested.empty();
 }
 
@@ -60,7 +60,7 @@ void ExpectArrives(const RowRequest& row, const std::string& description) {
   constexpr std::byte kBefore{0xff};  // makes NaNs
   const auto* const from = static_cast<const std::byte*>(row.logits);
   const size_t bytes = size_t{row.live_vocabulary} * ElementBytes(row.dtype);
-  const RowAnswer expected = law::SampleRowReference(row);
+  const RowOutput expected = law::SampleRowReference(row);
   std::vector<std::byte> whole(bytes + 64, kBefore);
   std::copy_n(from, bytes, whole.begin());
   const ByteSegment piece = {from, bytes};
@@ -71,7 +71,7 @@ void ExpectArrives(const RowRequest& row, const std::string& description) {
       std::vector<std::byte> room(bytes + 64, kBefore);
       RowRequest request = row;
       request.logits = room.data();
-      RowAnswer answer;
+      RowOutput answer;
       cpu::SampleRow(*target, request, {segments, room.data()}, &scratch, &answer);
       ASSERT_EQ(answer, expected) << target->name << ", " << segments.size() << " pieces: " << description;
       if (!IsPlainGreedy(row)) {
@@ -91,8 +91,8 @@ TEST(Incoming, EqualsReference) {
   }
 }
 
-TEST(Incoming, EqualsReferenceOnKnownRows) {
-  for (const law::KnownRow& row : law::KnownRows()) {
+TEST(Incoming, EqualsReferenceOnGoldenRows) {
+  for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     ExpectArrives(law::RequestOf(row, tensor), row.name);
   }
@@ -154,7 +154,7 @@ std::vector<uint32_t> Logits(uint64_t seed, size_t count) {
 
 // As floats, whatever token a greedy row's answer may be: the largest logit that was seen is none of the smaller ones
 // of both contents, and the token had one as large when its neighbours were copied.
-void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&contents)[2], const RowAnswer& answer) {
+void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&contents)[2], const RowOutput& answer) {
   const auto value = [&](int content, uint32_t token) {
     RowRequest request = row;
     request.logits = contents[content].data();
@@ -194,7 +194,7 @@ TEST(Incoming, OfARowThatChangesTheCopyIsAnswered) {
       request.parameters = n % 4 < 2 ? &drawn : &greedy;
       request.noise = {n, 0, 0};
       request.logits = room.data();
-      RowAnswer answer;
+      RowOutput answer;
       cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
       if (request.parameters->greedy) {
         ExpectAmongTheFirst(request, contents, answer);

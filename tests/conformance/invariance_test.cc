@@ -30,7 +30,7 @@ struct Rows {
     }
   }
   std::vector<std::unique_ptr<RandomRow>> rows;
-  std::vector<RowAnswer> expected;
+  std::vector<RowOutput> expected;
 };
 
 DeviceRow Whole(const RandomRow& row) {

@@ -44,7 +44,7 @@ RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options)
   request_.live_vocabulary = OneIn(4) ? 1 + Below(vocabulary) : vocabulary;
   request_.parameters = &parameters_;
   request_.noise = {random_(), uint32_t(random_()), uint32_t(random_())};
-  if (OneIn(3)) MakePatches();
+  if (OneIn(3)) MakeEdits();
   if (OneIn(4)) MakeMasks();
 }
 
@@ -176,21 +176,21 @@ std::vector<uint32_t> RandomRow::Tokens(uint32_t count) {
   return tokens;
 }
 
-void RandomRow::MakePatches() {
+void RandomRow::MakeEdits() {
   for (const uint32_t token : Tokens(1 + Below(OneIn(4) ? 2000 : 20))) {
-    TokenPatch patch = {.token = token};
-    if (OneIn(8)) patch.flags |= TokenPatch::kBanned;
-    if (OneIn(2)) patch.flags |= TokenPatch::kRepeated;
-    if (OneIn(2)) patch.bias = law::CanonicalBits(std::ldexp(float(Below(2001)) - 1000, -int(Below(14))));
+    LogitEdit edit = {.token = token};
+    if (OneIn(8)) edit.flags |= LogitEdit::kBanned;
+    if (OneIn(2)) edit.flags |= LogitEdit::kRepeated;
+    if (OneIn(2)) edit.bias = law::CanonicalBits(std::ldexp(float(Below(2001)) - 1000, -int(Below(14))));
     if (OneIn(2)) {
-      patch.penalty = law::PenaltyBits(float(Below(41)) / 10 - 2, float(Below(41)) / 10 - 2, 1 + Below(50));
+      edit.penalty = law::PenaltyBits(float(Below(41)) / 10 - 2, float(Below(41)) / 10 - 2, 1 + Below(50));
     }
     // Out of the domain, seldom.
-    if (OneIn(3000)) patch.bias = law::CanonicalBits(OneIn(2) ? 65503.0f : -65503.0f);
-    if (OneIn(3000)) patch.penalty = law::PenaltyBits(OneIn(2) ? 100.0f : -100.0f, 0, 1000 + Below(1u << 31));
-    patches_.push_back(patch);
+    if (OneIn(3000)) edit.bias = law::CanonicalBits(OneIn(2) ? 65503.0f : -65503.0f);
+    if (OneIn(3000)) edit.penalty = law::PenaltyBits(OneIn(2) ? 100.0f : -100.0f, 0, 1000 + Below(1u << 31));
+    edits_.push_back(edit);
   }
-  request_.patches = patches_;
+  request_.edits = edits_;
 }
 
 void RandomRow::MakeMasks() {
@@ -223,7 +223,7 @@ void RandomRow::AskForMore() {
     // A draft that the target may well accept: the leading token, or the one that the row would draw.
     RowRequest plain = request_;
     plain.task = RowTask::kDraw;
-    const RowAnswer answer = law::SampleRowReference(plain);
+    const RowOutput answer = law::SampleRowReference(plain);
     if (answer.error == RowError::kNone) request_.given = answer.token;
   }
   if (OneIn(2)) request_.likely = OneIn(2) ? Below(request_.live_vocabulary) : request_.given;

@@ -39,7 +39,7 @@ class RandomRow {
   float OneOf(const float (&values)[kSize]) {
     return values[Below(kSize)];
   }
-  void MakePatches();
+  void MakeEdits();
   void MakeMasks();
   void MakeDraft();
   float Logit(int shape);
@@ -54,7 +54,7 @@ class RandomRow {
   DType dtype_;
   std::vector<std::byte> tensor_;
   RowParameters parameters_;
-  std::vector<TokenPatch> patches_;
+  std::vector<LogitEdit> edits_;
   std::vector<uint32_t> allowed_tokens_;
   std::vector<uint32_t> allowed_bits_;
   std::vector<std::byte> dense_draft_;

@@ -91,21 +91,21 @@ std::vector<std::unique_ptr<RandomRow>> MakeRows(uint64_t seed, uint32_t vocabul
   return rows;
 }
 
-bool AreRight(const std::vector<std::unique_ptr<RandomRow>>& rows, const std::vector<kernels::RowAnswer>& answers,
+bool AreRight(const std::vector<std::unique_ptr<RandomRow>>& rows, const std::vector<kernels::RowOutput>& answers,
               std::vector<uint64_t>* states) {
   bool is_right = true;
   for (size_t i = 0; i < rows.size(); ++i) {
     kernels::RowRequest request = rows[i]->request();
     request.sampler_state = (*states)[i];
-    const kernels::RowAnswer expected = law::SampleRowReference(request);
+    const kernels::RowOutput expected = law::SampleRowReference(request);
     if (expected.error == kernels::RowError::kNone) (*states)[i] = expected.sampler_state;
     is_right = IsGood(answers[i] == expected, "wrong", rows[i]->description()) && is_right;
   }
   return is_right;
 }
 
-bool ProveBatch(const Api& api, const devices::cuda::Hardware& hardware,
-                const std::vector<std::unique_ptr<RandomRow>>& rows) {
+bool TestBatch(const Api& api, const devices::cuda::Hardware& hardware,
+               const std::vector<std::unique_ptr<RandomRow>>& rows) {
   const uint32_t vocabulary = rows.front()->request().live_vocabulary;
   const auto count = uint32_t(rows.size());
   CudaBatch batch = {
@@ -116,7 +116,7 @@ bool ProveBatch(const Api& api, const devices::cuda::Hardware& hardware,
   batch.tokens = static_cast<int32_t*>(memory.at(batch.row_bytes * count));
   std::unique_ptr<CudaSampler> sampler;
   const CudaLimits limits = {
-      .rows = count, .vocabulary = vocabulary, .patches = vocabulary, .top = kernels::kMaxTopLogprobs, .kept = 0};
+      .rows = count, .vocabulary = vocabulary, .edits = vocabulary, .top = kernels::kMaxTopLogprobs, .kept = 0};
   if (!IsGood(CudaSampler::Create(int(hardware.index), limits, &sampler), "Create")) return false;
   if (!IsGood(sampler->Bind(batch), "Bind")) return false;
   std::vector<uint64_t> states;
@@ -125,12 +125,12 @@ bool ProveBatch(const Api& api, const devices::cuda::Hardware& hardware,
     if (!IsGood(memory.Upload(batch.row_bytes * i, rows[i]->tensor()), "logits")) return false;
     if (!IsGood(sampler->SetRow(i, *request.parameters, request.noise), "SetRow")) return false;
     if (!IsGood(sampler->SetSamplerState(i, request.sampler_state), "SetSamplerState")) return false;
-    if (!IsGood(sampler->SetPatches(i, request.patches), "SetPatches")) return false;
+    if (!IsGood(sampler->SetEdits(i, request.edits), "SetEdits")) return false;
     states.push_back(request.sampler_state);
   }
   if (!IsGood(sampler->Upload(memory.stream()), "Upload")) return false;
   for (int launch = 0; launch < kLaunches; ++launch) {
-    std::vector<kernels::RowAnswer> answers(count);
+    std::vector<kernels::RowOutput> answers(count);
     if (!IsGood(sampler->Sample(memory.stream()), "Sample")) return false;
     if (!IsGood(sampler->Download(memory.stream(), answers), "Download")) return false;
     if (!AreRight(rows, answers, &states)) return false;
@@ -140,7 +140,7 @@ bool ProveBatch(const Api& api, const devices::cuda::Hardware& hardware,
 
 }  // namespace
 
-bool ProveSampler(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows) {
+bool TestSampler(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows) {
   const auto api = Api::Load();
   if (!IsGood(api.status(), "driver")) return false;
   const struct {
@@ -150,7 +150,7 @@ bool ProveSampler(const devices::cuda::Hardware& hardware, uint64_t seed, uint64
   bool is_right = true;
   for (const auto& [vocabulary, count] : parts) {
     *rows += kLaunches * count;
-    is_right = ProveBatch(*api, hardware, MakeRows(seed, vocabulary, count)) && is_right;
+    is_right = TestBatch(*api, hardware, MakeRows(seed, vocabulary, count)) && is_right;
   }
   return is_right;
 }

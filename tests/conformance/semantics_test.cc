@@ -15,9 +15,9 @@
 namespace sortition::kernels {
 namespace {
 
-RowAnswer SampleOnCpu(const cpu::Target& target, const RowRequest& request) {
+RowOutput SampleOnCpu(const cpu::Target& target, const RowRequest& request) {
   cpu::Scratch scratch;
-  RowAnswer answer;
+  RowOutput answer;
   cpu::SampleRow(target, request, &scratch, &answer);
   return answer;
 }
@@ -40,7 +40,7 @@ struct Request {
 // The parameter is a target, or null for the reference.
 class Semantics : public ::testing::TestWithParam<const cpu::Target*> {
  protected:
-  RowAnswer Sample(const Request& request) {
+  RowOutput Sample(const Request& request) {
     return GetParam() == nullptr ? law::SampleRowReference(request.row) : SampleOnCpu(*GetParam(), request.row);
   }
 };
@@ -57,7 +57,7 @@ TEST_P(Semantics, GreedyIsArgmaxWithTheLowestId) {
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 7919 % 4001) / 8;
   const auto max = std::max_element(logits.begin(), logits.end());
   Request request(logits, {.temperature = 0, .top_k = 3, .top_p = 0.1f, .min_p = 0.5f});
-  const RowAnswer answer = Sample(request);
+  const RowOutput answer = Sample(request);
   EXPECT_EQ(answer.token, uint32_t(max - logits.begin()));
   EXPECT_EQ(answer.kept, 1u);
   EXPECT_EQ(law::Logprob(answer.processed, answer.processed.chosen.bits, request.parameters.temperature), 0.0f);
@@ -66,8 +66,8 @@ TEST_P(Semantics, GreedyIsArgmaxWithTheLowestId) {
 
 TEST_P(Semantics, GreedyHonoursChanges) {
   Request request({5, 4, 3, 2}, {.temperature = 0});
-  const TokenPatch patches[] = {{0, TokenPatch::kBanned, 0, 0}, {1, 0, law::CanonicalBits(-1.5f), 0}};
-  request.row.patches = patches;
+  const LogitEdit edits[] = {{0, LogitEdit::kBanned, 0, 0}, {1, 0, law::CanonicalBits(-1.5f), 0}};
+  request.row.edits = edits;
   EXPECT_EQ(Sample(request).token, 2u);
 }
 
@@ -79,8 +79,8 @@ TEST_P(Semantics, TheLowestBadIdDecidesTheError) {
 
 TEST_P(Semantics, RawLogitsAreJudgedEvenWhereBanned) {
   Request request({0, kNaN, 1});
-  const TokenPatch ban[] = {{1, TokenPatch::kBanned, 0, 0}};
-  request.row.patches = ban;
+  const LogitEdit ban[] = {{1, LogitEdit::kBanned, 0, 0}};
+  request.row.edits = ban;
   EXPECT_EQ(Sample(request).error, RowError::kNaN);
   const uint32_t allowed[] = {0, 2};
   request.row.has_allowed_tokens = true;
@@ -92,15 +92,15 @@ TEST_P(Semantics, AMaskedTokenIsNotChangedSoItCannotFail) {
   Request request({0, 1, 2});
   const uint32_t bits[] = {0b101};
   request.row.allowed_bits = bits;
-  const TokenPatch patches[] = {{1, 0, law::CanonicalBits(65503.75f), 0}};
-  request.row.patches = patches;
+  const LogitEdit edits[] = {{1, 0, law::CanonicalBits(65503.75f), 0}};
+  request.row.edits = edits;
   EXPECT_EQ(Sample(request).error, RowError::kNone);
 }
 
 TEST_P(Semantics, MaskedNaNsAreNotTokens) {
   Request request({kNaN, 1, kNaN}, {.temperature = 0});
   request.parameters.mask_nan = true;
-  const RowAnswer answer = Sample(request);
+  const RowOutput answer = Sample(request);
   EXPECT_EQ(answer.token, 1u);
   EXPECT_EQ(law::Logprob(answer.raw, answer.raw.chosen.bits, 1), 0.0f);
 }
@@ -115,7 +115,7 @@ TEST_P(Semantics, NoLiveTokenIsAnError) {
   EXPECT_EQ(Sample(Request({-kInfinity, -65504, -1e9f})).error, RowError::kNoLiveToken);
   Request request({1, 2});
   request.row.has_allowed_tokens = true;
-  RowAnswer expected;
+  RowOutput expected;
   expected.error = RowError::kNoLiveToken;
   EXPECT_EQ(Sample(request), expected);
 }
@@ -123,7 +123,7 @@ TEST_P(Semantics, NoLiveTokenIsAnError) {
 TEST_P(Semantics, TopKCutsTiesByLowestId) {
   Request request({3, 7, 7, 7, 7}, {.top_k = 3});
   request.parameters.processed_top = 10;
-  const RowAnswer answer = Sample(request);
+  const RowOutput answer = Sample(request);
   EXPECT_EQ(answer.kept, 3u);
   ASSERT_EQ(answer.processed.top.size(), 3u);
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(answer.processed.top[i].token, i + 1);
@@ -152,7 +152,7 @@ TEST_P(Semantics, FiltersComeInTheOrderMinPTopKTopP) {
 TEST_P(Semantics, OffValuesAreTheSameAsNone) {
   std::vector<float> logits(300);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 37 % 101) / 9;
-  const RowAnswer plain = Sample(Request(logits));
+  const RowOutput plain = Sample(Request(logits));
   EXPECT_EQ(Sample(Request(logits, {.top_k = 300})), plain);
   EXPECT_EQ(Sample(Request(logits, {.top_k = law::kMaxTopK})), plain);
   EXPECT_EQ(Sample(Request(logits, {.top_p = 1, .min_p = 0})), plain);
@@ -167,10 +167,10 @@ TEST_P(Semantics, RawIgnoresChangesAndTemperature) {
   std::vector<float> logits = {1, 2, 3, 4};
   Request plain(logits);
   Request changed(logits, {.temperature = 0.3f, .top_k = 2, .repetition_penalty = 1.5f});
-  const TokenPatch patches[] = {{0, 0, law::CanonicalBits(9), 0}, {3, TokenPatch::kBanned, 0, 0}};
-  changed.row.patches = patches;
-  const RowAnswer a = Sample(plain);
-  const RowAnswer b = Sample(changed);
+  const LogitEdit edits[] = {{0, 0, law::CanonicalBits(9), 0}, {3, LogitEdit::kBanned, 0, 0}};
+  changed.row.edits = edits;
+  const RowOutput a = Sample(plain);
+  const RowOutput b = Sample(changed);
   EXPECT_EQ(a.raw.max_bits, b.raw.max_bits);
   EXPECT_EQ(a.raw.weight_sum, b.raw.weight_sum);
   EXPECT_EQ(b.token, 0u);
@@ -200,7 +200,7 @@ TEST_P(Semantics, WhatIsNotAskedForIsEmpty) {
   Request request({1, 2, 3});
   request.parameters.raw_logprob = false;
   request.parameters.processed_logprob = false;
-  const RowAnswer answer = Sample(request);
+  const RowOutput answer = Sample(request);
   EXPECT_EQ(answer.raw, Distribution());
   EXPECT_EQ(answer.processed, Distribution());
   EXPECT_EQ(answer.kept, 0u);
@@ -208,11 +208,11 @@ TEST_P(Semantics, WhatIsNotAskedForIsEmpty) {
 
 TEST(SemanticsDeathTest, BrokenPromisesOfTheCallerAbort) {
   Request request({1, 2, 3});
-  const TokenPatch unsorted[] = {{2, 0, 0, 0}, {1, 0, 0, 0}};
-  request.row.patches = unsorted;
+  const LogitEdit unsorted[] = {{2, 0, 0, 0}, {1, 0, 0, 0}};
+  request.row.edits = unsorted;
   EXPECT_DEATH(SampleOnCpu(cpu::BestTarget(), request.row), "broken invariant");
-  const TokenPatch padding[] = {{3, 0, 0, 0}};
-  request.row.patches = padding;
+  const LogitEdit padding[] = {{3, 0, 0, 0}};
+  request.row.edits = padding;
   EXPECT_DEATH(SampleOnCpu(cpu::BestTarget(), request.row), "broken invariant");
 }
 

@@ -84,7 +84,7 @@ bool RunOther(const devices::cuda::Hardware& hardware, int descriptor, uint64_t 
   const std::string device = absl::StrCat("--shared_rows_device=", hardware.index);
   const std::string rows = absl::StrCat("--shared_rows_descriptor=", kDescriptor);
   const std::string seeded = absl::StrCat("--seed=", seed);
-  std::vector<const char*> arguments = {"sortition_prove", device.c_str(), rows.c_str(), seeded.c_str(), nullptr};
+  std::vector<const char*> arguments = {"sortition_self_test", device.c_str(), rows.c_str(), seeded.c_str(), nullptr};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, descriptor, kDescriptor);
@@ -98,7 +98,7 @@ bool RunOther(const devices::cuda::Hardware& hardware, int descriptor, uint64_t 
 
 }  // namespace
 
-bool ProveSharedRows(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows) {
+bool TestSharedRows(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows) {
   const auto api = Api::Load();
   if (!IsGood(api.status(), "driver")) return false;
   const auto memory = client::CudaRows::CreateOn(*api, hardware, kBytes);

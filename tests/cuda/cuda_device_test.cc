@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "tests/cuda/device_batch.h"
 #include "tests/cuda/fake_driver.h"
 
@@ -38,9 +38,9 @@ TEST(CudaDevice, AnswersBatches) {
 TEST(CudaDevice, ProvesItself) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
-  std::vector<law::KnownRow> known = law::KnownRows();
-  const Proof proof(std::move(known));
-  const Proof::Verdict verdict = proof.Run(device.get(), absl::Minutes(2));
+  std::vector<law::GoldenRow> known = law::GoldenRows();
+  const SelfTest self_test(std::move(known));
+  const SelfTest::Verdict verdict = self_test.Run(device.get(), absl::Minutes(2));
   EXPECT_TRUE(verdict.status.ok()) << verdict.status;
   EXPECT_GT(verdict.rows, 20u);
 }

@@ -2,7 +2,7 @@
 #include "tests/cuda/emulator/built_ins.h"
 // The kernels see those names.
 #include "kernels/cuda/chain.cu"
-#include "kernels/cuda/patches.cu"
+#include "kernels/cuda/edits.cu"
 #include "kernels/cuda/sample.cu"
 #include "tests/cuda/emulated_kernels.h"
 
@@ -24,7 +24,7 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
   });
 }
 
-void RunEmulatedMerge(const kernels::cuda::PatchMerge* merges, uint32_t rows, uint64_t seed) {
+void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed) {
   const emulator::LaunchOptions options = {
       .blocks_x = 1, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
   emulator::Launch(options, [&] { kernels::cuda::SortitionMerge(merges); });

@@ -14,6 +14,6 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
                  uint64_t seed);
 
 // Likewise, of so many rows.
-void RunEmulatedMerge(const kernels::cuda::PatchMerge* merges, uint32_t rows, uint64_t seed);
+void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed);
 
 }  // namespace sortition::testing

@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
 constexpr char kChainImage[] = "the emulated kernel of chain.cu";
-constexpr char kPatchesImage[] = "the emulated kernel of patches.cu";
+constexpr char kEditsImage[] = "the emulated kernel of edits.cu";
 // Kernels, by the handles of their functions less 1, and the images that have them.
 constexpr struct {
   const char* name;
@@ -32,7 +32,7 @@ constexpr struct {
 } kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
-                {kernels::cuda::kMergeKernel, kPatchesImage, std::nullopt}};
+                {kernels::cuda::kMergeKernel, kEditsImage, std::nullopt}};
 
 // What a wait for the device says.
 Result AfterKernels() {
@@ -116,7 +116,7 @@ Result FakeCtxSynchronize() {
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
-    const bool is_known = image == kSampleImage || image == kChainImage || image == kPatchesImage;
+    const bool is_known = image == kSampleImage || image == kChainImage || image == kEditsImage;
     if (!is_known && !state->options.takes_any_image) return Result::kInvalidImage;
     ++state->modules;
     *module = reinterpret_cast<ModuleHandle>(reinterpret_cast<uintptr_t>(image));
@@ -151,11 +151,11 @@ Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_
   const auto& kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1];
   // The driver keeps the arguments, too.
   kernels::cuda::BatchView view;
-  const kernels::cuda::PatchMerge* merges = nullptr;
+  const kernels::cuda::EditMerge* merges = nullptr;
   if (kernel.kernel) {
     view = *static_cast<const kernels::cuda::BatchView*>(arguments[0]);
   } else {
-    merges = *static_cast<const kernels::cuda::PatchMerge* const*>(arguments[0]);
+    merges = *static_cast<const kernels::cuda::EditMerge* const*>(arguments[0]);
   }
   const auto run = [=, &kernel] {
     uint64_t seed = 0;
@@ -362,7 +362,7 @@ bool FakeCudaDriver::is_waiting(StreamHandle stream) const {
 
 kernels::cuda::Images FakeCudaDriver::Images() {
   return {std::as_bytes(std::span(fake_cuda::kSampleImage)), std::as_bytes(std::span(fake_cuda::kChainImage)),
-          std::as_bytes(std::span(fake_cuda::kPatchesImage))};
+          std::as_bytes(std::span(fake_cuda::kEditsImage))};
 }
 
 void* FakeCudaDriver::Allocate(uint64_t bytes, int device) {

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/slice.h"
 #include "kernels/law/chain.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
@@ -38,7 +38,7 @@ class Batch {
   }
 
   // As a device of so many multiprocessors would.
-  std::vector<RowAnswer> Run(uint32_t multiprocessors, uint64_t seed) {
+  std::vector<RowOutput> Run(uint32_t multiprocessors, uint64_t seed) {
     Lay();
     Launch(multiprocessors, seed);
     return Answers();
@@ -66,8 +66,8 @@ class Batch {
     if (slice_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
   }
 
-  std::vector<RowAnswer> Answers() {
-    std::vector<RowAnswer> answers;
+  std::vector<RowOutput> Answers() {
+    std::vector<RowOutput> answers;
     for (uint32_t row = 0; row < slice_.rows(); ++row) answers.push_back(slice_.AnswerOf(row, Aligned(download_)));
     return answers;
   }
@@ -110,7 +110,7 @@ class Comparison {
     if (rows_.empty()) return;
     Batch batch;
     for (const auto& row : rows_) batch.AddRow(row->request());
-    const std::vector<RowAnswer> answers = batch.Run(multiprocessors_, seed_++);
+    const std::vector<RowOutput> answers = batch.Run(multiprocessors_, seed_++);
     for (size_t i = 0; i < rows_.size(); ++i) {
       EXPECT_EQ(answers[i], law::SampleRowReference(rows_[i]->request()))
           << rows_[i]->description() << ", launch seed " << seed_ - 1;
@@ -184,8 +184,8 @@ TEST(CudaChainKernel, EqualsReferenceAtUsualVocabularies) {
   }
 }
 
-TEST(CudaKernel, EqualsReferenceOnKnownRows) {
-  for (const law::KnownRow& row : law::KnownRows()) {
+TEST(CudaKernel, EqualsReferenceOnGoldenRows) {
+  for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     const RowRequest request = law::RequestOf(row, tensor);
     Batch batch;
@@ -220,7 +220,7 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
   batch.Lay();
   for (uint64_t launch = 0; launch < 3; ++launch) {
     batch.Launch(9, launch);
-    const std::vector<RowAnswer> answers = batch.Answers();
+    const std::vector<RowOutput> answers = batch.Answers();
     for (size_t i = 0; i < rows.size(); ++i) {
       ASSERT_EQ(answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
     }
@@ -236,7 +236,7 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
     const RowParameters& parameters = *row.request().parameters;
     Batch batch;
     batch.AddRow(row.request());
-    const RowAnswer answer = batch.Run(1, seed)[0];
+    const RowOutput answer = batch.Run(1, seed)[0];
     if (answer.error != RowError::kNone) continue;
     const auto expect_equal = [&](const Distribution& distribution, double temperature,
                                   const DistributionOutput& output, const TopToken* top) {

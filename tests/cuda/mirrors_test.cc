@@ -1,4 +1,4 @@
-// Mirrors of patches: what they save, and that no answer depends on them.
+// Mirrors of edits: what they save, and that no answer depends on them.
 #include "devices/cuda/mirrors.h"
 
 #include <gtest/gtest.h>
@@ -20,20 +20,20 @@
 namespace sortition::devices::cuda {
 namespace {
 
-using kernels::PatchOrigin;
+using kernels::EditOrigin;
+using kernels::LogitEdit;
 using kernels::RowRequest;
-using kernels::TokenPatch;
-using kernels::cuda::PatchPath;
+using kernels::cuda::EditPath;
 using testing::FakeCudaDriver;
 using testing::RunBatch;
 using testing::StartOn;
 
-// A list of patches that is changed one token at a time, as a sequence's are.
-class PatchList {
+// A list of edits that is changed one token at a time, as a sequence's are.
+class EditList {
  public:
-  PatchList(uint64_t name, uint32_t vocabulary, uint32_t count) : vocabulary_(vocabulary), random_(name) {
+  EditList(uint64_t name, uint32_t vocabulary, uint32_t count) : vocabulary_(vocabulary), random_(name) {
     origin_.list = name;
-    while (patches_.size() < count) Set(Token());
+    while (edits_.size() < count) Set(Token());
   }
 
   void Change() {
@@ -45,33 +45,33 @@ class PatchList {
     ++origin_.ahead;
     Push();
   }
-  size_t size() const { return patches_.size(); }
+  size_t size() const { return edits_.size(); }
   void PutInto(RowRequest* request) const {
-    request->patches = patches_;
-    request->patch_origin = origin_;
-    request->patch_origin.changed = changed_;
+    request->edits = edits_;
+    request->edit_origin = origin_;
+    request->edit_origin.changed = changed_;
   }
 
  private:
   uint32_t Token() { return uint32_t(random_() % vocabulary_); }
   void Set(uint32_t token) {
-    const auto at = std::ranges::lower_bound(patches_, token, {}, &TokenPatch::token);
-    const bool is_known = at != patches_.end() && at->token == token;
+    const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
+    const bool is_known = at != edits_.end() && at->token == token;
     // Some that do nothing are among them.
-    const TokenPatch patch = {token, random_() % 2 == 0 ? TokenPatch::kRepeated : 0u,
-                              random_() % 3 == 0 ? law::CanonicalBits(1.25f) : 0u,
-                              random_() % 2 == 0 ? law::PenaltyBits(0.5f, 0.25f, uint32_t(random_() % 4)) : 0u};
+    const LogitEdit edit = {token, random_() % 2 == 0 ? LogitEdit::kRepeated : 0u,
+                            random_() % 3 == 0 ? law::CanonicalBits(1.25f) : 0u,
+                            random_() % 2 == 0 ? law::PenaltyBits(0.5f, 0.25f, uint32_t(random_() % 4)) : 0u};
     if (is_known) {
-      *at = patch;
+      *at = edit;
     } else {
-      patches_.insert(at, patch);
+      edits_.insert(at, edit);
     }
   }
   void Push() {
     const uint32_t token = random_() % 3 == 0 && !changed_.empty() ? changed_.back() : Token();
-    const auto at = std::ranges::find(patches_, token, &TokenPatch::token);
-    if (at != patches_.end() && random_() % 2 == 0) {
-      patches_.erase(at);
+    const auto at = std::ranges::find(edits_, token, &LogitEdit::token);
+    if (at != edits_.end() && random_() % 2 == 0) {
+      edits_.erase(at);
     } else {
       Set(token);
     }
@@ -81,18 +81,18 @@ class PatchList {
 
   uint32_t vocabulary_;
   std::mt19937_64 random_;
-  std::vector<TokenPatch> patches_;
-  PatchOrigin origin_;
+  std::vector<LogitEdit> edits_;
+  EditOrigin origin_;
   std::vector<uint32_t> changed_;
 };
 
-// Rows whose patches are lists as they were when the row was added.
+// Rows whose edits are lists as they were when the row was added.
 class ListedRows {
  public:
   explicit ListedRows(uint32_t vocabulary) : vocabulary_(vocabulary) {}
 
-  void Add(const PatchList& list, uint64_t seed) {
-    lists_.push_back(std::make_unique<PatchList>(list));
+  void Add(const EditList& list, uint64_t seed) {
+    lists_.push_back(std::make_unique<EditList>(list));
     const auto options = seed % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
     // Of this seed, or of the next one without padding.
     std::unique_ptr<kernels::RandomRow> row;
@@ -130,28 +130,28 @@ class ListedRows {
   }
 
   const uint32_t vocabulary_;
-  std::vector<std::unique_ptr<PatchList>> lists_;
+  std::vector<std::unique_ptr<EditList>> lists_;
   std::vector<std::unique_ptr<kernels::RandomRow>> random_;
 };
 
 constexpr uint32_t kVocabulary = 700;
 
-std::vector<PatchList> Lists(int count, uint32_t patches = 200) {
-  std::vector<PatchList> lists;
-  for (int i = 0; i < count; ++i) lists.emplace_back(100 + i, kVocabulary, patches);
+std::vector<EditList> Lists(int count, uint32_t edits = 200) {
+  std::vector<EditList> lists;
+  for (int i = 0; i < count; ++i) lists.emplace_back(100 + i, kVocabulary, edits);
   return lists;
 }
 
 TEST(CudaMirrors, AStepUploadsWhatChanged) {
-  constexpr uint32_t kPatches = 2000;
+  constexpr uint32_t kEdits = 2000;
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
-  std::vector<PatchList> lists;
-  for (int i = 0; i < 3; ++i) lists.emplace_back(1 + i, 6000, kPatches);
+  std::vector<EditList> lists;
+  for (int i = 0; i < 3; ++i) lists.emplace_back(1 + i, 6000, kEdits);
   std::vector<uint64_t> beside_logits;
   for (uint64_t step = 0; step < 4; ++step) {
     ListedRows rows(6000);
-    for (PatchList& list : lists) {
+    for (EditList& list : lists) {
       if (step > 0) list.Change();
       if (step == 3) list.Change();
       rows.Add(list, 3 * (step + 1));
@@ -161,7 +161,7 @@ TEST(CudaMirrors, AStepUploadsWhatChanged) {
     beside_logits.push_back(driver.uploaded_bytes() - before - rows.logits_bytes());
     rows.ExpectRight(result);
   }
-  EXPECT_GT(beside_logits[0], 3 * kPatches * sizeof(TokenPatch));
+  EXPECT_GT(beside_logits[0], 3 * kEdits * sizeof(LogitEdit));
   for (const size_t step : {1, 2, 3}) EXPECT_LT(beside_logits[step], 3 * 2048u) << step;
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 4u);
 }
@@ -171,14 +171,14 @@ TEST(CudaMirrors, ListsWithoutANameAreUploadedAndNothingIsMerged) {
   const auto device = StartOn(driver);
   for (uint64_t step = 0; step < 2; ++step) {
     ListedRows rows(kVocabulary);
-    rows.Add(PatchList(0, kVocabulary, 300), 1);
-    rows.Add(PatchList(1, kVocabulary, Mirrors::kLeastPatches - 1), 2);
+    rows.Add(EditList(0, kVocabulary, 300), 1);
+    rows.Add(EditList(1, kVocabulary, Mirrors::kLeastEdits - 1), 2);
     rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
   }
   const auto none = StartOn(driver, {.max_mirror_bytes = 0});
   for (uint64_t step = 0; step < 2; ++step) {
     ListedRows rows(kVocabulary);
-    rows.Add(PatchList(2, kVocabulary, 300), 3);
+    rows.Add(EditList(2, kVocabulary, 300), 3);
     rows.ExpectRight(RunBatch(none.get(), rows.Batch()));
   }
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
@@ -191,20 +191,20 @@ class CudaMirrorsSteps : public ::testing::TestWithParam<std::pair<uint64_t, uin
 TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_mirror_bytes = GetParam().second});
-  std::vector<PatchList> lists = Lists(4, 90);
-  const std::vector<PatchList> old = lists;
+  std::vector<EditList> lists = Lists(4, 90);
+  const std::vector<EditList> old = lists;
   std::mt19937 random(5);
   uint64_t seed = 1;
   for (uint64_t step = 0; step < std::max<uint64_t>(testing::Scaled(16), 4); ++step) {
     std::vector<ListedRows> batches;
     for (int i = 0; i < 2; ++i) batches.emplace_back(kVocabulary);
     for (size_t i = 0; i < lists.size(); ++i) {
-      PatchList& list = lists[i];
+      EditList& list = lists[i];
       for (uint32_t changes = random() % (random() % 5 == 0 ? 12 : 3); changes > 0; --changes) list.Change();
       ListedRows& rows = batches[random() % 2];
       const bool is_first = random() % 3 != 0;
       if (is_first) rows.Add(list, ++seed);
-      PatchList ahead = list;
+      EditList ahead = list;
       for (uint32_t positions = random() % 4; positions > 0; --positions) {
         ahead.GoAhead();
         batches[random() % 6 == 0].Add(ahead, ++seed);
@@ -240,10 +240,10 @@ INSTANTIATE_TEST_SUITE_P(Rooms, CudaMirrorsSteps,
 TEST(CudaMirrors, AnErrorLeavesNone) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
-  std::vector<PatchList> lists = Lists(2);
+  std::vector<EditList> lists = Lists(2);
   const auto step = [&](uint64_t seed) {
     ListedRows rows(kVocabulary);
-    for (PatchList& list : lists) {
+    for (EditList& list : lists) {
       list.Change();
       rows.Add(list, seed);
     }
@@ -258,7 +258,7 @@ TEST(CudaMirrors, AnErrorLeavesNone) {
     const uint64_t before = driver.uploaded_bytes();
     const ListedRows next = step(++seed);
     next.ExpectRight(RunBatch(device.get(), next.Batch()));
-    EXPECT_GT(driver.uploaded_bytes() - before, next.logits_bytes() + 2 * 190 * sizeof(TokenPatch)) << function;
+    EXPECT_GT(driver.uploaded_bytes() - before, next.logits_bytes() + 2 * 190 * sizeof(LogitEdit)) << function;
   }
 }
 
@@ -266,7 +266,7 @@ TEST(CudaMirrors, WithoutMemoryForThemListsAreUploaded) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
-  for (const PatchList& list : Lists(3)) rows.Add(list, 7);
+  for (const EditList& list : Lists(3)) rows.Add(list, 7);
   driver.Fail("MemAllocAsync", Result::kOutOfMemory);
   rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
@@ -278,14 +278,14 @@ TEST(CudaMirrors, MakeWayForABatch) {
   const FakeCudaDriver driver({.memory_bytes = 200'000});
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
-  for (const PatchList& list : Lists(4, 400)) rows.Add(list, 7);
+  for (const EditList& list : Lists(4, 400)) rows.Add(list, 7);
   rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
   const testing::Rows large(1, 30'000, 2);
   large.ExpectRight(RunBatch(device.get(), large.Batch()));
   const uint64_t before = driver.uploaded_bytes();
   rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
-  EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(TokenPatch));
+  EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(LogitEdit));
 }
 
 // Slices over a driver, and no kernel.
@@ -300,21 +300,21 @@ class CudaMirrorsOfSlices : public ::testing::Test {
   ~CudaMirrorsOfSlices() override { current_.reset(); }
 
   void MakeMirrors(uint64_t most_bytes) { mirrors_ = std::make_unique<Mirrors>(context_, most_bytes); }
-  PatchPath PathOf(const PatchList& list, Mirrors::OfSlice* slice) {
+  EditPath PathOf(const EditList& list, Mirrors::OfSlice* slice) {
     RowRequest request;
     list.PutInto(&request);
     return slice->PathOf(request);
   }
   // In a slice of its own.
-  PatchPath Run(const PatchList& list) {
+  EditPath Run(const EditList& list) {
     Mirrors::OfSlice slice(mirrors_.get(), nullptr);
-    const PatchPath path = PathOf(list, &slice);
+    const EditPath path = PathOf(list, &slice);
     slice.Keep();
     return path;
   }
-  static bool IsUpload(const PatchPath& path) { return !path.is_merged; }
-  static bool IsWhole(const PatchPath& path) { return path.is_merged && path.from_count == 0 && path.to != 0; }
-  static bool IsChange(const PatchPath& path) { return path.is_merged && path.from_count != 0; }
+  static bool IsUpload(const EditPath& path) { return !path.is_merged; }
+  static bool IsWhole(const EditPath& path) { return path.is_merged && path.from_count == 0 && path.to != 0; }
+  static bool IsChange(const EditPath& path) { return path.is_merged && path.from_count != 0; }
 
   FakeCudaDriver driver_;
   std::shared_ptr<Context> context_;
@@ -324,35 +324,35 @@ class CudaMirrorsOfSlices : public ::testing::Test {
 
 TEST_F(CudaMirrorsOfSlices, AListIsChangedFromOneHalfIntoTheOther) {
   MakeMirrors(1 << 20);
-  PatchList list(1, kVocabulary, 100);
-  const PatchPath whole = Run(list);
+  EditList list(1, kVocabulary, 100);
+  const EditPath whole = Run(list);
   ASSERT_TRUE(IsWhole(whole));
   list.Change();
-  const PatchPath change = Run(list);
+  const EditPath change = Run(list);
   ASSERT_TRUE(IsChange(change));
   EXPECT_EQ(change.from, whole.to);
   EXPECT_NE(change.to, whole.to);
   list.Change();
   EXPECT_EQ(Run(list).from, change.to);
   // Again: it is there.
-  const PatchPath again = Run(list);
+  const EditPath again = Run(list);
   EXPECT_TRUE(again.is_merged && again.changes.empty());
   EXPECT_EQ(again.from, whole.to);
 }
 
 TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
   MakeMirrors(1 << 20);
-  PatchList list(1, kVocabulary, 100);
-  const PatchPath whole = Run(list);
-  PatchList ahead = list;
+  EditList list(1, kVocabulary, 100);
+  const EditPath whole = Run(list);
+  EditList ahead = list;
   ahead.GoAhead();
   Mirrors::OfSlice slice(mirrors_.get(), nullptr);
   list.Change();
-  const PatchPath first = PathOf(list, &slice);
+  const EditPath first = PathOf(list, &slice);
   list.Change();
-  const PatchPath second = PathOf(list, &slice);
-  const PatchPath third = PathOf(ahead, &slice);
-  for (const PatchPath& path : {first, second, third}) EXPECT_EQ(path.from, whole.to);
+  const EditPath second = PathOf(list, &slice);
+  const EditPath third = PathOf(ahead, &slice);
+  for (const EditPath& path : {first, second, third}) EXPECT_EQ(path.from, whole.to);
   EXPECT_NE(first.to, 0u);
   EXPECT_EQ(second.to, 0u);
   EXPECT_EQ(third.to, 0u);
@@ -362,7 +362,7 @@ TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
 
 TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
   MakeMirrors(1 << 20);
-  PatchList list(1, kVocabulary, 100);
+  EditList list(1, kVocabulary, 100);
   Run(list);
   Mirrors::OfSlice one(mirrors_.get(), nullptr);
   EXPECT_TRUE(IsChange(PathOf(list, &one)));
@@ -376,16 +376,16 @@ TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
 
 TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
   MakeMirrors(1 << 20);
-  PatchList list(1, kVocabulary, 100);
+  EditList list(1, kVocabulary, 100);
   {
     Mirrors::OfSlice slice(mirrors_.get(), nullptr);
     EXPECT_TRUE(IsWhole(PathOf(list, &slice)));
     slice.TakeBack();
     slice.Keep();
   }
-  const PatchPath whole = Run(list);
+  const EditPath whole = Run(list);
   EXPECT_TRUE(IsWhole(whole));
-  PatchList changed = list;
+  EditList changed = list;
   changed.Change();
   {
     Mirrors::OfSlice slice(mirrors_.get(), nullptr);
@@ -393,20 +393,20 @@ TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
     slice.TakeBack();
     slice.Keep();
   }
-  const PatchPath still = Run(list);
+  const EditPath still = Run(list);
   EXPECT_TRUE(still.is_merged && still.changes.empty());
   EXPECT_EQ(still.from, whole.to);
 }
 
 TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
   MakeMirrors(1 << 20);
-  PatchList list(1, kVocabulary, 100);
-  const PatchList old = list;
-  PatchList ahead = list;
+  EditList list(1, kVocabulary, 100);
+  const EditList old = list;
+  EditList ahead = list;
   ahead.GoAhead();
   EXPECT_TRUE(IsUpload(Run(ahead)));
   list.Change();
-  const PatchPath whole = Run(list);
+  const EditPath whole = Run(list);
   EXPECT_TRUE(IsWhole(whole));
   EXPECT_TRUE(IsUpload(Run(old)));
   EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the mirror's
@@ -417,22 +417,22 @@ TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
 
 TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
   MakeMirrors(1 << 20);
-  PatchList list(1, kVocabulary, 100);
+  EditList list(1, kVocabulary, 100);
   Run(list);
   const uint64_t small = mirrors_->bytes();
   EXPECT_LT(small, 6000u);
-  PatchList before = list;
-  for (list.Change(); 2 * list.size() * sizeof(TokenPatch) <= small; list.Change()) {
+  EditList before = list;
+  for (list.Change(); 2 * list.size() * sizeof(LogitEdit) <= small; list.Change()) {
     ASSERT_TRUE(IsChange(Run(list)));
     before = list;
   }
   {
     // The row before reads the mirror, which stays therefore, whether what changed is known or not.
-    PatchList forgotten = list;
+    EditList forgotten = list;
     for (int i = 0; i < 9; ++i) forgotten.Change();
     Mirrors::OfSlice slice(mirrors_.get(), nullptr);
     EXPECT_TRUE(PathOf(before, &slice).is_merged);
-    const PatchPath path = PathOf(list, &slice);
+    const EditPath path = PathOf(list, &slice);
     EXPECT_TRUE(IsChange(path));
     EXPECT_EQ(path.to, 0u);
     EXPECT_TRUE(IsUpload(PathOf(forgotten, &slice)));
@@ -445,7 +445,7 @@ TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
 
 TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
   MakeMirrors(10'000);
-  std::vector<PatchList> lists = Lists(3, 100);
+  std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
   EXPECT_TRUE(IsWhole(Run(lists[1])));
   for (uint64_t slice = 1; slice < Mirrors::kIdleSlices - 1; slice += 2) {
@@ -460,8 +460,8 @@ TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
 
 TEST_F(CudaMirrorsOfSlices, ASliceThatFailsDropsAll) {
   MakeMirrors(1 << 20);
-  std::vector<PatchList> lists = Lists(3, 100);
-  for (const PatchList& list : lists) Run(list);
+  std::vector<EditList> lists = Lists(3, 100);
+  for (const EditList& list : lists) Run(list);
   Mirrors::OfSlice beside(mirrors_.get(), nullptr);
   EXPECT_TRUE(IsChange(PathOf(lists[0], &beside)));
   {
@@ -471,7 +471,7 @@ TEST_F(CudaMirrorsOfSlices, ASliceThatFailsDropsAll) {
   EXPECT_GT(mirrors_->bytes(), 0u);  // what the other slice has
   beside.Keep();
   EXPECT_EQ(mirrors_->bytes(), 0u);
-  for (const PatchList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));
+  for (const EditList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));
 }
 
 }  // namespace

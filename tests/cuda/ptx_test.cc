@@ -164,8 +164,8 @@ TEST(CudaAssembly, OfChainIsWhatItIsMeantToBe) {
   }
 }
 
-TEST(CudaAssembly, OfPatchesIsWhatItIsMeantToBe) {
-  const std::vector<Assembly> assemblies = AssembliesOf("patches");
+TEST(CudaAssembly, OfEditsIsWhatItIsMeantToBe) {
+  const std::vector<Assembly> assemblies = AssembliesOf("edits");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   for (const Assembly& assembly : assemblies) {
     SCOPED_TRACE(assembly.architecture);

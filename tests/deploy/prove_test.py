@@ -27,7 +27,7 @@ class ProveTest(unittest.TestCase):
             shutil.copy(PROVE, bundle / "prove")
             (bundle / "bin").mkdir()
             rows = ", ".join(f'{{"name": "{device}/rows"}}' for device in devices)
-            for name, said, status in (("sortition_prove", rows, proves), ("bench_cuda", "cuda", cuda),
+            for name, said, status in (("sortition_self_test", rows, proves), ("bench_cuda", "cuda", cuda),
                                        ("bench_served", "served", served), ("bench_vulkan", "vulkan", vulkan),
                                        ("bench_cpu", "cpu", cpu)):
                 program = bundle / "bin" / name

@@ -139,7 +139,7 @@ TEST(CpuDevice, ThreadsSubmitAtOnce) {
     threads.emplace_back([&] {
       for (int n = 0; n < kBatches; ++n) {
         device.Submit(BatchOf({&logits, &logits, &logits}), [&](BatchResult result) {
-          for (const kernels::RowAnswer& answer : result.answers) right += answer.token == 42;
+          for (const kernels::RowOutput& answer : result.answers) right += answer.token == 42;
           done.DecrementCount();
         });
       }

@@ -82,7 +82,7 @@ TEST_F(SortitionctlTest, InfoShowsEveryLimitAndEveryParameter) {
 TEST_F(SortitionctlTest, DevicesSaysWhichServeAndWhy) {
   const Ended devices = Run({"devices"});
   EXPECT_EQ(devices.code, 0) << devices.output;
-  EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +proved by [0-9]+ known rows +1048575 "));
+  EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +proved by [0-9]+ golden rows +1048575 "));
 }
 
 TEST(SortitionctlMissingDevicesTest, ThoseThatAreNotThereAreShownAsMissing) {
@@ -91,7 +91,7 @@ TEST(SortitionctlMissingDevicesTest, ThoseThatAreNotThereAreShownAsMissing) {
     return RunProgram(SORTITIONCTL, {command, "--server=" + server->address()}).output;
   };
   const std::string devices = run("devices");
-  EXPECT_THAT(devices, ContainsRegex("\ncpu0 +cpu +serving +proved by [0-9]+ known rows +1048575 "));
+  EXPECT_THAT(devices, ContainsRegex("\ncpu0 +cpu +serving +proved by [0-9]+ golden rows +1048575 "));
   EXPECT_THAT(devices, ContainsRegex("\nvulkan:no-such +vulkan +missing +[^ ].* +- +- +- +-"));
   EXPECT_THAT(devices, ContainsRegex("\ncuda:no-such +cuda +missing +[^ ].* +- +- +- +-"));
   const std::string info = run("info");

@@ -125,7 +125,7 @@ TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
   StepAll(client.get(), *rows);
 }
 
-// As a pod has them: a worker and a server with the device and a folder in common, and no namespace.
+// As a pod has them: a worker and a server with the device and a folder in common, and no tenant.
 TEST_F(DeviceMemoryTest, RowsAreOnlyNamedFromContainerToContainer) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";

@@ -210,15 +210,15 @@ class LocalTest : public ::testing::Test {
     return local;
   }
 
-  void EditBoth() {
+  void RewriteBoth() {
     const uint32_t token = Below(kLocalLive);
     const uint32_t at = remote_->position() - Below(4);
-    const auto edit = [&](auto& sequence, uint32_t kind) {
+    const auto rewrite = [&](auto& sequence, uint32_t kind) {
       if (kind == 0) return sequence.ReplaceLast(token);
       return kind == 1 ? sequence.Append({&token, 1}) : sequence.Truncate(at);
     };
     const uint32_t kind = Below(3);
-    ASSERT_EQ(edit(*remote_, kind), edit(*local_, kind));
+    ASSERT_EQ(rewrite(*remote_, kind), rewrite(*local_, kind));
   }
 
   // A random step of each text.
@@ -259,7 +259,7 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
     const size_t steps = Scaled(120);
     for (size_t step = 0; step < steps && !HasFailure(); ++step) {
       if (Below(6) == 0) {
-        ASSERT_NO_FATAL_FAILURE(EditBoth());
+        ASSERT_NO_FATAL_FAILURE(RewriteBoth());
       }
       const auto task = RandomTask();
       const RowOutcome outcome = ExpectSame(task->row, absl::StrCat(kind, ", step ", step));

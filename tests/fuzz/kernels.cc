@@ -11,7 +11,7 @@ namespace sortition::fuzz {
 namespace {
 
 // Orders two equal logits that stand side by side by the higher id.
-void Plant(const kernels::RowRequest& request, kernels::RowAnswer* answer) {
+void Plant(const kernels::RowRequest& request, kernels::RowOutput* answer) {
   if (!request.parameters->greedy || answer->token + 1 >= request.live_vocabulary) return;
   const uint32_t bytes = kernels::ElementBytes(request.dtype);
   const auto* logit = static_cast<const char*>(request.logits) + size_t{answer->token} * bytes;
@@ -24,9 +24,9 @@ void Run(Bytes bytes) {
   static kernels::cpu::Scratch& scratch = *new kernels::cpu::Scratch;
   Input input(bytes);
   const Row row(&input);
-  const kernels::RowAnswer expected = law::SampleRowReference(row.request());
+  const kernels::RowOutput expected = law::SampleRowReference(row.request());
   for (const kernels::cpu::Target* target : kernels::cpu::RunnableTargets()) {
-    kernels::RowAnswer answer;
+    kernels::RowOutput answer;
     kernels::cpu::SampleRow(*target, row.request(), &scratch, &answer);
     if (planted) Plant(row.request(), &answer);
     if (answer != expected) {

@@ -50,10 +50,10 @@ void Run(Bytes bytes) {
   if (request.live_vocabulary > device.description().max_vocabulary) return;
   const devices::BatchResult result = RunRow(&device, request);
   if (!result.status.ok()) Fail(result.status.ToString());
-  kernels::RowAnswer answer = result.answers.at(0);
+  kernels::RowOutput answer = result.answers.at(0);
   // As a kernel that takes the second of two equal tokens.
   if (planted && request.parameters->greedy) ++answer.token;
-  const kernels::RowAnswer expected = law::SampleRowReference(request);
+  const kernels::RowOutput expected = law::SampleRowReference(request);
   if (answer != expected) Fail(absl::StrCat("token ", answer.token, ", the reference ", expected.token));
 }
 

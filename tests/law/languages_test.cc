@@ -40,7 +40,7 @@ std::vector<std::string> FunctionNames() {
   for (const char* file :
        {"u64_pair", "bits", "soft_float", "changes", "distance", "weight", "log2", "noise", "race", "moments",
         "cutoffs", "sigma", "temperature", "smoothing", "mirostat", "adaptive", "shape"}) {
-    std::istringstream lines(ReadFile(kRoot + "/kernels/law/text/" + file + ".inc"));
+    std::istringstream lines(ReadFile(kRoot + "/kernels/law/functions/" + file + ".inc"));
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);
       std::string word, type, name;

@@ -50,7 +50,7 @@ TEST(Log2, RawScalesByPowersOfTwo) {
   }
 }
 
-// The known answers that come with the generator's publication.
+// The golden outputs that come with the generator's publication.
 TEST(Noise, PhiloxKnownAnswers) {
   const auto words = [](uint32_t pair, uint32_t position, uint32_t stream, uint32_t tag, uint32_t k0, uint32_t k1) {
     return NoiseWords(pair, tag, DrawKey{k0, k1, position, stream});

@@ -21,9 +21,9 @@ inline u32 LeadingZeros(u32 x) { return u32(std::countl_zero(x)); }
 // clang-format on
 #define LAW_LOOK_UP(name, index) name[index]
 
-#include "kernels/law/text/u64_pair.inc"
+#include "kernels/law/functions/u64_pair.inc"
 // The text stands on that arithmetic.
-#include "kernels/law/text/law.inc"
+#include "kernels/law/functions/law.inc"
 
 #undef LAW_FUNCTION
 #undef LAW_CONSTANT

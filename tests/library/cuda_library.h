@@ -38,7 +38,7 @@ class CudaLibrary : public ::testing::Test {
   }
 
   CudaLimits Limits() const {
-    return {.rows = 10, .vocabulary = 4000, .patches = 2000, .top = kernels::kMaxTopLogprobs, .kept = 4000};
+    return {.rows = 10, .vocabulary = 4000, .edits = 2000, .top = kernels::kMaxTopLogprobs, .kept = 4000};
   }
 
   // Rows as RandomRow has them, every second with a chain, but of one type and size, without lists of allowed tokens.
@@ -74,17 +74,17 @@ class CudaLibrary : public ::testing::Test {
       ASSERT_TRUE(sampler->SetRow(i, parameters_[i], request.noise).ok());
       ASSERT_TRUE(sampler->SetSamplerState(i, request.sampler_state).ok());
       states_[i] = request.sampler_state;
-      ASSERT_TRUE(sampler->SetPatches(i, request.patches).ok());
+      ASSERT_TRUE(sampler->SetEdits(i, request.edits).ok());
     }
   }
 
   // Of rows with the states that the last Sample began with.
   void ExpectRight(CudaSampler* sampler, std::vector<kernels::RowRequest> requests) {
-    std::vector<kernels::RowAnswer> answers(kRows);
+    std::vector<kernels::RowOutput> answers(kRows);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());
     for (uint32_t i = 0; i < kRows; ++i) {
       requests[i].sampler_state = states_[i];
-      const kernels::RowAnswer expected = law::SampleRowReference(requests[i]);
+      const kernels::RowOutput expected = law::SampleRowReference(requests[i]);
       EXPECT_EQ(answers[i], expected) << rows_[i]->description();
       const bool failed = expected.error != kernels::RowError::kNone;
       if (!failed) states_[i] = expected.sampler_state;

@@ -11,14 +11,14 @@
 namespace sortition {
 namespace {
 
-using kernels::RowAnswer;
+using kernels::RowOutput;
 using kernels::RowParameters;
 using testing::FakeCudaDriver;
 using ::testing::HasSubstr;
 
 TEST_F(CudaLibrary, MistakesAreNamed) {
   MakeRows();
-  const auto sampler = Create({.rows = kRows, .vocabulary = 3000, .patches = 2, .top = 5, .kept = 7});
+  const auto sampler = Create({.rows = kRows, .vocabulary = 3000, .edits = 2, .top = 5, .kept = 7});
   const auto refused = [&](auto change) {
     CudaBatch batch = batch_;
     change(&batch);
@@ -76,13 +76,13 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_EQ(sampler->SetTask(kRows, kernels::RowTask::kScore).code, StatusCode::kInvalidArgument);
   ASSERT_TRUE(sampler->SetTask(0, kernels::RowTask::kScore).ok());
   EXPECT_EQ(sampler->SetSamplerState(kRows, 1).code, StatusCode::kInvalidArgument);
-  const kernels::TokenPatch twice[] = {{.token = 4}, {.token = 4}};
-  EXPECT_THAT(sampler->SetPatches(0, twice).message, HasSubstr("patches[1]"));
-  EXPECT_THAT(sampler->SetPatches(0, std::vector<kernels::TokenPatch>(3)).message, HasSubstr("at most 2"));
-  const kernels::TokenPatch three[] = {{.token = 1, .flags = 1}, {.token = 2, .flags = 1}, {.token = 3, .flags = 1}};
-  EXPECT_THAT(sampler->ChangePatches(0, twice).message, HasSubstr("changes[1]"));
-  EXPECT_THAT(sampler->ChangePatches(0, three).message, HasSubstr("would have 3 patches, at most 2"));
-  EXPECT_EQ(sampler->ChangePatches(kRows, {}).code, StatusCode::kInvalidArgument);
+  const kernels::LogitEdit twice[] = {{.token = 4}, {.token = 4}};
+  EXPECT_THAT(sampler->SetEdits(0, twice).message, HasSubstr("edits[1]"));
+  EXPECT_THAT(sampler->SetEdits(0, std::vector<kernels::LogitEdit>(3)).message, HasSubstr("at most 2"));
+  const kernels::LogitEdit three[] = {{.token = 1, .flags = 1}, {.token = 2, .flags = 1}, {.token = 3, .flags = 1}};
+  EXPECT_THAT(sampler->ChangeEdits(0, twice).message, HasSubstr("changes[1]"));
+  EXPECT_THAT(sampler->ChangeEdits(0, three).message, HasSubstr("would have 3 edits, at most 2"));
+  EXPECT_EQ(sampler->ChangeEdits(kRows, {}).code, StatusCode::kInvalidArgument);
 
   for (uint32_t i = 0; i < kRows; ++i) ASSERT_TRUE(sampler->SetRow(i, RowParameters(), {}).ok());
   EXPECT_THAT(sampler->Upload(kStream).message, HasSubstr("row 0 has a task that needs batch.given"));
@@ -97,7 +97,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_THAT(sampler->Sample(devices::cuda::kStreamLegacy).message, HasSubstr("null stream"));
   driver_.FailKernel(devices::cuda::Result::kLaunchFailed);
   ASSERT_TRUE(sampler->Sample(kStream).ok());
-  std::vector<RowAnswer> answers(1);
+  std::vector<RowOutput> answers(1);
   EXPECT_EQ(sampler->Download(kStream, answers).code, StatusCode::kUnavailable);
   driver_.FailKernel(devices::cuda::Result::kSuccess);
 }

@@ -11,7 +11,7 @@
 namespace sortition {
 namespace {
 
-using kernels::RowAnswer;
+using kernels::RowOutput;
 using kernels::RowParameters;
 
 TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
@@ -48,7 +48,7 @@ TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
     ASSERT_TRUE(Compile(options, &parameters_[i]).ok());
     ASSERT_TRUE(sampler->SetRow(i, parameters_[i], requests[i].noise).ok());
     requests[i].logits = logits_ + batch_.row_bytes * i;
-    requests[i].patches = {};
+    requests[i].edits = {};
   }
   ASSERT_TRUE(sampler->Upload(kStream).ok());
   ASSERT_TRUE(sampler->Sample(kStream).ok());
@@ -60,7 +60,7 @@ TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
                 law::SampleRowReference(requests[5]).kept_tokens.size() * sizeof(kernels::TokenBits));
   uint32_t sampled = 0;
   for (uint32_t i = 0; i < kRows; ++i) {
-    const RowAnswer expected = law::SampleRowReference(requests[i]);
+    const RowOutput expected = law::SampleRowReference(requests[i]);
     const kernels::cuda::RowOutput& output = batch_.outputs[i];
     EXPECT_EQ(output.error, expected.error);
     EXPECT_EQ(output.error_token, expected.error_token);
@@ -102,7 +102,7 @@ TEST_F(CudaLibrary, SamplerStatesGoOn) {
   for (int begin = 0; begin < 2; ++begin) {
     for (uint32_t i = 0; i < kRows; ++i) {
       ASSERT_TRUE(sampler->SetRow(i, parameters_[i], requests[i].noise).ok());
-      requests[i].patches = {};
+      requests[i].edits = {};
       states_[i] = kernels::InitialSamplerState(parameters_[i].chain);
     }
     ASSERT_TRUE(sampler->Upload(kStream).ok());
@@ -134,7 +134,7 @@ TEST_F(CudaLibrary, ScoresAndVerifies) {
     std::vector<kernels::RowRequest> requests = Requests();
     for (uint32_t i = 0; i < kRows; ++i) {
       kernels::RowRequest& request = requests[i];
-      const RowAnswer drawn = law::SampleRowReference(request);
+      const RowOutput drawn = law::SampleRowReference(request);
       request.given = i % 2 == 0 ? drawn.token : 17 * i;
       request.task = i % 3 == 0 ? kernels::RowTask::kScore : kernels::RowTask::kVerify;
       ASSERT_TRUE(sampler->SetTask(i, request.task).ok());
@@ -153,7 +153,7 @@ TEST_F(CudaLibrary, ScoresAndVerifies) {
     ASSERT_TRUE(sampler->Upload(kStream).ok());
     ASSERT_TRUE(sampler->Sample(kStream).ok());
     ExpectRight(sampler.get(), requests);
-    std::vector<RowAnswer> answers(kRows);
+    std::vector<RowOutput> answers(kRows);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());
     for (uint32_t i = 0; i < kRows; ++i) {
       if (answers[i].error != kernels::RowError::kNone) continue;
@@ -183,14 +183,14 @@ TEST_F(CudaLibrary, AGraphReadsWhatIsThereWhenItIsReplayed) {
   });
   EXPECT_EQ(driver_.launches(), launches) << "captured, not done";
   std::vector<kernels::RowRequest> requests = Requests();
-  std::vector<kernels::TokenPatch> patches(requests[3].patches.begin(), requests[3].patches.end());
+  std::vector<kernels::LogitEdit> edits(requests[3].edits.begin(), requests[3].edits.end());
   for (uint32_t step = 0; step < 3; ++step) {
     if (step == 2) {
-      patches.push_back({.token = patches.empty() ? 0 : patches.back().token + 1, .bias = BiasBits(4)});
-      ASSERT_TRUE(sampler->ChangePatches(3, {&patches.back(), 1}).ok());
+      edits.push_back({.token = edits.empty() ? 0 : edits.back().token + 1, .bias = BiasBits(4)});
+      ASSERT_TRUE(sampler->ChangeEdits(3, {&edits.back(), 1}).ok());
       ASSERT_TRUE(sampler->Upload(kStream).ok());
     }
-    requests[3].patches = patches;
+    requests[3].edits = edits;
     for (uint32_t i = 0; i < (kVocabulary + 31) / 32; ++i) mask[i] = 0x5bd1e995u * (i + step) | 0x10001u;
     for (uint32_t i = 0; i < kRows; ++i) {
       positions[i] = 100 * step + i;

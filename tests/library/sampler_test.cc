@@ -14,7 +14,7 @@ namespace sortition {
 namespace {
 
 using kernels::RandomRow;
-using kernels::RowAnswer;
+using kernels::RowOutput;
 using kernels::RowParameters;
 using ::testing::HasSubstr;
 
@@ -72,13 +72,13 @@ TEST(Library, CpuSamplerIsTheLaw) {
   CpuSampler sampler;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const RandomRow row(seed, 500, seed % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);
-    RowAnswer answer;
+    RowOutput answer;
     ASSERT_TRUE(sampler.Sample(row.request(), &answer).ok());
     EXPECT_EQ(answer, law::SampleRowReference(row.request())) << row.description();
   }
   kernels::RowRequest request = RandomRow(1, 10).request();
   request.logits = nullptr;
-  RowAnswer answer;
+  RowOutput answer;
   EXPECT_EQ(sampler.Sample(request, &answer).code, StatusCode::kInvalidArgument);
 }
 

@@ -34,7 +34,7 @@ OFFENCES = [
     (house_rules.thresholds_in_law, "kernels/vulkan/a.comp", "  if (p <= xtc_threshold) {"),
     (house_rules.thresholds_in_law, "service/route/a.cc", "  return min_p_ > 0;"),
     (house_rules.no_wall_clock, "service/batch/a.cc", "const absl::Time now = absl::Now();"),
-    (house_rules.no_wall_clock, "devices/proof/a.cc", "mutex.AwaitWithTimeout(absl::Condition(&ended), timeout);"),
+    (house_rules.no_wall_clock, "devices/self_test/a.cc", "mutex.AwaitWithTimeout(absl::Condition(&ended), timeout);"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
     (house_rules.no_sleep, "tests/server/a.cc", "  std::this_thread::sleep_for(1s);"),
 ]

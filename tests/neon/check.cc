@@ -3,7 +3,7 @@
 
 #include "hwy/targets.h"
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 
 // In place of Highway's library, which there is none of for another processor: every AArch64 has NEON.
@@ -20,12 +20,12 @@ int main() {
     return 1;
   }
   uint32_t compared = 0;
-  for (const law::KnownRow& row : law::KnownRows()) {
+  for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     kernels::RowRequest request = law::RequestOf(row, tensor);
     for (uint32_t position = 0; position < 20; ++position, ++compared) {
       request.noise.position += position;
-      kernels::RowAnswer answer;
+      kernels::RowOutput answer;
       kernels::cpu::SampleRow(*neon, request, &scratch, &answer);
       if (answer == law::SampleRowReference(request)) continue;
       std::printf("%s, position %u: not the reference's answer\n", row.name.c_str(), request.noise.position);

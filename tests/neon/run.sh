@@ -18,7 +18,7 @@ readonly flags=(-std=c++20 -O1 -ffp-contract=off -fno-tree-vectorize -Wall -Wext
   "-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
 
 # Of the law all but the recording of its answers, which is for the machine that builds.
-GLOBIGNORE='kernels/law/known_answers*'
+GLOBIGNORE='kernels/law/golden_outputs*'
 sources=(tests/neon/check.cc kernels/cpu/*.cc kernels/cpu/simd/*.cc kernels/law/*.cc)
 objects=()
 running=0

@@ -203,13 +203,13 @@ def main() -> int:
     assert len(answers) == CASES, f"{len(answers)} answers to {CASES} cases"
     worst, bans, terms = 0.0, 0, 0
     for number, ((p, tokens, prompt), answer) in enumerate(zip(cases, answers)):
-        patches, forced = json.loads(answer)
+        edits, forced = json.loads(answer)
         want = expected(p, tokens, prompt)
         where = f"case {number}: {p} after {tokens} of which {prompt} are prompt"
-        assert {t for t, banned, _, _ in patches if banned} == want.banned, f"bans of {where}"
-        assert {t for t, _, repeated, _ in patches if repeated} == want.repeated, f"repetitions of {where}"
+        assert {t for t, banned, _, _ in edits if banned} == want.banned, f"bans of {where}"
+        assert {t for t, _, repeated, _ in edits if repeated} == want.repeated, f"repetitions of {where}"
         assert forced == want.forced, f"forced token of {where}"
-        got = {t: -penalty for t, _, _, penalty in patches}
+        got = {t: -penalty for t, _, _, penalty in edits}
         for token in range(VOCABULARY):
             a, b = got.get(token, 0.0), want.penalty.get(token, 0.0)
             if a >= MASKS_ANY and b >= MASKS_ANY:

@@ -42,10 +42,10 @@ bool Print(const OpenRequest& open, const std::vector<uint32_t>& logits, const s
   std::shared_ptr<SequenceState> state;
   if (open.spec->stateful()) {
     state = SequenceState::Build(open.spec, open.history->tokens, open.history->prompt_length, /*kept_history=*/64);
-    request.patches = *state->LendPatches();
+    request.edits = *state->LendEdits();
   }
   request.sampler_state = StateAfter(drawn, request);
-  const kernels::RowAnswer answer = law::SampleRowReference(request);
+  const kernels::RowOutput answer = law::SampleRowReference(request);
   if (answer.error != kernels::RowError::kNone) return false;
   const double temperature = law::ProcessedTemperature(parameters, answer);
   const char* separator = "{";

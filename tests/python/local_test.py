@@ -55,7 +55,7 @@ class LocalTest(BothTest):
                 self.assert_same_step(remote, local, row(100 * number + step).astype(dtype), allowed=mask,
                                       draw_salt=step)
 
-    def test_edits_and_forks(self):
+    def test_rewrites_and_forks(self):
         options = {"seed": 5, "repetition_penalty": 1.3, "prompt": list(range(40)), "frequency_penalty": 0.2}
         remote, local = self.both(**options)
         for number in range(6):
@@ -73,12 +73,12 @@ class LocalTest(BothTest):
             self.assert_same_step(*children, row(20 + number))
             self.assert_same_step(remote, local, row(30 + number))
 
-    def test_edits_are_judged_alike(self):
+    def test_rewrites_are_judged_alike(self):
         for sequence in self.both(seed=1, repetition_penalty=1.1):
-            for edit in (lambda: sequence.replace_last(1), lambda: sequence.append([VOCABULARY]),
+            for rewrite in (lambda: sequence.replace_last(1), lambda: sequence.append([VOCABULARY]),
                          lambda: sequence.truncate(1)):
                 with self.assertRaises(sortition.Error) as raised:
-                    edit()
+                    rewrite()
                 self.assertEqual(raised.exception.code, "OUT_OF_RANGE")
 
     def test_same_refusals(self):

@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 #include "service/batch/batcher.h"
-#include "tests/route/small_proof.h"
+#include "tests/route/small_self_test.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/scale.h"
@@ -32,7 +32,7 @@ struct Rows {
   struct Row {
     std::vector<float> logits;
     devices::DeviceRow device_row;
-    kernels::RowAnswer answer;
+    kernels::RowOutput answer;
   };
   Rows() : rows(64) {
     std::mt19937_64 random(11);
@@ -177,12 +177,12 @@ class World {
 
 BatcherOptions Options(double recheck_share) {
   BatcherOptions options;
-  options.proof = &SmallProof();
+  options.self_test = &SmallSelfTest();
   options.recheck_share = recheck_share;
   return options;
 }
 
-// Three devices and every kind of mishap, in live batches and in proofs. Every row is compared, so no wrong token
+// Three devices and every kind of fault, in live batches and in self-tests. Every row is compared, so no wrong token
 // leaves.
 TEST(Failover, NoTokenIsWrongLostOrDoubled) {
   uint64_t lies = 0;
@@ -194,11 +194,11 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
     std::mt19937_64 dice(seed * 3 + 1);
     std::vector<ScriptedFakeDevice::Script> scripts;
     for (int device = 0; device < 3; ++device) {
-      const uint64_t mishaps = dice() % 5;  // of 16 batches
+      const uint64_t fault = dice() % 5;  // of 16 batches
       const int64_t slowness = 1 << dice() % 8;
-      scripts.push_back([&dice, mishaps, slowness](const std::vector<devices::DeviceRow>& rows) {
+      scripts.push_back([&dice, fault, slowness](const std::vector<devices::DeviceRow>& rows) {
         Fate fate{Fate::Kind::kRight, absl::Microseconds(slowness * int64_t(20 + 5 * rows.size() + dice() % 50))};
-        if (dice() % 16 < mishaps) fate.kind = static_cast<Fate::Kind>(1 + dice() % 4);
+        if (dice() % 16 < fault) fate.kind = static_cast<Fate::Kind>(1 + dice() % 4);
         if (dice() % 64 == 0) fate.time *= 100;
         return fate;
       });
@@ -217,7 +217,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
       (rests ? breaks : returns) += event.state == DeviceState::kServing;
     }
   }
-  // The mishaps did happen: lies and returns twice as often as is asked for here, for a sanitizer's few worlds may have
+  // The fault did happen: lies and returns twice as often as is asked for here, for a sanitizer's few worlds may have
   // fewer than their share.
   EXPECT_GE(lies, testing::Scaled(1000) / 4);
   EXPECT_GE(quarantines, testing::Scaled(1000));
@@ -225,7 +225,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
   EXPECT_GE(breaks, testing::Scaled(1000) / 10);
 }
 
-// A device that is right in its proofs and wrong in one row of every live batch.
+// A device that is right in its self-tests and wrong in one row of every live batch.
 Fate LieWhenLive(const std::vector<devices::DeviceRow>& rows) {
   const bool live = rows.front().request.live_vocabulary == kVocabulary;
   return {live ? Fate::Kind::kLies : Fate::Kind::kRight, absl::Microseconds(10)};

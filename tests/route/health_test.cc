@@ -20,10 +20,10 @@ TEST(DeviceHealth, ComesBackByAProofAfterABackoffThatDoubles) {
     EXPECT_FALSE(health.IsDue(now + backoff - absl::Nanoseconds(1)));
     now += backoff;
     EXPECT_TRUE(health.IsDue(now));
-    health.ProofStarted();
-    EXPECT_FALSE(health.IsDue(now)) << "one proof at a time";
+    health.SelfTestStarted();
+    EXPECT_FALSE(health.IsDue(now)) << "one self_test at a time";
     EXPECT_FALSE(health.serves());
-    health.Proved("right", now);
+    health.Passed("right", now);
     EXPECT_TRUE(health.serves());
     backoff = std::min(2 * backoff, DeviceHealth::kLongestBackoff);
   }
@@ -39,7 +39,7 @@ TEST(DeviceHealth, AProofWithoutMemoryIsTriedAgainSoonHoweverOften) {
     health.Quarantine("no memory", now, true);
     now += DeviceHealth::kMemoryBackoff;
     EXPECT_TRUE(health.IsDue(now));
-    health.ProofStarted();
+    health.SelfTestStarted();
   }
   EXPECT_EQ(health.failures(), 0u);
 }

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "service/batch/batcher.h"
-#include "tests/route/small_proof.h"
+#include "tests/route/small_self_test.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
@@ -22,7 +22,7 @@ using testing::ScriptedFakeDevice;
 
 class Operator : public ::testing::Test {
  protected:
-  explicit Operator(const devices::Proof* proof = &SmallProof()) {
+  explicit Operator(const devices::SelfTest* self_test = &SmallSelfTest()) {
     std::vector<devices::Device*> pointers;
     for (const char* name : {"first", "second"}) {
       devices::DeviceDescription description;
@@ -36,7 +36,7 @@ class Operator : public ::testing::Test {
       pointers.push_back(devices_.back().get());
     }
     BatcherOptions options;
-    options.proof = proof;
+    options.self_test = self_test;
     batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
   }
   ~Operator() override { Finish(); }
@@ -117,13 +117,13 @@ TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
   options.max_batch_rows = 1000;
   options.synchronous = true;
   options.sample = [](const devices::DeviceRow& row) {
-    kernels::RowAnswer answer = testing::SampleByReference(row);
+    kernels::RowOutput answer = testing::SampleByReference(row);
     if (row.request.task == kernels::RowTask::kVerify) answer.accepted = !answer.accepted;
     return answer;
   };
   testing::FakeDevice liar(options);
   Batcher batcher(Limits(), {&liar}, &clock_, &observer_, BatcherOptions());
-  batcher.SetProved(&liar, SmallProof().Run(&liar, absl::Minutes(1)));
+  batcher.SetSelfTested(&liar, SmallSelfTest().Run(&liar, absl::Minutes(1)));
   EXPECT_EQ(batcher.device_statuses()[0].state, DeviceState::kQuarantined);
   EXPECT_THAT(batcher.device_statuses()[0].reason, ::testing::HasSubstr("verify"));
 }
@@ -167,12 +167,12 @@ TEST_F(Operator, NamesThatAreNoDevicesAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(batcher_->Hold("", "")));
 }
 
-class OperatorWithoutProof : public Operator {
+class OperatorWithoutSelfTest : public Operator {
  protected:
-  OperatorWithoutProof() : Operator(nullptr) {}
+  OperatorWithoutSelfTest() : Operator(nullptr) {}
 };
 
-TEST_F(OperatorWithoutProof, NothingIsTakenOutOfService) {
+TEST_F(OperatorWithoutSelfTest, NothingIsTakenOutOfService) {
   EXPECT_EQ(batcher_->Prove("first", Keep()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(batcher_->Hold("first", "").code(), absl::StatusCode::kFailedPrecondition);
 }

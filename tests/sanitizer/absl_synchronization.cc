@@ -24,7 +24,7 @@ namespace {
 #define SORTITION_STRING_OF(name) #name
 #define SORTITION_STRING(name) SORTITION_STRING_OF(name)
 
-// `prefix` and `suffix` enclose Abseil's versioned namespace in the mangled name.
+// `prefix` and `suffix` enclose Abseil's versioned tenant in the mangled name.
 template <typename Function>
 Function* OriginalInAbseil(const char* prefix, const char* suffix) {
   const std::string version = SORTITION_STRING(ABSL_OPTION_INLINE_NAMESPACE_NAME);

@@ -102,7 +102,7 @@ void WriteRow(const SamplingParameters& options, uint64_t seed) {
   request.parameters = &parameters;
   request.noise = {seed, 7, 0};
   request.sampler_state = kernels::InitialSamplerState(parameters.chain);
-  const kernels::RowAnswer answer = SampleRowReference(request);
+  const kernels::RowOutput answer = SampleRowReference(request);
   std::printf("{\"options\": ");
   WriteOptions(options);
   std::printf(", \"token\": %u, \"state\": %lld, \"next_state\": %lld, \"logits\": [", answer.token,

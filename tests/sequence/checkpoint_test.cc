@@ -81,7 +81,7 @@ TEST(CheckpointKey, AnotherSequencesIsRefused) {
         CheckpointOwner{"space", "worker", "request-2", 77}, CheckpointOwner{"space", "worker", "request-1", 78},
         // The same letters, cut elsewhere.
         CheckpointOwner{"spacew", "orker", "request-1", 77}, CheckpointOwner{"space", "workerr", "equest-1", 77}}) {
-    EXPECT_FALSE(Opens(key, other, sealed)) << other.name_space << " " << other.worker_session;
+    EXPECT_FALSE(Opens(key, other, sealed)) << other.tenant << " " << other.worker_session;
   }
 }
 

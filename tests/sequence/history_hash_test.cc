@@ -53,7 +53,7 @@ TEST(HistoryHash, PublishedVectors) {
     }
     const uint64_t digest = HistoryDigest(spec);
     EXPECT_EQ(digest, Hex(vector, "digest"));
-    uint64_t chain = kEmptyChain;
+    uint64_t chain = kEmptyHash;
     for (const auto& token : vector.fields().at("tokens").list_value().values()) {
       chain = ExtendChain(chain, static_cast<uint32_t>(token.number_value()));
     }
@@ -108,7 +108,7 @@ TEST(HistoryHash, WordsOfOptions) {
 TEST(HistoryHash, ThePromptMatters) {
   std::set<uint64_t> hashes;
   for (uint32_t prompt_length = 0; prompt_length < 100; ++prompt_length) {
-    EXPECT_TRUE(hashes.insert(HistoryHash(kEmptyChain, prompt_length, 7)).second);
+    EXPECT_TRUE(hashes.insert(HistoryHash(kEmptyHash, prompt_length, 7)).second);
   }
 }
 

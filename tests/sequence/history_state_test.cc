@@ -12,7 +12,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 using testing::Scaled;
 using v1::SamplingParameters;
 
@@ -113,9 +113,9 @@ struct GrowingSequence {
     history.push_back(token);
   }
   // Cuts to `to`, or as deep as can be.
-  void Edit(uint32_t to, const std::vector<uint32_t>& append, bool revert) {
+  void Rewrite(uint32_t to, const std::vector<uint32_t>& append, bool revert) {
     to = std::max(to, state->lowest_truncation());
-    const SequenceState::Undo undo = state->Edit(to, append);
+    const SequenceState::Undo undo = state->Rewrite(to, append);
     if (revert) return state->Revert(undo);
     history.resize(to);
     prompt = std::min(prompt, to);
@@ -124,16 +124,16 @@ struct GrowingSequence {
   uint32_t length() const { return static_cast<uint32_t>(history.size()); }
 };
 
-std::vector<TokenPatch> PatchesOf(SequenceState* state) {
-  std::vector<TokenPatch> patches = *state->LendPatches();
+std::vector<LogitEdit> EditsOf(SequenceState* state) {
+  std::vector<LogitEdit> edits = *state->LendEdits();
   state->EndLoan();
-  return patches;
+  return edits;
 }
 
-// Patches that change nothing are left out: what occurred may have one or not.
-std::vector<TokenPatch> Effective(std::vector<TokenPatch> patches) {
-  std::erase_if(patches, [](const TokenPatch& patch) { return patch == TokenPatch{.token = patch.token}; });
-  return patches;
+// Edits that change nothing are left out: what occurred may have one or not.
+std::vector<LogitEdit> Effective(std::vector<LogitEdit> edits) {
+  std::erase_if(edits, [](const LogitEdit& edit) { return edit == LogitEdit{.token = edit.token}; });
+  return edits;
 }
 
 class HistoryStateTest : public ::testing::TestWithParam<Options> {};
@@ -179,13 +179,13 @@ TEST_P(HistoryStateTest, EqualsTheDefinitionsThroughCutsForksAndSnapshots) {
     } else if (step % 5 == 0) {
       std::vector<uint32_t> append(random() % 4);
       for (uint32_t& token : append) token = random() % kSmallVocabulary;
-      one.Edit(one.length() - random() % (deepest + 1), append, random() % 2 == 0);
+      one.Rewrite(one.length() - random() % (deepest + 1), append, random() % 2 == 0);
     } else {
       Grow(&random, &one);
     }
     for (GrowingSequence& sequence : family) {
-      const auto expected = Effective(testing::PlainPatches(sequence.parameters, sequence.history, sequence.prompt));
-      ASSERT_EQ(Effective(PatchesOf(sequence.state.get())), expected) << "step " << step;
+      const auto expected = Effective(testing::PlainEdits(sequence.parameters, sequence.history, sequence.prompt));
+      ASSERT_EQ(Effective(EditsOf(sequence.state.get())), expected) << "step " << step;
       changes += expected.size();
     }
   }
@@ -197,7 +197,7 @@ TEST_P(HistoryStateTest, EqualsTheDefinitionsThroughCutsForksAndSnapshots) {
 INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(AllOptions()),
                          [](const auto& info) { return info.param.name; });
 
-// 100,000 tokens of a text that quotes itself, cut and forked at random: the patches are, byte for byte, those of a
+// 100,000 tokens of a text that quotes itself, cut and forked at random: the edits are, byte for byte, those of a
 // state that is rebuilt from the history.
 class LongHistoryTest : public ::testing::TestWithParam<Options> {};
 
@@ -224,14 +224,14 @@ TEST_P(LongHistoryTest, EqualsARebuiltState) {
     GrowingSequence& one = both[random() % both.size()];
     for (int step = 0; step < 300; ++step) {
       if (random() % 20 == 0) {
-        one.Edit(one.length() - random() % 200, {token(), token()}, random() % 2 == 0);
+        one.Rewrite(one.length() - random() % 200, {token(), token()}, random() % 2 == 0);
       } else {
         one.Push(random() % 3 == 0 ? token() : one.history[one.length() - 997]);
       }
     }
-    one.Edit(one.length() - random() % 4000, {}, false);
+    one.Rewrite(one.length() - random() % 4000, {}, false);
     const auto rebuilt = SequenceState::Build(spec, one.history, one.prompt, 4096);
-    ASSERT_EQ(PatchesOf(one.state.get()), PatchesOf(rebuilt.get())) << "round " << round;
+    ASSERT_EQ(EditsOf(one.state.get()), EditsOf(rebuilt.get())) << "round " << round;
     ASSERT_EQ(one.state->history_hash(), rebuilt->history_hash());
     if (both.size() > 1) continue;
     const uint32_t at = std::max<uint32_t>(one.length() - random() % 50, one.state->lowest_truncation());
@@ -270,7 +270,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPlaceInTheOutput) {
     state->Append(token);
   }
   EXPECT_EQ(forced, (std::vector<std::optional<uint32_t>>{{}, {}, 7, 8, {}, {}}));
-  state->Edit(5, {});
+  state->Rewrite(5, {});
   EXPECT_EQ(state->forced_token(), 7u);
 }
 

@@ -17,7 +17,7 @@ std::shared_ptr<SequenceSpec> RulesSpec() {
 }
 
 StepOutcome Token(uint32_t token) {
-  kernels::RowAnswer answer;
+  kernels::RowOutput answer;
   answer.token = token;
   return StepOutcome::Drawn(std::move(answer));
 }
@@ -38,7 +38,7 @@ class SequenceRules : public ::testing::Test {
   }
   // Of the prompt with `tokens` after it.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
-    uint64_t chain = kEmptyChain;
+    uint64_t chain = kEmptyHash;
     for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
     for (const uint32_t token : tokens) chain = ExtendChain(chain, token);
     return HistoryHash(chain, 3, HistoryDigest(spec_->Identity()));
@@ -136,7 +136,7 @@ TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
 TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
-  const uint64_t chain = ExtendChain(ExtendChain(kEmptyChain, 1), 2);
+  const uint64_t chain = ExtendChain(ExtendChain(kEmptyHash, 1), 2);
   const uint64_t digest = HistoryDigest(spec_->Identity());
   cut.history_hash = HistoryHash(chain, 2, digest);
   auto begun = sequence_.Begin(owner_, cut);
@@ -150,10 +150,10 @@ TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
 }
 
 // A device that goes on with an abandoned step reads what it was lent, whatever the new owner does.
-TEST_F(SequenceRules, AnAbandonedStepsPatchesStayAsTheyWere) {
+TEST_F(SequenceRules, AnAbandonedStepsEditsStayAsTheyWere) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
-  const auto lent = std::get<StepGrant>(begun).views[0].patches;
-  const std::vector<kernels::TokenPatch> copy = *lent;
+  const auto lent = std::get<StepGrant>(begun).views[0].edits;
+  const std::vector<kernels::LogitEdit> copy = *lent;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, spec_, nullptr)));
   begun = sequence_.Begin({11, 2}, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
@@ -173,7 +173,7 @@ TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
     const std::vector<uint32_t> tokens = {1, 2, 3, 42};
     const auto built = SequenceState::Build(spec, std::span(tokens).first(position), std::min(position, 3u), kKept);
     EXPECT_EQ(state->history_hash(), built->history_hash());
-    EXPECT_EQ(*state->LendPatches(), *built->LendPatches());
+    EXPECT_EQ(*state->LendEdits(), *built->LendEdits());
   }
   const auto why_not = [&](const SequenceOwner& owner, std::optional<uint32_t> position) {
     auto forked = sequence_.Fork(owner, spec, position);
@@ -188,12 +188,12 @@ TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsEdits) {
+TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsRewrites) {
   const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
-  StepIntent edit = Intent(2, 4, HashWith({50}));
-  edit.truncate_to = 3;
-  edit.append_tokens = {50};
-  auto begun = sequence_.Begin(owner_, edit);
+  StepIntent rewrite = Intent(2, 4, HashWith({50}));
+  rewrite.truncate_to = 3;
+  rewrite.append_tokens = {50};
+  auto begun = sequence_.Begin(owner_, rewrite);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
   Run(Intent(3, 4, drawn.history_hash), 1);
@@ -237,7 +237,7 @@ TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
 TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
   for (auto change :
        {+[](SequenceSpec& s) { s.seed = 1; }, +[](SequenceSpec& s) { s.repetition_penalty = 2; },
-        +[](SequenceSpec& s) { s.listed_patches = {{.token = 1, .flags = kernels::TokenPatch::kBanned}}; }}) {
+        +[](SequenceSpec& s) { s.listed_edits = {{.token = 1, .flags = kernels::LogitEdit::kBanned}}; }}) {
     Sequence sequence(owner_, spec_, 64);
     auto prompt = Prompt();
     ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt)));

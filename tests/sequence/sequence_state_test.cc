@@ -12,7 +12,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 
 constexpr uint32_t kVocabulary = 1000;
 
@@ -32,42 +32,42 @@ std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float pres
   spec->frequency_penalty = frequency;
   spec->presence_penalty = presence;
   spec->history.scope = scope;
-  spec->listed_patches = {{.token = 3, .bias = law::CanonicalBits(1.5f)},
-                          {.token = 5, .flags = TokenPatch::kBanned},
-                          {.token = 900, .flags = TokenPatch::kBanned, .bias = law::CanonicalBits(-2.0f)}};
+  spec->listed_edits = {{.token = 3, .bias = law::CanonicalBits(1.5f)},
+                        {.token = 5, .flags = LogitEdit::kBanned},
+                        {.token = 900, .flags = LogitEdit::kBanned, .bias = law::CanonicalBits(-2.0f)}};
   return spec;
 }
 
 // What a row sees, computed from the definition of the penalties, with no code of SequenceState's.
-std::vector<TokenPatch> Expected(const SequenceSpec& spec, const std::vector<uint32_t>& history,
-                                 uint32_t prompt_length) {
-  std::map<uint32_t, TokenPatch> patches;
-  for (const TokenPatch& patch : spec.listed_patches) patches[patch.token] = patch;
+std::vector<LogitEdit> Expected(const SequenceSpec& spec, const std::vector<uint32_t>& history,
+                                uint32_t prompt_length) {
+  std::map<uint32_t, LogitEdit> edits;
+  for (const LogitEdit& edit : spec.listed_edits) edits[edit.token] = edit;
   std::map<uint32_t, uint32_t> frequent;
   const PenaltyScope& scope = spec.history.scope;
   for (size_t i = 0; i < history.size(); ++i) {
     const bool prompt = i < prompt_length;
     if (prompt && i < scope.ignored_prefix) continue;
     if (scope.window != 0 && i + scope.window < history.size()) continue;
-    TokenPatch& patch = patches[history[i]];
-    patch.token = history[i];
+    LogitEdit& edit = edits[history[i]];
+    edit.token = history[i];
     if (spec.repetition_penalty != 1 && (!prompt || scope.repetition_counts_prompt)) {
-      patch.flags |= TokenPatch::kRepeated;
+      edit.flags |= LogitEdit::kRepeated;
     }
     if (!prompt || scope.frequency_counts_prompt) ++frequent[history[i]];
   }
   if (spec.frequency_penalty != 0 || spec.presence_penalty != 0) {
     for (const auto& [token, count] : frequent) {
-      patches[token].penalty = law::PenaltyBits(spec.frequency_penalty, spec.presence_penalty, count);
+      edits[token].penalty = law::PenaltyBits(spec.frequency_penalty, spec.presence_penalty, count);
     }
   }
-  std::vector<TokenPatch> sorted;
-  for (const auto& [token, patch] : patches) sorted.push_back(patch);
+  std::vector<LogitEdit> sorted;
+  for (const auto& [token, edit] : edits) sorted.push_back(edit);
   return sorted;
 }
 
 uint64_t ExpectedHash(const SequenceSpec& spec, const std::vector<uint32_t>& history, uint32_t prompt_length) {
-  uint64_t chain = kEmptyChain;
+  uint64_t chain = kEmptyHash;
   for (uint32_t token : history) chain = ExtendChain(chain, token);
   return HistoryHash(chain, prompt_length, HistoryDigest(spec.Identity()));
 }
@@ -91,7 +91,7 @@ struct Pair {
     ASSERT_EQ(state->position(), history.size());
     ASSERT_EQ(state->prompt_length(), prompt);
     ASSERT_EQ(state->history_hash(), ExpectedHash(state->spec(), history, prompt));
-    ASSERT_EQ(*state->LendPatches(), Expected(state->spec(), history, prompt));
+    ASSERT_EQ(*state->LendEdits(), Expected(state->spec(), history, prompt));
     state->EndLoan();
   }
   void Append(uint32_t token) {
@@ -99,8 +99,8 @@ struct Pair {
     history.push_back(token);
   }
   // Cuts and appends, and takes it back half of the time.
-  void Edit(std::mt19937& random, uint32_t to, const std::vector<uint32_t>& append) {
-    const SequenceState::Undo undo = state->Edit(to, append);
+  void Rewrite(std::mt19937& random, uint32_t to, const std::vector<uint32_t>& append) {
+    const SequenceState::Undo undo = state->Rewrite(to, append);
     if (random() % 2 == 0) {
       state->Revert(undo);
       return;
@@ -127,7 +127,7 @@ TEST_P(SequenceStateTest, AThousandStepsWithTruncationsEqualARebuiltState) {
   for (int step = 0; step < 1000; ++step) {
     if (random() % 5 == 0) {
       const uint32_t length = static_cast<uint32_t>(pair.history.size());
-      pair.Edit(random, length - random() % std::min(length, 120u), Tokens(random, random() % 4));
+      pair.Rewrite(random, length - random() % std::min(length, 120u), Tokens(random, random() % 4));
     } else {
       pair.Append(NextToken(random));
     }
@@ -139,24 +139,24 @@ TEST_P(SequenceStateTest, AThousandStepsWithTruncationsEqualARebuiltState) {
 TEST_P(SequenceStateTest, WhatWasLentIsNotTouchedByLaterChanges) {
   std::mt19937 random(1);
   Pair pair = Build(random, 3, 3, 100);
-  const auto before = pair.state->LendPatches();
-  const std::vector<TokenPatch> copy = *before;
+  const auto before = pair.state->LendEdits();
+  const std::vector<LogitEdit> copy = *before;
   pair.Append(1);
   pair.Append(77);
-  pair.state->Edit(4, std::vector<uint32_t>{5, 6});
+  pair.state->Rewrite(4, std::vector<uint32_t>{5, 6});
   EXPECT_EQ(*before, copy);
 }
 
 TEST_P(SequenceStateTest, AWorkerThatIsDoneReadingCostsNoCopy) {
   std::mt19937 random(1);
   Pair pair = Build(random, 3, 3, 100);
-  const auto* lent = pair.state->LendPatches().get();
+  const auto* lent = pair.state->LendEdits().get();
   pair.state->EndLoan();
   pair.Append(77);
-  EXPECT_EQ(pair.state->LendPatches().get(), lent);
+  EXPECT_EQ(pair.state->LendEdits().get(), lent);
   pair.state->LeaveLoan();
   pair.Append(78);
-  EXPECT_NE(pair.state->LendPatches().get(), lent);
+  EXPECT_NE(pair.state->LendEdits().get(), lent);
 }
 
 // Parent, child and grandchild go their own ways, under other seeds, and one under other penalties.
@@ -178,8 +178,8 @@ TEST_P(SequenceStateTest, ForksAreWhatTheirOwnHistoriesMakeThem) {
       family.push_back(std::move(child));
     } else if (step % 7 == 0) {
       const auto length = static_cast<uint32_t>(one.history.size());
-      one.Edit(random, std::max<uint32_t>(length - random() % std::min(length, 20u), one.state->lowest_truncation()),
-               Tokens(random, random() % 4));
+      one.Rewrite(random, std::max<uint32_t>(length - random() % std::min(length, 20u), one.state->lowest_truncation()),
+                  Tokens(random, random() % 4));
     } else {
       one.Append(NextToken(random));
     }
@@ -215,7 +215,7 @@ TEST_P(SequenceStateTest, ASnapshotGoesOnLikeItsOriginal) {
     ASSERT_NO_FATAL_FAILURE(pair.Check());
     for (int i = 0; i < 100; ++i) {
       pair.Append(NextToken(random));
-      if (i % 10 == 0) pair.Edit(random, static_cast<uint32_t>(pair.history.size()) - random() % 30 % (i + 1), {});
+      if (i % 10 == 0) pair.Rewrite(random, static_cast<uint32_t>(pair.history.size()) - random() % 30 % (i + 1), {});
       ASSERT_NO_FATAL_FAILURE(pair.Check());
     }
   }
@@ -282,7 +282,7 @@ TEST(SequenceState, KeepsAtLeastThePromisedHistoryAndLittleMore) {
   }
   EXPECT_LT(pair.state->bytes(), 64u << 10);
   // Truncating as deep as promised still gives the right hash and counts.
-  pair.state->Edit(20'000 - 256, {});
+  pair.state->Rewrite(20'000 - 256, {});
   pair.history.resize(20'000 - 256);
   ASSERT_NO_FATAL_FAILURE(pair.Check());
 }
@@ -294,7 +294,7 @@ TEST(SequenceState, AppendingAsMuchAsIsKeptCanBeReverted) {
   const std::vector<uint32_t> history = Tokens(random, 500);
   Pair pair{SequenceState::Build(spec, history, 10, kept), history, 10};
   for (int round = 0; round < 50; ++round) {
-    const auto undo = pair.state->Edit(pair.state->position() - random() % kept, Tokens(random, kept));
+    const auto undo = pair.state->Rewrite(pair.state->position() - random() % kept, Tokens(random, kept));
     pair.state->Revert(undo);
     ASSERT_NO_FATAL_FAILURE(pair.Check());
     pair.Append(NextToken(random));

@@ -96,7 +96,7 @@ TEST_F(SequenceTableTest, WhatAStepLooksAheadAtHasRoomOrIsRefused) {
   };
   uint64_t ticket = begin(20);
   EXPECT_EQ(table().MakeRoomAhead(Key(15), opened.sequence.get()), std::nullopt);
-  EXPECT_GT(table().state_bytes(), 20 * 2000 * sizeof(kernels::TokenPatch));
+  EXPECT_GT(table().state_bytes(), 20 * 2000 * sizeof(kernels::LogitEdit));
   EXPECT_LE(table().state_bytes(), limits_.max_state_bytes);
   EXPECT_GT(observer_.evicted["bytes"], 0u);
   opened.sequence->Abort(ticket);
@@ -234,7 +234,7 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
         intent.history_hash = std::get<SequenceTable::Opened>(opened).at.history_hash;
         auto begun = sequence.Begin(owner, intent);
         if (auto* grant = std::get_if<StepGrant>(&begun)) {
-          kernels::RowAnswer answer;
+          kernels::RowOutput answer;
           answer.token = random() % 100;
           sequence.Commit(grant->ticket, StepOutcome::Drawn(answer));
         }
@@ -266,7 +266,7 @@ TEST_F(SequenceTableTest, OnlyTheOwnerCloses) {
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, NamespacesAndWorkerSessionsAreApart) {
+TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
   Open(0);
   for (const SequenceKey& other :
        {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {

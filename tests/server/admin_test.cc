@@ -160,12 +160,12 @@ TEST_F(AdminTest, AnswersKeptForAClientsRanksAreForgottenToo) {
 }
 
 TEST_F(AdminTest, DevicesThatCannotBeOutOfServiceAreNotTouched) {
-  v1::ProveDeviceRequest prove;
+  v1::SelfTestDeviceRequest prove;
   prove.set_device("cpu0");
-  v1::ProveDeviceResponse verdict;
-  EXPECT_EQ(Call(stub_.get(), &Stub::ProveDevice, prove, &verdict).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  v1::SelfTestDeviceResponse verdict;
+  EXPECT_EQ(Call(stub_.get(), &Stub::SelfTestDevice, prove, &verdict).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   prove.set_device(std::string(129, 'x'));
-  const grpc::Status refused = Call(stub_.get(), &Stub::ProveDevice, prove, &verdict);
+  const grpc::Status refused = Call(stub_.get(), &Stub::SelfTestDevice, prove, &verdict);
   EXPECT_EQ(DecodeStatusDetails(refused.error_details()).metadata["field"], "device");
 }
 

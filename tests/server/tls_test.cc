@@ -80,7 +80,7 @@ TEST_F(TlsTest, ClientsMustShowACertificateOfTheAuthority) {
   EXPECT_FALSE(Welcomes(server, grpc::InsecureChannelCredentials()));
 }
 
-TEST_F(TlsTest, TheCertificatesIdentityIsTheNamespace) {
+TEST_F(TlsTest, TheCertificatesIdentityIsTheTenant) {
   TestServer server(TlsConfig(true));
   TestStream owner(Connect(server, certificates_.ClientCredentials("a.test")));
   owner.Greet("worker");

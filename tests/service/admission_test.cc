@@ -200,7 +200,7 @@ TEST_F(Overload, ClientsOfUnequalGreedGetEqualSharesAndModestOnesAllTheyWant) {
   for (const uint64_t stream : {1, 2, 3}) EXPECT_LE(got.at(stream).longest, absl::Milliseconds(150));
 }
 
-TEST_F(Overload, ANamespaceOfManyStreamsGetsNoMore) {
+TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
   limits_.max_queue_time = absl::Milliseconds(100);
   std::vector<Greed> greeds = {{{0, 0}, absl::Milliseconds(1), 1}};
   for (uint64_t stream = 1; stream <= 5; ++stream) greeds.push_back({{1, stream}, absl::Milliseconds(1), 1});

@@ -136,7 +136,7 @@ class Schedule {
   bool AreOfOneClient(const Order& a, const Order& b) const {
     const Client& one = Owner(a.second).step->client;
     const Client& other = Owner(b.second).step->client;
-    return one.name_space == other.name_space && one.stream == other.stream;
+    return one.tenant == other.tenant && one.stream == other.stream;
   }
   void CheckOrder(const Order& first, const Order& second) const {
     ASSERT_LE(first.first, second.first);

@@ -159,8 +159,8 @@ TEST(ClientRateTest, StepsBeyondTheRateAreRefusedAndOtherClientsServed) {
   Limits limits;
   limits.client_rows_per_second = 4;
   TestEngine engine = TestEngine::OnCpu(limits);
-  StreamWorker greedy(engine.get(), {.name_space = "greedy"}), again(engine.get(), {.name_space = "greedy"}),
-      other(engine.get(), {.name_space = "other"});
+  StreamWorker greedy(engine.get(), {.tenant = "greedy"}), again(engine.get(), {.tenant = "greedy"}),
+      other(engine.get(), {.tenant = "other"});
   for (StreamWorker* worker : {&greedy, &again, &other}) {
     for (int i = 0; i < 4; ++i) worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kAccountsVocabulary));
   }
@@ -227,14 +227,14 @@ TEST(ClientSequencesTest, AClientForgetsItsOwnIdleOnesAndNobodyElses) {
   limits.client_sequences = 2;
   limits.replay_guard = absl::ZeroDuration();
   TestEngine engine = TestEngine::OnFake(limits);
-  StreamWorker a(engine.get(), {.name_space = "a"}), b(engine.get(), {.name_space = "b"});
+  StreamWorker a(engine.get(), {.tenant = "a"}), b(engine.get(), {.tenant = "b"});
   b.MustOpen(StatefulOpen("b0", 1));
   for (int i = 0; i < 3; ++i) {
     engine.clock().Advance(absl::Seconds(1));
     a.MustOpen(StatefulOpen(absl::StrCat("a", i), 1));
   }
   EXPECT_EQ(engine->sequences().live_sequences(), 3u);
-  StreamWorker second(engine.get(), {.name_space = "a"});
+  StreamWorker second(engine.get(), {.tenant = "a"});
   ExpectError(second.Open(Reopened(StatefulOpen("a0", 1), 2)).error(), Reason::kHistoryRequired, "open.history");
   second.MustOpen(Reopened(StatefulOpen("a1", 1), 2));
   b.MustOpen(Reopened(StatefulOpen("b0", 1), 2));

@@ -29,8 +29,8 @@ TEST(Encode, NoAdviceNoRetry) {
   EXPECT_FALSE(error.has_retry_after());
 }
 
-kernels::RowAnswer SomeAnswer() {
-  kernels::RowAnswer answer;
+kernels::RowOutput SomeAnswer() {
+  kernels::RowOutput answer;
   answer.token = 17;
   answer.raw.max_bits = std::bit_cast<uint32_t>(3.5f);
   answer.raw.weight_sum = uint64_t{3} << 44;
@@ -57,7 +57,7 @@ TEST(Encode, LogprobsAtTheirOwnTemperature) {
   kernels::RowParameters parameters;
   parameters.raw_logprob = parameters.processed_logprob = true;
   parameters.temperature = 0.5;
-  const kernels::RowAnswer answer = SomeAnswer();
+  const kernels::RowOutput answer = SomeAnswer();
   v1::DrawResult result;
   EncodeDraw(answer, parameters, 99, &result);
   EXPECT_EQ(result.history_hash(), 99u);
@@ -74,7 +74,7 @@ TEST(Encode, LogprobsAtTheirOwnTemperature) {
 }
 
 TEST(Encode, RowErrorsNameTheirRowAndToken) {
-  kernels::RowAnswer answer;
+  kernels::RowOutput answer;
   answer.error_token = 12;
   answer.error = kernels::RowError::kNaN;
   EXPECT_EQ(RefusalOf(answer, 3).reason, Reason::kLogitNan);

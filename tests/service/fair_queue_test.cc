@@ -1,4 +1,4 @@
-// Shares of clients, to the row: who goes next, by work, by namespace, after a pause.
+// Shares of clients, to the row: who goes next, by work, by tenant, after a pause.
 #include "service/batch/fair_queue.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_F(FairQueueTest, SharesAreOfWork) {
   EXPECT_EQ(Take(9), "abbabbabb");
 }
 
-TEST_F(FairQueueTest, NamespacesShareEquallyHoweverManyStreamsTheyHave) {
+TEST_F(FairQueueTest, TenantsShareEquallyHoweverManyStreamsTheyHave) {
   Add({0, 0}, 6);
   for (const uint64_t stream : {1, 2, 3}) Add({1, stream}, 2);
   EXPECT_EQ(Take(12), "abacadabacad");

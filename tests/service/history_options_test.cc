@@ -137,8 +137,8 @@ TEST(HistoryOptions, OnlyWhatLooksAtTheHistoryNeedsState) {
   EXPECT_FALSE(MustCompile([](auto* p) { p->add_stop_token_ids(2); }).stateful());
   const SequenceSpec banned = MustCompile([](auto* p) { p->add_bad_words()->add_tokens(7); });
   EXPECT_FALSE(banned.stateful());
-  ASSERT_EQ(banned.listed_patches.size(), 1u);
-  EXPECT_EQ(banned.listed_patches[0].token, 7u);
+  ASSERT_EQ(banned.listed_edits.size(), 1u);
+  EXPECT_EQ(banned.listed_edits[0].token, 7u);
   EXPECT_TRUE(MustCompile([](auto* p) { Fill(p->add_bad_words(), 2); }).stateful());
 }
 

@@ -131,13 +131,13 @@ TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-// The same from outside: the bound is the server's limit, and a client its namespace.
+// The same from outside: the bound is the server's limit, and a client its tenant.
 TEST(KeptAnswersOfAServer, AGreedyClientPushesOutItsOwn) {
   Limits limits;
   limits.max_shard_answer_bytes = 6000;
   TestEngine engine = TestEngine::OnCpu(limits);
-  StreamWorker modest(engine.get(), {.name_space = "modest"});
-  StreamWorker greedy(engine.get(), {.name_space = "greedy"});
+  StreamWorker modest(engine.get(), {.tenant = "modest"});
+  StreamWorker greedy(engine.get(), {.tenant = "greedy"});
   // An answer that the rank brings; what it says of its draw it gets again.
   const auto bring = [](StreamWorker& rank, uint64_t request) {
     v1::StreamRequest message;

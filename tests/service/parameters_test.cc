@@ -14,7 +14,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 using v1::SamplingParameters;
 
 constexpr uint32_t kParametersVocabulary = 1000;
@@ -277,13 +277,13 @@ TEST(Parameters, ListsAreSortedAndMerged) {
   for (const uint32_t token : {999u, 0u}) parameters.add_banned_token_ids(token);
   for (const uint32_t token : {3u, 1u, 2u}) parameters.add_allowed_token_ids(token);
   const SequenceSpec spec = MustCompile(parameters);
-  const std::vector<TokenPatch> expected = {
-      {.token = 0, .flags = TokenPatch::kBanned},
+  const std::vector<LogitEdit> expected = {
+      {.token = 0, .flags = LogitEdit::kBanned},
       {.token = 7, .bias = law::CanonicalBits(7)},
       {.token = 500, .bias = law::CanonicalBits(500)},
-      {.token = 999, .flags = TokenPatch::kBanned, .bias = law::CanonicalBits(999)},
+      {.token = 999, .flags = LogitEdit::kBanned, .bias = law::CanonicalBits(999)},
   };
-  EXPECT_EQ(spec.listed_patches, expected);
+  EXPECT_EQ(spec.listed_edits, expected);
   EXPECT_TRUE(spec.has_allowed_tokens);
   EXPECT_EQ(spec.allowed_tokens, (std::vector<uint32_t>{1, 2, 3}));
 }

@@ -38,11 +38,11 @@ class RecordingStep : public PendingStep {
   uint32_t Token(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
     const auto it = outcomes_.find(index);
-    if (it == outcomes_.end() || !std::holds_alternative<kernels::RowAnswer>(it->second)) {
+    if (it == outcomes_.end() || !std::holds_alternative<kernels::RowOutput>(it->second)) {
       ADD_FAILURE() << "row " << index << " was not answered";
       return 0;
     }
-    return std::get<kernels::RowAnswer>(it->second).token;
+    return std::get<kernels::RowOutput>(it->second).token;
   }
   // Why a row was refused; fails the test if it was not.
   Refusal WhyNot(uint32_t index) const {
@@ -62,7 +62,7 @@ class RecordingStep : public PendingStep {
 
  private:
   mutable absl::Mutex mutex_;
-  std::map<uint32_t, std::variant<kernels::RowAnswer, Refusal>> outcomes_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::variant<kernels::RowOutput, Refusal>> outcomes_ ABSL_GUARDED_BY(mutex_);
   uint32_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -80,8 +80,8 @@ inline std::vector<QueuedRow> RowsAt(uint32_t first, uint32_t count) {
 }
 
 // What a fake device answers to such a row: its position as the token.
-inline kernels::RowAnswer PositionAsToken(const devices::DeviceRow& row) {
-  kernels::RowAnswer answer;
+inline kernels::RowOutput PositionAsToken(const devices::DeviceRow& row) {
+  kernels::RowOutput answer;
   answer.token = row.request.noise.position;
   return answer;
 }

@@ -73,7 +73,7 @@ TEST(SessionCheckpoint, WhatWasChangedOrIsAnothersIsRefusedAlone) {
   EXPECT_NE(elsewhere.error().message().find("--checkpoint_key"), std::string::npos);
 }
 
-// A sequence that keeps state takes the checkpoint of its last step alone, unless it edits its text; a retry repeats
+// A sequence that keeps state takes the checkpoint of its last step alone, unless it rewrites its text; a retry repeats
 // the answer with its checkpoint.
 TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
   Replica replica(KeyOf('k'));
@@ -108,8 +108,9 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
   EXPECT_EQ(again.draw().checkpoint(), second.draw().checkpoint());
 }
 
-// A worker that edited its text and then lost the replica sends the edited history, and its step has no edits any more.
-TEST(SessionCheckpoint, GoesWithAHistoryThatWasEdited) {
+// A worker that rewrote its text and then lost the replica sends the rewritten history, and its step has no rewrites
+// any more.
+TEST(SessionCheckpoint, GoesWithAHistoryThatWasRewritten) {
   Replica first(KeyOf('k')), second(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -127,10 +128,10 @@ TEST(SessionCheckpoint, GoesWithAHistoryThatWasEdited) {
   };
   const std::string checkpoint = first.worker().Run(step(1, "").Build()).at(0).draw().checkpoint();
   for (const uint32_t token : {7u, 8u}) plain.Append(token);
-  StepBuilder edited = step(2, checkpoint);
-  edited.step().mutable_rows(0)->set_truncate_to(1);
-  for (const uint32_t token : {7u, 8u}) edited.step().mutable_rows(0)->add_append_tokens(token);
-  const v1::RowResult there = first.worker().Run(edited.Build()).at(0);
+  StepBuilder rewritten = step(2, checkpoint);
+  rewritten.step().mutable_rows(0)->set_truncate_to(1);
+  for (const uint32_t token : {7u, 8u}) rewritten.step().mutable_rows(0)->add_append_tokens(token);
+  const v1::RowResult there = first.worker().Run(rewritten.Build()).at(0);
   ASSERT_TRUE(there.has_draw()) << there.ShortDebugString();
 
   for (const uint32_t token : {7u, 8u}) open.mutable_history()->add_tokens(token);

@@ -88,7 +88,7 @@ TEST_F(SessionCoupledText, IsThatOfNoSpeculation) {
           row.set_history_hash(writer.plain.hash());
           if (truncate_to) row.set_truncate_to(*truncate_to);
         }
-        v1::VerifyChain& chain = *row.mutable_verify_chain();
+        v1::VerifyDraft& chain = *row.mutable_verify_draft();
         chain.set_mode(v1::VERIFY_MODE_COUPLED);
         // Drafts that are right more often than not; what follows a wrong one is drafted, too.
         std::vector<uint32_t> ahead;

@@ -206,7 +206,7 @@ TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
   std::unique_ptr<Host> host;
   FakeDevice::Options options = Card();
   options.sample = [&](const devices::DeviceRow& row) {
-    const kernels::RowAnswer answer = testing::SampleByReference(row);
+    const kernels::RowOutput answer = testing::SampleByReference(row);
     host->Write(0, F32Peak(kDeviceVocabulary, 1) + F32Peak(kDeviceVocabulary, 1));
     return answer;
   };

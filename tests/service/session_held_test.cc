@@ -62,7 +62,7 @@ class SessionHeld : public ::testing::Test {
   }();
   TestEngine engine_ = TestEngine::OnCpu(limits_);
   StreamWorker worker_{engine_.get()};
-  StreamWorker other_{engine_.get(), {.name_space = "other"}};
+  StreamWorker other_{engine_.get(), {.tenant = "other"}};
 };
 
 TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {

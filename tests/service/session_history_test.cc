@@ -306,7 +306,7 @@ class Inverse {
                               std::bit_cast<uint32_t>(identity.presence_penalty)};
     uint64_t hash = wanted_hash;
     for (size_t i = std::size(words); i-- > 0;) hash = Unabsorb(hash) ^ words[i];
-    return Unabsorb(hash) ^ Absorb(kEmptyChain, identity.law_version);
+    return Unabsorb(hash) ^ Absorb(kEmptyHash, identity.law_version);
   }
 
  private:
@@ -368,7 +368,7 @@ TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
   EXPECT_EQ(state.position(), 0u);
 }
 
-// Whoever serves a message serves nobody else meanwhile: what all its rows edit is bounded, and what is more is
+// Whoever serves a message serves nobody else meanwhile: what all its rows rewrite is bounded, and what is more is
 // history.
 TEST_F(SessionHistory, WhatTheRowsOfAMessageEditIsBounded) {
   for (const bool indexed : {false, true}) {

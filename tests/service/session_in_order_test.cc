@@ -37,9 +37,9 @@ void AddInOrder(std::string_view request_id, const PlainSequence& plain, uint64_
 void AddChain(std::string_view request_id, StepBuilder* step) {
   AddInOrder(request_id, PlainSequence(OpenMirostat(request_id, 1)), 1, step);
   v1::StepRow& row = *step->step().mutable_rows(step->step().rows_size() - 1);
-  row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
   for (const uint32_t token : {1u, 2u, 3u}) {
-    row.mutable_verify_chain()->add_draft_tokens(token);
+    row.mutable_verify_draft()->add_draft_tokens(token);
     step->AddTensorRow(testing::F32Peak(kModelVocabulary, token + 1));
   }
 }
@@ -110,7 +110,7 @@ TEST_F(SessionInOrder, APositionRunsOnceTheOneBeforeIsAnswered) {
 
 TEST_F(SessionInOrder, NothingRunsBehindARejectedDraft) {
   StepBuilder step = ChainOf(1, "a");
-  step.step().mutable_rows(0)->mutable_verify_chain()->set_draft_tokens(1, 30);
+  step.step().mutable_rows(0)->mutable_verify_draft()->set_draft_tokens(1, 30);
   worker_.Send(step.Build());
   Finish({1});
   Finish({2});

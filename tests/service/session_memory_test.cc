@@ -142,8 +142,8 @@ TEST(SessionMemoryInFlight, WhatIsCopiedFillsTheWindow) {
   worker.Send(Attach(*connection));
   worker.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
   StepBuilder builder(1, kMemoryVocabulary);
-  v1::VerifyChain& chain =
-      *builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2)).mutable_verify_chain();
+  v1::VerifyDraft& chain =
+      *builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2)).mutable_verify_draft();
   chain.add_draft_tokens(1);
   chain.set_mode(v1::VERIFY_MODE_REJECTION);
   chain.set_draft_row(0);

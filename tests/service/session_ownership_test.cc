@@ -93,13 +93,13 @@ TEST_F(SessionOwnership, TheLosersStepInFlightLeavesNoTrace) {
   EXPECT_TRUE(second_.IsIdle());
 }
 
-TEST_F(SessionOwnership, TheLosersEditedStepIsTakenBack) {
+TEST_F(SessionOwnership, TheLosersRewritingStepIsTakenBack) {
   first_.MustOpen(open_);
-  PlainSequence edited = plain_;
-  edited.TruncateTo(2);
-  edited.Append(50);
+  PlainSequence rewritten = plain_;
+  rewritten.TruncateTo(2);
+  rewritten.Append(50);
   testing::StepBuilder step(1, kStatefulVocabulary);
-  v1::StepRow& row = AddPeak(&step, "a", 1, edited, 40);
+  v1::StepRow& row = AddPeak(&step, "a", 1, rewritten, 40);
   row.set_truncate_to(2);
   row.add_append_tokens(50);
   first_.Send(step.Build());
@@ -142,10 +142,10 @@ TEST_F(SessionOwnership, ACloseWhileAStepIsInFlight) {
   EXPECT_TRUE(first_.IsIdle());
 }
 
-TEST_F(SessionOwnership, NamespacesAndWorkerSessionsNeverMeet) {
+TEST_F(SessionOwnership, TenantsAndWorkerSessionsNeverMeet) {
   first_.MustOpen(open_);
   StreamWorker::Options other_identity;
-  other_identity.name_space = "other";
+  other_identity.tenant = "other";
   StreamWorker other(engine_.get(), other_identity);
   StreamWorker::Options other_engine;
   other_engine.worker_session = "other";

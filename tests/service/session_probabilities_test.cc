@@ -49,7 +49,7 @@ void Reorder(std::mt19937_64* random, v1::SamplingParameters* p) {
 }
 
 // By id, of the tokens that the reference keeps.
-std::map<uint32_t, double> SoftmaxOf(const kernels::RowAnswer& answer, const kernels::RowParameters& parameters) {
+std::map<uint32_t, double> SoftmaxOf(const kernels::RowOutput& answer, const kernels::RowParameters& parameters) {
   const double temperature = law::ProcessedTemperature(parameters, answer);
   const auto logit = [&](uint32_t bits) { return double(std::bit_cast<float>(bits)) / temperature; };
   std::map<uint32_t, double> probabilities;
@@ -83,7 +83,7 @@ TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
     const kernels::RowParameters parameters = testing::PlainRowParameters(with_kept.parameters());
 
     const std::vector<std::string> logits = {LogitsAfter({1}, n), LogitsAfter({2}, n)};
-    std::vector<kernels::RowAnswer> expected = {plain.Answer({.logits = logits[0]}, 0)};
+    std::vector<kernels::RowOutput> expected = {plain.Answer({.logits = logits[0]}, 0)};
     expected.push_back(plain.Answer({.logits = logits[1], .sampler_state = expected[0].sampler_state}, 1));
     StepBuilder step(n, kModelVocabulary);
     v1::StepRow& row = step.AddRow("a", n, 0, logits[0]);
@@ -95,7 +95,7 @@ TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
       tree.add_parents(-1);
       tree.set_return_probabilities(true);
     } else {
-      v1::VerifyChain& chain = *row.mutable_verify_chain();
+      v1::VerifyDraft& chain = *row.mutable_verify_draft();
       chain.set_mode(v1::VERIFY_MODE_COUPLED);
       chain.add_draft_tokens(expected[0].token);
       chain.set_return_probabilities(true);
@@ -107,7 +107,7 @@ TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
     ASSERT_EQ(verify.probabilities_size(), 2) << results[0].ShortDebugString();
     EXPECT_EQ(verify.processed_size() + verify.kept_tokens_size(), 0) << "nobody asked for these";
     for (int i = 0; i < 2; ++i) {
-      const kernels::RowAnswer& answer = expected[static_cast<size_t>(i)];
+      const kernels::RowOutput& answer = expected[static_cast<size_t>(i)];
       ASSERT_EQ(verify.tokens(i), answer.token);
       const std::map<uint32_t, double> softmax = SoftmaxOf(answer, parameters);
       // Weights are whole numbers, and adaptive-p may leave small ones alone.

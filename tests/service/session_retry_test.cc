@@ -1,4 +1,4 @@
-// Steps of sequences with state: repeated, late, in conflict, edited, cancelled, and failed.
+// Steps of sequences with state: repeated, late, in conflict, rewritten, cancelled, and failed.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -180,7 +180,7 @@ TEST_F(SessionRetry, ATokenForcedInPlaceOfTheDrawnOne) {
   EXPECT_EQ(result.draw().token(), 21u) << result.ShortDebugString();
   plain_.Append(21);
   EXPECT_EQ(result.draw().history_hash(), plain_.hash());
-  // The edited step again: the edits are not applied twice.
+  // The rewritten step again: the rewrites are not applied twice.
   v1::StreamRequest again = step.Build();
   again.mutable_step()->set_batch_id(2);
   EXPECT_EQ(Run(again).SerializeAsString(), result.SerializeAsString());
@@ -222,20 +222,20 @@ TEST_F(SessionRetry, AnotherSaltDrawsAnew) {
 
 class SessionFailure : public SessionRetry {
  protected:
-  // An edited step, of which nothing may remain when it fails.
-  v1::StreamRequest EditedStep(uint64_t step_id, std::string logits) {
-    PlainSequence edited = plain_;
-    edited.TruncateTo(2);
-    edited.Append(60);
+  // An rewritten step, of which nothing may remain when it fails.
+  v1::StreamRequest RewritingStep(uint64_t step_id, std::string logits) {
+    PlainSequence rewritten = plain_;
+    rewritten.TruncateTo(2);
+    rewritten.Append(60);
     StepBuilder step(++batch_id_, kStatefulVocabulary);
-    v1::StepRow& row = step.AddRow("a", step_id, edited.position(), logits);
-    row.set_history_hash(edited.hash());
+    v1::StepRow& row = step.AddRow("a", step_id, rewritten.position(), logits);
+    row.set_history_hash(rewritten.hash());
     row.set_truncate_to(2);
     row.add_append_tokens(60);
     return step.Build();
   }
-  v1::StreamRequest EditedStep(uint64_t step_id) {
-    return EditedStep(step_id, testing::F32Peak(kStatefulVocabulary, 20));
+  v1::StreamRequest RewritingStep(uint64_t step_id) {
+    return RewritingStep(step_id, testing::F32Peak(kStatefulVocabulary, 20));
   }
   void ExpectUntouched() {
     ExpectStateIsThePlainSequences();
@@ -245,12 +245,12 @@ class SessionFailure : public SessionRetry {
 
 TEST_F(SessionFailure, UnusableLogitsLeaveTheState) {
   std::vector<float> logits(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
-  ExpectError(Run(EditedStep(1, testing::F32Bytes(logits))), Reason::kLogitNan, "step.rows[0]");
+  ExpectError(Run(RewritingStep(1, testing::F32Bytes(logits))), Reason::kLogitNan, "step.rows[0]");
   ExpectUntouched();
 }
 
 TEST_F(SessionFailure, ADeviceFailureLeavesTheState) {
-  worker_.Send(EditedStep(1));
+  worker_.Send(RewritingStep(1));
   engine_.fake().Fail(absl::UnavailableError("gone"));
   const auto results = worker_.Results(batch_id_, 1);
   ExpectError(results.at(0), Reason::kDeviceFailed, "");
@@ -262,7 +262,7 @@ TEST_F(SessionFailure, ADeviceFailureLeavesTheState) {
 TEST_F(SessionFailure, ACancelledStepLeavesTheState) {
   worker_.MustOpen(StatefulOpen("b", 1));
   worker_.Send(PeakStep(1, "b", 1, PlainSequence(StatefulOpen("b", 1)), 5));
-  worker_.Send(EditedStep(1));
+  worker_.Send(RewritingStep(1));
   worker_.Send(testing::CancelOf(batch_id_));
   ExpectError(worker_.Results(batch_id_, 1).at(0), Reason::kStepCancelled, "");
   worker_.Send(testing::CancelOf(1));
@@ -275,7 +275,7 @@ TEST_F(SessionFailure, ACancelledStepLeavesTheState) {
 TEST_F(SessionFailure, AStepPastItsDeadlineLeavesTheState) {
   worker_.MustOpen(StatefulOpen("b", 1));
   worker_.Send(PeakStep(1, "b", 1, PlainSequence(StatefulOpen("b", 1)), 5));
-  v1::StreamRequest step = EditedStep(1);
+  v1::StreamRequest step = RewritingStep(1);
   step.mutable_step()->mutable_timeout()->set_seconds(1);
   worker_.Send(step);
   engine_.clock().Advance(absl::Milliseconds(999));

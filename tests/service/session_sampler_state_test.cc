@@ -166,8 +166,8 @@ TEST_P(SessionSamplerState, CoupledTextIsThatOfDrawing) {
       drafts.set_mode(v1::VERIFY_MODE_COUPLED);
       *row.mutable_verify_tree() = drafts;
     } else {
-      row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
-      *row.mutable_verify_chain()->mutable_draft_tokens() = drafts.draft_tokens();
+      row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+      *row.mutable_verify_draft()->mutable_draft_tokens() = drafts.draft_tokens();
     }
     const v1::RowResult result = drafted.Run(step);
     ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
@@ -199,13 +199,13 @@ TEST_P(SessionSamplerState, RejectionMovesTheStateByTheTokenEmitted) {
   std::array<uint64_t, 4> lengths = {};
   for (uint64_t n = 0; n < std::max<uint64_t>(60, testing::Scaled(100)); ++n) {
     StepBuilder step = author.Begin();
-    v1::VerifyChain& chain = *step.step().mutable_rows(0)->mutable_verify_chain();
+    v1::VerifyDraft& chain = *step.step().mutable_rows(0)->mutable_verify_draft();
     chain.set_mode(v1::VERIFY_MODE_REJECTION);
     std::vector<float> q(kModelVocabulary, 1.0f / kModelVocabulary);
     const bool is_dense = n % 2 == 0;
     PlainSequence then = author.plain();
     std::vector<uint32_t> ahead;
-    std::vector<kernels::RowAnswer> expected;
+    std::vector<kernels::RowOutput> expected;
     bool holds = true;
     const auto judge = [&](PlainSequence::Row row) {
       const std::string logits = LogitsAfter(author.Ahead(ahead), 1);
@@ -267,7 +267,7 @@ TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
   // Some are kept, others are not.
   std::vector<uint32_t> given;
   PlainSequence then = author.plain();
-  std::vector<kernels::RowAnswer> expected;
+  std::vector<kernels::RowOutput> expected;
   std::optional<uint64_t> at = state;
   for (uint32_t i = 0; i < 6; ++i) {
     const std::string logits = LogitsAfter(author.Ahead(given), 1);

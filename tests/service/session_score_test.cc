@@ -100,9 +100,9 @@ TEST_F(SessionScore, KeptSetsAndProbabilitiesComeInPieces) {
   StepBuilder verify_step(2, kLarge);
   v1::StepRow& row = verify_step.AddRow("large", 2, 0, F32Bytes(logits));
   verify_step.AddTensorRow(F32Bytes(logits));
-  row.mutable_verify_chain()->add_draft_tokens(draw.token());
-  row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
-  row.mutable_verify_chain()->set_return_probabilities(true);
+  row.mutable_verify_draft()->add_draft_tokens(draw.token());
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+  row.mutable_verify_draft()->set_return_probabilities(true);
   const std::vector<v1::RowResult> results = worker_.Run(verify_step.Build());
   ASSERT_EQ(results.size(), 1u);
   const v1::VerifyResult& verify = results[0].verify();

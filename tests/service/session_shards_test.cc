@@ -164,8 +164,8 @@ TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
     v1::Step& step = *request.mutable_step();
     step.mutable_logits()->set_tensor_rows(2);
     step.mutable_rows()->RemoveLast();
-    step.mutable_rows(0)->mutable_verify_chain()->add_draft_tokens(5);
-    step.mutable_rows(0)->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+    step.mutable_rows(0)->mutable_verify_draft()->add_draft_tokens(5);
+    step.mutable_rows(0)->mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
     return request;
   };
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(verify(Slice(1, i)));
@@ -201,8 +201,8 @@ TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
     };
     StepBuilder builder(batch_id, end - first);
     v1::StepRow& row = builder.AddRow(prefix + "drafts", batch_id, 0, part(0));
-    row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
-    row.mutable_verify_chain()->mutable_draft_tokens()->Assign(drafts.begin(), drafts.end());
+    row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+    row.mutable_verify_draft()->mutable_draft_tokens()->Assign(drafts.begin(), drafts.end());
     for (const uint32_t tensor_row : {1u, 2u}) builder.AddTensorRow(part(tensor_row));
     builder.AddRow(prefix + "a", batch_id, 0, part(3));
     return builder;
@@ -232,7 +232,7 @@ TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
     if (batch < 3) drafts[batch - 1] = whole.at(0).verify().tokens(static_cast<int>(batch) - 1);
   }
   v1::StreamRequest forgets = slice(4, 1);
-  forgets.mutable_step()->mutable_rows(0)->mutable_verify_chain()->mutable_draft_tokens()->RemoveLast();
+  forgets.mutable_step()->mutable_rows(0)->mutable_verify_draft()->mutable_draft_tokens()->RemoveLast();
   forgets.mutable_step()->mutable_logits()->set_tensor_rows(4);
   workers_[0]->Send(slice(4, 0));
   workers_[1]->Send(forgets);

@@ -35,12 +35,12 @@ TEST_F(SessionVerify, RejectionIsTheReferencesVerdictAtEachPosition) {
     StepBuilder step(n, kModelVocabulary);
     v1::StepRow& row = step.AddRow("a", n, position, Logits(4 * n));
     for (uint64_t i = 1; i <= 3; ++i) step.AddTensorRow(Logits(4 * n + i));
-    v1::VerifyChain& chain = *row.mutable_verify_chain();
+    v1::VerifyDraft& chain = *row.mutable_verify_draft();
     chain.set_mode(v1::VERIFY_MODE_REJECTION);
     const uint64_t form = n % 3;
     if (form == 1) step.AddDraftRow(std::vector<float>(kModelVocabulary, 1.0f / kModelVocabulary));  // another row's
     if (form == 1) chain.set_draft_row(1);
-    std::vector<kernels::RowAnswer> expected;
+    std::vector<kernels::RowOutput> expected;
     for (uint32_t i = 0; i < 3; ++i) {
       std::vector<float> q(kModelVocabulary);
       const auto draft = static_cast<uint32_t>(random() % kModelVocabulary);
@@ -100,8 +100,8 @@ TEST_F(SessionVerify, FullAcceptanceAndCertainRejection) {
   StepBuilder step(1, kModelVocabulary);
   v1::StepRow& row = step.AddRow("a", 1, 0, F32Peak(kModelVocabulary, 1));
   for (const uint32_t token : {2u, 3u, 4u}) step.AddTensorRow(F32Peak(kModelVocabulary, token));
-  for (const uint32_t token : {1u, 2u, 3u}) row.mutable_verify_chain()->add_draft_tokens(token);
-  row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_REJECTION);
+  for (const uint32_t token : {1u, 2u, 3u}) row.mutable_verify_draft()->add_draft_tokens(token);
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_REJECTION);
   v1::VerifyResult verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 3u);
   EXPECT_EQ(verify.tokens(3), 4u);
@@ -109,7 +109,7 @@ TEST_F(SessionVerify, FullAcceptanceAndCertainRejection) {
   // The second is wrong; the third would have been right.
   row.set_step_id(2);
   step.step().set_batch_id(2);
-  row.mutable_verify_chain()->set_draft_tokens(1, 9);
+  row.mutable_verify_draft()->set_draft_tokens(1, 9);
   verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 1u);
   ASSERT_EQ(verify.tokens_size(), 2);
@@ -180,13 +180,13 @@ TEST_F(SessionVerify, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   v1::StepRow& row = step.AddRow("a", 1, 0, F32Peak(kModelVocabulary, 1));
   step.AddTensorRow(F32Peak(kModelVocabulary, 2));
   row.set_history_hash(state.history_hash());
-  row.mutable_verify_chain()->add_draft_tokens(1);
-  row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
-  row.mutable_verify_chain()->set_return_probabilities(true);
+  row.mutable_verify_draft()->add_draft_tokens(1);
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+  row.mutable_verify_draft()->set_return_probabilities(true);
   const v1::RowResult first = RunOne(step);
   EXPECT_EQ(first.verify().accepted(), 1u);
   EXPECT_EQ(RunOne(step).SerializeAsString(), first.SerializeAsString());
-  row.mutable_verify_chain()->set_draft_tokens(0, 2);
+  row.mutable_verify_draft()->set_draft_tokens(0, 2);
   ExpectError(RunOne(step), Reason::kStepConflict, "step.rows[0].step_id");
 }
 
@@ -208,9 +208,9 @@ TEST(SessionVerifyMemory, DraftsThatThereIsNoRoomForAreRefusedAndTheSequenceGoes
     row.set_history_hash(state.history_hash());
     for (uint32_t i = 0; i < drafts; ++i) {
       step.AddTensorRow(F32Peak(kModelVocabulary, 1));
-      row.mutable_verify_chain()->add_draft_tokens(2);
+      row.mutable_verify_draft()->add_draft_tokens(2);
     }
-    row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+    row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
     const std::vector<v1::RowResult> results = worker.Run(step.Build());
     return results.size() == 1 ? results[0] : v1::RowResult();
   };
@@ -226,8 +226,8 @@ TEST_F(SessionVerify, AStopTokenEndsThePrefix) {
   StepBuilder step(1, kModelVocabulary);
   v1::StepRow& row = step.AddRow("a", 1, 0, F32Peak(kModelVocabulary, 1));
   for (const uint32_t token : {2u, 3u, 4u}) step.AddTensorRow(F32Peak(kModelVocabulary, token));
-  for (const uint32_t token : {1u, 2u, 3u}) row.mutable_verify_chain()->add_draft_tokens(token);
-  row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+  for (const uint32_t token : {1u, 2u, 3u}) row.mutable_verify_draft()->add_draft_tokens(token);
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
   const v1::VerifyResult verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 2u);
   EXPECT_EQ(std::vector<uint32_t>(verify.tokens().begin(), verify.tokens().end()), (std::vector<uint32_t>{1, 2}));
@@ -244,8 +244,8 @@ TEST_F(SessionVerify, OnlyPositionsThatMatterCanFail) {
     StepBuilder step(n, kModelVocabulary);
     v1::StepRow& row = step.AddRow("a", n, 0, F32Peak(kModelVocabulary, 1));
     step.AddTensorRow(F32Bytes(broken));
-    row.mutable_verify_chain()->add_draft_tokens(n == 1 ? 2 : 1);
-    row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+    row.mutable_verify_draft()->add_draft_tokens(n == 1 ? 2 : 1);
+    row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
     const v1::RowResult result = RunOne(step);
     if (n == 1) {
       EXPECT_EQ(result.verify().tokens(0), 1u);
@@ -262,9 +262,9 @@ TEST_F(SessionVerify, DenseProbabilitiesThatAreNoneFailTheirRow) {
     StepBuilder step(id, kModelVocabulary);
     v1::StepRow& row = step.AddRow("a", id, 0, Logits(1));
     step.AddTensorRow(Logits(2));
-    row.mutable_verify_chain()->add_draft_tokens(7);
-    row.mutable_verify_chain()->set_mode(v1::VERIFY_MODE_REJECTION);
-    row.mutable_verify_chain()->set_draft_row(step.AddDraftRow(q));
+    row.mutable_verify_draft()->add_draft_tokens(7);
+    row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_REJECTION);
+    row.mutable_verify_draft()->set_draft_row(step.AddDraftRow(q));
     return RunOne(step);
   };
   EXPECT_TRUE(run(1).has_verify());
@@ -282,7 +282,7 @@ TEST_F(SessionVerify, MasksHoldAtTheirPositions) {
   StepBuilder step(1, kModelVocabulary);
   v1::StepRow& row = step.AddRow("a", 1, 0, F32Peak(kModelVocabulary, 1));
   step.AddTensorRow(F32Peak(kModelVocabulary, 2));
-  v1::VerifyChain& chain = *row.mutable_verify_chain();
+  v1::VerifyDraft& chain = *row.mutable_verify_draft();
   chain.add_draft_tokens(1);
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
   std::vector<bool> all(kModelVocabulary, true);

@@ -243,7 +243,7 @@ TEST(StepShape, RegionThatWasNotFound) {
 // A step whose rows judge drafts has more rows for devices than rows.
 TEST(StepShape, DraftsCountAsRows) {
   v1::Step step = StepOf(2);
-  v1::VerifyChain& chain = *step.mutable_rows(0)->mutable_verify_chain();
+  v1::VerifyDraft& chain = *step.mutable_rows(0)->mutable_verify_draft();
   for (int i = 0; i < 3; ++i) chain.add_draft_tokens(1);
   const StepShape shape = MustParse(step, Payloads({5 * kShapeVocabulary * 4}));
   EXPECT_EQ(shape.tensor_rows, 5u);

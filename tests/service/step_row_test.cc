@@ -168,17 +168,17 @@ TEST_F(StepRowTest, ACheckpointNeedsASamplerThatKeepsAState) {
 }
 
 TEST_F(StepRowTest, ChainOfDrafts) {
-  v1::VerifyChain& chain = *row_.mutable_verify_chain();
-  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_chain.draft_tokens");
+  v1::VerifyDraft& chain = *row_.mutable_verify_draft();
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_draft.draft_tokens");
   chain.add_draft_tokens(7);
-  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_chain.mode");
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_draft.mode");
   chain.set_mode(v1::VERIFY_MODE_GREEDY);
-  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.mode");
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_draft.mode");
   spec_.parameters.greedy = true;
   EXPECT_EQ(MustParse().plan.kind, PositionPlan::Kind::kCompare);
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
   chain.add_draft_tokens(kRowLive);
-  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.draft_tokens[1]");
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.draft_tokens[1]");
   chain.set_draft_tokens(1, 8);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].tensor_row");
   row_.set_tensor_row(1);
@@ -186,17 +186,17 @@ TEST_F(StepRowTest, ChainOfDrafts) {
   EXPECT_EQ(plan.ahead, TokenTree::Chain({7, 8}));
   EXPECT_EQ(plan.positions(), 3u);
   chain.mutable_draft_tokens()->Resize(kMaxDraftTokens + 1, 0);
-  ExpectRefused(Reason::kTooMany, "step.rows[2].verify_chain.draft_tokens");
+  ExpectRefused(Reason::kTooMany, "step.rows[2].verify_draft.draft_tokens");
 }
 
 TEST_F(StepRowTest, DraftProbabilities) {
-  v1::VerifyChain& chain = *row_.mutable_verify_chain();
+  v1::VerifyDraft& chain = *row_.mutable_verify_draft();
   row_.set_tensor_row(0);
   chain.add_draft_tokens(7);
   chain.add_draft_tokens(8);
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
   chain.set_draft_row(0);
-  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.draft_row");
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_draft.draft_row");
   chain.set_mode(v1::VERIFY_MODE_REJECTION);
   ExpectRefused(Reason::kMissingField, "step.draft_probabilities");
   shape_.draft_payload = 2;
@@ -204,17 +204,17 @@ TEST_F(StepRowTest, DraftProbabilities) {
   EXPECT_EQ(MustParse().plan.draft_row, 0u);
   for (const uint32_t row : {1u, 2u, 0xffffffffu}) {
     chain.set_draft_row(row);
-    ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.draft_row");
+    ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.draft_row");
   }
   chain.set_draft_row(0);
   v1::SparseProbabilities& first = *chain.add_sparse_probabilities();
-  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.sparse_probabilities");
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_draft.sparse_probabilities");
   chain.clear_draft_row();
-  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.sparse_probabilities");
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.sparse_probabilities");
   v1::SparseProbabilities& second = *chain.add_sparse_probabilities();
-  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_chain.sparse_probabilities[0].tokens");
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_draft.sparse_probabilities[0].tokens");
   first.add_tokens(7);
-  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.sparse_probabilities[0].probabilities");
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.sparse_probabilities[0].probabilities");
   first.add_probabilities(1);
   for (const uint32_t token : {9u, 8u}) second.add_tokens(token);
   for (const float q : {0.25f, 0.75f}) second.add_probabilities(q);
@@ -222,7 +222,7 @@ TEST_F(StepRowTest, DraftProbabilities) {
   EXPECT_EQ(plan.sparse[1].tokens, (std::vector<uint32_t>{8, 9}));
   EXPECT_EQ(plan.sparse[1].bits, (std::vector<uint32_t>{0x3f400000, 0x3e800000}));
 
-  const std::string field = "step.rows[2].verify_chain.sparse_probabilities[1]";
+  const std::string field = "step.rows[2].verify_draft.sparse_probabilities[1]";
   for (const float q : {-0.25f, 1.25f, std::numeric_limits<float>::quiet_NaN()}) {
     second.set_probabilities(0, q);
     ExpectRefused(Reason::kOutOfRange, field + ".probabilities[0]");
@@ -265,18 +265,18 @@ TEST_F(StepRowTest, TreeOfDrafts) {
 }
 
 TEST_F(StepRowTest, MasksOfPositions) {
-  v1::VerifyChain& chain = *row_.mutable_verify_chain();
+  v1::VerifyDraft& chain = *row_.mutable_verify_draft();
   row_.set_tensor_row(0);
   chain.add_draft_tokens(7);
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
   chain.add_masks()->set_mask_row(1);
-  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.masks");
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.masks");
   chain.add_masks()->mutable_allowed_tokens()->add_tokens(3);
   EXPECT_EQ(MustParse().plan.masks.size(), 2u);
   chain.mutable_masks(0)->set_mask_row(2);
-  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_chain.masks[0].mask_row");
+  ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.masks[0].mask_row");
   row_.mutable_mask()->set_mask_row(0);
-  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_chain.masks");
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_draft.masks");
 }
 
 TEST_F(StepRowTest, Scores) {
@@ -312,18 +312,18 @@ TEST_F(StepRowTest, DigestSeesEveryOption) {
       {"a score", [](auto* r) { r->mutable_score()->add_tokens(1); }},
       {"drafts",
        [](auto* r) {
-         r->mutable_verify_chain()->add_draft_tokens(1);
-         r->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+         r->mutable_verify_draft()->add_draft_tokens(1);
+         r->mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
        }},
       {"other drafts",
        [](auto* r) {
-         r->mutable_verify_chain()->add_draft_tokens(2);
-         r->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_COUPLED);
+         r->mutable_verify_draft()->add_draft_tokens(2);
+         r->mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
        }},
       {"drafts to be rejected",
        [](auto* r) {
-         r->mutable_verify_chain()->add_draft_tokens(1);
-         r->mutable_verify_chain()->set_mode(v1::VERIFY_MODE_REJECTION);
+         r->mutable_verify_draft()->add_draft_tokens(1);
+         r->mutable_verify_draft()->set_mode(v1::VERIFY_MODE_REJECTION);
        }},
       {"no mask", [](auto* r) { r->clear_mask(); }},
       {"another kind of mask", [](auto* r) { r->mutable_mask()->set_mask_row(0); }},

@@ -45,8 +45,8 @@ std::unique_ptr<Job> Job::Fork(uint64_t world_seed) {
   return child;
 }
 
-bool Job::ApplyEdits() {
-  if (std::exchange(edited, true)) return true;
+bool Job::ApplyRewrites() {
+  if (std::exchange(rewritten, true)) return true;
   const TextStep& now = text->step(step);
   absl::MutexLock lock(&record->mutex);
   if (now.truncate_to && !record->history.Truncate(*now.truncate_to).ok()) return false;
@@ -76,7 +76,7 @@ void Job::StartAnew() {
     output.assign(now.tokens.begin() + now.prompt_length, now.tokens.end());
   }
   anew.turns = turns;
-  opening = open = busy = edited = false;
+  opening = open = busy = rewritten = false;
   record = std::make_shared<client::SequenceRecord>(std::move(anew));
   absl::MutexLock lock(&record->mutex);
   record->history.Append(output);

@@ -23,7 +23,7 @@ struct Job {
   std::unique_ptr<Job> Fork(uint64_t world_seed);
 
   // The step's. False if a cut had nothing to cut, which would be a defect of the history.
-  bool ApplyEdits();
+  bool ApplyRewrites();
   // The step's, or a rank's slice of each of their rows.
   const std::byte* Logits(const std::optional<client::VocabularyShard>& shard);
   // In a new process, which knows the text as far as it has come.
@@ -39,7 +39,7 @@ struct Job {
   bool opening = false;
   bool open = false;
   bool busy = false;
-  bool edited = false;  // the step's edits have been made
+  bool rewritten = false;  // the step's rewrites have been made
   bool done = false;
   std::optional<ForkPlan> fork;                       // still to be made
   std::map<uint32_t, std::vector<std::byte>> slices;  // of a rank: its part of the logits, by step

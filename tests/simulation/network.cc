@@ -232,7 +232,7 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
   if (world_.plant == Plant::kCrossedSlices && request->step().logits().shard().index() != 0) {
     v1::Step& step = *request->mutable_step();
     const auto is_draw = [](const v1::StepRow& row) {
-      return !row.has_score() && !row.has_verify_chain() && !row.has_verify_tree();
+      return !row.has_score() && !row.has_verify_draft() && !row.has_verify_tree();
     };
     if (step.rows_size() > 1 && std::ranges::all_of(step.rows(), is_draw)) {
       step.mutable_rows(0)->set_tensor_row(1);
@@ -244,7 +244,7 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
       if (connection->stepped.insert(row.request_id()).second) row.clear_checkpoint();
     }
   }
-  if (world_.plant != Plant::kForgottenEdit) return;
+  if (world_.plant != Plant::kForgottenRewrite) return;
   for (v1::StepRow& row : *request->mutable_step()->mutable_rows()) {
     connection->steps[request->step().batch_id()].emplace_back(row.request_id(), row.position());
     const auto last = connection->last_draw.find(row.request_id());
@@ -294,7 +294,7 @@ void Network::Arrive(Connection* connection, const v1::StreamResponse& response)
     return absl::StrCat(world_.NameOf(connection->worker), " stream ", connection->number, " <- replica ",
                         connection->replica, ": ", response.ShortDebugString());
   });
-  if (world_.plant == Plant::kForgottenEdit && response.has_results()) {
+  if (world_.plant == Plant::kForgottenRewrite && response.has_results()) {
     const auto& rows = connection->steps[response.results().batch_id()];
     for (const v1::RowResult& row : response.results().rows()) {
       if (row.has_draw() && row.draw().has_history_hash()) {

@@ -13,7 +13,7 @@
 
 namespace sortition::simulation {
 
-// Samples with the CPU's kernel, some time after a batch was given to it. It keeps copies of patches, as a GPU does.
+// Samples with the CPU's kernel, some time after a batch was given to it. It keeps copies of edits, as a GPU does.
 class Replica::SimulatedDevice final : public devices::Device {
  public:
   explicit SimulatedDevice(Replica* replica) : replica_(*replica) {}
@@ -57,7 +57,7 @@ class Replica::SimulatedDevice final : public devices::Device {
         bytes.insert(bytes.end(), segment.data, segment.data + segment.size);
       }
       row.request.logits = bytes.data();
-      SORTITION_CHECK(std::ranges::equal(mirrors_.PatchesOf(row.request), row.request.patches));
+      SORTITION_CHECK(std::ranges::equal(mirrors_.EditsOf(row.request), row.request.edits));
       kernels::cpu::Scratch scratch;
       kernels::cpu::SampleRow(row.request, &scratch, &result.answers.emplace_back());
     }

@@ -106,7 +106,7 @@ TEST_P(PlantTest, IsFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PlantTest,
-                         ::testing::Values(Plant::kSwappedRows, Plant::kForgottenEdit, Plant::kShiftedPrompt,
+                         ::testing::Values(Plant::kSwappedRows, Plant::kForgottenRewrite, Plant::kShiftedPrompt,
                                            Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedSlices));
 
 // A world stands still where a rank keeps to itself what others have lost with the server.

@@ -52,8 +52,8 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
 // Whether a mask leaves a token that nothing else bans.
 bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
             uint32_t prompt_length) {
-  for (const kernels::TokenPatch& patch : testing::PlainPatches(parameters, tokens, prompt_length)) {
-    if ((patch.flags & kernels::TokenPatch::kBanned) != 0) mask &= ~(1u << patch.token);
+  for (const kernels::LogitEdit& edit : testing::PlainEdits(parameters, tokens, prompt_length)) {
+    if ((edit.flags & kernels::LogitEdit::kBanned) != 0) mask &= ~(1u << edit.token);
   }
   return mask != 0;
 }
@@ -63,8 +63,8 @@ bool Bans(const v1::SamplingParameters& parameters) {
   return parameters.no_repeat_ngram_size() != 0 || parameters.bad_words_size() > 0 || parameters.min_tokens() != 0;
 }
 
-// Edits `step`'s text as a caller might, and says what was done.
-void Edit(Draws* draws, TextStep* step) {
+// Rewrites `step`'s text as a caller might, and says what was done.
+void Rewrite(Draws* draws, TextStep* step) {
   const uint32_t length = static_cast<uint32_t>(step->tokens.size());
   const uint32_t output = length - step->prompt_length;
   const auto token = [&] { return draws->Below(kVocabulary); };
@@ -223,7 +223,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
       continue;
     }
     Draws draws(seed, Choice::kStep, {sequence, i});
-    Edit(&draws, &step);
+    Rewrite(&draws, &step);
     std::vector<uint32_t> tokens = step.tokens;
     if (step.truncate_to) tokens.resize(*step.truncate_to);
     const uint32_t prompt_length = std::min(step.prompt_length, static_cast<uint32_t>(tokens.size()));

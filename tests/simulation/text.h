@@ -34,7 +34,7 @@ struct TextStep {
   // Before the step, the text up to it: the first `prompt_length` tokens are prompt.
   std::vector<uint32_t> tokens;
   uint32_t prompt_length = 0;
-  // The caller's edits.
+  // The caller's rewrites.
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append;
   // The row: one of logits, or one for each draft and one more, or one for each scored token.

@@ -18,8 +18,8 @@ std::vector<v1::RowMask*> MasksOf(v1::Step* step) {
   std::vector<v1::RowMask*> masks;
   for (v1::StepRow& row : *step->mutable_rows()) {
     if (row.has_mask()) masks.push_back(row.mutable_mask());
-    if (row.has_verify_chain()) {
-      for (v1::RowMask& mask : *row.mutable_verify_chain()->mutable_masks()) masks.push_back(&mask);
+    if (row.has_verify_draft()) {
+      for (v1::RowMask& mask : *row.mutable_verify_draft()->mutable_masks()) masks.push_back(&mask);
     }
     if (row.has_verify_tree()) {
       for (v1::RowMask& mask : *row.mutable_verify_tree()->mutable_masks()) masks.push_back(&mask);

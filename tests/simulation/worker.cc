@@ -170,7 +170,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   batch->deadline = timeline_.Now() + (hurried ? world_.max_latency : world_.client.default_timeout);
   std::vector<std::pair<Job*, uint32_t>> asked;
   for (Job* job : jobs) {
-    if (!job->ApplyEdits()) return fail_(absl::StrCat(NameOf(*job), ": an edit was refused"));
+    if (!job->ApplyRewrites()) return fail_(absl::StrCat(NameOf(*job), ": an rewrite was refused"));
     const TextStep& step = job->text->step(job->step);
     client::PendingRow& row = batch->rows.emplace_back();
     row.record = job->record;
@@ -220,7 +220,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   ++tally_.tokens;
   if (rank_.count > 1) ++tally_.rank_tokens;
   ++job->step;
-  job->edited = false;
+  job->rewritten = false;
   const std::vector<uint32_t>& right =
       job->step < job->text->steps() ? job->text->step(job->step).tokens : job->text->tokens();
   {

@@ -14,16 +14,17 @@ namespace sortition::simulation {
 // A defect put into the world on purpose, to prove that a run would find it.
 enum class Plant {
   kNone,
-  kSwappedRows,      // a device answers the rows of a batch in another order
-  kForgottenEdit,    // a client that does not say that it overrode a token
-  kShiftedPrompt,    // a replay that takes one token of the output for prompt
-  kOtherChoice,      // a replay that mistakes which of n completions it is
-  kLostCheckpoint,   // a client that forgets with its stream where its samplers stood
-  kCrossedSlices,    // a rank that mistakes which slice of its message belongs to which row
-  kForgottenAnswer,  // a rank that brings its answer to no other server
+  kSwappedRows,       // a device answers the rows of a batch in another order
+  kForgottenRewrite,  // a client that does not say that it overrode a token
+  kShiftedPrompt,     // a replay that takes one token of the output for prompt
+  kOtherChoice,       // a replay that mistakes which of n completions it is
+  kLostCheckpoint,    // a client that forgets with its stream where its samplers stood
+  kCrossedSlices,     // a rank that mistakes which slice of its message belongs to which row
+  kForgottenAnswer,   // a rank that brings its answer to no other server
 };
-inline constexpr const char* kPlantNames[] = {"none",         "swapped-rows",    "forgotten-edit", "shifted-prompt",
-                                              "other-choice", "lost-checkpoint", "crossed-slices", "forgotten-answer"};
+inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows",    "forgotten-rewrite",
+                                              "shifted-prompt", "other-choice",    "lost-checkpoint",
+                                              "crossed-slices", "forgotten-answer"};
 
 // A process with streams of its own: a worker, or one of several ranks that are a worker together.
 struct Rank {
@@ -84,7 +85,7 @@ struct Tally {
   uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
   uint64_t brought_answers = 0;
   uint64_t missing_slices = 0;  // rows refused because some had not come in time
-  uint64_t mirrored_rows = 0;   // whose patches a device had but for changes
+  uint64_t mirrored_rows = 0;   // whose edits a device had but for changes
   uint64_t faults[16] = {};     // by kind
 
   Tally& operator+=(const Tally& other);

@@ -50,7 +50,7 @@ TEST(Draw, WholeKernelAtVocabulary1000) {
   PreparedRow row(logits, {.temperature = 0.8f});
   RowRequest request = row.request();
   Scratch scratch;
-  RowAnswer answer;
+  RowOutput answer;
   std::vector<uint64_t> counts(1000);
   for (uint64_t n = 0; n < Scaled(4'000'000); ++n) {
     request.noise = {101, uint32_t(n), 0};

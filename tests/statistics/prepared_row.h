@@ -30,7 +30,7 @@ class PreparedRow {
     request_.parameters = &parameters_;
     request_.has_allowed_tokens = !allowed_.empty();
     request_.allowed_tokens = allowed_;
-    RowAnswer answer;
+    RowOutput answer;
     Row raw = LayRow(request_, {}, &scratch_);
     SORTITION_CHECK(ReadRow(kernels_, request_, &scratch_, &raw, &answer));
     SORTITION_CHECK(ChangeRow(kernels_, request_, raw, &scratch_, &row_, &answer));
@@ -50,7 +50,7 @@ class PreparedRow {
     request.task = RowTask::kVerify;
     request.given = given;
     request.draft = draft;
-    RowAnswer answer;
+    RowOutput answer;
     const Candidate candidate = Candidate::Of(law::Key(law::CanonicalBits(logits_[given])), given);
     cpu::Verify(kernels_, request, row_, scale_, kept_, candidate, &scratch_, &answer);
     return answer.token;

@@ -9,7 +9,7 @@
 
 namespace sortition::testing {
 
-kernels::RowAnswer SampleByReference(const devices::DeviceRow& row) {
+kernels::RowOutput SampleByReference(const devices::DeviceRow& row) {
   std::vector<std::byte> bytes;
   for (const devices::ByteSegment& segment : row.segments) {
     bytes.insert(bytes.end(), segment.data, segment.data + segment.size);

@@ -15,7 +15,7 @@
 namespace sortition::testing {
 
 // The answer of the law's reference, from a copy of the row's bytes.
-kernels::RowAnswer SampleByReference(const devices::DeviceRow& row);
+kernels::RowOutput SampleByReference(const devices::DeviceRow& row);
 
 // Thread-safe. `done` runs on the thread that finishes the batch, or within Submit if the device is synchronous.
 // Asserts that it is never given more than its description allows, and that it ends with no batch held.
@@ -31,7 +31,7 @@ class FakeDevice : public devices::Device {
     uint32_t batches_in_flight = 1;
     kernels::Features features = kernels::kAllFeatures;
     bool synchronous = false;
-    std::function<kernels::RowAnswer(const devices::DeviceRow&)> sample = SampleByReference;
+    std::function<kernels::RowOutput(const devices::DeviceRow&)> sample = SampleByReference;
   };
 
   explicit FakeDevice(Options options);

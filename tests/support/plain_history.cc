@@ -10,23 +10,23 @@
 namespace sortition::testing {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 
-class Patches {
+class Edits {
  public:
-  TokenPatch& operator[](uint32_t token) {
-    TokenPatch& patch = patches_[token];
-    patch.token = token;
-    return patch;
+  LogitEdit& operator[](uint32_t token) {
+    LogitEdit& edit = edits_[token];
+    edit.token = token;
+    return edit;
   }
-  std::vector<TokenPatch> Sorted() const {
-    std::vector<TokenPatch> sorted;
-    for (const auto& [token, patch] : patches_) sorted.push_back(patch);
+  std::vector<LogitEdit> Sorted() const {
+    std::vector<LogitEdit> sorted;
+    for (const auto& [token, edit] : edits_) sorted.push_back(edit);
     return sorted;
   }
 
  private:
-  std::map<uint32_t, TokenPatch> patches_;
+  std::map<uint32_t, LogitEdit> edits_;
 };
 
 bool Matches(const std::vector<uint32_t>& tokens, size_t at, const v1::TokenSequence& string) {
@@ -100,11 +100,11 @@ std::vector<uint32_t> Banned(const v1::SamplingParameters& p, const std::vector<
 
 }  // namespace
 
-std::vector<TokenPatch> PlainPatches(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
-                                     uint32_t prompt_length) {
-  Patches patches;
-  for (const v1::LogitBias& bias : p.logit_bias()) patches[bias.token()].bias = law::CanonicalBits(bias.bias());
-  for (const uint32_t token : Banned(p, tokens, prompt_length)) patches[token].flags |= TokenPatch::kBanned;
+std::vector<LogitEdit> PlainEdits(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
+                                  uint32_t prompt_length) {
+  Edits edits;
+  for (const v1::LogitBias& bias : p.logit_bias()) edits[bias.token()].bias = law::CanonicalBits(bias.bias());
+  for (const uint32_t token : Banned(p, tokens, prompt_length)) edits[token].flags |= LogitEdit::kBanned;
 
   const v1::PenaltyScope& scope = p.penalty_scope();
   const bool as_llama_cpp = p.chain().preset() == v1::Chain::PRESET_LLAMA_CPP;
@@ -117,7 +117,7 @@ std::vector<TokenPatch> PlainPatches(const v1::SamplingParameters& p, const std:
     const bool in_prompt = i < prompt_length;
     if (in_prompt && i < scope.ignored_prefix()) continue;
     if (window != 0 && tokens.size() - i > window) continue;
-    if (repeats && (!in_prompt || repetition_in_prompt)) patches[tokens[i]].flags |= TokenPatch::kRepeated;
+    if (repeats && (!in_prompt || repetition_in_prompt)) edits[tokens[i]].flags |= LogitEdit::kRepeated;
     if (!in_prompt || frequency_in_prompt) ++frequent[tokens[i]];
   }
   std::map<uint32_t, double> dry;
@@ -128,9 +128,9 @@ std::vector<TokenPatch> PlainPatches(const v1::SamplingParameters& p, const std:
     for (const auto& [token, count] : frequent) dry.try_emplace(token, 0);
   }
   for (const auto& [token, term] : dry) {
-    patches[token].penalty = law::PenaltyBits(p.frequency_penalty(), p.presence_penalty(), frequent[token], term);
+    edits[token].penalty = law::PenaltyBits(p.frequency_penalty(), p.presence_penalty(), frequent[token], term);
   }
-  return patches.Sorted();
+  return edits.Sorted();
 }
 
 std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& p, size_t output) {

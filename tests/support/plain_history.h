@@ -13,8 +13,8 @@
 namespace sortition::testing {
 
 // Bias, bans and penalties of the row that follows `tokens`, of which the first `prompt_length` are prompt; sorted.
-std::vector<kernels::TokenPatch> PlainPatches(const v1::SamplingParameters& parameters,
-                                              const std::vector<uint32_t>& tokens, uint32_t prompt_length);
+std::vector<kernels::LogitEdit> PlainEdits(const v1::SamplingParameters& parameters,
+                                           const std::vector<uint32_t>& tokens, uint32_t prompt_length);
 
 // The token that is emitted after `output` tokens of output whatever the row says, if there is one.
 std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& parameters, size_t output);

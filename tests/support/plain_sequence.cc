@@ -55,15 +55,15 @@ uint64_t PlainSequence::hash() const {
   identity.frequency_penalty = law.frequency_penalty;
   identity.presence_penalty = law.presence_penalty;
   identity.options = service::CompileHistoryOptions(open_.parameters()).Words();
-  uint64_t chain = service::kEmptyChain;
+  uint64_t chain = service::kEmptyHash;
   for (const uint32_t token : tokens_) chain = service::ExtendChain(chain, token);
   return service::HistoryHash(chain, prompt_length_, service::HistoryDigest(identity));
 }
 
-kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) const {
+kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) const {
   const v1::SamplingParameters& p = open_.parameters();
   const kernels::RowParameters parameters = PlainRowParameters(p);
-  const std::vector<kernels::TokenPatch> patches = PlainPatches(p, tokens_, prompt_length_);
+  const std::vector<kernels::LogitEdit> edits = PlainEdits(p, tokens_, prompt_length_);
   const uint32_t live = LiveVocabulary(open_);
 
   std::set<uint32_t> allowed;
@@ -85,7 +85,7 @@ kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.live_vocabulary = live;
   request.parameters = &parameters;
   request.noise = {open_.seed(), position, open_.choice_index() | row.draw_salt << 16};
-  if (!forced) request.patches = patches;
+  if (!forced) request.edits = edits;
   request.has_allowed_tokens = true;
   request.allowed_tokens = allowed_tokens;
   const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
@@ -104,7 +104,7 @@ kernels::RowAnswer PlainSequence::Answer(const Row& row, uint32_t position) cons
 
 v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const { return Encode(Answer(row, position)); }
 
-v1::DrawResult PlainSequence::Encode(const kernels::RowAnswer& answer) const {
+v1::DrawResult PlainSequence::Encode(const kernels::RowOutput& answer) const {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   const kernels::RowParameters parameters = PlainRowParameters(open_.parameters());
   v1::DrawResult result;

@@ -36,13 +36,13 @@ class PlainSequence {
     std::optional<uint64_t> sampler_state = {};  // absent: that of a sequence's first step
   };
   // What the law's reference says of a row at `position`, as integers.
-  kernels::RowAnswer Answer(const Row& row, uint32_t position) const;
+  kernels::RowOutput Answer(const Row& row, uint32_t position) const;
   // The answer that a step at `position` is due, as a message; `position` is also the history's length unless the
   // sequence is stateless. The history stays as it is.
   v1::DrawResult Draw(const Row& row, uint32_t position) const;
   v1::DrawResult Draw(const Row& row) const { return Draw(row, position()); }
   // An answer of a sequence with these options as a message.
-  v1::DrawResult Encode(const kernels::RowAnswer& answer) const;
+  v1::DrawResult Encode(const kernels::RowOutput& answer) const;
 
   void Append(uint32_t token) { tokens_.push_back(token); }
   void TruncateTo(uint32_t position) {

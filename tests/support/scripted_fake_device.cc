@@ -41,7 +41,7 @@ void ScriptedFakeDevice::EndNext() {
       for (const devices::DeviceRow& row : batch.rows) result.answers.push_back(SampleByReference(row));
     }
     if (batch.fate.kind == Fate::Kind::kLies && !lost) {
-      kernels::RowAnswer& answer = result.answers[batch.rows.size() / 2];
+      kernels::RowOutput& answer = result.answers[batch.rows.size() / 2];
       answer.token ^= 1;
     }
     batch.done(std::move(result));

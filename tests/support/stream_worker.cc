@@ -14,7 +14,7 @@
 namespace sortition::testing {
 
 StreamWorker::StreamWorker(service::Engine* engine, const Options& options)
-    : random_(options.seed), session_(std::make_unique<service::Session>(engine, options.name_space, sink_)) {
+    : random_(options.seed), session_(std::make_unique<service::Session>(engine, options.tenant, sink_)) {
   if (!options.greets) return;
   Send(Hello(options.worker_session));
   EXPECT_TRUE(Await([](const auto& message) { return message.has_welcome(); }).has_value());

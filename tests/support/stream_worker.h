@@ -20,7 +20,7 @@ namespace sortition::testing {
 class StreamWorker {
  public:
   struct Options {
-    std::string name_space = "default";
+    std::string tenant = "default";
     std::string worker_session = "worker";
     bool greets = true;  // sends the hello and takes the welcome
     uint64_t seed = 1;   // of the pieces

@@ -24,12 +24,12 @@ class KeptStep : public PendingStep {
   explicit KeptStep(size_t rows) : answers(rows), done_(int(rows)) {}
   void Deliver(std::vector<RowOutcome> outcomes) override {
     for (RowOutcome& outcome : outcomes) {
-      answers[outcome.index] = std::get<kernels::RowAnswer>(std::move(outcome.result));
+      answers[outcome.index] = std::get<kernels::RowOutput>(std::move(outcome.result));
       done_.DecrementCount();
     }
   }
   void Wait() { done_.Wait(); }
-  std::vector<kernels::RowAnswer> answers;
+  std::vector<kernels::RowOutput> answers;
 
  private:
   absl::BlockingCounter done_;
@@ -72,7 +72,7 @@ TEST(Mixed, RandomRoutingEqualsTheCpuAlone) {
   std::mt19937_64 random(8);
   for (size_t first = 0; first < rows.size();) {
     const size_t count = std::min<size_t>(1 + random() % 30, rows.size() - first);
-    std::vector<kernels::RowAnswer> answers[2];
+    std::vector<kernels::RowOutput> answers[2];
     for (int i = 0; i < 2; ++i) {
       auto step = std::make_shared<KeptStep>(count);
       std::vector<QueuedRow> queued(count);

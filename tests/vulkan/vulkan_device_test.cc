@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "devices/vulkan/pipeline_cache_file.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
@@ -203,7 +203,7 @@ TEST_F(VulkanDeviceTest, ARowLargerThanAnyBufferFailsItsBatch) {
 
 TEST_F(VulkanDeviceTest, BatchesInFlightAtOnceAndTheEnd) {
   ASSERT_TRUE(Start({.batches_in_flight = 3}).ok());
-  const kernels::RowAnswer expected = law::SampleRowReference(row_.request());
+  const kernels::RowOutput expected = law::SampleRowReference(row_.request());
   constexpr int kBatches = 40;
   std::atomic<int> right = 0;
   absl::BlockingCounter done(kBatches);
@@ -265,8 +265,8 @@ TEST_F(VulkanCacheTest, AFolderThatIsNotThereIsSaid) {
 
 TEST_F(VulkanDeviceTest, ProvesItself) {
   ASSERT_TRUE(Start().ok());
-  const Proof proof;
-  const Proof::Verdict verdict = proof.Run(device_.get(), absl::Minutes(2));
+  const SelfTest proof;
+  const SelfTest::Verdict verdict = proof.Run(device_.get(), absl::Minutes(2));
   EXPECT_TRUE(verdict.status.ok()) << verdict.status;
   EXPECT_EQ(verdict.timings.size(), 3u);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "devices/vulkan/vulkan_device.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 #include "kernels/vulkan/slice.h"
 #include "tests/conformance/answer_printer.h"
@@ -153,8 +153,8 @@ class VulkanKernel : public ::testing::TestWithParam<testing::Driver> {
     EXPECT_GE(comparison.count(), int(Rows(800)));
   }
 
-  void CompareKnownRows(VulkanDevice* device) const {
-    for (const law::KnownRow& row : law::KnownRows()) {
+  void CompareGoldenRows(VulkanDevice* device) const {
+    for (const law::GoldenRow& row : law::GoldenRows()) {
       const std::vector<std::byte> tensor = law::TensorOf(row);
       const RowRequest request = law::RequestOf(row, tensor);
       if ((FeaturesOf(request) & ~device->description().features) != 0) continue;
@@ -181,7 +181,7 @@ TEST_P(VulkanKernel, EqualsReference) {
   const auto started = StartOn(GetParam(), {});
   ASSERT_NE(started, nullptr);
   VulkanDevice* const device = started.get();
-  CompareKnownRows(device);
+  CompareGoldenRows(device);
   CompareEverydayRows(device);
   CompareTasks(device);
   CompareChains(device);
@@ -189,9 +189,9 @@ TEST_P(VulkanKernel, EqualsReference) {
 }
 
 // In each form that rows can ask for: by them a device proves itself.
-TEST(VulkanShaders, KnownRowsNeedEach) {
+TEST(VulkanShaders, GoldenRowsNeedEach) {
   bool is_needed[vulkan::kShaders][2] = {};
-  for (const law::KnownRow& row : law::KnownRows()) {
+  for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     const RowRequest request = law::RequestOf(row, tensor);
     vulkan::Slice slice;

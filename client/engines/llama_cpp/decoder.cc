@@ -48,10 +48,10 @@ absl::Status Decoder::Open(uint32_t vocabulary_size) {
   return status;
 }
 
-template <typename Edit>
-absl::Status Decoder::EditSequence(Edit edit) {
-  if (remote_ != nullptr) return edit(*remote_);
-  if (local_ != nullptr) return edit(*local_);
+template <typename Rewrite>
+absl::Status Decoder::RewriteSequence(Rewrite rewrite) {
+  if (remote_ != nullptr) return rewrite(*remote_);
+  if (local_ != nullptr) return rewrite(*local_);
   return absl::OkStatus();
 }
 
@@ -75,7 +75,7 @@ absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocab
   }
   if (drawn_) {  // and never accepted
     const uint32_t position = static_cast<uint32_t>(accepted_.size());
-    absl::Status status = EditSequence([&](auto& sequence) { return sequence.Truncate(position); });
+    absl::Status status = RewriteSequence([&](auto& sequence) { return sequence.Truncate(position); });
     if (!status.ok()) return status;
     drawn_.reset();
   }
@@ -87,9 +87,9 @@ absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocab
 absl::Status Decoder::Accept(uint32_t token) {
   absl::Status status;
   if (!drawn_) {
-    status = EditSequence([&](auto& sequence) { return sequence.Append({&token, 1}); });
+    status = RewriteSequence([&](auto& sequence) { return sequence.Append({&token, 1}); });
   } else if (*drawn_ != token) {
-    status = EditSequence([&](auto& sequence) { return sequence.ReplaceLast(token); });
+    status = RewriteSequence([&](auto& sequence) { return sequence.ReplaceLast(token); });
   }
   if (!status.ok()) return status;
   drawn_.reset();

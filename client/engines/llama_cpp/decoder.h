@@ -45,8 +45,8 @@ class Decoder {
   absl::Status Open(uint32_t vocabulary_size);
   absl::StatusOr<v1::DrawResult> Step(const float* logits, uint32_t vocabulary_size);
   // On whichever of the two there is.
-  template <typename Edit>
-  absl::Status EditSequence(Edit edit);
+  template <typename Rewrite>
+  absl::Status RewriteSequence(Rewrite rewrite);
 
   client::Client* const client_;
   client::SequenceOptions options_;

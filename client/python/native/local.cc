@@ -163,9 +163,9 @@ nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t
   return nb::list(StepAll(sequences, logits, nb::none(), nb::none(), masks, {draw_salt}, dtype, stream))[0];
 }
 
-template <typename Edit>
-void Apply(const LocalHandle& self, Edit edit) {
-  const absl::Status status = self.With(edit);
+template <typename Rewrite>
+void Apply(const LocalHandle& self, Rewrite rewrite) {
+  const absl::Status status = self.With(rewrite);
   if (!status.ok()) Raise(status);
 }
 

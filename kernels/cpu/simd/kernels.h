@@ -20,11 +20,11 @@ struct Reading {
   bool suspect;  // the row holds a NaN or a logit that is too large: no key is of meaning
 };
 
-// What PatchTokens fills; the lists have room for all patches.
-struct Patched {
+// What EditTokens fills; the lists have room for all edits.
+struct Edited {
   Candidate* live;
   uint32_t live_count;
-  // Groups whose largest key was patched, or is below the one that a patch leaves, with that one. A group may come
+  // Groups whose largest key was edited, or is below the one that a edit leaves, with that one. A group may come
   // again.
   uint32_t* moved_groups;
   uint32_t* moved_keys;

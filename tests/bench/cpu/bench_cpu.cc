@@ -31,10 +31,10 @@ namespace sortition::bench {
 namespace {
 
 using kernels::DType;
-using kernels::RowAnswer;
+using kernels::LogitEdit;
+using kernels::RowOutput;
 using kernels::RowParameters;
 using kernels::RowRequest;
-using kernels::TokenPatch;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
@@ -100,7 +100,7 @@ std::vector<Case> Cases() {
 }
 
 // 512 distinct tokens as a text has them: half of them anywhere, the others among the row's likely ones.
-std::vector<TokenPatch> Penalties(const Logits& logits, size_t row, const law::SamplingParameters& options) {
+std::vector<LogitEdit> Penalties(const Logits& logits, size_t row, const law::SamplingParameters& options) {
   const auto* const values = reinterpret_cast<const float*>(logits.row(row));
   std::vector<uint32_t> ids(logits.vocabulary());
   for (uint32_t id = 0; id < ids.size(); ++id) ids[id] = id;
@@ -110,14 +110,14 @@ std::vector<TokenPatch> Penalties(const Logits& logits, size_t row, const law::S
   std::shuffle(ids.begin() + 256, ids.end(), random);
   ids.resize(512);
   std::sort(ids.begin(), ids.end());
-  std::vector<TokenPatch> patches;
+  std::vector<LogitEdit> edits;
   for (const uint32_t id : ids) {
     const auto count = uint32_t(1 + random() % 4);
-    patches.push_back({.token = id,
-                       .flags = TokenPatch::kRepeated,
-                       .penalty = law::PenaltyBits(options.frequency_penalty, options.presence_penalty, count)});
+    edits.push_back({.token = id,
+                     .flags = LogitEdit::kRepeated,
+                     .penalty = law::PenaltyBits(options.frequency_penalty, options.presence_penalty, count)});
   }
-  return patches;
+  return edits;
 }
 
 // All that a case needs to sample any of its rows.
@@ -129,7 +129,7 @@ class Sampling {
     parameters_.raw_logprob = what.raw_logprob;
     parameters_.raw_top = what.raw_logprob ? 5 : 0;
     if (what.penalties) {
-      for (size_t row = 0; row < kRows; ++row) patches_.push_back(Penalties(logits_, row, what.options));
+      for (size_t row = 0; row < kRows; ++row) edits_.push_back(Penalties(logits_, row, what.options));
     }
   }
 
@@ -142,7 +142,7 @@ class Sampling {
     request.live_vocabulary = kVocabulary;
     request.parameters = &parameters_;
     request.noise = {.seed = 1234, .position = position_++, .stream = 0};
-    if (!patches_.empty()) request.patches = patches_[row];
+    if (!edits_.empty()) request.edits = edits_[row];
     return request;
   }
 
@@ -155,9 +155,9 @@ class Sampling {
   const kernels::cpu::Target& target_;
   Logits logits_;
   RowParameters parameters_;
-  std::vector<std::vector<TokenPatch>> patches_;  // by row; empty if the case has none
+  std::vector<std::vector<LogitEdit>> edits_;  // by row; empty if the case has none
   kernels::cpu::Scratch scratch_;
-  RowAnswer answer_;
+  RowOutput answer_;
   uint32_t position_ = 0;
 };
 

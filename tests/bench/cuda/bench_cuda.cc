@@ -50,7 +50,7 @@ struct Case {
   uint32_t vocabulary;
   std::vector<law::SamplingParameters> options;
   bool logprob = false;
-  uint32_t patches = 0;  // tokens with penalties, and a grammar's mask
+  uint32_t edits = 0;  // tokens with penalties, and a grammar's mask
   Shape shape = Shape::kPeaked;
   bool times_steps = false;  // with the upload of each step's penalties, too
 };
@@ -116,7 +116,7 @@ class Input {
       sources_.push_back(source);
     }
     auto state = CudaSampler::State::Create(
-        context, {.rows = what.rows, .vocabulary = what.vocabulary, .patches = what.patches, .top = 0});
+        context, {.rows = what.rows, .vocabulary = what.vocabulary, .edits = what.edits, .top = 0});
     SORTITION_CHECK(state.ok());
     sampler_ = std::make_unique<CudaSampler>(*std::move(state));
     Set(what, row_bytes, number);
@@ -134,12 +134,12 @@ class Input {
   uint64_t bytes() const { return bytes_; }
   void Sample() { CheckSuccess(sampler_->Sample(stream_.handle())); }
 
-  // What a step of decoding does: one token more is counted in every row, by a change of its patches or by all of them.
+  // What a step of decoding does: one token more is counted in every row, by a change of its edits or by all of them.
   void Step(bool sends_all) {
-    kernels::TokenPatch& patch = patches_[++steps_ % patches_.size()];
-    patch.penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(6 + steps_ % 50));
+    kernels::LogitEdit& edit = edits_[++steps_ % edits_.size()];
+    edit.penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(6 + steps_ % 50));
     for (uint32_t row = 0; row < requests_.size(); ++row) {
-      CheckSuccess(sends_all ? sampler_->SetPatches(row, patches_) : sampler_->ChangePatches(row, {&patch, 1}));
+      CheckSuccess(sends_all ? sampler_->SetEdits(row, edits_) : sampler_->ChangeEdits(row, {&edit, 1}));
     }
     CheckSuccess(sampler_->Upload(stream_.handle()));
     Sample();
@@ -148,12 +148,12 @@ class Input {
   // The first rows are the reference's.
   void CheckAnswers(const Logits& logits) {
     const size_t count = std::min<size_t>(requests_.size(), 8);
-    std::vector<kernels::RowAnswer> answers(count);
+    std::vector<kernels::RowOutput> answers(count);
     CheckSuccess(sampler_->Download(stream_.handle(), answers));
     for (size_t i = 0; i < count; ++i) {
       kernels::RowRequest request = requests_[i];
       request.parameters = &parameters_[i];
-      request.patches = patches_;
+      request.edits = edits_;
       request.logits = logits.row(sources_[i]);
       SORTITION_CHECK(answers[i] == law::SampleRowReference(request));
     }
@@ -162,11 +162,11 @@ class Input {
  private:
   void Set(const Case& what, uint64_t row_bytes, uint32_t number) {
     std::vector<uint32_t> mask;
-    if (what.patches != 0) {
-      for (uint32_t i = 0; i < what.patches; ++i) {
-        patches_.push_back({.token = i * (what.vocabulary / what.patches),
-                            .flags = kernels::TokenPatch::kRepeated,
-                            .penalty = law::PenaltyBits(0.1f, 0.2f, 1 + i % 5)});
+    if (what.edits != 0) {
+      for (uint32_t i = 0; i < what.edits; ++i) {
+        edits_.push_back({.token = i * (what.vocabulary / what.edits),
+                          .flags = kernels::LogitEdit::kRepeated,
+                          .penalty = law::PenaltyBits(0.1f, 0.2f, 1 + i % 5)});
       }
       mask.resize((what.vocabulary + 31) / 32, 0xffffbfffu);
       mask_ = stream_.Allocate(4 * mask.size());
@@ -184,7 +184,7 @@ class Input {
     parameters_.resize(what.rows);
     for (uint32_t row = 0; row < what.rows; ++row) {
       law::SamplingParameters options = what.options[(row + number) % what.options.size()];
-      if (what.patches != 0) options.repetition_penalty = 1.1f;
+      if (what.edits != 0) options.repetition_penalty = 1.1f;
       CheckSuccess(Compile({.parameters = options, .raw_logprob = what.logprob}, &parameters_[row]));
       kernels::RowRequest request;
       request.dtype = kernels::DType::kBF16;
@@ -192,7 +192,7 @@ class Input {
       request.noise = {.seed = 99, .position = number, .stream = row};
       if (!mask_words_.empty()) request.allowed_bits = mask_words_.data();
       CheckSuccess(sampler_->SetRow(row, parameters_[row], request.noise));
-      if (what.patches != 0) CheckSuccess(sampler_->SetPatches(row, patches_));
+      if (what.edits != 0) CheckSuccess(sampler_->SetEdits(row, edits_));
       requests_.push_back(request);
     }
     CheckSuccess(sampler_->Upload(stream_.handle()));
@@ -206,7 +206,7 @@ class Input {
   uint64_t bytes_ = 0;
   std::vector<size_t> sources_;
   std::vector<RowParameters> parameters_;
-  std::vector<kernels::TokenPatch> patches_;
+  std::vector<kernels::LogitEdit> edits_;
   std::vector<uint32_t> mask_words_;
   std::vector<kernels::RowRequest> requests_;
   size_t steps_ = 0;

@@ -226,7 +226,7 @@ class Engine {
   devices::cuda::StreamHandle stream_ = nullptr;
   DevicePointer inputs_memory_ = 0, rows_memory_ = 0, tokens_ = 0;
   std::unique_ptr<CudaSampler::State> sampler_;
-  std::vector<kernels::RowAnswer> answers_;
+  std::vector<kernels::RowOutput> answers_;
 };
 
 void Measure(const std::shared_ptr<Context>& context, const std::string& socket, uint32_t rows, Report* report) {

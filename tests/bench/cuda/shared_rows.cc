@@ -41,31 +41,31 @@ void CheckSuccess(const absl::Status& status) {
 class Penalties {
  public:
   // Of a first list of 0 they have no name.
-  Penalties(uint32_t rows, uint64_t first_list) : patches_(rows), first_list_(first_list) {
-    for (std::vector<kernels::TokenPatch>& patches : patches_) {
-      for (uint32_t i = 0; i < kPatches; ++i) patches.push_back(PatchOf(i * (kVocabulary / kPatches)));
+  Penalties(uint32_t rows, uint64_t first_list) : edits_(rows), first_list_(first_list) {
+    for (std::vector<kernels::LogitEdit>& edits : edits_) {
+      for (uint32_t i = 0; i < kEdits; ++i) edits.push_back(EditOf(i * (kVocabulary / kEdits)));
     }
   }
 
   void Step() {
-    const auto at = size_t(++version_ * 77 % kPatches);
-    for (std::vector<kernels::TokenPatch>& patches : patches_) patches[at] = PatchOf(patches[at].token);
-    changed_ = patches_[0][at].token;
+    const auto at = size_t(++version_ * 77 % kEdits);
+    for (std::vector<kernels::LogitEdit>& edits : edits_) edits[at] = EditOf(edits[at].token);
+    changed_ = edits_[0][at].token;
   }
 
   void PutInto(uint32_t row, kernels::RowRequest* request) const {
-    request->patches = patches_[row];
-    if (first_list_ != 0) request->patch_origin = {first_list_ + row, version_, 0, {&changed_, 1}};
+    request->edits = edits_[row];
+    if (first_list_ != 0) request->edit_origin = {first_list_ + row, version_, 0, {&changed_, 1}};
   }
 
  private:
-  static constexpr uint32_t kPatches = 2000;
+  static constexpr uint32_t kEdits = 2000;
 
-  kernels::TokenPatch PatchOf(uint32_t token) const {
+  kernels::LogitEdit EditOf(uint32_t token) const {
     return {.token = token, .penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(1 + (token + version_) % 9))};
   }
 
-  std::vector<std::vector<kernels::TokenPatch>> patches_;
+  std::vector<std::vector<kernels::LogitEdit>> edits_;
   const uint64_t first_list_;
   uint64_t version_ = 0;
   uint32_t changed_ = 0;
@@ -106,15 +106,15 @@ class SharedRows {
 
   uint32_t inputs() const { return inputs_; }
 
-  std::vector<kernels::RowAnswer> Library(size_t input) {
+  std::vector<kernels::RowOutput> Library(size_t input) {
     const CurrentContext current(*context_);
-    std::vector<kernels::RowAnswer> answers(rows_);
+    std::vector<kernels::RowOutput> answers(rows_);
     CheckSuccess(samplers_[input]->Sample(stream_));
     CheckSuccess(samplers_[input]->Download(stream_, answers));
     return answers;
   }
 
-  std::vector<kernels::RowAnswer> OnDevice(size_t input, bool on_host, bool may_change,
+  std::vector<kernels::RowOutput> OnDevice(size_t input, bool on_host, bool may_change,
                                            const Penalties* penalties = nullptr) {
     std::vector<DeviceRow> batch(rows_);
     for (uint32_t row = 0; row < rows_; ++row) {
@@ -133,7 +133,7 @@ class SharedRows {
     return std::move(result.answers);
   }
 
-  void CheckAnswers(size_t input, const std::vector<kernels::RowAnswer>& answers,
+  void CheckAnswers(size_t input, const std::vector<kernels::RowOutput>& answers,
                     const Penalties* penalties = nullptr) const {
     for (uint32_t row = 0; row < std::min(rows_, 4u); ++row) {
       kernels::RowRequest request = RequestOf(input, row, penalties);

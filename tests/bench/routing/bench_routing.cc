@@ -11,7 +11,7 @@
 #include "absl/flags/parse.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/cpu/cpu_device.h"
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/check.h"
 #include "kernels/law/parameters.h"
@@ -100,9 +100,9 @@ service::Limits PatientLimits() {
 // One way to place a stream of rows, kept while others have their turn.
 class Placement {
  public:
-  Placement(std::vector<devices::Device*> devices, const devices::Proof& proof)
+  Placement(std::vector<devices::Device*> devices, const devices::SelfTest& self_test)
       : batcher_(PatientLimits(), devices, &clock_, &observer_) {
-    for (devices::Device* device : devices) batcher_.SetProved(device, proof.Run(device, absl::Minutes(2)));
+    for (devices::Device* device : devices) batcher_.SetSelfTested(device, self_test.Run(device, absl::Minutes(2)));
   }
 
   // Samples for a while; rows a second, in the end over all calls.
@@ -160,11 +160,11 @@ void MeasurePlacements(Report* report) {
     return;
   }
   std::cerr << "placements over the CPU and " << (*vulkan)->description().hardware << "\n";
-  const devices::Proof proof;
+  const devices::SelfTest self_test;
   const Logits logits(Shape::kPeaked, kernels::DType::kBF16, 64, 128'256);
-  Placement on_cpu({&cpu}, proof);
-  Placement on_vulkan({vulkan->get()}, proof);
-  Placement anywhere({&cpu, vulkan->get()}, proof);
+  Placement on_cpu({&cpu}, self_test);
+  Placement on_vulkan({vulkan->get()}, self_test);
+  Placement anywhere({&cpu, vulkan->get()}, self_test);
   constexpr int kTurns = 8;
   const double seconds = double(absl::GetFlag(FLAGS_seconds)) / kTurns;
   for (int turn = 0; turn < kTurns; ++turn) {

@@ -88,7 +88,7 @@ class Sampling {
   const Logits& logits_;
   RowParameters parameters_;
   kernels::cpu::Scratch scratch_;
-  kernels::RowAnswer answer_;
+  kernels::RowOutput answer_;
   uint32_t position_ = 0;
 };
 

@@ -63,13 +63,13 @@ class Token {
 
   const Logits& logits() const { return logits_; }
 
-  void Sample(size_t row, std::span<const kernels::TokenPatch> patches, const uint32_t* allowed_bits) {
+  void Sample(size_t row, std::span<const kernels::LogitEdit> edits, const uint32_t* allowed_bits) {
     kernels::RowRequest request;
     request.logits = logits_.row(row);
     request.live_vocabulary = kHistoryVocabulary;
     request.parameters = &parameters_;
     request.noise = {.seed = 1234, .position = position_++, .stream = 0};
-    request.patches = patches;
+    request.edits = edits;
     request.allowed_bits = allowed_bits;
     kernels::cpu::SampleRow(request, &scratch_, &answer_);
     asm volatile("" ::"r"(answer_.token));
@@ -79,7 +79,7 @@ class Token {
   Logits logits_;
   kernels::RowParameters parameters_;
   kernels::cpu::Scratch scratch_;
-  kernels::RowAnswer answer_;
+  kernels::RowOutput answer_;
   uint32_t position_ = 0;
 };
 
@@ -99,7 +99,7 @@ class Texts {
   void Step(size_t row, Token* token) {
     const size_t index = row % states_.size();
     SequenceState& state = *states_[index];
-    token->Sample(row, *state.LendPatches(), nullptr);
+    token->Sample(row, *state.LendEdits(), nullptr);
     state.EndLoan();
     state.Append(ahead_[index][steps_++ / states_.size() % kAhead]);
   }

@@ -49,7 +49,7 @@ class Verifying {
   kernels::RowParameters parameters_;
   std::vector<uint32_t> drafts_;
   kernels::cpu::Scratch scratch_;
-  kernels::RowAnswer answer_;
+  kernels::RowOutput answer_;
 };
 
 }  // namespace

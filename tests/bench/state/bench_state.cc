@@ -92,7 +92,7 @@ class Sequences {
     intent.history_hash = entry.hash;
     auto begun = entry.sequence->Begin(kOwner, intent);
     SORTITION_CHECK(std::holds_alternative<service::StepGrant>(begun));
-    kernels::RowAnswer answer;
+    kernels::RowOutput answer;
     answer.token = Token(random_);
     auto committed = entry.sequence->Commit(std::get<service::StepGrant>(begun).ticket,
                                             service::StepOutcome::Drawn(std::move(answer)));

@@ -389,7 +389,7 @@ class WireBench {
       const std::vector<Contender> contenders = {
           {"kernels",
            [&](size_t i) {
-             kernels::RowAnswer answer;
+             kernels::RowOutput answer;
              for (size_t row = 0; row < rows; ++row) {
                kernels::cpu::SampleRow(request(at(local, i) + row * stride, row), &scratch, &answer);
              }

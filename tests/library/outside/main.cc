@@ -23,7 +23,7 @@ int main() {
   request.parameters = &parameters;
   request.noise = {.seed = 7, .position = 3};
   sortition::CpuSampler sampler;
-  sortition::kernels::RowAnswer answer;
+  sortition::kernels::RowOutput answer;
   if (!sampler.Sample(request, &answer).ok() || answer.error != sortition::kernels::RowError::kNone) return 1;
   const float logprob = sortition::Logprob(answer.processed, answer.processed.chosen.bits, parameters.temperature);
   std::printf("token %u logprob %.9g\n", answer.token, double(logprob));

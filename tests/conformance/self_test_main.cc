@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "devices/cuda/hardware.h"
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 #include "kernels/features.h"
 #include "kernels/law/reference.h"
 #include "tests/bench/report.h"
@@ -63,7 +63,7 @@ struct Tally {
 };
 
 void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows,
-             const std::vector<kernels::RowAnswer>& expected, Tally* tally) {
+             const std::vector<kernels::RowOutput>& expected, Tally* tally) {
   std::vector<DeviceRow> batch;
   std::vector<size_t> index;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -110,14 +110,14 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
 
 // What a CUDA device does beside batches of the host's rows: rows in memory of another process, if it shares memory,
 // and libsortition.
-bool ProveMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
+bool TestMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
   const struct {
     const char* name;
     const char* what;
     bool (*prove)(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows);
     bool is_there;
-  } parts[] = {{"shared_rows", "rows in memory of another process", &ProveSharedRows, hardware.shares_memory},
-               {"sampler", "rows of libsortition", &ProveSampler, true}};
+  } parts[] = {{"shared_rows", "rows in memory of another process", &TestSharedRows, hardware.shares_memory},
+               {"sampler", "rows of libsortition", &TestSampler, true}};
   const std::string device = absl::StrCat("cuda", hardware.index);
   bool is_right = true;
   for (const auto& [name, what, prove, is_there] : parts) {
@@ -154,10 +154,10 @@ int Run() {
   report.Add({"not_started", double(found.failed), "devices", {}});
   bool is_right = !devices.empty() && found.failed == 0;
 
-  const devices::Proof proof;
+  const devices::SelfTest self_test;
   for (size_t d = 0; d < devices.size(); ++d) {
-    const auto verdict = proof.Run(devices[d].get(), absl::Minutes(5));
-    std::cerr << devices[d]->description().name << " (" << devices[d]->description().hardware << "): known rows "
+    const auto verdict = self_test.Run(devices[d].get(), absl::Minutes(5));
+    std::cerr << devices[d]->description().name << " (" << devices[d]->description().hardware << "): golden rows "
               << (verdict.status.ok() ? "right" : std::string(verdict.status.message())) << "\n";
     is_right = is_right && verdict.status.ok();
   }
@@ -176,7 +176,7 @@ int Run() {
   for (const auto& [vocabulary, count] : parts) {
     for (uint32_t first = 0; first < count; first += kBatch) {
       std::vector<std::unique_ptr<RandomRow>> batch;
-      std::vector<kernels::RowAnswer> expected;
+      std::vector<kernels::RowOutput> expected;
       for (uint32_t i = first; i < std::min(count, first + uint32_t(kBatch)); ++i) {
         const uint64_t seed = absl::GetFlag(FLAGS_seed) * 10'000'000 + vocabulary + i;
         const auto options = i % 2 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
@@ -191,7 +191,7 @@ int Run() {
   for (size_t d = 0; d < devices.size(); ++d) {
     is_right = AddTo(devices[d]->description(), tallies[d], &report) && is_right;
   }
-  for (const devices::cuda::Hardware& one : found.cuda) is_right = ProveMore(one, &report) && is_right;
+  for (const devices::cuda::Hardware& one : found.cuda) is_right = TestMore(one, &report) && is_right;
   const int published = bench::Publish(report, absl::GetFlag(FLAGS_json), "");
   return is_right ? published : 1;
 }

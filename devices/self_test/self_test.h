@@ -1,4 +1,4 @@
-// What a device must show before it serves, and again after it failed: the law's known rows, at real vocabulary sizes,
+// What a device must show before it serves, and again after it failed: the law's golden rows, at real vocabulary sizes,
 // answered to the bit; then a few batches whose only purpose is their time.
 #pragma once
 
@@ -11,12 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "devices/device.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 
 namespace sortition::devices {
 
 // Rows with the answers of the law's reference. Thread-safe; made once and shared by all devices.
-class Proof {
+class SelfTest {
  public:
   // How long a batch of so many rows and bytes took.
   struct Timing {
@@ -31,8 +31,8 @@ class Proof {
   };
   using Done = absl::AnyInvocable<void(Verdict)>;
 
-  // Computes the answers: some hundred milliseconds for all known rows.
-  explicit Proof(std::vector<law::KnownRow> rows = law::KnownRows());
+  // Computes the answers: some hundred milliseconds for all golden rows.
+  explicit SelfTest(std::vector<law::GoldenRow> rows = law::GoldenRows());
 
   // Has the device answer the rows it is able to, and judges it. Does not block; `done` is called exactly once, on a
   // thread of the device's. This object outlives that.
@@ -44,10 +44,10 @@ class Proof {
 
  private:
   struct Case {
-    law::KnownRow row;
+    law::GoldenRow row;
     std::vector<std::byte> tensor;
     kernels::RowRequest request;
-    kernels::RowAnswer answer;
+    kernels::RowOutput answer;
   };
   class Attempt;
 

@@ -1,13 +1,13 @@
 // Writes the law's functions by example, and the file as a whole.
-#include "kernels/law/known_answers.h"
+#include "kernels/law/golden_outputs.h"
 
 #include <cstdint>
 #include <functional>
 #include <string_view>
 #include <vector>
 
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/json_text.h"
-#include "kernels/law/known_rows.h"
 #include "kernels/law/law.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/version.h"
@@ -178,9 +178,9 @@ std::string Functions() {
 
 }  // namespace
 
-std::string KnownAnswersJson() {
+std::string GoldenOutputsJson() {
   std::vector<std::string> rows;
-  for (const KnownRow& row : KnownRows()) rows.push_back(KnownRowJson(row));
+  for (const GoldenRow& row : GoldenRows()) rows.push_back(GoldenRowJson(row));
   return Cat({"{\n  ", Field("law_version", Number(kLawVersion)), ",\n  \"functions\": {\n", Functions(),
               "\n  },\n  \"rows\": [\n", Joined(rows, ",\n"), "\n  ]\n}\n"});
 }

@@ -1,5 +1,5 @@
-// Making of known rows, and of requests from them.
-#include "kernels/law/known_row_makers.h"
+// Making of golden rows, and of requests from them.
+#include "kernels/law/golden_row_makers.h"
 
 #include <algorithm>
 #include <bit>
@@ -35,20 +35,20 @@ uint32_t NegativeInfinity(DType dtype) {
   return dtype == DType::kBF16 ? 0xff80 : 0xff800000;
 }
 
-uint32_t ShapedElement(const KnownRow& row, uint32_t id) {
+uint32_t ShapedElement(const GoldenRow& row, uint32_t id) {
   const PhiloxWords words = NoiseWords(id, 0, DrawKey{row.seed, 0, 0, 0});
   int32_t n = -510;
   for (int byte = 0; byte < 4; ++byte) n += int32_t(words.x >> (8 * byte) & 255);
-  if (row.shape == KnownShape::kFlat) return Element(row.dtype, n, 12);
-  if (row.shape == KnownShape::kTies) return Element(row.dtype, n >> 5, 1);
-  if (row.shape == KnownShape::kHoles && words.y % 4 == 1) return NegativeInfinity(row.dtype);
+  if (row.shape == GoldenShape::kFlat) return Element(row.dtype, n, 12);
+  if (row.shape == GoldenShape::kTies) return Element(row.dtype, n >> 5, 1);
+  if (row.shape == GoldenShape::kHoles && words.y % 4 == 1) return NegativeInfinity(row.dtype);
   if (words.y % 512 == 0) n += 512 + int32_t((words.y >> 9) % 512);
   return Element(row.dtype, n, 6);
 }
 
 // Raw and processed logprobs with their first five tokens.
-KnownRow Row(std::string name, SamplingParameters options) {
-  KnownRow row;
+GoldenRow Row(std::string name, SamplingParameters options) {
+  GoldenRow row;
   row.name = std::move(name);
   row.options = options;
   Compile(options, &row.compiled);
@@ -68,8 +68,8 @@ uint32_t ProbabilityElement(DType dtype, float q) {
   return exponent < -14 ? 1u << (exponent + 24) : uint32_t(exponent + 15) << 10 | (FloatBits(q) >> 13 & 0x3ff);
 }
 
-KnownRow Verify(KnownRow row, uint32_t given, Form form, DType dtype, std::vector<uint32_t> tokens,
-                const std::vector<float>& q) {
+GoldenRow Verify(GoldenRow row, uint32_t given, Form form, DType dtype, std::vector<uint32_t> tokens,
+                 const std::vector<float>& q) {
   row.task = kernels::RowTask::kVerify;
   row.given = given;
   row.draft.form = form;
@@ -81,16 +81,16 @@ KnownRow Verify(KnownRow row, uint32_t given, Form form, DType dtype, std::vecto
 
 }  // namespace
 
-KnownRow Explicit(std::string name, const std::vector<float>& logits, const SamplingParameters& options) {
-  KnownRow row = Row(std::move(name), options);
+GoldenRow Explicit(std::string name, const std::vector<float>& logits, const SamplingParameters& options) {
+  GoldenRow row = Row(std::move(name), options);
   row.vocabulary = uint32_t(logits.size());
   for (const float x : logits) row.elements.push_back(FloatBits(x));
   return row;
 }
 
-KnownRow Shaped(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary,
-                const SamplingParameters& options) {
-  KnownRow row = Row(std::move(name), options);
+GoldenRow Shaped(std::string name, GoldenShape shape, DType dtype, uint32_t vocabulary,
+                 const SamplingParameters& options) {
+  GoldenRow row = Row(std::move(name), options);
   row.shape = shape;
   row.seed = vocabulary;
   row.dtype = dtype;
@@ -100,14 +100,14 @@ KnownRow Shaped(std::string name, KnownShape shape, DType dtype, uint32_t vocabu
   return row;
 }
 
-KnownRow Chained(std::string name, KnownShape shape, DType dtype, uint32_t vocabulary,
-                 const SamplingParameters& options) {
-  KnownRow row = Shaped(std::move(name), shape, dtype, vocabulary, options);
+GoldenRow Chained(std::string name, GoldenShape shape, DType dtype, uint32_t vocabulary,
+                  const SamplingParameters& options) {
+  GoldenRow row = Shaped(std::move(name), shape, dtype, vocabulary, options);
   row.sampler_state = kernels::InitialSamplerState(row.compiled.chain);
   return row;
 }
 
-KnownRow TokenAlone(KnownRow row) {
+GoldenRow TokenAlone(GoldenRow row) {
   row.compiled.raw_logprob = false;
   row.compiled.processed_logprob = false;
   row.compiled.raw_top = 0;
@@ -115,22 +115,22 @@ KnownRow TokenAlone(KnownRow row) {
   return row;
 }
 
-KnownRow Score(KnownRow row, uint32_t given) {
+GoldenRow Score(GoldenRow row, uint32_t given) {
   row.task = kernels::RowTask::kScore;
   row.given = given;
   return row;
 }
 
-KnownRow VerifyCertain(KnownRow row, uint32_t given) {
+GoldenRow VerifyCertain(GoldenRow row, uint32_t given) {
   return Verify(std::move(row), given, Form::kCertain, DType::kF32, {}, {});
 }
 
-KnownRow VerifySparse(KnownRow row, uint32_t given, std::vector<uint32_t> tokens, const std::vector<float>& q) {
+GoldenRow VerifySparse(GoldenRow row, uint32_t given, std::vector<uint32_t> tokens, const std::vector<float>& q) {
   return Verify(std::move(row), given, Form::kSparse, DType::kF32, std::move(tokens), q);
 }
 
-KnownRow VerifyDense(KnownRow row, uint32_t given, DType dtype, std::vector<uint32_t> tokens,
-                     const std::vector<float>& q, float rest) {
+GoldenRow VerifyDense(GoldenRow row, uint32_t given, DType dtype, std::vector<uint32_t> tokens,
+                      const std::vector<float>& q, float rest) {
   row = Verify(std::move(row), given, Form::kDense, dtype, std::move(tokens), q);
   KnownDraft& draft = row.draft;
   draft.rest = ProbabilityElement(dtype, rest);
@@ -143,7 +143,7 @@ KnownRow VerifyDense(KnownRow row, uint32_t given, DType dtype, std::vector<uint
   return row;
 }
 
-std::vector<uint32_t> FirstTokens(const KnownRow& row, uint32_t count) {
+std::vector<uint32_t> FirstTokens(const GoldenRow& row, uint32_t count) {
   std::vector<uint32_t> tokens(row.vocabulary);
   for (uint32_t id = 0; id < row.vocabulary; ++id) tokens[id] = id;
   const auto key = [&](uint32_t id) { return Key(Canonical(Widen(row.dtype, row.elements[id]))); };
@@ -153,21 +153,21 @@ std::vector<uint32_t> FirstTokens(const KnownRow& row, uint32_t count) {
   return tokens;
 }
 
-std::vector<std::byte> TensorOf(const KnownRow& row) {
+std::vector<std::byte> TensorOf(const GoldenRow& row) {
   const size_t bytes = kernels::ElementBytes(row.dtype);
   std::vector<std::byte> tensor(row.elements.size() * bytes);
   for (size_t id = 0; id < row.elements.size(); ++id) std::memcpy(&tensor[id * bytes], &row.elements[id], bytes);
   return tensor;
 }
 
-kernels::RowRequest RequestOf(const KnownRow& row, const std::vector<std::byte>& tensor) {
+kernels::RowRequest RequestOf(const GoldenRow& row, const std::vector<std::byte>& tensor) {
   kernels::RowRequest request;
   request.logits = tensor.data();
   request.dtype = row.dtype;
   request.live_vocabulary = row.vocabulary;
   request.parameters = &row.compiled;
   request.noise = row.noise;
-  request.patches = row.patches;
+  request.edits = row.edits;
   request.has_allowed_tokens = row.has_allowed_tokens;
   request.allowed_tokens = row.allowed_tokens;
   request.sampler_state = row.sampler_state;

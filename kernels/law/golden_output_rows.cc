@@ -1,11 +1,11 @@
-// A known row with the reference's answer as JSON; LAW.md says what its fields mean.
+// A golden row with the reference's answer as JSON; LAW.md says what its fields mean.
 #include <string>
 #include <vector>
 
 #include "kernels/law/chain.h"
+#include "kernels/law/golden_outputs.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/json_text.h"
-#include "kernels/law/known_answers.h"
-#include "kernels/law/known_rows.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 
@@ -49,9 +49,9 @@ std::string NameOf(RowError error) {
   __builtin_unreachable();
 }
 
-std::string LogitsOf(const KnownRow& row) {
+std::string LogitsOf(const GoldenRow& row) {
   static constexpr const char* kNames[] = {"", "model", "flat", "ties", "holes"};
-  if (row.shape == KnownShape::kExplicit) return Object({Field("elements", Numbers(row.elements))});
+  if (row.shape == GoldenShape::kExplicit) return Object({Field("elements", Numbers(row.elements))});
   return Object({Field("shape", Quoted(kNames[int(row.shape)])), Field("seed", Number(row.seed))});
 }
 
@@ -105,10 +105,10 @@ std::string NoiseOf(const kernels::NoiseKey& noise) {
                  Field("stream", Number(noise.stream))});
 }
 
-std::string PatchesOf(const KnownRow& row) {
+std::string EditsOf(const GoldenRow& row) {
   std::vector<std::string> items;
-  for (const kernels::TokenPatch& patch : row.patches) {
-    items.push_back(Numbers({patch.token, patch.flags, patch.bias, patch.penalty}));
+  for (const kernels::LogitEdit& edit : row.edits) {
+    items.push_back(Numbers({edit.token, edit.flags, edit.bias, edit.penalty}));
   }
   return List(items);
 }
@@ -149,9 +149,9 @@ std::string DistributionOf(const kernels::Distribution& distribution, double tem
   return Object(fields);
 }
 
-std::string AnswerOf(const KnownRow& row) {
+std::string AnswerOf(const GoldenRow& row) {
   const std::vector<std::byte> tensor = TensorOf(row);
-  const kernels::RowAnswer answer = SampleRowReference(RequestOf(row, tensor));
+  const kernels::RowOutput answer = SampleRowReference(RequestOf(row, tensor));
   if (answer.error != RowError::kNone) {
     return Object({Field("error", Quoted(NameOf(answer.error))), Field("error_token", Number(answer.error_token))});
   }
@@ -178,7 +178,7 @@ std::string AnswerOf(const KnownRow& row) {
 
 }  // namespace
 
-std::string KnownRowJson(const KnownRow& row) {
+std::string GoldenRowJson(const GoldenRow& row) {
   std::vector<std::string> fields = {Field("name", Quoted(row.name)),
                                      Field("dtype", Quoted(NameOf(row.dtype))),
                                      Field("vocabulary", Number(row.vocabulary)),
@@ -186,7 +186,7 @@ std::string KnownRowJson(const KnownRow& row) {
                                      Field("options", OptionsOf(row.options)),
                                      Field("compiled", CompiledOf(row.compiled)),
                                      Field("noise", NoiseOf(row.noise))};
-  if (!row.patches.empty()) fields.push_back(Field("patches", PatchesOf(row)));
+  if (!row.edits.empty()) fields.push_back(Field("patches", EditsOf(row)));
   if (row.has_allowed_tokens) fields.push_back(Field("allowed_tokens", Numbers(row.allowed_tokens)));
   // A long mask is given as a recipe, as the row's logits are (LAW.md).
   if (!row.allowed_bits.empty() && row.allowed_bits.size() <= 64) {

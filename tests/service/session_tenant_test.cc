@@ -18,9 +18,9 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kNamespaceVocabulary = 64;
+constexpr uint32_t kTenantVocabulary = 64;
 
-class SessionNamespace : public ::testing::Test {
+class SessionTenant : public ::testing::Test {
  protected:
   // The stranger's answer to a step of one row.
   static v1::RowResult Try(StreamWorker& worker, const v1::StreamRequest& step) {
@@ -29,12 +29,12 @@ class SessionNamespace : public ::testing::Test {
   }
 
   TestEngine engine_ = TestEngine::OnCpu();
-  StreamWorker owner_{engine_.get(), {.name_space = "owner"}};
-  StreamWorker again_{engine_.get(), {.name_space = "owner"}};
-  StreamWorker stranger_{engine_.get(), {.name_space = "stranger"}};
+  StreamWorker owner_{engine_.get(), {.tenant = "owner"}};
+  StreamWorker again_{engine_.get(), {.tenant = "owner"}};
+  StreamWorker stranger_{engine_.get(), {.tenant = "stranger"}};
 };
 
-TEST_F(SessionNamespace, ASequenceIsItsOwnersAlone) {
+TEST_F(SessionTenant, ASequenceIsItsOwnersAlone) {
   const v1::OpenSequence open = StatefulOpen("a", 5);
   PlainSequence plain(open);
   owner_.MustOpen(open);
@@ -68,14 +68,14 @@ TEST_F(SessionNamespace, ASequenceIsItsOwnersAlone) {
   EXPECT_EQ(again_.MustOpen(Reopened(open, 6)).history_hash(), plain.hash()) << "while the owner finds it";
 }
 
-TEST_F(SessionNamespace, ACheckpointIsItsOwnersAlone) {
-  v1::OpenSequence open = OpenOf("a", 1, kNamespaceVocabulary);
+TEST_F(SessionTenant, ACheckpointIsItsOwnersAlone) {
+  v1::OpenSequence open = OpenOf("a", 1, kTenantVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   for (StreamWorker* worker : {&owner_, &again_, &stranger_}) worker->MustOpen(open);
   const auto step = [](uint32_t position, const std::string& checkpoint) {
-    StepBuilder builder(position + 1, kNamespaceVocabulary);
-    v1::StepRow& row = builder.AddRow("a", position + 1, position, F32Peak(kNamespaceVocabulary, 7));
+    StepBuilder builder(position + 1, kTenantVocabulary);
+    v1::StepRow& row = builder.AddRow("a", position + 1, position, F32Peak(kTenantVocabulary, 7));
     if (!checkpoint.empty()) row.set_checkpoint(checkpoint);
     return builder.Build();
   };
@@ -85,42 +85,42 @@ TEST_F(SessionNamespace, ACheckpointIsItsOwnersAlone) {
   EXPECT_TRUE(Try(again_, step(1, checkpoint)).has_draw());
 }
 
-TEST_F(SessionNamespace, AMaskIsItsStreamsAlone) {
+TEST_F(SessionTenant, AMaskIsItsStreamsAlone) {
   v1::StreamRequest upload;
   upload.mutable_upload_mask()->set_mask_id(7);
-  upload.mutable_upload_mask()->set_vocabulary_size(kNamespaceVocabulary);
+  upload.mutable_upload_mask()->set_vocabulary_size(kTenantVocabulary);
   upload.mutable_upload_mask()->mutable_mask()->set_rows(1);
   upload.mutable_upload_mask()->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(0);
-  upload.add_payloads(std::string(kNamespaceVocabulary / 8, '\xff'));
+  upload.add_payloads(std::string(kTenantVocabulary / 8, '\xff'));
   owner_.Send(upload);
   ASSERT_TRUE(owner_.Await([](const auto& message) { return message.has_mask_uploaded(); }));
-  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kNamespaceVocabulary));
-  StepBuilder step(1, kNamespaceVocabulary);
-  step.AddRow("a", 1, 0, F32Peak(kNamespaceVocabulary, 7)).mutable_mask()->set_uploaded_mask_id(7);
+  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kTenantVocabulary));
+  StepBuilder step(1, kTenantVocabulary);
+  step.AddRow("a", 1, 0, F32Peak(kTenantVocabulary, 7)).mutable_mask()->set_uploaded_mask_id(7);
   ExpectError(Try(stranger_, step.Build()), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
   EXPECT_EQ(Try(owner_, step.Build()).draw().token(), 7u);
 }
 
 // The id of a region means nothing without the secret of its connection, and that cannot be guessed.
-TEST_F(SessionNamespace, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
+TEST_F(SessionTenant, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
   const auto connect = [&] { return std::get<std::shared_ptr<MemoryConnection>>(engine_->regions().Connect([] {})); };
   const auto owners = connect(), strangers = connect();
-  auto made = owners->Register(kNamespaceVocabulary * sizeof(float));
+  auto made = owners->Register(kTenantVocabulary * sizeof(float));
   const uint64_t region = std::get<MemoryConnection::Registered>(made).id;
   const auto attach = [](const std::string& token) {
     v1::StreamRequest message;
     message.mutable_attach_memory()->set_token(token);
     return message;
   };
-  StepBuilder builder(1, kNamespaceVocabulary);
+  StepBuilder builder(1, kTenantVocabulary);
   builder.AddRow("a", 1, 0, "");
   v1::StreamRequest step = builder.Build();
   step.clear_payloads();
   v1::TensorSource::MemoryRegion* source = step.mutable_step()->mutable_logits()->mutable_source()->mutable_region();
   source->set_region_id(region);
-  source->set_length(kNamespaceVocabulary * sizeof(float));
+  source->set_length(kTenantVocabulary * sizeof(float));
 
-  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kNamespaceVocabulary));
+  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kTenantVocabulary));
   stranger_.Send(attach(strangers->token()));
   stranger_.Send(step);
   EXPECT_EQ(stranger_.StepError(1).reason(), v1::UNKNOWN_REGION);
@@ -135,19 +135,19 @@ TEST_F(SessionNamespace, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
 }
 
 // Slices of a row with the same worker session and batch id.
-TEST_F(SessionNamespace, SlicesOfTwoClientsDoNotMeet) {
+TEST_F(SessionTenant, SlicesOfTwoClientsDoNotMeet) {
   const auto slice = [](uint32_t index) {
-    StepBuilder builder(1, kNamespaceVocabulary / 2);
-    builder.AddRow("a", 1, 0, F32Peak(kNamespaceVocabulary / 2, 7));
+    StepBuilder builder(1, kTenantVocabulary / 2);
+    builder.AddRow("a", 1, 0, F32Peak(kTenantVocabulary / 2, 7));
     v1::StreamRequest message = builder.Build();
     v1::VocabularyShard* shard = message.mutable_step()->mutable_logits()->mutable_shard();
     shard->set_index(index);
     shard->set_count(2);
-    shard->set_total_vocabulary_size(kNamespaceVocabulary);
-    shard->set_first_token(index * kNamespaceVocabulary / 2);
+    shard->set_total_vocabulary_size(kTenantVocabulary);
+    shard->set_first_token(index * kTenantVocabulary / 2);
     return message;
   };
-  owner_.MustOpen(OpenOf("a", 1, kNamespaceVocabulary));
+  owner_.MustOpen(OpenOf("a", 1, kTenantVocabulary));
   owner_.Send(slice(0));
   stranger_.Send(slice(1));
   engine_.clock().Advance(absl::Minutes(1));

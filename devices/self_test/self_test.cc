@@ -1,5 +1,5 @@
 // An attempt is a chain of batches, each started when the one before has ended.
-#include "devices/proof/proof.h"
+#include "devices/self_test/self_test.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,23 +13,23 @@
 namespace sortition::devices {
 namespace {
 
-// The batches after the proof: copies of a known row, small, large and many. Those of a new length run once before they
-// are timed, because a driver may compile for it.
-struct AfterProof {
+// The batches after the self-test: copies of a golden row, small, large and many. Those of a new length run once before
+// they are timed, because a driver may compile for it.
+struct AfterSelfTest {
   const char* row;
   uint32_t copies;
   bool is_timed;
 };
-constexpr AfterProof kAfterProof[] = {{"one token", 1, false},
-                                      {"one token", 1, true},
-                                      {"model bf16, temperature only", 1, false},
-                                      {"model bf16, temperature only", 1, true},
-                                      {"model bf16, temperature only", 16, true}};
+constexpr AfterSelfTest kAfterSelfTest[] = {{"one token", 1, false},
+                                            {"one token", 1, true},
+                                            {"model bf16, temperature only", 1, false},
+                                            {"model bf16, temperature only", 1, true},
+                                            {"model bf16, temperature only", 16, true}};
 
 }  // namespace
 
-Proof::Proof(std::vector<law::KnownRow> rows) {
-  for (law::KnownRow& row : rows) {
+SelfTest::SelfTest(std::vector<law::GoldenRow> rows) {
+  for (law::GoldenRow& row : rows) {
     auto known = std::make_unique<Case>();
     known->row = std::move(row);
     known->tensor = law::TensorOf(known->row);
@@ -40,10 +40,11 @@ Proof::Proof(std::vector<law::KnownRow> rows) {
 }
 
 // Owns itself until `done` has been called.
-class Proof::Attempt {
+class SelfTest::Attempt {
  public:
-  Attempt(const Proof* proof, Device* device, Done done) : proof_(*proof), device_(*device), done_(std::move(done)) {
-    for (const auto& known : proof_.cases_) {
+  Attempt(const SelfTest* self_test, Device* device, Done done)
+      : self_test_(*self_test), device_(*device), done_(std::move(done)) {
+    for (const auto& known : self_test_.cases_) {
       const DeviceDescription& device = device_.description();
       if (known->request.live_vocabulary > device.max_vocabulary) continue;
       if ((kernels::FeaturesOf(known->request) & ~device.features) == 0) able_.push_back(known.get());
@@ -83,8 +84,8 @@ class Proof::Attempt {
       return;
     }
     is_timed_ = false;
-    if (after_ == std::size(kAfterProof)) return;
-    const AfterProof& next = kAfterProof[after_++];
+    if (after_ == std::size(kAfterSelfTest)) return;
+    const AfterSelfTest& next = kAfterSelfTest[after_++];
     const auto known = std::find_if(able_.begin(), able_.end(), [&](const Case* c) { return c->row.name == next.row; });
     if (known == able_.end()) return;
     batch_.assign(std::min(next.copies, device_.description().max_batch_rows), *known);
@@ -97,7 +98,7 @@ class Proof::Attempt {
     for (size_t i = 0; i < batch_.size(); ++i) {
       if (result.answers[i] == batch_[i]->answer) continue;
       verdict_.status =
-          absl::DataLossError(absl::StrCat("wrong answer to the known row \"", batch_[i]->row.name, "\""));
+          absl::DataLossError(absl::StrCat("wrong answer to the golden row \"", batch_[i]->row.name, "\""));
       return false;
     }
     verdict_.rows += uint32_t(batch_.size());
@@ -108,7 +109,7 @@ class Proof::Attempt {
     if (is_timed_) verdict_.timings.push_back(timing);
   }
 
-  const Proof& proof_;
+  const SelfTest& self_test_;
   Device& device_;
   Done done_;
   std::vector<const Case*> able_;
@@ -119,17 +120,17 @@ class Proof::Attempt {
   Verdict verdict_;
 };
 
-void Proof::Start(Device* device, Done done) const {
+void SelfTest::Start(Device* device, Done done) const {
   Attempt::Continue(std::make_unique<Attempt>(this, device, std::move(done)));
 }
 
-Proof::Verdict Proof::Run(Device* device, absl::Duration timeout) const {
+SelfTest::Verdict SelfTest::Run(Device* device, absl::Duration timeout) const {
   const auto promise = std::make_shared<std::promise<Verdict>>();
   std::future<Verdict> verdict = promise->get_future();
   Start(device, [promise](Verdict given) { promise->set_value(std::move(given)); });
   // By the steady clock: machines are set to the right time soon after their start.
   if (verdict.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
-    return {absl::DeadlineExceededError(absl::StrCat("no proof within ", absl::FormatDuration(timeout))), 0, {}};
+    return {absl::DeadlineExceededError(absl::StrCat("no self_test within ", absl::FormatDuration(timeout))), 0, {}};
   }
   return verdict.get();
 }

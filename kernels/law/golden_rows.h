@@ -1,4 +1,4 @@
-// Rows whose answers are written down in known_answers.json: what a new implementation, or a device at start, is tried
+// Rows whose answers are written down in golden_outputs.json: what a new implementation, or a device at start, is tried
 // on.
 #pragma once
 
@@ -17,7 +17,7 @@ inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 
 // How logits are made from integers, so that a row of any size is a few words in a file. With x and y the first two
 // words of NoiseWords(id, 0, {seed, 0, 0, 0}) and n the sum of the four bytes of x, less 510:
-enum class KnownShape {
+enum class GoldenShape {
   kExplicit,  // listed
   kModel,     // n / 64; where y % 512 == 0, (n + 512 + (y >> 9) % 512) / 64
   kFlat,      // n / 4096
@@ -35,9 +35,9 @@ struct KnownDraft {
   std::vector<std::byte> dense;  // all of it, where dense
 };
 
-struct KnownRow {
+struct GoldenRow {
   std::string name;
-  KnownShape shape = KnownShape::kExplicit;
+  GoldenShape shape = GoldenShape::kExplicit;
   uint32_t seed = 0;
   kernels::DType dtype = kernels::DType::kF32;
   uint32_t vocabulary = 0;
@@ -45,7 +45,7 @@ struct KnownRow {
   SamplingParameters options;
   kernels::RowParameters compiled;  // of `options`, plus what is asked for
   kernels::NoiseKey noise = {0x2222222211111111, 5, 0};
-  std::vector<kernels::TokenPatch> patches;
+  std::vector<kernels::LogitEdit> edits;
   bool has_allowed_tokens = false;
   std::vector<uint32_t> allowed_tokens;
   std::vector<uint32_t> allowed_bits;  // empty = no mask
@@ -58,12 +58,12 @@ struct KnownRow {
 };
 
 // All of them, in the file's order.
-std::vector<KnownRow> KnownRows();
+std::vector<GoldenRow> GoldenRows();
 
 // The row's logits as a tensor's bytes.
-std::vector<std::byte> TensorOf(const KnownRow& row);
+std::vector<std::byte> TensorOf(const GoldenRow& row);
 
 // `row` and `tensor` stay alive and in place while the request is used.
-kernels::RowRequest RequestOf(const KnownRow& row, const std::vector<std::byte>& tensor);
+kernels::RowRequest RequestOf(const GoldenRow& row, const std::vector<std::byte>& tensor);
 
 }  // namespace sortition::law

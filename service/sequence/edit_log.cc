@@ -1,5 +1,5 @@
 // Names by counting.
-#include "service/sequence/patch_trail.h"
+#include "service/sequence/edit_log.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,13 +14,13 @@ uint64_t NewList() {
 
 }  // namespace
 
-PatchTrail PatchTrail::OfNewList() {
-  PatchTrail trail;
+EditLog EditLog::OfNewList() {
+  EditLog trail;
   trail.list_ = NewList();
   return trail;
 }
 
-void PatchTrail::Push(uint32_t token) {
+void EditLog::Push(uint32_t token) {
   ++version_;
   if (count_ == kTokens) {
     std::copy(tokens_.begin() + 1, tokens_.end(), tokens_.begin());
@@ -29,7 +29,7 @@ void PatchTrail::Push(uint32_t token) {
   tokens_[count_++] = token;
 }
 
-kernels::PatchOrigin PatchTrail::origin() const {
+kernels::EditOrigin EditLog::origin() const {
   const uint64_t named = named_.value_or(version_);
   return {list_, named, static_cast<uint32_t>(version_ - named), {tokens_.data(), count_}};
 }

@@ -1,5 +1,5 @@
-// The names of patches: whatever happens to sequences, a device that believes them has the patches that there are.
-#include "service/sequence/patch_trail.h"
+// The names of edits: whatever happens to sequences, a device that believes them has the edits that there are.
+#include "service/sequence/edit_log.h"
 
 #include <gtest/gtest.h>
 
@@ -20,25 +20,25 @@
 namespace sortition::service {
 namespace {
 
-using kernels::PatchOrigin;
-using kernels::TokenPatch;
+using kernels::EditOrigin;
+using kernels::LogitEdit;
 using testing::PlainMirrors;
 
-TEST(PatchTrail, CountsVersionsAndKnowsTheLastTokens) {
-  PatchTrail trail = PatchTrail::OfNewList();
-  EXPECT_NE(trail.origin().list, PatchTrail::OfNewList().origin().list);
-  EXPECT_EQ(PatchTrail().origin().list, 0u);
+TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
+  EditLog trail = EditLog::OfNewList();
+  EXPECT_NE(trail.origin().list, EditLog::OfNewList().origin().list);
+  EXPECT_EQ(EditLog().origin().list, 0u);
   for (uint32_t token = 0; token < 100; ++token) {
     EXPECT_EQ(trail.origin().version, token);
-    EXPECT_EQ(trail.origin().changed.size(), std::min(token, PatchTrail::kTokens));
+    EXPECT_EQ(trail.origin().changed.size(), std::min(token, EditLog::kTokens));
     trail.Push(token);
     EXPECT_EQ(trail.origin().changed.back(), token);
   }
-  EXPECT_EQ(trail.origin().changed.front(), 100 - PatchTrail::kTokens);
+  EXPECT_EQ(trail.origin().changed.front(), 100 - EditLog::kTokens);
 }
 
-TEST(PatchTrail, WhatIsPushedAfterLeaveIsAhead) {
-  PatchTrail trail = PatchTrail::OfNewList();
+TEST(EditLog, WhatIsPushedAfterLeaveIsAhead) {
+  EditLog trail = EditLog::OfNewList();
   trail.Push(5);
   trail.Leave();
   EXPECT_EQ(trail.origin().ahead, 0u);
@@ -52,12 +52,12 @@ TEST(PatchTrail, WhatIsPushedAfterLeaveIsAhead) {
 
 constexpr uint32_t kTokens = 40;
 
-struct PatchOptions {
+struct EditOptions {
   std::string name;
   std::function<void(v1::SamplingParameters*)> set;
 };
 
-std::vector<PatchOptions> AllPatchOptions() {
+std::vector<EditOptions> AllEditOptions() {
   return {
       {"penalties", [](auto* p) { p->set_repetition_penalty(1.2f), p->set_frequency_penalty(0.1f); }},
       {"window", [](auto* p) { p->set_presence_penalty(0.5f), p->mutable_penalty_scope()->set_window(9); }},
@@ -91,14 +91,14 @@ std::shared_ptr<const SequenceSpec> SpecWith(const v1::SamplingParameters& param
   return spec;
 }
 
-// A step's views, from when it began; `patches` are what they said then.
+// A step's views, from when it began; `edits` are what they said then.
 struct Seen {
   std::shared_ptr<const SequenceSpec> spec;
   PositionViews views;
-  std::vector<std::vector<TokenPatch>> patches;
+  std::vector<std::vector<LogitEdit>> edits;
 };
 
-class PatchNames : public ::testing::TestWithParam<PatchOptions> {
+class EditNames : public ::testing::TestWithParam<EditOptions> {
  protected:
   uint32_t Below(size_t end) { return static_cast<uint32_t>(random_() % end); }
   uint32_t Token() { return Below(3) == 0 ? Below(kTokens) : Below(5); }
@@ -117,7 +117,7 @@ class PatchNames : public ::testing::TestWithParam<PatchOptions> {
     return tree;
   }
 
-  // A view's patches are those of a sequence that has gone there.
+  // A view's edits are those of a sequence that has gone there.
   void CheckView(SequenceState* state, const TokenTree& tree, const Seen& seen) {
     const size_t view = Below(seen.views.size());
     const auto gone = state->Fork(seen.spec, state->position());
@@ -127,8 +127,8 @@ class PatchNames : public ::testing::TestWithParam<PatchOptions> {
       way.push_back(tree.tokens[static_cast<size_t>(at)]);
     }
     std::ranges::reverse(way);
-    gone->Edit(std::nullopt, way);
-    ASSERT_EQ(*gone->LendPatches(), seen.patches[view]) << "view " << view;
+    gone->Rewrite(std::nullopt, way);
+    ASSERT_EQ(*gone->LendEdits(), seen.edits[view]) << "view " << view;
   }
 
   // Some device runs the rows, in some order, maybe not all of them, and maybe late.
@@ -140,21 +140,21 @@ class PatchNames : public ::testing::TestWithParam<PatchOptions> {
     for (const size_t i : order) {
       if (Below(10) == 0) device = &devices_[Below(devices_.size())];
       const kernels::RowRequest row = RowOf(*seen.spec, &seen.views[i], 1, 0);
-      ASSERT_TRUE(std::ranges::equal(row.patches, seen.patches[i])) << "what was lent has changed";
-      ASSERT_EQ(device->PatchesOf(row), seen.patches[i]) << "view " << i;
-      const PatchOrigin& origin = row.patch_origin;
+      ASSERT_TRUE(std::ranges::equal(row.edits, seen.edits[i])) << "what was lent has changed";
+      ASSERT_EQ(device->EditsOf(row), seen.edits[i]) << "view " << i;
+      const EditOrigin& origin = row.edit_origin;
       if (origin.ahead != 0) continue;
-      const auto [known, is_new] = lists_.try_emplace({origin.list, origin.version}, seen.patches[i]);
-      ASSERT_EQ(known->second, seen.patches[i]) << "one name of two lists";
+      const auto [known, is_new] = lists_.try_emplace({origin.list, origin.version}, seen.edits[i]);
+      ASSERT_EQ(known->second, seen.edits[i]) << "one name of two lists";
     }
   }
 
   std::mt19937 random_{17};
   std::array<PlainMirrors, 3> devices_;
-  std::map<std::pair<uint64_t, uint64_t>, std::vector<TokenPatch>> lists_;  // by name
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name
 };
 
-TEST_P(PatchNames, LeadToThePatchesWhateverHappens) {
+TEST_P(EditNames, LeadToTheEditsWhateverHappens) {
   v1::SamplingParameters parameters;
   GetParam().set(&parameters);
   const auto spec = SpecWith(parameters);
@@ -167,15 +167,15 @@ TEST_P(PatchNames, LeadToThePatchesWhateverHappens) {
     const std::vector<uint32_t> append = SomeTokens(4);
     std::optional<uint32_t> cut;
     if (Below(4) == 0) cut = one.position() - Below(deepest + 1);
-    // As Sequence has it: the step's edits, its views, and its end; or another owner, who takes them back.
-    const SequenceState::Undo undo = one.Edit(cut, Below(4) == 0 ? append : std::vector<uint32_t>());
+    // As Sequence has it: the step's rewrites, its views, and its end; or another owner, who takes them back.
+    const SequenceState::Undo undo = one.Rewrite(cut, Below(4) == 0 ? append : std::vector<uint32_t>());
     if (Below(20) == 0) {
       one.Revert(undo);  // the history was not the one that the step is for
       continue;
     }
     const TokenTree tree = Tree();
     Seen seen{std::make_shared<SequenceSpec>(one.spec()), LookAhead(&one, tree), {}};
-    for (const PositionView& view : seen.views) seen.patches.push_back(*view.patches);
+    for (const PositionView& view : seen.views) seen.edits.push_back(*view.edits);
     if (Below(3) == 0) {
       ASSERT_NO_FATAL_FAILURE(CheckView(&one, tree, seen)) << "step " << step;
     }
@@ -194,7 +194,7 @@ TEST_P(PatchNames, LeadToThePatchesWhateverHappens) {
       if (fate == 2) {
         one.Revert(undo);
       } else {
-        for (uint32_t tokens = 1 + Below(seen.patches.size()); tokens > 0; --tokens) one.Append(Token());
+        for (uint32_t tokens = 1 + Below(seen.edits.size()); tokens > 0; --tokens) one.Append(Token());
       }
     }
     if (!late.empty() && Below(12) == 0) {
@@ -224,11 +224,11 @@ TEST_P(PatchNames, LeadToThePatchesWhateverHappens) {
   EXPECT_GT(changed - changed_ahead, 1000u);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PatchNames, ::testing::ValuesIn(AllPatchOptions()),
+INSTANTIATE_TEST_SUITE_P(All, EditNames, ::testing::ValuesIn(AllEditOptions()),
                          [](const auto& info) { return info.param.name; });
 
 // The sequence's own steps: one after the other, aborted, retried, taken over while a device still reads.
-TEST(PatchTrail, FollowsASequencesSteps) {
+TEST(EditLog, FollowsASequencesSteps) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
   const auto spec = SpecWith(parameters);
@@ -247,16 +247,16 @@ TEST(PatchTrail, FollowsASequencesSteps) {
   const auto run = [&](const StepGrant& grant) {
     for (const PositionView& view : grant.views) {
       const kernels::RowRequest row = RowOf(*spec, &view, 1, 0);
-      EXPECT_TRUE(std::ranges::equal(device.PatchesOf(row), row.patches));
+      EXPECT_TRUE(std::ranges::equal(device.EditsOf(row), row.edits));
     }
   };
   StepGrant grant = begin(first);
   run(grant);
   sequence.Abort(grant.ticket);
   grant = begin(first);
-  EXPECT_EQ(RowOf(*spec, &grant.views[0], 1, 0).patch_origin.version, 0u) << "an aborted step has edited nothing";
+  EXPECT_EQ(RowOf(*spec, &grant.views[0], 1, 0).edit_origin.version, 0u) << "an aborted step has rewritten nothing";
   run(grant);
-  kernels::RowAnswer answer;
+  kernels::RowOutput answer;
   answer.token = 9;
   const auto answered = std::get<StepAnswer>(sequence.Commit(grant.ticket, StepOutcome::Drawn(answer)));
   intent.step_id = 2;
@@ -275,7 +275,7 @@ TEST(PatchTrail, FollowsASequencesSteps) {
   sequence.Abort(grant.ticket);
 }
 
-TEST(PatchTrail, AForcedTokensRowHasNoPatchesAndNoName) {
+TEST(EditLog, AForcedTokensRowHasNoEditsAndNoName) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
   parameters.mutable_forced_tokens()->add_tokens(7);
@@ -283,10 +283,10 @@ TEST(PatchTrail, AForcedTokensRowHasNoPatchesAndNoName) {
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   const PositionViews views = LookAhead(state.get(), {});
   kernels::RowRequest row = RowOf(*spec, &views[0], 3, 0);
-  EXPECT_NE(row.patch_origin.list, 0u);
+  EXPECT_NE(row.edit_origin.list, 0u);
   ForceToken(&views[0], &row);
-  EXPECT_TRUE(row.patches.empty());
-  EXPECT_EQ(row.patch_origin.list, 0u);
+  EXPECT_TRUE(row.edits.empty());
+  EXPECT_EQ(row.edit_origin.list, 0u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The law's examples, as they stand in the file, are what the code computes.
-#include "kernels/law/known_answers.h"
+#include "kernels/law/golden_outputs.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/features.h"
-#include "kernels/law/known_rows.h"
+#include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 
 namespace sortition::law {
@@ -18,14 +18,14 @@ namespace {
 using kernels::DType;
 using kernels::RowError;
 
-TEST(KnownAnswers, FileEqualsCode) {
-  std::ifstream file(SORTITION_SOURCE_DIR "/kernels/law/known_answers.json");
-  ASSERT_TRUE(file) << "kernels/law/known_answers.json is missing";
+TEST(GoldenOutputs, FileEqualsCode) {
+  std::ifstream file(SORTITION_SOURCE_DIR "/kernels/law/golden_outputs.json");
+  ASSERT_TRUE(file) << "kernels/law/golden_outputs.json is missing";
   std::ostringstream text;
   text << file.rdbuf();
   // Lines rather than the whole, so that a failure shows the case.
   std::istringstream from_file(text.str());
-  std::istringstream from_code(KnownAnswersJson());
+  std::istringstream from_code(GoldenOutputsJson());
   std::string in_file;
   std::string in_code;
   for (int line = 1; std::getline(from_code, in_code); ++line) {
@@ -36,18 +36,18 @@ TEST(KnownAnswers, FileEqualsCode) {
 }
 
 // A device is proved by these rows: what they do not meet it could do wrong and serve.
-class KnownRowsMeet : public ::testing::Test {
+class GoldenRowsMeet : public ::testing::Test {
  protected:
   struct Case {
-    KnownRow row;
-    kernels::RowAnswer answer;
+    GoldenRow row;
+    kernels::RowOutput answer;
   };
   static const std::vector<Case>& Cases() {
     static const std::vector<Case>& cases = *new std::vector<Case>([] {
       std::vector<Case> made;
-      for (KnownRow& row : KnownRows()) {
+      for (GoldenRow& row : GoldenRows()) {
         const std::vector<std::byte> tensor = TensorOf(row);
-        const kernels::RowAnswer answer = SampleRowReference(RequestOf(row, tensor));
+        const kernels::RowOutput answer = SampleRowReference(RequestOf(row, tensor));
         made.push_back({std::move(row), answer});
       }
       return made;
@@ -60,7 +60,7 @@ class KnownRowsMeet : public ::testing::Test {
   }
 };
 
-TEST_F(KnownRowsMeet, EveryError) {
+TEST_F(GoldenRowsMeet, EveryError) {
   for (const RowError error : {RowError::kNone, RowError::kNaN, RowError::kLogitTooLarge, RowError::kNoLiveToken,
                                RowError::kDraftNoProbability, RowError::kDraftSum, RowError::kDraftImpossible}) {
     EXPECT_TRUE(Any([&](const auto&, const auto& answer) { return answer.error == error; })) << int(error);
@@ -68,7 +68,7 @@ TEST_F(KnownRowsMeet, EveryError) {
 }
 
 // With a chain and without, of few tokens and of many.
-TEST_F(KnownRowsMeet, EveryFeature) {
+TEST_F(GoldenRowsMeet, EveryFeature) {
   kernels::Features of_chains = 0;
   kernels::Features of_others = 0;
   kernels::Features of_large_rows = 0;
@@ -83,11 +83,11 @@ TEST_F(KnownRowsMeet, EveryFeature) {
   EXPECT_EQ(of_large_rows, kernels::kAllFeatures);
 }
 
-TEST_F(KnownRowsMeet, EveryDraftAcceptedAndRefused) {
+TEST_F(GoldenRowsMeet, EveryDraftAcceptedAndRefused) {
   using Form = kernels::DraftDistribution::Form;
   for (const Form form : {Form::kCertain, Form::kDense, Form::kSparse}) {
     for (const bool accepted : {true, false}) {
-      EXPECT_TRUE(Any([&](const KnownRow& row, const kernels::RowAnswer& answer) {
+      EXPECT_TRUE(Any([&](const GoldenRow& row, const kernels::RowOutput& answer) {
         return row.task == kernels::RowTask::kVerify && row.draft.form == form && answer.error == RowError::kNone &&
                answer.accepted == accepted;
       })) << int(form)
@@ -95,17 +95,17 @@ TEST_F(KnownRowsMeet, EveryDraftAcceptedAndRefused) {
     }
   }
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    EXPECT_TRUE(Any([&](const KnownRow& row, const kernels::RowAnswer& answer) {
+    EXPECT_TRUE(Any([&](const GoldenRow& row, const kernels::RowOutput& answer) {
       return row.draft.form == Form::kDense && row.draft.dtype == dtype && answer.error == RowError::kNone;
     })) << int(dtype);
   }
 }
 
 // Kernels leave out what nobody asks for, so each of these is a way of its own.
-TEST_F(KnownRowsMeet, EveryLogprobAloneAndNone) {
+TEST_F(GoldenRowsMeet, EveryLogprobAloneAndNone) {
   for (const bool raw : {true, false}) {
     for (const bool processed : {true, false}) {
-      EXPECT_TRUE(Any([&](const KnownRow& row, const kernels::RowAnswer&) {
+      EXPECT_TRUE(Any([&](const GoldenRow& row, const kernels::RowOutput&) {
         return row.compiled.raw_logprob == raw && row.compiled.processed_logprob == processed &&
                row.task == kernels::RowTask::kDraw && row.vocabulary > 1000;
       })) << raw

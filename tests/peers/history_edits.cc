@@ -14,7 +14,7 @@
 namespace sortition::service {
 namespace {
 
-using kernels::TokenPatch;
+using kernels::LogitEdit;
 
 bool Print(const std::string& line) {
   v1::OpenSequence open;
@@ -30,9 +30,9 @@ bool Print(const std::string& line) {
       SequenceState::Build(request.spec, request.history->tokens, request.history->prompt_length, /*kept_history=*/64);
   const char* separator = "";
   std::printf("[[");
-  for (const TokenPatch& patch : *state->LendPatches()) {
-    std::printf("%s[%u, %d, %d, %.9g]", separator, patch.token, (patch.flags & TokenPatch::kBanned) != 0,
-                (patch.flags & TokenPatch::kRepeated) != 0, double{std::bit_cast<float>(patch.penalty)});
+  for (const LogitEdit& edit : *state->LendEdits()) {
+    std::printf("%s[%u, %d, %d, %.9g]", separator, edit.token, (edit.flags & LogitEdit::kBanned) != 0,
+                (edit.flags & LogitEdit::kRepeated) != 0, double{std::bit_cast<float>(edit.penalty)});
     separator = ", ";
   }
   const std::optional<uint32_t> forced = state->forced_token();

@@ -1,6 +1,6 @@
-// What patches make of the tokens they name.
+// What edits make of the tokens they name.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/simd/patch.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/edit.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
@@ -17,32 +17,32 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-static_assert(sizeof(TokenPatch) == 16 && offsetof(TokenPatch, flags) == 4 && offsetof(TokenPatch, bias) == 8 &&
-              offsetof(TokenPatch, penalty) == 12);
+static_assert(sizeof(LogitEdit) == 16 && offsetof(LogitEdit, flags) == 4 && offsetof(LogitEdit, bias) == 8 &&
+              offsetof(LogitEdit, penalty) == 12);
 
-// What all patches of a row share.
+// What all edits of a row share.
 struct Constants {
   HWY_INLINE explicit Constants(const RowParameters& parameters)
       : repetition(hn::Set(D32(), parameters.repetition)),
         inverse_repetition(hn::Set(D32(), parameters.inverse_repetition)),
-        repeated_flag(hn::Set(D32(), parameters.repetition == 0 ? 0u : uint32_t{TokenPatch::kRepeated})) {}
+        repeated_flag(hn::Set(D32(), parameters.repetition == 0 ? 0u : uint32_t{LogitEdit::kRepeated})) {}
 
   V32 repetition, inverse_repetition, repeated_flag;
 };
 
-// Up to kLanes patches; there are kLanes to be read. False if one makes its token too large.
+// Up to kLanes edits; there are kLanes to be read. False if one makes its token too large.
 template <DType kType>
-HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const TokenPatch* patches, uint32_t count,
-                          Patched* patched) {
+HWY_INLINE bool EditSome(const Row& row, const Constants& constants, const LogitEdit* edits, uint32_t count,
+                         Edited* edited) {
   const D32 d;
   const V32 zero = hn::Zero(d);
   V32 token, flags, bias, penalty;
-  hn::LoadInterleaved4(d, reinterpret_cast<const uint32_t*>(patches), token, flags, bias, penalty);
-  M32 banned = hn::TestBit(flags, hn::Set(d, uint32_t{TokenPatch::kBanned}));
+  hn::LoadInterleaved4(d, reinterpret_cast<const uint32_t*>(edits), token, flags, bias, penalty);
+  M32 banned = hn::TestBit(flags, hn::Set(d, uint32_t{LogitEdit::kBanned}));
   if (row.sent_words != nullptr) {
     uint32_t masked = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      masked |= uint32_t(~row.sent_words[patches[i].token / 64] >> (patches[i].token % 64) & 1) << i;
+      masked |= uint32_t(~row.sent_words[edits[i].token / 64] >> (edits[i].token % 64) & 1) << i;
     }
     banned = hn::Or(banned, MaskOf(masked));
   }
@@ -56,43 +56,43 @@ HWY_INLINE bool PatchSome(const Row& row, const Constants& constants, const Toke
   const M32 valid = hn::FirstN(d, count);
   const V32 key = hn::IfThenZeroElse(banned, KeyOf(changed));
 
-  auto* const live = reinterpret_cast<uint32_t*>(patched->live + patched->live_count);
+  auto* const live = reinterpret_cast<uint32_t*>(edited->live + edited->live_count);
   const M32 is_live = hn::And(valid, hn::Ne(key, zero));
   alignas(64) uint32_t tokens[2 * kLanes];
   alignas(64) uint32_t live_keys[2 * kLanes];
   StoreWhere(is_live, token, tokens);
-  patched->live_count += StoreWhere(is_live, key, live_keys);
+  edited->live_count += StoreWhere(is_live, key, live_keys);
   hn::StoreInterleaved2(hn::Not(hn::Load(d, tokens)), hn::Load(d, live_keys), d, live);
 
   const V32 group = hn::ShiftRight<6>(token);
   const V32 maxima = hn::GatherIndex(d, row.maxima, Signed(group));
   const M32 gone = hn::And(hn::Eq(sent, maxima), hn::Ne(sent, zero));
   const M32 moved = hn::And(valid, hn::Or(gone, hn::Gt(key, maxima)));
-  StoreWhere(moved, key, patched->moved_keys + patched->moved_count);
-  patched->moved_count += StoreWhere(moved, group, patched->moved_groups + patched->moved_count);
+  StoreWhere(moved, key, edited->moved_keys + edited->moved_count);
+  edited->moved_count += StoreWhere(moved, group, edited->moved_groups + edited->moved_count);
   return hn::AllFalse(d, hn::And(hn::AndNot(banned, large), valid));
 }
 
 }  // namespace
 
-bool PatchTokens(const Row& row, const RowParameters& parameters, std::span<const TokenPatch> patches,
-                 uint64_t* sent_words, Patched* patched) {
+bool EditTokens(const Row& row, const RowParameters& parameters, std::span<const LogitEdit> edits, uint64_t* sent_words,
+                Edited* edited) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     const Constants constants(parameters);
-    patched->live_count = 0;
-    patched->moved_count = 0;
-    const auto count = uint32_t(patches.size());
+    edited->live_count = 0;
+    edited->moved_count = 0;
+    const auto count = uint32_t(edits.size());
     bool fine = true;
     uint32_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      fine &= PatchSome<kType>(row, constants, &patches[i], kLanes, patched);
+      fine &= EditSome<kType>(row, constants, &edits[i], kLanes, edited);
     }
     if (i < count) {
-      alignas(64) TokenPatch some[kLanes] = {};
-      std::copy_n(&patches[i], count - i, some);
-      fine &= PatchSome<kType>(row, constants, some, count - i, patched);
+      alignas(64) LogitEdit some[kLanes] = {};
+      std::copy_n(&edits[i], count - i, some);
+      fine &= EditSome<kType>(row, constants, some, count - i, edited);
     }
-    for (const TokenPatch& patch : patches) sent_words[patch.token / 64] &= ~(uint64_t{1} << (patch.token % 64));
+    for (const LogitEdit& edit : edits) sent_words[edit.token / 64] &= ~(uint64_t{1} << (edit.token % 64));
     return fine;
   });
 }

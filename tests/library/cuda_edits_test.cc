@@ -1,4 +1,4 @@
-// libsortition's patches on a CUDA device: set, changed where they are, and uploaded no more than that takes.
+// libsortition's edits on a CUDA device: set, changed where they are, and uploaded no more than that takes.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,10 +12,10 @@
 namespace sortition {
 namespace {
 
-using kernels::RowAnswer;
+using kernels::RowOutput;
 using kernels::RowParameters;
 
-TEST_F(CudaLibrary, PatchesFollow) {
+TEST_F(CudaLibrary, EditsFollow) {
   MakeRows();
   const auto sampler = Create(Limits());
   ASSERT_TRUE(sampler->Bind(batch_).ok());
@@ -23,10 +23,10 @@ TEST_F(CudaLibrary, PatchesFollow) {
   ASSERT_TRUE(sampler->Upload(kStream).ok());
   for (int step = 1; step < 6; ++step) {
     std::vector<kernels::RowRequest> requests = Requests();
-    std::vector<kernels::TokenPatch> patches;
-    for (int i = 0; i < step; ++i) patches.push_back({.token = uint32_t(37 * i), .bias = BiasBits(float(step))});
-    requests[2].patches = patches;
-    ASSERT_TRUE(sampler->SetPatches(2, patches).ok());
+    std::vector<kernels::LogitEdit> edits;
+    for (int i = 0; i < step; ++i) edits.push_back({.token = uint32_t(37 * i), .bias = BiasBits(float(step))});
+    requests[2].edits = edits;
+    ASSERT_TRUE(sampler->SetEdits(2, edits).ok());
     EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
     ASSERT_TRUE(sampler->Upload(kStream).ok());
     ASSERT_TRUE(sampler->Sample(kStream).ok());
@@ -34,13 +34,13 @@ TEST_F(CudaLibrary, PatchesFollow) {
   }
 }
 
-// Rows whose patches change a little at a time, and now and then as a whole, see what they would if the whole list had
+// Rows whose edits change a little at a time, and now and then as a whole, see what they would if the whole list had
 // been set; what is uploaded is as long as the changes.
-TEST_F(CudaLibrary, PatchesChangeWhereTheyAre) {
+TEST_F(CudaLibrary, EditsChangeWhereTheyAre) {
   constexpr uint32_t kChanged = 3;
   constexpr uint32_t kTokens = 900;
   constexpr uint32_t kMost = 700;
-  const auto sampler = Create({.rows = kChanged, .vocabulary = kTokens, .patches = kMost, .top = kTokens});
+  const auto sampler = Create({.rows = kChanged, .vocabulary = kTokens, .edits = kMost, .top = kTokens});
   MakeRows();
   batch_.rows = kChanged;
   batch_.vocabulary = kTokens;
@@ -51,19 +51,19 @@ TEST_F(CudaLibrary, PatchesChangeWhereTheyAre) {
                        .processed_top = 300},
                       &parameters)
                   .ok());
-  std::map<uint32_t, kernels::TokenPatch> models[kChanged];
+  std::map<uint32_t, kernels::LogitEdit> models[kChanged];
   std::mt19937_64 random(2026);
   const auto change_of = [&](uint32_t token) {
-    kernels::TokenPatch patch = {.token = token};
-    if (random() % 4 == 0) return patch;  // takes away
-    patch.flags = uint32_t(random() % 8 == 0 ? kernels::TokenPatch::kBanned : kernels::TokenPatch::kRepeated);
-    patch.penalty = law::PenaltyBits(0.1f, 0.2f, 1 + uint32_t(random() % 9));
-    return patch;
+    kernels::LogitEdit edit = {.token = token};
+    if (random() % 4 == 0) return edit;  // takes away
+    edit.flags = uint32_t(random() % 8 == 0 ? kernels::LogitEdit::kBanned : kernels::LogitEdit::kRepeated);
+    edit.penalty = law::PenaltyBits(0.1f, 0.2f, 1 + uint32_t(random() % 9));
+    return edit;
   };
-  const auto apply = [&](uint32_t row, const std::vector<kernels::TokenPatch>& changes) {
-    for (const kernels::TokenPatch& change : changes) {
+  const auto apply = [&](uint32_t row, const std::vector<kernels::LogitEdit>& changes) {
+    for (const kernels::LogitEdit& change : changes) {
       models[row][change.token] = change;
-      if (!kernels::cuda::PatchChanges(change)) models[row].erase(change.token);
+      if (!kernels::cuda::EditChanges(change)) models[row].erase(change.token);
     }
   };
   uint64_t uploads_checked = 0;
@@ -81,15 +81,15 @@ TEST_F(CudaLibrary, PatchesChangeWhereTheyAre) {
       if (kind <= 1) count = 300 + random() % 300;
       std::set<uint32_t> tokens;
       while (tokens.size() < count) tokens.insert(uint32_t(random() % kTokens));
-      std::vector<kernels::TokenPatch> changes;
+      std::vector<kernels::LogitEdit> changes;
       for (const uint32_t token : tokens) changes.push_back(change_of(token));
       if (kind == 0 || step == 0) {
         models[row].clear();
         apply(row, changes);
-        ASSERT_TRUE(sampler->SetPatches(row, changes).ok());
+        ASSERT_TRUE(sampler->SetEdits(row, changes).ok());
       } else {
         // In two parts, of which the second overrules the first.
-        const std::vector<kernels::TokenPatch> first(changes.begin(), changes.begin() + ptrdiff_t(count / 2));
+        const std::vector<kernels::LogitEdit> first(changes.begin(), changes.begin() + ptrdiff_t(count / 2));
         const auto before = models[row];
         apply(row, first);
         apply(row, changes);
@@ -97,8 +97,8 @@ TEST_F(CudaLibrary, PatchesChangeWhereTheyAre) {
           models[row] = before;
           continue;
         }
-        ASSERT_TRUE(sampler->ChangePatches(row, first).ok());
-        ASSERT_TRUE(sampler->ChangePatches(row, changes).ok());
+        ASSERT_TRUE(sampler->ChangeEdits(row, first).ok());
+        ASSERT_TRUE(sampler->ChangeEdits(row, changes).ok());
       }
       is_small = is_small && kind > 1;
       changed += count;
@@ -111,22 +111,22 @@ TEST_F(CudaLibrary, PatchesChangeWhereTheyAre) {
     if (is_small) {
       ++uploads_checked;
       EXPECT_EQ(driver_.uploaded_bytes() - before, sizeof(kernels::cuda::RowInput) * kChanged +
-                                                       sizeof(kernels::cuda::PatchMerge) * changed_rows +
-                                                       sizeof(kernels::TokenPatch) * changed);
+                                                       sizeof(kernels::cuda::EditMerge) * changed_rows +
+                                                       sizeof(kernels::LogitEdit) * changed);
     }
     ASSERT_TRUE(sampler->Sample(kStream).ok());
-    std::vector<RowAnswer> answers(kChanged);
+    std::vector<RowOutput> answers(kChanged);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());
     for (uint32_t row = 0; row < kChanged; ++row) {
-      std::vector<kernels::TokenPatch> patches;
-      for (const auto& [token, patch] : models[row]) patches.push_back(patch);
+      std::vector<kernels::LogitEdit> edits;
+      for (const auto& [token, edit] : models[row]) edits.push_back(edit);
       kernels::RowRequest request;
       request.logits = logits_ + batch_.row_bytes * row;
       request.dtype = batch_.dtype;
       request.live_vocabulary = kTokens;
       request.parameters = &parameters;
       request.noise = {.seed = 5, .stream = row};
-      request.patches = patches;
+      request.edits = edits;
       ASSERT_EQ(answers[row], law::SampleRowReference(request)) << "step " << step << ", row " << row;
     }
   }
@@ -141,17 +141,17 @@ TEST_F(CudaLibrary, ChangesOutliveAnUploadThatFails) {
   SetRows(sampler.get());
   ASSERT_TRUE(sampler->Upload(kStream).ok());
   std::vector<kernels::RowRequest> requests = Requests();
-  std::vector<kernels::TokenPatch> patches(requests[2].patches.begin(), requests[2].patches.end());
+  std::vector<kernels::LogitEdit> edits(requests[2].edits.begin(), requests[2].edits.end());
   for (const char* const function : {"MemcpyHtoDAsync", "LaunchKernel", "EventRecord"}) {
-    const uint32_t token = patches.empty() ? 0 : patches.back().token + 1;
-    patches.push_back({.token = token, .bias = BiasBits(3)});
-    ASSERT_TRUE(sampler->ChangePatches(2, {&patches.back(), 1}).ok());
+    const uint32_t token = edits.empty() ? 0 : edits.back().token + 1;
+    edits.push_back({.token = token, .bias = BiasBits(3)});
+    ASSERT_TRUE(sampler->ChangeEdits(2, {&edits.back(), 1}).ok());
     driver_.Fail(function, devices::cuda::Result::kOutOfMemory);
     EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kResourceExhausted) << function;
     EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
     ASSERT_TRUE(sampler->Upload(kStream).ok());
     ASSERT_TRUE(sampler->Sample(kStream).ok());
-    requests[2].patches = patches;
+    requests[2].edits = edits;
     ExpectRight(sampler.get(), requests);
   }
 }

@@ -1,0 +1,9 @@
+// law_golden_outputs: prints the contents of kernels/law/golden_outputs.json.
+#include <cstdio>
+
+#include "kernels/law/golden_outputs.h"
+
+int main() {
+  const std::string json = sortition::law::GoldenOutputsJson();
+  return std::fwrite(json.data(), 1, json.size(), stdout) == json.size() ? 0 : 1;
+}
