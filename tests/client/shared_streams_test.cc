@@ -33,7 +33,7 @@ class SharedStreamsTest : public ::testing::Test {
   FakeMemoryServer server_{FakeMemoryServer::SendRegion};
 };
 
-TEST_F(SharedStreamsTest, MemoryThatTheServerDoesNotKnowIsLetGoAndItsRowsTravelWithinTheStream) {
+TEST_F(SharedStreamsTest, UnknownMemoryIsDroppedRowsTravelInline) {
   const auto harness = Start(client::TransportKind::kAuto);
   FakeStream& stream = harness->stream(0);
   const auto record = harness->OpenOn(stream, "r", false);
@@ -54,14 +54,14 @@ TEST_F(SharedStreamsTest, MemoryThatTheServerDoesNotKnowIsLetGoAndItsRowsTravelW
   EXPECT_FALSE(stream.cancelled);
 }
 
-TEST_F(SharedStreamsTest, WhereSharedMemoryWasAskedForTheStreamFails) {
+TEST_F(SharedStreamsTest, UnknownRequiredMemoryFailsStream) {
   const auto harness = Start(client::TransportKind::kSharedMemory);
   harness->Reject(harness->stream(0), kAttach, UnknownRegion());
   EXPECT_TRUE(harness->stream(0).cancelled);
   EXPECT_NE(harness->state.links().last_failure().find("UNKNOWN_REGION"), std::string::npos);
 }
 
-TEST_F(SharedStreamsTest, OtherRejectionsLeaveTheMemory) {
+TEST_F(SharedStreamsTest, OtherRejectionsKeepMemory) {
   const auto harness = Start(client::TransportKind::kAuto);
   harness->Reject(harness->stream(0), kHello, UnknownRegion());
   harness->Reject(harness->stream(0), kAttach + 1, UnknownRegion());
@@ -69,7 +69,7 @@ TEST_F(SharedStreamsTest, OtherRejectionsLeaveTheMemory) {
 }
 
 // The connection to the memory socket has been lost, and not the stream's.
-TEST_F(SharedStreamsTest, MemoryThatIsLostLaterIsReplacedWithItsStream) {
+TEST_F(SharedStreamsTest, MemoryLostLaterIsReplacedWithStream) {
   const auto harness = Start(client::TransportKind::kAuto);
   const auto record = harness->OpenOn(harness->stream(0), "r", false);
   harness->Submit({record});

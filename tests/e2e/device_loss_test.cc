@@ -56,7 +56,7 @@ class DeafStream {
   std::thread sender_;
 };
 
-TEST(DeviceLossTest, AFaultCostsNoTokenAndEndsTheProcessInOrder) {
+TEST(DeviceLossTest, FaultCostsNoTokenAndExitsCleanly) {
   if (std::string_view(FAKE_CUDA).empty()) GTEST_SKIP() << "this build has no CUDA kernels";
   const std::string fault = server::TestPath("fault");
   unlink(fault.c_str());

@@ -115,7 +115,7 @@ class DeviceMemoryTest : public ::testing::Test {
   const std::string socket_ = absl::StrCat(::testing::TempDir(), "sortition_", getpid(), ".sock");
 };
 
-TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
+TEST_F(DeviceMemoryTest, RowsOnServersGpuAreNamedNotSent) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));
   const auto rows = MakeRows();
@@ -126,7 +126,7 @@ TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
 }
 
 // As a pod has them: a worker and a server with the device and a folder in common, and no tenant.
-TEST_F(DeviceMemoryTest, RowsAreOnlyNamedFromContainerToContainer) {
+TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
   setenv("CONTAINED", SORTITIOND, 1);
@@ -148,7 +148,7 @@ TEST_F(DeviceMemoryTest, RowsAreOnlyNamedFromContainerToContainer) {
 
 // A worker that queues all its work and waits for none of it: a step leaves before its logits are written, and waits at
 // the server for the word that the GPU raises; its token is in the GPU's memory when the work behind it begins.
-TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
+TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));
   const auto rows = MakeRows();
@@ -200,7 +200,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
   }
 }
 
-TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
+TEST_F(DeviceMemoryTest, FailedStepBlocksNoLaterWork) {
   const auto client = *client::Client::InProcess();
   const auto api = devices::cuda::Api::Load(FAKE_CUDA "/libcuda.so.1");
   const auto answers = client::CudaAnswers::CreateOn(*api, devices::cuda::FindHardware(*api)->front(), 1);
@@ -229,7 +229,7 @@ TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
 }
 
 // The server is killed between two steps, and the next one has no such device: the rows are read to the host.
-TEST_F(DeviceMemoryTest, AServerThatDiesLeavesTheWorkerItsRows) {
+TEST_F(DeviceMemoryTest, DeadServerLeavesRowsToWorker) {
   auto server = StartOnFakeCuda(socket_, "cuda");
   const auto other = StartServer({"--devices=cpu"});
   const auto client = Connect(QuickOptions({server->address(), other->address()}));
@@ -240,7 +240,7 @@ TEST_F(DeviceMemoryTest, AServerThatDiesLeavesTheWorkerItsRows) {
   StepAll(client.get(), *rows);
 }
 
-TEST_F(DeviceMemoryTest, AServerWithoutTheDeviceSaysSo) {
+TEST_F(DeviceMemoryTest, ServerWithoutDeviceIsATypedError) {
   const auto server = StartOnFakeCuda(socket_, "cpu");
   const auto client = Connect(QuickOptions({server->address()}));
   const auto rows = MakeRows();

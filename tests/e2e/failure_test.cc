@@ -15,7 +15,7 @@
 namespace sortition::testing {
 namespace {
 
-TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
+TEST(FailureTest, KilledAndRestartedServerChangesNoToken) {
   auto server = StartServer();
   const int port = server->port();
   const auto client = Connect(QuickOptions({server->address()}));
@@ -33,7 +33,7 @@ TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
   EXPECT_EQ(texts.steps(), 25);
 }
 
-TEST(FailureTest, AThousandSequencesOutliveBothOfTheirServers) {
+TEST(FailureTest, ThousandSequencesOutliveTwoServers) {
   auto first = StartServer();
   auto second = StartServer();
   const int first_port = first->port();
@@ -54,7 +54,7 @@ TEST(FailureTest, AThousandSequencesOutliveBothOfTheirServers) {
   ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(FailureTest, ForksGoOnFromTheirParentsHistoryWhateverServesThem) {
+TEST(FailureTest, ForksContinueParentOnAnyServer) {
   auto server = StartServer();
   const int port = server->port();
   const auto client = Connect(QuickOptions({server->address()}));
@@ -101,7 +101,7 @@ TEST(FailureTest, ForksGoOnFromTheirParentsHistoryWhateverServesThem) {
   }
 }
 
-TEST(FailureTest, DrainedServerHandsItsStreamToAnother) {
+TEST(FailureTest, DrainedServerHandsOverItsStream) {
   const auto first = StartServer();
   const auto second = StartServer();
   const auto client = Connect(QuickOptions({first->address(), second->address()}));
@@ -117,7 +117,7 @@ TEST(FailureTest, DrainedServerHandsItsStreamToAnother) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(FailureTest, StreamsOfBoundedAgeAreReplacedWithoutANotice) {
+TEST(FailureTest, AgedStreamsAreReplacedUnnoticed) {
   const auto server = StartServer({"--max_stream_age=100ms"});
   const auto client = Connect(QuickOptions({server->address()}));
   Texts texts(client.get(), "text");
@@ -136,7 +136,7 @@ TEST(FailureTest, EvictedHistoriesAreReplayed) {
   }
 }
 
-TEST(FailureTest, NobodyListensSoTheFallbackSamplesAndGivesBackLater) {
+TEST(FailureTest, FallbackServesUntilServerReturns) {
   const int port = UnusedPort();
   client::ClientOptions options = QuickOptions({absl::StrCat("127.0.0.1:", port)});
   options.fallback = client::Fallback::kInProcess;
@@ -158,7 +158,7 @@ TEST(FailureTest, NobodyListensSoTheFallbackSamplesAndGivesBackLater) {
   EXPECT_TRUE(client->in_process());
 }
 
-TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
+TEST(FailureTest, FrozenServerCostsDeadlineButNoToken) {
   const auto server = StartServer();
   const auto client = Connect(QuickOptions({server->address()}));
   // Enough bytes that the connection cannot swallow them all while nobody reads.
@@ -202,7 +202,7 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
   EXPECT_EQ(sequences[0]->position(), 1);
 }
 
-TEST(FailureTest, SecondOwnerOfASequenceSupersedesTheFirst) {
+TEST(FailureTest, SecondOwnerSupersedesFirst) {
   const auto server = StartServer();
   client::ClientOptions options = QuickOptions({server->address()});
   options.worker_session = std::string("shared session");

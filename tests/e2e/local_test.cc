@@ -250,7 +250,7 @@ class LocalTest : public ::testing::Test {
   std::vector<Text> texts_;
 };
 
-TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
+TEST_F(LocalTest, EqualsServer) {
   uint32_t accepted = 0;
   uint32_t refused = 0;
   uint32_t scored = 0;
@@ -274,7 +274,7 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
 }
 
 // More kept tokens and probabilities than one message of the service holds.
-TEST_F(LocalTest, AnswersThatComeInPiecesAreWhole) {
+TEST_F(LocalTest, PartialAnswersAreAssembled) {
   constexpr uint32_t kWide = 70'000;
   ASSERT_NO_FATAL_FAILURE(Open("temperature: 50 kept_set { tokens: true } frequency_penalty: 0.1", 3, kWide));
   std::vector<float> logits(3 * kWide);
@@ -297,7 +297,7 @@ TEST_F(LocalTest, AnswersThatComeInPiecesAreWhole) {
 
 // From the server into this process and back, in the middle of texts, samplers' states included: those that were left
 // here keep the client here.
-TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
+TEST_F(LocalTest, ClientsFallbackContinuesIdentically) {
   for (const char* const kind : kKinds) {
     ASSERT_NO_FATAL_FAILURE(Open(kind, random_()));
     const bool keeps = absl::StartsWith(kind, "mirostat") || absl::StartsWith(kind, "adaptive_p");
@@ -320,7 +320,7 @@ TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
   EXPECT_FALSE(client_->in_process());
 }
 
-TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
+TEST_F(LocalTest, RefusesLikeServer) {
   ASSERT_NO_FATAL_FAILURE(Open(kKinds[5], 1));
   std::vector<float> logits;
   for (int i = 0; i < 200; ++i) AddRow(&logits);
@@ -377,7 +377,7 @@ TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
   EXPECT_EQ(local_->position(), 5u);
 }
 
-TEST_F(LocalTest, ErrorsNameTheRowOfTheCallersStep) {
+TEST_F(LocalTest, ErrorsNameRowOfCallersStep) {
   ASSERT_NO_FATAL_FAILURE(Open(kKinds[1], 1));
   std::vector<float> logits;
   AddRow(&logits);

@@ -47,7 +47,7 @@ void AwaitSteps(const std::atomic<int>& done, int steps) {
 
 class RanksTest : public ::testing::TestWithParam<uint32_t> {};
 
-TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
+TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
   const uint32_t count = GetParam();
   const std::string path = absl::StrCat("unix:", ::testing::TempDir(), "sortition_ranks_", getpid());
   const auto server = StartServer({absl::StrCat("--memory_listen=", path, "_memory.sock"),
@@ -118,7 +118,7 @@ std::vector<std::string> MixedSteps(client::Client* client, const std::optional<
   return said;
 }
 
-TEST(RankTaskTest, ScoresDraftsAndCutsAreThoseOfWholeRows) {
+TEST(RankTaskTest, ScoresDraftsAndCutsEqualWholeRows) {
   constexpr uint32_t kRanks = 3;
   const auto server = StartServer();
   const auto whole = Connect(QuickOptions({server->address()}));
@@ -130,7 +130,7 @@ TEST(RankTaskTest, ScoresDraftsAndCutsAreThoseOfWholeRows) {
   });
 }
 
-TEST(RankLossTest, AServerThatIsKilledAndStartedAgainChangesNoToken) {
+TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {
   constexpr uint32_t kRanks = 4;
   constexpr int kDeaths = 4;
   auto server = StartServer();
@@ -158,7 +158,7 @@ TEST(RankLossTest, AServerThatIsKilledAndStartedAgainChangesNoToken) {
 }
 
 // Every rank ends in turn, without a word, and goes on in a new process with the text that it is told.
-TEST(RankLossTest, ARankThatStartsAnewGoesOn) {
+TEST(RankLossTest, RestartedRankContinues) {
   constexpr uint32_t kRanks = 4;
   const auto server = StartServer();
   const RankTexts texts(24);
@@ -185,7 +185,7 @@ TEST(RankLossTest, StreamsOfBoundedAgeChangeNoToken) {
   });
 }
 
-TEST(RankLossTest, ADrainedServerHandsRanksToTheNextAtOnce) {
+TEST(RankLossTest, DrainedServerHandsRanksOverAtOnce) {
   constexpr uint32_t kRanks = 3;
   auto server = StartServer();
   const int port = server->port();
@@ -210,7 +210,7 @@ TEST(RankLossTest, ADrainedServerHandsRanksToTheNextAtOnce) {
   });
 }
 
-TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
+TEST(RankLossTest, MissingRankIsNamedNothingIsLost) {
   constexpr uint32_t kRanks = 3;
   const auto server = StartServer({"--shard_wait=100ms"});
   const RankTexts texts(3);
@@ -270,7 +270,7 @@ std::vector<std::string> FieldsOf(const std::vector<client::RowOutcome>& outcome
   return fields;
 }
 
-TEST(RankLossTest, SlicesThatDoNotFitAreRefusedByField) {
+TEST(RankLossTest, MismatchedShardsAreRefusedByField) {
   const auto server = StartServer({"--shard_wait=100ms"});
   // Whichever comes second is told; the other waits for the right one.
   const std::string waits = "DEADLINE_PASSED step.logits.shard";
@@ -300,7 +300,7 @@ TEST(RankLossTest, SlicesThatDoNotFitAreRefusedByField) {
   });
 }
 
-TEST(RankLossTest, WhatIsNotTheRanksOwnIsRefusedBeforeItIsSent) {
+TEST(RankLossTest, MisfitStepIsRefusedBeforeSending) {
   const auto server = StartServer();
   const auto client = Connect(OptionsOf(server->address(), 1, 2));
   client::SequenceOptions sequence;

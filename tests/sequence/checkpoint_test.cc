@@ -32,14 +32,14 @@ bool Opens(const CheckpointKey& key, const CheckpointOwner& owner, std::string_v
 }
 
 // A replica with the same key goes on where another one was.
-TEST(CheckpointKey, ReplicasThatShareAKeyTakeEachOthersCheckpoints) {
+TEST(CheckpointKey, SharedKeyAcceptsOtherReplicas) {
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
   EXPECT_TRUE(Opens(KeyOf('a'), kOwner, sealed));
   EXPECT_FALSE(Opens(KeyOf('b'), kOwner, sealed));
   EXPECT_LT(sealed.size(), 64u);
 }
 
-TEST(CheckpointKey, AReplicaWithItsOwnKeySaysSo) {
+TEST(CheckpointKey, PrivateKeyRefusesOtherReplicas) {
   NoEntropy one(1), other(2);
   const std::string sealed = CheckpointKey::Random(&one).Seal(kOwner, kCheckpoint);
   const auto refused = CheckpointKey::Random(&other).Open(kOwner, sealed, "f");
@@ -50,7 +50,7 @@ TEST(CheckpointKey, AReplicaWithItsOwnKeySaysSo) {
 }
 
 // In its only worker's process; and what it seals is nothing to a server.
-TEST(CheckpointKey, ATrustingOneTakesWhatOthersSealedAndNobodyWhatItSealed) {
+TEST(CheckpointKey, TrustingKeyOpensAllButIsTrustedByNone) {
   NoEntropy one(1);
   const CheckpointKey trusting = CheckpointKey::Trusting(&one);
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
@@ -73,7 +73,7 @@ TEST(CheckpointKey, EveryBitCounts) {
   EXPECT_FALSE(Opens(key, kOwner, sealed + '\0'));
 }
 
-TEST(CheckpointKey, AnotherSequencesIsRefused) {
+TEST(CheckpointKey, ForeignSequenceIsRefused) {
   const CheckpointKey key = KeyOf('k');
   const std::string sealed = key.Seal(kOwner, kCheckpoint);
   for (const CheckpointOwner& other :
@@ -85,7 +85,7 @@ TEST(CheckpointKey, AnotherSequencesIsRefused) {
   }
 }
 
-TEST(CheckpointKey, AShortSecretIsNone) {
+TEST(CheckpointKey, ShortSecretIsRefused) {
   EXPECT_FALSE(CheckpointKey::Of(std::string(31, 'x')).ok());
   EXPECT_TRUE(CheckpointKey::Of(std::string(32, 'x')).ok());
   EXPECT_FALSE(Opens(*CheckpointKey::Of(std::string(33, 'x')), kOwner,

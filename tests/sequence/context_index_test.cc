@@ -42,7 +42,7 @@ struct Shape {
 class ContextIndexTest : public ::testing::TestWithParam<Shape> {};
 
 // Histories grow, are cut, and leave the window, token by token.
-TEST_P(ContextIndexTest, EqualsASearch) {
+TEST_P(ContextIndexTest, EqualsPlainSearch) {
   const Shape shape = GetParam();
   std::mt19937 random(1);
   ContextIndex index(shape.least, shape.depth);
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ContextIndexTest,
                                            Shape{1, 24, 2, 25}, Shape{1, 1, 20, 7}));
 
 // A history that repeats one token is the deepest trie for its length.
-TEST(ContextIndex, MemoryIsOfTheOrderOfThePositions) {
+TEST(ContextIndex, MemoryIsLinearInPositions) {
   for (const uint32_t alphabet : {1u, 2u, 1000u}) {
     ContextIndex index(2, 24);
     TokenLog log;

@@ -24,7 +24,7 @@ using kernels::EditOrigin;
 using kernels::LogitEdit;
 using testing::PlainMirrors;
 
-TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
+TEST(EditLog, CountsVersionsKnowsLastTokens) {
   EditLog trail = EditLog::OfNewList();
   EXPECT_NE(trail.origin().list, EditLog::OfNewList().origin().list);
   EXPECT_EQ(EditLog().origin().list, 0u);
@@ -37,7 +37,7 @@ TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
   EXPECT_EQ(trail.origin().changed.front(), 100 - EditLog::kTokens);
 }
 
-TEST(EditLog, WhatIsPushedAfterLeaveIsAhead) {
+TEST(EditLog, ChangesAfterLeaveAreAhead) {
   EditLog trail = EditLog::OfNewList();
   trail.Push(5);
   trail.Leave();
@@ -154,7 +154,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
   std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name
 };
 
-TEST_P(EditNames, LeadToTheEditsWhateverHappens) {
+TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
   v1::SamplingParameters parameters;
   GetParam().set(&parameters);
   const auto spec = SpecWith(parameters);
@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(All, EditNames, ::testing::ValuesIn(AllEditOptions()),
                          [](const auto& info) { return info.param.name; });
 
 // The sequence's own steps: one after the other, aborted, retried, taken over while a device still reads.
-TEST(EditLog, FollowsASequencesSteps) {
+TEST(EditLog, FollowsSequencesSteps) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
   const auto spec = SpecWith(parameters);
@@ -275,7 +275,7 @@ TEST(EditLog, FollowsASequencesSteps) {
   sequence.Abort(grant.ticket);
 }
 
-TEST(EditLog, AForcedTokensRowHasNoEditsAndNoName) {
+TEST(EditLog, ForcedTokenRowHasNoEdits) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
   parameters.mutable_forced_tokens()->add_tokens(7);

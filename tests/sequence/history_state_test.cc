@@ -149,7 +149,7 @@ void Grow(std::mt19937* random, GrowingSequence* sequence) {
   for (uint32_t i = 0; i < count; ++i) sequence->Push(sequence->history[from + i]);
 }
 
-TEST_P(HistoryStateTest, EqualsTheDefinitionsThroughCutsForksAndSnapshots) {
+TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
   std::mt19937 random(3);
   SamplingParameters parameters;
   GetParam().set(&parameters);
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(AllOptions()
 // state that is rebuilt from the history.
 class LongHistoryTest : public ::testing::TestWithParam<Options> {};
 
-TEST_P(LongHistoryTest, EqualsARebuiltState) {
+TEST_P(LongHistoryTest, EqualsRebuiltState) {
   constexpr uint32_t kTokens = 100'000;
   constexpr uint32_t kWords = 5000;
   std::mt19937 random(4);
@@ -258,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(Some, LongHistoryTest,
                                                    }}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(HistoryState, ForcedTokensStandAtTheirPlaceInTheOutput) {
+TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   SamplingParameters parameters;
   parameters.mutable_forced_tokens()->set_start(2);
   for (const uint32_t token : {7u, 8u}) parameters.mutable_forced_tokens()->add_tokens(token);
@@ -276,7 +276,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPlaceInTheOutput) {
 
 // What the options look at is kept, however little else is; and a child that looks further back than its parent kept
 // cannot be made.
-TEST(HistoryState, KeepsWhatItLooksAt) {
+TEST(HistoryState, KeepsWhatItsOptionsNeed) {
   SamplingParameters windowed, whole;
   windowed.mutable_dry()->set_multiplier(1);
   windowed.mutable_dry()->set_window(1000);

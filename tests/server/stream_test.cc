@@ -64,7 +64,7 @@ TEST(StreamTest, SeveralThreadsServeSeveralStreams) {
   for (std::thread& client : clients) client.join();
 }
 
-TEST(StreamTest, AMessageOverTheLimitIsRejectedAndTheStreamGoesOn) {
+TEST(StreamTest, OversizedMessageIsRejectedStreamStays) {
   Config config = TestConfig();
   config.limits.max_message_bytes = 4096;
   TestServer server(config);
@@ -82,7 +82,7 @@ TEST(StreamTest, AMessageOverTheLimitIsRejectedAndTheStreamGoesOn) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(StreamTest, AMessageOverTwiceTheLimitEndsItsStream) {
+TEST(StreamTest, MessageOverTwiceTheLimitEndsStream) {
   Config config = TestConfig();
   config.limits.max_message_bytes = 4096;
   TestServer server(config);
@@ -93,7 +93,7 @@ TEST(StreamTest, AMessageOverTwiceTheLimitEndsItsStream) {
   ExpectServes(server);
 }
 
-TEST(StreamTest, AMessageThatIsNoneIsRejected) {
+TEST(StreamTest, MalformedMessageIsRejected) {
   TestServer server;
   auto channel = server.Connect();
   std::string response;
@@ -103,7 +103,7 @@ TEST(StreamTest, AMessageThatIsNoneIsRejected) {
   EXPECT_EQ(parsed.rejected().error().reason(), v1::MALFORMED_MESSAGE);
 }
 
-TEST(StreamTest, MoreThanMaxStreamsAreRefused) {
+TEST(StreamTest, StreamsBeyondMaxAreRefused) {
   Config config = TestConfig();
   config.limits.max_streams = 2;
   TestServer server(config);
@@ -141,7 +141,7 @@ TEST(StreamTest, MoreThanMaxStreamsAreRefused) {
 }
 
 // The histories' index takes some tenths of a second, in which one thread goes on serving both streams.
-TEST(StreamTest, ALongHistoryLeavesOtherStreamsTheirThread) {
+TEST(StreamTest, LongHistoryBlocksNoOtherStream) {
   TestServer server;
   TestStream other(server.Connect());
   other.Greet("another");
@@ -166,7 +166,7 @@ TEST(StreamTest, ALongHistoryLeavesOtherStreamsTheirThread) {
   EXPECT_GE(steps, 10u);
 }
 
-TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
+TEST(StreamTest, UnreadingClientIsBoundedThenEnded) {
   Config config = TestConfig();
   config.limits.stalled_write = absl::Milliseconds(500);
   TestServer server(config);
@@ -185,7 +185,7 @@ TEST(StreamTest, AClientThatNeverReadsIsBoundedAndLosesItsStream) {
   ExpectServes(server);
 }
 
-TEST(StreamTest, LargeAnswersThatAreNotReadStopTheReading) {
+TEST(StreamTest, UnreadLargeAnswersStopReading) {
   constexpr int kExports = 50;  // 15 MB, more than the transport takes
   Config config = TestConfig();
   config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
@@ -203,7 +203,7 @@ TEST(StreamTest, LargeAnswersThatAreNotReadStopTheReading) {
   EXPECT_TRUE(stream.ReceiveOne().has_results());
 }
 
-TEST(StreamTest, AnswersStillComeAfterHalfClose) {
+TEST(StreamTest, AnswersArriveAfterHalfClose) {
   TestServer server;
   server.device().Hold();
   TestStream stream(server.Connect());
@@ -219,7 +219,7 @@ TEST(StreamTest, AnswersStillComeAfterHalfClose) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(StreamTest, AClientMayVanishWhileItsStepRuns) {
+TEST(StreamTest, ClientMayVanishDuringStep) {
   TestServer server;
   server.device().Hold();
   {
@@ -236,7 +236,7 @@ TEST(StreamTest, AClientMayVanishWhileItsStepRuns) {
   ExpectServes(server);
 }
 
-TEST(StreamTest, AWindowThatIsFullStopsReadingUntilAnswersHaveLeft) {
+TEST(StreamTest, FullWindowStopsReadingUntilAnswersLeave) {
   Config config = TestConfig();
   config.limits.max_step_rows = 1;
   config.limits.stream_unanswered_rows = 1;
@@ -257,7 +257,7 @@ TEST(StreamTest, AWindowThatIsFullStopsReadingUntilAnswersHaveLeft) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(StreamTest, AServerFullOfMessagesReadsNoStream) {
+TEST(StreamTest, FullServerReadsNoStream) {
   Config config = TestConfig();
   config.limits.max_message_bytes = 4096;
   config.limits.stream_unanswered_bytes = 4096;
@@ -285,7 +285,7 @@ TEST(StreamTest, AServerFullOfMessagesReadsNoStream) {
   }
 }
 
-TEST(StreamTest, AnOldStreamIsAskedToReopen) {
+TEST(StreamTest, AgedStreamIsAskedToReopen) {
   Config config = TestConfig();
   config.limits.max_stream_age = absl::Milliseconds(200);
   TestServer server(config);

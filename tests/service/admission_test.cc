@@ -62,7 +62,7 @@ class AdmissionTest : public ::testing::Test {
   std::unique_ptr<Batcher> batcher_;
 };
 
-TEST_F(AdmissionTest, WhatWouldWaitTooLongIsRefusedAtOnce) {
+TEST_F(AdmissionTest, TooLongExpectedWaitIsRefusedAtOnce) {
   limits_.max_queue_time = absl::Milliseconds(100);
   Submit({0, 0}, 10);  // runs
   EXPECT_NEAR(Fill({0, 0}), 100, 3);
@@ -74,19 +74,19 @@ TEST_F(AdmissionTest, WhatWouldWaitTooLongIsRefusedAtOnce) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(refusal->retry_after), 50, 3);
 }
 
-TEST_F(AdmissionTest, AStepThatNothingGoesBeforeIsTakenHoweverLongItIs) {
+TEST_F(AdmissionTest, StepWithEmptyQueueIsAlwaysTaken) {
   limits_.max_queue_time = absl::Milliseconds(100);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, NoStepIsRefusedForTimeWhereThatIsOff) {
+TEST_F(AdmissionTest, NoStepIsRefusedForTimeIfOff) {
   limits_.max_queue_time = absl::ZeroDuration();
   Submit({0, 0}, 10);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, AStepThatWouldMissItsDeadlineIsRefusedAtOnce) {
+TEST_F(AdmissionTest, StepThatWouldMissDeadlineIsRefused) {
   Submit({0, 0}, 10);
   Submit({0, 0}, 50);
   EXPECT_FALSE(Submit({0, 0}, 1, absl::Milliseconds(60)).has_value());
@@ -117,7 +117,7 @@ TEST_F(AdmissionTest, RowsOfLowerPriorityDoNotCount) {
   EXPECT_TRUE(Submit({0, 2}, 1).has_value()) << "and those of higher priority do";
 }
 
-TEST_F(AdmissionTest, EveryClientLeavesRoomForAnother) {
+TEST_F(AdmissionTest, EveryTenantLeavesRoomForAnother) {
   limits_.max_queue_time = absl::ZeroDuration();
   limits_.max_queued_rows = 810;
   Submit({0, 0}, 10);
@@ -186,7 +186,7 @@ class Overload : public AdmissionTest {
   std::vector<Waiting> waiting_;
 };
 
-TEST_F(Overload, ClientsOfUnequalGreedGetEqualSharesAndModestOnesAllTheyWant) {
+TEST_F(Overload, GreedySharesAreEqualModestNeedsAreMet) {
   limits_.max_queue_time = absl::Milliseconds(100);
   // A thousand rows a second; 100 + 1000 + 2000 + 1000 are asked for.
   const auto got = Run({{{0, 0}, absl::Milliseconds(10), 1},
@@ -200,7 +200,7 @@ TEST_F(Overload, ClientsOfUnequalGreedGetEqualSharesAndModestOnesAllTheyWant) {
   for (const uint64_t stream : {1, 2, 3}) EXPECT_LE(got.at(stream).longest, absl::Milliseconds(150));
 }
 
-TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
+TEST_F(Overload, TenantOfManyStreamsGetsNoMore) {
   limits_.max_queue_time = absl::Milliseconds(100);
   std::vector<Greed> greeds = {{{0, 0}, absl::Milliseconds(1), 1}};
   for (uint64_t stream = 1; stream <= 5; ++stream) greeds.push_back({{1, stream}, absl::Milliseconds(1), 1});

@@ -204,7 +204,7 @@ class Schedule {
   uint32_t clients_ = 1;
 };
 
-TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderRandomSchedules) {
+TEST(BatcherSchedule, RowsAreDeliveredOnceInRandomSchedules) {
   for (uint64_t seed = 0; seed < Scaled(1000); ++seed) {
     SCOPED_TRACE(seed);
     Schedule(seed).Run(200);
@@ -214,7 +214,7 @@ TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderRandomSchedules) {
 
 // Submitting, cancelling and sweeping threads, whose queue is full most of the time, against threads that finish
 // batches.
-TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderThreads) {
+TEST(BatcherSchedule, RowsAreDeliveredOnceUnderThreads) {
   constexpr uint32_t kSubmitters = 3;
   const auto steps_each = static_cast<uint32_t>(Scaled(2000));
   Limits limits;

@@ -45,7 +45,7 @@ class KeptAnswersTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
 };
 
-TEST_F(KeptAnswersTest, AGreedyClientPushesOutItsOwn) {
+TEST_F(KeptAnswersTest, GreedyTenantEvictsItsOwn) {
   constexpr uint32_t kModest = 20;
   for (uint32_t i = 0; i < kModest; ++i) Put("modest", i);
   for (uint32_t i = 0; i < 1000; ++i) Put("greedy", i);
@@ -64,7 +64,7 @@ TEST_F(KeptAnswersTest, AGreedyClientPushesOutItsOwn) {
 }
 
 // On the wire an empty message takes two bytes, in memory twenty times as many.
-TEST_F(KeptAnswersTest, AnswersAreCountedByTheMemoryThatTheyTake) {
+TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
   for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_kept_tokens();
   const uint64_t held = parts[0].SpaceUsedLong();
@@ -73,7 +73,7 @@ TEST_F(KeptAnswersTest, AnswersAreCountedByTheMemoryThatTheyTake) {
 }
 
 // What a client has within an even share it keeps, whatever the others do.
-TEST_F(KeptAnswersTest, AnEvenShareIsKept) {
+TEST_F(KeptAnswersTest, EqualShareIsKept) {
   std::mt19937_64 random(1);
   const auto below = [&](uint64_t bound) { return static_cast<uint32_t>(random() % bound); };
   constexpr uint32_t kClients = 4;
@@ -90,7 +90,7 @@ TEST_F(KeptAnswersTest, AnEvenShareIsKept) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-TEST_F(KeptAnswersTest, OfOneClientThoseLookedForStay) {
+TEST_F(KeptAnswersTest, RequestedAnswersStay) {
   constexpr uint32_t kRoom = kBound / (kAnswer + 1000);
   for (uint32_t i = 0; i < kRoom; ++i) Put("client", i);
   ASSERT_NE(kept_.Find(Key("client", 0), Asked(1), 1, now_), nullptr);
@@ -100,7 +100,7 @@ TEST_F(KeptAnswersTest, OfOneClientThoseLookedForStay) {
   EXPECT_EQ(kept_.Find(Key("client", 1)), nullptr);
 }
 
-TEST_F(KeptAnswersTest, OneGoesWhenTheNextComesOrAllRanksHaveClosed) {
+TEST_F(KeptAnswersTest, ReplacedByNextOrDroppedAtLastClose) {
   Put("client", 0);
   const uint64_t bytes = kept_.bytes();
   Put("client", 0, kAnswer, 2);
@@ -115,7 +115,7 @@ TEST_F(KeptAnswersTest, OneGoesWhenTheNextComesOrAllRanksHaveClosed) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
+TEST_F(KeptAnswersTest, DroppingATenantSparesOthers) {
   for (uint32_t i = 0; i < 3; ++i) Put("kept", i);
   const uint64_t bytes = kept_.bytes();
   for (uint32_t i = 0; i < 5; ++i) Put("forgotten", i);
@@ -132,7 +132,7 @@ TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
 }
 
 // The same from outside: the bound is the server's limit, and a client its tenant.
-TEST(KeptAnswersOfAServer, AGreedyClientPushesOutItsOwn) {
+TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
   Limits limits;
   limits.max_shard_answer_bytes = 6000;
   TestEngine engine = TestEngine::OnCpu(limits);

@@ -18,7 +18,7 @@ using google::protobuf::Reflection;
 
 const std::set<std::string> kStepParameters = {"draw_salt", "mask"};
 
-TEST(ParameterTable, NamesAreTheFieldsOfTheContract) {
+TEST(ParameterTable, NamesEqualContractsFields) {
   std::set<std::string> sequence_names;
   std::set<std::string> step_names;
   for (const ParameterDescription& parameter : Parameters()) {
@@ -75,7 +75,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
   }
 }
 
-TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
+TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.scope != "sequence") continue;
     const std::string name(parameter.name);

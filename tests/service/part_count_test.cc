@@ -77,7 +77,7 @@ TEST(PartCount, DamagedBytesEndTheCount) {
 }
 
 // Sixteen megabytes of empty rows would take a gigabyte and a second to parse.
-TEST(PartCount, AFrameOfEmptyRowsIsRefused) {
+TEST(PartCount, FrameOfEmptyRowsIsRefused) {
   const auto rows = [](uint32_t count) {
     std::string body;
     for (uint32_t i = 0; i < count; ++i) body += Field(3, "");
@@ -93,7 +93,7 @@ TEST(PartCount, AFrameOfEmptyRowsIsRefused) {
 }
 
 // Whatever an open and a step may hold fits.
-TEST(PartCount, TheLimitsFit) {
+TEST(PartCount, LimitsFit) {
   constexpr uint32_t kPartsOfARow = 6;  // itself, request_id, task, mask, its list, checkpoint
   EXPECT_LE(kMostStepRows * kPartsOfARow + 100, kMaxMessageParts);
   EXPECT_LE(kMostListedTokens + 100, kMaxMessageParts);

@@ -34,7 +34,7 @@ v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t posit
   return replica->worker().Run(step.Build()).at(0);
 }
 
-TEST(SessionCheckpoint, AnotherReplicaWithTheKeyGoesOnWithTheSameTokens) {
+TEST(SessionCheckpoint, ReplicaWithKeyContinuesIdentically) {
   Replica first(KeyOf('k')), second(KeyOf('k'));
   first.worker().MustOpen(Mirostat("a"));
   second.worker().MustOpen(Mirostat("a"));
@@ -50,7 +50,7 @@ TEST(SessionCheckpoint, AnotherReplicaWithTheKeyGoesOnWithTheSameTokens) {
   }
 }
 
-TEST(SessionCheckpoint, WhatWasChangedOrIsAnothersIsRefusedAlone) {
+TEST(SessionCheckpoint, AlteredOrForeignCheckpointFailsAlone) {
   Replica replica(KeyOf('k')), stranger(std::nullopt);
   for (const char* name : {"a", "b"}) {
     replica.worker().MustOpen(Mirostat(name));
@@ -110,7 +110,7 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
 
 // A worker that rewrote its text and then lost the replica sends the rewritten history, and its step has no rewrites
 // any more.
-TEST(SessionCheckpoint, GoesWithAHistoryThatWasRewritten) {
+TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
   Replica first(KeyOf('k')), second(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -146,7 +146,7 @@ TEST(SessionCheckpoint, GoesWithAHistoryThatWasRewritten) {
 }
 
 // The history is looked at first: a server that has another text asks for the worker's, whatever the checkpoint says.
-TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
+TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   Replica replica(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -166,7 +166,7 @@ TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
   ExpectError(step(2, first.checkpoint()).error(), Reason::kHistoryRequired, "");
 }
 
-TEST(SessionCheckpoint, SequencesWithoutSuchASamplerHaveNone) {
+TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
   Replica replica(KeyOf('k'));
   replica.worker().MustOpen(testing::OpenOf("a", 1, kCheckpointVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());

@@ -124,7 +124,7 @@ struct Host {
 };
 
 // On the card's memory every row that the card gets was never touched by the host: it names the worker's own bytes.
-TEST(SessionDeviceMemory, LogitsAreSampledWhereTheyLie) {
+TEST(SessionDeviceMemory, LogitsAreSampledInPlace) {
   std::vector<const std::byte*> sampled;
   FakeDevice::Options options = Card();
   options.sample = [&](const devices::DeviceRow& row) {
@@ -144,7 +144,7 @@ TEST(SessionDeviceMemory, LogitsAreSampledWhereTheyLie) {
 }
 
 // Rows of a device that is busy, or out of service, are read by its driver for another one.
-TEST(SessionDeviceMemory, RowsThatRunElsewhereAreReadForIt) {
+TEST(SessionDeviceMemory, RowsRunningElsewhereAreRead) {
   Host host(Card(), "cpu0");
   const uint64_t region = host.Register();
   host.Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
@@ -154,7 +154,7 @@ TEST(SessionDeviceMemory, RowsThatRunElsewhereAreReadForIt) {
 }
 
 // By no thread that serves streams: drivers take their time.
-TEST(SessionDeviceMemory, AReadingHoldsUpNoStream) {
+TEST(SessionDeviceMemory, ReadingBlocksNoStream) {
   absl::Notification sent;
   FakeDevice::Options options = Card();
   options.read = [&] {
@@ -171,7 +171,7 @@ TEST(SessionDeviceMemory, AReadingHoldsUpNoStream) {
 }
 
 // A driver that cannot read gives its place to what waits behind.
-TEST(SessionDeviceMemory, AReadingThatFailsLetsOthersRun) {
+TEST(SessionDeviceMemory, FailedReadingLetsOthersRun) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "cpu0");
@@ -185,7 +185,7 @@ TEST(SessionDeviceMemory, AReadingThatFailsLetsOthersRun) {
 }
 
 // Where they cannot be read, the rows say so, and their sequences go on with the same step from elsewhere.
-TEST(SessionDeviceMemory, MemoryThatIsLostIsARowsErrorAndItsSequenceGoesOn) {
+TEST(SessionDeviceMemory, LostMemoryFailsRowKeepsSequence) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "cpu0");
@@ -202,7 +202,7 @@ TEST(SessionDeviceMemory, MemoryThatIsLostIsARowsErrorAndItsSequenceGoesOn) {
 }
 
 // What is compared with the reference is one reading of memory that its worker may write at any time.
-TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
+TEST(SessionDeviceMemory, RecheckedRowsAreReadOnce) {
   std::unique_ptr<Host> host;
   FakeDevice::Options options = Card();
   options.sample = [&](const devices::DeviceRow& row) {
@@ -220,7 +220,7 @@ TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
 
 // Rows that leave a batch because they cannot be read for a re-check are not among those that their device gives back.
 // Of 40 rows half are re-checked: all or none are with probability 2^-39.
-TEST(SessionDeviceMemory, RowsThatLeaveABatchAreOffTheDevicesBooks) {
+TEST(SessionDeviceMemory, RowsLeavingABatchAreUncounted) {
   constexpr uint32_t kRows = 40;
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
@@ -242,7 +242,7 @@ TEST(SessionDeviceMemory, RowsThatLeaveABatchAreOffTheDevicesBooks) {
   EXPECT_EQ(host.observer.given, 0);
 }
 
-TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsLieThere) {
+TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsAreTaken) {
   Host host;
   const uint64_t region = host.Register();
   v1::StreamRequest masks = host.Step(region, 0);
@@ -272,7 +272,7 @@ TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsLieThere) {
   ExpectError(answer->mask_uploaded().error(), Reason::kOutOfRange, "upload_mask.mask.source.region.region_id");
 }
 
-TEST(SessionDeviceMemory, RangesAndRegionsAreJudgedLikeAnyOthers) {
+TEST(SessionDeviceMemory, RangesAndRegionsAreValidated) {
   Host host;
   const uint64_t region = host.Register();
   host.ExpectRefused(host.Step(region, 4096 - 2 * kDeviceRowBytes + 4), Reason::kOutOfRange, kLogits);
@@ -284,7 +284,7 @@ TEST(SessionDeviceMemory, RangesAndRegionsAreJudgedLikeAnyOthers) {
 }
 
 // The worker dies while its rows wait: what the card reads stays mapped until it has answered.
-TEST(SessionDeviceMemory, MemoryStaysUntilItsRowsAreAnswered) {
+TEST(SessionDeviceMemory, MemoryStaysUntilRowsAreAnswered) {
   FakeDevice::Options options = Card();
   options.synchronous = false;
   Host host(options);
@@ -302,7 +302,7 @@ TEST(SessionDeviceMemory, MemoryStaysUntilItsRowsAreAnswered) {
   EXPECT_EQ(host.engine->regions().use().regions, 0u);
 }
 
-TEST(DeviceRegions, QuotasAreKeptAndGivenBack) {
+TEST(DeviceRegions, QuotasHoldAndAreReleased) {
   Host host;
   EXPECT_EQ(host.Refused({MemoryKind::kCuda, 0, 0, 0}).field, "register_device_region.bytes");
   EXPECT_EQ(host.Refused({MemoryKind::kCuda, 0, kMostDeviceBytes + 1, 0}).reason, Reason::kOutOfRange);
@@ -320,7 +320,7 @@ TEST(DeviceRegions, QuotasAreKeptAndGivenBack) {
   EXPECT_EQ(host.engine->regions().use().regions, 0u);
 }
 
-TEST(DeviceRegions, WhatTheDriverDoesNotTakeIsRefusedAndCountsNothing) {
+TEST(DeviceRegions, DriversRefusalCountsNothing) {
   Host host;
   for (int i = 0; i < 10; ++i) {
     const Refusal refusal = host.Refused({MemoryKind::kCuda, host.memory.handle().descriptor, 8192, 0});
@@ -331,7 +331,7 @@ TEST(DeviceRegions, WhatTheDriverDoesNotTakeIsRefusedAndCountsNothing) {
   EXPECT_EQ(host.engine->regions().use().regions, 1u);
 }
 
-TEST(DeviceRegions, RequestsThatMakeNoSenseAreRefusedByName) {
+TEST(DeviceRegions, InvalidRequestsAreRefusedByName) {
   v1::RegisterDeviceRegion request;
   const auto refused = [&](int descriptor) { return std::get<Refusal>(ParseDeviceRegion(request, descriptor)); };
   EXPECT_EQ(refused(3).field, "register_device_region.device.kind");

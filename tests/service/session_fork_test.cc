@@ -61,7 +61,7 @@ class SessionFork : public ::testing::Test {
   uint64_t batch_ = 0;
 };
 
-TEST_F(SessionFork, GoesOnFromTheParentsHistoryOnItsOwn) {
+TEST_F(SessionFork, ContinuesParentsHistoryIndependently) {
   const v1::SequenceForked forked = Fork(ForkOf(Child("child"), std::nullopt));
   ASSERT_TRUE(forked.has_state()) << forked.error().message();
   PlainSequence child = PlainChild(Child("child"), {1, 2, 3, 20, 21}, 2);
@@ -89,7 +89,7 @@ TEST_F(SessionFork, FromAnyKeptPosition) {
   }
 }
 
-TEST_F(SessionFork, OptionsAreTheChildsOwn) {
+TEST_F(SessionFork, ChildHasItsOptions) {
   v1::OpenSequence open = Child("child");
   open.mutable_parameters()->set_presence_penalty(0.25f);
   open.mutable_parameters()->mutable_raw_logprobs();
@@ -104,7 +104,7 @@ TEST_F(SessionFork, OptionsAreTheChildsOwn) {
   EXPECT_EQ(drawn.SerializeAsString(), child.Draw({.logits = logits}).SerializeAsString());
 }
 
-TEST_F(SessionFork, AStatelessChildNeedsNoHistory) {
+TEST_F(SessionFork, StatelessChildNeedsNoHistory) {
   v1::OpenSequence open = Child("child");
   open.clear_parameters();
   const v1::SequenceForked forked = Fork(ForkOf(open, std::nullopt));
@@ -112,7 +112,7 @@ TEST_F(SessionFork, AStatelessChildNeedsNoHistory) {
   EXPECT_FALSE(forked.state().stateful());
 }
 
-TEST_F(SessionFork, WhatCannotBeForkedIsRefusedByName) {
+TEST_F(SessionFork, InvalidForkIsRefusedByName) {
   ExpectError(Fork(ForkOf(Child("c"), 6)).error(), Reason::kHistoryRequired, "fork");
   ExpectError(Fork(ForkOf(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
   v1::StreamRequest request = ForkOf(Child("c"), 3);
@@ -134,7 +134,7 @@ TEST_F(SessionFork, WhatCannotBeForkedIsRefusedByName) {
   Draw(&plain_, "parent", 3, 30);
 }
 
-TEST_F(SessionFork, OfAStatelessParentNeedsTheHistory) {
+TEST_F(SessionFork, StatelessParentNeedsHistory) {
   v1::OpenSequence stateless = StatefulOpen("plain", 1);
   stateless.clear_parameters();
   stateless.clear_history();
@@ -144,7 +144,7 @@ TEST_F(SessionFork, OfAStatelessParentNeedsTheHistory) {
   ExpectError(Fork(request).error(), Reason::kHistoryRequired, "fork.parent_request_id");
 }
 
-TEST_F(SessionFork, OfALostParentIsSuperseded) {
+TEST_F(SessionFork, LostParentIsSuperseded) {
   StreamWorker other(engine_.get());
   other.MustOpen(Reopened(parent_, 2));
   ExpectError(Fork(ForkOf(Child("c"), 3)).error(), Reason::kSuperseded, "fork");

@@ -65,7 +65,7 @@ class SessionHeld : public ::testing::Test {
   StreamWorker other_{engine_.get(), {.tenant = "other"}};
 };
 
-TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {
+TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   const auto open = [](int i) { return testing::Message(WithOptions(i)); };
   const int opened = SendUntilRefused(&worker_, open);
   EXPECT_GT(opened, 20);
@@ -80,14 +80,14 @@ TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {
 }
 
 // Opening a sequence anew takes the place of what it had.
-TEST_F(SessionHeld, ASequenceIsCountedOnce) {
+TEST_F(SessionHeld, SequenceIsCountedOnce) {
   worker_.MustOpen(WithOptions(0));
   const uint64_t once = held();
   for (int i = 0; i < 100; ++i) worker_.MustOpen(WithOptions(0));
   EXPECT_EQ(held(), once);
 }
 
-TEST_F(SessionHeld, HistoriesThatAreNotWholeAreBounded) {
+TEST_F(SessionHeld, PartialHistoriesAreBounded) {
   const int begun = SendUntilRefused(&worker_, [](int i) { return testing::Message(Begun(i)); });
   EXPECT_GT(begun, 3);
   EXPECT_LT(begun, 20);
@@ -100,7 +100,7 @@ TEST_F(SessionHeld, HistoriesThatAreNotWholeAreBounded) {
 }
 
 // A history of which more is to come is refused, and what follows of it is not looked at: that is remembered.
-TEST_F(SessionHeld, WhatIsSkippedIsBounded) {
+TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   const auto refused = [](int i) {
     v1::OpenSequence open = testing::OpenOf(absl::StrCat("refused-", i), 1, 0);
     open.mutable_history()->set_continues(true);
@@ -114,7 +114,7 @@ TEST_F(SessionHeld, WhatIsSkippedIsBounded) {
   EXPECT_LE(held(), kMostBytes / 2);
 }
 
-TEST_F(SessionHeld, StatesThatAreNotWholeAreBounded) {
+TEST_F(SessionHeld, PartialStatesAreBounded) {
   v1::StreamRequest piece;
   *piece.mutable_import_sequence()->mutable_open() = Reopened(StatefulOpen("imported", 1), 1);
   piece.mutable_import_sequence()->mutable_open()->set_seed(1);

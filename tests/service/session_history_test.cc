@@ -54,7 +54,7 @@ class SessionHistory : public ::testing::Test {
   std::unique_ptr<StreamWorker> worker_;
 };
 
-TEST_F(SessionHistory, InPieces) {
+TEST_F(SessionHistory, PiecesEqualWhole) {
   const v1::OpenSequence whole = Long("a", 1, 100);
   SendSilently(Piece(whole, 0, 30, true));
   SendSilently(Piece(whole, 30, 30, true));
@@ -70,7 +70,7 @@ TEST_F(SessionHistory, InPieces) {
 }
 
 // For shells that serve other streams meanwhile.
-TEST_F(SessionHistory, ALongOneIsTakenInPieces) {
+TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const v1::OpenSequence whole = Long("a", 1, 24'000);
   const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
   auto frame = DecodeFrame(delivery.segments, delivery.bytes);
@@ -92,7 +92,7 @@ TEST_F(SessionHistory, ALongOneIsTakenInPieces) {
   EXPECT_EQ(worker().sink().size(), 0u);
 }
 
-TEST_F(SessionHistory, ALongOneThatIsRefusedHasOneAnswer) {
+TEST_F(SessionHistory, RefusedLongHistoryHasOneAnswer) {
   limits_.max_history = 20'000;
   const v1::OpenSequence other = Long("b", 1, 100);
   SendSilently(Piece(other, 0, 90, true));
@@ -103,7 +103,7 @@ TEST_F(SessionHistory, ALongOneThatIsRefusedHasOneAnswer) {
   ExpectOpened(worker().MustOpen(whole), whole);
 }
 
-TEST_F(SessionHistory, ThePromptIsThatOfTheFirstPiece) {
+TEST_F(SessionHistory, PromptIsThatOfFirstPiece) {
   v1::OpenSequence whole = Long("a", 1, 10);
   whole.mutable_history()->set_prompt_length(8);
   SendSilently(Piece(whole, 0, 5, true));
@@ -147,7 +147,7 @@ TEST_F(SessionHistory, PiecesMustFollowOneAnother) {
   ExpectOpened(worker().MustOpen(Piece(whole, 20, 50, false)), whole);
 }
 
-TEST_F(SessionHistory, PiecesOfAnotherEpochDoNotMix) {
+TEST_F(SessionHistory, PiecesOfOtherEpochsDoNotMix) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   SendSilently(Piece(whole, 0, 20, true));
   v1::OpenSequence later = Piece(whole, 20, 50, false);
@@ -155,7 +155,7 @@ TEST_F(SessionHistory, PiecesOfAnotherEpochDoNotMix) {
   ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
 }
 
-TEST_F(SessionHistory, OffsetZeroStartsAnew) {
+TEST_F(SessionHistory, OffsetZeroRestarts) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   SendSilently(Piece(whole, 0, 20, true));
   SendSilently(Piece(whole, 0, 30, true));
@@ -179,7 +179,7 @@ TEST_F(SessionHistory, PiecesShareTheLiveVocabulary) {
   EXPECT_EQ(worker().MustOpen(last).position(), 50u);
 }
 
-TEST_F(SessionHistory, ThePromptIsWithinTheWhole) {
+TEST_F(SessionHistory, PromptIsWithinWhole) {
   v1::OpenSequence whole = Long("a", 1, 50);
   whole.mutable_history()->set_prompt_length(51);
   SendSilently(Piece(whole, 0, 20, true));
@@ -187,7 +187,7 @@ TEST_F(SessionHistory, ThePromptIsWithinTheWhole) {
   ExpectError(worker().Open(whole).error(), Reason::kOutOfRange, "open.history.prompt_length");
 }
 
-TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
+TEST_F(SessionHistory, BoundedAcrossPiecesOfAStream) {
   limits_.max_history = 60;
   const v1::OpenSequence a = Long("a", 1, 60);
   const v1::OpenSequence b = Long("b", 1, 60);
@@ -205,7 +205,7 @@ TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
   ExpectOpened(worker().MustOpen(Piece(a, 40, 60, false)), a);
 }
 
-TEST_F(SessionHistory, ABadPieceIsAnsweredOnceWhateverFollows) {
+TEST_F(SessionHistory, BadPieceIsAnsweredOnce) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   const auto spoil = [](v1::OpenSequence piece) {
     piece.mutable_history()->set_tokens(0, 1000);
@@ -226,7 +226,7 @@ TEST_F(SessionHistory, ABadPieceIsAnsweredOnceWhateverFollows) {
 }
 
 // Histories have a budget of their own, below that of steps; who has to wait is told how long.
-TEST_F(SessionHistory, LongOnesWaitForTheirBudget) {
+TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   limits_.replay_tokens_per_second = 100'000;
   const v1::OpenSequence first = Long("first", 1, 20'000);
   ExpectOpened(worker().MustOpen(first), first);
@@ -248,7 +248,7 @@ TEST_F(SessionHistory, LongOnesWaitForTheirBudget) {
 }
 
 // What comes in pieces may become long; how long those wait that come after it goes by what there is of it.
-TEST_F(SessionHistory, ShortPiecesAreNotTakenForLongHistories) {
+TEST_F(SessionHistory, ShortPiecesDoNotCountAsLong) {
   limits_.replay_tokens_per_second = 1000;
   const v1::OpenSequence first = Long("first", 1, 200);
   ExpectOpened(worker().MustOpen(first), first);
@@ -262,7 +262,7 @@ TEST_F(SessionHistory, ShortPiecesAreNotTakenForLongHistories) {
 }
 
 // Empty pieces hold no tokens, but each is an entry.
-TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
+TEST_F(SessionHistory, UnfinishedHistoriesAreCounted) {
   limits_.stream_sequences = 3;
   for (int i = 0; i < 3; ++i) SendSilently(Piece(Long(absl::StrCat("s", i), 1, 10), 0, 0, true));
   ExpectError(worker().Open(Piece(Long("s3", 1, 10), 0, 0, true)).error(), Reason::kTooMany, "open.history");
@@ -272,14 +272,14 @@ TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
   SendSilently(Piece(Long("s3", 1, 10), 0, 0, true));
 }
 
-TEST_F(SessionHistory, WithoutOneTheServerMustHaveIt) {
+TEST_F(SessionHistory, UnknownHistoryIsRequired) {
   const v1::OpenSequence open = Long("a", 1, 50);
   ExpectError(worker().Open(Reopened(open, 1)).error(), Reason::kHistoryRequired, "open.history");
   worker().MustOpen(open);
   ExpectOpened(worker().MustOpen(Reopened(open, 2)), open);
 }
 
-TEST_F(SessionHistory, AnotherSpecNeedsTheHistoryAgain) {
+TEST_F(SessionHistory, ChangedOptionsNeedHistoryAgain) {
   const v1::OpenSequence open = Long("a", 1, 50);
   worker().MustOpen(open);
   v1::OpenSequence changed = Reopened(open, 1);
@@ -329,7 +329,7 @@ class Inverse {
   }
 };
 
-TEST_F(SessionHistory, ACollidingSpecIsAnotherSpec) {
+TEST_F(SessionHistory, CollidingOptionsAreDistinguished) {
   v1::OpenSequence wide = StatefulOpen("a", 1);
   wide.mutable_history()->add_tokens(kStatefulVocabulary - 1);
   worker().MustOpen(wide);
@@ -360,7 +360,7 @@ TEST_F(SessionHistory, MayBeEmpty) {
   EXPECT_EQ(worker().Run(PeakStep(1, "a", 1, plain, 9)).at(0).draw().token(), 9u);
 }
 
-TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
+TEST_F(SessionHistory, StatelessSequenceIgnoresIt) {
   v1::OpenSequence open = Long("a", 1, 50);
   open.clear_parameters();
   const v1::OpenedState state = worker().MustOpen(open);
@@ -370,7 +370,7 @@ TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
 
 // Whoever serves a message serves nobody else meanwhile: what all its rows rewrite is bounded, and what is more is
 // history.
-TEST_F(SessionHistory, WhatTheRowsOfAMessageEditIsBounded) {
+TEST_F(SessionHistory, RewritesOfAMessageAreBounded) {
   for (const bool indexed : {false, true}) {
     const auto row_of = [&](int i) { return absl::StrCat(indexed ? "indexed-" : "plain-", i); };
     std::vector<PlainSequence> plain;
@@ -403,7 +403,7 @@ TEST_F(SessionHistory, WhatTheRowsOfAMessageEditIsBounded) {
 }
 
 // An idle sequence is forgotten; its worker replays and goes on as if nothing had happened.
-TEST_F(SessionHistory, AForgottenSequenceComesBackByReplay) {
+TEST_F(SessionHistory, ReplayRestoresEvictedSequence) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::ZeroDuration();
   v1::OpenSequence a = StatefulOpen("a", 1);

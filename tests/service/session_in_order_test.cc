@@ -101,14 +101,14 @@ class SessionInOrder : public ::testing::Test {
   StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionInOrder, APositionRunsOnceTheOneBeforeIsAnswered) {
+TEST_F(SessionInOrder, PositionRunsAfterOneBeforeIsAnswered) {
   worker_.Send(ChainOf(1, "a").Build());
   for (uint32_t position = 1; position <= 4; ++position) Finish({position});
   EXPECT_EQ(worker_.Results(1, 1).at(0).verify().accepted(), 3u);
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-TEST_F(SessionInOrder, NothingRunsBehindARejectedDraft) {
+TEST_F(SessionInOrder, NothingRunsAfterRejectedDraft) {
   StepBuilder step = ChainOf(1, "a");
   step.step().mutable_rows(0)->mutable_verify_draft()->set_draft_tokens(1, 30);
   worker_.Send(step.Build());
@@ -121,7 +121,7 @@ TEST_F(SessionInOrder, NothingRunsBehindARejectedDraft) {
   EXPECT_EQ(verify.position_matched_size(), 3);
 }
 
-TEST_F(SessionInOrder, RowsOfAStepGoOnTogether) {
+TEST_F(SessionInOrder, RowsOfAStepAdvanceTogether) {
   StepBuilder step(1, kModelVocabulary);
   AddChain("a", &step);
   step.AddRow("stateless", 1, 7, testing::F32Peak(kModelVocabulary, 5));
@@ -136,7 +136,7 @@ TEST_F(SessionInOrder, RowsOfAStepGoOnTogether) {
   EXPECT_EQ(worker_.Results(2, 1).at(0).verify().accepted(), 3u);
 }
 
-TEST_F(SessionInOrder, ACancelEndsTheRowBeforeItsNextPosition) {
+TEST_F(SessionInOrder, CancelEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   worker_.Send(testing::CancelOf(1));
@@ -146,7 +146,7 @@ TEST_F(SessionInOrder, ACancelEndsTheRowBeforeItsNextPosition) {
   ExpectTheTextOfAQuietService(&worker_);
 }
 
-TEST_F(SessionInOrder, SoDoesTheDeadline) {
+TEST_F(SessionInOrder, DeadlineEndsRowBeforeNextPosition) {
   StepBuilder step = ChainOf(1, "a");
   step.step().mutable_timeout()->set_seconds(1);
   worker_.Send(step.Build());
@@ -157,7 +157,7 @@ TEST_F(SessionInOrder, SoDoesTheDeadline) {
   ExpectTheTextOfAQuietService(&worker_);
 }
 
-TEST_F(SessionInOrder, SoDoesADeviceThatFails) {
+TEST_F(SessionInOrder, DeviceFailureEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   engine_.fake().Fail(absl::InternalError("broken"));
@@ -165,7 +165,7 @@ TEST_F(SessionInOrder, SoDoesADeviceThatFails) {
   ExpectTheTextOfAQuietService(&worker_);
 }
 
-TEST_F(SessionInOrder, SoDoesTheEndOfTheStream) {
+TEST_F(SessionInOrder, StreamEndEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   worker_.Disconnect();
@@ -178,7 +178,7 @@ TEST_F(SessionInOrder, SoDoesTheEndOfTheStream) {
   ExpectTheTextOfAQuietService(&next);
 }
 
-TEST_F(SessionInOrder, ASupersededRowIsRefusedAtItsEnd) {
+TEST_F(SessionInOrder, SupersededRowIsRefusedAtItsEnd) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   StreamWorker next(engine_.get());
@@ -192,7 +192,7 @@ TEST_F(SessionInOrder, ASupersededRowIsRefusedAtItsEnd) {
 
 // A row that has begun stands where it was admitted, however full the queue is meanwhile. Its wait is counted anew at
 // each position.
-TEST_F(SessionInOrder, NoPositionIsRefusedForWantOfRoom) {
+TEST_F(SessionInOrder, FullQueueRefusesNoLaterPosition) {
   StreamWorker others(engine_.get(), {.worker_session = "others"});
   others.MustOpen(testing::OpenOf("s", 1, kModelVocabulary));
   worker_.Send(ChainOf(1, "a").Build());

@@ -67,7 +67,7 @@ class SessionProbabilities : public ::testing::Test {
   testing::StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
+TEST_F(SessionProbabilities, CoverEveryStage) {
   std::mt19937_64 random(84);
   uint64_t zeros = 0;
   const uint64_t rows = std::max<uint64_t>(50, testing::Scaled(600));

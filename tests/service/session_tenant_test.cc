@@ -34,7 +34,7 @@ class SessionTenant : public ::testing::Test {
   StreamWorker stranger_{engine_.get(), {.tenant = "stranger"}};
 };
 
-TEST_F(SessionTenant, ASequenceIsItsOwnersAlone) {
+TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
   const v1::OpenSequence open = StatefulOpen("a", 5);
   PlainSequence plain(open);
   owner_.MustOpen(open);
@@ -68,7 +68,7 @@ TEST_F(SessionTenant, ASequenceIsItsOwnersAlone) {
   EXPECT_EQ(again_.MustOpen(Reopened(open, 6)).history_hash(), plain.hash()) << "while the owner finds it";
 }
 
-TEST_F(SessionTenant, ACheckpointIsItsOwnersAlone) {
+TEST_F(SessionTenant, CheckpointIsItsTenantsAlone) {
   v1::OpenSequence open = OpenOf("a", 1, kTenantVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
@@ -85,7 +85,7 @@ TEST_F(SessionTenant, ACheckpointIsItsOwnersAlone) {
   EXPECT_TRUE(Try(again_, step(1, checkpoint)).has_draw());
 }
 
-TEST_F(SessionTenant, AMaskIsItsStreamsAlone) {
+TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
   v1::StreamRequest upload;
   upload.mutable_upload_mask()->set_mask_id(7);
   upload.mutable_upload_mask()->set_vocabulary_size(kTenantVocabulary);
@@ -102,7 +102,7 @@ TEST_F(SessionTenant, AMaskIsItsStreamsAlone) {
 }
 
 // The id of a region means nothing without the secret of its connection, and that cannot be guessed.
-TEST_F(SessionTenant, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
+TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
   const auto connect = [&] { return std::get<std::shared_ptr<MemoryConnection>>(engine_->regions().Connect([] {})); };
   const auto owners = connect(), strangers = connect();
   auto made = owners->Register(kTenantVocabulary * sizeof(float));
@@ -135,7 +135,7 @@ TEST_F(SessionTenant, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
 }
 
 // Slices of a row with the same worker session and batch id.
-TEST_F(SessionTenant, SlicesOfTwoClientsDoNotMeet) {
+TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
   const auto slice = [](uint32_t index) {
     StepBuilder builder(1, kTenantVocabulary / 2);
     builder.AddRow("a", 1, 0, F32Peak(kTenantVocabulary / 2, 7));

@@ -85,7 +85,7 @@ TEST(SessionThreads, ManyStreamsOnOneEngine) {
 
 // Two streams take one sequence from each other, time and again. Whatever is answered with a token is the token that is
 // due at its position of the one history.
-TEST(SessionThreads, TwoStreamsFightForOneSequence) {
+TEST(SessionThreads, TwoStreamsCompeteForOneSequence) {
   TestEngine engine = TestEngine::OnCpu();
   std::mt19937_64 random(11);
   v1::OpenSequence open = OpenWith("contested", 1, &random);
@@ -146,7 +146,7 @@ TEST(SessionThreads, TwoStreamsFightForOneSequence) {
 }
 
 // Streams that end at any moment, with steps on their way, while others go on.
-TEST(SessionThreads, StreamsThatEndDisturbNobody) {
+TEST(SessionThreads, EndedStreamsDisturbNoOthers) {
   TestEngine engine = TestEngine::OnCpu();
   std::thread steady([&] { LiveAlone(engine.get(), 100, Scaled(100)); });
   std::mt19937_64 random(12);

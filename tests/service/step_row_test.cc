@@ -52,7 +52,7 @@ class StepRowTest : public ::testing::Test {
   v1::StepRow row_;
 };
 
-TEST_F(StepRowTest, CarriesWhatWasSent) {
+TEST_F(StepRowTest, CarriesEveryField) {
   row_.set_truncate_to(3);
   row_.add_append_tokens(kRowLive - 1);
   row_.set_draw_salt(65535);
@@ -71,7 +71,7 @@ TEST_F(StepRowTest, CarriesWhatWasSent) {
   EXPECT_FALSE(request.plan.masks[0].has_allowed_tokens);
 }
 
-TEST_F(StepRowTest, DrawMayBeSpelledOut) {
+TEST_F(StepRowTest, DrawMayBeExplicit) {
   const uint64_t digest = MustParse().intent.options_digest;
   row_.mutable_draw();
   EXPECT_EQ(MustParse().intent.options_digest, digest);
@@ -93,7 +93,7 @@ TEST_F(StepRowTest, AnotherVocabulary) {
   ExpectRefused(Reason::kVocabularyMismatch, "step.logits.vocabulary_size");
 }
 
-TEST_F(StepRowTest, WhatMustBeSet) {
+TEST_F(StepRowTest, RequiredFields) {
   row_.set_step_id(0);
   ExpectRefused(Reason::kMissingField, "step.rows[2].step_id");
   row_.set_step_id(1);
@@ -162,7 +162,7 @@ TEST_F(StepRowTest, AllowedTokensAreASet) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].mask.allowed_tokens.tokens");
 }
 
-TEST_F(StepRowTest, ACheckpointNeedsASamplerThatKeepsAState) {
+TEST_F(StepRowTest, CheckpointNeedsStatefulSampler) {
   row_.set_checkpoint("x");
   ExpectRefused(Reason::kContradiction, "step.rows[2].checkpoint");
 }

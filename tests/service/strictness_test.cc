@@ -92,7 +92,7 @@ TEST(Strictness, UnknownEnumValueInAOneof) {
   ExpectUnknown(message, Reason::kUnknownEnumValue, "open.parameters.chain.preset");
 }
 
-TEST(Strictness, PathStartsWhereTheCallerSays) {
+TEST(Strictness, PathStartsAtCallersPrefix) {
   v1::SamplingParameters parameters;
   AddUnknown(&parameters);
   EXPECT_EQ(FindUnknown(parameters, "fork.child.parameters")->field, "fork.child.parameters.#1234");

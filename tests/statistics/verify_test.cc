@@ -119,7 +119,7 @@ class Bigrams {
 
 class Rejection : public ::testing::TestWithParam<int> {};
 
-TEST_P(Rejection, LeavesNoTraceOfTheDrafter) {
+TEST_P(Rejection, DistributionIsTheTargets) {
   const SamplingParameters chains[] = {
       {}, {.temperature = 0.7f, .top_k = 12, .top_p = 0.9f}, {.temperature = 1.5f, .min_p = 0.15f}};
   // Each form meets each drafter and each chain.
@@ -138,7 +138,7 @@ TEST_P(Rejection, LeavesNoTraceOfTheDrafter) {
 INSTANTIATE_TEST_SUITE_P(, Rejection, ::testing::Range(0, 9));
 
 // Of a vocabulary that races group by group.
-TEST(RejectionAtVocabulary2000, LeavesNoTraceOfTheDrafter) {
+TEST(RejectionAtVocabulary2000, DistributionIsTheTargets) {
   std::mt19937_64 random(72);
   std::vector<float> logits(2000), q(2000);
   double sum = 0;
