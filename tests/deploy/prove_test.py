@@ -63,7 +63,7 @@ class ProveTest(unittest.TestCase):
         self.assertIn("cuda: skipped", said)
         self.assertIn("vulkan: skipped", said)
 
-    def test_failed_benchmark_with_its_device_present_fails_at_the_end(self):
+    def test_failed_benchmark_on_a_present_device_fails_at_the_end(self):
         for suite in ("cuda", "served", "vulkan", "cpu"):
             status, said, left = self.prove("cpu0", "cuda0", "vulkan0", **{suite: 1})
             self.assertEqual((status, len(left)), (1, 5))
