@@ -3,8 +3,10 @@
 
 `house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`)
 and exits with 1 if there is any. `house_rules.py --prose PATH...` lists the offences against the rules about words
-(prose.py) below PATH, also in folders where these are not enforced yet. A rule is a function from one file to its findings; FILE_RULES lists them. The rules
-that need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
+(prose.py) below PATH, also in folders where these are not enforced yet.
+
+A rule is a function from one file to its findings; FILE_RULES lists them. The rules that need the whole tree (links,
+the layout page) take all files at once; TREE_RULES lists those.
 """
 
 import posixpath
