@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -30,17 +31,20 @@ void ExpectServes(TestServer& server) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-// Steps that the server has received, once they are at least `count` and it has had time to read another: some hundred
-// times as long as it takes to. So a test that expects no further step cannot fail by chance, and passes wrongly only
-// on a stalled machine.
+// Number of steps that the server has received, once they are at least `count` and kWitnesses health calls that began
+// afterwards have been answered. One thread of the server reads streams and answers these calls, in the order in which
+// they become ready, so a step that it would read is read before the witnesses are answered. A stalled machine makes
+// the test slower, but cannot make it pass.
 uint64_t StepsReceived(TestServer& server, uint64_t count) {
+  constexpr int kWitnesses = 200;
   auto channel = server.Connect();
-  int spare_calls = 200;
-  while (spare_calls > 0) {
+  const auto call = [&] {
     std::string response;
-    if (!CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok()) break;
-    if (server.observer().totals().steps >= count) --spare_calls;
-  }
+    return CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok();
+  };
+  const auto deadline = CallDeadline();
+  while (server.observer().totals().steps < count && std::chrono::system_clock::now() < deadline) EXPECT_TRUE(call());
+  for (int i = 0; i < kWitnesses; ++i) EXPECT_TRUE(call());
   return server.observer().totals().steps;
 }
 

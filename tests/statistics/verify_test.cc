@@ -5,6 +5,7 @@
 // testing::kFailureProbability.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -22,6 +23,9 @@ using sortition::testing::ExpectCounts;
 using sortition::testing::Scaled;
 
 constexpr uint32_t kTokens = 20;
+
+// Bins that the counts must fill; they grow with the root of the draws.
+int LeastBins() { return std::clamp(int(40 * std::sqrt(testing::TestScale())), 2, 20); }
 
 // What a drafter knows of the target's logits: them with some noise, next to nothing, or all but their leading tokens.
 enum class Drafter { kClose, kBlind, kWrong };
@@ -132,7 +136,7 @@ TEST_P(Rejection, DistributionIsTheTargets) {
   for (uint64_t n = 0; n < sequences; ++n) ++counts[model.DrawPair(n * 9 + uint64_t(GetParam()))];
   std::vector<double> joint(counts.size());
   for (uint32_t i = 0; i < joint.size(); ++i) joint[i] = model.p(0)[i / kTokens] * model.p(i / kTokens)[i % kTokens];
-  ExpectCounts(counts, joint, testing::TestScale() < 1 ? 2 : 20);
+  ExpectCounts(counts, joint, LeastBins());
 }
 
 INSTANTIATE_TEST_SUITE_P(, Rejection, ::testing::Range(0, 9));
@@ -160,7 +164,7 @@ TEST(RejectionAtVocabulary2000, DistributionIsTheTargets) {
   std::discrete_distribution<uint32_t> drafter(q.begin(), q.end());
   std::vector<uint64_t> counts(2000);
   for (uint64_t n = 0; n < Scaled(400'000); ++n) ++counts[row.Verify({73, uint32_t(n), 0}, drafter(random), draft)];
-  ExpectCounts(counts, p, testing::TestScale() < 1 ? 2 : 20);
+  ExpectCounts(counts, p, LeastBins());
 }
 
 }  // namespace
