@@ -91,7 +91,7 @@ def licence(path: str, lines: List[str]) -> Found:
 
 
 def registry(path: str, lines: List[str]) -> Found:
-    """Where packages and images come from is the machine's configuration."""
+    """Hosts of packages and images belong to the machine's configuration."""
     return matching(lines, REGISTRY, "a package registry's host")
 
 
@@ -284,7 +284,7 @@ def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Fin
 
 
 def check_tree(files: Dict[str, List[str]]) -> List[Finding]:
-    """All findings of `files`, a map from path (relative to the root, with /) to lines."""
+    """Returns all findings of `files`, a map from path (relative to the root, with /) to lines."""
     findings = [finding for path in sorted(files) for finding in check_file(path, files[path])]
     for rule in TREE_RULES:
         findings += [Finding(path, line, rule.__name__, what) for path, line, what in rule(files)]

@@ -22,12 +22,13 @@ class RecordingSink : public service::SessionSink {
 
   // Takes the first message that is `wanted` out of the record, waiting until one comes.
   std::optional<v1::StreamResponse> Await(const Wanted& wanted);
-  // The same without waiting.
+  // Take without waiting.
   std::optional<v1::StreamResponse> Take(const Wanted& wanted);
 
   // Messages in the record.
   size_t size() const;
-  // What has been given to Send and not yet taken by this function, taken or not: to be passed to Session::OnSent.
+  // Returns the releases given to Send that this function has not returned yet, whether or not their responses were
+  // taken; pass them to Session::OnSent.
   std::vector<service::SentRelease> TakeReleases();
 
  private:
