@@ -1,5 +1,5 @@
-// Who may join the queue: by rows, by time, by deadline; and what comes of it under more load than there is capacity
-// for.
+// Admission to the queue by rows, by time and by deadline; and shares and deadlines under more load than there is
+// capacity.
 #include "service/batch/admission.h"
 
 #include <gmock/gmock.h>
@@ -131,7 +131,7 @@ TEST_F(AdmissionTest, EveryTenantLeavesRoomForAnother) {
   EXPECT_FALSE(Submit({2, 3}, 1).has_value());
 }
 
-// Workers that send a step every so often whatever becomes of it, in virtual time.
+// Workers that send a step at a fixed interval, whether or not the step before was served, in virtual time.
 class Overload : public AdmissionTest {
  protected:
   struct Greed {
@@ -144,7 +144,8 @@ class Overload : public AdmissionTest {
     absl::Duration longest = absl::ZeroDuration();
   };
 
-  // What each gets while all of them ask, after the queue has filled; and that the device is never idle.
+  // Returns the shares of all workers while all of them ask, after the queue has filled. Expects the device never to be
+  // idle.
   std::map<uint64_t, Got> Run(const std::vector<Greed>& greeds, absl::Duration timeout) {
     std::map<uint64_t, Got> got;
     std::vector<absl::Time> next(greeds.size(), clock_.Now());
@@ -209,8 +210,7 @@ TEST_F(Overload, TenantOfManyStreamsGetsNoMore) {
   for (uint64_t stream = 1; stream <= 5; ++stream) EXPECT_NEAR(double(got.at(stream).rows), 1000, 20);
 }
 
-// With deadlines that are shorter than the queue, no row is computed that nobody waits for any more, and the device has
-// enough to do.
+// With deadlines shorter than the queue, no row is computed after its deadline, and the device still has enough work.
 TEST_F(Overload, DeadlinesAreKeptOrRefused) {
   const auto got =
       Run({{{0, 0}, absl::Milliseconds(1), 2}, {{0, 1}, absl::Milliseconds(1), 2}}, absl::Milliseconds(60));

@@ -1,4 +1,4 @@
-// The rules of the queue: who goes next, what fits, what is refused, and that no device idles.
+// The rules of the queue: which rows go next, which fit, which are refused, and that no device idles.
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -184,7 +184,7 @@ TEST(ChainOptions, ExplicitOrders) {
   }
 }
 
-// What needs no chain has none, whatever the preset; the rest has nothing else.
+// Options that need no chain have none under any preset; all others have only the chain.
 TEST(ChainOptions, OnlyDifferentOrdersNeedAChain) {
   SequenceSpec spec;
   spec.vocabulary = spec.live_vocabulary = 1000;

@@ -62,7 +62,7 @@ TEST(ClientAccountTest, NoLimitsNothingIsRefused) {
   EXPECT_TRUE(account.settled());
 }
 
-// Whoever comes back when told is served; over any long time the rate holds.
+// A client that retries when advised is served; over any long time the rate holds.
 TEST(ClientAccountTest, RatesHoldAndAdviceIsRight) {
   Limits limits;
   limits.client_rows_per_second = 1000;
@@ -239,7 +239,7 @@ TEST(ClientSequencesTest, TenantEvictsOnlyItsOwnIdleSequences) {
   second.MustOpen(Reopened(StatefulOpen("a1", 1), 2));
   b.MustOpen(Reopened(StatefulOpen("b0", 1), 2));
 
-  // With a step in flight each, none can be forgotten.
+  // None can be evicted while each has a step in flight.
   const testing::PlainSequence plain(StatefulOpen("x", 1));
   a.Send(PeakStep(1, "a2", 1, plain, 5));
   second.Send(PeakStep(1, "a1", 1, plain, 5));

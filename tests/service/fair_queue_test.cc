@@ -1,4 +1,4 @@
-// Shares of clients, to the row: who goes next, by work, by tenant, after a pause.
+// Shares of clients, to the row: the order by work, by tenant and after a pause.
 #include "service/batch/fair_queue.h"
 
 #include <gtest/gtest.h>

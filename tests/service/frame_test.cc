@@ -265,8 +265,9 @@ TEST(Frame, TextThatIsNotUtf8IsRefused) {
   EXPECT_EQ(WhyNot(message.SerializePartialAsString()), Reason::kMalformedMessage);
 }
 
-// Damaged messages: whatever is taken apart is what protobuf reads from the same bytes, and what protobuf cannot read
-// is refused. Where only the reader refuses, the damage made a group, a payload too many or a key beyond 32 bits.
+// Damaged messages: the parts that the reader finds are those that protobuf reads from the same bytes, and bytes that
+// protobuf refuses are refused. If only the reader refuses, the damage made a group, a payload too many or a key beyond
+// 32 bits.
 TEST(Frame, EqualsProtobufOnDamagedMessages) {
   const google::protobuf::LogSilencer silencer;
   const std::string whole = SomeStep().SerializeAsString();

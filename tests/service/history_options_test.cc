@@ -132,7 +132,7 @@ TEST(HistoryOptions, MinimumNeedsStopTokens) {
   ExpectRefused([](auto* p) { p->set_no_repeat_ngram_size(1025); }, Reason::kOutOfRange, "p.no_repeat_ngram_size");
 }
 
-// What needs no history keeps none.
+// Options that do not need the history keep none.
 TEST(HistoryOptions, OnlyHistoryOptionsNeedState) {
   EXPECT_FALSE(MustCompile([](auto* p) { p->add_stop_token_ids(2); }).stateful());
   const SequenceSpec banned = MustCompile([](auto* p) { p->add_bad_words()->add_tokens(7); });

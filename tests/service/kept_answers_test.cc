@@ -53,11 +53,11 @@ TEST_F(KeptAnswersTest, GreedyTenantEvictsItsOwn) {
   const uint32_t left = Of("greedy", 1000);
   EXPECT_GT(left, 50u);
   for (uint32_t i = 1000 - left; i < 1000; ++i) EXPECT_NE(kept_.Find(Key("greedy", i)), nullptr) << "the last of its";
-  // One that comes later has room, too.
+  // A later answer finds room, too.
   for (uint32_t i = 0; i < kModest; ++i) Put("late", i);
   EXPECT_EQ(Of("late", kModest), kModest);
   EXPECT_EQ(Of("modest", kModest), kModest);
-  // And one answer of any size finds its own room, or none.
+  // An answer of any size finds its own room, or none.
   Put("modest", kModest, kBound);
   EXPECT_EQ(kept_.Find(Key("modest", kModest)), nullptr);
   EXPECT_EQ(Of("late", kModest), kModest);
@@ -72,7 +72,7 @@ TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   EXPECT_GE(kept_.bytes(), held);
 }
 
-// What a client has within an even share it keeps, whatever the others do.
+// A tenant keeps its answers within an equal share, however many the others put.
 TEST_F(KeptAnswersTest, EqualShareIsKept) {
   std::mt19937_64 random(1);
   const auto below = [&](uint64_t bound) { return static_cast<uint32_t>(random() % bound); };
@@ -131,7 +131,7 @@ TEST_F(KeptAnswersTest, DroppingATenantSparesOthers) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-// The same from outside: the bound is the server's limit, and a client its tenant.
+// The same seen from outside: the bound is the server's limit, and the owner is the tenant.
 TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
   Limits limits;
   limits.max_shard_answer_bytes = 6000;

@@ -18,8 +18,8 @@ std::map<std::string, uint64_t> Described(const Limits& limits) {
   return described;
 }
 
-// Each field changed alone changes the one description of its name; so no field is left out, and none stands for
-// another.
+// Changes each field alone and expects only the description of its name to change: no field is left out, and none
+// stands for another.
 TEST(Limits, EachLimitIsDescribed) {
   struct Change {
     const char* name;

@@ -81,7 +81,7 @@ TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
-    // What it is for; without it there is a contradiction.
+    // min_tokens contradicts parameters without stop tokens.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
     // Names tokens for logprobs that something else asks for.
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();

@@ -57,7 +57,7 @@ TEST(PartCount, NumbersAreFree) {
   message.mutable_open()->set_seed(1);
   message.mutable_open()->set_epoch(1);
   EXPECT_EQ(PartsOf(message.SerializeAsString()), 2u);
-  // The same list, one field a number.
+  // The same list unpacked: one field for each number.
   std::string unpacked;
   for (int i = 0; i < 100; ++i) unpacked += "\x08\x05";
   EXPECT_EQ(PartsOf(Field(2, Field(10, unpacked))), 2u);
@@ -92,7 +92,7 @@ TEST(PartCount, FrameOfEmptyRowsIsRefused) {
   EXPECT_EQ(std::get<Refusal>(decoded).field, "message");
 }
 
-// Whatever an open and a step may hold fits.
+// The largest open and the largest step fit the limits.
 TEST(PartCount, LimitsFit) {
   constexpr uint32_t kPartsOfARow = 6;  // itself, request_id, task, mask, its list, checkpoint
   EXPECT_LE(kMostStepRows * kPartsOfARow + 100, kMaxMessageParts);

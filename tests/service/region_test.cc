@@ -1,4 +1,5 @@
-// Memory regions: what is made is sealed and counted, and what is given back is unknown at once and freed last.
+// Memory regions: a new region is sealed and counted; a released one is unknown at once, and freed after its last
+// reader.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -165,7 +166,7 @@ TEST_F(RegionTest, DeadPeerLosesIdsButReadsFinish) {
   EXPECT_EQ(table_.use().bytes, 0u);
 }
 
-// Stands for memory that is full, whatever filled it: the file system's answer to a process whose files may not grow.
+// Stands for full memory: the file system's answer to a process whose files may not grow.
 TEST_F(RegionTest, FailedMappingIsRefused) {
   const Connection connection = Connect();
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

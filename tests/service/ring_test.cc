@@ -1,4 +1,4 @@
-// Rings: every message once and whole, whatever its size, and nothing that the other end writes harms this one.
+// Rings: every message of any size arrives once and whole, and no write of the other end harms this one.
 #include "service/memory/ring.h"
 
 #include <gtest/gtest.h>

@@ -33,7 +33,7 @@ class SessionAnswers : public ::testing::Test {
     step.step().set_answer_early(early);
     worker_.Send(step.Build());
   }
-  // Of each message that came since the last call.
+  // Returns the number of rows of each message that came since the last call.
   std::vector<int> RowsOfMessages() {
     std::vector<int> rows;
     while (auto message = worker_.sink().Take([](const auto& response) { return response.has_results(); })) {
@@ -105,7 +105,8 @@ TEST_F(SessionAnswers, ImmediateRefusalsLeaveAtOnce) {
   EXPECT_EQ(RowsOfMessages(), MessageRows{1});
 }
 
-// A message's worth: a step of thousands of rows, or of long answers, does not gather in memory what it comes to.
+// Answers of one message's size: a step of thousands of rows, or of long answers, does not gather all its answers in
+// memory.
 TEST(SessionLargeAnswers, AreHeldUpToMessageSize) {
   constexpr uint32_t kLarge = 200'000;  // of whose tokens the answer names each
   TestEngine engine = TestEngine::OnFake({}, {.max_batch_rows = 1, .batches_in_flight = 4});

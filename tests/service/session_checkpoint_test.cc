@@ -21,7 +21,7 @@ v1::OpenSequence Mirostat(std::string_view request_id) {
   return open;
 }
 
-// The same logits for every step at a position.
+// Returns the same logits for every step at a position.
 std::string LogitsAt(uint32_t position) {
   std::mt19937_64 random(position);
   return testing::RandomLogits(kernels::DType::kF32, kCheckpointVocabulary, &random);
@@ -141,11 +141,11 @@ TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
   plain.Append(here.draw().token());
   ExpectError(second.worker().Run(step(3, checkpoint).Build()).at(0).error(), Reason::kCheckpointRefused,
               "step.rows[0].checkpoint");
-  // As if step 3 had been answered elsewhere and taken back.
+  // As if step 3 had been answered elsewhere and reverted.
   EXPECT_TRUE(second.worker().Run(step(4, checkpoint).Build()).at(0).has_draw());
 }
 
-// The history is looked at first: a server that has another text asks for the worker's, whatever the checkpoint says.
+// The history is checked first: a server with another history asks for the worker's, with any checkpoint.
 TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   Replica replica(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");

@@ -1,4 +1,4 @@
-// Speculation in coupled mode: the text is that of no speculation, whatever is drafted.
+// Speculation in coupled mode: the text equals that without speculation, for any drafts.
 #include <gtest/gtest.h>
 
 #include <optional>

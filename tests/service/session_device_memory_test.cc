@@ -1,5 +1,5 @@
-// Steps whose logits lie in a device's memory, which their worker made: the same bits as from the stream, whichever
-// device computes them and whatever becomes of that memory.
+// Steps whose logits lie in a device's memory that their worker made: the same bits as from the stream, on every device
+// that computes them, even if that memory is released or lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -153,7 +153,7 @@ TEST(SessionDeviceMemory, RowsRunningElsewhereAreRead) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// By no thread that serves streams: drivers take their time.
+// Drivers take their time, so no thread that serves streams reads.
 TEST(SessionDeviceMemory, ReadingBlocksNoStream) {
   absl::Notification sent;
   FakeDevice::Options options = Card();
@@ -184,7 +184,8 @@ TEST(SessionDeviceMemory, FailedReadingLetsOthersRun) {
   }
 }
 
-// Where they cannot be read, the rows say so, and their sequences go on with the same step from elsewhere.
+// If the logits cannot be read, the rows fail by name, and their sequences take the same step with logits from
+// elsewhere.
 TEST(SessionDeviceMemory, LostMemoryFailsRowKeepsSequence) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
@@ -201,7 +202,7 @@ TEST(SessionDeviceMemory, LostMemoryFailsRowKeepsSequence) {
   EXPECT_EQ(host.worker->Run(again.Build()).at(0).draw().token(), 9u);
 }
 
-// What is compared with the reference is one reading of memory that its worker may write at any time.
+// The worker may write the memory at any time, so the re-check compares outputs of one reading.
 TEST(SessionDeviceMemory, RecheckedRowsAreReadOnce) {
   std::unique_ptr<Host> host;
   FakeDevice::Options options = Card();
@@ -218,8 +219,8 @@ TEST(SessionDeviceMemory, RecheckedRowsAreReadOnce) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// Rows that leave a batch because they cannot be read for a re-check are not among those that their device gives back.
-// Of 40 rows half are re-checked: all or none are with probability 2^-39.
+// Rows that leave a batch because they cannot be read for a re-check are not counted among those that their device
+// returns. Half of the 40 rows are re-checked: all or none with probability 2^-39.
 TEST(SessionDeviceMemory, RowsLeavingABatchAreUncounted) {
   constexpr uint32_t kRows = 40;
   FakeDevice::Options options = Card();

@@ -1,4 +1,4 @@
-// Forks: a sequence that goes on from another one's history.
+// Forks: a sequence that continues another one's history.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -47,7 +47,7 @@ class SessionFork : public ::testing::Test {
     EXPECT_EQ(response->forked().request_id(), request.fork().child().request_id());
     return response->forked();
   }
-  // What the child's history is, written down.
+  // Returns the child's history, written down.
   static PlainSequence PlainChild(v1::OpenSequence child, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {
     for (uint32_t token : tokens) child.mutable_history()->add_tokens(token);
     child.mutable_history()->set_prompt_length(prompt_length);
@@ -129,7 +129,7 @@ TEST_F(SessionFork, InvalidForkIsRefusedByName) {
   request = ForkOf(Child("c"), 3);
   request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_p(2);
   ExpectError(Fork(request).error(), Reason::kOutOfRange, "fork.child.parameters.top_p");
-  // Nothing of this has made a sequence or hurt the parent.
+  // None of these has made a sequence or changed the parent.
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   Draw(&plain_, "parent", 3, 30);
 }

@@ -1,4 +1,5 @@
-// What a stream keeps beside the states of its sequences counts in `max_state_bytes`, too, and goes with the stream.
+// Memory that a stream holds beside the states of its sequences counts in `max_state_bytes`, too, and ends with the
+// stream.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -92,7 +93,7 @@ TEST_F(SessionHeld, PartialHistoriesAreBounded) {
   EXPECT_GT(begun, 3);
   EXPECT_LT(begun, 20);
   EXPECT_LE(held(), kMostBytes / 2);
-  // One that becomes whole is the table's.
+  // A history that is complete belongs to the table.
   v1::OpenSequence last = Begun(0);
   last.mutable_history()->set_offset(500);
   last.mutable_history()->set_continues(false);
@@ -125,7 +126,7 @@ TEST_F(SessionHeld, PartialStatesAreBounded) {
   EXPECT_LT(sent, 12);
 }
 
-// What is held goes before idle states, which workers can bring again.
+// Idle states are evicted to make room for held options, since workers can bring idle states again.
 TEST_F(SessionHeld, IdleStatesMakeRoom) {
   for (int i = 0; i < 200; ++i) {
     v1::OpenSequence open = StatefulOpen(absl::StrCat("idle-", i), 1);

@@ -69,7 +69,7 @@ TEST_F(SessionHistory, PiecesEqualWhole) {
   EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), plain.Draw({.logits = logits}).token());
 }
 
-// For shells that serve other streams meanwhile.
+// Pieces let a shell serve other streams in between.
 TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const v1::OpenSequence whole = Long("a", 1, 24'000);
   const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
@@ -85,7 +85,7 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);
-  // The next message waits for the last piece's rest, and nothing else is left to do.
+  // The next message waits for the back-off of the last piece, and nothing else is left to do.
   EXPECT_GT(session.rest(), absl::ZeroDuration());
   session.GoOn();
   EXPECT_EQ(session.rest(), absl::ZeroDuration());
@@ -110,7 +110,7 @@ TEST_F(SessionHistory, PromptIsThatOfFirstPiece) {
   v1::OpenSequence last = Piece(whole, 5, 10, false);
   last.mutable_history()->set_prompt_length(1);
   ExpectOpened(worker().MustOpen(last), whole);
-  // What a truncation leaves of the prompt is the prompt.
+  // After a truncation the remaining part of the prompt is the prompt.
   PlainSequence plain(whole);
   plain.TruncateTo(7);
   testing::StepBuilder step(1, kStatefulVocabulary);
@@ -140,7 +140,7 @@ TEST_F(SessionHistory, PiecesMustFollowOneAnother) {
     const v1::Error error = worker().Open(Piece(whole, from, 50, false)).error();
     ExpectError(error, Reason::kContradiction, "open.history.offset");
     EXPECT_EQ(error.limit(), limit);
-    // What had come is gone.
+    // The pieces so far are gone.
     ExpectError(worker().Open(Piece(whole, 20, 50, false)).error(), Reason::kContradiction, "open.history.offset");
   }
   SendSilently(Piece(whole, 0, 20, true));
@@ -194,7 +194,7 @@ TEST_F(SessionHistory, BoundedAcrossPiecesOfAStream) {
   SendSilently(Piece(a, 0, 40, true));
   ExpectError(worker().Open(Piece(b, 0, 30, true)).error(), Reason::kTooMany, "open.history.tokens");
   SendSilently(Piece(b, 0, 20, true));
-  // One that comes whole is not kept and does not count.
+  // A history that comes whole is not held and does not count.
   v1::OpenSequence c = Long("c", 1, 60);
   ExpectOpened(worker().MustOpen(c), c);
   // The refused piece took nothing, and what is refused gives back what it had.
@@ -225,7 +225,7 @@ TEST_F(SessionHistory, BadPieceIsAnsweredOnce) {
   ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
 }
 
-// Histories have a budget of their own, below that of steps; who has to wait is told how long.
+// Histories have a separate budget, below that of steps; a client that has to wait is told how long.
 TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   limits_.replay_tokens_per_second = 100'000;
   const v1::OpenSequence first = Long("first", 1, 20'000);
@@ -247,7 +247,7 @@ TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   ExpectOpened(worker().MustOpen(second), second);
 }
 
-// What comes in pieces may become long; how long those wait that come after it goes by what there is of it.
+// Pieces may add up to a long history. The wait advised to those that come later depends on the length known so far.
 TEST_F(SessionHistory, ShortPiecesDoNotCountAsLong) {
   limits_.replay_tokens_per_second = 1000;
   const v1::OpenSequence first = Long("first", 1, 200);
@@ -368,7 +368,7 @@ TEST_F(SessionHistory, StatelessSequenceIgnoresIt) {
   EXPECT_EQ(state.position(), 0u);
 }
 
-// Whoever serves a message serves nobody else meanwhile: what all its rows rewrite is bounded, and what is more is
+// A message is served without interruption, so the rewrites of all its rows are bounded; longer ones must come as
 // history.
 TEST_F(SessionHistory, RewritesOfAMessageAreBounded) {
   for (const bool indexed : {false, true}) {
@@ -402,7 +402,7 @@ TEST_F(SessionHistory, RewritesOfAMessageAreBounded) {
   }
 }
 
-// An idle sequence is forgotten; its worker replays and goes on as if nothing had happened.
+// An idle sequence is evicted; its worker replays and continues as if nothing had happened.
 TEST_F(SessionHistory, ReplayRestoresEvictedSequence) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::ZeroDuration();

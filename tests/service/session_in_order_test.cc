@@ -1,5 +1,5 @@
-// Rows whose sampler keeps a state run position by position; whatever ends one half-way, it is answered once and leaves
-// the sequence as it was.
+// Rows whose sampler keeps a state run position by position. A row that ends half-way, for any cause, is answered once
+// and leaves the sequence as it was.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -33,7 +33,7 @@ void AddInOrder(std::string_view request_id, const PlainSequence& plain, uint64_
   step->AddRow(request_id, step_id, plain.position(), logits).set_history_hash(plain.hash());
 }
 
-// The first step of a sequence: it drafts 1, 2 and 3, and the model goes on with 1, 2, 3, 4.
+// Adds the first step of a sequence: it drafts 1, 2 and 3, and the model continues with 1, 2, 3, 4.
 void AddChain(std::string_view request_id, StepBuilder* step) {
   AddInOrder(request_id, PlainSequence(OpenMirostat(request_id, 1)), 1, step);
   v1::StepRow& row = *step->step().mutable_rows(step->step().rows_size() - 1);
@@ -83,12 +83,12 @@ class SessionInOrder : public ::testing::Test {
     worker->Send(step.Build());
     engine->fake().FinishAll();
     v1::DrawResult draw = worker->Results(batch_id + 1, 1).at(0).draw();
-    // Each engine seals with a key of its own.
+    // Each engine seals with a different key.
     verify.clear_checkpoint();
     draw.clear_checkpoint();
     return {verify.SerializeAsString(), draw.SerializeAsString()};
   }
-  // What failed comes again: nothing of it has stayed.
+  // Repeats the failed steps and expects the text of an undisturbed service: failures have left nothing behind.
   void ExpectTheTextOfAQuietService(StreamWorker* worker) {
     TestEngine quiet = TestEngine::OnFake();
     StreamWorker other(quiet.get());

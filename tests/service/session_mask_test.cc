@@ -158,7 +158,7 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   const std::vector<v1::RowResult> results = worker_.Run(step.Build());
   ExpectError(results.at(0).error(), Reason::kNoLiveToken, "step.rows[0].mask");
   EXPECT_EQ(results.at(1).draw().token(), 4u);
-  // So with an empty list; with one that the sequence's options leave nothing of, neither alone is to blame.
+  // An empty list alone fails; if the list and the sequence's options exclude each other, neither is named alone.
   const auto listed = [&](uint64_t batch, const std::vector<uint32_t>& tokens) {
     StepBuilder listed_step(batch, kMaskVocabulary);
     v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kMaskVocabulary, 3));
@@ -173,7 +173,7 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   ExpectError(listed(102, {6}).error(), Reason::kNoLiveToken, "step.rows[0]");
   EXPECT_EQ(listed(103, {5}).draw().token(), 5u);
   open.mutable_parameters()->clear_allowed_token_ids();
-  // Where others ban what the mask allows, the mask is not to blame.
+  // If other options ban the tokens that the mask allows, the mask is not named.
   ASSERT_FALSE(Upload(UploadOf(2, {3})).has_error());
   open.set_epoch(3);
   open.mutable_parameters()->add_banned_token_ids(3);

@@ -42,7 +42,7 @@ TEST_F(SessionMemory, MasksInARegionAreSampled) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// An uploaded mask is the server's own copy: it stays what it was when it was uploaded, whatever becomes of the memory.
+// An uploaded mask is the server's copy: later writes to the memory do not change it.
 TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
   const uint32_t words[] = {1u << 9, 0};
   constexpr uint64_t kMaskBytes = sizeof(words);
@@ -222,7 +222,7 @@ void SampleWhileScribbling(TestEngine engine) {
     while (!over.load(std::memory_order_relaxed)) {
       const uint64_t throw_of = dice();
       std::atomic<uint32_t>& word = words[throw_of % (kSequences * kWide)];
-      // What makes a row unusable stays for a moment only, so that most rows get past the first look at them.
+      // The bits that make a row unusable stay for a moment only, so that most rows pass the first check.
       if ((throw_of >> 40 & 7) == 0) word.store(kWords[throw_of >> 60 & 7], std::memory_order_relaxed);
       word.store(0x40000000u + uint32_t(throw_of >> 48 << 7), std::memory_order_relaxed);
     }

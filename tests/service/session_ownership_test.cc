@@ -1,4 +1,4 @@
-// Who may step a sequence: epochs, streams that fight, streams that end, and identities that never meet.
+// The right to step a sequence: epochs, streams that compete, streams that end, and tenants that stay apart.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -76,7 +76,7 @@ TEST_F(SessionOwnership, SameStreamMayOpenAgain) {
   EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
 }
 
-// The loser's device may answer whatever it likes: the winner has gone on from before that step.
+// The loser's device may answer anything: the winner has continued from before that step.
 TEST_F(SessionOwnership, LosersStepInFlightLeavesNoTrace) {
   first_.MustOpen(open_);
   first_.Send(PeakStep(1, "a", 1, plain_, 40));
@@ -180,7 +180,7 @@ TEST_F(SessionOwnership, DrainFinishesStepsAndRefusesNew) {
   EXPECT_EQ(first_.Results(1, 1).at(0).draw().token(), 20u);
   EXPECT_TRUE(first_.IsIdle());
 
-  // The worker goes on elsewhere.
+  // The worker continues elsewhere.
   plain_.Append(20);
   second_.MustOpen(Reopened(open_, 6));
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 2, plain_, 21)).draw().token(), 21u);
@@ -196,7 +196,7 @@ TEST_F(SessionOwnership, StreamEndsWithRowsInFlight) {
   first_.Disconnect();
   EXPECT_EQ(engine_->batcher().queued_rows(), 0u) << "what waits is cancelled";
   engine_.fake().FinishAll();
-  // Nobody heard the answer: the sequence is where it was, for whoever takes it over.
+  // The answer was lost: the sequence is where it was, for any stream that takes it over.
   const v1::OpenedState state = second_.MustOpen(Reopened(open_, 6));
   EXPECT_EQ(state.history_hash(), plain_.hash());
   EXPECT_EQ(state.last_step_id(), 0u);

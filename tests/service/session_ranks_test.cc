@@ -1,4 +1,4 @@
-// Slices of ranks that number their streams: an answer that some rank lost comes again, whatever the others do.
+// Shards of ranks that number their streams: an answer that a rank lost is repeated, at any progress of the others.
 #include <random>
 #include <thread>
 
@@ -28,7 +28,7 @@ class SessionRanks : public SessionShards {
   }
 };
 
-// The others have gone on, and send the slice never again.
+// The other ranks have advanced and do not send the shard again.
 TEST_F(SessionRanks, RankGetsLostAnswerAgain) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   const std::vector<std::string> draws = Draws(1);
@@ -40,7 +40,7 @@ TEST_F(SessionRanks, RankGetsLostAnswerAgain) {
   }
   EXPECT_EQ(engine_->shards().kept(), 2u);
   EXPECT_EQ(engine_->shards().waiting(), 0u);
-  // Another step of the same id is none of it.
+  // A different step with the same id is not answered by it.
   v1::StreamRequest other = Numbered(2, 5, 1, 9);
   for (v1::StepRow& row : *other.mutable_step()->mutable_rows()) row.set_draw_salt(1);
   workers_[1]->Send(other);
@@ -142,7 +142,7 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksClose) {
   EXPECT_EQ(engine_->shards().kept(), 2u);
   workers_[1]->Send(Numbered(2, 5, 1));
   EXPECT_EQ(DrawsOf(1, 2), draws);
-  // Rank 2 is done with it: what it sends now is of another sequence of this name.
+  // Rank 2 has closed the sequence: its next shard belongs to another sequence of this name.
   workers_[2]->Send(Numbered(2, 5, 2));
   EXPECT_EQ(engine_->shards().waiting(), 2u);
   close(1);
@@ -166,7 +166,7 @@ TEST_F(SessionRanks, AnswersExpire) {
   EXPECT_EQ(engine_->shards().kept(), 0u);
 }
 
-// The worker opens the sequence and repeats its slice; the others' wait for it.
+// The worker opens the sequence and repeats its shard; the others' shards wait for it.
 TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -204,7 +204,7 @@ TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
   EXPECT_EQ(DrawsOf(0, 1), draws);
 }
 
-// What is wrong with the row itself all are told.
+// All ranks are told of errors of the row itself.
 TEST_F(SessionRanks, OtherRefusalsOfShardZeroGoToAll) {
   for (uint32_t i = 0; i < kShards; ++i) {
     v1::StreamRequest request = Numbered(1, 5, i);
@@ -235,7 +235,7 @@ TEST_F(SessionRanks, ShutdownReturnsShardsOfAgedStream) {
   ExpectRowErrors(1, 1, 2, Reason::kDraining, "step");
 }
 
-// Each rank loses its stream now and then, with or without the answer, and repeats its slices until it has it.
+// Each rank loses its stream at random, with or without the answer, and repeats its shard until it has the answer.
 TEST_F(SessionRanks, RandomStreamLossChangesNoAnswer) {
   const uint32_t steps = static_cast<uint32_t>(testing::Scaled(150));
   std::vector<std::vector<std::string>> got(kShards);
@@ -269,7 +269,7 @@ TEST_F(SessionRanks, RandomStreamLossChangesNoAnswer) {
         workers_[rank]->LetLeave();
         answered = true;
         for (const v1::RowResult& row : results) {
-          // The stream of slice 0 ended under the row.
+          // The stream of shard 0 ended during the row.
           if (row.has_error()) {
             EXPECT_EQ(row.error().reason(), v1::STEP_CANCELLED) << row.ShortDebugString();
             answered = false;

@@ -20,7 +20,7 @@ class SessionReady : public SessionMemory {
  protected:
   static constexpr uint64_t kWord = 1024;
 
-  // The step waits for the word to come to `value`.
+  // Builds a step that waits until the word has reached `value`.
   v1::StreamRequest EarlyStep(uint32_t value, uint64_t word = kWord) {
     v1::StreamRequest request = Step(region_.id, 0);
     v1::ReadyWord& ready = *request.mutable_step()->mutable_logits()->mutable_ready();
@@ -74,7 +74,7 @@ TEST_F(SessionReady, MissingLogitsAreNamedNothingIsLost) {
     ExpectError(row.error(), Reason::kDeadlinePassed, "step.logits.ready");
     EXPECT_THAT(row.error().message(), ::testing::HasSubstr("is 0, and not 1 yet"));
   }
-  // The same step again, without a timeout: within ready_wait.
+  // The same step without a timeout waits for ready_wait.
   request.mutable_step()->clear_timeout();
   request.mutable_step()->set_batch_id(++batch_);
   worker_.Send(request);

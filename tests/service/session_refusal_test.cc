@@ -1,4 +1,5 @@
-// Messages that are refused as a whole: what is blamed, by what the answer is matched, and that the stream goes on.
+// Messages that are refused as a whole: the field that is named, the id that the answer carries, and that the stream
+// continues.
 #include <gtest/gtest.h>
 
 #include <functional>

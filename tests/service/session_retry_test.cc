@@ -151,7 +151,7 @@ TEST_F(SessionRetry, GapOrForeignHashNeedsHistory) {
   Draw(2, 21);
 }
 
-// What the service answers to a worker that lost its place, and how that worker goes on.
+// Answers to a worker that lost its place, and its way back.
 TEST_F(SessionRetry, ReplayedHistoryRepairsSequence) {
   PlainSequence other = plain_;
   other.Append(40);

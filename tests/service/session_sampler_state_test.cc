@@ -112,7 +112,7 @@ class Author {
   Replica replica_{KeyOf('k')};
   PlainSequence plain_;
   std::vector<uint32_t> text_;
-  std::vector<std::string> checkpoints_;  // by the text's length; empty where none is known
+  std::vector<std::string> checkpoints_;  // by the text's length; empty if unknown
   uint64_t step_id_ = 0;
   bool cut_ = false;
 };
@@ -253,7 +253,7 @@ TEST_P(SessionSamplerState, RejectionAdvancesStateByEmittedToken) {
   for (const uint64_t count : lengths) EXPECT_GT(count, 0u);
 }
 
-// In one row, or in two of which the second takes up the checkpoint of the first.
+// Scores in one row, or in two of which the second takes the checkpoint of the first.
 TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
   Author author(OpenKind(GetParam()));
   std::optional<uint64_t> state;

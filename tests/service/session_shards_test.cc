@@ -1,5 +1,5 @@
-// Rows that come in slices of the vocabulary over several streams: the bits of the whole row, whatever comes first, and
-// nobody waits for ever for a slice that does not come.
+// Rows that come in shards of the vocabulary over several streams: the bits of the whole row in any order of arrival,
+// and no endless wait for a missing shard.
 #include <array>
 #include <numeric>
 #include <thread>
@@ -31,7 +31,7 @@ TEST_F(SessionShards, AnyOrderEqualsWholeRow) {
   EXPECT_EQ(engine_->shards().waiting(), 0u);
 }
 
-// Which index has which tokens is the workers' affair, and each may have its rows in another order.
+// Workers choose which index has which tokens, and each may have its rows in another order.
 TEST_F(SessionShards, ShardsNeedNotBeInTokenOrder) {
   workers_[0]->Send(Slice(1, 0, 340, kShardedVocabulary));
   workers_[1]->Send(Slice(1, 1, 0, 333));
@@ -65,7 +65,7 @@ TEST_F(SessionShards, MismatchedShardIsRefusedOthersContinue) {
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
-// A row fails alone: its neighbour has all its slices.
+// A row fails alone: its neighbour has all its shards.
 TEST_F(SessionShards, MismatchedRowIsRefusedAlone) {
   workers_[0]->Send(Slice(1, 0));
   v1::StreamRequest other = Slice(1, 1);
@@ -158,7 +158,7 @@ TEST_F(SessionShards, MissingRowIsReportedToAllRanks) {
   }
 }
 
-// A row that verifies drafts has several tensor rows, in each slice.
+// A row that verifies drafts has several tensor rows in each shard.
 TEST_F(SessionShards, DraftsAreVerifiedAcrossShards) {
   const auto verify = [&](v1::StreamRequest request) {
     v1::Step& step = *request.mutable_step();
@@ -228,7 +228,7 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
       whole.at(0).mutable_verify()->clear_checkpoint();
       EXPECT_EQ(results.at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
     }
-    // One more of them is right the next time.
+    // One more of them is right in each batch.
     if (batch < 3) drafts[batch - 1] = whole.at(0).verify().tokens(static_cast<int>(batch) - 1);
   }
   v1::StreamRequest forgets = slice(4, 1);
@@ -288,7 +288,7 @@ TEST_F(SessionShards, OtherWorkerSessionsAreApart) {
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
-// A sequence with state: the answer is remembered, and a step that waits for its slices is in flight.
+// A sequence with state: the answer is remembered, and a step that waits for its shards is in flight.
 TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -315,7 +315,7 @@ TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
   EXPECT_EQ(Draws(3), draws) << "the same answer again";
 }
 
-// Slices of many steps from as many threads as there are streams.
+// Sends shards of many steps from as many threads as there are streams.
 TEST_F(SessionShards, StreamsOfSeveralThreadsAssemble) {
   const uint64_t steps = testing::Scaled(200);
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Export and import: a sequence's state as a message that another server goes on from.
+// Export and import: a sequence's state as a message with which another server continues.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -87,7 +87,7 @@ TEST_F(SessionSnapshot, PiecesEqualWhole) {
   Draw(second_, 3, 22);
 }
 
-// Whoever serves the stream serves others, too.
+// The thread that serves the stream serves others between the pieces.
 TEST_F(SessionSnapshot, LongSnapshotIsBuiltInPieces) {
   v1::OpenSequence open = Long("long", 24'000);
   open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
@@ -121,7 +121,7 @@ TEST_F(SessionSnapshot, LongSnapshotIsBuiltInPieces) {
   ExpectError(Import(second_, request).error(), Reason::kContradiction, "import_sequence.state");
 }
 
-// One that has not the whole of its history cannot be, so it is bounded.
+// A snapshot without the start of its history cannot be built in pieces, so its size is bounded.
 TEST_F(SessionSnapshot, LongSnapshotWithoutStartNeedsHistory) {
   v1::OpenSequence open = Long("long", 48'000);
   open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);

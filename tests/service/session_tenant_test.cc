@@ -1,5 +1,5 @@
-// Two clients who know everything of each other but are not the same: worker session, request ids, epochs, ids of masks
-// and regions, checkpoints. Neither gets at what the other has.
+// Two tenants who know all names of each other: worker session, request ids, epochs, ids of masks and regions,
+// checkpoints. Neither can use anything of the other.
 #include <gtest/gtest.h>
 
 #include "service/memory/region_table.h"
@@ -59,7 +59,7 @@ TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
   close.mutable_close()->set_epoch(5);
   stranger_.Send(close);
   ASSERT_TRUE(stranger_.Await([](const auto& message) { return message.has_closed(); }));
-  // One of its own of the same name is another sequence.
+  // The stranger's sequence of the same name is another sequence.
   stranger_.MustOpen(StatefulOpen("a", 99));
   ASSERT_EQ(engine_->sequences().live_sequences(), 2u);
 
@@ -134,7 +134,7 @@ TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
   EXPECT_TRUE(Try(owner_, step).has_draw());
 }
 
-// Slices of a row with the same worker session and batch id.
+// Shards of a row with the same worker session and batch id.
 TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
   const auto slice = [](uint32_t index) {
     StepBuilder builder(1, kTenantVocabulary / 2);

@@ -190,7 +190,7 @@ TEST_F(SessionVerify, RepeatedStepGetsSameAnswerCountsOnce) {
   ExpectError(RunOne(step), Reason::kStepConflict, "step.rows[0].step_id");
 }
 
-// Each position has penalties of its own: what they take counts with the sequences, as long as the step runs.
+// Each position has different penalties: their memory counts with the sequences while the step runs.
 TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
   Limits limits;
   limits.max_state_bytes = 48 << 10;
@@ -235,7 +235,7 @@ TEST_F(SessionVerify, StopTokenEndsPrefix) {
   EXPECT_EQ(verify.matched(), 3u);
 }
 
-// What fails the rows of positions behind the first wrong draft concerns nobody.
+// Errors at positions behind the first wrong draft are ignored.
 TEST_F(SessionVerify, OnlyNeededPositionsCanFail) {
   worker_.MustOpen(open_);
   std::vector<float> broken(kModelVocabulary);

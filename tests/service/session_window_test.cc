@@ -1,5 +1,5 @@
-// What a stream may leave unanswered: counted on arrival, released when answers have left, and zero at the end of
-// anything.
+// Rows and bytes that a stream may leave unanswered: counted on arrival, released when answers have left, and zero at
+// the end.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What is looked for, and what is slept for.
+// When to spin for a message, and when to sleep.
 #include "service/memory/spin_choice.h"
 
 #include "gtest/gtest.h"

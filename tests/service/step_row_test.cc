@@ -1,4 +1,4 @@
-// One row of a step: what concerns it alone.
+// One row of a step: everything that concerns it alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -293,7 +293,7 @@ TEST_F(StepRowTest, Scores) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].score.tokens");
 }
 
-// A retry is recognised by this: whatever may change the answer changes the digest, and nothing else does.
+// The digest identifies retries: every field that may change the answer changes the digest, and nothing else does.
 TEST_F(StepRowTest, DigestSeesEveryOption) {
   row_.set_truncate_to(5);
   row_.add_append_tokens(1);
