@@ -60,7 +60,7 @@ std::unique_ptr<client::CudaRows> MakeRows() {
   return *std::move(rows);
 }
 
-// What the streams of the fake driver in this process have to do.
+// Functions of the fake driver that hold and release the work on its streams in this process.
 struct FakeStream {
   using Function = void (*)();
   static Function Find(const char* name) {
@@ -125,7 +125,7 @@ TEST_F(DeviceMemoryTest, RowsOnServersGpuAreNamedNotSent) {
   StepAll(client.get(), *rows);
 }
 
-// As a pod has them: a worker and a server with the device and a folder in common, and no tenant.
+// As in a pod: a worker and a server share the device and a folder, and no other namespace.
 TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
@@ -146,8 +146,8 @@ TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
   StepAll(client.get(), *rows);
 }
 
-// A worker that queues all its work and waits for none of it: a step leaves before its logits are written, and waits at
-// the server for the word that the GPU raises; its token is in the GPU's memory when the work behind it begins.
+// A worker that queues all its work and waits for none of it. A step leaves before its logits are written, and waits at
+// the server for the word that the GPU raises. Its token is in the GPU's memory when the work behind it begins.
 TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));
@@ -220,7 +220,7 @@ TEST_F(DeviceMemoryTest, FailedStepBlocksNoLaterWork) {
   ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
   EXPECT_EQ((*answers)->tokens()[0], -1);
   over.WaitForNotification();
-  // What could not be submitted at all.
+  // A step that cannot be submitted at all.
   batch.vocabulary_size = 0;
   EXPECT_EQ(step([](std::vector<client::RowOutcome>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);

@@ -108,7 +108,7 @@ TEST(FailureTest, DrainedServerHandsOverItsStream) {
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   first->process().Signal(SIGTERM);
-  // Steps go on while the first server drains, and until it is gone.
+  // Steps continue while the first server drains, until it is gone.
   const absl::Time deadline = absl::Now() + kPatience;
   while (first->process().Running() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
   const auto code = first->process().Wait(absl::ZeroDuration());
@@ -161,7 +161,7 @@ TEST(FailureTest, FallbackServesUntilServerReturns) {
 TEST(FailureTest, FrozenServerCostsDeadlineButNoToken) {
   const auto server = StartServer();
   const auto client = Connect(QuickOptions({server->address()}));
-  // Enough bytes that the connection cannot swallow them all while nobody reads.
+  // More bytes than the connection can swallow while nothing reads.
   constexpr uint32_t kVocabulary = 1u << 19;
   client::SequenceOptions options;
   options.vocabulary_size = kVocabulary;

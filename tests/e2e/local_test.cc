@@ -295,8 +295,8 @@ TEST_F(LocalTest, PartialAnswersAreAssembled) {
   EXPECT_GT(std::get<v1::VerifyResult>(verify).probabilities_size(), 1);
 }
 
-// From the server into this process and back, in the middle of texts, samplers' states included: those that were left
-// here keep the client here.
+// From the server into this process and back, in the middle of texts, samplers' states included. Sequences whose state
+// is here keep the client here.
 TEST_F(LocalTest, ClientsFallbackContinuesIdentically) {
   for (const char* const kind : kKinds) {
     ASSERT_NO_FATAL_FAILURE(Open(kind, random_()));

@@ -1,5 +1,5 @@
-// Tensor-parallel ranks, each with a client and a slice of every row: the tokens and logprobs of the whole rows,
-// whatever way they travel and whoever is lost. The ranks of a test share nothing but the server.
+// Tensor-parallel ranks, each with a client and a shard of every row: the tokens and logprobs of the whole rows, over
+// every transport and through every loss. The ranks of a test share nothing but the server.
 #include <signal.h>
 #include <unistd.h>
 
@@ -63,7 +63,7 @@ TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
       client::ClientOptions options = OptionsOf(target, index, count);
       options.worker_session = absl::StrCat("transport ", static_cast<int>(kind));
       options.transport = kind;
-      options.message_rows = index + 1;  // each rank cuts its messages in its own way
+      options.message_rows = index + 1;  // each rank cuts its messages differently
       Rank rank(&texts, options);
       EXPECT_EQ(rank.client().transport_in_use().kind, kind);
       while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
@@ -73,8 +73,8 @@ TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, RanksTest, ::testing::Values(2, 4));
 
-// Scores, drafts and cuts of one text, over the slices of `shard`, or over whole rows if that is absent: what each of
-// five steps says.
+// Returns the results of five steps of scores, drafts and cuts of one text, over the shards of `shard`, or over whole
+// rows if that is absent.
 std::vector<std::string> MixedSteps(client::Client* client, const std::optional<client::VocabularyShard>& shard) {
   constexpr uint32_t kWhole = RankTexts::kVocabulary;
   const uint32_t first = shard ? shard->first_token : 0;
@@ -157,7 +157,7 @@ TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {
   });
 }
 
-// Every rank ends in turn, without a word, and goes on in a new process with the text that it is told.
+// Every rank ends in turn, without notice, and continues in a new process with the text that it is given.
 TEST(RankLossTest, RestartedRankContinues) {
   constexpr uint32_t kRanks = 4;
   const auto server = StartServer();
@@ -235,7 +235,7 @@ TEST(RankLossTest, MissingRankIsNamedNothingIsLost) {
   });
 }
 
-// What the ranks of `shards` are told of one step, which all take at once when each has opened the sequence.
+// Returns the results of one step for the ranks of `shards`. All ranks step at once when each has opened the sequence.
 std::vector<client::RowOutcome> OutcomesOf(const std::string& target, const std::string& session,
                                            const std::vector<client::VocabularyShard>& shards) {
   const RankTexts texts(1);

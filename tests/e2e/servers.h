@@ -11,7 +11,7 @@
 
 namespace sortition::testing {
 
-// How long a server may take for anything.
+// Longest time that a server may take for anything.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // Starts a sortitiond; the test fails if it does not serve. `port` 0 = any free one.

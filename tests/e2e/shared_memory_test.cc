@@ -1,4 +1,4 @@
-// Rows in memory shared with a server: the tokens are the reference's, whatever becomes of the memory and the server.
+// Rows in memory shared with a server: the tokens are the reference's, even if the memory or the server is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
@@ -84,7 +84,7 @@ int ConnectionsTo(const std::string& address) {
   return count;
 }
 
-// As if it had never been there: an end by the client, and no connection.
+// A moved stream leaves no trace: the client has ended it, and no connection remains.
 TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
   server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
                                   absl::StrCat("--memory_listen=unix:", SocketPath("moved_call"))},
@@ -276,7 +276,8 @@ TEST(SharedMemoryTest, ServerDeathChangesNoToken) {
   memory->data.get()[99] = std::byte{1};  // it is still there
 }
 
-// Another machine may have a server of its own at the path that this one's server names; here that one has moved.
+// The path that this server names may belong to another server on another machine; here it belongs to one that has
+// moved.
 TEST(SharedMemoryTest, ForeignServerAtPathIsNotUsed) {
   const auto server = StartSharing("moved");
   ASSERT_EQ(rename(SocketPath("moved").c_str(), SocketPath("away").c_str()), 0);
@@ -294,7 +295,7 @@ TEST(SharedMemoryTest, ForeignServerAtPathIsNotUsed) {
 
 std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
 
-// Nothing is in common but a folder.
+// Worker and server have only a folder in common.
 TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
@@ -361,8 +362,8 @@ absl::Duration ProcessorTime(clockid_t clock) {
   return absl::DurationFromTimespec(time);
 }
 
-// Each end looks for messages for as long as it may where they come soon. Where they do not it must sleep at once, or
-// every pause of a model would cost a processor on both sides.
+// Each end may spin for messages that come soon. If they do not come soon it must sleep at once, or every pause of a
+// model would cost a processor on both sides.
 TEST(RingTest, PausesBetweenStepsCostNoCpu) {
   constexpr absl::Duration kSpin = absl::Milliseconds(20);
   constexpr int kSteps = 20;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kStreamVocabulary = 64;
 
-// One stream by the generated stub, one message at a time.
+// One stream over the generated stub, one message at a time.
 class RawStream {
  public:
   explicit RawStream(const std::string& address)

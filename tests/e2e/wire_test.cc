@@ -91,7 +91,7 @@ TEST(WireTest, ServersRefusalsArriveTyped) {
   EXPECT_EQ(error->field, "open.parameters.typical_p");
 }
 
-// As the name of several replicas, of which one has gone.
+// Like the name of several replicas, one of which has gone.
 TEST(WireTest, TargetWithSeveralAddressesFindsListener) {
   const auto server = StartServer({});
   const std::string& live = server->address();

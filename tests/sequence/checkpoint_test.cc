@@ -31,7 +31,7 @@ bool Opens(const CheckpointKey& key, const CheckpointOwner& owner, std::string_v
   return true;
 }
 
-// A replica with the same key goes on where another one was.
+// A replica with the same key continues where another one was.
 TEST(CheckpointKey, SharedKeyAcceptsOtherReplicas) {
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
   EXPECT_TRUE(Opens(KeyOf('a'), kOwner, sealed));
@@ -49,7 +49,7 @@ TEST(CheckpointKey, PrivateKeyRefusesOtherReplicas) {
   EXPECT_TRUE(Opens(CheckpointKey::Random(&same), kOwner, sealed));
 }
 
-// In its only worker's process; and what it seals is nothing to a server.
+// The key of an in-process service opens any checkpoint; no server accepts the checkpoints that it seals.
 TEST(CheckpointKey, TrustingKeyOpensAllButIsTrustedByNone) {
   NoEntropy one(1);
   const CheckpointKey trusting = CheckpointKey::Trusting(&one);
@@ -79,7 +79,7 @@ TEST(CheckpointKey, ForeignSequenceIsRefused) {
   for (const CheckpointOwner& other :
        {CheckpointOwner{"other", "worker", "request-1", 77}, CheckpointOwner{"space", "other", "request-1", 77},
         CheckpointOwner{"space", "worker", "request-2", 77}, CheckpointOwner{"space", "worker", "request-1", 78},
-        // The same letters, cut elsewhere.
+        // The same letters, divided differently.
         CheckpointOwner{"spacew", "orker", "request-1", 77}, CheckpointOwner{"space", "workerr", "equest-1", 77}}) {
     EXPECT_FALSE(Opens(key, other, sealed)) << other.tenant << " " << other.worker_session;
   }

@@ -14,7 +14,7 @@ namespace {
 
 using Found = ContextIndex::Found;
 
-// By token, the longest context of `least` to `depth` tokens that it followed at one of the positions [first, end).
+// Maps each token to the longest context of `least` to `depth` tokens that it followed at a position of [first, end).
 std::map<uint32_t, uint32_t> Searched(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, uint32_t least,
                                       uint32_t depth) {
   std::map<uint32_t, uint32_t> longest;

@@ -1,4 +1,4 @@
-// The names of edits: whatever happens to sequences, a device that believes them has the edits that there are.
+// The names of edit lists: after any events in sequences, a device that trusts the names has the right edits.
 #include "service/sequence/edit_log.h"
 
 #include <gtest/gtest.h>
@@ -167,7 +167,7 @@ TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
     const std::vector<uint32_t> append = SomeTokens(4);
     std::optional<uint32_t> cut;
     if (Below(4) == 0) cut = one.position() - Below(deepest + 1);
-    // As Sequence has it: the step's rewrites, its views, and its end; or another owner, who takes them back.
+    // Follows Sequence: the step's rewrites, its views, and its end; or a new owner, who reverts them.
     const SequenceState::Undo undo = one.Rewrite(cut, Below(4) == 0 ? append : std::vector<uint32_t>());
     if (Below(20) == 0) {
       one.Revert(undo);  // the history was not the one that the step is for

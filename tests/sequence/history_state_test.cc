@@ -276,8 +276,8 @@ TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   EXPECT_EQ(state->forced_token(), 7u);
 }
 
-// What the options look at is kept, however little else is; and a child that looks further back than its parent kept
-// cannot be made.
+// A state keeps as much history as its options need, even if little else is kept. A child that looks further back than
+// its parent kept cannot be made.
 TEST(HistoryState, KeepsWhatItsOptionsNeed) {
   SamplingParameters windowed, whole;
   windowed.mutable_dry()->set_multiplier(1);

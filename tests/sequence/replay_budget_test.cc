@@ -34,7 +34,7 @@ TEST_F(ReplayBudgetTest, WaitersAreServedInOrder) {
   }
 }
 
-// Whoever asks for many histories that he never sends makes nobody wait but himself.
+// A stream that asks for many histories and never sends them delays only itself.
 TEST_F(ReplayBudgetTest, StreamsFloodDelaysOnlyItself) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   EXPECT_GE(Advice({1, 1}), absl::Seconds(30));
@@ -53,7 +53,7 @@ TEST_F(ReplayBudgetTest, TenantsFloodDelaysOnlyItself) {
   EXPECT_LE(second, absl::Seconds(2) * 1.25);
 }
 
-// All together are told to come no faster than the budget lets them.
+// All streams together are advised to come no faster than the budget allows.
 TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
   constexpr uint64_t kStreams = 8;
   for (uint64_t stream = 0; stream < kStreams; ++stream) Advice({stream % 2, stream});

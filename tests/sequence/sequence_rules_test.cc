@@ -36,7 +36,7 @@ class SequenceRules : public ::testing::Test {
   std::unique_ptr<SequenceState> Prompt() const {
     return SequenceState::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept);
   }
-  // Of the prompt with `tokens` after it.
+  // Returns the hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
     uint64_t chain = kEmptyHash;
     for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
@@ -149,7 +149,7 @@ TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendChain(chain, 3), 2, digest));
 }
 
-// A device that goes on with an abandoned step reads what it was lent, whatever the new owner does.
+// A device that still runs an abandoned step reads the edits that it was lent, unchanged by the new owner.
 TEST_F(SequenceRules, AbortedStepKeepsEdits) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const auto lent = std::get<StepGrant>(begun).views[0].edits;

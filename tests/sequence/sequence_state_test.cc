@@ -38,7 +38,7 @@ std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float pres
   return spec;
 }
 
-// What a row sees, computed from the definition of the penalties, with no code of SequenceState's.
+// Returns the edits of a row, computed from the definition of the penalties without code of SequenceState.
 std::vector<LogitEdit> Expected(const SequenceSpec& spec, const std::vector<uint32_t>& history,
                                 uint32_t prompt_length) {
   std::map<uint32_t, LogitEdit> edits;
@@ -307,7 +307,7 @@ TEST(SequenceState, MemoryIsLinearInDistinctTokens) {
   spec->vocabulary = spec->live_vocabulary = 1'000'000;
   const std::vector<uint32_t> history(1000, 999'999);
   EXPECT_LT(SequenceState::Build(spec, history, 1000, 4096)->bytes(), 16u << 10);
-  // And not of the history either, beyond what is kept.
+  // Nor does it grow with the history beyond the kept part.
   const std::vector<uint32_t> long_history(200'000, 999'999);
   EXPECT_LT(SequenceState::Build(spec, long_history, 1000, 4096)->bytes(), 32u << 10);
 }

@@ -80,7 +80,7 @@ TEST_F(SequenceTableTest, ByteBoundHoldsForAnyOpen) {
   EXPECT_GT(table().live_sequences(), 5u);
 }
 
-// What a step's positions see counts as long as it is in flight, and idle sequences make room for it.
+// Memory that a step's positions need counts while the step is in flight, and idle sequences are evicted for it.
 TEST_F(SequenceTableTest, StepLookaheadHasRoomOrIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 15; ++i) Open(i, 2000);
@@ -161,7 +161,7 @@ TEST_F(SequenceTableTest, IdleSequencesExpire) {
   EXPECT_EQ(observer_.evicted["idle"], 1u);
 }
 
-// A server that nobody opens anything on kept them for ever.
+// A regression: a server without new opens kept idle sequences for ever.
 TEST_F(SequenceTableTest, IdleSequencesExpireWithoutOpen) {
   limits_.sequence_ttl = absl::Minutes(10);
   Open(0);
@@ -213,7 +213,7 @@ TEST_F(SequenceTableTest, ReplayRestoresEvictedSequence) {
   EXPECT_EQ(after.history_hash, before.history_hash);
 }
 
-// Opening, stepping, evicting and closing from several threads: run under ThreadSanitizer, and the books must close.
+// Opens, steps, evicts and closes from several threads. Run under ThreadSanitizer; all counts must return to zero.
 TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
   limits_.max_sequences = 8;
   table();

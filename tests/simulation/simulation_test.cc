@@ -21,7 +21,7 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
     tally += outcome.tally;
   }
   RecordProperty("tally", tally.Describe());
-  // What did not happen has not been tested.
+  // Every kind of event must have happened, or it has not been tested.
   EXPECT_GT(tally.tokens, 20 * worlds);
   EXPECT_GT(tally.replayed_tokens, 20 * worlds);
   EXPECT_GT(tally.evicted_sequences, worlds);
@@ -58,8 +58,8 @@ TEST(SimulationTest, SeedDeterminesHistory) {
   }
 }
 
-// Of a worker that was replaced in the microsecond in which it had started both processes had the same epochs: nothing
-// comes of such a fault.
+// A regression: both processes of a worker that was replaced in the microsecond of its start had the same epochs. Such
+// a fault has no effect now.
 TEST(SimulationTest, NewWorkerIsNotReplacedAtItsStart) {
   const Fault first = {Fault::Kind::kRestart, absl::Milliseconds(3), absl::ZeroDuration(), 0};
   const Fault second = {Fault::Kind::kZombie, first.at + absl::Nanoseconds(500), absl::Milliseconds(50), 0};
@@ -73,7 +73,8 @@ TEST(SimulationTest, NewWorkerIsNotReplacedAtItsStart) {
   }
 }
 
-// Workers thought without end while they waited, and a world in which they waited long was taken for one that stands.
+// A regression: waiting workers computed without pause, and a world with long waits was taken for one that stands
+// still.
 TEST(SimulationTest, WaitingWorldsMakeProgress) {
   const uint64_t seed = 27494;
   const std::vector<Fault> faults = {{Fault::Kind::kCrash, absl::Microseconds(4880), absl::Microseconds(95548), 0}};
@@ -82,7 +83,8 @@ TEST(SimulationTest, WaitingWorldsMakeProgress) {
   EXPECT_LT(outcome.tally.steps, 100 * outcome.tally.tokens);
 }
 
-// Ranks took the first step of a fork before the others had come to where it begins: two batches waited for each other.
+// A regression: ranks took the first step of a fork before the others had reached its start, and two batches waited for
+// each other.
 TEST(SimulationTest, RanksForkWhenAllHaveAnswerBefore) {
   using enum Fault::Kind;
   const auto at = [](Fault::Kind kind, int64_t time, int64_t length, uint32_t who) {

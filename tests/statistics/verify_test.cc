@@ -27,7 +27,8 @@ constexpr uint32_t kTokens = 20;
 // Bins that the counts must fill; they grow with the root of the draws.
 int LeastBins() { return std::clamp(int(40 * std::sqrt(testing::TestScale())), 2, 20); }
 
-// What a drafter knows of the target's logits: them with some noise, next to nothing, or all but their leading tokens.
+// Knowledge of the target's logits that a drafter has: the logits with some noise, next to nothing, or all except their
+// leading tokens.
 enum class Drafter { kClose, kBlind, kWrong };
 
 struct Combination {
@@ -141,7 +142,7 @@ TEST_P(Rejection, DistributionIsTheTargets) {
 
 INSTANTIATE_TEST_SUITE_P(, Rejection, ::testing::Range(0, 9));
 
-// Of a vocabulary that races group by group.
+// A vocabulary large enough that the race runs group by group.
 TEST(RejectionAtVocabulary2000, DistributionIsTheTargets) {
   std::mt19937_64 random(72);
   std::vector<float> logits(2000), q(2000);
