@@ -8,6 +8,7 @@
 #include "kernels/check.h"
 #include "service/limits.h"
 #include "service/request/checks.h"
+#include "service/request/step_request.h"
 #include "service/result/encode_outcome.h"
 
 namespace sortition::client {
