@@ -17,11 +17,11 @@
 #include "client/cpp/device_rows.h"
 #include "client/cpp/options.h"
 #include "client/cpp/sequence.h"
-#include "client/cpp/transport.h"
 
 namespace sortition::client {
 
 class ClientCore;
+class Connector;
 
 // Thread-safe: any thread may open sequences and step batches, and several batches may be in flight at once, as long as
 // no sequence is in two of them. Owns its connections and threads.
@@ -33,9 +33,9 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   // A client without targets: everything is sampled in this process.
   static absl::StatusOr<std::unique_ptr<Client>> InProcess(ClientOptions options = {});
-  // With streams of another kind. `connector` starts stream number i of options.targets.
+  // Connects with streams of another kind, for tests. `connector` starts them all, the fallback's too.
   static absl::StatusOr<std::unique_ptr<Client>> ConnectWith(ClientOptions options,
-                                                             std::unique_ptr<Connector> connector);
+                                                             std::shared_ptr<Connector> connector);
 
   // Ends what is pending with STEP_CANCELLED and blocks until every callback has returned. Not to be called from a
   // callback.
@@ -57,15 +57,15 @@ class Client {
                                                  std::optional<uint32_t> position = std::nullopt);
 
   // Draws one token for each row and advances the rows' sequences. Blocks until every row has a token or an error; a
-  // row fails alone. Outcomes are in the rows' order. The rows' memory is the caller's again when the call returns, and
+  // row fails alone. Results are in the rows' order. The rows' memory is the caller's again when the call returns, and
   // not before. The status is INVALID_ARGUMENT if the batch as such makes no sense; nothing has happened then.
-  absl::StatusOr<std::vector<RowOutcome>> Step(const Batch& batch, const StepOptions& options = {});
+  absl::StatusOr<std::vector<RowResult>> Step(const Batch& batch, const StepOptions& options = {});
 
   // The same without blocking. `done` is called exactly once, on a thread of the client's, or, over a ring, on one that
   // is in Step; it must not block and may
   // step again. The rows' memory and the sequences must live until then. If the batch makes no sense the status says so
   // and `done` is not called.
-  using StepDone = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
+  using StepDone = absl::AnyInvocable<void(std::vector<RowResult>)>;
   absl::Status StepAsync(const Batch& batch, const StepOptions& options, StepDone done);
 
   // Memory for rows that do not have to be copied, and for words that say when they are there (Batch::ready): shared

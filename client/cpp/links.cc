@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/grpc_transport.h"
+#include "client/cpp/in_process_transport.h"
 #include "client/cpp/message.h"
+#include "client/cpp/ring_transport.h"
 #include "client/cpp/shared_memory.h"
 
 namespace sortition::client {
@@ -14,13 +17,20 @@ namespace {
 // Waits in vain that end a stream: an answer that is only late comes before the end of the second.
 constexpr uint32_t kMostWaitsInVain = 2;
 
+std::shared_ptr<Connector> ConnectorOf(const ClientOptions& options) {
+  if (options.targets.empty()) return nullptr;
+  if (options.transport == TransportKind::kRing) return std::make_shared<RingConnector>(options);
+  return std::make_shared<GrpcConnector>(options);
+}
+
 }  // namespace
 
-Links::Links(const ClientOptions& options, std::string worker_session, Connector* connector, StreamEvents* events,
-             uint64_t jitter_seed)
+Links::Links(const ClientOptions& options, std::string worker_session, std::shared_ptr<Connector> connector,
+             StreamEvents* events, uint64_t jitter_seed)
     : options_(options),
       worker_session_(std::move(worker_session)),
-      connector_(*connector),
+      connector_(connector != nullptr ? connector : ConnectorOf(options)),
+      fallback_connector_(connector != nullptr ? connector : std::make_shared<InProcessConnector>(options)),
       events_(events),
       choice_(options.targets.size(), options.fallback == Fallback::kInProcess, options.backoff, jitter_seed) {}
 
@@ -73,7 +83,8 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   link.number = ++last_number_;
   link.target = *target;
   link.welcome_by = now + options_.connect_timeout;
-  link.transport = connector_.Start(*target, link.number, events_);
+  Connector& connector = choice_.IsFallback(*target) ? *fallback_connector_ : *connector_;
+  link.transport = connector.Start(*target, link.number, events_);
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(worker_session_);
   request.mutable_hello()->set_client(options_.name);
@@ -140,7 +151,7 @@ void Links::OnWaitInVain(absl::Time asked, absl::Time now) {
 bool Links::OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now) {
   Link* link = Find(stream);
   if (link == nullptr || message == 0 || link->attach != message) return false;
-  if (options_.transport == TransportKind::kAuto && link->transport->in_use().kind != TransportKind::kRing) {
+  if (link->transport->in_use().kind != TransportKind::kRing) {
     link->transport->DropMemory(std::string(why.message()));
   } else {
     Break(stream, why, now);

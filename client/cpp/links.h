@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -42,9 +44,10 @@ struct Link {
 // as soon as the current one ends; so a sequence never has steps on two streams. Not thread-safe.
 class Links {
  public:
-  // `connector` and `events` are not owned and outlive the links.
-  Links(const ClientOptions& options, std::string worker_session, Connector* connector, StreamEvents* events,
-        uint64_t jitter_seed);
+  // `options` and `events` are not owned and outlive the links. `connector` starts every stream, in place of the
+  // connectors that `options` ask for, if it is not null.
+  Links(const ClientOptions& options, std::string worker_session, std::shared_ptr<Connector> connector,
+        StreamEvents* events, uint64_t jitter_seed);
 
   // Starts and replaces streams as far as it can be done now. `idle`: nothing sent on the current stream waits for an
   // answer. `bound`: some sequence can only go on where it is; the fallback then stays, for as long as options say.
@@ -60,8 +63,8 @@ class Links {
   void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
   void OnHeard(uint64_t stream, absl::Time now);  // any message
   void OnAnswer(uint64_t stream);
-  // The server has rejected a message; true if it was the one that names the memory. The stream goes on without, unless
-  // shared memory was asked for.
+  // The server has rejected a message. True if it was the one that names the memory: a gRPC stream then continues
+  // without memory, and a ring is ended.
   bool OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   bool IsLive(uint64_t stream) const;
@@ -78,6 +81,11 @@ class Links {
   void Break(uint64_t stream, const absl::Status& why, absl::Time now);
   // Ends every stream.
   void Stop();
+  // Hands out the connectors, to be called once, after Stop. Their destructors block until every stream has ended, and
+  // so until the owner has taken its last event.
+  std::vector<std::shared_ptr<Connector>> TakeConnectors() {
+    return {std::move(connector_), std::move(fallback_connector_)};
+  }
 
   // When Advance has something to do that it cannot do now.
   absl::Time next_event() const;
@@ -111,7 +119,8 @@ class Links {
 
   const ClientOptions& options_;
   const std::string worker_session_;
-  Connector& connector_;
+  std::shared_ptr<Connector> connector_;           // of the targets; null if there are none
+  std::shared_ptr<Connector> fallback_connector_;  // in process; the same one where a connector was given
   StreamEvents* const events_;
   TargetChoice choice_;
   uint64_t last_number_ = 0;

@@ -25,7 +25,8 @@ StreamState::StreamState(const ClientOptions& options, std::string worker_sessio
     : options_(options),
       released_(std::move(environment.released)),
       first_epoch_(environment.first_epoch),
-      links_(options, std::move(worker_session), environment.connector, environment.events, environment.jitter_seed),
+      links_(options, std::move(worker_session), std::move(environment.connector), environment.events,
+             environment.jitter_seed),
       next_epoch_(environment.first_epoch) {}
 
 void StreamState::Start(absl::Time now) { Advance(now); }
@@ -53,7 +54,7 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
     }
     if (taken) {
       row.state = PendingRow::State::kDone;
-      row.outcome =
+      row.result =
           RowError{absl::StatusCode::kFailedPrecondition, v1::STEP_IN_FLIGHT, "rows.sequence", "1 step at a time",
                    absl::StrCat("a step of ", row.record->options.request_id, " is not over")};
       --batch->unfinished;
@@ -217,7 +218,7 @@ void StreamState::Expire(absl::Time now) {
   for (std::unique_ptr<PendingOpen>& open : opens_) {
     if (open->deadline > now) continue;
     if (owes_answers) links_.OnWaitInVain(open->asked, now);
-    open->outcome = ToStatus(DeadlinePassed());
+    open->status = ToStatus(DeadlinePassed());
     finished_.opens.push_back(std::move(open));
   }
   std::erase(opens_, nullptr);
@@ -254,31 +255,31 @@ absl::Time StreamState::next_event(absl::Time now) const {
   return next;
 }
 
-void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome) {
+void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult result) {
   {
     absl::MutexLock lock(&row->record->mutex);
     row->record->in_flight = false;
-    if (options_.shard) RememberAnswer(*row, outcome);
+    if (options_.shard) RememberAnswer(*row, result);
     History& history = row->record->history;
-    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
+    if (const auto* draw = std::get_if<v1::DrawResult>(&result)) {
       history.Drawn(draw->token());
       row->record->checkpoint = draw->checkpoint();
-    } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
+    } else if (const auto* verify = std::get_if<v1::VerifyResult>(&result)) {
       history.Drawn({verify->tokens().data(), static_cast<size_t>(verify->tokens_size())});
       row->record->checkpoint = verify->checkpoint();
-    } else if (std::holds_alternative<v1::ScoreResult>(outcome)) {
+    } else if (std::holds_alternative<v1::ScoreResult>(result)) {
       history.Scored();
     }
   }
-  row->outcome = std::move(outcome);
+  row->result = std::move(result);
   row->state = PendingRow::State::kDone;
   --batch->unfinished;
 }
 
-void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& outcome, absl::Time until) {
+void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& status, absl::Time until) {
   for (std::unique_ptr<PendingOpen>& open : opens_) {
     if ((record != nullptr && open->record.get() != record) || open->deadline > until) continue;
-    open->outcome = outcome;
+    open->status = status;
     finished_.opens.push_back(std::move(open));
   }
   std::erase(opens_, nullptr);

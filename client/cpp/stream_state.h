@@ -38,8 +38,8 @@ using Released = std::function<void(std::shared_ptr<PendingBatch>)>;
 class StreamState {
  public:
   struct Environment {
-    Connector* connector = nullptr;  // not owned, outlives the state
-    StreamEvents* events = nullptr;  // not owned, outlives the state
+    std::shared_ptr<Connector> connector = nullptr;  // starts every stream; null: those that the options ask for
+    StreamEvents* events = nullptr;                  // not owned, outlives the state
     uint64_t first_epoch = 0;  // above those of an earlier client of the same worker session: microseconds since 1970
     uint64_t jitter_seed = 0;
     // Told of a batch whose rows were done before a transport let go of its last bytes, once it has; may be called on
@@ -66,13 +66,15 @@ class StreamState {
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   // Ends everything that is pending, and whatever is still submitted, with STEP_CANCELLED; and every stream.
   void Stop();
+  // As Links::TakeConnectors.
+  std::vector<std::shared_ptr<Connector>> TakeConnectors() { return links_.TakeConnectors(); }
 
   // When OnTime has to be called at the latest.
   absl::Time next_event(absl::Time now) const;
   const Links& links() const { return links_; }
   bool usable() { return links_.usable() != nullptr; }
 
-  // Batches and opens that have ended since the last call; the owner hands out their outcomes without its lock.
+  // Batches and opens that have ended since the last call; the owner hands out their results without its lock.
   struct Finished {
     std::vector<std::shared_ptr<PendingBatch>> batches;
     std::vector<std::unique_ptr<PendingOpen>> opens;
@@ -137,17 +139,15 @@ class StreamState {
   uint64_t NextStepId(SequenceRecord* record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(record->mutex);
   void TakeUp(SequenceRecord* record);
   void BringAnswers(Link* link);
-  void RememberAnswer(const PendingRow& row, const RowOutcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(row.record->mutex);
+  void RememberAnswer(const PendingRow& row, const RowResult& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(row.record->mutex);
   void CloseShard(SequenceRecord* record);
   void SendOwedCloses(Link* link);
   bool LeavesSharedBytes(const SentStep& sent) const;
   Remedy RemedyOf(const RowError& error) const;
 
-  void FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome);
+  void FinishRow(PendingBatch* batch, PendingRow* row, RowResult result);
   // Of a sequence, or of all; those with a deadline up to `until`.
-  void FinishOpens(const SequenceRecord* record, const absl::Status& outcome,
-                   absl::Time until = absl::InfiniteFuture());
+  void FinishOpens(const SequenceRecord* record, const absl::Status& status, absl::Time until = absl::InfiniteFuture());
   void SendClose(Link* link, const SequenceRecord& record);
   // Ends what waits for it, and could not wait longer than `until` anyway.
   void FailSequence(const SequenceRecord* record, const RowError& error, absl::Time until = absl::InfiniteFuture());

@@ -126,7 +126,7 @@ class Client:
                allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
                timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
                stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
-               answers: Optional[_native.CudaAnswers] = None) -> "concurrent.futures.Future[List[Outcome]]":
+               answers: Optional[_native.CudaResults] = None) -> "concurrent.futures.Future[List[Outcome]]":
         """As step, without waiting for the answers: one thread sends a step, and goes on to write its logits.
 
         The logits are the caller's again when the future is done. It cannot be cancelled; its callbacks run on a thread

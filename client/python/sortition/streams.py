@@ -28,7 +28,7 @@ def stream_of_step(logits: Any, stream: Optional[int], ready: Any, answers: Any 
     """The same, where a word may say when the logits are there, and answers may go to a device."""
     takes_part = answers is not None or isinstance(ready, _native.CudaReady)
     if stream is None and takes_part and not on_cuda(logits):
-        raise ValueError("stream: to be named with CudaReady and CudaAnswers, where logits in the host's memory do not"
+        raise ValueError("stream: to be named with CudaReady and CudaResults, where logits in the host's memory do not"
                          " say which")
     if stream is not None and isinstance(ready, _native.ReadyWord) and not takes_part:
         raise ValueError("stream: not with a word of a Ready, which says by itself when the logits are there")
