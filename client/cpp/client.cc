@@ -12,6 +12,7 @@
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
+#include "kernels/row.h"
 #include "service/limits.h"
 
 namespace sortition::client {

@@ -27,8 +27,8 @@ class StateHarness {
   explicit StateHarness(client::ClientOptions given)
       : StateHarness(std::move(given), std::make_shared<FakeConnector>()) {}
   StateHarness(client::ClientOptions given, std::shared_ptr<FakeConnector> made)
-      : connector(*made),
-        options(std::move(given)),
+      : options(std::move(given)),
+        connector(*made),
         state(options, "worker",
               {std::move(made), nullptr, kFirstEpoch, /*jitter_seed=*/1,
                [this](std::shared_ptr<client::PendingBatch> batch) { Finish(std::move(batch)); }}) {
@@ -246,7 +246,7 @@ class StateHarness {
   void Collect() {
     client::StreamState::Finished finished = state.TakeFinished();
     for (auto& batch : finished.batches) Finish(batch);
-    for (auto& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+    for (auto& open : finished.opens) std::move(open->done)(std::move(open->status));
   }
 };
 

@@ -75,7 +75,8 @@ class ReadyTest(unittest.TestCase):
 
     def test_same_tokens_where_the_server_sees_no_word(self):
         tcp, unix = self.server.serving["listen"].split(",")
-        for transport, target in (("tcp", tcp), ("unix", unix), ("ring", f"unix:{self.folder}/memory"), ("auto", ())):
+        inline = sortition.Transport("grpc", shared_memory_bytes=0)
+        for transport, target in ((inline, tcp), (inline, unix), ("ring", f"unix:{self.folder}/memory"), ("auto", ())):
             with self.subTest(transport), sortition.Client(
                     target, transport=transport, fallback="none" if target else "in_process") as client:
                 ready, sequence = client.ready(), client.open(seed=3, **OPTIONS)

@@ -62,7 +62,7 @@ void Process::Settle() {
 void Process::Tell() {
   client::StreamState::Finished finished = state_->TakeFinished();
   for (auto& batch : std::exchange(released_, {})) finished.batches.push_back(std::move(batch));
-  for (auto& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+  for (auto& open : finished.opens) std::move(open->done)(std::move(open->status));
   for (auto& batch : finished.batches) batch->Finish();
 }
 

@@ -14,7 +14,7 @@ from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer
-from sortition.masks import pack_mask
+from sortition.step import pack_mask
 
 SETTING = "SORTITION_VLLM"
 # vLLM takes temperatures below this as greedy.
