@@ -125,11 +125,11 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
   return requests;
 }
 
-RowOutcome LocalRun::Encode(const service::RowResult& result) const {
+RowResult LocalRun::Encode(const service::RowResult& result) const {
   google::protobuf::RepeatedPtrField<v1::RowResult> pieces;
   service::EncodeOutcome(result, plan(), run_.spec(), {}, &pieces);
   for (int i = 1; i < pieces.size(); ++i) pieces[0].MergeFrom(pieces[i]);
-  return OutcomeOf(std::move(pieces[0]));
+  return ResultOf(std::move(pieces[0]));
 }
 
 }  // namespace sortition::client

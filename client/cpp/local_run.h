@@ -51,7 +51,7 @@ class LocalRun {
   std::variant<service::RowResult, service::Refusal> Finish() { return run_.Commit(); }
 
   // What it came to, as the answer of a server that is whole.
-  RowOutcome Encode(const service::RowResult& result) const;
+  RowResult Encode(const service::RowResult& result) const;
 
   const service::RowPlan& plan() const { return run_.plan(); }
 
