@@ -24,7 +24,7 @@ TEST(FailureTest, KilledAndRestartedServerChangesNoToken) {
     for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
     texts.Begin();
     server->process().Signal(SIGKILL);
-    const auto code = server->process().Wait(kPatience);
+    const auto code = server->process().Wait(kLongestWait);
     ASSERT_TRUE(code.ok()) << code.status();
     EXPECT_EQ(*code, 128 + SIGKILL);
     server = StartServer({}, port);
@@ -42,7 +42,7 @@ TEST(FailureTest, ThousandSequencesOutliveTwoServers) {
   const auto kill = [&](std::unique_ptr<demo::ServerProcess>& server) {
     texts.Begin();
     server->process().Signal(SIGKILL);
-    ASSERT_TRUE(server->process().Wait(kPatience).ok());
+    ASSERT_TRUE(server->process().Wait(kLongestWait).ok());
   };
   ASSERT_NO_FATAL_FAILURE(texts.Step());
   ASSERT_NO_FATAL_FAILURE(kill(first));
@@ -94,7 +94,7 @@ TEST(FailureTest, ForksContinueParentOnAnyServer) {
     reference.SetTokens(tokens, std::min(position, 3u));
     ASSERT_NO_FATAL_FAILURE(step(forked->get(), &reference));
     server->process().Signal(SIGKILL);
-    ASSERT_TRUE(server->process().Wait(kPatience).ok());
+    ASSERT_TRUE(server->process().Wait(kLongestWait).ok());
     server = StartServer({}, port);
     ASSERT_NO_FATAL_FAILURE(step(forked->get(), &reference));
     ASSERT_NO_FATAL_FAILURE(step(opened->get(), &parent));
@@ -109,7 +109,7 @@ TEST(FailureTest, DrainedServerHandsOverItsStream) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   first->process().Signal(SIGTERM);
   // Steps continue while the first server drains, until it is gone.
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kLongestWait;
   while (first->process().Running() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
   const auto code = first->process().Wait(absl::ZeroDuration());
   ASSERT_TRUE(code.ok()) << code.status();
@@ -146,7 +146,7 @@ TEST(FailureTest, FallbackServesUntilServerReturns) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 
   auto server = StartServer({}, port);
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kLongestWait;
   while (client->in_process() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
   EXPECT_FALSE(client->in_process());
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -184,7 +184,7 @@ TEST(FailureTest, FrozenServerCostsDeadlineButNoToken) {
   hurried.timeout = absl::Milliseconds(200);
   const absl::Time start = absl::Now();
   auto outcomes = client->Step(batch, hurried);
-  EXPECT_LT(absl::Now() - start, kPatience);
+  EXPECT_LT(absl::Now() - start, kLongestWait);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
   for (const client::RowResult& outcome : *outcomes) {
     const auto* const error = std::get_if<client::RowError>(&outcome);

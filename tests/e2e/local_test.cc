@@ -314,8 +314,8 @@ TEST_F(LocalTest, ClientsFallbackContinuesIdentically) {
   for (size_t step = 0; step < Scaled(4) + 1; ++step) StepAll(absl::StrCat("still in process, step ", step));
   EXPECT_TRUE(client_->in_process());
   std::erase_if(texts_, [](const Text& text) { return text.keeps_sampler_state; });
-  const absl::Time patience = absl::Now() + absl::Seconds(60);
-  while (client_->in_process() && absl::Now() < patience && !HasFailure()) StepAll("on the way back");
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (client_->in_process() && absl::Now() < deadline && !HasFailure()) StepAll("on the way back");
   StepAll("back");
   EXPECT_FALSE(client_->in_process());
 }

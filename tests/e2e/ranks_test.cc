@@ -41,7 +41,7 @@ client::StepOptions Within(absl::Duration timeout) {
 
 // Until a rank has done so many steps.
 void AwaitSteps(const std::atomic<int>& done, int steps) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kLongestWait;
   while (done < steps && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
 }
 
@@ -155,7 +155,7 @@ TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {
       AwaitSteps(furthest, furthest + 3);
       absl::SleepFor(absl::Microseconds(150 * death));  // into some step
       server->process().Signal(SIGKILL);
-      ASSERT_TRUE(server->process().Wait(kPatience).ok());
+      ASSERT_TRUE(server->process().Wait(kLongestWait).ok());
       server = StartServer({}, port);
     }
     ASSERT_LT(furthest, texts.steps()) << "the last servers had nothing to do";
@@ -209,7 +209,7 @@ TEST(RankLossTest, DrainedServerHandsRanksOverAtOnce) {
   OnRanks(kRanks, step, [&] {
     AwaitSteps(furthest, 20);
     server->process().Signal(SIGTERM);
-    const auto code = server->process().Wait(kPatience);
+    const auto code = server->process().Wait(kLongestWait);
     ASSERT_TRUE(code.ok() && *code == 0);
     server = StartServer({}, port);
   });

@@ -12,10 +12,10 @@
 
 namespace sortition::testing {
 
-// Thread-safe. A wait that lasts longer than kPatience returns nothing, so that a lost answer fails its test.
+// Thread-safe. A wait that lasts longer than kLongestWait returns nothing, so that a lost answer fails its test.
 class RecordingSink : public service::SessionSink {
  public:
-  static constexpr absl::Duration kPatience = absl::Seconds(60);
+  static constexpr absl::Duration kLongestWait = absl::Seconds(60);
   using Wanted = std::function<bool(const v1::StreamResponse&)>;
 
   void Send(v1::StreamResponse message, service::SentRelease release) override;
