@@ -14,17 +14,12 @@
 #include "monitoring/metrics.h"
 #include "service/clock.h"
 #include "service/engine.h"
-#include "service/server/allocator.h"
-#include "service/server/checkpoint_key_file.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
-#include "service/server/event_log.h"
 #include "service/server/flags.h"
-#include "service/server/library_log.h"
 #include "service/server/log.h"
-#include "service/server/port_file.h"
+#include "service/server/process.h"
 #include "service/server/server.h"
-#include "service/server/stop_signals.h"
 #include "service/version.h"
 
 namespace sortition::server {

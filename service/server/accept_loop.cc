@@ -1,16 +1,18 @@
-// The accepting thread.
+// The accepting thread, and its count of connections.
 #include "service/server/accept_loop.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,30 @@
 #include "service/memory/packet.h"
 
 namespace sortition::server {
+
+namespace {
+
+std::optional<ino_t> InodeOf(int descriptor) {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) return std::nullopt;
+  return status.st_ino;
+}
+
+}  // namespace
+
+bool ConnectionCount::Admit(int socket) {
+  if (most_ == 0) return true;
+  open_.erase(socket);  // whoever had the number has closed it
+  if (open_.size() >= most_) {
+    absl::erase_if(open_, [](const auto& entry) { return InodeOf(entry.first) != entry.second; });
+  }
+  if (open_.size() >= most_) return false;
+  const std::optional<ino_t> inode = InodeOf(socket);
+  SORTITION_CHECK(inode.has_value());
+  open_.emplace(socket, *inode);
+  return true;
+}
+
 namespace {
 
 // With fewer than this many the reserve would leave nothing for connections.

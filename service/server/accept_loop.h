@@ -7,19 +7,37 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "service/memory/descriptor.h"
-#include "service/server/connection_count.h"
 #include "service/server/listen_socket.h"
 #include "service/server/log.h"
 
 namespace sortition::server {
+
+// Not thread-safe.
+class ConnectionCount {
+ public:
+  // `most` 0 = any number.
+  explicit ConnectionCount(uint32_t most) : most_(most) {}
+
+  uint32_t most() const { return most_; }
+
+  // Whether there may be one more; counts `socket`, which stays open until its owner closes it, if there may. Looks at
+  // all that are counted where there seem to be too many.
+  bool Admit(int socket);
+
+ private:
+  const uint32_t most_;
+  absl::flat_hash_map<int, ino_t> open_;  // by descriptor: a closed one's number is used again, its inode's is not
+};
 
 // One thread for all listeners. Not thread-safe.
 class AcceptLoop {

@@ -8,22 +8,73 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/refusal.h"
-#include "service/server/client_list.h"
 #include "service/server/log.h"
 
 namespace sortition::server {
+
+// Sets of roles.
+enum Roles : uint8_t {
+  kNoRole = 0,
+  kSample = 1,  // sampling streams, and what they need
+  kAdmin = 2,   // AdminService
+  kAnyRole = 3,
+};
+
+// "sample", "admin", or both separated by a comma.
+std::string RoleNames(Roles roles);
+
+using TokenDigest = std::array<uint8_t, 32>;
+TokenDigest DigestOfToken(std::string_view token);
+
+// Immutable after parsing.
+class ClientList {
+ public:
+  static constexpr size_t kMostBytes = 1 << 20;
+  static constexpr size_t kMostLines = 10'000;
+
+  struct Entry {
+    std::string identity;
+    Roles roles = kNoRole;
+    bool operator==(const Entry&) const = default;
+  };
+
+  // The error names the line and what is wrong with it, and holds none of its text.
+  static absl::StatusOr<ClientList> Parse(std::string_view text);
+
+  // Null if there is none. The time of FindToken says nothing about how much of a digest is right.
+  const Entry* FindToken(const TokenDigest& digest) const;
+  const Entry* FindCertificate(const std::string& name) const;
+  const Entry* FindUser(uid_t user) const;
+
+  bool has_users() const { return !users_.empty(); }
+
+ private:
+  absl::Status AddLine(const std::vector<std::string>& words);
+
+  struct Token {
+    TokenDigest digest;
+    Entry client;
+  };
+  std::vector<Token> tokens_;
+  std::map<std::string, Entry, std::less<>> certificates_;
+  std::map<uid_t, Entry> users_;
+};
 
 // The identity of callers that show none.
 inline constexpr char kDefaultIdentity[] = "default";

@@ -6,11 +6,22 @@
 #pragma once
 
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/async_unary_call.h>
+#include <grpcpp/support/status.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace sortition::server {
 
@@ -57,6 +68,208 @@ class CallQueue {
   bool shut_down_ = false;
   absl::Mutex mutex_;
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Thread-safe. Outlives its calls, whose end CallQueue::AwaitNoCalls awaits.
+template <typename Request, typename Response>
+class UnaryMethod {
+ public:
+  using Responder = grpc::ServerAsyncResponseWriter<Response>;
+  // The generated service's Request... function.
+  using Await = std::function<void(grpc::ServerContext*, Request*, Responder*, grpc::CompletionQueue*,
+                                   grpc::ServerCompletionQueue*, void*)>;
+  // Does not block: other calls' events wait behind it. `response` counts where the status is OK.
+  using Answer = std::function<grpc::Status(const grpc::ServerContext&, const Request&, Response* response)>;
+
+  UnaryMethod(Await await, Answer answer) : await_(std::move(await)), answer_(std::move(answer)) {}
+
+  // Waits on `queue` for calls from now on. The server has been started.
+  void Start(CallQueue* queue) { new Call(this, queue); }
+
+ private:
+  // Deletes itself after its last event.
+  class Call final : public QueueEvent {
+   public:
+    Call(UnaryMethod* method, CallQueue* queue) : method_(*method), queue_(*queue) {
+      queue_.AddCall();
+      method_.await_(&context_, &request_, &responder_, queue_.get(), queue_.get(), tag());
+    }
+
+    void Run(bool ok) override {
+      // Not ok before the answer: the server has shut down. After it: the client has gone.
+      if (!ok || answered_) {
+        CallQueue& queue = queue_;
+        delete this;
+        queue.RemoveCall();
+        return;
+      }
+      answered_ = true;
+      method_.Start(&queue_);
+      Response response;
+      const grpc::Status status = method_.answer_(context_, request_, &response);
+      if (status.ok()) {
+        responder_.Finish(response, status, tag());
+      } else {
+        responder_.FinishWithError(status, tag());
+      }
+    }
+
+   private:
+    UnaryMethod& method_;
+    CallQueue& queue_;
+    grpc::ServerContext context_;
+    Request request_;
+    Responder responder_{&context_};
+    bool answered_ = false;
+  };
+
+  const Await await_;
+  const Answer answer_;
+};
+
+// What one call is told.
+template <typename Response>
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  // What is to be sent now, or nothing. By one thread at a time; does not block.
+  virtual std::optional<Response> Next(absl::Time now) = 0;
+};
+
+// Thread-safe. Calls last until the client or the server's shut-down cancels them.
+template <typename Request, typename Response>
+class WatchMethod {
+ public:
+  using Writer = grpc::ServerAsyncWriter<Response>;
+  // The generated service's Request... function.
+  using Await = std::function<void(grpc::ServerContext*, Request*, Writer*, grpc::CompletionQueue*,
+                                   grpc::ServerCompletionQueue*, void*)>;
+  // Begins a call, or says with which status it ends. Does not block.
+  using Begin = std::function<std::variant<grpc::Status, std::unique_ptr<Watch<Response>>>(const grpc::ServerContext&,
+                                                                                           const Request&)>;
+
+  WatchMethod(Await await, Begin begin) : await_(std::move(await)), begin_(std::move(begin)) {}
+
+  // Waits on `queue` for calls from now on. The server has been started.
+  void Start(CallQueue* queue) {
+    auto call = std::make_shared<Call>(this, queue);
+    {
+      absl::MutexLock lock(&mutex_);
+      calls_.emplace(call.get(), call);
+    }
+    queue->AddCall();
+    call->Expect();
+  }
+
+  // Sends what time has brought; called every few milliseconds.
+  void Tick(absl::Time now) {
+    std::vector<std::shared_ptr<Call>> calls;
+    {
+      absl::MutexLock lock(&mutex_);
+      calls.reserve(calls_.size());
+      for (const auto& [pointer, call] : calls_) calls.push_back(call);
+    }
+    for (const auto& call : calls) call->Tick(now);
+  }
+
+ private:
+  class Call {
+   public:
+    Call(WatchMethod* method, CallQueue* queue) : method_(*method), queue_(*queue) {}
+
+    // Waits on the queue for a client. Once.
+    void Expect() {
+      absl::MutexLock lock(&mutex_);
+      outstanding_ = 1;
+      context_.AsyncNotifyWhenDone(done_.tag());
+      method_.await_(&context_, &request_, &writer_, queue_.get(), queue_.get(), requested_.tag());
+    }
+
+    void Tick(absl::Time now) {
+      absl::MutexLock lock(&mutex_);
+      if (watch_ == nullptr || writing_) return;
+      const std::optional<Response> response = watch_->Next(now);
+      if (!response) return;
+      writing_ = true;
+      ++outstanding_;
+      writer_.Write(*response, written_.tag());
+    }
+
+   private:
+    using Handler = void (Call::*)(bool ok);
+
+    class Event final : public QueueEvent {
+     public:
+      Event(Call* call, Handler handler) : call_(*call), handler_(handler) {}
+      void Run(bool ok) override { call_.Run(handler_, ok); }
+
+     private:
+      Call& call_;
+      const Handler handler_;
+    };
+
+    void Run(Handler handler, bool ok) {
+      {
+        absl::MutexLock lock(&mutex_);
+        --outstanding_;
+        (this->*handler)(ok);
+        if (outstanding_ != 0) return;
+      }
+      method_.OnOver(this, &queue_);
+    }
+
+    void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (!ok) return;  // the server has shut down; no other event follows
+      ++outstanding_;   // for the end
+      method_.Start(&queue_);
+      auto begun = method_.begin_(context_, request_);
+      if (auto* watch = std::get_if<std::unique_ptr<Watch<Response>>>(&begun)) {
+        watch_ = std::move(*watch);
+        return;
+      }
+      ++outstanding_;
+      writer_.Finish(std::get<grpc::Status>(begun), finished_.tag());
+    }
+
+    void OnWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      writing_ = false;
+      if (!ok) watch_ = nullptr;  // the client has gone
+    }
+    void OnFinished(bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
+    void OnDone(bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { watch_ = nullptr; }
+
+    WatchMethod& method_;
+    CallQueue& queue_;
+    Event requested_{this, &Call::OnRequested};
+    Event written_{this, &Call::OnWritten};
+    Event finished_{this, &Call::OnFinished};
+    Event done_{this, &Call::OnDone};
+
+    absl::Mutex mutex_;
+    grpc::ServerContext context_;
+    Request request_;
+    Writer writer_{&context_};
+    int outstanding_ ABSL_GUARDED_BY(mutex_) = 0;  // events that are still to come
+    bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+    std::unique_ptr<Watch<Response>> watch_ ABSL_GUARDED_BY(mutex_);  // null before the client and after its end
+  };
+
+  void OnOver(Call* call, CallQueue* queue) {
+    {
+      std::shared_ptr<Call> last;  // destroyed after the lock is released
+      absl::MutexLock lock(&mutex_);
+      const auto it = calls_.find(call);
+      last = std::move(it->second);
+      calls_.erase(it);
+    }
+    queue->RemoveCall();
+  }
+
+  const Await await_;
+  const Begin begin_;
+  absl::Mutex mutex_;
+  // Open ones, and the one that waits for a client.
+  absl::flat_hash_map<Call*, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::server

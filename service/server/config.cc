@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 
 namespace sortition::server {
 namespace {

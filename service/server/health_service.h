@@ -10,8 +10,6 @@
 #include "absl/time/time.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "service/server/call_queue.h"
-#include "service/server/unary_method.h"
-#include "service/server/watch_method.h"
 
 namespace sortition::server {
 

@@ -15,8 +15,6 @@
 #include "service/server/authorization.h"
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
-#include "service/server/unary_method.h"
-#include "service/server/watch_method.h"
 #include "sortition/v1/information.grpc.pb.h"
 
 namespace sortition::server {

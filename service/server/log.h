@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "service/event_log.h"
 
 namespace sortition::server {
 
@@ -80,5 +81,28 @@ class Log {
   absl::Mutex mutex_;
   std::map<std::string, Rate, std::less<>> rates_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Thread-safe.
+class LoggedEvents : public service::EventLog {
+ public:
+  // `log` is not owned and outlives this.
+  explicit LoggedEvents(Log* log) : log_(*log) {}
+
+  // "step", at level info: the worker asked for it.
+  void StepTraced(const service::TracedStep& step) override;
+  // "sequence_opened", at level debug.
+  void SequenceOpened(const service::OpenedSequence& sequence) override;
+  // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences to which a
+  // device that gave wrong answers may have given more, several a line, so that the log takes all of them at once.
+  void DeviceChanged(const service::DeviceEvent& event) override;
+
+ private:
+  Log& log_;
+};
+
+// Sends what gRPC and protobuf say into the log, so that standard error holds JSON lines alone and no client can flood
+// it with malformed messages. `log` is not owned and outlives every use of gRPC and protobuf in the process. Call once,
+// before either is used.
+void RedirectLibraryLogs(Log* log);
 
 }  // namespace sortition::server

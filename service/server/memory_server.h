@@ -19,6 +19,7 @@
 #include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
+#include "service/steady_cond_var.h"
 #include "sortition/v1/memory.pb.h"
 
 namespace sortition::server {
@@ -45,37 +46,38 @@ class MemoryServer {
   void Stop();
 
  private:
-  struct Client;
-  class Wakeup;
+  struct Peer;
+  class WakeEvent;
 
   void Run();
   void Admit(service::Descriptor connection);
-  void Receive(Client* client);
+  void Receive(Peer* peer);
   // `descriptor`: that came with the request, if one did.
-  void Answer(Client* client, const v1::MemoryRequest& request, const service::Descriptor& descriptor);
-  void Register(Client* client, uint64_t bytes);
-  void RegisterDevice(Client* client, const v1::RegisterDeviceRegion& request, const service::Descriptor& descriptor);
+  void Answer(Peer* peer, const v1::MemoryRequest& request, const service::Descriptor& descriptor);
+  void Register(Peer* peer, uint64_t bytes);
+  void RegisterDevice(Peer* peer, const v1::RegisterDeviceRegion& request, const service::Descriptor& descriptor);
   bool TakesDeviceMemory() const { return engine_.limits().connection_device_bytes != 0; }
-  void Unregister(Client* client, uint64_t region_id);
-  void OpenRing(Client* client);
-  void RemoveClients();
+  void Unregister(Peer* peer, uint64_t region_id);
+  void OpenRing(Peer* peer);
+  void RemovePeers();
   // Of the clients whose streams over rings have ended.
   void EndRings();
   // Connections of clients that the list does not name any more.
   void EndRevoked();
-  void AnswerReleased(Client* client);
+  void AnswerReleased(Peer* peer);
 
   const Config config_;
   const Authorization& authorization_;
   service::Engine& engine_;
   Log& log_;
-  const std::shared_ptr<Wakeup> wakeup_;  // shared with regions that are still read
-  std::list<Client> clients_;             // of the thread
+  const std::shared_ptr<WakeEvent> wake_event_;  // shared with regions that are still read
+  std::list<Peer> peers_;                        // of the thread
   mutable absl::Mutex mutex_;
   std::vector<service::Descriptor> taken_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t rings_ ABSL_GUARDED_BY(mutex_) = 0;
+  service::SteadyCondVar rings_ended_;  // when rings_ becomes 0
   std::thread thread_;
 };
 

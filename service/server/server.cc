@@ -16,9 +16,30 @@
 #include "absl/strings/str_cat.h"
 #include "service/memory/packet.h"
 #include "service/server/credentials.h"
-#include "service/server/user_acceptors.h"
 
 namespace sortition::server {
+
+Timekeeper::Timekeeper(absl::Duration period, std::function<void()> tick)
+    : thread_([this, period, tick = std::move(tick)] {
+        while (!AwaitStop(period)) tick();
+      }) {}
+
+bool Timekeeper::AwaitStop(absl::Duration period) {
+  absl::MutexLock lock(&mutex_);
+  return stopped_.WaitFor(&mutex_, period, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_; });
+}
+
+Timekeeper::~Timekeeper() { Stop(); }
+
+void Timekeeper::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+    stopped_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
 namespace {
 
 // Calls other than streams that one connection may have open at once: health, reflection, information.

@@ -11,7 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "service/engine.h"
 #include "service/server/accept_loop.h"
 #include "service/server/admin_service.h"
@@ -20,13 +23,36 @@
 #include "service/server/config.h"
 #include "service/server/health_service.h"
 #include "service/server/information_service.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "service/server/log.h"
 #include "service/server/memory_server.h"
 #include "service/server/stream_set.h"
-#include "service/server/timekeeper.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
+
+// A thread that calls a function periodically. Made and stopped by one thread.
+class Timekeeper {
+ public:
+  // Calls `tick` every `period` until Stop.
+  Timekeeper(absl::Duration period, std::function<void()> tick);
+  // Stops if that has not been done.
+  ~Timekeeper();
+  Timekeeper(const Timekeeper&) = delete;
+  Timekeeper& operator=(const Timekeeper&) = delete;
+
+  // Blocks until the last tick is over.
+  void Stop();
+
+ private:
+  // Blocks for a period. Returns whether Stop has been called.
+  bool AwaitStop(absl::Duration period);
+
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  service::SteadyCondVar stopped_;
+  std::thread thread_;
+};
 
 // Life: Start -> Drain (optional) -> Stop. These are called by one thread; streams() is thread-safe.
 class Server {

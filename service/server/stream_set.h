@@ -16,8 +16,8 @@
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
-#include "service/server/received_message.h"
 #include "service/server/sampling_call.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
 
@@ -60,6 +60,7 @@ class StreamSet : private SamplingCall::Host {
   // Open ones, and one that waits for a client on each queue.
   absl::flat_hash_map<SamplingCall*, std::shared_ptr<SamplingCall>> calls_ ABSL_GUARDED_BY(mutex_);
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  service::SteadyCondVar streams_ended_;  // when streams_ becomes 0
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"
 #include "tests/server/server_process.h"
