@@ -19,7 +19,7 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl devices         each device: whether it serves and why, and what batches cost on it; missing ones, too
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
   sortitionctl admin ACTION    what operators do, over the server's --admin_listen: drain, clients, forget CLIENT,
-                               prove DEVICE, quarantine DEVICE [WHY], log-level LEVEL
+                               self-test DEVICE, quarantine DEVICE [WHY], log-level LEVEL
   sortitionctl watch           live counters, one line an interval (--interval, --count)
   sortitionctl detect FILE     whether a text carries a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin

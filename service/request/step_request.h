@@ -11,9 +11,9 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/request/frame.h"
 #include "service/request/position_plan.h"
 #include "service/sequence/sequence.h"
-#include "service/stream/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

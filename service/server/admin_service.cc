@@ -77,7 +77,7 @@ grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRe
 
 grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1::SelfTestDeviceRequest* request,
                                           v1::SelfTestDeviceResponse* response) {
-  if (grpc::Status status = Begin(*context, *request, "prove", "device", request->device()); !status.ok())
+  if (grpc::Status status = Begin(*context, *request, "self_test", "device", request->device()); !status.ok())
     return status;
   // The verdict may come after the call has been given up.
   const auto promise = std::make_shared<std::promise<absl::Status>>();

@@ -188,7 +188,7 @@ absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine
     absl::StrAppend(&reasons, "; ", device->description().name, ": ", verdict.status.message());
   }
   if (any) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("no device has proved itself", reasons));
+  return absl::FailedPreconditionError(absl::StrCat("no device has passed its self-test", reasons));
 }
 
 }  // namespace sortition::server
