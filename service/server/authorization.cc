@@ -150,7 +150,7 @@ Refusal Unauthenticated(std::string field, std::string message) {
   return {Reason::kUnauthenticated, std::move(field), "", std::move(message)};
 }
 
-// The file's text; one byte more than is allowed tells that there is too much.
+// Returns the file's text, cut one byte beyond the bound: ClientList::Parse refuses what is that long.
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(ClientList::kMostBytes + 1, '\0');
@@ -179,7 +179,7 @@ std::optional<Authorization::Stamp> Authorization::StampOf(const std::string& fi
 }
 
 absl::Status Authorization::Load() {
-  // Before the text: what changes in between is seen as a change at the next look.
+  // Read before the text: the next look then sees a change that happens in between.
   const std::optional<Stamp> stamp = StampOf(file_);
   absl::StatusOr<std::string> text = ReadBounded(file_);
   absl::StatusOr<ClientList> list = text.ok() ? ClientList::Parse(*text) : text.status();
@@ -233,7 +233,7 @@ std::variant<std::string, Refusal> Authorization::Authorize(const Evidence& evid
     if (client == nullptr) return Unauthenticated("client_certificate", "no client is known by this certificate");
   } else if (evidence.user) {
     client = list_.FindUser(*evidence.user);
-    // It could read this process's memory as well.
+    // Such a process can read this one's memory anyway.
     if (client == nullptr && IsOwn(*evidence.user)) return std::string(kDefaultIdentity);
     if (client == nullptr) return Unauthenticated("user", "no client is known by this user");
   } else {

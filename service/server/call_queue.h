@@ -1,8 +1,8 @@
-// A completion queue of the server's: who deals with its events, and when it may end.
+// A completion queue of the server, and the two kinds of methods that run on it beside sampling streams.
 //
-// Nothing in this process may wait for sockets but the threads of these queues: gRPC hands what another thread of its
-// own reads, one that waits for callbacks or for synchronous calls, to the queue's thread, which costs a stream a
-// sixth of its throughput (docs/benchmarks/wire.md).
+// Only the threads of these queues may wait for sockets in this process. If another gRPC thread (for callbacks or
+// synchronous calls) reads a socket, it hands the data to the queue's thread, which costs a stream a sixth of its
+// throughput (docs/benchmarks/wire.md).
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -25,24 +25,24 @@
 
 namespace sortition::server {
 
-// What comes of an operation.
+// The end of one operation on a queue.
 class QueueEvent {
  public:
-  // What the operation is begun with.
+  // The tag to begin the operation with.
   void* tag() { return this; }
-  // `ok` as CompletionQueue::Next has it. May destroy the event.
+  // `ok` is that of CompletionQueue::Next. May destroy the event.
   virtual void Run(bool ok) = 0;
 
  protected:
   ~QueueEvent() = default;
 };
 
-// Thread-safe. Life: made with a builder -> Serve in a thread, or Poll now and then -> AwaitNoCalls once the server has
-// shut down -> ShutDown -> destroyed. Where the server was not started the destructor does the rest.
+// Thread-safe. Life: constructed with a builder -> Serve in a thread, or Poll periodically -> AwaitNoCalls once the
+// server has shut down -> ShutDown -> destroyed. If the server was never started, the destructor does all this.
 class CallQueue {
  public:
   explicit CallQueue(grpc::ServerBuilder* builder);
-  // No thread serves the queue any more, and its server is gone.
+  // Called when no thread serves the queue and its server is destroyed.
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
@@ -51,16 +51,17 @@ class CallQueue {
 
   // Runs events as they come. Blocks until the queue has been shut down.
   void Serve();
-  // Runs the events that have come. Does not block. For a queue whose calls may wait until it is called again.
+  // Runs the events that have come. Does not block. For a queue without a thread, whose calls may wait for the next
+  // Poll.
   void Poll();
 
-  // A call is counted from before its first operation until no event of it is to come.
+  // Counts a call, from before its first operation until its last event.
   void AddCall();
   void RemoveCall();
-  // Blocks until none is counted; events must be run meanwhile.
+  // Blocks until no call is counted. Another thread must run events meanwhile.
   void AwaitNoCalls();
 
-  // No operation may begin any more, and none is outstanding. Once.
+  // Called once, when no operation is outstanding. None may begin after it.
   void ShutDown();
 
  private:
@@ -70,7 +71,8 @@ class CallQueue {
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Thread-safe. Outlives its calls, whose end CallQueue::AwaitNoCalls awaits.
+// A method of one request and one response: waits for a call, answers it, and waits for the next. Thread-safe.
+// Outlives its calls: CallQueue::AwaitNoCalls waits for their end.
 template <typename Request, typename Response>
 class UnaryMethod {
  public:
@@ -78,7 +80,7 @@ class UnaryMethod {
   // The generated service's Request... function.
   using Await = std::function<void(grpc::ServerContext*, Request*, Responder*, grpc::CompletionQueue*,
                                    grpc::ServerCompletionQueue*, void*)>;
-  // Does not block: other calls' events wait behind it. `response` counts where the status is OK.
+  // Must not block: other calls' events wait behind it. `response` is sent if the status is OK.
   using Answer = std::function<grpc::Status(const grpc::ServerContext&, const Request&, Response* response)>;
 
   UnaryMethod(Await await, Answer answer) : await_(std::move(await)), answer_(std::move(answer)) {}
@@ -96,7 +98,7 @@ class UnaryMethod {
     }
 
     void Run(bool ok) override {
-      // Not ok before the answer: the server has shut down. After it: the client has gone.
+      // Not ok before the answer: the server has shut down. Not ok after it: the client has gone.
       if (!ok || answered_) {
         CallQueue& queue = queue_;
         delete this;
@@ -127,16 +129,17 @@ class UnaryMethod {
   const Answer answer_;
 };
 
-// What one call is told.
+// The messages of one call of a WatchMethod.
 template <typename Response>
 class Watch {
  public:
   virtual ~Watch() = default;
-  // What is to be sent now, or nothing. By one thread at a time; does not block.
+  // Returns the message to send now, or nothing. Called by one thread at a time; must not block.
   virtual std::optional<Response> Next(absl::Time now) = 0;
 };
 
-// Thread-safe. Calls last until the client or the server's shut-down cancels them.
+// A method that answers one request with a stream of messages, sent as time passes. Thread-safe. Calls last until the
+// client or the server's shutdown cancels them.
 template <typename Request, typename Response>
 class WatchMethod {
  public:
@@ -144,7 +147,7 @@ class WatchMethod {
   // The generated service's Request... function.
   using Await = std::function<void(grpc::ServerContext*, Request*, Writer*, grpc::CompletionQueue*,
                                    grpc::ServerCompletionQueue*, void*)>;
-  // Begins a call, or says with which status it ends. Does not block.
+  // Begins a call, or returns the status that ends it. Must not block.
   using Begin = std::function<std::variant<grpc::Status, std::unique_ptr<Watch<Response>>>(const grpc::ServerContext&,
                                                                                            const Request&)>;
 
@@ -161,7 +164,7 @@ class WatchMethod {
     call->Expect();
   }
 
-  // Sends what time has brought; called every few milliseconds.
+  // Sends the messages that are due. Called every few milliseconds.
   void Tick(absl::Time now) {
     std::vector<std::shared_ptr<Call>> calls;
     {
@@ -177,7 +180,7 @@ class WatchMethod {
    public:
     Call(WatchMethod* method, CallQueue* queue) : method_(*method), queue_(*queue) {}
 
-    // Waits on the queue for a client. Once.
+    // Waits on the queue for a client. Called once.
     void Expect() {
       absl::MutexLock lock(&mutex_);
       outstanding_ = 1;
@@ -220,7 +223,7 @@ class WatchMethod {
 
     void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (!ok) return;  // the server has shut down; no other event follows
-      ++outstanding_;   // for the end
+      ++outstanding_;   // the event of OnDone
       method_.Start(&queue_);
       auto begun = method_.begin_(context_, request_);
       if (auto* watch = std::get_if<std::unique_ptr<Watch<Response>>>(&begun)) {
@@ -249,9 +252,10 @@ class WatchMethod {
     grpc::ServerContext context_;
     Request request_;
     Writer writer_{&context_};
-    int outstanding_ ABSL_GUARDED_BY(mutex_) = 0;  // events that are still to come
+    int outstanding_ ABSL_GUARDED_BY(mutex_) = 0;  // events yet to come
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-    std::unique_ptr<Watch<Response>> watch_ ABSL_GUARDED_BY(mutex_);  // null before the client and after its end
+    std::unique_ptr<Watch<Response>> watch_
+        ABSL_GUARDED_BY(mutex_);  // null before the client comes and after it has gone
   };
 
   void OnOver(Call* call, CallQueue* queue) {
@@ -268,7 +272,7 @@ class WatchMethod {
   const Await await_;
   const Begin begin_;
   absl::Mutex mutex_;
-  // Open ones, and the one that waits for a client.
+  // The open calls, and the one that waits for a client.
   absl::flat_hash_map<Call*, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -22,11 +22,11 @@ namespace sortition::server {
 
 namespace {
 
-// Of a connection's context. Only this process adds properties to it.
+// Property of a connection's context that holds the user. Only this process adds properties to it.
 constexpr char kProperty[] = "sortition_user";
 
-// Marks the connections of an acceptor. The calls of one connection arrive one after the other, so that the first adds
-// the mark before any of them is handed on.
+// Marks the connections of an acceptor. The calls of one connection arrive one after the other, so the first one adds
+// the mark before any of them runs.
 class UserMark final : public grpc::AuthMetadataProcessor {
  public:
   bool IsBlocking() const override { return false; }
@@ -49,7 +49,7 @@ using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 class UserAcceptors::Slot {
  public:
   explicit Slot(grpc::ServerBuilder* builder) : mark_(std::make_shared<UserMark>()) {
-    // On the wire as in plain text: nothing is exchanged.
+    // These credentials exchange nothing on the wire: it carries the same bytes as plain text.
     const auto credentials = grpc::experimental::LocalServerCredentials(UDS);
     credentials->SetAuthMetadataProcessor(mark_);
     using Builder = grpc::ServerBuilder::experimental_type;
@@ -149,7 +149,7 @@ Evidence EvidenceOf(const grpc::ServerContextBase& call) {
   }
   const grpc::AuthContext& caller = *call.auth_context();
   evidence.user = UserOf(caller);
-  // gRPC takes a Unix socket for an identity, too.
+  // gRPC reports a Unix socket as an identity, too; that is not a certificate.
   if (!evidence.user && caller.IsPeerAuthenticated()) {
     const std::vector<grpc::string_ref> identity = caller.GetPeerIdentity();
     evidence.certificate =

@@ -19,18 +19,21 @@
 
 namespace sortition::server {
 
-// Take is called by one thread.
+// Passes connections to a Unix socket to gRPC, which does not tell its calls whose process they come from.
+//
+// gRPC knows of a call only through which acceptor its connection came. So there is one acceptor for each user, and it
+// marks its calls with that user. Take is called by one thread.
 class UserAcceptors {
  public:
-  // Users that one listener ever tells apart.
+  // The most users that one listener can tell apart in its life.
   static constexpr size_t kMostUsers = 16;
 
   // Adds the acceptors to a server that is about to be built.
   explicit UserAcceptors(grpc::ServerBuilder* builder);
   ~UserAcceptors();
 
-  // Hands on a connection of a process of `user` to a listening socket. False, and the connection is closed, if as many
-  // other users have come before as there may be.
+  // Passes on a connection that a process of `user` made to the socket `listener`. Returns false and closes the
+  // connection if kMostUsers other users have connected before.
   bool Take(uid_t user, int listener, service::Descriptor connection);
 
  private:
@@ -38,21 +41,21 @@ class UserAcceptors {
   std::vector<std::unique_ptr<Slot>> slots_;
 };
 
-// The user of a call that came through UserAcceptors.
+// Returns the user of a call that came through UserAcceptors.
 std::optional<uid_t> UserOf(const grpc::AuthContext& caller);
 
 struct TlsFiles {
-  std::string certificate;  // PEM, the chain with the server's own first
+  std::string certificate;  // PEM; the chain, beginning with the server's own
   std::string key;          // PEM
-  std::string client_ca;    // PEM; if set, clients must show a certificate that it signed. Empty = clients show none
-  absl::Duration refresh = absl::Seconds(30);  // how often replaced files are noticed; in whole seconds
+  std::string client_ca;    // PEM; clients must show a certificate that it signed. Empty = they show none
+  absl::Duration refresh = absl::Seconds(30);  // period in which replaced files are noticed; whole seconds
 };
 
-// Credentials that follow the files when they are replaced. The error names the file that cannot be used.
+// Returns credentials that follow the files when they are replaced. The error names the file that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsFiles& files);
 
-// What the caller of a gRPC call has shown. Of a certificate that is its first subject alternative name, else its
-// common name.
+// Returns what the caller of a gRPC call has shown. A certificate counts by its first subject alternative name, or
+// else by its common name.
 Evidence EvidenceOf(const grpc::ServerContextBase& call);
 
 }  // namespace sortition::server

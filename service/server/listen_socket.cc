@@ -30,7 +30,7 @@ absl::Status Expected(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<ListenAddress> ListenAddress::Parse(std::string_view text) {
-  // The system would take the text for ended there.
+  // The system would take a byte 0 for the end of the text.
   if (text.find('\0') != text.npos) return absl::InvalidArgumentError("an address has no byte 0");
   ListenAddress result;
   absl::string_view rest(text.data(), text.size());
@@ -79,7 +79,7 @@ bool ListenAddress::is_local() const {
 
 uint16_t ListenAddress::port() const {
   SORTITION_CHECK(!is_unix());
-  // The port lies at the same place in both families.
+  // The port is at the same offset in both families.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 
@@ -111,7 +111,7 @@ ListenAddress ListenAddress::OfSocket(int fd) {
 
 namespace {
 
-// Connections that wait to be accepted; the kernel cuts it to net.core.somaxconn.
+// Most connections that wait to be accepted. The kernel reduces it to net.core.somaxconn.
 constexpr int kBacklog = 1024;
 
 absl::Status Failed(const ListenAddress& address, const char* what) {
@@ -123,7 +123,7 @@ void SetOption(int fd, int level, int name, int value) {
   SORTITION_CHECK(setsockopt(fd, level, name, &value, sizeof(value)) == 0);
 }
 
-// Whether a socket file lies at the path to which nobody listens any more.
+// Whether the path holds a socket file on which no process listens.
 bool IsAbandoned(const ListenAddress& address, int type) {
   struct stat status;
   if (stat(address.unix_path().c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
@@ -142,12 +142,12 @@ absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAdd
   if (fd < 0) return Failed(address, "socket");
   if (family == AF_UNIX) {
     if (IsAbandoned(address, type)) unlink(address.unix_path().c_str());
-    // On Linux the path takes its mode from the socket, so it is never wider than this, not even for a moment.
+    // On Linux the path takes its mode from the socket, so the mode is never wider than this, even for a moment.
     SORTITION_CHECK(fchmod(fd, S_IRUSR | S_IWUSR) == 0);
   } else {
-    // Lets a restarted server bind while connections of the last one linger; two servers still cannot share a port.
+    // Lets a restarted server bind while connections of the previous one linger. Two servers still cannot share a port.
     SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    // Accepted connections inherit it.
+    // Accepted connections inherit this option.
     SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     if (family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   }
@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAdd
     close(fd);
     return status;
   }
-  // From here on the destructor removes a Unix socket's path, which is ours now.
+  // The path of a Unix socket belongs to `bound` from here on, whose destructor removes it.
   std::unique_ptr<ListenSocket> bound(new ListenSocket(fd, family == AF_UNIX ? address : ListenAddress::OfSocket(fd)));
   if (listen(fd, kBacklog) != 0) return Failed(address, "listen");
   return bound;

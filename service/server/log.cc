@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-// From 1.66 on gRPC logs through Abseil, and so does protobuf from 22 on; these lines are left as they are.
+// gRPC logs through Abseil since 1.66, and protobuf since 22. Their lines are then not redirected.
 #define SORTITION_GRPC_HAS_LOG_FUNCTION (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 66)
 #define SORTITION_PROTOBUF_HAS_LOG_HANDLER (GOOGLE_PROTOBUF_VERSION < 4022000)
 #if SORTITION_PROTOBUF_HAS_LOG_HANDLER
@@ -49,7 +49,7 @@ struct AppendValue {
   void operator()(std::string_view text) const { AppendText(text, line); }
   void operator()(int64_t number) const { absl::StrAppend(line, number); }
   void operator()(double number) const {
-    // JSON has no NaN and no infinities.
+    // JSON has neither NaN nor infinities.
     if (std::isfinite(number)) {
       absl::StrAppend(line, number);
     } else {
@@ -115,7 +115,7 @@ std::optional<uint64_t> Log::Admit(std::string_view event, absl::Time now) {
 void Log::ToStandardError(std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-    if (written < 0) return;  // nobody is left to read it
+    if (written < 0) return;  // no process reads it any more
     line.remove_prefix(static_cast<size_t>(written));
   }
 }

@@ -33,10 +33,11 @@ using service::Refusal;
 namespace {
 
 constexpr size_t kMostPacketBytes = 4096;
-// How often connections are looked at that a new list of clients may not name any more.
+// Period in which connections are checked against a new list of clients.
 constexpr int kLookMilliseconds = 500;
 
-// Whether a client that was let in still would be, as the same. Looks again only where the list may have changed.
+// Whether an admitted client would still be admitted under the same identity. Asks again only when the list may have
+// changed.
 class StillAuthorized {
  public:
   StillAuthorized(const Authorization* authorization, const Evidence& evidence, std::string identity)
@@ -53,10 +54,10 @@ class StillAuthorized {
   const Authorization& authorization_;
   const Evidence evidence_;
   const std::string identity_;
-  std::optional<uint64_t> version_;  // that was looked at last
+  std::optional<uint64_t> version_;  // of the authorization asked last
 };
 
-// False if the client does not take it now: its buffer holds hundreds of packets.
+// Returns false if the client does not take the packet now: its buffer is full, with hundreds of packets.
 bool SendResponse(int socket, const v1::MemoryResponse& response, const Descriptor& descriptor) {
   return service::SendPacket(socket, response.SerializeAsString(), descriptor.get(), MSG_DONTWAIT);
 }
@@ -110,10 +111,10 @@ struct MemoryServer::Peer {
   const Evidence evidence;
   const std::string identity;
   StillAuthorized still_authorized;
-  absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
-  service::ClientStream stream;                // of the ring
+  absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the worker waits for
+  service::ClientStream stream;                // the ring's
   std::unique_ptr<RingStream> ring;            // null if it has none
-  bool drained = false;                        // the ring's stream has been told
+  bool drained = false;                        // the ring's stream has been told to end
   bool over = false;
 };
 
@@ -358,7 +359,7 @@ void MemoryServer::EndRings() {
 
 void MemoryServer::EndRevoked() {
   for (Peer& peer : peers_) {
-    // A stream over a ring is told why it ends, and takes its connection along.
+    // A connection with a ring ends with its stream, which notices the change itself.
     if (peer.ring == nullptr && !peer.still_authorized()) peer.over = true;
   }
 }

@@ -27,7 +27,7 @@ ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<Recei
   // An empty message has no buffer at all.
   if (buffer->Valid()) SORTITION_CHECK(buffer->Dump(&slices_).ok());
   buffer->Clear();
-  // A short slice holds its bytes within itself, so the views are taken where the slices stay.
+  // A short slice holds its bytes within itself: views are valid only at the slices' final place.
   segments_.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) {
     segments_.push_back({reinterpret_cast<const std::byte*>(slice.begin()), slice.size()});
@@ -119,7 +119,7 @@ void SamplingCall::OnRequested(bool ok) {
 
 std::optional<service::Refusal> SamplingCall::Authorize() {
   const Authorization& authorization = *surroundings_.authorization;
-  authorized_version_ = authorization.version();  // first, so that a list that comes now is asked again
+  authorized_version_ = authorization.version();  // read first: a list that comes meanwhile is then noticed
   auto authorized = authorization.Authorize(evidence_, kSample);
   if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
   std::string& identity = std::get<std::string>(authorized);
@@ -141,7 +141,7 @@ void SamplingCall::Refuse(const service::Refusal& refusal) {
 }
 
 void SamplingCall::End(const service::Refusal& refusal) {
-  // Behind a write that does not end no status would reach the client either.
+  // A status cannot overtake a write in progress, which may never end.
   if (shell_ && shell_->writing()) {
     Abandon();
   } else {

@@ -1,5 +1,5 @@
 // One call of SamplingService.Stream on a queue: carries a stream's messages over gRPC, decides when to read, and knows
-// when the call is over. What it shares with streams over rings is stream_shell.h.
+// when the call is over. stream_shell.h is the part that streams over rings share.
 //
 // Life: requested (Request) -> accepted -> open -> ended (by the client's half-close, by a drain, or abandoned) ->
 // over. Over means that no event of the call is outstanding; only then may it be destroyed.
@@ -31,13 +31,13 @@
 
 namespace sortition::server {
 
-// Counts the bytes of received messages that are still held, by streams and by rows in flight. Thread-safe.
+// Counts the bytes of received messages that streams and rows in flight still hold. Thread-safe.
 class ReceiveBudget {
  public:
   explicit ReceiveBudget(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // False while messages hold as much as they may: streams are not read then. A message whose reading had begun may
-  // exceed it.
+  // Returns false while messages hold the most bytes allowed: streams are not read then. A message whose reading has
+  // begun may exceed the bound.
   bool HasRoom() const { return held_bytes_.load(std::memory_order_relaxed) < most_bytes_; }
 
  private:
@@ -46,7 +46,7 @@ class ReceiveBudget {
   std::atomic<uint64_t> held_bytes_ = 0;
 };
 
-// Immutable. Holds references to gRPC's slices, no copy of their bytes.
+// The bytes of one message as gRPC received them. Immutable. Holds references to gRPC's slices and copies no bytes.
 class ReceivedMessage {
  public:
   // Empties `buffer`.
@@ -55,7 +55,7 @@ class ReceivedMessage {
   ReceivedMessage(const ReceivedMessage&) = delete;
   ReceivedMessage& operator=(const ReceivedMessage&) = delete;
 
-  // The message's bytes in order; they live as long as this object.
+  // The message's bytes in order. They live as long as this object.
   std::span<const devices::ByteSegment> segments() const { return segments_; }
   uint64_t bytes() const { return bytes_; }
 
@@ -66,23 +66,22 @@ class ReceivedMessage {
   std::vector<devices::ByteSegment> segments_;
 };
 
-// Thread-safe. Events come from one queue, one at a time; Drain and Tick from anywhere.
+// Thread-safe. One queue runs the events, one at a time; any thread calls Drain and Tick.
 class SamplingCall {
  public:
   using AsyncService = v1::SamplingService::WithRawMethod_Stream<v1::SamplingService::Service>;
 
-  // What a call needs of the set it belongs to. Neither function may call into `call`.
+  // The set of calls that this one belongs to. Its functions must not call into `call`.
   class Host {
    public:
     virtual ~Host() = default;
-    // A client has come; `call` no longer waits for one. Returns why it is not served, or nothing: then it counts as a
-    // stream.
+    // A client has come to `call`. Returns the refusal, or nothing; the call then counts as a stream.
     virtual std::optional<service::Refusal> OnAccepted(SamplingCall* call) = 0;
-    // The call may be destroyed, also from within. `admitted`: it counted as a stream.
+    // The call is over; this function may destroy it. `admitted`: it counted as a stream.
     virtual void OnOver(SamplingCall* call, bool admitted) = 0;
   };
 
-  // Nothing here is owned but the budget; all of it outlives the call.
+  // Only the budget is owned. All of it outlives the call.
   struct Surroundings {
     Host* host;
     AsyncService* service;
@@ -90,7 +89,7 @@ class SamplingCall {
     service::Engine* engine;
     Log* log;
     std::shared_ptr<ReceiveBudget> budget;
-    absl::Duration drain_grace;  // of a stream that has reached its age
+    absl::Duration drain_grace;  // of a stream that has reached its greatest age
   };
 
   SamplingCall(const Surroundings& surroundings, CallQueue* queue);
@@ -100,15 +99,15 @@ class SamplingCall {
 
   CallQueue* queue() const { return queue_; }
 
-  // Waits on the queue for the next client. Once.
+  // Waits on the queue for the next client. Called once.
   void Request();
 
-  // Announces the end to the client, once, and ends the stream when its steps are answered or the shortest `grace` has
+  // Announces the end to the client, once. Ends the stream when its steps are answered or the shortest `grace` has
   // passed.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
-  // Notices what only time tells: clients that do not read, streams that are old or have had their grace, and room to
-  // read again.
+  // Ends a stream whose client does not read, whose grace has passed or whose caller is no longer admitted; drains an
+  // old one; reads again where there is room. Called every few milliseconds.
   void Tick(absl::Time now);
 
  private:
@@ -143,7 +142,7 @@ class SamplingCall {
   void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Says who the caller is, or why it is not served.
+  // Finds out who the caller is. Returns the refusal if it is not served.
   std::optional<service::Refusal> Authorize() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   service::Observer& observer() const { return surroundings_.engine->observer(); }
@@ -164,7 +163,7 @@ class SamplingCall {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kRequested;
   bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  // Events that are still to come. The write's is the shell's.
+  // Events yet to come. The shell knows of the write.
   bool requesting_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool backing_off_ ABSL_GUARDED_BY(mutex_) = false;
@@ -178,7 +177,7 @@ class SamplingCall {
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
   Evidence evidence_ ABSL_GUARDED_BY(mutex_);
-  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorisation that admitted the caller
+  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorization that admitted the caller
   std::string tenant_ ABSL_GUARDED_BY(mutex_);               // the caller's identity
 };
 

@@ -6,7 +6,7 @@
 namespace sortition::server {
 namespace {
 
-// For the final status of streams that were ended at the end of the grace.
+// Time for the final status of streams that the end of the grace has ended.
 constexpr absl::Duration kLastWrites = absl::Seconds(1);
 
 }  // namespace
@@ -31,8 +31,8 @@ void StreamSet::RequestCall(CallQueue* queue) {
     absl::MutexLock lock(&mutex_);
     calls_.emplace(call.get(), call);
   }
-  // Not under the lock, which is taken under the locks of calls. The queues are not shut down as long as calls_ holds
-  // it.
+  // Called without the lock: calls take it under their own locks. The queues are not shut down while calls_ holds the
+  // call.
   call->Request();
 }
 
