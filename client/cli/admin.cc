@@ -1,4 +1,4 @@
-// sortitionctl admin: what operators do to a running server.
+// sortitionctl admin: operators' actions on a running server.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 using Stub = v1::AdminService::Stub;
 using Arguments = std::vector<std::string>;
 
-// Calls a method and shows its answer: as JSON, or by `print`.
+// Calls a method and shows its answer as JSON or with `print`.
 template <typename Request, typename Response, typename Print>
 Outcome Call(Stub* stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
              const Request& request, Print print) {

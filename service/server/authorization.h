@@ -87,7 +87,7 @@ class ClientList {
 // Identity of callers that show none.
 inline constexpr char kDefaultIdentity[] = "default";
 
-// What a caller has shown. A token is used before a certificate, and a certificate before a user.
+// The credentials that a caller has shown. A token is used before a certificate, and a certificate before a user.
 struct Evidence {
   bool has_token = false;                                 // in any form
   std::optional<TokenDigest> token = std::nullopt;        // of a bearer token; absent for another form
@@ -106,11 +106,11 @@ class Authorization {
   // UNAUTHENTICATED if it shows nothing that is known, PERMISSION_DENIED if it lacks the role.
   std::variant<std::string, service::Refusal> Authorize(const Evidence& evidence, Roles any_of) const;
 
-  // Whether a process of this user may connect to a Unix socket at all.
+  // True if a process of this user may connect to a Unix socket at all.
   bool MayConnect(uid_t user) const;
 
   bool has_list() const { return !file_.empty(); }
-  // Whether the list names users.
+  // True if the list names users.
   bool lists_users() const;
 
   // Reads the list again if the file has changed. Called periodically; looks at the file once a second. A list that

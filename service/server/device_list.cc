@@ -26,7 +26,7 @@ constexpr uint32_t kCudaMemory = devices::kHostMemory + 1;
 constexpr uint32_t kVulkanMemory = kCudaMemory + 0x10000;
 constexpr absl::Duration kSelfTestTimeout = absl::Minutes(2);  // includes the compiling of shaders
 
-// Whether the entry is "KIND" or "KIND:WHICH".
+// True if the entry is "KIND" or "KIND:WHICH".
 bool IsOf(const char* kind, const std::string& entry) {
   return entry == kind || absl::StartsWith(entry, absl::StrCat(kind, ":"));
 }

@@ -123,7 +123,7 @@ void SetOption(int fd, int level, int name, int value) {
   SORTITION_CHECK(setsockopt(fd, level, name, &value, sizeof(value)) == 0);
 }
 
-// Whether the path holds a socket file on which no process listens.
+// True if the path holds a socket file on which no process listens.
 bool IsAbandoned(const ListenAddress& address, int type) {
   struct stat status;
   if (stat(address.unix_path().c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;

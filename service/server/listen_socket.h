@@ -20,7 +20,7 @@ class ListenAddress {
   static absl::StatusOr<ListenAddress> Parse(std::string_view text);
 
   bool is_unix() const { return storage_.ss_family == AF_UNIX; }
-  // Whether only this machine can reach the address.
+  // True if only this machine can reach the address.
   bool is_local() const;
   uint16_t port() const;          // of a TCP address
   std::string unix_path() const;  // of a Unix socket

@@ -36,7 +36,7 @@ constexpr size_t kMostPacketBytes = 4096;
 // Period in which connections are checked against a new list of clients.
 constexpr int kLookMilliseconds = 500;
 
-// Whether an admitted client would still be admitted under the same identity. Asks again only when the list may have
+// True if an admitted client would still be admitted under the same identity. Asks again only when the list may have
 // changed.
 class StillAuthorized {
  public:

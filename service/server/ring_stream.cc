@@ -34,9 +34,9 @@ class RingStream::Transport final : public StreamTransport {
         answered_(absl::ToUnixNanos(clock->Now())),
         writer_(rings.answer_words, rings.answer_bytes) {}
 
-  // How long to look for the next message before sleeping. Thread-safe.
+  // The time to look for the next message before sleeping. Thread-safe.
   absl::Duration spin() const { return spins_.Next(); }
-  // A message has come. Thread-safe.
+  // Called when a message has come. Thread-safe.
   void OnMessage() {
     spins_.OnMessage(absl::Nanoseconds(absl::ToUnixNanos(clock_.Now()) - answered_.load(std::memory_order_acquire)));
   }

@@ -46,10 +46,10 @@ class StreamTransport {
   virtual Bytes Encode(const v1::StreamResponse& message) const = 0;
   // Does not block. `message` lives until the write has ended. `more`: other messages wait behind this one.
   virtual Written Write(const Bytes& message, bool more) = 0;
-  // A message was sent, by any thread; called without the lock, also after Close. `urgent`: the stream's own thread has
-  // something to do at once.
+  // Called after a message was queued, by any thread, without the lock, possibly after Close. `urgent`: the stream's
+  // thread has something to do at once.
   virtual void AfterSend(bool urgent) = 0;
-  // Nothing is written any more; what the transport writes to may go, once the write in progress has ended.
+  // Nothing is written after this. The stream beneath may be destroyed once the write in progress has ended.
   virtual void Close() = 0;
 };
 
@@ -57,15 +57,15 @@ class StreamTransport {
 // it with the stream: what they send after Close is dropped.
 class Outbox final : public service::SessionSink {
  public:
-  // A stream whose Outbox holds as many encoded answers, or limits.stream_unanswered_bytes of them, is not read.
+  // A stream is not read while its box holds this many encoded answers, or limits.stream_unanswered_bytes of them.
   static constexpr size_t kMostWaiting = 1024;
 
-  // `engine` is not owned and outlives the box. `kind` is what metrics call the transport.
+  // `engine` is not owned and outlives the box. `kind` names the transport for metrics.
   Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine);
 
   void Send(v1::StreamResponse message, service::SentRelease release) override;
 
-  // What has left since the last call of Flush or OnWritten.
+  // The messages that have left since the last call of Flush or OnWritten.
   struct Sent {
     service::SentRelease release;
     bool broken = false;  // the transport can carry nothing more
@@ -75,7 +75,7 @@ class Outbox final : public service::SessionSink {
   // The write in progress has ended. Begins the next one if it went well.
   Sent OnWritten(bool ok);
 
-  // From now on every message is urgent to the transport.
+  // Makes every later message urgent to the transport.
   void StartDraining() { draining_.store(true, std::memory_order_release); }
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
@@ -98,7 +98,7 @@ class Outbox final : public service::SessionSink {
   };
 
   void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The first message has left (`ok`) or never will.
+  // Removes the first message, which has left (`ok`) or never will.
   void Pop(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Sent TakeSent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -133,21 +133,21 @@ class StreamShell {
   StreamShell(const StreamShell&) = delete;
   StreamShell& operator=(const StreamShell&) = delete;
 
-  // Whether the worker's window and the answers that wait allow another message.
+  // True if the worker's window and the waiting answers allow another message.
   bool MayRead() const { return session_.WantsFrames() && outbox_->HasRoom(); }
-  // One message, in stream order. `segments` are its bytes and live as long as `owner`.
+  // Takes one message, in stream order. `segments` are its bytes and live as long as `owner`.
   void TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner, uint64_t bytes);
-  // While this is not zero, Continue is called after such a pause, before the next message.
+  // While this is not zero, the driver calls Continue after a pause this long, before it takes the next message.
   absl::Duration back_off() const { return session_.rest(); }
   void Continue() { session_.GoOn(); }
 
-  // No step waits for an answer.
+  // True if no step waits for an answer.
   bool idle() const { return session_.Idle(); }
   // Writes what waits. Returns false if the stream can carry nothing more.
   bool Flush();
-  // The write that the transport began has ended.
+  // Called when the write that the transport began has ended.
   void OnWritten(bool ok);
-  // Answers wait to be written.
+  // True if answers wait to be written.
   bool has_waiting() const { return !outbox_->empty(); }
   bool writing() const { return outbox_->writing(); }
 
@@ -158,10 +158,10 @@ class StreamShell {
 
   enum class Due {
     kNothing,
-    kStalled,    // the worker has read nothing for limits.stalled_write; this is in the log now
-    kGraceOver,  // of a drain
+    kStalled,    // the worker has read nothing for limits.stalled_write, which has been logged
+    kGraceOver,  // the grace of a drain has passed
   };
-  // Says what is due at `now`. Begins to drain a stream that has reached limits.max_stream_age.
+  // Returns what is due at `now`. Begins to drain a stream that has reached limits.max_stream_age.
   Due CheckTime(absl::Time now);
 
   // Closes the stream if it drains, or the worker sends nothing more (`half_closed`), and all is answered and written.
