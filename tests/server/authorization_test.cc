@@ -46,9 +46,9 @@ TEST(ClientListTest, ReadsEveryProof) {
                                                    "\r\nengine-a  admin,sample\tcertificate:a.test  # by certificate\n"
                                                    "operator admin uid:1000"));
   ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_EQ(*list->FindToken(DigestOfToken(kToken)), (ClientList::Client{"engine-a", kSample}));
-  EXPECT_EQ(*list->FindCertificate("a.test"), (ClientList::Client{"engine-a", kAnyRole}));
-  EXPECT_EQ(*list->FindUser(1000), (ClientList::Client{"operator", kAdmin}));
+  EXPECT_EQ(*list->FindToken(DigestOfToken(kToken)), (ClientList::Entry{"engine-a", kSample}));
+  EXPECT_EQ(*list->FindCertificate("a.test"), (ClientList::Entry{"engine-a", kAnyRole}));
+  EXPECT_EQ(*list->FindUser(1000), (ClientList::Entry{"operator", kAdmin}));
   EXPECT_EQ(list->FindToken(DigestOfToken("another")), nullptr);
   EXPECT_EQ(list->FindCertificate("b.test"), nullptr);
   EXPECT_EQ(list->FindUser(0), nullptr);
