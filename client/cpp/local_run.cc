@@ -132,7 +132,7 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
 RowOutcome LocalRun::Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const {
   google::protobuf::RepeatedPtrField<v1::RowResult> pieces;
   service::EncodeOutcome(outcome, plan(), run_.spec(), history_hash, {}, &pieces);
-  for (int i = 1; i < pieces.size(); ++i) pieces[0].MergeFrom(pieces[i]);
+  for (int i = 1; i < pieces.size(); ++i) AppendPart(std::move(pieces[i]), &pieces[0]);
   return OutcomeOf(std::move(pieces[0]));
 }
 

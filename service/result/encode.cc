@@ -11,6 +11,8 @@
 
 namespace sortition::service {
 
+namespace {
+
 void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs) {
   logprobs->set_logprob(law::Logprob(distribution, distribution.chosen.bits, temperature));
   logprobs->set_rank(distribution.rank);
@@ -25,6 +27,8 @@ void EncodeLogprobs(const kernels::Distribution& distribution, double temperatur
     logprobs->add_requested_ranks(place.rank);
   }
 }
+
+}  // namespace
 
 void EncodeError(const Refusal& refusal, v1::Error* error) {
   error->set_code(static_cast<int32_t>(CodeOf(refusal.reason)));
@@ -69,16 +73,24 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
   return response;
 }
 
+template <typename To>
+void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to) {
+  if (parameters.raw_logprob) EncodeLogprobs(output.raw, 1, to->mutable_raw());
+  if (parameters.processed_logprob) {
+    EncodeLogprobs(output.processed, law::ProcessedTemperature(parameters, output), to->mutable_processed());
+  }
+  if (parameters.entropy) to->set_entropy(law::Entropy(output.entropy));
+  if (parameters.kept_count) to->set_kept_count(output.kept);
+}
+template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameters&, v1::DrawResult*);
+template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameters&, v1::Position*);
+
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result) {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   result->set_token(answer.token);
   if (history_hash) result->set_history_hash(*history_hash);
-  if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->mutable_raw());
-  if (parameters.processed_logprob)
-    EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->mutable_processed());
-  if (parameters.entropy) result->set_entropy(law::Entropy(answer.entropy));
-  if (parameters.kept_count) result->set_kept_count(answer.kept);
+  EncodeAsked(answer, parameters, result);
 }
 
 Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row) {

@@ -17,8 +17,10 @@ void EncodeError(const Refusal& refusal, v1::Error* error);
 // the stream. Not for steps.
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal);
 
-// The logprobs are computed here, on the host, from the device's integers.
-void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs);
+// Sets raw and processed log probabilities, which are computed here on the host from the device's integers, entropy and
+// kept count of `*to`, as far as `parameters` ask for them. `To` is DrawResult or Position.
+template <typename To>
+void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to);
 
 // Everything but the kept tokens, which may take several messages (encode_outcome.h). `answer.error` is kNone.
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,

@@ -23,8 +23,7 @@ TEST(ParameterTable, NamesAreTheFieldsOfTheContract) {
   std::set<std::string> step_names;
   for (const ParameterDescription& parameter : Parameters()) {
     const std::string name(parameter.name);
-    ASSERT_TRUE(parameter.scope == "sequence" || parameter.scope == "step") << name;
-    std::set<std::string>& names = parameter.scope == "sequence" ? sequence_names : step_names;
+    std::set<std::string>& names = parameter.is_per_step ? step_names : sequence_names;
     EXPECT_TRUE(names.insert(name).second) << name << " is listed twice";
     EXPECT_FALSE(parameter.description.empty()) << name;
     EXPECT_FALSE(parameter.default_value.empty()) << name;
@@ -77,7 +76,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
 
 TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
   for (const ParameterDescription& parameter : Parameters()) {
-    if (parameter.scope != "sequence") continue;
+    if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
