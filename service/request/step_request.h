@@ -48,7 +48,7 @@ struct StepShape {
   bool traced = false;  // the worker records this step's trace
 };
 
-// A refusal here concerns every row of the step. `message` holds no unknown fields. Thread-safe.
+// A refusal here concerns every row of the step. `message` holds no unknown fields beside those of rows. Thread-safe.
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
@@ -61,7 +61,7 @@ struct StepRowRequest {
   PositionPlan plan;
 };
 
-// A refusal here concerns this row alone. Thread-safe.
+// A refusal here concerns this row alone: an unknown field or enum value, too. Thread-safe.
 std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                                    const SequenceSpec& spec, const Limits& limits);
 
