@@ -10,8 +10,8 @@
 
 namespace sortition::service {
 
-// Fills the fields of `*law` from typical_p on; the ones before are set. What is out of range, unknown or contradicts
-// another option is refused by its field path below `path`. Thread-safe.
+// Sets the members of `*law` from typical_p on; the caller has set those before. Then refuses, by its field path below
+// `path`, what is out of range in any member, unknown, or contradicts another option. Thread-safe.
 std::optional<Refusal> TakeChainOptions(const v1::SamplingParameters& parameters, absl::string_view path,
                                         law::SamplingParameters* law);
 

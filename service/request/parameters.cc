@@ -49,28 +49,8 @@ class Compiler {
     if (p.has_frequency_penalty()) law.frequency_penalty = WithoutNegativeZero(p.frequency_penalty());
     if (p.has_presence_penalty()) law.presence_penalty = WithoutNegativeZero(p.presence_penalty());
 
-    if (law.temperature != 0 && !(law.temperature >= law::kMinTemperature && law.temperature <= law::kMaxTemperature)) {
-      return Refusal{Reason::kOutOfRange, Field("temperature"),
-                     absl::StrCat("0 or ", law::kMinTemperature, "..", law::kMaxTemperature),
-                     absl::StrCat(law.temperature, " is out of range")};
-    }
-    if (!(law.top_p > 0 && law.top_p <= law::kMaxTopP)) {
-      return Refusal{Reason::kOutOfRange, Field("top_p"), "(0, 1]", absl::StrCat(law.top_p, " is out of range")};
-    }
     // A top_k of the vocabulary or more is off, so any number is in range; beyond the law's it is off by definition.
     law.top_k = law.top_k >= spec_.live_vocabulary ? 0 : law.top_k;
-    const std::optional<Refusal> checks[] = {
-        CheckRange(law.min_p, law::kMinMinP, law::kMaxMinP, Field("min_p")),
-        CheckRange(law.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty,
-                   Field("repetition_penalty")),
-        CheckRange(law.frequency_penalty, -law::kMaxAbsFrequencyPenalty, law::kMaxAbsFrequencyPenalty,
-                   Field("frequency_penalty")),
-        CheckRange(law.presence_penalty, -law::kMaxAbsPresencePenalty, law::kMaxAbsPresencePenalty,
-                   Field("presence_penalty")),
-    };
-    for (const std::optional<Refusal>& refusal : checks) {
-      if (refusal) return refusal;
-    }
     if (auto refusal = TakeChainOptions(p, path_, &law)) return refusal;
     law::Compile(law, &spec_.parameters);
     spec_.repetition_penalty = law.repetition_penalty;
