@@ -38,8 +38,8 @@ class Parts {
     AddPosition(index);
   }
 
-  // Takes room for some of `wanted` numbers, at least one, in the last part or in another one that goes on from there.
-  // Returns how many there is room for.
+  // Takes room for at least one and at most `wanted` numbers, in the last part or in a new one that continues it.
+  // Returns for how many.
   uint32_t TakeRoom(uint32_t wanted) {
     if (room_ == 0) Continue();
     const uint32_t taken = std::min(wanted, room_);
