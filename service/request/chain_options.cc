@@ -1,4 +1,4 @@
-// Ranges, contradictions, and orders by name.
+// Takes the samplers of the chain and their order from the message, and checks how they go together.
 #include "service/request/chain_options.h"
 
 #include <algorithm>
@@ -95,7 +95,7 @@ class Taker {
   void Combinations() {
     if (law_.mirostat != 0 && law_.adaptive_p) return Contradiction("adaptive_p", "mirostat is on, too");
     if (law_.temperature != 0) return;
-    // Greedy takes the first token in order, which these might drop or pass over.
+    // Greedy takes the first token in order. These samplers might drop it.
     constexpr absl::string_view kGreedy = "temperature 0 takes the first token";
     for (const Sampler sampler : {Sampler::kTypicalP, Sampler::kXtc, Sampler::kMirostat, Sampler::kAdaptiveP}) {
       if (law::IsOn(law_, sampler)) return Contradiction(NameOf(sampler), std::string(kGreedy));
@@ -113,7 +113,7 @@ class Taker {
       law_.order.assign(order.begin(), order.end());
       return;
     }
-    // An order without a sampler is one, too; the law's empty order means the default.
+    // An empty explicit order is accepted if no sampler is on. The law then takes its default order.
     const auto& names = chain.explicit_().samplers();
     for (int i = 0; i < names.size(); ++i) {
       const std::string field = absl::StrCat("chain.explicit.samplers[", i, "]");

@@ -1,4 +1,4 @@
-// The parameters as a list; ranges are those of kernels/law/parameters.h and limits.h.
+// The list. Its ranges are those of kernels/law/ranges.cc and limits.h.
 #include "service/request/parameter_table.h"
 
 namespace sortition::service {

@@ -1,4 +1,4 @@
-// Validation and compilation of sampling parameters.
+// Validates and compiles sampling parameters.
 #include "service/request/parameters.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using kernels::LogitEdit;
 
-// -0 is 0: an off value means the same as absent, also to the history hash.
+// Turns -0 into 0. An off value then has the same bits as an absent field, also in the history hash.
 float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
 
 class Compiler {
@@ -49,7 +49,7 @@ class Compiler {
     if (p.has_frequency_penalty()) law.frequency_penalty = WithoutNegativeZero(p.frequency_penalty());
     if (p.has_presence_penalty()) law.presence_penalty = WithoutNegativeZero(p.presence_penalty());
 
-    // A top_k of the vocabulary or more is off, so any number is in range; beyond the law's it is off by definition.
+    // Values from the live vocabulary on are off, so every value is in range.
     law.top_k = law.top_k >= spec_.live_vocabulary ? 0 : law.top_k;
     if (auto refusal = TakeChainOptions(p, path_, &law)) return refusal;
     law::Compile(law, &spec_.parameters);
@@ -85,7 +85,7 @@ class Compiler {
     return LogprobTokens();
   }
 
-  // In the order asked for, in which they are answered.
+  // The order of the list is kept: results have it.
   std::optional<Refusal> LogprobTokens() {
     const auto& tokens = parameters_.logprob_token_ids();
     if (tokens.empty()) return std::nullopt;
@@ -144,7 +144,7 @@ class Compiler {
     return TokenSet(parameters_.allowed_token_ids(), "allowed_token_ids", &spec_.allowed_tokens);
   }
 
-  // A list of distinct live tokens, sorted.
+  // Takes a list of distinct live tokens, and sorts it.
   template <typename Repeated>
   std::optional<Refusal> TokenSet(const Repeated& tokens, absl::string_view name, std::vector<uint32_t>* sorted) {
     const std::string field = Field(name);

@@ -1,4 +1,4 @@
-// Integers to logprobs, reasons to errors.
+// Turns integers into log probabilities, and refusals into errors.
 #include "service/result/encode.h"
 
 #include <string>
@@ -8,6 +8,7 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "service/limits.h"
+#include "sortition/v1/sequence_snapshot.pb.h"
 
 namespace sortition::service {
 
@@ -44,7 +45,7 @@ void EncodeError(const Refusal& refusal, v1::Error* error) {
 }
 
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal) {
-  // A longer name is no sequence's and is not echoed.
+  // No sequence has a longer name; it is not echoed.
   const auto is_name = [](const std::string& name) { return !name.empty() && name.size() <= kMaxNameBytes; };
   v1::StreamResponse response;
   v1::Error* error = nullptr;
@@ -117,6 +118,20 @@ Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row) {
   }
   SORTITION_CHECK(!"an error");
   return {};
+}
+
+std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {
+  v1::SequenceSnapshot message;
+  message.set_format(kSnapshotFormat);
+  message.set_prompt_length(snapshot.prompt_length);
+  message.set_history_hash(snapshot.history_hash);
+  message.set_kept_from(snapshot.kept_from);
+  message.set_chain_before(snapshot.chain_before);
+  message.mutable_kept()->Add(snapshot.kept.begin(), snapshot.kept.end());
+  message.mutable_tokens()->Add(snapshot.tokens.begin(), snapshot.tokens.end());
+  message.mutable_in_history()->Add(snapshot.in_history.begin(), snapshot.in_history.end());
+  message.mutable_in_output()->Add(snapshot.in_output.begin(), snapshot.in_output.end());
+  return message.SerializeAsString();
 }
 
 }  // namespace sortition::service

@@ -1,20 +1,23 @@
-// Results and refusals as messages of the contract.
+// Encodes results and refusals as messages of the contract.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "kernels/row.h"
 #include "service/refusal.h"
+#include "service/sequence/sequence_snapshot.h"
 #include "sortition/v1/errors.pb.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
+// Sets `*error` to a refusal.
 void EncodeError(const Refusal& refusal, v1::Error* error);
 
-// The answer to a message that is refused as a whole: by its sequence or mask where it names one, else by its index on
-// the stream. Not for steps.
+// Returns the answer to a message that is refused as a whole. It names the message's sequence or mask if there is one,
+// otherwise the message's index on the stream. Not for steps.
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal);
 
 // Sets raw and processed log probabilities, which are computed here on the host from the device's integers, entropy and
@@ -22,11 +25,15 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
 template <typename To>
 void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to);
 
-// Everything but the kept tokens, which may take several messages (encode_outcome.h). `answer.error` is kNone.
+// Sets everything but the kept tokens, which may take several parts (encode_outcome.h). `answer.error` is kNone.
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 
-// Why a row that a device judged unusable is refused. `answer.error` is not kNone.
+// Returns the refusal of a row whose logits a device found unusable. `answer.error` is not kNone.
 Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row);
+
+// Returns the state of a sequence for another server: a serialized sortition.v1.SequenceSnapshot, never empty.
+// Thread-safe.
+std::string EncodeSnapshot(const SequenceSnapshot& snapshot);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Rows to messages.
+// Splits results by their size, and counts them.
 #include "service/result/split_results.h"
 
 #include <algorithm>

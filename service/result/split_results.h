@@ -1,4 +1,4 @@
-// Answers in messages that every client takes.
+// Splits results into messages of a size that every client accepts.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace sortition::service {
 
-// gRPC's clients take messages of 4 MiB unless told otherwise.
+// Most bytes of a message with several rows. gRPC clients accept 4 MiB by default.
 inline constexpr uint64_t kAnswerBytes = 1u << 20;
 
-// The same rows in their order, in messages of at most kAnswerBytes, or of one row. Costs nothing where they fit one.
+// Returns the rows in the same order, in messages of one row or of at most kAnswerBytes. Does not copy if one message
+// is enough.
 std::vector<v1::StepResults> SplitResults(v1::StepResults results);
 
 // Returns the number of rows whose results end in this message.
