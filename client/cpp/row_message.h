@@ -24,6 +24,6 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message);
 bool AppendPart(v1::RowResult part, v1::RowResult* whole);
 
 // Returns a result whose parts have all been appended.
-RowOutcome OutcomeOf(v1::RowResult result);
+RowResult ResultOf(v1::RowResult result);
 
 }  // namespace sortition::client

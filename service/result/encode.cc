@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
@@ -11,7 +10,6 @@
 #include "sortition/v1/sequence_snapshot.pb.h"
 
 namespace sortition::service {
-
 namespace {
 
 void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs) {
@@ -92,32 +90,6 @@ void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& 
   result->set_token(answer.token);
   if (history_hash) result->set_history_hash(*history_hash);
   EncodeAsked(answer, parameters, result);
-}
-
-Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row) {
-  const std::string field = absl::StrCat("step.rows[", row, "]");
-  switch (answer.error) {
-    case kernels::RowError::kNaN:
-      return {Reason::kLogitNan, field, "", absl::StrCat("the logit of token id ", answer.error_token, " is NaN")};
-    case kernels::RowError::kLogitTooLarge:
-      return {Reason::kLogitTooLarge, field, "< 65504",
-              absl::StrCat("the logit of token id ", answer.error_token, " is too large")};
-    case kernels::RowError::kNoLiveToken:
-      return {Reason::kNoLiveToken, field, "", "every token is masked"};
-    case kernels::RowError::kDraftNoProbability:
-      return {Reason::kOutOfRange, field, "draft probabilities in 0..1",
-              absl::StrCat("the draft probability of token id ", answer.error_token, " is none")};
-    case kernels::RowError::kDraftSum:
-      return {Reason::kOutOfRange, field, "draft probabilities that sum to 1 within 0.01",
-              "the draft probabilities do not sum to 1"};
-    case kernels::RowError::kDraftImpossible:
-      return {Reason::kContradiction, field, "",
-              absl::StrCat("token id ", answer.error_token, " was drafted with probability 0")};
-    case kernels::RowError::kNone:
-      break;
-  }
-  SORTITION_CHECK(!"an error");
-  return {};
 }
 
 std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {

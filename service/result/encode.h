@@ -29,9 +29,6 @@ void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters&
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 
-// Returns the refusal of a row whose logits a device found unusable. `answer.error` is not kNone.
-Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row);
-
 // Returns the state of a sequence for another server: a serialized sortition.v1.SequenceSnapshot, never empty.
 // Thread-safe.
 std::string EncodeSnapshot(const SequenceSnapshot& snapshot);

@@ -126,13 +126,13 @@ uint32_t NumbersOf(const kernels::Distribution& distribution) {
 
 // Encodes the token `index` of the row and what `spec` and `plan` ask for with it. Its log probabilities are in one
 // part.
-void EncodePosition(uint32_t index, const RowOutput& output, const PositionPlan& plan, const SequenceSpec& spec,
+void EncodePosition(uint32_t index, const RowOutput& output, const RowPlan& plan, const SequenceSpec& spec,
                     Parts* parts) {
   static_assert(2 * (1 + 2 * kernels::kMaxTopLogprobs) <= kPartNumbers);
   const RowParameters& parameters = spec.parameters;
   parts->BeginPosition(index, NumbersOf(output.raw) + NumbersOf(output.processed));
   v1::Position* const position = parts->position();
-  position->set_token(plan.kind == PositionPlan::Kind::kScore ? plan.scored[index] : output.token);
+  position->set_token(plan.kind == RowPlan::Kind::kScore ? plan.scored[index] : output.token);
   EncodeAsked(output, parameters, position);
   if (parameters.kept_tokens) EncodeKept(output, parts);
   if (plan.return_probabilities) {
@@ -140,45 +140,44 @@ void EncodePosition(uint32_t index, const RowOutput& output, const PositionPlan&
   }
 }
 
-void EncodeVerify(const StepOutcome& outcome, const PositionPlan& plan, v1::VerifyResult* result) {
-  result->set_accepted(static_cast<uint32_t>(outcome.path.size()));
-  result->set_matched(static_cast<uint32_t>(std::ranges::count(outcome.matched, true)));
-  for (const bool matched : outcome.matched) result->add_position_matched(matched);
-  if (plan.is_tree) result->mutable_path()->Assign(outcome.path.begin(), outcome.path.end());
+void EncodeVerify(const RowResult& result, const RowPlan& plan, v1::VerifyResult* verify) {
+  verify->set_accepted(static_cast<uint32_t>(result.path.size()));
+  verify->set_matched(static_cast<uint32_t>(std::ranges::count(result.matched, true)));
+  for (const bool matched : result.matched) verify->add_position_matched(matched);
+  if (plan.is_tree) verify->mutable_path()->Assign(result.path.begin(), result.path.end());
 }
 
-void EncodeFinish(const StepOutcome& outcome, const SequenceSpec& spec, v1::RowResult* result) {
+void EncodeFinish(const RowResult& result, const SequenceSpec& spec, v1::RowResult* message) {
   const auto stops = [&](const RowOutput& output) { return spec.stops(output.token); };
-  if (result->has_score() || !std::ranges::any_of(outcome.rows, stops)) return;
-  if (result->has_draw()) {
-    result->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  if (message->has_score() || !std::ranges::any_of(result.outputs, stops)) return;
+  if (message->has_draw()) {
+    message->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   } else {
-    result->mutable_verify()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+    message->mutable_verify()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   }
 }
 
 }  // namespace
 
-void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
-                   std::optional<uint64_t> history_hash, RowPlace place,
+void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                    google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
-  SORTITION_CHECK(!outcome.rows.empty());
+  SORTITION_CHECK(!result.outputs.empty());
   Parts parts(place, results);
-  if (plan.kind == PositionPlan::Kind::kDraw) {
-    EncodeDraw(outcome.rows[0], spec.parameters, history_hash, parts.last().mutable_draw());
-    EncodeFinish(outcome, spec, &parts.last());
-    if (spec.parameters.kept_tokens) EncodeKept(outcome.rows[0], &parts);
+  if (plan.kind == RowPlan::Kind::kDraw) {
+    EncodeDraw(result.outputs[0], spec.parameters, result.history_hash, parts.last().mutable_draw());
+    EncodeFinish(result, spec, &parts.last());
+    if (spec.parameters.kept_tokens) EncodeKept(result.outputs[0], &parts);
     return;
   }
-  if (plan.kind == PositionPlan::Kind::kScore) {
+  if (plan.kind == RowPlan::Kind::kScore) {
     parts.last().mutable_score();
   } else {
     v1::VerifyResult* verify = parts.last().mutable_verify();
-    EncodeVerify(outcome, plan, verify);
-    if (history_hash) verify->set_history_hash(*history_hash);
+    EncodeVerify(result, plan, verify);
+    if (result.history_hash) verify->set_history_hash(*result.history_hash);
   }
-  EncodeFinish(outcome, spec, &parts.last());
-  for (uint32_t i = 0; i < outcome.rows.size(); ++i) EncodePosition(i, outcome.rows[i], plan, spec, &parts);
+  EncodeFinish(result, spec, &parts.last());
+  for (uint32_t i = 0; i < result.outputs.size(); ++i) EncodePosition(i, result.outputs[i], plan, spec, &parts);
 }
 
 }  // namespace sortition::service

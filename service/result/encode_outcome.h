@@ -1,4 +1,4 @@
-// Encodes the result of one row. The log probabilities are computed here, on the host, from the devices' integers.
+// Encodes the result of a row. The log probabilities are computed here, on the host, from the devices' integers.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 #include "google/protobuf/repeated_field.h"
 #include "kernels/row.h"
-#include "service/request/position_plan.h"
-#include "service/sequence/sequence.h"
+#include "service/row/row_plan.h"
+#include "service/sequence/row_result.h"
 #include "service/sequence/sequence_spec.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -22,11 +22,9 @@ struct RowPlace {
 // Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
 inline constexpr uint32_t kPartNumbers = 1u << 16;
 
-// Appends the result of one row, in as many parts as it takes (RowResult). It has what `spec` and `plan` ask for, and
-// no more. `history_hash` is that of the history with the row's tokens, absent for a sequence without state. The
-// checkpoint is not set.
-void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
-                   std::optional<uint64_t> history_hash, RowPlace place,
+// Appends the result of one row, in as many parts as it takes (v1::RowResult). It has what `spec` and `plan` ask for,
+// and no more. The checkpoint is not set.
+void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                    google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 
 }  // namespace sortition::service
