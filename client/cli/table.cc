@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
@@ -34,7 +35,7 @@ std::string WordOf(const google::protobuf::EnumDescriptor& type, int value) {
   // Every enum has a value 0, PREFIX_UNSPECIFIED.
   absl::string_view prefix = type.FindValueByNumber(0)->name();
   absl::ConsumeSuffix(&prefix, "UNSPECIFIED");
-  return absl::AsciiStrToLower(absl::StripPrefix(named->name(), prefix));
+  return absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(named->name(), prefix)), {{"_", "-"}});
 }
 
 }  // namespace sortition::cli

@@ -11,7 +11,8 @@ namespace sortition::cli {
 // The first row is the header. Rows have equally many cells. The last column is not padded.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 
-// The value's name without the prefix that all values of its enum share, in lower case: "serving" for STATE_SERVING.
+// Returns the value's name without the prefix that all values of its enum share, as a word: "self-test" for
+// STATE_SELF_TEST.
 // Empty for the value 0 and for one that this build does not know.
 std::string WordOf(const google::protobuf::EnumDescriptor& type, int value);
 template <typename Enum>

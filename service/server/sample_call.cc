@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/limits.h"
+#include "service/request/part_count.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
-#include "service/stream/part_count.h"
 #include "service/stream/sample_run.h"
 
 namespace sortition::server {
