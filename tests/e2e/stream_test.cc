@@ -13,9 +13,9 @@
 namespace sortition::testing {
 namespace {
 
-constexpr uint32_t kStreamVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 
-// One stream by the generated stub, one message at a time.
+// One stream over the generated stub, one message at a time.
 class RawStream {
  public:
   explicit RawStream(const std::string& address)
@@ -35,7 +35,7 @@ class RawStream {
     open.set_epoch(epoch);
     open.set_law_version(law::kLawVersion);
     open.set_seed(9);
-    open.set_vocabulary_size(kStreamVocabulary);
+    open.set_vocabulary_size(kVocabulary);
     open.mutable_parameters()->set_presence_penalty(0.5f);
     if (with_history) open.mutable_history();
     EXPECT_TRUE(stream_->Write(request));
@@ -49,14 +49,14 @@ class RawStream {
     v1::Step& step = *request.mutable_step();
     step.set_batch_id(batch_id);
     step.mutable_logits()->set_dtype(v1::DTYPE_F32);
-    step.mutable_logits()->set_vocabulary_size(kStreamVocabulary);
+    step.mutable_logits()->set_vocabulary_size(kVocabulary);
     step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(0);
     v1::StepRow& row = *step.add_rows();
     row.set_request_id("r");
     row.set_step_id(step_id);
     row.set_position(position);
     row.set_history_hash(hash);
-    const auto logits = MakeRow(v1::DTYPE_F32, kStreamVocabulary, step_id);
+    const auto logits = MakeRow(v1::DTYPE_F32, kVocabulary, step_id);
     request.add_payloads(logits.data(), logits.size());
     EXPECT_TRUE(stream_->Write(request));
   }
@@ -87,7 +87,7 @@ class RawStream {
   std::unique_ptr<grpc::ClientReaderWriter<v1::StreamRequest, v1::StreamResponse>> stream_;
 };
 
-TEST(StreamTest, DuplicateOfTheLastStepGetsTheSameAnswerAndAnOlderOneIsStale) {
+TEST(StreamTest, RepeatGetsSameAnswerOlderStepIsStale) {
   const auto server = StartServer();
   RawStream stream(server->address());
   const v1::OpenedState opened = stream.Open(1, /*with_history=*/true);
@@ -106,7 +106,7 @@ TEST(StreamTest, DuplicateOfTheLastStepGetsTheSameAnswerAndAnOlderOneIsStale) {
   EXPECT_TRUE(stream.Answer(5).has_draw()) << "duplicates have changed nothing";
 }
 
-TEST(StreamTest, HalfClosedStreamStillBringsItsAnswers) {
+TEST(StreamTest, HalfClosedStreamStillGetsAnswers) {
   const auto server = StartServer();
   RawStream stream(server->address());
   const v1::OpenedState opened = stream.Open(1, true);
@@ -117,7 +117,7 @@ TEST(StreamTest, HalfClosedStreamStillBringsItsAnswers) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(StreamTest, CancelledStreamLeavesASequenceThatAnotherGoesOnWith) {
+TEST(StreamTest, CancelledStreamLeavesSequenceUsable) {
   const auto server = StartServer();
   v1::RowResult first;
   uint64_t hash = 0;

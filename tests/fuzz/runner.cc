@@ -1,4 +1,4 @@
-// Replays a corpus, then mutates it so often, or for so long. For builds without libFuzzer, and for tests.
+// Replays a corpus, then mutates it a number of times or for a time. For builds without libFuzzer, and for tests.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Corpus = std::vector<std::vector<uint8_t>>;
 
-// For the signal handler.
+// Input of the present run, for the signal handler.
 std::vector<uint8_t> current;
 std::string artifact;
 

@@ -1,4 +1,5 @@
-// What a stream keeps beside the states of its sequences counts in `max_state_bytes`, too, and goes with the stream.
+// Memory that a stream holds beside the states of its sequences counts in `max_state_bytes`, too, and ends with the
+// stream.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,7 @@ class SessionHeld : public ::testing::Test {
     EXPECT_EQ(held(), 0u);
   }
 
-  // Needs no state, and some 16 KB for its options.
+  // Builds an open that needs no state, and some 16 KB for its options.
   static v1::OpenSequence WithOptions(int i) {
     v1::OpenSequence open = testing::OpenOf(absl::StrCat("options-", i), 1, 8192);
     for (uint32_t token = 0; token < 4096; ++token) open.mutable_parameters()->add_allowed_token_ids(token);
@@ -38,7 +39,7 @@ class SessionHeld : public ::testing::Test {
     open.mutable_history()->set_continues(true);
     return open;
   }
-  // Sends until one is refused; how many were not.
+  // Sends messages until one is refused, and returns the number before it.
   template <typename Message>
   static int SendUntilRefused(StreamWorker* worker, Message message) {
     for (int i = 0; i < 10'000; ++i) {
@@ -65,13 +66,13 @@ class SessionHeld : public ::testing::Test {
   StreamWorker other_{engine_.get(), {.tenant = "other"}};
 };
 
-TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {
+TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   const auto open = [](int i) { return testing::Message(WithOptions(i)); };
   const int opened = SendUntilRefused(&worker_, open);
   EXPECT_GT(opened, 20);
   EXPECT_LT(opened, 40);
   EXPECT_LE(held(), kMostBytes / 2);
-  // Another client has room, if less; and so has the first when it closes one.
+  // Another stream has less room, but some. Closing a sequence makes room for the first.
   EXPECT_EQ(SendUntilRefused(&other_, open), opened / 2);
   other_.Disconnect();
   worker_.Send(testing::CloseOf("options-0", 1));
@@ -79,28 +80,28 @@ TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {
   worker_.MustOpen(WithOptions(opened));
 }
 
-// Opening a sequence anew takes the place of what it had.
-TEST_F(SessionHeld, ASequenceIsCountedOnce) {
+// A sequence that is opened again replaces its options.
+TEST_F(SessionHeld, SequenceIsCountedOnce) {
   worker_.MustOpen(WithOptions(0));
   const uint64_t once = held();
   for (int i = 0; i < 100; ++i) worker_.MustOpen(WithOptions(0));
   EXPECT_EQ(held(), once);
 }
 
-TEST_F(SessionHeld, HistoriesThatAreNotWholeAreBounded) {
+TEST_F(SessionHeld, PartialHistoriesAreBounded) {
   const int begun = SendUntilRefused(&worker_, [](int i) { return testing::Message(Begun(i)); });
   EXPECT_GT(begun, 3);
   EXPECT_LT(begun, 20);
   EXPECT_LE(held(), kMostBytes / 2);
-  // One that becomes whole is the table's.
+  // A history that is complete belongs to the table.
   v1::OpenSequence last = Begun(0);
   last.mutable_history()->set_offset(500);
   last.mutable_history()->set_continues(false);
   worker_.MustOpen(last);
 }
 
-// A history of which more is to come is refused, and what follows of it is not looked at: that is remembered.
-TEST_F(SessionHeld, WhatIsSkippedIsBounded) {
+// After the first piece of a history is refused, its later pieces are skipped. The server has to remember this.
+TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   const auto refused = [](int i) {
     v1::OpenSequence open = testing::OpenOf(absl::StrCat("refused-", i), 1, 0);
     open.mutable_history()->set_continues(true);
@@ -114,7 +115,7 @@ TEST_F(SessionHeld, WhatIsSkippedIsBounded) {
   EXPECT_LE(held(), kMostBytes / 2);
 }
 
-TEST_F(SessionHeld, StatesThatAreNotWholeAreBounded) {
+TEST_F(SessionHeld, PartialStatesAreBounded) {
   v1::StreamRequest piece;
   *piece.mutable_import_sequence()->mutable_open() = Reopened(StatefulOpen("imported", 1), 1);
   piece.mutable_import_sequence()->mutable_open()->set_seed(1);
@@ -125,7 +126,7 @@ TEST_F(SessionHeld, StatesThatAreNotWholeAreBounded) {
   EXPECT_LT(sent, 12);
 }
 
-// What is held goes before idle states, which workers can bring again.
+// Idle states are evicted to make room for held options, since workers can bring idle states again.
 TEST_F(SessionHeld, IdleStatesMakeRoom) {
   for (int i = 0; i < 200; ++i) {
     v1::OpenSequence open = StatefulOpen(absl::StrCat("idle-", i), 1);
