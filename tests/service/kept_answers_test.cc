@@ -138,7 +138,7 @@ TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker modest(engine.get(), {.tenant = "modest"});
   StreamWorker greedy(engine.get(), {.tenant = "greedy"});
-  // An answer that the rank brings; what it says of its draw it gets again.
+  // Brings an answer of the rank; its draw is returned unchanged.
   const auto bring = [](StreamWorker& rank, uint64_t request) {
     v1::StreamRequest message;
     v1::BringAnswer& answer = *message.mutable_bring_answer();

@@ -138,7 +138,7 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
       enums.insert(field->enum_type()->full_name());
     }
   });
-  // Reasons are those of an answer that is brought along.
+  // ErrorReason is reached through the answer in bring_answer.
   EXPECT_EQ(enums,
             (std::set<std::string>{"sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.ErrorReason",
                                    "sortition.v1.FinishReason", "sortition.v1.NanPolicy", "sortition.v1.VerifyMode"}));
