@@ -66,7 +66,7 @@ TEST_F(KeptAnswersTest, GreedyTenantEvictsItsOwn) {
 // On the wire an empty message takes two bytes, in memory twenty times as many.
 TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
-  for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_kept_tokens();
+  for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_positions();
   const uint64_t held = parts[0].SpaceUsedLong();
   kept_.Put(Key("client", 1), KeptAnswer(Asked(1), std::move(parts), 2), now_);
   EXPECT_GE(kept_.bytes(), held);
