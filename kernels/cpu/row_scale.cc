@@ -13,13 +13,17 @@ namespace sortition::kernels::cpu {
 
 namespace {
 
+// Tokens within these are not dead, and have a weight.
+constexpr law::Bound kLive = {law::kDeadFromDistance - 1};
+constexpr law::Bound kWeighted = {law::kWeightlessFromDistance - 1};
+
 // `max` is the largest logit that `scale` is for.
 RowScale LinearScale(const law::Scale& scale, double max) {
   RowScale row;
   row.scale = scale;
   row.to_fixed_point = std::bit_cast<float>((127 + 157 - row.scale.e0) << 23);
-  row.first_live_key = FirstKeyWithin(law::kDeadFromDistance - 1, row.scale);
-  row.first_weighted_key = FirstKeyWithin(law::kWeightlessFromDistance - 1, row.scale);
+  row.first_live_key = FirstKeyWithin(kLive, row.scale);
+  row.first_weighted_key = FirstKeyWithin(kWeighted, row.scale);
   const double per_unit =
       std::ldexp(double(uint64_t{1} << row.scale.shift) / row.scale.multiplier, int(row.scale.e0) - 157);
   row.logits_per_unit = float(per_unit * (1 + 0x1p-20));
@@ -49,6 +53,26 @@ float CurvedLogitBelow(float logit, float distance, const RowScale& scale) {
   return curve.max - a / curve.inverse * 1.001f - std::abs(curve.max) * 0x1p-20f;
 }
 
+namespace {
+
+// law::FirstKeyKept of distances, with the curve in floats.
+uint32_t FirstCurvedWithin(law::Bound bound, uint32_t max_key, const RowScale& row) {
+  uint32_t low = law::kLowestKey;
+  uint32_t high = max_key;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    const float curved = CurvedFloat(Float(law::Flush(law::KeyBits(middle))), row.curve);
+    if (law::IsWithin(law::Distance(std::bit_cast<uint32_t>(curved), row.scale), bound)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high;
+}
+
+}  // namespace
+
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
   return LinearScale(law::ScaleAt(parameters, law::KeyBits(max_key)), Float(law::KeyBits(max_key)));
@@ -66,26 +90,16 @@ RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
                Float(shape.curve.cube),
                Float(law::KeyBits(row.first_live_key - 1)),
                Float(law::KeyBits(row.first_weighted_key - 1))};
-  const auto first_within = [&](uint32_t bound) {
-    return FirstKeyWhere(max_key, [&](uint32_t bits) {
-      return law::Distance(std::bit_cast<uint32_t>(CurvedFloat(Float(bits), row.curve)), shape.scale) <= bound;
-    });
-  };
-  row.first_live_key = first_within(law::kDeadFromDistance - 1);
-  row.first_weighted_key = first_within(law::kWeightlessFromDistance - 1);
+  row.first_live_key = FirstCurvedWithin(kLive, max_key, row);
+  row.first_weighted_key = FirstCurvedWithin(kWeighted, max_key, row);
   return row;
 }
 
-uint32_t FirstKeyWithin(uint32_t bound, const law::Scale& scale) {
-  // t <= bound means that the fixed-point numbers differ by at most `most`.
-  const uint64_t most = (((uint64_t{bound} + 1) << scale.shift) - 1) / scale.multiplier;
-  const int64_t least = int64_t{int32_t(scale.max)} - int64_t(most);
+uint32_t FirstKeyWithin(law::Bound bound, const law::Scale& scale) {
+  const int64_t least = int64_t{int32_t(scale.max)} - int64_t(law::ReachOf(bound, scale));
   // The float next to the smallest number that truncates to `least`, or one beside it.
   const float edge = float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
-  const auto within = [&](uint32_t key) {
-    const uint32_t t = law::Distance(law::KeyBits(key), scale);
-    return t != law::kDead && t <= bound;
-  };
+  const auto within = [&](uint32_t key) { return law::IsWithin(law::Distance(law::KeyBits(key), scale), bound); };
   const uint32_t bits = std::bit_cast<uint32_t>(edge);
   uint32_t key = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   while (!within(key)) ++key;

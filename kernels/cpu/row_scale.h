@@ -45,23 +45,6 @@ inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
   return law::Distance(row.curve.is_on ? law::Curved(bits, row.curve.bits) : bits, row.scale);
 }
 
-// The smallest key that `is_within` holds for, if it holds for `max_key` and for every key above one for which it
-// holds. It is asked about canonical bits.
-template <typename IsWithin>
-uint32_t FirstKeyWhere(uint32_t max_key, IsWithin is_within) {
-  uint32_t low = law::Key(0xc77fdfffu);  // the smallest live logit's
-  uint32_t high = max_key;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (is_within(law::Flush(law::KeyBits(middle)))) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return high;
-}
-
 // law::Curved of a number that is not above the curve's maximum.
 float CurvedFloat(float x, const CurveFloats& curve);
 
@@ -75,8 +58,7 @@ inline float LogitBelow(float logit, float distance, const RowScale& scale) {
   return logit - (distance * scale.logits_per_unit + scale.slack);
 }
 
-// The smallest key whose distance is at most `bound`; bound < law::kDeadFromDistance. Some keys are no canonical
-// logit's, and the one returned may be such.
-uint32_t FirstKeyWithin(uint32_t bound, const law::Scale& scale);
+// law::FirstKeyKept of distances without a curve, in a few steps. The bound is below law::kDeadFromDistance.
+uint32_t FirstKeyWithin(law::Bound bound, const law::Scale& scale);
 
 }  // namespace sortition::kernels::cpu

@@ -118,7 +118,7 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
   chain.Run();
   const Kept kept = chain.kept();
   SampleKept(kernels, request, chain.row(), chain.scale(), kept, scratch, answer);
-  answer->temperature = chain.temperature();
+  answer->temperature = chain.shape().dynamic;
   const Candidate chosen = Changed(request, chain.row(), answer->token);
   const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
   answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;

@@ -18,7 +18,7 @@ constexpr size_t kSample = 2048;
 
 // Moves the shortest prefix whose weights reach `threshold`, which those of all candidates do, to the front and returns
 // it. `weights` are theirs.
-std::span<Candidate> PrefixReaching(const Kernels& kernels, uint64_t threshold, std::span<Candidate> candidates,
+std::span<Candidate> PrefixReaching(const Kernels& kernels, law::Threshold threshold, std::span<Candidate> candidates,
                                     const uint64_t* weights) {
   const auto count = uint32_t(candidates.size());
   const Candidate last = kernels.LastReaching(candidates.data(), weights, count, threshold);
@@ -32,6 +32,11 @@ struct Bracket {
   double share;  // of the weights between, that the prefix needs; a guess as long as the row's sum is not known
 };
 
+// The share of the weights between two sums that a prefix still needs after the first sum.
+double ShareLeft(law::Threshold threshold, uint64_t before, uint64_t after) {
+  return double(law::LeastSum(law::Remaining(threshold, before))) / double(after - before);
+}
+
 // Two keys that probably lie close to the crossing, on either side of it; bracket.low <= first < second <=
 // bracket.high. `sample` is of the tokens between.
 std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& bracket, std::span<const Candidate> sample,
@@ -41,7 +46,8 @@ std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& brack
   const uint64_t sum = kernels.WeighCandidates(sample.data(), count, scale, weights);
   if (sum == 0) return {bracket.low, bracket.high};
   const auto needed = uint64_t(std::clamp(bracket.share, 0.0, 1.0) * double(sum));
-  const Candidate crossing = kernels.LastReaching(sample.data(), weights, count, std::clamp(needed, uint64_t{1}, sum));
+  const law::Threshold guess = law::MakeThreshold(std::clamp(needed, uint64_t{1}, sum));
+  const Candidate crossing = kernels.LastReaching(sample.data(), weights, count, guess);
   const auto index = uint32_t(std::count_if(sample.begin(), sample.end(), [&](Candidate c) { return c >= crossing; }));
   // Three times the deviation of the crossing's place in a sample: seldom does the bracket miss it.
   const auto margin = 2 + uint32_t(3 * std::sqrt(double(index) * double(count - index) / double(count)));
@@ -60,22 +66,22 @@ Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Brack
     const std::span<Candidate> between = CollectBetween(kernels, row, first, second, scratch, &scratch->kept);
     uint64_t* const weights = scratch->weights.Reserve(between.size());
     const uint64_t sum_between = kernels.WeighCandidates(between.data(), uint32_t(between.size()), scale, weights);
-    const uint64_t threshold = law::TopPThreshold(sum.all, top_p);
-    if (sum.above < threshold && threshold <= sum.above + sum_between) {
+    const law::Threshold threshold = law::TopPThreshold(sum.all, top_p);
+    if (law::Crosses(sum.above, sum.above + sum_between, threshold)) {
       Kept kept;
-      kept.last = kernels.LastReaching(between.data(), weights, uint32_t(between.size()), threshold - sum.above);
+      kept.last =
+          kernels.LastReaching(between.data(), weights, uint32_t(between.size()), law::Remaining(threshold, sum.above));
       return kept;
     }
     // Missed. A bracket that was guessed may end below the crossing; it never begins above it.
     const uint64_t beyond = SplitSumOfWeights(kernels, row, bracket.low, bracket.high, scale, scratch).above;
-    if (beyond >= threshold) {
-      bracket = {bracket.high, row.max_key + 1, double(threshold) / double(beyond)};
-    } else if (sum.above >= threshold) {
-      bracket = {second, bracket.high, double(threshold - beyond) / double(sum.above - beyond)};
+    if (law::Reaches(beyond, threshold)) {
+      bracket = {bracket.high, row.max_key + 1, ShareLeft(threshold, 0, beyond)};
+    } else if (law::Reaches(sum.above, threshold)) {
+      bracket = {second, bracket.high, ShareLeft(threshold, beyond, sum.above)};
     } else {
-      const uint64_t reached = sum.above + sum_between;
       const uint64_t low = SplitSumOfWeights(kernels, row, floor, bracket.low, scale, scratch).above;
-      bracket = {bracket.low, first, double(threshold - reached) / double(low - reached)};
+      bracket = {bracket.low, first, ShareLeft(threshold, sum.above + sum_between, low)};
     }
     sample = SampleBetween(kernels, row, bracket.low, bracket.high, kSample, scratch, &scratch->kept);
   }
@@ -110,9 +116,9 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
   }
   const uint64_t sum =
       from == floor ? leading_sum : SumOfWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch);
-  const uint64_t threshold = law::TopPThreshold(sum, top_p);
-  if (leading_sum < threshold) {
-    const Bracket bracket = {floor, from, double(threshold - leading_sum) / double(sum - leading_sum)};
+  const law::Threshold threshold = law::TopPThreshold(sum, top_p);
+  if (!law::Reaches(leading_sum, threshold)) {
+    const Bracket bracket = {floor, from, ShareLeft(threshold, leading_sum, sum)};
     return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
   }
   uint64_t* const weights = scratch->weights.Reserve(number);

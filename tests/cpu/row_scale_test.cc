@@ -15,9 +15,8 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-bool IsWithin(uint32_t key, uint32_t bound, const law::Scale& scale) {
-  const uint32_t t = law::Distance(law::KeyBits(key), scale);
-  return t != law::kDead && t <= bound;
+bool IsWithin(uint32_t key, law::Bound bound, const law::Scale& scale) {
+  return law::IsWithin(law::Distance(law::KeyBits(key), scale), bound);
 }
 
 TEST(RowScale, FirstKeyWithinIsTheFirst) {
@@ -29,11 +28,12 @@ TEST(RowScale, FirstKeyWithinIsTheFirst) {
     const float max = float(int32_t(random() % 131007) - 65503) / float(1 << (random() % 24));
     const uint32_t max_key = law::Key(law::CanonicalBits(max));
     const law::Scale scale = law::ScaleAt(parameters, law::KeyBits(max_key));
-    const auto bound = uint32_t(random() % law::kDeadFromDistance) >> (random() % 32);
+    const uint32_t farthest = uint32_t(random() % law::kDeadFromDistance) >> (random() % 32);
+    const law::Bound bound = law::MakeBound(farthest);
     const uint32_t first = FirstKeyWithin(bound, scale);
     ASSERT_LE(first, max_key);
-    ASSERT_TRUE(IsWithin(first, bound, scale)) << max << " " << bound;
-    ASSERT_FALSE(IsWithin(first - 1, bound, scale)) << max << " " << bound;
+    ASSERT_TRUE(IsWithin(first, bound, scale)) << max << " " << farthest;
+    ASSERT_FALSE(IsWithin(first - 1, bound, scale)) << max << " " << farthest;
   }
 }
 
