@@ -20,7 +20,7 @@ __device__ __noinline__ void WriteKept(const Chain& chain) {
   });
 }
 
-__device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, const Sums& sums) {
+__device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, const StageSums& sums) {
   const Row& row = chain.row;
   const RowInput& input = OnChip().input;
   const ChainedInput& ask = *input.chained;
@@ -33,7 +33,7 @@ __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, cons
   const auto shown = [&](u32 key) { return ShownBits(key, chain.shape); };
   // Of adaptive-p, as likely as a token can be.
   const u32 max_bits = chain.shape.is_adapted ? 0 : shown(chain.max_key);
-  WriteDistribution({max_bits, sums.weights, chosen.bits, chosen.rank, LastTemperature(chain)}, top, shown,
+  WriteDistribution({max_bits, sums.first, chosen.bits, chosen.rank, TemperatureShown(chain)}, top, shown,
                     input.processed_top, &row.output.processed);
 }
 
@@ -49,17 +49,17 @@ __device__ __noinline__ void DescribeRawOfChained(const Row& row, u32 token, u64
 
 __device__ inline bool NeedsSums(const Row& row, const ChainedInput& ask) {
   return row.Has(kFlagProcessed) || ask.kept != nullptr || ask.sums_entropy || ask.task == RowTask::kVerify ||
-         KeepsState(ask);
+         CarriesState(LastStage(ask).kind);
 }
 
 // The row's token; `sums` are needed of a row that verifies one.
-__device__ inline u32 TokenOf(const Chain& chain, const Sums& sums, bool* accepted) {
+__device__ inline u32 TokenOf(const Chain& chain, const StageSums& sums, bool* accepted) {
   const RowInput& input = OnChip().input;
   switch (TaskOf(input)) {
     case RowTask::kScore:
       return GivenOf(*input.chained);
     case RowTask::kVerify:
-      return VerifiedToken(chain, sums.weights, accepted);
+      return VerifiedToken(chain, sums.first, accepted);
     default:
       return TokenOfRank(DrawKept(chain, ByDistance<Shape>{chain.shape}, KeyOfDraw(input)));
   }
@@ -73,17 +73,17 @@ __device__ __noinline__ void SampleChained(const Row& row, const BatchView& batc
   if (FailsByDraft(row, batch)) return;
   const u32 max_key = row.state.max_key;
   const u64 before = ask.sampler_state_at != nullptr ? *ask.sampler_state_at : ask.sampler_state;
-  Chain chain = {row, OpenOwnView(row), max_key, kLastLive, 0, PlainShape(KeyBits(max_key)), 0, before};
+  Chain chain = {row, OpenOwnView(row), max_key, kLastLive, 0, PlainShape(KeyBits(max_key)), before};
   RunStages(chain);
 
-  Sums sums = {0, 0, 0};
-  if (NeedsSums(row, ask)) sums = SumKept(chain, ask.sums_entropy ? With::kSurplus : With::kNothing);
+  StageSums sums = NoSums();
+  if (NeedsSums(row, ask)) sums = SumKept(chain, ask.sums_entropy ? kSumSurplus : kSumWeights);
   bool accepted = false;
   const u32 token = TokenOf(chain, sums, &accepted);
   Answer(row, batch, token);
-  const u64 state = NextState(chain, token, sums.weights);
+  const u64 state = NextState(chain, token, sums.first);
   if (Thread() == 0) {
-    *ask.output = {state, {sums.weights, sums.others}, chain.temperature, accepted};
+    *ask.output = {state, {sums.first, sums.second}, chain.shape.dynamic, accepted};
     if (ask.sampler_state_at != nullptr) *ask.sampler_state_at = state;
     if (ask.accepted_at != nullptr) *ask.accepted_at = accepted;
   }

@@ -5,16 +5,13 @@
 
 namespace sortition::kernels::cuda {
 
-// The key of the smallest live logit.
-constexpr u32 kLowestKey = ~0xc77fdfffu;
-
 // `max_key` is the largest key of the changed row.
 __device__ inline Scale ScaleOf(const RowInput& input, u32 max_key) {
   return MakeScale(KeyBits(max_key), input.multiplier, input.exponent, input.window);
 }
 
 // The raw distribution's temperature is 1.
-__device__ inline Scale UnitScale(u32 raw_max_key) { return MakeScale(KeyBits(raw_max_key), 0x5c551d95u, 0, 132u); }
+__device__ inline Scale UnitScale(u32 raw_max_key) { return ScaleOf(KeyBits(raw_max_key), UnitTemperature()); }
 
 __device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
 __device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
@@ -35,17 +32,11 @@ __device__ u32 FirstKeyWhere(u32 first, u32 max_key, IsWithin is_within) {
   return first;
 }
 
-// The smallest key of a distance <= `bound`.
-__device__ inline u32 FirstKeyWithin(u32 bound, u32 max_key, const Scale& scale) {
-  return FirstKeyWhere(1, max_key, [&](u32 key) {
-    const u32 t = DistanceOf(key, scale);
-    return t != kDead && t <= bound;
-  });
-}
-
-// min-p's bound as a key.
+// The smallest key that min-p keeps.
 __device__ inline u32 MinPFloor(const RowInput& input, u32 max_key, const Scale& scale) {
-  return input.min_p_distance == RowParameters::kMinPOff ? 1 : FirstKeyWithin(input.min_p_distance, max_key, scale);
+  if (input.min_p_distance == RowParameters::kMinPOff) return 1;
+  const Bound bound = MakeBound(input.min_p_distance);
+  return FirstKeyWhere(1, max_key, [&](u32 key) { return IsWithin(DistanceOf(key, scale), bound); });
 }
 
 }  // namespace sortition::kernels::cuda

@@ -28,12 +28,9 @@ __device__ inline u32 LeastDistance(u32 key, const Shape& shape) {
 }
 __device__ inline u64 LargestWeight(u32 key, const Shape& shape) { return Weight(LeastDistance(key, shape)); }
 
-// The smallest live key of a distance <= `bound`, before adaptive-p.
-__device__ __noinline__ u32 FirstKeyWithin(u32 bound, u32 max_key, const Shape& shape) {
-  return FirstKeyWhere(kLowestKey, max_key, [&](u32 key) {
-    const u32 t = DistanceOf(Key(Flush(KeyBits(key))), shape);
-    return t != kDead && t <= bound;
-  });
+// The law's FirstKeyKept, by a warp.
+__device__ __noinline__ u32 FirstKeyWithin(u32 cut, Bound bound, u32 max_key, const Shape& shape) {
+  return FirstKeyWhere(kLowestKey, max_key, [&](u32 key) { return KeepsKey(cut, bound, key, shape); });
 }
 
 // law::ProcessedBits on the device: what answers show for a token of the processed distribution.
