@@ -18,13 +18,13 @@ void AddToBin(u32 bin, u64 value) {
 
 // Finds the bin, from the highest down, in which what lies before it plus the bins reaches `target`. Leaves the digit
 // and the sum before it in cut_*.
-void FindBin(u64 before, u64 target) {
+void FindBin(u64 before, Threshold target) {
   barrier();
   if (thread == 0u) {
     u64 sum = before;
     for (u32 i = kBins; i > 0u; --i) {
       u64 next = Add64(sum, Make64(bins_low[i - 1u], bins_high[i - 1u]));
-      if (!Less64(next, target)) {
+      if (Reaches(next, target)) {
         cut_digit = i - 1u;
         break;
       }
@@ -39,22 +39,16 @@ void FindBin(u64 before, u64 target) {
 u32 g_log_sum;  // of the entropy's terms
 u32 g_mean;
 
-// How far from the mean a token is.
-u32 GapOf(u32 key) {
-  u32 t = DistanceOf(key);
-  return t > g_mean ? t - g_mean : g_mean - t;
-}
-
 u64 CountedAs(u32 what, u32 key) {
   if (what == kTokenWeights || (kChained && what == kByNearness)) return WeightOf(key);
   if (kChained && what == kTokenTerms) return EntropyTerm(DistanceOf(key), g_log_sum);
   return Make64(1u, 0u);
 }
 
-// The last token of the shortest prefix that counts at least `target`. All together do; target >= 1. By nearness, a key
+// The last token of the shortest prefix whose counts reach `target`, which is at least 1. All together do. By nearness, a key
 // that holds the inverse of its gap. Compilers put a copy of this wherever it is called, so a kernel calls it at one
 // place.
-Token FindCut(u32 what, u64 target) {
+Token FindCut(u32 what, Threshold target) {
   Token cut;
   cut.key = 0u;
   cut.id = 0u;
@@ -81,7 +75,7 @@ Token FindCut(u32 what, u64 target) {
         token = Scan(listed, i);
       }
       if (token.key < floor || !IsKept(token)) continue;
-      u32 key = by_nearness ? ~GapOf(token.key) : token.key;
+      u32 key = by_nearness ? ~TypicalGap(DistanceOf(token.key), g_mean) : token.key;
       u32 bin;
       if (digit < 4u) {
         if (digit != 0u && key >> (32u - 8u * digit) != cut.key) continue;

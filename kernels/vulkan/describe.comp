@@ -28,7 +28,7 @@ u32 RankOf(Token chosen) {
 // Writes the first `count` of the `kept` tokens, in no particular order, and returns how many there are. Keeps no
 // others.
 u32 WriteTop(u32 kept, u32 count, u32 at) {
-  if (count < kept) g_last = FindCut(kTokens, Make64(count, 0u));
+  if (count < kept) g_last = FindCut(kTokens, MakeThreshold(Make64(count, 0u)));
   u32 listed = ListGroups(g_last.key);
   barrier();
   if (thread == 0u) shared_count = 0u;

@@ -19,7 +19,7 @@ void Filter(u32 max_key) {
   g_last.key = MinPFloor(max_key);
   for (u32 search = kGroupMaxima; search <= kTokenWeights; ++search) {
     if (search == kTokenWeights ? g_row.top_p == 0u : g_row.top_k == 0u) continue;
-    u64 target = Make64(g_row.top_k, 0u);
+    Threshold target = MakeThreshold(Make64(g_row.top_k, 0u));
     if (search == kGroupMaxima) {
       if (g_row.top_k > CountOfGroups(g_last.key)) continue;
     } else {

@@ -150,7 +150,7 @@ u64 WeightOf(u32 key) { return Weight(DistanceOf(key)); }
 // The raw distribution's temperature is 1.
 void ScaleFor(u32 max_key) {
   if (g_raw) {
-    g_scale = MakeScale(KeyBits(max_key), 0x5c551d95u, 0, 132u);
+    g_scale = ScaleOf(KeyBits(max_key), UnitTemperature());
   } else {
     g_scale = MakeScale(KeyBits(max_key), g_row.multiplier, g_row.exponent, g_row.window);
   }
@@ -171,6 +171,7 @@ u32 OpenKept() {
   g_shape.temperature.multiplier = chain.multiplier;
   g_shape.temperature.exponent = chain.exponent;
   g_shape.temperature.window = chain.window;
+  g_shape.dynamic = chain.temperature;
   g_shape.is_curved = chain.is_curved != 0u;
   g_shape.curve.max = chain.curve_max;
   g_shape.curve.inverse = chain.curve_inverse;
@@ -184,21 +185,10 @@ u32 OpenKept() {
   return chain.first_key;
 }
 
-// The smallest key of a distance <= `bound`, as min-p keeps it; some keys are no canonical logit's, and it may be such.
-u32 FirstKeyWithin(u32 bound, u32 max_key) {
-  u32 first = 1u;
-  u32 last = max_key;
-  while (first < last) {
-    u32 middle = first + (last - first) / 2u;
-    u32 t = DistanceOf(middle);
-    if (t != kDead && t <= bound) {
-      last = middle;
-    } else {
-      first = middle + 1u;
-    }
-  }
-  return first;
-}
+// The smallest key that min-p keeps.
 u32 MinPFloor(u32 max_key) {
-  return g_row.min_p_distance == kNone ? 1u : FirstKeyWithin(g_row.min_p_distance, max_key);
+  if (g_row.min_p_distance == kNone) return 1u;
+  Shape shape = PlainShape(KeyBits(max_key));
+  shape.scale = g_scale;
+  return FirstKeyKept(kCutWithin, MakeBound(g_row.min_p_distance), max_key, shape);
 }
