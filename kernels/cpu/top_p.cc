@@ -109,9 +109,10 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
   const auto sampled = uint32_t(sample.candidates.size());
   const double others = double(sample.step) * double(kernels.WeighCandidates(sample.candidates.data(), sampled, scale,
                                                                              scratch->weights.Reserve(sampled)));
-  const double needed = (double(leading_sum) + others) * top_p * 0x1p-32;
-  if (from > floor && needed > double(leading_sum)) {
-    const Bracket bracket = {floor, from, (needed - double(leading_sum)) / others};
+  const uint64_t estimated_sum = leading_sum + uint64_t(std::min(others, 0x1p62));
+  const law::Threshold estimate = law::TopPThreshold(estimated_sum, top_p);
+  if (from > floor && !law::Reaches(leading_sum, estimate)) {
+    const Bracket bracket = {floor, from, ShareLeft(estimate, leading_sum, estimated_sum)};
     return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
   }
   const uint64_t sum =

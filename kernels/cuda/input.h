@@ -23,9 +23,6 @@ RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType d
 // left empty.
 ChainedInput ChainedOf(const RowParameters& parameters);
 
-// More tokens than this are never kept.
-uint32_t MostKept(const RowParameters& parameters, uint32_t vocabulary);
-
 // The kernels after the first that rows need. Such rows may come to need them or not; others never do.
 struct LaterKernels {
   bool weigh = false;

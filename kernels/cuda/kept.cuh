@@ -14,7 +14,7 @@ struct Chain {
   u64 last;     // rank of the last kept token, or one after it and before every token that is not kept
   u32 listed;   // so many, in order, in the list; 0: not listed. Then the list alone says what is kept.
   Shape shape;
-  u64 state;    // the sampler's before the draw
+  u64 state;  // the sampler's before the draw
 };
 
 // The largest keys of groups, which a chain may change: the raw row keeps its own.

@@ -34,8 +34,8 @@ __device__ inline void FindBin(u64 before, Threshold target) {
   __syncthreads();
 }
 
-// The rank of the last candidate of the shortest prefix whose counts reach `target`; all together do, and it is at least
-// 1. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
+// The rank of the last candidate of the shortest prefix whose counts reach `target`, which is at least 1; all together
+// do. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
 // `floor`, among which all that count are.
 template <typename VisitAll>
 __device__ u64 FindCut(u32 digits, Threshold target, VisitAll visit_all) {

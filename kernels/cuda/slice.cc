@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/check_row.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cuda {
 namespace {
@@ -97,7 +98,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
     place.output = take(&sizes.tokens, sizeof(ChainedOutput));
     place.processed_places = take(&sizes.tokens, parameters.processed_logprob ? places : 0);
     place.raw_places = take(&sizes.tokens, parameters.raw_logprob ? places : 0);
-    const uint64_t kept = parameters.kept_tokens ? MostKept(parameters, request.live_vocabulary) : 0;
+    const uint64_t kept = parameters.kept_tokens ? law::MostKept(parameters, request.live_vocabulary) : 0;
     place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RawOutput);

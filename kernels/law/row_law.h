@@ -40,6 +40,7 @@ inline StageWords WordsOf(const kernels::Stage& stage) {
 
 // The most tokens that the row can keep.
 inline u32 MostKept(const kernels::RowParameters& parameters, u32 live_vocabulary) {
+  if (parameters.greedy) return 1;
   u32 most = live_vocabulary;
   if (parameters.top_k != 0) most = std::min(most, parameters.top_k);
   for (const kernels::Stage& stage : parameters.chain) {

@@ -113,6 +113,7 @@ void DescribeProcessed(const RowInput& input, const RowParameters& parameters, c
 law::Shape ShapeOf(const ChainOutput& chain) {
   law::Shape shape = {};
   shape.temperature = {chain.multiplier, chain.exponent, chain.window};
+  shape.dynamic = chain.temperature;
   shape.is_curved = chain.is_curved != 0;
   shape.curve = {chain.curve_max, chain.curve_inverse, chain.curve_square, chain.curve_cube};
   shape.is_adapted = chain.is_adapted != 0;
@@ -122,7 +123,7 @@ law::Shape ShapeOf(const ChainOutput& chain) {
   return shape;
 }
 
-// The sampler's state after the answer's token; as it was where that is not kept.
+// The sampler's state after the answer's token; the state before it if the token is not kept.
 uint64_t NextState(const RowRequest& request, const RawOutput& output, const law::Shape& shape) {
   const std::vector<Stage>& chain = request.parameters->chain;
   if (!KeepsSamplerState(chain)) return 0;
@@ -130,18 +131,14 @@ uint64_t NextState(const RowRequest& request, const RawOutput& output, const law
   const bool is_kept = key != 0 && !law::Before(key, output.token, output.chain.first_key, output.chain.first_token) &&
                        !law::Before(output.last_key, output.last_token, key, output.token);
   if (!is_kept) return request.sampler_state;
-  const auto [a, b, c, d] = chain.back().operands;
   const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(key), shape), shape.scale);
-  if (chain.back().kind == StageKind::kAdaptiveP) {
-    return law::NextAverage(uint32_t(request.sampler_state), law::ProbabilityOf(law::Weight(t), shape.share), b);
-  }
   const uint64_t sum = uint64_t{output.chain.sum_high} << 32 | output.chain.sum_low;
-  return law::NextMu(request.sampler_state, sum, t, a, b);
+  return law::StateAfter(law::WordsOf(chain.back()), shape, t, sum, request.sampler_state);
 }
 
 void FinishChain(const RowRequest& request, const RawOutput& output, RowOutput* answer) {
   const law::Shape shape = ShapeOf(output.chain);
-  answer->temperature = output.chain.temperature;
+  answer->temperature = shape.dynamic;
   answer->sampler_state = NextState(request, output, shape);
   law::ShowProcessed(shape, answer);
 }

@@ -45,9 +45,9 @@ u64 CountedAs(u32 what, u32 key) {
   return Make64(1u, 0u);
 }
 
-// The last token of the shortest prefix whose counts reach `target`, which is at least 1. All together do. By nearness, a key
-// that holds the inverse of its gap. Compilers put a copy of this wherever it is called, so a kernel calls it at one
-// place.
+// The last token of the shortest prefix whose counts reach `target`, which is at least 1. All together do. By nearness,
+// a key that holds the inverse of its gap. Compilers put a copy of this wherever it is called, so a kernel calls it at
+// one place.
 Token FindCut(u32 what, Threshold target) {
   Token cut;
   cut.key = 0u;

@@ -80,33 +80,19 @@ RowInput InputOf(const RowRequest& request) {
   return input;
 }
 
-// The most tokens that the row keeps.
-uint32_t MostKept(const RowRequest& request) {
-  uint32_t most = request.live_vocabulary;
-  if (request.parameters->top_k != 0) most = std::min(most, request.parameters->top_k);
-  for (const Stage& stage : request.parameters->chain) {
-    if (stage.kind == StageKind::kTopK) most = std::min(most, stage.operands[0]);
-  }
-  return most;
-}
-
 // How often a stage asks for sums or a search.
 uint32_t TurnsOf(StageKind kind) {
-  switch (kind) {
-    case StageKind::kTemperature:
-    case StageKind::kMinP:
-    case StageKind::kQuadraticSmoothing:
-      return 0;
-    case StageKind::kTopK:
-    case StageKind::kTypicalP:
-    case StageKind::kXtc:
+  switch (law::CutOf(uint32_t(kind))) {
+    case law::kCutFirst:
+    case law::kCutNearest:
+    case law::kCutHead:
       return 2;
-    case StageKind::kTopH:
+    case law::kCutTerms:
       return 4;
-    case StageKind::kMirostat1:
+    case law::kCutFallOff:
       return 5;
     default:
-      return 1;
+      return law::SumsOf(uint32_t(kind)) == law::kSumNothing ? 0 : 1;
   }
 }
 
@@ -164,7 +150,9 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
     sizes.tops += uint64_t{8} * input.requested_count;
   }
   input.kept_tokens = uint32_t(sizes.tops / 8);
-  if ((input.flags & kFlagKeptTokens) != 0) sizes.tops += uint64_t{8} * MostKept(request);
+  if ((input.flags & kFlagKeptTokens) != 0) {
+    sizes.tops += uint64_t{8} * law::MostKept(*request.parameters, request.live_vocabulary);
+  }
   sizes.inputs += sizeof(RowInput);
   sizes.outputs += sizeof(RawOutput);
   if (sizes.Largest() > most_bytes) return false;
@@ -194,7 +182,8 @@ void Slice::Need(const RowInput& input, std::span<const Stage> chain) {
   need(Shader::kChange, input.edit_count != 0);
   need(Shader::kWeigh, has(kFlagRaw) || whole_sum);
   need(Shader::kSum, is_chained);
-  need(Shader::kFallOff, std::ranges::any_of(chain, [](const Stage& s) { return s.kind == StageKind::kMirostat1; }));
+  need(Shader::kFallOff,
+       std::ranges::any_of(chain, [](const Stage& s) { return law::SumsOf(uint32_t(s.kind)) == law::kSumFallOff; }));
   need(Shader::kDecide, is_chained);
   need(Shader::kSearch, is_chained);
   need(Shader::kSample, true);
