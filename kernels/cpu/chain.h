@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/kept.h"
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/candidate.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/law/law.h"

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "kernels/cpu/candidate.h"
-#include "kernels/cpu/incoming.h"
+#include "kernels/cpu/row_copy.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
@@ -22,7 +22,7 @@ struct Row {
   DType dtype;
   uint32_t groups;
   // Of the groups that lie at `elements`, which is where they are going; the last one, if it is filled up, has come.
-  Incoming incoming;
+  RowCopy copy;
   // What is looked at after the row: ReadMaxima asks for it on its way.
   std::span<const std::byte> read_next[2];
 

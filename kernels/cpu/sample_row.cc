@@ -5,13 +5,12 @@
 #include <optional>
 
 #include "kernels/check_row.h"
-#include "kernels/cpu/allowed_words.h"
 #include "kernels/cpu/chain.h"
-#include "kernels/cpu/change_row.h"
 #include "kernels/cpu/describe.h"
-#include "kernels/cpu/draw.h"
+#include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/race.h"
+#include "kernels/cpu/read.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/verify.h"
 #include "kernels/law/chain.h"
@@ -127,17 +126,17 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
 
 }  // namespace
 
-void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
+void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
                RowOutput* answer) {
   CheckAllButEdits(request);
   const Kernels& kernels = target.kernels;
   const RowParameters& parameters = *request.parameters;
   *answer = RowOutput();
 
-  Row raw = LayRow(request, incoming, scratch);
+  Row raw = LayRow(request, copy, scratch);
   Row row;
   // Of elements that are still to come nothing is there afterwards but the first token.
-  if (IsPlainGreedy(request) && (incoming.segments.empty() || !NamesTokens(request))) {
+  if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
     Candidate first;
     if (kernels.FindPlainFirst(raw, &first)) {
       if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
@@ -168,7 +167,7 @@ void SampleRow(const Target& target, const RowRequest& request, const Incoming& 
 }
 
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer) {
-  SampleRow(target, request, Incoming(), scratch, answer);
+  SampleRow(target, request, RowCopy(), scratch, answer);
 }
 
 void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer) {

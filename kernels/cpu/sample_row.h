@@ -12,10 +12,10 @@ namespace sortition::kernels::cpu {
 // nothing but `error` and `error_token`. Every target gives the same answer. Blocks for the time of the computation:
 // one pass over the logits, and what the row's options ask for on top. Thread-safe for distinct scratches and answers.
 //
-// `incoming`: where the logits are to be read from, if not at request.logits, which they are copied to on the way: room
-// for them, incoming.to. Asserts that there are as many. Of logits that are changed meanwhile any answer is right that
+// `copy`: where the logits are to be read from, if not at request.logits, which they are copied to on the way: room
+// for them, copy.to. Asserts that there are as many. Of logits that are changed meanwhile any answer is right that
 // some mixture has.
-void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
+void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
                RowOutput* answer);
 
 // Of a row that lies at request.logits.

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/array.h"
 #include "kernels/cpu/candidate.h"
-#include "kernels/cpu/entrants.h"
+#include "kernels/cpu/racers.h"
 
 namespace sortition::kernels::cpu {
 
@@ -32,8 +32,8 @@ struct Scratch {
   Array<uint64_t> weights;
   Array<uint32_t> distances;
   Array<Candidate> nearest;
-  GroupEntrants group_entrants;
-  TokenEntrants token_entrants;
+  GroupRacers group_racers;
+  TokenRacers token_racers;
   Array<uint32_t> survivors;
 };
 

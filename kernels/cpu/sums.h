@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/row_scale.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 

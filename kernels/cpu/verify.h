@@ -1,9 +1,9 @@
 // The test of a drafted token, and the draw in its place.
 #pragma once
 
-#include "kernels/cpu/kept.h"
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/candidate.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/row.h"

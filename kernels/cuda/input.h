@@ -36,8 +36,8 @@ LaterKernels NeededBy(const RowInput& input);
 
 // How a launch splits the rows of a batch.
 struct Geometry {
-  uint32_t chunk_groups = 0;  // of 64 tokens, that a block reads
-  uint32_t chunks = 0;        // blocks of the longest row
+  uint32_t section_groups = 0;  // of 64 tokens, that a block reads
+  uint32_t sections = 0;        // blocks of the longest row
 };
 
 // `largest_groups` of the longest row; `multiprocessors` of the device, to be kept busy.

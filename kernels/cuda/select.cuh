@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/row.cuh"
-#include "kernels/cuda/shape.cuh"
+#include "kernels/cuda/scale.cuh"
 
 namespace sortition::kernels::cuda {
 

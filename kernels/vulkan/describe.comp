@@ -2,7 +2,7 @@
 // 0 for the processed and 1 for the raw distribution.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/select.glsl"
 #include "kernels/vulkan/mass.glsl"
 
 // The answer's token; its key is 0 where it is not in the distribution.
@@ -55,7 +55,7 @@ void main() {
   u32 max_key = raw ? LargestKey() : OpenKept();
   Mass mass;
   if (raw) {
-    mass = MassOfChunks(kPartialRaw);
+    mass = MassOfSections(kPartialRaw);
   } else {
     mass = MassOfSampled();
   }

@@ -1,7 +1,7 @@
 // Searches among a chain's kept tokens. A workgroup searches a row; x counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/select.glsl"
 
 void main() {
   OpenRow(gl_WorkGroupID.x);

@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
-#include "kernels/vulkan/summed.glsl"
+#include "kernels/vulkan/chain.glsl"
 
 Scale g_unit;  // the unit shape's, for levels
 u32 g_log_sum;

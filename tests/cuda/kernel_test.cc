@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/slice.h"
+#include "kernels/cuda/chunk.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/logprob.h"
@@ -34,7 +34,7 @@ class Batch {
  public:
   void AddRow(const RowRequest& request) {
     requests_.push_back(&request);
-    ASSERT_TRUE(slice_.Add(request, ~uint64_t{0}));
+    ASSERT_TRUE(chunk_.Add(request, ~uint64_t{0}));
   }
 
   // As a device of so many multiprocessors would.
@@ -45,30 +45,30 @@ class Batch {
   }
 
   void Lay() {
-    upload_ = Noise(slice_.upload_bytes());
-    work_ = Noise(slice_.work_bytes());
-    download_ = Noise(slice_.download_bytes());
-    std::memset(Aligned(work_), 0, slice_.states_bytes());
-    slice_.WriteInputs(Aligned(upload_), Address(upload_), Address(work_), Address(download_));
-    for (uint32_t row = 0; row < slice_.rows(); ++row) {
+    upload_ = Noise(chunk_.upload_bytes());
+    work_ = Noise(chunk_.work_bytes());
+    download_ = Noise(chunk_.download_bytes());
+    std::memset(Aligned(work_), 0, chunk_.states_bytes());
+    chunk_.WriteInputs(Aligned(upload_), Address(upload_), Address(work_), Address(download_));
+    for (uint32_t row = 0; row < chunk_.rows(); ++row) {
       size_t bytes = 0;
-      std::byte* const to = slice_.LogitsOf(row, Aligned(upload_), &bytes);
+      std::byte* const to = chunk_.LogitsOf(row, Aligned(upload_), &bytes);
       std::memcpy(to, requests_[row]->logits, bytes);
     }
   }
 
   void Launch(uint32_t multiprocessors, uint64_t seed) {
-    const BatchView view = slice_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
-    const uint32_t chunks = slice_.geometry(multiprocessors).chunks;
-    testing::RunEmulated(testing::CudaKernel::kRead, view, slice_.rows(), chunks, seed);
-    const uint32_t rows = slice_.rows();
-    if (slice_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, chunks, seed + 1);
-    if (slice_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
+    const BatchView view = chunk_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
+    const uint32_t sections = chunk_.geometry(multiprocessors).sections;
+    testing::RunEmulated(testing::CudaKernel::kRead, view, chunk_.rows(), sections, seed);
+    const uint32_t rows = chunk_.rows();
+    if (chunk_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, sections, seed + 1);
+    if (chunk_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
   }
 
   std::vector<RowOutput> Answers() {
     std::vector<RowOutput> answers;
-    for (uint32_t row = 0; row < slice_.rows(); ++row) answers.push_back(slice_.AnswerOf(row, Aligned(download_)));
+    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.AnswerOf(row, Aligned(download_)));
     return answers;
   }
 
@@ -79,7 +79,7 @@ class Batch {
  private:
   const RowInput& Input(uint32_t row) { return reinterpret_cast<const RowInput*>(Aligned(upload_))[row]; }
 
-  Slice slice_;
+  Chunk chunk_;
   std::vector<const RowRequest*> requests_;
   std::vector<uint64_t> upload_;
   std::vector<uint64_t> work_;
@@ -132,7 +132,7 @@ TEST(CudaKernel, EqualsReferenceOnSmallRows) {
   }
 }
 
-// Rows of several chunks.
+// Rows of several sections.
 TEST(CudaKernel, EqualsReferenceOnMiddlingRows) {
   Comparison comparison(16);
   for (uint64_t seed = testing::Scaled(300); seed > 0; --seed) {
@@ -255,25 +255,25 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
   EXPECT_GE(compared, 500u);
 }
 
-// A row is read by as many blocks as the batch leaves idle: each chunk is whole tiles, and together they are the row.
-TEST(CudaGeometry, ChunksCoverRowsAndLeaveNoMultiprocessorIdle) {
+// A row is read by as many blocks as the batch leaves idle: each section is whole tiles, and together they are the row.
+TEST(CudaGeometry, SectionsCoverRowsAndLeaveNoMultiprocessorIdle) {
   constexpr uint32_t kMultiprocessors = 132;
   for (const uint32_t groups : {1u, 31u, 32u, 33u, 2004u, 2374u, 2560u, 16384u}) {
     const uint32_t tiles = (groups + kTileGroups - 1) / kTileGroups;
     for (const uint32_t rows : {1u, 2u, 7u, 32u, 131u, 256u, 512u, 4096u, 65535u}) {
       const Geometry geometry = GeometryOf(rows, groups, kMultiprocessors);
-      EXPECT_EQ(geometry.chunk_groups % kTileGroups, 0u);
-      EXPECT_LE(geometry.chunk_groups, kMaxChunkGroups);
-      EXPECT_GE(geometry.chunks * geometry.chunk_groups, groups) << rows << " x " << groups;
-      EXPECT_LT((geometry.chunks - 1) * geometry.chunk_groups, groups) << "the last block has nothing";
-      EXPECT_LE(geometry.chunks, tiles);
+      EXPECT_EQ(geometry.section_groups % kTileGroups, 0u);
+      EXPECT_LE(geometry.section_groups, kMaxSectionGroups);
+      EXPECT_GE(geometry.sections * geometry.section_groups, groups) << rows << " x " << groups;
+      EXPECT_LT((geometry.sections - 1) * geometry.section_groups, groups) << "the last block has nothing";
+      EXPECT_LE(geometry.sections, tiles);
       // As long as there are tiles enough, every multiprocessor has a block.
-      EXPECT_GE(geometry.chunks * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
+      EXPECT_GE(geometry.sections * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
     }
   }
-  EXPECT_EQ(GeometryOf(1, GroupsOf(128'256), kMultiprocessors).chunks, 63u) << "one row: a block a tile";
-  EXPECT_EQ(GeometryOf(512, GroupsOf(128'256), kMultiprocessors).chunks, 2u);
-  EXPECT_EQ(GeometryOf(2048, GroupsOf(65'536), kMultiprocessors).chunks, 1u);
+  EXPECT_EQ(GeometryOf(1, GroupsOf(128'256), kMultiprocessors).sections, 63u) << "one row: a block a tile";
+  EXPECT_EQ(GeometryOf(512, GroupsOf(128'256), kMultiprocessors).sections, 2u);
+  EXPECT_EQ(GeometryOf(2048, GroupsOf(65'536), kMultiprocessors).sections, 1u);
 }
 
 }  // namespace

@@ -175,6 +175,7 @@ TRANSPARENT = re.compile(
     rf"|(?:law::)?{ESTIMATE})$"
 )
 ASSIGNED = re.compile(r"(?:(\w+)|\[([\w, ]+)\])\s*(?<![=<>!])=(?!=)\s*(.*)")
+IS_TRUTH = re.compile(r"\s[!=]=\s|\s[<>]=?\s")
 RELATION = re.compile(r"\s[<>]=?\s")
 PART = re.compile(r"&&|\|\||[?;{}]")
 THRESHOLD_ALLOWED = ("kernels/law/", "service/request/", "tests/")
@@ -205,7 +206,8 @@ def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
         found = len(names)
         for line in lines:
             assigned = ASSIGNED.search(line)
-            if assigned and known.search(PART.split(without_calls(assigned.group(3)))[0]):
+            value = assigned.group(3).split(" ? ")[-1] if assigned else ""
+            if assigned and not IS_TRUTH.search(value) and known.search(PART.split(without_calls(value))[0]):
                 given = re.findall(r"\w+", assigned.group(1) or assigned.group(2))
                 names += [name for name in given if name not in names]
         if len(names) == found:

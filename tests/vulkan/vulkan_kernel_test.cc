@@ -9,7 +9,7 @@
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
 #include "tests/support/run_batch.h"
@@ -194,11 +194,11 @@ TEST(VulkanShaders, GoldenRowsNeedEach) {
   for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     const RowRequest request = law::RequestOf(row, tensor);
-    vulkan::Slice slice;
-    ASSERT_TRUE(slice.Add(request, 1u << 30));
+    vulkan::Chunk chunk;
+    ASSERT_TRUE(chunk.Add(request, 1u << 30));
     for (int shader = 0; shader < vulkan::kShaders; ++shader) {
       for (const bool chained : {false, true}) {
-        is_needed[shader][chained] |= slice.Needs(vulkan::Shader(shader), chained);
+        is_needed[shader][chained] |= chunk.Needs(vulkan::Shader(shader), chained);
       }
     }
   }

@@ -6,9 +6,9 @@
 #include <span>
 
 #include "kernels/cpu/candidate.h"
-#include "kernels/cpu/entrants.h"
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/racers.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
@@ -24,7 +24,7 @@ struct Reading {
 struct Edited {
   Candidate* live;
   uint32_t live_count;
-  // Groups whose largest key was edited, or is below the one that a edit leaves, with that one. A group may come
+  // Groups whose largest key was edited, or is below the one that an edit leaves, with that one. A group may come
   // again.
   uint32_t* moved_groups;
   uint32_t* moved_keys;

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "kernels/row.h"
-#include "kernels/vulkan/answer.h"
 #include "kernels/vulkan/layout.h"
+#include "kernels/vulkan/output.h"
 #include "kernels/vulkan/shaders.h"
 
 namespace sortition::kernels::vulkan {
 
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
-class Slice {
+class Chunk {
  public:
   struct Sizes {  // bytes
     uint64_t logits = 0;
@@ -36,9 +36,9 @@ class Slice {
 
   // Which kernels the rows need, and over how much.
   uint32_t max_vocabulary() const { return max_vocabulary_; }
-  uint32_t chunks() const { return chunks_; }  // of the longest row
-  uint32_t edits() const { return edits_; }    // of the row that has most
-  uint32_t turns() const { return turns_; }    // of sums and searches, likewise
+  uint32_t sections() const { return sections_; }  // of the longest row
+  uint32_t edits() const { return edits_; }        // of the row that has most
+  uint32_t turns() const { return turns_; }        // of sums and searches, likewise
   // A shader that takes whole rows: in the form for rows with a chain, or in that for rows without.
   bool Needs(Shader shader, bool chained = false) const { return (needs_[chained ? 1 : 0] >> int(shader) & 1) != 0; }
 
@@ -60,7 +60,7 @@ class Slice {
   std::vector<RowInput> inputs_;
   Sizes sizes_ = {.extras = 4 * kTableWords};
   uint32_t max_vocabulary_ = 0;
-  uint32_t chunks_ = 0;
+  uint32_t sections_ = 0;
   uint32_t edits_ = 0;
   uint32_t turns_ = 0;
   uint32_t needs_[2] = {};  // a bit for each Shader

@@ -1,5 +1,5 @@
 // The inverse of the law's distance.
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/scale.h"
 
 #include <algorithm>
 #include <bit>

@@ -35,7 +35,7 @@ struct EditPath {
 // ask for, then logits. The work is the device's own: states, scratch and merged edits, then the logits that it
 // copies. The download is what the host reads: outputs, then tokens; of kept ones, at the end, only as many as there
 // are.
-class Slice {
+class Chunk {
  public:
   struct Sizes {          // bytes
     uint64_t extras = 0;  // all that is uploaded of rows that have it

@@ -23,7 +23,7 @@ __device__ u32 PlaceOf(const LogitEdit* edits, u32 count, u32 token) {
   return low;
 }
 
-// Whether its token has a edit afterwards.
+// Whether its token has an edit afterwards.
 __device__ bool Stays(const LogitEdit& change) { return (change.flags & kEditGone) == 0; }
 
 __device__ bool Names(const LogitEdit* edits, u32 count, u32 place, u32 token) {

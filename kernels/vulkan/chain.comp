@@ -6,8 +6,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
-#include "kernels/vulkan/searched.glsl"
-#include "kernels/vulkan/summed.glsl"
+#include "kernels/vulkan/chain.glsl"
 
 // Steps. The first two keep the first `g_chain.number` tokens: the k-th largest of the groups' largest keys bounds the
 // k-th key from below, so about k groups are looked at.

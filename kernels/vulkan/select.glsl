@@ -1,7 +1,7 @@
 // The end of a prefix of the order, found by its number of tokens or by their weight, without sorting: a radix search
 // from the leading digits of the key to those of the id, which narrows the groups it reads as it goes.
 #include "kernels/vulkan/scan.glsl"
-#include "kernels/vulkan/searched.glsl"
+#include "kernels/vulkan/chain.glsl"
 
 const u32 kBins = 256u;
 shared u32 bins_low[kBins];

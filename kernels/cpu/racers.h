@@ -37,7 +37,7 @@ inline uint32_t PromiseNeeded(int64_t best) {
 }
 
 // All groups of a row; index = group.
-struct GroupEntrants {
+struct GroupRacers {
   Array<uint32_t> low;   // lower half of the group's word
   Array<uint32_t> high;  // upper half
   Array<uint32_t> promise;
@@ -46,7 +46,7 @@ struct GroupEntrants {
 };
 
 // Some tokens.
-struct TokenEntrants {
+struct TokenRacers {
   uint32_t count = 0;
   Array<uint32_t> token;
   Array<uint32_t> t;

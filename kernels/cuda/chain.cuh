@@ -1,7 +1,7 @@
 // A chain's stages over a row (kernels/law/functions/stage.inc).
 #pragma once
 
-#include "kernels/cuda/places.cuh"
+#include "kernels/cuda/place.cuh"
 
 namespace sortition::kernels::cuda {
 

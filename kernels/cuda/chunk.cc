@@ -1,5 +1,5 @@
 // Layout of rows, and answers from what kernels leave.
-#include "kernels/cuda/slice.h"
+#include "kernels/cuda/chunk.h"
 
 #include <algorithm>
 #include <cstring>
@@ -56,15 +56,15 @@ T* Pointer(uint64_t address) {
 
 }  // namespace
 
-uint64_t Slice::MergesOffset() const { return RoundedUp(InputsBytes()); }
+uint64_t Chunk::MergesOffset() const { return RoundedUp(InputsBytes()); }
 
-uint64_t Slice::ExtrasOffset() const { return MergesOffset() + RoundedUp(MergesBytes()); }
+uint64_t Chunk::ExtrasOffset() const { return MergesOffset() + RoundedUp(MergesBytes()); }
 
-uint64_t Slice::ScratchOffset() const { return RoundedUp(StatesBytes()); }
+uint64_t Chunk::ScratchOffset() const { return RoundedUp(StatesBytes()); }
 
-uint64_t Slice::TokensOffset() const { return RoundedUp(OutputsBytes()); }
+uint64_t Chunk::TokensOffset() const { return RoundedUp(OutputsBytes()); }
 
-bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path, const EditPath& edits) {
+bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path, const EditPath& edits) {
   // A list of which the device has nearly all is not read for it.
   CheckAllButEdits(request);
   edits.is_merged ? CheckChanges(request, edits) : CheckEdits(request);
@@ -117,17 +117,17 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
   return true;
 }
 
-std::byte* Slice::LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const {
+std::byte* Chunk::LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const {
   *bytes = places_[row].path == LogitsPath::kUpload ? LogitsBytes(*requests_[row]) : 0;
   return upload + LogitsOffset() + places_[row].logits;
 }
 
-Slice::Range Slice::CopyOf(uint32_t row) const {
+Chunk::Range Chunk::CopyOf(uint32_t row) const {
   if (places_[row].path != LogitsPath::kCopy) return {};
   return {CopiesOffset() + places_[row].logits, LogitsBytes(*requests_[row])};
 }
 
-void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work,
+void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work,
                         uint64_t device_download) const {
   const uint64_t extras = ExtrasOffset();
   uint32_t merges = 0;
@@ -168,7 +168,7 @@ void Slice::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
   }
 }
 
-void Slice::WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
+void Chunk::WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
                        uint64_t device_work) const {
   const Place& place = places_[row];
   const EditPath& edits = edit_paths_[row];
@@ -183,11 +183,11 @@ void Slice::WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* up
   std::memcpy(upload + ExtrasOffset() + place.edits, edits.changes.data(), edits.changes.size_bytes());
 }
 
-const EditMerge* Slice::MergesAt(uint64_t device_upload) const {
+const EditMerge* Chunk::MergesAt(uint64_t device_upload) const {
   return Pointer<const EditMerge>(device_upload + MergesOffset());
 }
 
-ChainedInput Slice::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,
+ChainedInput Chunk::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,
                                    uint64_t device_download) const {
   const RowRequest& request = *requests_[row];
   const RowParameters& parameters = *request.parameters;
@@ -224,23 +224,23 @@ ChainedInput Slice::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t dev
   return chained;
 }
 
-BatchView Slice::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
+BatchView Chunk::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
                         uint32_t multiprocessors) const {
   BatchView view;
   view.inputs = Pointer<const RowInput>(device_upload);
   view.states = Pointer<RowState>(device_work);
   view.outputs = Pointer<RawOutput>(device_download);
-  view.chunk_groups = geometry(multiprocessors).chunk_groups;
+  view.section_groups = geometry(multiprocessors).section_groups;
   return view;
 }
 
-Slice::Range Slice::KeptOf(uint32_t row, const std::byte* download) const {
+Chunk::Range Chunk::KeptOf(uint32_t row, const std::byte* download) const {
   const RawOutput& output = reinterpret_cast<const RawOutput*>(download)[row];
   if (!requests_[row]->parameters->kept_tokens || output.error != RowError::kNone) return {};
   return {KeptOffset() + places_[row].kept, sizeof(TokenBits) * output.kept};
 }
 
-RowOutput Slice::AnswerOf(uint32_t row, const std::byte* download) const {
+RowOutput Chunk::AnswerOf(uint32_t row, const std::byte* download) const {
   const Place& place = places_[row];
   const auto at = [&]<typename T>(uint64_t offset, const T*) {
     return reinterpret_cast<const T*>(download + TokensOffset() + offset);

@@ -1,5 +1,5 @@
 // Pruning of the race. It leaves out what provably loses, so it cannot change which token wins.
-#include "kernels/cpu/draw.h"
+#include "kernels/cpu/race.h"
 
 #include <algorithm>
 #include <limits>
@@ -24,21 +24,21 @@ class Race {
         key_(key),
         adapted_(adapted),
         reweigh_(reweigh),
-        entrants_(scratch->token_entrants),
+        racers_(scratch->token_racers),
         survivors_(scratch->survivors) {}
 
   // No promise below it can change the outcome.
   uint32_t PromiseNeeded() const { return cpu::PromiseNeeded(best_); }
   uint32_t winner() const { return winner_; }
-  TokenEntrants& entrants() { return entrants_; }
+  TokenRacers& racers() { return racers_; }
 
-  // Lets the entrants race, and dismisses them.
+  // Lets the racers race, and dismisses them.
   void Run() {
-    const uint32_t count = entrants_.count;
+    const uint32_t count = racers_.count;
     if (count == 0) return;
-    if (adapted_ != nullptr) AdaptEntrants();
-    kernels_.PromiseTokens(key_, &entrants_);
-    const uint32_t* const promises = entrants_.promise.data();
+    if (adapted_ != nullptr) AdaptRacers();
+    kernels_.PromiseTokens(key_, &racers_);
+    const uint32_t* const promises = racers_.promise.data();
     const uint32_t most = kernels_.FindMax(promises, count);
     if (promises[most] >= PromiseNeeded()) {
       RunOne(most);
@@ -46,26 +46,26 @@ class Race {
       const uint32_t left = kernels_.SelectAtLeast(promises, count, PromiseNeeded(), survivors);
       for (uint32_t i = 0; i < left; ++i) RunOne(survivors[i]);
     }
-    entrants_.count = 0;
+    racers_.count = 0;
   }
 
  private:
-  void AdaptEntrants() {
-    for (uint32_t i = 0; i < entrants_.count; ++i) {
-      uint32_t& t = entrants_.t.data()[i];
+  void AdaptRacers() {
+    for (uint32_t i = 0; i < racers_.count; ++i) {
+      uint32_t& t = racers_.t.data()[i];
       if (t == law::kDead) continue;
       t = law::AdaptedDistance(law::ProbabilityOf(law::Weight(t), adapted_->share), adapted_->target);
     }
   }
 
   void RunOne(uint32_t i) {
-    const uint64_t group_word = entrants_.GroupWord(i);
-    const uint32_t token = entrants_.token.data()[i];
+    const uint64_t group_word = racers_.GroupWord(i);
+    const uint32_t token = racers_.token.data()[i];
     const uint64_t a = law::NegLog2(law::Uniform(group_word));
     const uint64_t log = law::Owner(group_word) == token % law::kGroupSize
                              ? law::OwnerLog(a)
-                             : law::OtherLog(a, law::NegLog2(law::Uniform(entrants_.Word(i))));
-    const uint32_t t = entrants_.t.data()[i];
+                             : law::OtherLog(a, law::NegLog2(law::Uniform(racers_.Word(i))));
+    const uint32_t t = racers_.t.data()[i];
     int64_t race_key;
     if (reweigh_ == nullptr) {
       race_key = law::SignedRaceKey(t, log);
@@ -85,7 +85,7 @@ class Race {
   const law::DrawKey& key_;
   const law::Shape* const adapted_;
   const Reweigh* const reweigh_;
-  TokenEntrants& entrants_;
+  TokenRacers& racers_;
   Array<uint32_t>& survivors_;
   int64_t best_ = std::numeric_limits<int64_t>::max();
   uint32_t winner_ = RowRequest::kNoToken;
@@ -101,7 +101,7 @@ class RowRace {
         scale_(scale),
         last_(last),
         key_(key),
-        groups_(scratch->group_entrants),
+        groups_(scratch->group_racers),
         survivors_(scratch->groups),
         able_(scratch->leading),
         race_(kernels, key, scale.adapted, reweigh, scratch) {
@@ -112,12 +112,12 @@ class RowRace {
   uint32_t Run(std::optional<Candidate> likely) {
     kernels_.PromiseGroups(row_, last_.key(), scale_, key_, &groups_);
     if (scale_.adapted != nullptr) AdaptPromises(*scale_.adapted);
-    race_.entrants().count = 0;
-    race_.entrants().Reserve(kMostGroupsAtOnce * law::kGroupSize);
+    race_.racers().count = 0;
+    race_.racers().Reserve(kMostGroupsAtOnce * law::kGroupSize);
     if (likely) {
       // Vectors read past the end of what they are given.
       *able_.Reserve(1) = *likely;
-      kernels_.EnterCandidates(able_.data(), 1, scale_, key_, &race_.entrants());
+      kernels_.EnterCandidates(able_.data(), 1, scale_, key_, &race_.racers());
       race_.Run();
     } else {
       RunLikelyGroups();
@@ -163,7 +163,7 @@ class RowRace {
 
   // Adds the groups' tokens that show what was sent.
   void Enter(const uint32_t* groups, uint32_t count, uint32_t needed) {
-    kernels_.EnterGroups(row_, groups, count, needed, last_, scale_, groups_, &race_.entrants());
+    kernels_.EnterGroups(row_, groups, count, needed, last_, scale_, groups_, &race_.racers());
   }
 
   // Lets the other tokens race.
@@ -175,8 +175,8 @@ class RowRace {
       count += candidate >= last_ && promise(candidate.token() / law::kGroupSize) >= race_.PromiseNeeded();
     }
     if (count == 0) return;
-    race_.entrants().Reserve(count);
-    kernels_.EnterCandidates(able, count, scale_, key_, &race_.entrants());
+    race_.racers().Reserve(count);
+    kernels_.EnterCandidates(able, count, scale_, key_, &race_.racers());
     race_.Run();
   }
 
@@ -210,7 +210,7 @@ class RowRace {
   RowScale scale_;
   const Candidate last_;
   const law::DrawKey& key_;
-  GroupEntrants& groups_;
+  GroupRacers& groups_;
   Array<uint32_t>& survivors_;
   Array<Candidate>& able_;
   Race race_;
@@ -220,9 +220,9 @@ uint32_t RaceOf(const Kernels& kernels, const Row& row, const RowScale& scale, c
                 const law::DrawKey& key, const Reweigh* reweigh, std::optional<Candidate> likely, Scratch* scratch) {
   if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, reweigh, scratch).Run(likely);
   Race race(kernels, key, scale.adapted, reweigh, scratch);
-  race.entrants().count = 0;
-  race.entrants().Reserve(uint32_t(kept.listed.size()));
-  kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.entrants());
+  race.racers().count = 0;
+  race.racers().Reserve(uint32_t(kept.listed.size()));
+  kernels.EnterCandidates(kept.listed.data(), uint32_t(kept.listed.size()), scale, key, &race.racers());
   race.Run();
   return race.winner();
 }

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/read.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/parameters.h"
@@ -82,7 +82,7 @@ void ExpectArrives(const RowRequest& row, const std::string& description) {
   }
 }
 
-TEST(Incoming, EqualsReference) {
+TEST(RowCopy, EqualsReference) {
   for (uint64_t seed = testing::Scaled(1'500); seed > 0; --seed) {
     RandomRow row(7'000'000 + seed, 1 + seed * 7919 % 4000, seed % 3 == 0 ? RowOptions::kChained : RowOptions::kPlain);
     if (seed % 2 == 0) row.AskForMore();
@@ -91,7 +91,7 @@ TEST(Incoming, EqualsReference) {
   }
 }
 
-TEST(Incoming, EqualsReferenceOnGoldenRows) {
+TEST(RowCopy, EqualsReferenceOnGoldenRows) {
   for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);
     ExpectArrives(law::RequestOf(row, tensor), row.name);
@@ -99,7 +99,7 @@ TEST(Incoming, EqualsReferenceOnGoldenRows) {
 }
 
 // Greedy rows take a pass of their own, if they are plain.
-TEST(Incoming, GreedyRowsEqualReference) {
+TEST(RowCopy, GreedyRowsEqualReference) {
   RowParameters greedy;
   greedy.greedy = true;
   for (uint64_t seed = testing::Scaled(1'500); seed > 0; --seed) {
@@ -167,7 +167,7 @@ void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&co
 }
 
 // A byte that is read a second time after it has changed shows in an answer that is not the copy's.
-TEST(Incoming, OfARowThatChangesTheCopyIsAnswered) {
+TEST(RowCopy, OfARowThatChangesTheCopyIsAnswered) {
   constexpr uint32_t kVocabulary = 20'011;
   constexpr size_t kBytes = kVocabulary * sizeof(uint32_t);
   const std::vector<uint32_t> contents[] = {Logits(1, kVocabulary), Logits(2, kVocabulary)};

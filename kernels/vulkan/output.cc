@@ -1,5 +1,5 @@
 // Answers from integers.
-#include "kernels/vulkan/answer.h"
+#include "kernels/vulkan/output.h"
 
 #include <algorithm>
 #include <functional>

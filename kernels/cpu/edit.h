@@ -8,6 +8,10 @@
 
 namespace sortition::kernels::cpu {
 
+inline bool IsMasked(const RowRequest& request) {
+  return request.has_allowed_tokens || request.allowed_bits != nullptr;
+}
+
 // Fills `*row` with `raw` after the request's changes; without any, it is `raw` itself.
 // False if a changed logit fails the row (`answer` says which). O(edits), O(vocabulary / 64) words, and the groups
 // whose maximum may have moved.

@@ -1,5 +1,5 @@
 // Layout of rows.
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 
 #include <algorithm>
 #include <cstring>
@@ -110,9 +110,9 @@ uint64_t TensorBytes(const RowRequest& request, DType dtype) {
 
 }  // namespace
 
-uint64_t Slice::Sizes::Largest() const { return std::max({logits, inputs, extras, scratch, outputs, tops}); }
+uint64_t Chunk::Sizes::Largest() const { return std::max({logits, inputs, extras, scratch, outputs, tops}); }
 
-bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
+bool Chunk::Add(const RowRequest& request, uint64_t most_bytes) {
   CheckRow(request);
   RowInput input = InputOf(request);
   const uint32_t groups = (request.live_vocabulary + law::kGroupSize - 1) / law::kGroupSize;
@@ -159,7 +159,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
 
   sizes_ = sizes;
   max_vocabulary_ = std::max(max_vocabulary_, request.live_vocabulary);
-  chunks_ = std::max(chunks_, (groups + kChunkGroups - 1) / kChunkGroups);
+  sections_ = std::max(sections_, (groups + kSectionGroups - 1) / kSectionGroups);
   edits_ = std::max(edits_, input.edit_count);
   const std::span<const Stage> chain = request.parameters->chain;
   if ((input.flags & kFlagChain) != 0) turns_ = std::max(turns_, TurnsOf(chain));
@@ -169,7 +169,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   return true;
 }
 
-void Slice::Need(const RowInput& input, std::span<const Stage> chain) {
+void Chunk::Need(const RowInput& input, std::span<const Stage> chain) {
   const auto has = [&](uint32_t flags) { return (input.flags & flags) != 0; };
   const bool is_chained = has(kFlagChain);
   const auto need = [&](Shader shader, bool is_needed) {
@@ -179,12 +179,12 @@ void Slice::Need(const RowInput& input, std::span<const Stage> chain) {
   const bool whole_sum =
       !has(kFlagGreedy | kFlagChain) && input.top_k == 0 && (input.top_p != 0 || has(kFlagProcessed | kFlagVerify));
   need(Shader::kRead, true);
-  need(Shader::kChange, input.edit_count != 0);
+  need(Shader::kEdit, input.edit_count != 0);
   need(Shader::kWeigh, has(kFlagRaw) || whole_sum);
   need(Shader::kSum, is_chained);
   need(Shader::kFallOff,
        std::ranges::any_of(chain, [](const Stage& s) { return law::SumsOf(uint32_t(s.kind)) == law::kSumFallOff; }));
-  need(Shader::kDecide, is_chained);
+  need(Shader::kChain, is_chained);
   need(Shader::kSearch, is_chained);
   need(Shader::kSample, true);
   need(Shader::kVerify, has(kFlagVerify));
@@ -193,9 +193,9 @@ void Slice::Need(const RowInput& input, std::span<const Stage> chain) {
   need(Shader::kList, has(kFlagEntropy | kFlagKeptTokens));
 }
 
-void Slice::WriteInputs(RowInput* inputs) const { std::copy(inputs_.begin(), inputs_.end(), inputs); }
+void Chunk::WriteInputs(RowInput* inputs) const { std::copy(inputs_.begin(), inputs_.end(), inputs); }
 
-void Slice::WriteExtras(uint32_t* extras) {
+void Chunk::WriteExtras(uint32_t* extras) {
   WriteTables(extras);
   for (uint32_t row = 0; row < rows(); ++row) {
     RowInput& input = inputs_[row];
@@ -211,7 +211,7 @@ void Slice::WriteExtras(uint32_t* extras) {
   }
 }
 
-std::span<const std::byte> Slice::DenseDraftOf(uint32_t row) const {
+std::span<const std::byte> Chunk::DenseDraftOf(uint32_t row) const {
   const RowInput& input = inputs_[row];
   if ((input.flags & kFlagVerify) == 0 || input.draft_form != kDraftDense) return {};
   const RowRequest& request = *requests_[row];

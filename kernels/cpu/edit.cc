@@ -1,17 +1,39 @@
 // Changes and the group maxima that follow from them.
-#include "kernels/cpu/change_row.h"
+#include "kernels/cpu/edit.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "kernels/check.h"
-#include "kernels/cpu/allowed_words.h"
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/read.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kAllGroups = ~0u;
+
+// Fills `words`, one a group and one bit a token: set where every mask allows it. Bits past the vocabulary have no
+// meaning.
+void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words) {
+  static_assert(std::endian::native == std::endian::little, "two 32-bit words lie in memory like one of 64 bits");
+  const size_t bytes = size_t{(request.live_vocabulary + 31) / 32} * sizeof(uint32_t);
+  words[groups - 1] = 0;  // of which the bits may fill half
+  if (!request.has_allowed_tokens) {
+    if (request.allowed_bits == nullptr) {
+      std::fill_n(words, groups, ~uint64_t{0});
+    } else {
+      std::memcpy(words, request.allowed_bits, bytes);
+    }
+    return;
+  }
+  std::fill_n(words, groups, 0);
+  for (const uint32_t token : request.allowed_tokens) {
+    const bool allowed = request.allowed_bits == nullptr || (request.allowed_bits[token / 32] >> (token % 32) & 1) != 0;
+    words[token / 64] |= uint64_t{allowed} << (token % 64);
+  }
+}
 
 // So many groups that come first, by their maxima, have to have exact ones: as many as selection asks for.
 uint32_t ExactGroups(const RowRequest& request) {
@@ -46,7 +68,7 @@ void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch*
   }
 }
 
-// Whether a mask spares the token that a edit names.
+// Whether a mask spares the token that an edit names.
 bool IsAllowed(const Row& masked, const LogitEdit& edit) {
   return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
 }

@@ -13,16 +13,16 @@ namespace sortition::kernels::cpu {
 // Elements as they came from a wire, in pieces that begin and end anywhere, or in memory that another process may
 // change meanwhile; on their way to memory where neither is so. Whatever passes over a row first copies them as it
 // goes, and looks at the copy alone from then on. FindPlainFirst copies what it looks at again.
-struct Incoming {
+struct RowCopy {
   std::span<const ByteSegment> segments;  // none: the elements are where they are looked at
   std::byte* to = nullptr;
 };
 
 // Goes through the bytes of such a row, forwards.
-class Arrival {
+class RowCopier {
  public:
   // The row has segments.
-  explicit Arrival(const Incoming& incoming) : to_(incoming.to), segment_(incoming.segments.data()) {}
+  explicit RowCopier(const RowCopy& copy) : to_(copy.to), segment_(copy.segments.data()) {}
 
   // The bytes of the row from `begin` on as far as they lie in one segment. There is such a byte, and `begin` is not
   // before that of an earlier call.

@@ -1,5 +1,5 @@
 // Reading, and what is done about rows with a NaN or a logit that is too large.
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/read.h"
 
 #include <bit>
 #include <cstring>
@@ -64,17 +64,17 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
   return law::Widen(request.dtype, element);
 }
 
-Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch) {
+Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
   Row row = {};
-  if (!incoming.segments.empty()) {
-    SORTITION_CHECK(incoming.to == request.logits);
+  if (!copy.segments.empty()) {
+    SORTITION_CHECK(copy.to == request.logits);
     const size_t bytes = ElementBytes(request.dtype);
     size_t there = 0;
-    for (const ByteSegment& segment : incoming.segments) there += segment.size;
+    for (const ByteSegment& segment : copy.segments) there += segment.size;
     SORTITION_CHECK(there >= request.live_vocabulary * bytes);
     const uint32_t loose = request.live_vocabulary % law::kGroupSize;
-    Arrival(incoming).Copy((request.live_vocabulary - loose) * bytes, loose * bytes);
-    row.incoming = incoming;
+    RowCopier(copy).Copy((request.live_vocabulary - loose) * bytes, loose * bytes);
+    row.copy = copy;
   }
   row.elements = static_cast<const std::byte*>(request.logits);
   row.dtype = request.dtype;
@@ -90,7 +90,7 @@ Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer) {
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
   Reading reading = kernels.ReadMaxima(*row, maxima);
-  row->incoming = {};
+  row->copy = {};
   if (reading.suspect) {
     FindError(request, answer);
     if (answer->error != RowError::kNone) return false;

@@ -10,7 +10,7 @@ namespace sortition::kernels::cpu {
 
 // The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. A row that
 // is incoming goes to request.logits.
-Row LayRow(const RowRequest& request, const Incoming& incoming, Scratch* scratch);
+Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);
 
 // Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`
 // say which.

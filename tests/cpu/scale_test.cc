@@ -1,5 +1,5 @@
 // The way from distances back to keys.
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/scale.h"
 
 #include <gtest/gtest.h>
 
