@@ -115,6 +115,18 @@ def line_length(path: str, lines: List[str]) -> Found:
                 yield number, f"{len(line)} columns, at most {MAX_COLUMNS}"
 
 
+UNBREAKABLE = re.compile(r"\s*(?:[-*] |\d+\. )?\S*!?\[[^\]]*\]\(\S+\)\S*")
+
+
+def markdown_line_length(path: str, lines: List[str]) -> Found:
+    """Prose wraps as code does. Table rows cannot wrap, nor can a link that stands alone on its line."""
+    if path.endswith(".md"):
+        for number, line in enumerate(lines, 1):
+            exempt = line.lstrip().startswith("|") or UNBREAKABLE.fullmatch(line)
+            if len(line) > MAX_COLUMNS and not exempt:
+                yield number, f"{len(line)} columns, at most {MAX_COLUMNS}"
+
+
 # --- structure
 
 # Folder, what it must not include, why. The layers are kernels < devices < service; the client stands beside them.
@@ -263,6 +275,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     first_line,
     pragma_once,
     line_length,
+    markdown_line_length,
     include_layers,
     generated_messages,
     thresholds_in_law,
