@@ -129,11 +129,11 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
   return requests;
 }
 
-RowOutcome LocalRun::Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const {
+RowResult LocalRun::Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const {
   google::protobuf::RepeatedPtrField<v1::RowResult> pieces;
   service::EncodeOutcome(outcome, plan(), run_.spec(), history_hash, {}, &pieces);
   for (int i = 1; i < pieces.size(); ++i) pieces[0].MergeFrom(pieces[i]);
-  return OutcomeOf(std::move(pieces[0]));
+  return ResultOf(std::move(pieces[0]));
 }
 
 }  // namespace sortition::client

@@ -51,7 +51,7 @@ class LocalRun {
   std::variant<service::StepOutcome, service::Refusal> Finish() { return run_.Finish(row_); }
 
   // What it came to, as the answer of a server that is whole.
-  RowOutcome Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const;
+  RowResult Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const;
 
   const service::PositionPlan& plan() const { return run_.plan(); }
 

@@ -107,7 +107,7 @@ std::unique_ptr<LocalSequence> LocalSequence::Clone() const {
   return clone;
 }
 
-RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+RowResult LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
   Workspace& workspace = ThreadWorkspace();
   if (IsPlainDraw(dtype, row)) {
     kernels::cpu::SampleRow(BeginDraw(dtype, row, options), &workspace.scratch, &workspace.answer);
@@ -147,7 +147,7 @@ LocalSequence::Requests LocalSequence::Continue(std::span<kernels::RowOutput> an
   return {};
 }
 
-RowOutcome LocalSequence::End() { return run_ != nullptr ? EndRun() : EndDraw(std::exchange(draw_.answer, {})); }
+RowResult LocalSequence::End() { return run_ != nullptr ? EndRun() : EndDraw(std::exchange(draw_.answer, {})); }
 
 void LocalSequence::Abandon() {
   run_ = nullptr;
@@ -174,12 +174,12 @@ kernels::RowRequest LocalSequence::BeginDraw(v1::DType dtype, const Row& row, co
   return request;
 }
 
-RowOutcome LocalSequence::EndDraw(const kernels::RowOutput& answer) {
+RowResult LocalSequence::EndDraw(const kernels::RowOutput& answer) {
   if (state_ != nullptr) state_->EndLoan();
   draw_.views.clear();
   if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
   Advance(answer);
-  RowOutcome outcome;
+  RowResult outcome;
   v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
   service::EncodeDraw(answer, spec_->parameters, HistoryHash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
@@ -199,7 +199,7 @@ service::Refusal LocalSequence::WhyNotDrawn(const kernels::RowOutput& answer) co
   return std::get<service::Refusal>(run.Finish(draw_.row));
 }
 
-RowOutcome LocalSequence::EndRun() {
+RowResult LocalSequence::EndRun() {
   const std::unique_ptr<LocalRun> run = std::move(run_);
   auto finished = run->Finish();
   if (const auto* refusal = std::get_if<service::Refusal>(&finished)) return ToRowError(*refusal);

@@ -166,14 +166,14 @@ TEST(InProcessTest, ManyThreadsWithBatchesInFlightGetTheReferencesTokens) {
         // Two batches at once from this thread, of two sequences each.
         std::vector<std::vector<std::byte>> rows;
         for (size_t i = 0; i < pairs.size(); ++i) rows.push_back(MakeRow(v1::DTYPE_BF16, kLocalVocabulary, random()));
-        std::vector<client::RowOutcome> outcomes[2];
+        std::vector<client::RowResult> outcomes[2];
         absl::BlockingCounter over(2);
         for (size_t b = 0; b < 2; ++b) {
           client::Batch batch{v1::DTYPE_BF16, kLocalVocabulary, {}};
           for (size_t i = 2 * b; i < 2 * b + 2; ++i) batch.rows.push_back({pairs[i].sequence.get(), rows[i].data()});
           ASSERT_TRUE(client
                           ->StepAsync(batch, {},
-                                      [&, b](std::vector<client::RowOutcome> result) {
+                                      [&, b](std::vector<client::RowResult> result) {
                                         outcomes[b] = std::move(result);
                                         over.DecrementCount();
                                       })

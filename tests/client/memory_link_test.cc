@@ -67,7 +67,7 @@ TEST(MemoryLinkTest, AnotherUsersSocketIsNotSpokenTo) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
   FakeMemoryServer server([](const Descriptor&) {}, kNobody);
   const auto connect = [&](std::optional<uint32_t> user) {
-    return client::MemoryLink::Connect(server.address(), client::MemoryLink::DefaultPatience(), user).status();
+    return client::MemoryLink::Connect(server.address(), client::MemoryLink::DefaultBudget(), user).status();
   };
   EXPECT_EQ(connect(std::nullopt).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(connect(std::nullopt).message()), ::testing::HasSubstr("user 65534"));
@@ -79,7 +79,7 @@ TEST(MemoryLinkTest, OnlyTheStreamsOwnServerIsAskedForMemory) {
   FakeMemoryServer server(FakeMemoryServer::SendRegion);
   v1::Welcome welcome;
   const auto connect = [&] {
-    return client::SharedMemory::Connect(welcome, std::nullopt, client::MemoryLink::DefaultPatience()).status();
+    return client::SharedMemory::Connect(welcome, std::nullopt, client::MemoryLink::DefaultBudget()).status();
   };
   EXPECT_EQ(connect().code(), absl::StatusCode::kFailedPrecondition) << "no address";
   welcome.set_memory_address(server.address());

@@ -115,7 +115,8 @@ TEST(SilentMemoryTest, WhereMemoryIsOnlyTheBetterWayTheStreamDoesWithout) {
   options.connect_timeout = absl::Seconds(2);
   const auto client = client::Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
-  EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kInlineTcp);
+  EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kGrpc);
+  EXPECT_FALSE((*client)->transport_in_use().row_memory);
   EXPECT_NE((*client)->transport_in_use().note.find("no answer in time"), std::string::npos)
       << (*client)->transport_in_use().note;
 }

@@ -148,7 +148,7 @@ TEST_F(SilentServiceTest, DeadlineEndsTheWaitAndFreesTheMemory) {
 
 TEST_F(SilentServiceTest, RewritesAreRefusedWhileAStepIsInFlight) {
   absl::Notification over;
-  ASSERT_TRUE(client->StepAsync(OneRow(), {}, [&](std::vector<client::RowOutcome>) { over.Notify(); }).ok());
+  ASSERT_TRUE(client->StepAsync(OneRow(), {}, [&](std::vector<client::RowResult>) { over.Notify(); }).ok());
   const uint32_t token = 1;
   EXPECT_EQ(sequence->Append({&token, 1}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(sequence->ReplaceLast(1).code(), absl::StatusCode::kFailedPrecondition);
@@ -161,10 +161,10 @@ TEST_F(SilentServiceTest, RewritesAreRefusedWhileAStepIsInFlight) {
 
 TEST_F(SilentServiceTest, SecondStepInFlightFailsWithoutBlocking) {
   absl::Notification first_over;
-  std::vector<client::RowOutcome> first;
+  std::vector<client::RowResult> first;
   ASSERT_TRUE(client
                   ->StepAsync(OneRow(), {},
-                              [&](std::vector<client::RowOutcome> outcomes) {
+                              [&](std::vector<client::RowResult> outcomes) {
                                 first = std::move(outcomes);
                                 first_over.Notify();
                               })
@@ -185,9 +185,9 @@ TEST_F(SilentServiceTest, CallbackMayStepAgain) {
       client
           ->StepAsync(
               OneRow(), options,
-              [&](std::vector<client::RowOutcome>) {
+              [&](std::vector<client::RowResult>) {
                 EXPECT_TRUE(
-                    client->StepAsync(OneRow(), options, [&](std::vector<client::RowOutcome>) { over.Notify(); }).ok());
+                    client->StepAsync(OneRow(), options, [&](std::vector<client::RowResult>) { over.Notify(); }).ok());
               })
           .ok());
   over.WaitForNotification();

@@ -40,7 +40,7 @@ SequenceOptions DraftedOptions(std::string request_id) {
   return options;
 }
 
-uint32_t TokenOf(const RowOutcome& outcome) { return std::get<v1::DrawResult>(outcome).token(); }
+uint32_t TokenOf(const RowResult& outcome) { return std::get<v1::DrawResult>(outcome).token(); }
 
 TEST(Speculation, ADrafterWithTheSequencesNoiseIsMostlyRight) {
   auto client = Client::InProcess();

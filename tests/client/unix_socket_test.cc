@@ -67,9 +67,9 @@ TEST(UnixSocketTest, AServerThatTakesNoConnectionHoldsUpNobody) {
 
 TEST(UnixSocketTest, PatienceWithAFullQueueEnds) {
   FullListener listener;
-  for (const absl::Duration patience : {absl::ZeroDuration(), absl::Milliseconds(1)}) {
-    const auto socket = client::ConnectUnix(listener.target(), SOCK_STREAM, client::Patience(patience));
-    EXPECT_EQ(socket.status().code(), absl::StatusCode::kUnavailable) << patience;
+  for (const absl::Duration budget : {absl::ZeroDuration(), absl::Milliseconds(1)}) {
+    const auto socket = client::ConnectUnix(listener.target(), SOCK_STREAM, client::RetryBudget(budget));
+    EXPECT_EQ(socket.status().code(), absl::StatusCode::kUnavailable) << budget;
   }
 }
 

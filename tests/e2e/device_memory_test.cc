@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/cuda_answers.h"
 #include "client/cpp/cuda_ready.h"
+#include "client/cpp/cuda_results.h"
 #include "client/cpp/cuda_rows.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/hardware.h"
@@ -160,7 +160,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
   const devices::cuda::Hardware hardware = devices::cuda::FindHardware(*api)->front();
   const auto ready = client::CudaReady::CreateOn(*api, hardware, page->data);
   ASSERT_TRUE(ready.ok()) << ready.status();
-  const auto answers = client::CudaAnswers::CreateOn(*api, hardware, 2);
+  const auto answers = client::CudaResults::CreateOn(*api, hardware, 2);
   ASSERT_TRUE(answers.ok()) << answers.status();
   const FakeStream stream;
 
@@ -180,8 +180,8 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
     client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {{sequence->get(), rows->data()}}};
     batch.ready = *word;
     absl::Notification over;
-    std::vector<client::RowOutcome> outcomes;
-    const auto done = [&](std::vector<client::RowOutcome> result) {
+    std::vector<client::RowResult> outcomes;
+    const auto done = [&](std::vector<client::RowResult> result) {
       outcomes = std::move(result);
       over.Notify();
     };
@@ -203,7 +203,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
 TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
   const auto client = *client::Client::InProcess();
   const auto api = devices::cuda::Api::Load(FAKE_CUDA "/libcuda.so.1");
-  const auto answers = client::CudaAnswers::CreateOn(*api, devices::cuda::FindHardware(*api)->front(), 1);
+  const auto answers = client::CudaResults::CreateOn(*api, devices::cuda::FindHardware(*api)->front(), 1);
   ASSERT_TRUE(answers.ok()) << answers.status();
   client::SequenceOptions options;
   options.request_id = "r";
@@ -216,16 +216,16 @@ TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
   const auto step = [&](client::Client::StepDone done) {
     return (*answers)->StepAsync(client.get(), batch, {}, nullptr, std::move(done));
   };
-  ASSERT_EQ(step([&](std::vector<client::RowOutcome>) { over.Notify(); }), absl::OkStatus());
+  ASSERT_EQ(step([&](std::vector<client::RowResult>) { over.Notify(); }), absl::OkStatus());
   ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
   EXPECT_EQ((*answers)->tokens()[0], -1);
   over.WaitForNotification();
   // What could not be submitted at all.
   batch.vocabulary_size = 0;
-  EXPECT_EQ(step([](std::vector<client::RowOutcome>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(step([](std::vector<client::RowResult>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
   batch.rows.resize(2, batch.rows[0]);
-  EXPECT_EQ(step([](std::vector<client::RowOutcome>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(step([](std::vector<client::RowResult>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
 }
 
 // The server is killed between two steps, and the next one has no such device: the rows are read to the host.

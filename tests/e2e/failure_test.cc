@@ -186,7 +186,7 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
   auto outcomes = client->Step(batch, hurried);
   EXPECT_LT(absl::Now() - start, kPatience);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  for (const client::RowOutcome& outcome : *outcomes) {
+  for (const client::RowResult& outcome : *outcomes) {
     const auto* const error = std::get_if<client::RowError>(&outcome);
     ASSERT_NE(error, nullptr);
     EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
@@ -195,7 +195,7 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
   server->process().Signal(SIGCONT);
   outcomes = client->Step(batch);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  for (const client::RowOutcome& outcome : *outcomes) {
+  for (const client::RowResult& outcome : *outcomes) {
     EXPECT_TRUE(std::holds_alternative<v1::DrawResult>(outcome))
         << client::Describe(std::get<client::RowError>(outcome));
   }

@@ -50,7 +50,7 @@ class Rank {
   // Steps all texts once, and compares. Fails the test where anything differs from the reference.
   void Step(const client::StepOptions& options = {});
   // The outcomes of the next step, not compared.
-  std::vector<client::RowOutcome> TryStep(const client::StepOptions& options = {});
+  std::vector<client::RowResult> TryStep(const client::StepOptions& options = {});
   int done() const { return done_; }
   client::Client& client() { return *client_; }
 

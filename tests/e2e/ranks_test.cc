@@ -54,18 +54,23 @@ TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
                                    absl::StrCat("--listen=127.0.0.1:0,", path, "_stream.sock")});
   const RankTexts texts(6);
   using client::TransportKind;
-  for (const auto& [kind, target] :
-       std::vector<std::pair<TransportKind, std::string>>{{TransportKind::kInlineTcp, server->address()},
-                                                          {TransportKind::kInlineUds, path + "_stream.sock"},
-                                                          {TransportKind::kSharedMemory, server->address()},
-                                                          {TransportKind::kRing, path + "_memory.sock"}}) {
-    OnRanks(count, [&, kind = kind, target = target](uint32_t index) {
-      client::ClientOptions options = OptionsOf(target, index, count);
-      options.worker_session = absl::StrCat("transport ", static_cast<int>(kind));
-      options.transport = kind;
+  struct Case {
+    TransportKind kind;
+    bool row_memory;
+    std::string target;
+  };
+  for (const Case& how :
+       {Case{TransportKind::kGrpc, false, server->address()}, Case{TransportKind::kGrpc, false, path + "_stream.sock"},
+        Case{TransportKind::kGrpc, true, server->address()}, Case{TransportKind::kRing, true, path + "_memory.sock"}}) {
+    OnRanks(count, [&](uint32_t index) {
+      client::ClientOptions options = OptionsOf(how.target, index, count);
+      options.worker_session = absl::StrCat("transport ", static_cast<int>(how.kind), how.row_memory, how.target);
+      options.transport = how.kind;
+      if (!how.row_memory) options.shared_memory_bytes = 0;
       options.message_rows = index + 1;  // each rank cuts its messages in its own way
       Rank rank(&texts, options);
-      EXPECT_EQ(rank.client().transport_in_use().kind, kind);
+      EXPECT_EQ(rank.client().transport_in_use().kind, how.kind);
+      EXPECT_EQ(rank.client().transport_in_use().row_memory, how.row_memory);
       while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
     });
   }
@@ -219,7 +224,7 @@ TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
     Rank rank(&texts, OptionsOf(server->address(), index, kRanks));
     rank.Step();
     if (index != 1) {
-      for (const client::RowOutcome& outcome : rank.TryStep(Within(absl::Seconds(2)))) {
+      for (const client::RowResult& outcome : rank.TryStep(Within(absl::Seconds(2)))) {
         const auto* error = std::get_if<client::RowError>(&outcome);
         ASSERT_NE(error, nullptr);
         EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
@@ -236,11 +241,11 @@ TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
 }
 
 // What the ranks of `shards` are told of one step, which all take at once when each has opened the sequence.
-std::vector<client::RowOutcome> OutcomesOf(const std::string& target, const std::string& session,
-                                           const std::vector<client::VocabularyShard>& shards) {
+std::vector<client::RowResult> OutcomesOf(const std::string& target, const std::string& session,
+                                          const std::vector<client::VocabularyShard>& shards) {
   const RankTexts texts(1);
   const uint32_t count = static_cast<uint32_t>(shards.size());
-  std::vector<client::RowOutcome> outcomes(count);
+  std::vector<client::RowResult> outcomes(count);
   std::barrier opened_by_all(count);
   OnRanks(count, [&](uint32_t index) {
     client::ClientOptions options = OptionsOf(target, index, count);
@@ -260,9 +265,9 @@ std::vector<client::RowOutcome> OutcomesOf(const std::string& target, const std:
   return outcomes;
 }
 
-std::vector<std::string> FieldsOf(const std::vector<client::RowOutcome>& outcomes) {
+std::vector<std::string> FieldsOf(const std::vector<client::RowResult>& outcomes) {
   std::vector<std::string> fields;
-  for (const client::RowOutcome& outcome : outcomes) {
+  for (const client::RowResult& outcome : outcomes) {
     const auto* error = std::get_if<client::RowError>(&outcome);
     fields.push_back(error == nullptr ? "answered"
                                       : absl::StrCat(v1::ErrorReason_Name(error->reason), " ", error->field));

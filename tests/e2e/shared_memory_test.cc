@@ -31,6 +31,8 @@ std::string SocketPath(const char* name) {
   return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name, ".sock");
 }
 
+std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
+
 std::unique_ptr<demo::ServerProcess> StartSharing(const char* name, std::vector<std::string> flags = {}) {
   flags.push_back(absl::StrCat("--memory_listen=unix:", SocketPath(name)));
   return StartServer(flags);
@@ -43,12 +45,25 @@ client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> tar
   return options;
 }
 
+// All rows travel within the gRPC stream.
+client::ClientOptions WithoutRowMemory(std::vector<std::string> targets) {
+  client::ClientOptions options = OptionsOf(TransportKind::kGrpc, std::move(targets));
+  options.shared_memory_bytes = 0;
+  return options;
+}
+
+void ExpectGrpc(const client::Client& client, bool row_memory) {
+  EXPECT_EQ(client.transport_in_use().kind, TransportKind::kGrpc);
+  EXPECT_EQ(client.transport_in_use().row_memory, row_memory);
+}
+
 TEST(SharedMemoryTest, TextsAreTheReferences) {
   const auto server = StartSharing("texts");
-  for (const auto& [asked, got] : {std::pair(TransportKind::kSharedMemory, TransportKind::kSharedMemory),
-                                   std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
+  for (const auto& [asked, got] :
+       {std::pair(TransportKind::kGrpc, TransportKind::kGrpc), std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
     const auto client = Connect(OptionsOf(asked, {server->address()}));
     EXPECT_EQ(client->transport_in_use().kind, got);
+    EXPECT_TRUE(client->transport_in_use().row_memory);
     EXPECT_EQ(client->transport_in_use().note, "");
     Texts texts(client.get(), "text");
     for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -60,7 +75,7 @@ TEST(SharedMemoryTest, WithoutARingLeftAutoStaysOnTheStreamAndSaysWhy) {
   const auto first = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
   EXPECT_EQ(first->transport_in_use().kind, TransportKind::kRing);
   const auto second = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
-  EXPECT_EQ(second->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*second, /*row_memory=*/true);
   EXPECT_THAT(second->transport_in_use().note, ::testing::HasSubstr("max_rings 1"));
   Texts texts(second.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -91,7 +106,7 @@ TEST(SharedMemoryTest, AStreamThatMovesLeavesNothingBehind) {
                                  {},
                                  0});
   const std::string address = process.Serving("listen");
-  const auto stays = Connect(OptionsOf(TransportKind::kInlineTcp, {address}));
+  const auto stays = Connect(WithoutRowMemory({address}));
   EXPECT_EQ(ConnectionsTo(address), 1);
   const auto moves = Connect(OptionsOf(TransportKind::kAuto, {address}));
   EXPECT_EQ(moves->transport_in_use().kind, TransportKind::kRing);
@@ -114,7 +129,7 @@ TEST(SharedMemoryTest, AStreamWithATokenStaysWhereTheTokenIsKnown) {
   client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
   options.token = "somebody";
   const auto client = Connect(options);
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*client, /*row_memory=*/true);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("tokens"));
 }
 
@@ -139,7 +154,7 @@ TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
     EXPECT_EQ(draw->token(), largest);
     row[largest] = 0;
   }
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*client, /*row_memory=*/true);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("did not fit a ring"));
 }
 
@@ -157,7 +172,7 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
 // Six texts of 4000 bytes a row find room for some of their rows only.
 TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
   const auto server = StartSharing("room");
-  client::ClientOptions options = OptionsOf(TransportKind::kSharedMemory, {server->address()});
+  client::ClientOptions options = OptionsOf(TransportKind::kGrpc, {server->address()});
   options.shared_memory_bytes = 8192;
   options.message_bytes = 4000;
   const auto client = Connect(options);
@@ -168,7 +183,7 @@ TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
 TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("direct");
-  const auto client = Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
+  const auto client = Connect(OptionsOf(TransportKind::kGrpc, {server->address()}));
   client::SequenceOptions options;
   options.request_id = "r";
   options.vocabulary_size = kVocabulary;
@@ -196,7 +211,7 @@ TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
 TEST(SharedMemoryTest, StepsLeaveBeforeTheirRowsAreWritten) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("early");
-  for (const TransportKind kind : {TransportKind::kSharedMemory, TransportKind::kRing}) {
+  for (const TransportKind kind : {TransportKind::kGrpc, TransportKind::kRing}) {
     const std::string target =
         kind == TransportKind::kRing ? absl::StrCat("unix:", SocketPath("early")) : server->address();
     const auto client = Connect(OptionsOf(kind, {target}));
@@ -238,41 +253,47 @@ TEST(SharedMemoryTest, StepsLeaveBeforeTheirRowsAreWritten) {
   }
 }
 
-TEST(SharedMemoryTest, WithoutSharedMemoryAutoSaysWhyAndOthersFail) {
+TEST(SharedMemoryTest, WithoutSharedMemoryTheStreamSaysWhy) {
   const auto server = StartServer();
-  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kInlineTcp);
-  EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("offers no shared memory"));
-  EXPECT_FALSE(client->AllocateRows(100)->shared);
-  const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("offers no shared memory"));
+  for (const TransportKind kind : {TransportKind::kAuto, TransportKind::kGrpc}) {
+    const auto client = Connect(OptionsOf(kind, {server->address()}));
+    ExpectGrpc(*client, /*row_memory=*/false);
+    EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("offers no shared memory"));
+    EXPECT_FALSE(client->AllocateRows(100)->shared);
+  }
 }
 
 TEST(SharedMemoryTest, TheStreamCanBeHadWithoutIt) {
   const std::string unix_target = absl::StrCat("unix:", SocketPath("stream"));
   const auto server = StartSharing("inline", {absl::StrCat("--listen=127.0.0.1:0,", unix_target)});
-  const auto tcp = Connect(OptionsOf(TransportKind::kInlineTcp, {server->address()}));
-  EXPECT_EQ(tcp->transport_in_use().kind, TransportKind::kInlineTcp);
-  const auto uds = Connect(OptionsOf(TransportKind::kInlineUds, {unix_target}));
-  EXPECT_EQ(uds->transport_in_use().kind, TransportKind::kInlineUds);
-  Texts texts(uds.get(), "text");
-  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineTcp, {unix_target})).ok());
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineUds, {server->address()})).ok());
+  client::ClientOptions any = WithoutRowMemory({server->address()});
+  any.transport = TransportKind::kAuto;
+  for (const client::ClientOptions& options :
+       {any, WithoutRowMemory({server->address()}), WithoutRowMemory({unix_target})}) {
+    const auto client = Connect(options);
+    ExpectGrpc(*client, /*row_memory=*/false);
+    EXPECT_EQ(client->transport_in_use().note, "");
+    Texts texts(client.get(), "text");
+    for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  }
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kRing, {server->address()})).ok());
+  client::ClientOptions ring = WithoutRowMemory({MemoryTarget("inline")});
+  ring.transport = TransportKind::kRing;
+  const absl::Status refused = client::Client::Connect(ring).status();
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("shared_memory_bytes"));
 }
 
 TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
   auto first = StartSharing("first");
   const auto second = StartSharing("second");
-  const auto client = Connect(OptionsOf(TransportKind::kSharedMemory, {first->address(), second->address()}));
+  const auto client = Connect(OptionsOf(TransportKind::kGrpc, {first->address(), second->address()}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   const auto memory = client->AllocateRows(100);
   ASSERT_TRUE(memory.ok());
   first.reset();
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*client, /*row_memory=*/true);
   memory->data.get()[99] = std::byte{1};  // it is still there
 }
 
@@ -282,17 +303,13 @@ TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
   ASSERT_EQ(rename(SocketPath("moved").c_str(), SocketPath("away").c_str()), 0);
   const auto other = StartSharing("moved");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kInlineTcp);
+  ExpectGrpc(*client, /*row_memory=*/false);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("another server"));
   EXPECT_FALSE(client->AllocateRows(100)->shared);
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
-  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("another server"));
   EXPECT_EQ(unlink(SocketPath("away").c_str()), 0);
 }
-
-std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
 
 // Nothing is in common but a folder.
 TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
@@ -305,12 +322,13 @@ TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
                                                   absl::StrCat("--memory_listen=", MemoryTarget("contained_memory"))},
                                                  ::testing::TempDir() + "sortitiond.log");
   ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineTcp, {(*server)->address()})).ok())
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kGrpc, {(*server)->address()})).ok())
       << "its network is its own";
-  for (const auto& [kind, at] : {std::pair(TransportKind::kSharedMemory, target),
-                                 std::pair(TransportKind::kRing, MemoryTarget("contained_memory"))}) {
+  for (const auto& [kind, at] :
+       {std::pair(TransportKind::kGrpc, target), std::pair(TransportKind::kRing, MemoryTarget("contained_memory"))}) {
     const auto client = Connect(OptionsOf(kind, {at}));
     EXPECT_EQ(client->transport_in_use().kind, kind);
+    EXPECT_TRUE(client->transport_in_use().row_memory);
     Texts texts(client.get(), absl::StrCat("text ", static_cast<int>(kind)));
     for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   }

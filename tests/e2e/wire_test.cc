@@ -97,7 +97,7 @@ TEST(WireTest, ATargetOfSeveralAddressesIsServedByOneThatListens) {
   const std::string& live = server->address();
   const auto client = client::Client::Connect(QuickOptions({absl::StrCat("ipv4:127.0.0.1:", UnusedPort(), ",", live)}));
   ASSERT_TRUE(client.ok()) << client.status();
-  EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kInlineTcp);
+  EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kGrpc);
 }
 
 TEST(WireTest, NobodyThereIsSaidWithTheTarget) {

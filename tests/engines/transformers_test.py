@@ -256,7 +256,7 @@ class TransformersTest(unittest.TestCase):
                         servers[-1].wait()
                         servers.append(serve(listen=listen))
 
-                with sortition.Client(listen, backoff_max=0.2) as client:
+                with sortition.Client(listen, retry=sortition.Retry(backoff_max=0.2)) as client:
                     drawn = generate(model, SortitionSampler(client, seed=4, on_step=kill), **options).tolist()
                 servers[-1].__exit__()
                 self.assertEqual(len(servers), 3)

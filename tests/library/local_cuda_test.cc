@@ -100,7 +100,7 @@ TEST_F(LocalCudaTest, DrawsTheTokensOfTheHost) {
     const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
     ASSERT_TRUE(outcomes.ok()) << outcomes.status();
     for (size_t i = 0; i < rows.size(); ++i) {
-      const RowOutcome expected = on_host_[i]->Step(v1::DTYPE_F32, rows[i]);
+      const RowResult expected = on_host_[i]->Step(v1::DTYPE_F32, rows[i]);
       ASSERT_TRUE(std::holds_alternative<v1::DrawResult>(expected)) << std::get<RowError>(expected).message;
       ASSERT_TRUE(std::holds_alternative<v1::DrawResult>((*outcomes)[i]));
       EXPECT_EQ(std::get<v1::DrawResult>((*outcomes)[i]).SerializeAsString(),
@@ -148,7 +148,7 @@ class LocalCudaTasksTest : public LocalCudaTest {
   const std::vector<float> even_ = std::vector<float>(3 * kRow, 1.0f / (kVocabulary - 4));
 };
 
-std::string Said(const RowOutcome& outcome) {
+std::string Said(const RowResult& outcome) {
   if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return "draw " + draw->SerializeAsString();
   if (const auto* score = std::get_if<v1::ScoreResult>(&outcome)) return "score " + score->SerializeAsString();
   if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) return "verify " + verify->SerializeAsString();

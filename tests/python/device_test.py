@@ -293,7 +293,8 @@ class ReadToTheHost(ServerTest):
             self.assert_same_tokens(client, rows)
 
     def test_for_a_stream_that_shares_no_memory(self):
-        for client in (self.connect(transport="tcp"), sortition.Client(fallback="in_process", in_process_threads=1)):
+        for client in (self.connect(transport=sortition.Transport("grpc", shared_memory_bytes=0)),
+                       sortition.Client(fallback="in_process", in_process_threads=1)):
             rows = sortition.CudaRows(0, BYTES)
             with client.share_device(rows) as memory:
                 self.assertEqual((memory.shared, memory.note), (False, "the stream shares no memory"))

@@ -96,9 +96,10 @@ class DeviceMemoryTest : public ::testing::Test {
     };
     return options;
   }
-  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kSharedMemory,
-                                          const std::vector<std::string>& next = {}) {
+  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kGrpc,
+                                          const std::vector<std::string>& next = {}, bool row_memory = true) {
     client::ClientOptions options;
+    if (!row_memory) options.shared_memory_bytes = 0;
     options.transport = kind;
     options.targets = {kind == client::TransportKind::kRing ? address_ : server_.target()};
     options.targets.insert(options.targets.end(), next.begin(), next.end());
@@ -141,7 +142,7 @@ class Sequences {
     }
   }
   client::Sequence* operator[](size_t i) { return sequences_[i].get(); }
-  void Expect(size_t i, const std::vector<std::byte>& row, const client::RowOutcome& outcome) {
+  void Expect(size_t i, const std::vector<std::byte>& row, const client::RowResult& outcome) {
     const auto* const draw = std::get_if<v1::DrawResult>(&outcome);
     ASSERT_NE(draw, nullptr) << client::Describe(std::get<RowError>(outcome));
     EXPECT_EQ(draw->token(), references_[i].Step(v1::DTYPE_BF16, row.data()).token());
@@ -171,7 +172,7 @@ void StepAll(client::Client* client, Sequences* sequences, CardRows* card, std::
 }
 
 TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
-  for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
+  for (const client::TransportKind kind : {client::TransportKind::kGrpc, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
@@ -214,7 +215,7 @@ TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
   const std::vector<std::byte> rows[] = {Bf16Row(1), Bf16Row(2)};
   first.Write(kBytes - kDeviceRowBytes, rows[0]);
   second.Write(0, rows[1]);
-  for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
+  for (const client::TransportKind kind : {client::TransportKind::kGrpc, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     const auto memories = {client->ShareDevice(first.rows()), client->ShareDevice(second.rows())};
     for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok()) << memory.status();
@@ -232,7 +233,7 @@ TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
 
 // A stream that shares nothing, or no longer: the rows are read for it, and the tokens are the same.
 TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
-  const auto client = Connect(client::TransportKind::kInlineTcp);
+  const auto client = Connect(client::TransportKind::kGrpc, {}, /*row_memory=*/false);
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -266,7 +267,7 @@ class NextServerTest : public DeviceMemoryTest {
  protected:
   void Start(uint64_t next_bytes) {
     next_.emplace(ConfigOf(address_ + "_next", next_bytes), std::make_unique<FakeDevice>(Card()));
-    client_ = Connect(client::TransportKind::kSharedMemory, {next_->target()});
+    client_ = Connect(client::TransportKind::kGrpc, {next_->target()});
     auto memory = client_->ShareDevice(card_.rows());
     ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
     memory_ = *std::move(memory);

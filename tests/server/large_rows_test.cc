@@ -85,7 +85,7 @@ TEST(LargeRowsTest, RowsThatFillAMessageOfARingTravelInMore) {
   for (const auto& sequence : sequences) batch.rows.push_back({sequence.get(), row.data()});
   const auto outcomes = client->Step(batch);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  for (const client::RowOutcome& outcome : *outcomes) {
+  for (const client::RowResult& outcome : *outcomes) {
     const auto* const error = std::get_if<RowError>(&outcome);
     EXPECT_EQ(error, nullptr) << client::Describe(*error);
   }

@@ -95,8 +95,8 @@ TEST_P(SetClockTest, AClientGivesUpAtItsDeadline) {
   client::StepOptions hurried;
   hurried.timeout = absl::Milliseconds(500);
   absl::Notification over;
-  std::vector<client::RowOutcome> outcomes;
-  const auto done = [&](std::vector<client::RowOutcome> result) {
+  std::vector<client::RowResult> outcomes;
+  const auto done = [&](std::vector<client::RowResult> result) {
     outcomes = std::move(result);
     over.Notify();
   };

@@ -50,7 +50,6 @@ class Process final : public client::StreamEvents, public std::enable_shared_fro
 
   Timeline& timeline_;
   const uint64_t generation_;
-  std::unique_ptr<client::Connector> connector_;
   std::vector<std::shared_ptr<client::PendingBatch>> released_;
   std::optional<client::StreamState> state_;
   absl::Time wake_at_ = absl::InfiniteFuture();

@@ -183,7 +183,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     asked.emplace_back(job, job->step);
   }
   batch->done = [this, asked, hurried, generation = process_->generation(),
-                 told = false](std::vector<client::RowOutcome> outcomes) mutable {
+                 told = false](std::vector<client::RowResult> outcomes) mutable {
     if (std::exchange(told, true) || outcomes.size() != asked.size()) return fail_("a batch was answered twice");
     for (size_t i = 0; i < asked.size(); ++i) {
       OnOutcome(asked[i].first, generation, asked[i].second, hurried, outcomes[i]);
@@ -192,7 +192,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   process_->Update([&](client::StreamState& state, absl::Time now) { state.Submit(std::move(batch), now); });
 }
 
-void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome) {
+void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowResult& outcome) {
   const std::optional<std::string> answer = testing::Bits(outcome);
   if (answer && *answer != job->text->step(step).answer) {
     return fail_(

@@ -116,7 +116,7 @@ class Worker {
     }
     const auto outcomes = client_->Step(batch);
     CheckSuccess(outcomes.status());
-    for (const client::RowOutcome& outcome : *outcomes) {
+    for (const client::RowResult& outcome : *outcomes) {
       if (const auto* error = std::get_if<client::RowError>(&outcome)) {
         CheckSuccess(absl::InternalError(client::Describe(*error)));
       }
@@ -233,7 +233,7 @@ void Measure(const std::shared_ptr<Context>& context, const std::string& socket,
   const uint32_t vocabulary = absl::GetFlag(FLAGS_vocabulary);
   Engine engine(context, rows, vocabulary);
   Worker ring(socket + "_memory", TransportKind::kRing, *context, rows, vocabulary);
-  Worker stream(socket + "_stream", TransportKind::kSharedMemory, *context, rows, vocabulary);
+  Worker stream(socket + "_stream", TransportKind::kGrpc, *context, rows, vocabulary);
   const auto step = [&](Worker* worker, bool early) {
     return [&engine, worker, early](size_t input) {
       engine.Write(input, worker->rows());

@@ -68,7 +68,7 @@ class Remote : public Contender {
   Remote(const char* target, uint32_t vocabulary, uint32_t rows) : vocabulary_(vocabulary) {
     client::ClientOptions options;
     options.targets = {target};
-    options.transport = client::TransportKind::kSharedMemory;
+    options.transport = client::TransportKind::kGrpc;
     client_ = *client::Client::Connect(options);
     for (uint32_t row = 0; row < rows; ++row) {
       client::SequenceOptions sequence;
@@ -88,7 +88,7 @@ class Remote : public Contender {
     const auto outcomes =
         client_->Step(client::Batch::FromMatrix(v1::DTYPE_F32, vocabulary_, memory_.get(), 0, pointers_));
     if (!outcomes.ok()) return false;
-    for (const client::RowOutcome& outcome : *outcomes) {
+    for (const client::RowResult& outcome : *outcomes) {
       if (!std::holds_alternative<v1::DrawResult>(outcome)) return false;
     }
     return true;

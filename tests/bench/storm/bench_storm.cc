@@ -125,7 +125,7 @@ class Others {
       const auto outcomes = client_->Step(batch_);
       const double latency = MicrosecondsSince(start);
       SORTITION_CHECK(outcomes.ok());
-      for (const client::RowOutcome& outcome : *outcomes) {
+      for (const client::RowResult& outcome : *outcomes) {
         SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
       }
       {
@@ -174,7 +174,7 @@ class Victims {
     const auto outcomes = client_->Step(batch);
     SORTITION_CHECK(outcomes.ok());
     std::vector<uint32_t> tokens;
-    for (const client::RowOutcome& outcome : *outcomes) {
+    for (const client::RowResult& outcome : *outcomes) {
       const auto* error = std::get_if<client::RowError>(&outcome);
       if (error != nullptr) std::cerr << client::Describe(*error) << "\n";
       SORTITION_CHECK(error == nullptr);

@@ -96,8 +96,9 @@ v1::SamplingParameters Greedy() {
 class Worker {
  public:
   // In process if `target` is empty.
-  Worker(const std::string& target, TransportKind kind, uint64_t message_bytes) {
+  Worker(const std::string& target, TransportKind kind, uint64_t message_bytes, bool row_memory = true) {
     client::ClientOptions options;
+    if (!row_memory) options.shared_memory_bytes = 0;
     if (!target.empty()) options.targets = {target};
     options.transport = kind;
     options.message_bytes = message_bytes;
@@ -125,7 +126,7 @@ class Worker {
   void StepEach(std::span<const std::span<const std::byte>> rows) {
     absl::BlockingCounter left(static_cast<int>(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i) {
-      const auto done = [&left](const std::vector<client::RowOutcome>& outcomes) {
+      const auto done = [&left](const std::vector<client::RowResult>& outcomes) {
         SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcomes[0]));
         left.DecrementCount();
       };
@@ -248,9 +249,9 @@ class WireBench {
   void Throughput() {
     const Logits logits(Shape::kPeaked, kernels::DType::kF32, kWideRows, kWide);
     const uint64_t message = logits.row_bytes();
-    Worker tcp(server_->address(), TransportKind::kInlineTcp, message);
-    Worker uds(unix_target_, TransportKind::kInlineUds, message);
-    Worker shm(unix_target_, TransportKind::kSharedMemory, message);
+    Worker tcp(server_->address(), TransportKind::kGrpc, message, /*row_memory=*/false);
+    Worker uds(unix_target_, TransportKind::kGrpc, message, /*row_memory=*/false);
+    Worker shm(unix_target_, TransportKind::kGrpc, message);
     Worker ring(MemoryTarget(), TransportKind::kRing, message);
     for (Worker* worker : {&tcp, &uds, &shm, &ring}) worker->Open(kAtOnce, kWide, Greedy());
     const client::Client::RowMemory placed = Place(logits, &shm.client());
@@ -314,7 +315,7 @@ class WireBench {
   void Control() {
     constexpr uint32_t kNarrow = 64;
     const Logits logits(Shape::kPeaked, kernels::DType::kF32, 64, kNarrow);
-    Worker shm(unix_target_, TransportKind::kSharedMemory, 1 << 20);
+    Worker shm(unix_target_, TransportKind::kGrpc, 1 << 20);
     Worker ring(MemoryTarget(), TransportKind::kRing, 1 << 20);
     for (Worker* worker : {&shm, &ring}) worker->Open(1, kNarrow, Greedy());
     const client::Client::RowMemory shm_rows = Place(logits, &shm.client());
@@ -342,8 +343,8 @@ class WireBench {
   void Steps() {
     const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kModelRows, kVocabulary);
     const size_t stride = logits.row_bytes();
-    Worker tcp(server_->address(), TransportKind::kInlineTcp, 2 << 20);
-    Worker shm(unix_target_, TransportKind::kSharedMemory, 2 << 20);
+    Worker tcp(server_->address(), TransportKind::kGrpc, 2 << 20, /*row_memory=*/false);
+    Worker shm(unix_target_, TransportKind::kGrpc, 2 << 20);
     Worker ring(MemoryTarget(), TransportKind::kRing, 2 << 20);
     Worker in_process("", TransportKind::kAuto, 2 << 20);
     for (Worker* worker : {&tcp, &shm, &ring, &in_process}) worker->Open(kMostRows, kVocabulary, ModelParameters());
