@@ -29,10 +29,10 @@ struct Kept {
   // All of its tokens, in no particular order, where they are few; otherwise empty.
   std::span<Candidate> listed;
 
-  // Up to so many tokens race faster one by one than group by group.
+  // Up to this number, tokens race faster one by one than group by group.
   static constexpr size_t kMostListed = 1024;
 
-  // Of a live token.
+  // `candidate` is a live token.
   bool Has(Candidate candidate) const { return candidate >= last; }
 
   // `candidates`, of which there is one at least, are the prefix.

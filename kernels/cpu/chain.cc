@@ -1,4 +1,4 @@
-// The stages, and what they keep.
+// The stages' loops and searches.
 #include "kernels/cpu/chain.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* ro
   uint32_t* const maxima = scratch->changed_maxima.Reserve(row->groups);
   uint32_t* const reached = scratch->reached.Reserve(row->groups);
   if (row->reached != reached) std::copy_n(row->reached, padded, reached);
-  // Of groups that lose nothing no token comes before `first`, whatever bound is known.
+  // In groups that lose no token none comes before `first`.
   std::transform(row->maxima, row->maxima + padded, maxima, [&](uint32_t key) { return std::min(key, first.key()); });
 
   uint32_t* const groups = scratch->groups.Reserve(head.size());

@@ -1,5 +1,5 @@
-// A chain's stages over a row. Most end in a bound on the distance, found from a few sums over what is kept; what is
-// kept is listed as soon as it is short.
+// Runs a chain's stages (kernels/law/functions/stage.inc) over a row. The kept tokens are listed as soon as they are
+// few.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace sortition::kernels::cpu {
 
-// What is left of a row. The tokens kept are a prefix of `row`, from which a head may have been masked.
+// The stages' effect on a row. The kept tokens are a prefix of row(), whose first tokens may have been masked.
 class Chain {
  public:
-  // `row` is the request's after its changes. Lists lie in `scratch`.
+  // `row` is the request's after its edits. Lists lie in `scratch`.
   Chain(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch);
 
   Chain(const Chain&) = delete;  // scale() refers to shape()
@@ -31,7 +31,7 @@ class Chain {
   const RowScale& scale() const { return scale_; }
   Kept kept() const;
 
-  // RowOutput::sampler_state after a kept token; 0 where the chain keeps none.
+  // Returns RowOutput::sampler_state after the draw of a kept token; 0 if the chain carries no state.
   uint64_t NextState(Candidate token) const;
 
  private:

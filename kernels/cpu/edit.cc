@@ -1,4 +1,4 @@
-// Changes and the group maxima that follow from them.
+// Edits, and the group maxima that follow from them.
 #include "kernels/cpu/edit.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ uint32_t ExactGroups(const RowRequest& request) {
 void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch* scratch, uint32_t* maxima) {
   kernels.MaskWholeGroups(row.sent_words, row.groups, maxima);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  // Of twice as many and more the largest are looked for: a mask leaves some of them.
+  // Looks among several times as many groups, since a mask hides some.
   for (uint64_t leading = 4 * uint64_t{exact};; leading *= 4) {
     const bool all = leading >= row.groups;
     uint32_t* const folded = scratch->folded.Reserve(row.groups);
@@ -68,7 +68,7 @@ void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch*
   }
 }
 
-// Whether a mask spares the token that an edit names.
+// True if no mask hides the token that an edit names.
 bool IsAllowed(const Row& masked, const LogitEdit& edit) {
   return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
 }

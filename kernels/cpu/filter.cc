@@ -130,7 +130,7 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
   const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);
   const auto number = uint32_t(leading.size());
   const uint64_t leading_sum = kernels.WeighCandidates(leading.data(), number, scale, scratch->weights.Reserve(number));
-  // What the others weigh, by a sample: whether the leading ones will do is known before the row is summed up.
+  // Estimates the weight of the others by a sample: tells whether the leading ones suffice before the row is summed.
   const Sample sample = SampleBetween(kernels, row, floor, from, kSample, scratch, &scratch->leading);
   const auto sampled = uint32_t(sample.candidates.size());
   const double others = double(sample.step) * double(kernels.WeighCandidates(sample.candidates.data(), sampled, scale,

@@ -70,7 +70,7 @@ class Race {
     if (reweigh_ == nullptr) {
       race_key = law::SignedRaceKey(t, log);
     } else {
-      // What is left weighs no more than before, so what the token promised still bounds it.
+      // The part that is left weighs no more than the whole, so the token's promise still bounds it.
       const uint64_t weight = law::Weight(t);
       const uint64_t left = weight == 0 ? 0 : (*reweigh_)(token, weight);
       if (left == 0) return;

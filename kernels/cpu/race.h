@@ -14,21 +14,21 @@
 
 namespace sortition::kernels::cpu {
 
-// The kept token of the smallest race key. `row` has a live token. Two random words per token of a list; otherwise one
-// per group, and a few groups read, whatever the row's shape. `likely` is empty, or a token that is live and kept: the
-// race begins with it.
+// Returns the kept token of the smallest race key. `row` has a live token. Costs two random words per token of a list;
+// without a list one word per group, and the read of a few groups, for any shape of row. `likely` is empty, or a token
+// that is live and kept: the race begins with it.
 uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
               std::optional<Candidate> likely, Scratch* scratch);
 
-// Says what is left of a token's weight; never more than the weight.
+// Gives the part of a token's weight that is left; never more than the weight.
 class Reweigh {
  public:
   virtual ~Reweigh() = default;
   virtual uint64_t operator()(uint32_t token, uint64_t weight) const = 0;
 };
 
-// The same among the kept tokens' weights that `reweigh` leaves, by law::ResidualRaceKey; kNoToken where it leaves
-// none.
+// Draws among the parts of the kept tokens' weights that `reweigh` leaves, by law::ResidualRaceKey. Returns kNoToken if
+// it leaves none.
 uint32_t DrawReweighed(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
                        const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch);
 

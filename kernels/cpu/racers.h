@@ -1,8 +1,7 @@
-// Groups and tokens on their way into the race, with what each can promise.
+// Groups and tokens before the race, each with its promise.
 //
-// A promise tells from the leading bits of the noise how well a group or a token can do at best: it never falls short
-// of what comes out, so one whose promise is below PromiseNeeded(best) cannot win and is left out. This prunes; it
-// decides nothing.
+// A promise is an upper bound, from the leading bits of the noise, on how well a group or a token does in the race. A
+// promise below PromiseNeeded(best) cannot win, so its group or token is left out. This prunes; it decides nothing.
 #pragma once
 
 #include <algorithm>
@@ -25,12 +24,12 @@ namespace sortition::kernels::cpu {
 //
 //   kBestPromise - (bits of f32(s) + (t >> 3)),
 //
-// or 0 for what does not race. Rounding s to an f32, and the law's own errors, are below the 0.0009 octaves that
-// kPromiseOffset has to spare.
+// or 0 for a token that does not race. Rounding s to an f32, and the law's own errors, are below the 0.0009 octaves
+// that kPromiseOffset has to spare.
 inline constexpr uint32_t kBestPromise = 0x7fffffff;
 inline constexpr int64_t kPromiseOffset = int64_t(156.4722 * (1 << 23));  // 127 + 30 - log2(log2(e)) = 156.47123
 
-// The smallest promise that can still reach the race key `best`.
+// Returns the smallest promise that can still reach the race key `best`.
 inline uint32_t PromiseNeeded(int64_t best) {
   const int64_t needed = int64_t{kBestPromise} - kPromiseOffset - (best >> 9);
   return uint32_t(std::clamp<int64_t>(needed, 1, 0xffffffff));

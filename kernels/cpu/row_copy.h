@@ -1,4 +1,4 @@
-// A row that does not lie in one piece, or not where it may be looked at twice.
+// Copies of rows that lie in several pieces, or in memory that another process may change.
 #pragma once
 
 #include <algorithm>
@@ -10,22 +10,22 @@
 
 namespace sortition::kernels::cpu {
 
-// Elements as they came from a wire, in pieces that begin and end anywhere, or in memory that another process may
-// change meanwhile; on their way to memory where neither is so. Whatever passes over a row first copies them as it
-// goes, and looks at the copy alone from then on. FindPlainFirst copies what it looks at again.
+// A row's elements before and after the copy. Before, they lie in pieces that begin and end anywhere, or in memory that
+// another process may change. The first pass over the row copies them, and from then on only the copy is read.
+// FindPlainFirst copies only the elements that are read again.
 struct RowCopy {
-  std::span<const ByteSegment> segments;  // none: the elements are where they are looked at
+  std::span<const ByteSegment> segments;  // none: the elements need no copy
   std::byte* to = nullptr;
 };
 
-// Goes through the bytes of such a row, forwards.
+// Copies the bytes of such a row, forwards. Not thread-safe.
 class RowCopier {
  public:
   // The row has segments.
   explicit RowCopier(const RowCopy& copy) : to_(copy.to), segment_(copy.segments.data()) {}
 
-  // The bytes of the row from `begin` on as far as they lie in one segment. There is such a byte, and `begin` is not
-  // before that of an earlier call.
+  // Returns the bytes of the row from `begin` to the end of their segment: at least one. `begin` is not below that of
+  // an earlier call.
   std::span<const std::byte> Run(size_t begin) {
     while (begin - passed_ >= segment_->size) {
       passed_ += segment_->size;
@@ -35,7 +35,7 @@ class RowCopier {
     return {segment_->data + at, segment_->size - at};
   }
 
-  // Has these bytes come.
+  // Copies these bytes.
   void Copy(size_t begin, size_t bytes) {
     while (bytes != 0) {
       const std::span<const std::byte> run = Run(begin);
@@ -46,7 +46,7 @@ class RowCopier {
     }
   }
 
-  // Where they come to.
+  // The start of the copy.
   std::byte* to() const { return to_; }
 
  private:

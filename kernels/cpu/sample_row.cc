@@ -1,4 +1,4 @@
-// A row's way: read, change, filter, draw, describe.
+// A row's way: read, edit, filter, race, describe.
 #include "kernels/cpu/sample_row.h"
 
 #include <algorithm>
@@ -71,12 +71,12 @@ void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Sc
   if (parameters.kept_tokens) answer->kept_tokens = {{first.token(), law::KeyBits(first.key())}};
 }
 
-// Whether the first token is all that is needed, of the row as it was sent.
+// True if only the first token of the row as it was sent is needed.
 bool IsPlainGreedy(const RowRequest& request) {
   return request.parameters->greedy && !request.parameters->raw_logprob && request.edits.empty() && !IsMasked(request);
 }
 
-// Whether tokens other than the first are looked at all the same.
+// True if the request names other tokens than the first.
 bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
 
 // The token that the caller expects, if the race can begin with it.
@@ -135,7 +135,7 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
 
   Row raw = LayRow(request, copy, scratch);
   Row row;
-  // Of elements that are still to come nothing is there afterwards but the first token.
+  // Of a row that is copied only the first token is there afterwards.
   if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
     Candidate first;
     if (kernels.FindPlainFirst(raw, &first)) {

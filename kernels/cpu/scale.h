@@ -27,7 +27,7 @@ struct RowScale {
   uint32_t first_live_key;              // keys below it are dead
   uint32_t first_weighted_key;          // keys below it have weight 0
   float logits_per_unit;                // of distance, rounded up
-  float slack;                          // logits: more than all roundings on the way from distances to logits add up to
+  float slack;                          // in logits; more than the sum of all roundings from distances to logits
   const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
   CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or edited
 };
@@ -35,10 +35,10 @@ struct RowScale {
 // `max_key`: the row's largest key, not 0.
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
 
-// Of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is left out of account.
+// Returns the scale of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is ignored.
 RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
 
-// Of a live key that is not above the largest.
+// `key` is live and not above the largest.
 inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
   const uint32_t bits = law::KeyBits(key);
   if (row.adapted != nullptr) return law::ShapedDistance(bits, *row.adapted);
@@ -48,11 +48,11 @@ inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
 // law::Curved of a number that is not above the curve's maximum.
 float CurvedFloat(float x, const CurveFloats& curve);
 
-// LogitBelow of a row with a curve.
+// Is LogitBelow for a row with a curve.
 float CurvedLogitBelow(float logit, float distance, const RowScale& scale);
 
-// `logit` less `distance`, or a little less than that: a token with a smaller logit, as it was sent, is further than
-// `distance` from a token whose logit is `logit`. To leave out what cannot matter, never to decide.
+// Returns `logit` less `distance`, or a little less: a token with a smaller logit, as it was sent, is further than
+// `distance` from a token whose logit is `logit`. This prunes; it decides nothing.
 inline float LogitBelow(float logit, float distance, const RowScale& scale) {
   if (scale.curve.is_on) return CurvedLogitBelow(logit, distance, scale);
   return logit - (distance * scale.logits_per_unit + scale.slack);

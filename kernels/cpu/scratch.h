@@ -1,5 +1,4 @@
-// Working memory of one thread that samples rows. Grows to the largest vocabulary it has met and is then reused as it
-// is.
+// Working memory of one thread that samples rows. It grows to the largest vocabulary so far, and is reused.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +10,8 @@
 
 namespace sortition::kernels::cpu {
 
-// What each stage leaves for the next lies in Row (row_view.h) and Kept (filter.h), which refer to the memory here. Not
-// thread-safe; no content survives from one row to the next.
+// Row (row_view.h) and Kept (candidate.h) refer to the memory here. Not thread-safe. No content survives from one row
+// to the next.
 struct Scratch {
   Array<std::byte> numbers;     // the tensor without its NaNs
   Array<std::byte> last_group;  // its last group, filled up
@@ -20,7 +19,7 @@ struct Scratch {
 
   Array<uint64_t> sent_words;      // one word a group, one bit a token
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits
-  Array<uint32_t> reached;         // Row's, where it is an array of its own
+  Array<uint32_t> reached;         // Row's, if it is not `maxima`
   Array<Candidate> edited;
   Array<uint32_t> moved_keys;  // Edited's
 

@@ -10,7 +10,7 @@
 
 namespace sortition::kernels::cpu {
 
-// Whether the request's draft distribution can be used; if not, `answer` says why. One pass over a dense one.
+// True if the request's draft distribution can be used; if not, `answer` says why. Costs one pass over a dense one.
 bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* answer);
 
 // Fills in the token of a row that verifies `draft`, which is the request's `given` with its key after the changes, 0
