@@ -258,7 +258,7 @@ TEST(EditLog, FollowsASequencesSteps) {
   run(grant);
   kernels::RowOutput answer;
   answer.token = 9;
-  const auto answered = std::get<StepAnswer>(sequence.Commit(grant.ticket, StepOutcome::Drawn(answer)));
+  const auto answered = std::get<RowResult>(sequence.Commit(grant.ticket, RowResult::Drawn(answer)));
   intent.step_id = 2;
   intent.position = 4;
   intent.history_hash = answered.history_hash;

@@ -16,10 +16,10 @@ std::shared_ptr<SequenceSpec> RulesSpec() {
   return spec;
 }
 
-StepOutcome Token(uint32_t token) {
+RowResult Token(uint32_t token) {
   kernels::RowOutput answer;
   answer.token = token;
-  return StepOutcome::Drawn(std::move(answer));
+  return RowResult::Drawn(std::move(answer));
 }
 
 class SequenceRules : public ::testing::Test {
@@ -53,12 +53,12 @@ class SequenceRules : public ::testing::Test {
   }
 
   // Runs a step to its answer.
-  StepAnswer Run(const StepIntent& intent, uint32_t token) {
+  RowResult Run(const StepIntent& intent, uint32_t token) {
     auto begun = sequence_.Begin(owner_, intent);
     EXPECT_TRUE(std::holds_alternative<StepGrant>(begun));
     auto committed = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(token));
-    EXPECT_TRUE(std::holds_alternative<StepAnswer>(committed));
-    return std::get<StepAnswer>(committed);
+    EXPECT_TRUE(std::holds_alternative<RowResult>(committed));
+    return std::get<RowResult>(committed);
   }
 
   Reason WhyNot(const SequenceOwner& owner, const StepIntent& intent) {
@@ -75,19 +75,19 @@ class SequenceRules : public ::testing::Test {
 
 TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   const StepIntent intent = Intent(1, 3, hash_);
-  const StepAnswer first = Run(intent, 42);
+  const RowResult first = Run(intent, 42);
   EXPECT_EQ(first.history_hash, HashWith({42}));
   for (int i = 0; i < 3; ++i) {
     auto again = sequence_.Begin(owner_, intent);
-    ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
-    EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
-    EXPECT_EQ(std::get<StepAnswer>(again).history_hash, first.history_hash);
+    ASSERT_TRUE(std::holds_alternative<RowResult>(again));
+    EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
+    EXPECT_EQ(std::get<RowResult>(again).history_hash, first.history_hash);
   }
   Run(Intent(2, 4, first.history_hash), 5);
 }
 
 TEST_F(SequenceRules, ALowerIdIsStaleAndOtherOptionsUnderTheSameIdConflict) {
-  const StepAnswer first = Run(Intent(5, 3, hash_), 42);
+  const RowResult first = Run(Intent(5, 3, hash_), 42);
   Run(Intent(9, 4, first.history_hash), 43);
   EXPECT_EQ(WhyNot(owner_, Intent(5, 3, hash_)), Reason::kStaleStep);
   StepIntent other = Intent(9, 4, first.history_hash);
@@ -124,7 +124,7 @@ TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
 }
 
 TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
-  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent next = Intent(2, 5, HashWith({50, 51}));
   next.truncate_to = 3;
   next.append_tokens = {50, 51};
@@ -157,12 +157,12 @@ TEST_F(SequenceRules, AnAbandonedStepsEditsStayAsTheyWere) {
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, spec_, nullptr)));
   begun = sequence_.Begin({11, 2}, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
-  ASSERT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(42))));
+  ASSERT_TRUE(std::holds_alternative<RowResult>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(42))));
   EXPECT_EQ(*lent, copy);
 }
 
 TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
-  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   auto spec = std::make_shared<SequenceSpec>(*spec_);
   spec->choice_index = 1;
   spec->seed = 10;
@@ -189,7 +189,7 @@ TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
 }
 
 TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsRewrites) {
-  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent rewrite = Intent(2, 4, HashWith({50}));
   rewrite.truncate_to = 3;
   rewrite.append_tokens = {50};
@@ -219,7 +219,7 @@ TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
   }
   auto fresh = sequence_.Begin(newer, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(fresh));
-  EXPECT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
+  EXPECT_TRUE(std::holds_alternative<RowResult>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
 }
 
 TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
@@ -230,8 +230,8 @@ TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(taken));
   EXPECT_EQ(std::get<SequencePosition>(taken).last_step_id, 1u);
   auto again = sequence_.Begin(next, intent);
-  ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
-  EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
+  ASSERT_TRUE(std::holds_alternative<RowResult>(again));
+  EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
 }
 
 TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
@@ -261,7 +261,7 @@ TEST_F(SequenceRules, AnAnswerUnderOtherParametersIsNotRepeated) {
 }
 
 TEST_F(SequenceRules, ARetiredSequenceAsksForAReplay) {
-  const StepAnswer first = Run(Intent(1, 3, hash_), 42);
+  const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
   sequence_.Retire();
   const auto late = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1));

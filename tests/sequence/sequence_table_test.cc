@@ -236,7 +236,7 @@ TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
         if (auto* grant = std::get_if<StepGrant>(&begun)) {
           kernels::RowOutput answer;
           answer.token = random() % 100;
-          sequence.Commit(grant->ticket, StepOutcome::Drawn(answer));
+          sequence.Commit(grant->ticket, RowResult::Drawn(answer));
         }
         table().Touch(key, &sequence);
         if (random() % 4 == 0) table().Close(key, owner);

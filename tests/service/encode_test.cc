@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "kernels/law/logprob.h"
+#include "service/row/row.h"
 
 namespace sortition::service {
 namespace {

@@ -95,9 +95,9 @@ class Sequences {
     kernels::RowOutput answer;
     answer.token = Token(random_);
     auto committed = entry.sequence->Commit(std::get<service::StepGrant>(begun).ticket,
-                                            service::StepOutcome::Drawn(std::move(answer)));
-    SORTITION_CHECK(std::holds_alternative<service::StepAnswer>(committed));
-    entry.hash = std::get<service::StepAnswer>(committed).history_hash;
+                                            service::RowResult::Drawn(std::move(answer)));
+    SORTITION_CHECK(std::holds_alternative<service::RowResult>(committed));
+    entry.hash = std::get<service::RowResult>(committed).history_hash;
     table_.Touch(entry.key, entry.sequence.get());
   }
 
