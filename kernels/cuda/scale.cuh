@@ -16,15 +16,15 @@ __device__ inline Scale UnitScale(u32 raw_max_key) { return ScaleOf(KeyBits(raw_
 __device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
 __device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
 
-// The smallest key from `first` on that is_within(key), as all greater ones are; max_key is. Some keys are no canonical
-// logit's, and it may be such. Every lane of a warp calls it: each tries a key.
-template <typename IsWithin>
-__device__ u32 FirstKeyWhere(u32 first, u32 max_key, IsWithin is_within) {
+// Returns the smallest key from `first` on for which holds(key), as for `max_key` and all keys above that one. Some keys
+// are no canonical logit's; the returned key may be one of these. Every lane of a warp calls it, and tries one key.
+template <typename Holds>
+__device__ u32 FirstKeyWhere(u32 first, u32 max_key, Holds holds) {
   u32 last = max_key;
   while (first < last) {
     const u32 step = (last - first) / 32 + 1;
     const u32 key = min(first + Lane() * step, last);
-    const u32 within = __ballot_sync(kAllLanes, is_within(key));
+    const u32 within = __ballot_sync(kAllLanes, holds(key));
     const u32 lane = within == 0 ? 32 : u32(__ffs(i32(within))) - 1;
     if (lane < 32) last = min(first + lane * step, last);
     if (lane > 0) first += (lane - 1) * step + 1;

@@ -15,12 +15,17 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
+#include "tests/conformance/comparison.h"
 #include "tests/conformance/random_row.h"
 #include "tests/cuda/emulated_kernels.h"
 #include "tests/support/scale.h"
 
 namespace sortition::kernels::cuda {
 namespace {
+
+using testing::Comparison;
+using testing::RowKind;
+using testing::UsualVocabularies;
 
 // A device's memory with the emulator for a device: 16-byte aligned, noise where nothing was written.
 std::vector<uint64_t> Noise(uint64_t bytes) { return std::vector<uint64_t>(bytes / 8 + 2, 0xcdcdcdcdcdcdcdcd); }
@@ -86,112 +91,90 @@ class Batch {
   std::vector<uint64_t> download_;
 };
 
-// Compares rows with the reference, a few in a batch.
-class Comparison {
+// The kernels on a device of so many multiprocessors. Each batch runs its threads in another order.
+class EmulatedBackend : public testing::Backend {
  public:
-  explicit Comparison(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}
-  ~Comparison() { Flush(); }
-
-  void Add(uint64_t seed, uint32_t vocabulary) { Add(std::make_unique<RandomRow>(seed, vocabulary)); }
-
-  void Add(std::unique_ptr<RandomRow> row) {
-    rows_.push_back(std::move(row));
-    if (rows_.size() == 8) Flush();
-  }
-
-  // Rows for the third kernel.
-  void AddChained(uint64_t seed, uint32_t vocabulary) {
-    auto row = std::make_unique<RandomRow>(seed, vocabulary, seed % 4 == 0 ? RowOptions::kPlain : RowOptions::kChained);
-    if (seed % 4 < 2) row->AskForMore();
-    Add(std::move(row));
-  }
-
-  void Flush() {
-    if (rows_.empty()) return;
+  explicit EmulatedBackend(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}
+  std::string name() const override { return "launch seed " + std::to_string(seed_); }
+  size_t batch_rows() const override { return 8; }
+  std::vector<kernels::RowOutput> Sample(std::span<const testing::ComparedRow> rows) override {
     Batch batch;
-    for (const auto& row : rows_) batch.AddRow(row->request());
-    const std::vector<RowOutput> answers = batch.Run(multiprocessors_, seed_++);
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      EXPECT_EQ(answers[i], law::SampleRowReference(rows_[i]->request()))
-          << rows_[i]->description() << ", launch seed " << seed_ - 1;
-    }
-    rows_.clear();
+    for (const testing::ComparedRow& row : rows) batch.AddRow(row.request);
+    return batch.Run(multiprocessors_, ++seed_);
   }
 
  private:
   const uint32_t multiprocessors_;
-  uint64_t seed_ = 1;
-  std::vector<std::unique_ptr<RandomRow>> rows_;
+  uint64_t seed_ = 0;
 };
 
 TEST(CudaKernel, EqualsReferenceOnSmallRows) {
-  Comparison comparison(1);
-  for (uint64_t seed = testing::Scaled(1500); seed > 0; --seed) {
-    comparison.Add(seed, 1 + uint32_t(seed * 7919 % 400));
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(1);
+  Comparison comparison(&backend);
+  CompareSmallRows(&comparison, RowKind::kPlain, 1'500);
 }
 
 // Rows of several sections.
 TEST(CudaKernel, EqualsReferenceOnMiddlingRows) {
-  Comparison comparison(16);
-  for (uint64_t seed = testing::Scaled(300); seed > 0; --seed) {
-    comparison.Add(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(16);
+  Comparison comparison(&backend);
+  CompareMiddlingRows(&comparison, RowKind::kPlain, 300);
 }
 
 TEST(CudaKernel, EqualsReferenceAtUsualVocabularies) {
-  Comparison comparison(8);
-  for (const uint32_t vocabulary : {63, 64, 65, 2047, 2048, 2049, 32768, 50257, 128256, 151936, 262144}) {
-    for (uint64_t seed = 0; seed < testing::Scaled(vocabulary <= 3000 ? 8 : 4); ++seed) {
-      comparison.Add(2'000'000 + seed, vocabulary);
-    }
-    comparison.Flush();
-    if (HasFailure()) return;
+  EmulatedBackend backend(8);
+  Comparison comparison(&backend);
+  for (const uint32_t vocabulary : UsualVocabularies()) {
+    CompareAtVocabulary(&comparison, RowKind::kPlain, vocabulary, vocabulary <= 3000 ? 8 : 4);
   }
 }
 
 TEST(CudaKernel, EqualsReferenceAtTheLargestVocabulary) {
-  Comparison comparison(4);
-  for (uint64_t seed = 7; seed < 7 + testing::Scaled(4); ++seed) comparison.Add(seed, kMaxVocabulary);
+  EmulatedBackend backend(4);
+  Comparison comparison(&backend);
+  CompareAtVocabulary(&comparison, RowKind::kPlain, kMaxVocabulary, 4);
 }
 
-// Rows with chains, and rows that ask for more than tokens, among others.
+// Rows for the third kernel among others.
 TEST(CudaChainKernel, EqualsReferenceOnSmallRows) {
-  Comparison comparison(1);
-  for (uint64_t seed = testing::Scaled(1200); seed > 0; --seed) {
-    comparison.AddChained(6'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
-    if (seed % 8 == 0) comparison.Add(seed, 100);
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(1);
+  Comparison comparison(&backend);
+  CompareSmallRows(&comparison, RowKind::kMixed, 600);
+  CompareSmallRows(&comparison, RowKind::kChained, 450);
+  CompareSmallRows(&comparison, RowKind::kChainedTasks, 300);
 }
 
 TEST(CudaChainKernel, EqualsReferenceOnMiddlingRows) {
-  Comparison comparison(16);
-  for (uint64_t seed = testing::Scaled(200); seed > 0; --seed) {
-    comparison.AddChained(7'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(16);
+  Comparison comparison(&backend);
+  CompareMiddlingRows(&comparison, RowKind::kChained, 100);
+  CompareMiddlingRows(&comparison, RowKind::kChainedTasks, 50);
+  CompareMiddlingRows(&comparison, RowKind::kTasks, 50);
 }
 
 TEST(CudaChainKernel, EqualsReferenceAtUsualVocabularies) {
-  Comparison comparison(8);
-  for (const uint32_t vocabulary : {32768, 128256, 200064}) {
-    for (uint64_t seed = 0; seed < testing::Scaled(8); ++seed) comparison.AddChained(8'000'000 + seed, vocabulary);
-    comparison.Flush();
-    if (HasFailure()) return;
+  EmulatedBackend backend(8);
+  Comparison comparison(&backend);
+  for (const uint32_t vocabulary : {32'768, 128'256, 200'064}) {
+    CompareAtVocabulary(&comparison, RowKind::kChained, vocabulary, 4);
+    CompareAtVocabulary(&comparison, RowKind::kChainedTasks, vocabulary, 2);
+    CompareAtVocabulary(&comparison, RowKind::kTasks, vocabulary, 2);
   }
 }
 
 TEST(CudaKernel, EqualsReferenceOnGoldenRows) {
-  for (const law::GoldenRow& row : law::GoldenRows()) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    const RowRequest request = law::RequestOf(row, tensor);
-    Batch batch;
-    batch.AddRow(request);
-    EXPECT_EQ(batch.Run(4, 5)[0], law::SampleRowReference(request)) << row.name;
-  }
+  EmulatedBackend backend(4);
+  Comparison comparison(&backend);
+  CompareGoldenRows(&comparison);
+}
+
+TEST(CudaKernel, EqualsReferenceOnSpecialRows) {
+  EmulatedBackend backend(8);
+  Comparison comparison(&backend);
+  CompareWhereTopPKeepsMuch(&comparison, 4);
+  CompareWhereAMaskHidesTheLargest(&comparison, 16);
+  CompareWhereASampleMisleads(&comparison, 3);
+  CompareAroundDistances(&comparison, 40);
 }
 
 TEST(CudaKernel, CountsTheKept) {
