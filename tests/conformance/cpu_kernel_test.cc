@@ -80,7 +80,7 @@ TEST_F(CpuKernel, EqualsReferenceAtUsualVocabularies) {
   }
 }
 
-TEST_F(CpuKernel, EqualsReferenceAtTheLargestVocabulary) {
+TEST_F(CpuKernel, EqualsReferenceAtLargestVocabulary) {
   Comparison comparison(backends());
   CompareAtVocabulary(&comparison, RowKind::kPlain, kernels::kMaxVocabulary, 1);
 }
@@ -90,17 +90,17 @@ TEST_F(CpuKernel, EqualsReferenceOnGoldenRows) {
   CompareGoldenRows(&comparison);
 }
 
-TEST_F(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
+TEST_F(CpuKernel, EqualsReferenceIfTopPKeepsMany) {
   Comparison comparison(backends());
   CompareWhereTopPKeepsMuch(&comparison, 120);
 }
 
-TEST_F(CpuKernel, EqualsReferenceUnderMasks) {
+TEST_F(CpuKernel, EqualsReferenceIfMaskHidesLargest) {
   Comparison comparison(backends());
   CompareWhereAMaskHidesTheLargest(&comparison, 400);
 }
 
-TEST_F(CpuKernel, EqualsReferenceWhereASampleMisleads) {
+TEST_F(CpuKernel, EqualsReferenceIfSampleMisleads) {
   Comparison comparison(backends());
   CompareWhereASampleMisleads(&comparison, 24);
 }
@@ -110,7 +110,7 @@ TEST_F(CpuKernel, EqualsReferenceAroundDistances) {
   CompareAroundDistances(&comparison, 1'999);
 }
 
-TEST_F(CpuKernel, EqualsReferenceAtExactThresholds) {
+TEST_F(CpuKernel, EqualsReferenceAtExactThreshold) {
   Comparison comparison(backends());
   CompareWhereAThresholdIsMetExactly(&comparison);
 }

@@ -13,7 +13,7 @@
 namespace sortition::kernels {
 namespace {
 
-TEST(RandomRows, MeetEveryOutcome) {
+TEST(RandomRows, CoverEveryResult) {
   std::map<RowError, int> errors;
   std::array<int, 6> met = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
@@ -33,7 +33,7 @@ TEST(RandomRows, MeetEveryOutcome) {
   for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 20) << i;
 }
 
-TEST(RandomRows, MeetEveryOutcomeOfEveryTask) {
+TEST(RandomRows, CoverEveryResultOfEveryTask) {
   std::map<RowError, int> errors;
   std::map<std::tuple<RowTask, DraftDistribution::Form, bool>, int> tasks;
   std::array<int, 5> met = {};
@@ -59,7 +59,7 @@ TEST(RandomRows, MeetEveryOutcomeOfEveryTask) {
 }
 
 // The random chains meet every stage, and every stage meets something to drop.
-TEST(ChainRows, MeetEveryStage) {
+TEST(ChainRows, CoverEveryStage) {
   std::array<int, kStageKinds> met = {};
   std::array<int, 2> outcomes = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {

@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(, RacersTest, ::testing::ValuesIn(RunnableTargets()),
 // How far, in octaves, a promise may lie above what it stands for: the error of a logarithm taken from leading bits.
 constexpr double kSlack = 0.0862 + 0.002;
 
-TEST_P(RacersTest, PromisesAreKeptAndNotMuchTooLarge) {
+TEST_P(RacersTest, BoundsHoldAndAreTight) {
   std::mt19937_64 random(11);
   TokenRacers racers;
   constexpr uint32_t kCount = 1000;
@@ -62,7 +62,7 @@ TEST_P(RacersTest, PromisesAreKeptAndNotMuchTooLarge) {
   EXPECT_GT(most, kSlack);
 }
 
-TEST_P(RacersTest, DeadTokensPromiseNothing) {
+TEST_P(RacersTest, DeadTokensHaveNoBound) {
   TokenRacers racers;
   racers.Reserve(2);
   racers.count = 2;
