@@ -16,8 +16,9 @@ __device__ inline Scale UnitScale(u32 raw_max_key) { return ScaleOf(KeyBits(raw_
 __device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
 __device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
 
-// Returns the smallest key from `first` on for which holds(key), as for `max_key` and all keys above that one. Some keys
-// are no canonical logit's; the returned key may be one of these. Every lane of a warp calls it, and tries one key.
+// Returns the smallest key from `first` on for which holds(key), as for `max_key` and all keys above that one. Some
+// keys are no canonical logit's; the returned key may be one of these. Every lane of a warp calls it, and tries one
+// key.
 template <typename Holds>
 __device__ u32 FirstKeyWhere(u32 first, u32 max_key, Holds holds) {
   u32 last = max_key;

@@ -216,7 +216,7 @@ def without_calls(text: str) -> str:
 
 
 def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
-    """What stands for a threshold: options, operands, and every name that is given the value of one."""
+    """Matches options, operands, and every name that is given the value of one."""
     names: List[str] = []
     while True:
         known = re.compile("|".join([THRESHOLD.pattern] + [rf"\b{name}\b" for name in names]))
@@ -234,8 +234,8 @@ def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
 def thresholds_in_law(path: str, lines: List[str]) -> Found:
     """A probability meets its threshold in the law alone; service/request compares only with the published range.
 
-    Kernels are held to it whatever they call the operands: thresholds and bounds are opaque types, whose members no
-    kernel names, and the numbers from which the law makes them are followed from name to name.
+    The names of the operands do not matter in kernels: thresholds and bounds are opaque types, whose members no kernel
+    names, and the numbers from which the law makes them are followed from name to name.
     """
     if not path.endswith(CPP) or path.startswith(THRESHOLD_ALLOWED):
         return
