@@ -21,29 +21,8 @@ Status CheckRange(const char* name, double value, double least, double most) {
 double Above0() { return std::nextafter(0.0f, 1.0f); }
 
 Status CheckSamplers(const law::SamplingParameters& p) {
-  const float sigma = p.top_n_sigma == 0 ? law::kMinTopNSigma : p.top_n_sigma;
-  const Status checks[] = {
-      CheckRange("typical_p", p.typical_p, Above0(), 1),
-      CheckRange("top_n_sigma", sigma, law::kMinTopNSigma, law::kMaxTopNSigma),
-      CheckRange("epsilon_cutoff", p.epsilon_cutoff, 0, 1),
-      CheckRange("eta_cutoff", p.eta_cutoff, 0, 1),
-      CheckRange("top_a", p.top_a, 0, 1),
-      CheckRange("top_h", p.top_h, 0, 1),
-      CheckRange("xtc_probability", p.xtc_probability, 0, 1),
-      CheckRange("xtc_threshold", p.xtc_threshold, Above0(), 1),
-      CheckRange("dynamic_temperature_range", p.dynamic_temperature_range, 0, law::kMaxTemperature),
-      CheckRange("dynamic_temperature_exponent", p.dynamic_temperature_exponent, law::kMinDynamicExponent,
-                 law::kMaxDynamicExponent),
-      CheckRange("smoothing_factor", p.smoothing_factor, 0, law::kMaxSmoothingFactor),
-      CheckRange("smoothing_curve", p.smoothing_curve, law::kMinSmoothingCurve, law::kMaxSmoothingCurve),
-      CheckRange("mirostat", p.mirostat, 0, 2),
-      CheckRange("mirostat_tau", p.mirostat_tau, Above0(), law::kMaxMirostatTau),
-      CheckRange("mirostat_eta", p.mirostat_eta, Above0(), law::kMaxMirostatEta),
-      CheckRange("mirostat_m", p.mirostat_m, law::kMinMirostatM, law::kMaxMirostatM),
-      CheckRange("adaptive_target", p.adaptive_target, 0, 1),
-      CheckRange("adaptive_decay", p.adaptive_decay, 0, law::kMaxAdaptiveDecay)};
-  for (const Status& status : checks) {
-    if (!status.ok()) return status;
+  for (const law::OptionRange& range : law::SamplerRanges(p)) {
+    if (const Status status = CheckRange(range.name, range.value, range.least, range.most); !status.ok()) return status;
   }
   if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat, adaptive_p: one excludes the other");
   return {};
