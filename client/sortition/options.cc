@@ -1,5 +1,4 @@
-// Options, judged and compiled.
-#include <cmath>
+// Checks and compiles options.
 #include <string>
 #include <utility>
 
@@ -8,27 +7,12 @@
 #include "client/sortition/sampler.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
+#include "kernels/law/ranges.h"
 
 namespace sortition {
 namespace {
 
-Status CheckRange(const char* name, double value, double least, double most) {
-  if (value >= least && value <= most) return {};
-  return InvalidArgument(absl::StrCat(name, " is ", value, ", not in [", least, ", ", most, "]"));
-}
-
-// Above 0.
-double Above0() { return std::nextafter(0.0f, 1.0f); }
-
-Status CheckSamplers(const law::SamplingParameters& p) {
-  for (const law::OptionRange& range : law::SamplerRanges(p)) {
-    if (const Status status = CheckRange(range.name, range.value, range.least, range.most); !status.ok()) return status;
-  }
-  if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat, adaptive_p: one excludes the other");
-  return {};
-}
-
-// Parameters are in range.
+// Checks `order`. All options are in range.
 Status CheckOrder(const law::SamplingParameters& p) {
   if (p.order.empty()) return {};
   bool listed[law::kSamplers] = {};
@@ -50,22 +34,11 @@ Status CheckOrder(const law::SamplingParameters& p) {
 }
 
 Status CheckParameters(const law::SamplingParameters& p) {
-  if (p.temperature != 0) {
-    const Status status = CheckRange("temperature", p.temperature, law::kMinTemperature, law::kMaxTemperature);
-    if (!status.ok()) return status;
+  if (const auto found = law::FindOutOfRange(p)) {
+    return InvalidArgument(absl::StrCat(found->option, " is ", found->value, ", not in ", found->limit));
   }
-  const Status checks[] = {
-      CheckRange("top_k", p.top_k, 0, law::kMaxTopK),
-      CheckRange("top_p", p.top_p, Above0(), law::kMaxTopP),
-      CheckRange("min_p", p.min_p, law::kMinMinP, law::kMaxMinP),
-      CheckRange("repetition_penalty", p.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty),
-      CheckRange("frequency_penalty", std::abs(p.frequency_penalty), 0, law::kMaxAbsFrequencyPenalty),
-      CheckRange("presence_penalty", std::abs(p.presence_penalty), 0, law::kMaxAbsPresencePenalty)};
-  for (const Status& status : checks) {
-    if (!status.ok()) return status;
-  }
-  const Status status = CheckSamplers(p);
-  return status.ok() ? CheckOrder(p) : status;
+  if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat and adaptive_p exclude each other");
+  return CheckOrder(p);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include "kernels/check.h"
 #include "kernels/law/row_law.h"
@@ -117,43 +116,31 @@ Stage StageOf(const SamplingParameters& p, Sampler sampler) {
   __builtin_unreachable();
 }
 
+bool IsWithin(float value, float low, float high) { return value >= low && value <= high; }
+
 // True if a threshold on probabilities can drop anything.
 bool IsThreshold(float q) {
-  SORTITION_CHECK(q >= 0 && q <= 1);
+  SORTITION_CHECK(IsWithin(q, 0, 1));
   return MinPDistance(q) != kernels::RowParameters::kMinPOff;
 }
 
 void CheckRanges(const SamplingParameters& p) {
-  for (const OptionRange& range : SamplerRanges(p)) {
-    SORTITION_CHECK(range.value >= range.least && range.value <= range.most);
-  }
+  SORTITION_CHECK(p.top_n_sigma == 0 || IsWithin(p.top_n_sigma, kMinTopNSigma, kMaxTopNSigma));
+  SORTITION_CHECK(p.typical_p > 0 && p.typical_p <= 1);
+  SORTITION_CHECK(IsWithin(p.top_h, 0, 1));
+  SORTITION_CHECK(IsWithin(p.xtc_probability, 0, 1) && p.xtc_threshold > 0 && p.xtc_threshold <= 1);
+  SORTITION_CHECK(IsWithin(p.dynamic_temperature_range, 0, kMaxTemperature));
+  SORTITION_CHECK(IsWithin(p.dynamic_temperature_exponent, kMinDynamicExponent, kMaxDynamicExponent));
+  SORTITION_CHECK(IsWithin(p.smoothing_factor, 0, kMaxSmoothingFactor));
+  SORTITION_CHECK(IsWithin(p.smoothing_curve, kMinSmoothingCurve, kMaxSmoothingCurve));
+  SORTITION_CHECK(p.mirostat <= 2 && p.mirostat_m >= kMinMirostatM && p.mirostat_m <= kMaxMirostatM);
+  SORTITION_CHECK(p.mirostat_tau > 0 && p.mirostat_tau <= kMaxMirostatTau);
+  SORTITION_CHECK(p.mirostat_eta > 0 && p.mirostat_eta <= kMaxMirostatEta);
+  SORTITION_CHECK(IsWithin(p.adaptive_target, 0, 1) && IsWithin(p.adaptive_decay, 0, kMaxAdaptiveDecay));
   SORTITION_CHECK(p.mirostat == 0 || !p.adaptive_p);
 }
 
 }  // namespace
-
-std::vector<OptionRange> SamplerRanges(const SamplingParameters& p) {
-  const double above_0 = std::numeric_limits<float>::denorm_min();
-  const float sigma = p.top_n_sigma == 0 ? kMinTopNSigma : p.top_n_sigma;
-  return {{"typical_p", p.typical_p, above_0, 1},
-          {"top_n_sigma", sigma, kMinTopNSigma, kMaxTopNSigma},
-          {"epsilon_cutoff", p.epsilon_cutoff, 0, 1},
-          {"eta_cutoff", p.eta_cutoff, 0, 1},
-          {"top_a", p.top_a, 0, 1},
-          {"top_h", p.top_h, 0, 1},
-          {"xtc_probability", p.xtc_probability, 0, 1},
-          {"xtc_threshold", p.xtc_threshold, above_0, 1},
-          {"dynamic_temperature_range", p.dynamic_temperature_range, 0, kMaxTemperature},
-          {"dynamic_temperature_exponent", p.dynamic_temperature_exponent, kMinDynamicExponent, kMaxDynamicExponent},
-          {"smoothing_factor", p.smoothing_factor, 0, kMaxSmoothingFactor},
-          {"smoothing_curve", p.smoothing_curve, kMinSmoothingCurve, kMaxSmoothingCurve},
-          {"mirostat", double(p.mirostat), 0, 2},
-          {"mirostat_tau", p.mirostat_tau, above_0, kMaxMirostatTau},
-          {"mirostat_eta", p.mirostat_eta, above_0, kMaxMirostatEta},
-          {"mirostat_m", double(p.mirostat_m), kMinMirostatM, kMaxMirostatM},
-          {"adaptive_target", p.adaptive_target, 0, 1},
-          {"adaptive_decay", p.adaptive_decay, 0, kMaxAdaptiveDecay}};
-}
 
 std::string_view SamplerName(Sampler sampler) {
   static constexpr std::string_view kNames[kSamplers] = {

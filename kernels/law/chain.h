@@ -21,16 +21,6 @@ std::string_view SamplerName(Sampler sampler);
 enum class Preset { kVllm, kLlamaCpp, kHf };
 std::span<const Sampler> PresetOrder(Preset preset);
 
-// The range of a sampler's option: least and most are included. A NaN is in no range.
-struct OptionRange {
-  const char* name;  // the field of SamplingParameters
-  double value;      // off values are in range
-  double least;
-  double most;
-};
-// Returns the ranges of the options of chains' samplers, with the parameters' values. Mirostat excludes adaptive-p.
-std::vector<OptionRange> SamplerRanges(const SamplingParameters& parameters);
-
 // True if the sampler has another value than its off value.
 bool IsOn(const SamplingParameters& parameters, Sampler sampler);
 
