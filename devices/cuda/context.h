@@ -37,8 +37,8 @@ class Context {
 
   // Puts the kernels for a batch of `rows` rows, whose states are ready, into the stream: the first and those that are
   // `needed`. The context is current. Does not wait; may be captured into a graph.
-  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, kernels::cuda::LaterKernels needed,
-                      StreamHandle stream) const;
+  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,
+                      kernels::cuda::LaterKernels needed, StreamHandle stream) const;
 
   // Puts a kernel into the stream that changes edits where they are, one block for each of `merges`, which are the
   // device's and at most 65,535. Likewise.

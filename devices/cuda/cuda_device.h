@@ -23,7 +23,7 @@ struct CudaDeviceOptions {
   std::string name = "cuda0";
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
-  uint64_t max_batch_bytes = 512 << 20;   // of device memory; a batch that needs more runs in slices
+  uint64_t max_batch_bytes = 512 << 20;   // of device memory; a batch that needs more runs in chunks
   uint64_t max_mirror_bytes = 256 << 20;  // of device memory, beside those, for mirrors of sequences' edits; 0: none
   uint32_t memory = kHostMemory;          // DeviceDescription::memory; kHostMemory: it takes none of other processes
   kernels::cuda::Images images = kernels::cuda::CompiledImages();

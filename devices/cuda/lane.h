@@ -12,14 +12,14 @@
 #include "devices/cuda/memory.h"
 #include "devices/cuda/mirrors.h"
 #include "devices/device.h"
-#include "kernels/cuda/slice.h"
+#include "kernels/cuda/chunk.h"
 
 namespace sortition::devices::cuda {
 
 // Not thread-safe; several lanes of one context may run at once.
 class Lane {
  public:
-  // `most_bytes` of device memory that a batch may take; one that needs more runs in slices.
+  // `most_bytes` of device memory that a batch may take; one that needs more runs in chunks.
   // `mirrors` of this context, which may be null, are those of its lanes.
   static absl::StatusOr<std::unique_ptr<Lane>> Create(std::shared_ptr<Context> context, uint64_t most_bytes,
                                                       std::shared_ptr<Mirrors> mirrors = nullptr);
@@ -28,7 +28,7 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
-  // Blocks until they are there. Where the device has less memory than a slice takes, mirrors go, then slices become
+  // Blocks until they are there. Where the device has less memory than a chunk takes, mirrors go, then chunks become
   // smaller. An error leaves some rows out; if it is UNAVAILABLE, the device is lost to this process. A row whose
   // memory is not the host's lies in the context's, in one segment. Where that begins at a multiple of 16 bytes and
   // cannot change, it is read in place; otherwise it is copied within the device first.
@@ -42,14 +42,14 @@ class Lane {
       : context_(std::move(context)), most_bytes_(most_bytes), mirrors_(std::move(mirrors)) {}
   absl::Status Open();
   // Samples as many rows, from the first, as fit `most_bytes`; `*taken` of them. `mirrors` may be null.
-  absl::Status RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
+  absl::Status RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
                         std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
-  absl::Status Reserve(const kernels::cuda::Slice& slice);
-  absl::Status Submit(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
+  absl::Status Reserve(const kernels::cuda::Chunk& chunk);
+  absl::Status Submit(const kernels::cuda::Chunk& chunk, std::span<const DeviceRow> rows);
   // Within the device, what is not read in place, in as few copies as the rows allow.
-  absl::Status Copy(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
+  absl::Status Copy(const kernels::cuda::Chunk& chunk, std::span<const DeviceRow> rows);
   // Blocks, once the rest has been downloaded.
-  absl::Status DownloadKept(const kernels::cuda::Slice& slice);
+  absl::Status DownloadKept(const kernels::cuda::Chunk& chunk);
 
   const std::shared_ptr<Context> context_;
   const uint64_t most_bytes_;

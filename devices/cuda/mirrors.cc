@@ -1,4 +1,4 @@
-// Mirrors change hands on the host, where each slice's work is waited for.
+// Mirrors change hands on the host, where each chunk's work is waited for.
 #include "devices/cuda/mirrors.h"
 
 #include <algorithm>
@@ -78,13 +78,13 @@ bool Mirrors::Allocate(uint32_t capacity, StreamHandle stream, Mirror* mirror) {
   return true;
 }
 
-void Mirrors::Return(const Mirror& mirror, uint64_t slice, StreamHandle stream) {
+void Mirrors::Return(const Mirror& mirror, uint64_t chunk, StreamHandle stream) {
   absl::MutexLock lock(&mutex_);
   taken_.erase(mirror.list);
   if (mirror.memory == 0) return;
-  if (slice <= dropped_) return Free(mirror, stream);
+  if (chunk <= dropped_) return Free(mirror, stream);
   idle_.push_front(mirror);
-  idle_.front().used = slice;
+  idle_.front().used = chunk;
   by_list_[mirror.list] = idle_.begin();
 }
 

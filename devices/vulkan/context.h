@@ -18,7 +18,7 @@ namespace sortition::devices::vulkan {
 
 // Threads of workgroups; powers of two.
 struct Workgroups {
-  uint32_t chunk = 0;     // of shaders that share a row out
+  uint32_t section = 0;   // of shaders that share a row out
   uint32_t row = 0;       // of shaders of which one workgroup does a row, ...
   uint32_t long_row = 0;  // ... and the most of those, for rows too long for fewer (kernels::vulkan::MaxVocabulary)
 

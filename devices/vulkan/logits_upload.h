@@ -12,7 +12,7 @@
 #include "devices/vulkan/buffer.h"
 #include "devices/vulkan/host_import.h"
 #include "devices/vulkan/imported_buffer.h"
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 
 namespace sortition::devices::vulkan {
 
@@ -25,9 +25,9 @@ class LogitsUpload {
   // `copies`: as if the host could not map the device's memory.
   absl::Status Reserve(const std::shared_ptr<Context>& context, bool copies, uint64_t bytes);
 
-  // Takes the rows of a slice, and their drafters' probabilities, which stay as they are until Release. Fails where the
+  // Takes the rows of a chunk, and their drafters' probabilities, which stay as they are until Release. Fails where the
   // driver does.
-  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
+  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Chunk& chunk);
   // Records what is left to copy.
   void Record(const Api& api, VkCommandBuffer commands) const;
   // The device is done with the rows.

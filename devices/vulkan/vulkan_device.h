@@ -33,7 +33,7 @@ struct VulkanDeviceOptions {
   bool trusts_makers = false;
 };
 
-// Thread-safe. A batch whose rows do not fit the buffers runs in slices, one after the other.
+// Thread-safe. A batch whose rows do not fit the buffers runs in chunks, one after the other.
 //
 // A batch that ends with an error leaves no trace. UNAVAILABLE means that the driver has lost the device: so end all
 // batches in flight, and the next one after them starts the device anew, or ends with the reason why that failed.

@@ -185,7 +185,7 @@ TEST(CudaMirrors, UnnamedListsAreUploadedWhole) {
 }
 
 // Of a list: steps one after the other, the same one again, one of long ago, and what may come after it; in one batch
-// or in several at once. Rows end in slices or not, and there is room for all mirrors or for few.
+// or in several at once. Rows end in chunks or not, and there is room for all mirrors or for few.
 class CudaMirrorsSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
 TEST_P(CudaMirrorsSteps, EqualReference) {
@@ -288,7 +288,7 @@ TEST(CudaMirrors, YieldMemoryToBatch) {
   EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(LogitEdit));
 }
 
-// Slices over a driver, and no kernel.
+// Chunks over a driver, and no kernel.
 class CudaMirrorsOfSlices : public ::testing::Test {
  protected:
   CudaMirrorsOfSlices() {
@@ -300,16 +300,16 @@ class CudaMirrorsOfSlices : public ::testing::Test {
   ~CudaMirrorsOfSlices() override { current_.reset(); }
 
   void MakeMirrors(uint64_t most_bytes) { mirrors_ = std::make_unique<Mirrors>(context_, most_bytes); }
-  EditPath PathOf(const EditList& list, Mirrors::OfSlice* slice) {
+  EditPath PathOf(const EditList& list, Mirrors::OfSlice* chunk) {
     RowRequest request;
     list.PutInto(&request);
-    return slice->PathOf(request);
+    return chunk->PathOf(request);
   }
-  // In a slice of its own.
+  // In a chunk of its own.
   EditPath Run(const EditList& list) {
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
-    const EditPath path = PathOf(list, &slice);
-    slice.Keep();
+    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    const EditPath path = PathOf(list, &chunk);
+    chunk.Keep();
     return path;
   }
   static bool IsUpload(const EditPath& path) { return !path.is_merged; }
@@ -346,17 +346,17 @@ TEST_F(CudaMirrorsOfSlices, OneRowPerChunkIsKept) {
   const EditPath whole = Run(list);
   EditList ahead = list;
   ahead.GoAhead();
-  Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+  Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
   list.Change();
-  const EditPath first = PathOf(list, &slice);
+  const EditPath first = PathOf(list, &chunk);
   list.Change();
-  const EditPath second = PathOf(list, &slice);
-  const EditPath third = PathOf(ahead, &slice);
+  const EditPath second = PathOf(list, &chunk);
+  const EditPath third = PathOf(ahead, &chunk);
   for (const EditPath& path : {first, second, third}) EXPECT_EQ(path.from, whole.to);
   EXPECT_NE(first.to, 0u);
   EXPECT_EQ(second.to, 0u);
   EXPECT_EQ(third.to, 0u);
-  slice.Keep();
+  chunk.Keep();
   EXPECT_EQ(Run(list).from, first.to);
 }
 
@@ -378,20 +378,20 @@ TEST_F(CudaMirrorsOfSlices, RevertedListIsNotKept) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   {
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
-    EXPECT_TRUE(IsWhole(PathOf(list, &slice)));
-    slice.TakeBack();
-    slice.Keep();
+    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EXPECT_TRUE(IsWhole(PathOf(list, &chunk)));
+    chunk.TakeBack();
+    chunk.Keep();
   }
   const EditPath whole = Run(list);
   EXPECT_TRUE(IsWhole(whole));
   EditList changed = list;
   changed.Change();
   {
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
-    EXPECT_NE(PathOf(changed, &slice).to, 0u);
-    slice.TakeBack();
-    slice.Keep();
+    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EXPECT_NE(PathOf(changed, &chunk).to, 0u);
+    chunk.TakeBack();
+    chunk.Keep();
   }
   const EditPath still = Run(list);
   EXPECT_TRUE(still.is_merged && still.changes.empty());
@@ -430,13 +430,13 @@ TEST_F(CudaMirrorsOfSlices, GrowsWithItsList) {
     // The row before reads the mirror, which stays therefore, whether what changed is known or not.
     EditList forgotten = list;
     for (int i = 0; i < 9; ++i) forgotten.Change();
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
-    EXPECT_TRUE(PathOf(before, &slice).is_merged);
-    const EditPath path = PathOf(list, &slice);
+    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EXPECT_TRUE(PathOf(before, &chunk).is_merged);
+    const EditPath path = PathOf(list, &chunk);
     EXPECT_TRUE(IsChange(path));
     EXPECT_EQ(path.to, 0u);
-    EXPECT_TRUE(IsUpload(PathOf(forgotten, &slice)));
-    slice.Keep();
+    EXPECT_TRUE(IsUpload(PathOf(forgotten, &chunk)));
+    chunk.Keep();
     EXPECT_EQ(mirrors_->bytes(), small);
   }
   EXPECT_TRUE(IsWhole(Run(list)));
@@ -448,8 +448,8 @@ TEST_F(CudaMirrorsOfSlices, NoRoomEvictsIdleOnly) {
   std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
   EXPECT_TRUE(IsWhole(Run(lists[1])));
-  for (uint64_t slice = 1; slice < Mirrors::kIdleSlices - 1; slice += 2) {
-    ASSERT_TRUE(IsUpload(Run(lists[2]))) << slice;
+  for (uint64_t chunk = 1; chunk < Mirrors::kIdleSlices - 1; chunk += 2) {
+    ASSERT_TRUE(IsUpload(Run(lists[2]))) << chunk;
     ASSERT_FALSE(IsUpload(Run(lists[1])));
   }
   EXPECT_TRUE(IsWhole(Run(lists[2])));
@@ -468,7 +468,7 @@ TEST_F(CudaMirrorsOfSlices, FailedChunkDropsAll) {
     Mirrors::OfSlice failing(mirrors_.get(), nullptr);
     EXPECT_TRUE(IsChange(PathOf(lists[1], &failing)));
   }
-  EXPECT_GT(mirrors_->bytes(), 0u);  // what the other slice has
+  EXPECT_GT(mirrors_->bytes(), 0u);  // what the other chunk has
   beside.Keep();
   EXPECT_EQ(mirrors_->bytes(), 0u);
   for (const EditList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));
