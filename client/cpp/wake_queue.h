@@ -1,4 +1,4 @@
-// What wakes the client's own thread: a time that has come, or a batch whose memory is free.
+// The queue on which the client's thread sleeps: it wakes at a set time, or for a batch whose memory is free.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace sortition::client {
 
-// Thread-safe. Its lock is taken last of all, so Push may be called wherever a transport lets go of bytes. Times are a
-// service::SteadyClock's; a standard library's, as Abseil's timed waits follow the machine's clock when that is set.
+// Thread-safe. Its lock is the last one in the order of locks, so Push may be called wherever a transport releases
+// bytes. Times are those of a service::SteadyClock.
 class WakeQueue {
  public:
   struct Event {
@@ -25,7 +25,7 @@ class WakeQueue {
 
   void SetTime(absl::Time time) {
     const std::lock_guard lock(mutex_);
-    // Who sleeps until an earlier time looks again by then; steps with later deadlines than the last one wake nobody.
+    // A sleep until an earlier time needs no notification: the new time is read when it ends.
     if (time < sleeping_until_) changed_.notify_one();
     time_ = time;
   }
@@ -40,7 +40,7 @@ class WakeQueue {
     changed_.notify_one();
   }
 
-  // Blocks until there is something to do. For one thread.
+  // Blocks until there is something to do. To be called by one thread.
   Event Wait() {
     std::unique_lock lock(mutex_);
     while (!stopped_ && batches_.empty() && service::SteadyClock().Now() < time_) {
@@ -61,7 +61,7 @@ class WakeQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   absl::Time time_ = absl::InfiniteFuture();
-  absl::Time sleeping_until_ = absl::InfinitePast();  // if somebody sleeps
+  absl::Time sleeping_until_ = absl::InfinitePast();  // end of the sleep in progress, if there is one
   std::vector<std::shared_ptr<PendingBatch>> batches_;
   bool stopped_ = false;
 };
