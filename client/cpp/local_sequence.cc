@@ -188,27 +188,28 @@ RowResult LocalSequence::EndDraw(const kernels::RowOutput& answer) {
 }
 
 service::Refusal LocalSequence::WhyNotDrawn(const kernels::RowOutput& answer) const {
-  service::StepRowRequest request;
+  service::RowPlan plan;
+  plan.row = draw_.row;
   std::vector<service::RowMaskBits> masks;
   if (!draw_.mask.empty()) {
-    request.plan.masks.emplace_back().mask_row = 0;
+    plan.masks.emplace_back().mask_row = 0;
     masks.push_back(service::RowMaskBits::Lent(draw_.mask));
   }
-  service::RowRun run(spec_, std::move(request), std::move(masks));
+  service::RowRun run({.spec = spec_}, std::move(plan), std::move(masks), {});
   run.Take(0, answer);
-  return std::get<service::Refusal>(run.Finish(draw_.row));
+  return std::get<service::Refusal>(run.Commit());
 }
 
 RowResult LocalSequence::EndRun() {
   const std::unique_ptr<LocalRun> run = std::move(run_);
   auto finished = run->Finish();
   if (const auto* refusal = std::get_if<service::Refusal>(&finished)) return ToRowError(*refusal);
-  const service::StepOutcome& outcome = std::get<service::StepOutcome>(finished);
-  const bool advances = run->plan().kind != service::PositionPlan::Kind::kScore;
-  if (advances) {
-    for (const kernels::RowOutput& answer : outcome.rows) Advance(answer);
+  service::RowResult& result = std::get<service::RowResult>(finished);
+  if (run->plan().kind != service::RowPlan::Kind::kScore) {
+    for (const kernels::RowOutput& output : result.outputs) Advance(output);
+    result.history_hash = HistoryHash();
   }
-  return run->Encode(outcome, advances ? HistoryHash() : std::nullopt);
+  return run->Encode(result);
 }
 
 void LocalSequence::Advance(const kernels::RowOutput& answer) {

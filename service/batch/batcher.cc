@@ -415,7 +415,7 @@ void Batcher::TakeVerdict(const devices::Device* device, const devices::SelfTest
   }
   router_.costs(device).MakePrior();
   DeviceHealth& health = router_.health(device);
-  health.Passed(absl::StrCat("proved by ", verdict.rows, " golden rows"), now);
+  health.Passed(absl::StrCat("passed ", verdict.rows, " golden rows"), now);
   *event = {device->description().name, health.state(), health.reason(), false, 0, {}};
 }
 

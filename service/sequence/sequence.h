@@ -16,6 +16,7 @@
 #include "kernels/row.h"
 #include "service/refusal.h"
 #include "service/sequence/look_ahead.h"
+#include "service/sequence/row_result.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
 
@@ -50,24 +51,6 @@ struct StepIntent {
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append_tokens;
   uint64_t options_digest = 0;  // of everything else that may change the answer
-};
-
-// What a step came to: one token, or accepted drafts and the token after them.
-struct StepOutcome {
-  std::vector<kernels::RowOutput> rows;  // that answered the step's tokens, in their order; at least one
-  std::vector<uint32_t> path;            // the accepted drafts, by their number
-  std::vector<bool> matched;             // of each draft: it passed at its own position
-
-  static StepOutcome Drawn(kernels::RowOutput answer) {
-    StepOutcome outcome;
-    outcome.rows.push_back(std::move(answer));
-    return outcome;
-  }
-};
-
-struct StepAnswer {
-  StepOutcome outcome;
-  uint64_t history_hash = 0;  // with the outcome's tokens appended
 };
 
 // How many tokens the steps of one message may cut off histories and append to them, since whoever takes the message
@@ -105,17 +88,18 @@ class Sequence {
   std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
                                                    std::unique_ptr<SequenceState>* replayed);
 
-  // Starts a step. Returns the grant, or the answer if this very step has been answered already, or why not; a refusal
-  // changes nothing.
+  // Starts a step. Returns the grant, or the step's result if it has been answered already, or a refusal, which changes
+  // nothing.
   // `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, pays for the intent's;
   // rewrites that are refused for another reason are paid for, too.
-  std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                     const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
+  std::variant<StepGrant, RowResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                    const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
 
   // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and by them, exactly once.
+  // Returns the result with its history hash, and keeps it for retries.
   // Refused with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
   // Neither after Commit nor after Abort does anybody read the grant's edits.
-  std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, StepOutcome outcome);
+  std::variant<RowResult, Refusal> Commit(uint64_t ticket, RowResult result);
 
   // Ends the step of `ticket` without a token; the state stays what it was before the step.
   void Abort(uint64_t ticket);
@@ -152,7 +136,7 @@ class Sequence {
   struct LastStep {
     uint64_t step_id;
     uint64_t digest;
-    StepAnswer answer;
+    RowResult result;
   };
 
   const uint32_t kept_history_;

@@ -2,8 +2,11 @@
 """The house rules of this tree that a program can check.
 
 `house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`)
-and exits with 1 if there is any. A rule is a function from one file to its findings; FILE_RULES lists them. The rules
-that need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
+and exits with 1 if there is any. `house_rules.py --prose PATH...` lists the offences against the rules about words
+(prose.py) below PATH, also in folders where these are not enforced yet.
+
+A rule is a function from one file to its findings; FILE_RULES lists them. The rules that need the whole tree (links,
+the layout page) take all files at once; TREE_RULES lists those.
 """
 
 import posixpath
@@ -11,6 +14,8 @@ import re
 import subprocess
 import sys
 from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import prose
 
 CPP = (".h", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp")
 HEADERS = (".h", ".cuh")
@@ -75,7 +80,7 @@ def machine_path(path: str, lines: List[str]) -> Found:
 
 
 def unfinished(path: str, lines: List[str]) -> Found:
-    """What is not done is not in the tree."""
+    """Unfinished work stays out of the tree."""
     return matching(lines, UNFINISHED, "unfinished work")
 
 
@@ -86,7 +91,7 @@ def licence(path: str, lines: List[str]) -> Found:
 
 
 def registry(path: str, lines: List[str]) -> Found:
-    """Where packages and images come from is the machine's configuration."""
+    """Hosts of packages and images belong to the machine's configuration."""
     return matching(lines, REGISTRY, "a package registry's host")
 
 
@@ -165,6 +170,47 @@ def include_layers(path: str, lines: List[str]) -> Found:
                 yield number, f"includes {included}: {why}"
 
 
+# The layers inside service/, from the bottom. A file belongs to the longest prefix of its path that is here, and may
+# include its own layer and those below it.
+SERVICE_LAYERS = (
+    ("service/route/policy", "service/route/health", "service/route/device_event"),  # what observers are told
+    ("service/",),
+    ("service/memory/",),
+    ("service/sequence/",),
+    ("service/row/",),
+    ("service/request/",),
+    ("service/result/",),
+    ("service/route/",),
+    ("service/batch/",),
+    ("service/engine",),
+    ("service/stream/",),
+    ("service/server/", "service/main"),
+)
+# The engine owns the table of shards, which answers streams.
+UPWARD_INCLUDES_ALLOWED = (("service/engine.cc", "service/stream/shard_table.h"),)
+
+
+def service_layer(path: str) -> int:
+    """The place of a path in SERVICE_LAYERS; -1 for a path outside service/."""
+    matches = [
+        (len(prefix), place)
+        for place, layer in enumerate(SERVICE_LAYERS)
+        for prefix in layer
+        if path.startswith(prefix)
+    ]
+    return max(matches, default=(0, -1))[1]
+
+
+def service_layers(path: str, lines: List[str]) -> Found:
+    """No file of the service includes a layer above its own."""
+    place = service_layer(path)
+    if place < 0 or not path.endswith(CPP):
+        return
+    for number, included in includes(lines):
+        if service_layer(included) > place and (path, included) not in UPWARD_INCLUDES_ALLOWED:
+            yield number, f"includes {included}, a layer above its own"
+
+
 def generated_messages(path: str, lines: List[str]) -> Found:
     """Only the two ends of the wire see generated protobuf types."""
     if path.endswith(CPP) and not path.startswith(GENERATED_ALLOWED):
@@ -216,10 +262,12 @@ FILE_RULES: Tuple[FileRule, ...] = (
     line_length,
     markdown_line_length,
     include_layers,
+    service_layers,
     generated_messages,
     thresholds_in_law,
     no_sleep,
     no_wall_clock,
+    prose.test_names,
 )
 
 # --- the tree as a whole
@@ -275,11 +323,23 @@ TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained)
 def check_file(path: str, lines: List[str]) -> List[Finding]:
     if path == EXAMPLES:
         return []
-    return [Finding(path, line, rule.__name__, what) for rule in FILE_RULES for line, what in rule(path, lines)]
+    rules = FILE_RULES + (prose.PROSE_RULES if path.startswith(prose.CLEAN) else ())
+    return [Finding(path, line, rule.__name__, what) for rule in rules for line, what in rule(path, lines)]
+
+
+def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Finding]:
+    """Offences against the rules about words below `paths`."""
+    return [
+        Finding(path, line, rule.__name__, what)
+        for path in sorted(files)
+        if path.startswith(paths) and path != EXAMPLES
+        for rule in prose.PROSE_RULES
+        for line, what in rule(path, files[path])
+    ]
 
 
 def check_tree(files: Dict[str, List[str]]) -> List[Finding]:
-    """All findings of `files`, a map from path (relative to the root, with /) to lines."""
+    """Returns all findings of `files`, a map from path (relative to the root, with /) to lines."""
     findings = [finding for path in sorted(files) for finding in check_file(path, files[path])]
     for rule in TREE_RULES:
         findings += [Finding(path, line, rule.__name__, what) for path, line, what in rule(files)]
@@ -304,7 +364,8 @@ def read_tree() -> Dict[str, List[str]]:
 
 def main() -> int:
     files = read_tree()
-    findings = check_tree(files)
+    is_prose = sys.argv[1:2] == ["--prose"]
+    findings = check_prose(files, tuple(sys.argv[2:]) or ("",)) if is_prose else check_tree(files)
     for finding in findings:
         print(finding)
     print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)

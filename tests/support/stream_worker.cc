@@ -1,4 +1,4 @@
-// What a worker sends and awaits.
+// Messages that a worker sends and awaits.
 #include "tests/support/stream_worker.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "service/request/frame.h"
 #include "service/result/split_results.h"
-#include "service/stream/frame.h"
 
 namespace sortition::testing {
 
