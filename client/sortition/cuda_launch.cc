@@ -143,7 +143,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   const auto rows = uint32_t(outputs.size());
-  std::vector<RawOutput> outputs(rows);
+  std::vector<RawOutput> raw(rows);
   std::vector<ChainedOutput> chained(needed_.chain ? rows : 0);
   std::vector<TopToken> raw_tops(uint64_t{limits_.top} * rows);
   std::vector<TopToken> processed_tops(raw_tops.size());
@@ -152,7 +152,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
     SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyDtoHAsync(to->data(), from, sizeof(T) * to->size(), stream));
     return absl::OkStatus();
   };
-  if (absl::Status status = fetch(&outputs, OutputsAddress()); !status.ok()) return status;
+  if (absl::Status status = fetch(&raw, OutputsAddress()); !status.ok()) return status;
   if (absl::Status status = fetch(&chained, memory_ + ChainedOutputsOffset()); !status.ok()) return status;
   if (absl::Status status = fetch(&raw_tops, TopsAddress(true)); !status.ok()) return status;
   if (absl::Status status = fetch(&processed_tops, TopsAddress(false)); !status.ok()) return status;
@@ -161,8 +161,8 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   std::vector<std::vector<kernels::TokenBits>> kept(rows);
   bool has_kept = false;
   for (uint32_t row = 0; row < rows; ++row) {
-    if (!rows_[row].parameters.kept_tokens || outputs[row].error != kernels::RowError::kNone) continue;
-    kept[row].resize(outputs[row].kept);
+    if (!rows_[row].parameters.kept_tokens || raw[row].error != kernels::RowError::kNone) continue;
+    kept[row].resize(raw[row].kept);
     has_kept = true;
     if (absl::Status status = fetch(&kept[row], memory_ + KeptOffset() + KeptBytes() * row); !status.ok())
       return status;
@@ -170,7 +170,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   if (has_kept) SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
   for (uint32_t row = 0; row < rows; ++row) {
     kernels::cuda::RowResult result;
-    result.output = &outputs[row];
+    result.output = &raw[row];
     result.raw_top = raw_tops.data() + uint64_t{limits_.top} * row;
     result.processed_top = processed_tops.data() + uint64_t{limits_.top} * row;
     if (IsChained(row)) {
