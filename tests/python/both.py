@@ -1,4 +1,4 @@
-"""What tests of the sampler in process and of the service beside it share."""
+"""Base of tests that compare the sampler in process with the service."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""What the documentation shows runs as it stands: the example workers, the README's snippet."""
+"""The documented examples run unchanged: the example workers, the README's snippet."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which tensors are taken, and what is said of all others, before anything is done."""
+"""The tensors that are taken, and the errors for all others, before anything is sent."""
 
 import unittest
 
@@ -17,7 +17,7 @@ def draw(logits, **options):
 
 
 class ThroughDLPack:
-    """Nothing but DLPack."""
+    """Supports DLPack only."""
 
     def __init__(self, array):
         self._array = array
@@ -60,7 +60,7 @@ class Taken(unittest.TestCase):
         drawn = CLIENT.step(sequences, logits[::2, 24:])
         expected = [SAMPLER.draw(SAMPLER.open(vocabulary_size=VOCABULARY, seed=i), logits[2 * i, 24:])
                     for i in range(3)]
-        self.assertEqual([outcome.token for outcome in drawn], [outcome.token for outcome in expected])
+        self.assertEqual([result.token for result in drawn], [result.token for result in expected])
 
 
 class Refused(unittest.TestCase):
@@ -101,7 +101,7 @@ class Refused(unittest.TestCase):
             CLIENT.draw(CLIENT.open(vocabulary_size=VOCABULARY), there)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)
         for step in (lambda: SAMPLER.draw(local, there), lambda: SAMPLER.step([local], [there], stream=7)):
-            # In truth it is not there, so a machine with a GPU says so, and others what they lack.
+            # The memory is not on a device: a machine with a GPU reports that, others report the missing driver.
             with self.assertRaises(sortition.Error) as raised:
                 step()
             self.assertIn(raised.exception.code, ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT"))

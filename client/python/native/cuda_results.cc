@@ -40,7 +40,7 @@ absl::Status ResultsMemory::StepAsync(client::Client* client, const client::Batc
         "results: the step before has not ended; overlapping steps need several CudaResults");
   }
   const absl::Status status =
-      answers_->StepAsync(client, batch, options, reinterpret_cast<CUstream_st*>(stream), std::move(done));
+      results_->StepAsync(client, batch, options, reinterpret_cast<CUstream_st*>(stream), std::move(done));
   if (!status.ok()) EndStep();
   return status;
 }
