@@ -178,10 +178,10 @@ SERVICE_LAYERS = (
     ("service/memory/",),
     ("service/sequence/",),
     ("service/row/",),
-    ("service/request/",),
-    ("service/result/",),
+    ("service/request/", "service/result/"),
     ("service/route/",),
     ("service/batch/",),
+    ("service/shard/",),
     ("service/engine",),
     ("service/stream/",),
     ("service/server/", "service/main"),
@@ -332,7 +332,7 @@ def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Fin
     return [
         Finding(path, line, rule.__name__, what)
         for path in sorted(files)
-        if path.startswith(paths) and path != EXAMPLES
+        if path != EXAMPLES and any(path == below or f"{path}/".startswith(f"{below.rstrip('/')}/") for below in paths)
         for rule in prose.PROSE_RULES
         for line, what in rule(path, files[path])
     ]
@@ -365,7 +365,7 @@ def read_tree() -> Dict[str, List[str]]:
 def main() -> int:
     files = read_tree()
     is_prose = sys.argv[1:2] == ["--prose"]
-    findings = check_prose(files, tuple(sys.argv[2:]) or ("",)) if is_prose else check_tree(files)
+    findings = check_prose(files, tuple(sys.argv[2:])) if is_prose else check_tree(files)
     for finding in findings:
         print(finding)
     print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)

@@ -32,6 +32,7 @@ OFFENCES = [
     (house_rules.include_layers, "service/a.cc", '#include "tests/fake.h"'),
     (house_rules.service_layers, "service/request/a.h", '#include "service/stream/session.h"'),
     (house_rules.service_layers, "service/limits.h", '#include "service/engine.h"'),
+    (house_rules.service_layers, "service/shard/a.h", '#include "service/engine.h"'),
     (house_rules.service_layers, "service/engine.h", '#include "service/stream/session.h"'),
     (house_rules.service_layers, "service/route/policy.h", '#include "service/route/router.h"'),
     (house_rules.service_layers, "service/stream/a.cc", '#include "service/server/log.h"'),

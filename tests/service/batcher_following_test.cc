@@ -12,7 +12,7 @@ using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
 using BatcherFollowing = BatcherTest;
 
-// A step each of whose rows is followed by another one, until there have been `length` of them.
+// A step in which a row follows each row, until `length` rows have run one after the other.
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}

@@ -39,7 +39,7 @@ class Schedule {
       devices_.push_back(std::make_unique<FakeDevice>(options));
       devices.push_back(devices_.back().get());
     }
-    // The model knows no device that is waited for.
+    // The model does not let rows wait for a certain device.
     BatcherOptions route;
     route.policy.kind = RoutePolicy::Kind::kRoundRobin;
     batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, route);
