@@ -16,7 +16,7 @@ namespace sortition::devices {
 class BatchThreads {
  public:
   // Blocks until the batch is done. Of one that failed the answers are dropped.
-  using Run = absl::AnyInvocable<BatchResult(const std::vector<DeviceRow>& rows)>;
+  using Run = absl::AnyInvocable<BatchOutput(const std::vector<DeviceRow>& rows)>;
 
   BatchThreads() = default;
   // Finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs meanwhile must

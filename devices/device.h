@@ -35,10 +35,10 @@ struct DeviceRow {
   bool may_change = false;
 };
 
-struct BatchResult {
+struct BatchOutput {
   // One answer per row, in the batch's order, if status is OK; otherwise empty, and no row was answered.
   absl::Status status;
-  std::vector<kernels::RowOutput> answers;
+  std::vector<kernels::RowOutput> outputs;
   uint64_t kernel_nanoseconds = 0;  // time the device spent on the batch, queueing excluded
 };
 
@@ -56,7 +56,7 @@ struct DeviceDescription {
 
 class Device {
  public:
-  using Done = absl::AnyInvocable<void(BatchResult)>;
+  using Done = absl::AnyInvocable<void(BatchOutput)>;
 
   virtual ~Device() = default;
   Device(const Device&) = delete;

@@ -106,8 +106,8 @@ void CpuDevice::Run() {
     batch.answers[work.row] = Answer(target_, batch.rows[work.row], &memory, &scratch);
     // The last one sees every other thread's answers: each decrement releases what came before it.
     if (batch.unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-    BatchResult result;
-    result.answers = std::move(batch.answers);
+    BatchOutput result;
+    result.outputs = std::move(batch.answers);
     result.kernel_nanoseconds =
         uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch.start).count());
     std::exchange(batch.done, nullptr)(std::move(result));

@@ -35,9 +35,9 @@ absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardwa
   auto context = Context::Create(api, hardware, options_.images);
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
-  const auto mirrors = std::make_shared<cuda::Mirrors>(context_, options_.max_mirror_bytes);
+  const auto cache = std::make_shared<cuda::EditCache>(context_, options_.max_edit_cache_bytes);
   for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
-    auto lane = Lane::Create(context_, options_.max_batch_bytes, mirrors);
+    auto lane = Lane::Create(context_, options_.max_batch_bytes, cache);
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }
@@ -82,11 +82,11 @@ absl::Status CudaDevice::LostOr(absl::Status status) {
   return status;
 }
 
-BatchResult CudaDevice::Run(Lane* lane, const std::vector<DeviceRow>& rows) {
-  BatchResult result;
+BatchOutput CudaDevice::Run(Lane* lane, const std::vector<DeviceRow>& rows) {
+  BatchOutput result;
   result.status = LostOr(absl::OkStatus());
   if (result.status.ok())
-    result.status = LostOr(AskAfter(lane->Run(rows, &result.answers, &result.kernel_nanoseconds)));
+    result.status = LostOr(AskAfter(lane->Run(rows, &result.outputs, &result.kernel_nanoseconds)));
   return result;
 }
 

@@ -23,9 +23,9 @@ struct CudaDeviceOptions {
   std::string name = "cuda0";
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
-  uint64_t max_batch_bytes = 512 << 20;   // of device memory; a batch that needs more runs in slices
-  uint64_t max_mirror_bytes = 256 << 20;  // of device memory, beside those, for mirrors of sequences' edits; 0: none
-  uint32_t memory = kHostMemory;          // DeviceDescription::memory; kHostMemory: it takes none of other processes
+  uint64_t max_batch_bytes = 512 << 20;       // of device memory; a batch that needs more runs in slices
+  uint64_t max_edit_cache_bytes = 256 << 20;  // of device memory, beside those, for the edit cache; 0: none
+  uint32_t memory = kHostMemory;  // DeviceDescription::memory; kHostMemory: it takes none of other processes
   kernels::cuda::Images images = kernels::cuda::CompiledImages();
   // Called once, on a thread of the device's, when the driver has lost the device to this process: nothing but a new
   // process brings it back.
@@ -49,7 +49,7 @@ class CudaDevice final : public Device {
  private:
   CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& options);
   absl::Status Open(const cuda::Api& api, const cuda::Hardware& hardware);
-  BatchResult Run(cuda::Lane* lane, const std::vector<DeviceRow>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
+  BatchOutput Run(cuda::Lane* lane, const std::vector<DeviceRow>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AskAfter(absl::Status status) const;
   absl::Status LostOr(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -66,10 +66,10 @@ absl::Status CopyLines(const Api& api, const Copy2D& lines, StreamHandle stream)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes,
-                                                   std::shared_ptr<Mirrors> mirrors) {
+                                                   std::shared_ptr<EditCache> cache) {
   const CurrentContext current(*context);
   if (!current.status().ok()) return current.status();
-  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(mirrors)));
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(cache)));
   if (absl::Status status = lane->Open(); !status.ok()) return status;
   return lane;
 }
@@ -107,12 +107,12 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   uint64_t most_bytes = most_bytes_;
-  Mirrors* mirrors = mirrors_.get();
+  EditCache* cache = cache_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunSlice(rows, most_bytes, mirrors, &taken, answers, nanoseconds);
-    if (absl::IsResourceExhausted(status) && mirrors != nullptr) {
-      mirrors = nullptr;  // it has dropped them
+    const absl::Status status = RunSlice(rows, most_bytes, cache, &taken, answers, nanoseconds);
+    if (absl::IsResourceExhausted(status) && cache != nullptr) {
+      cache = nullptr;  // it has dropped them
       continue;
     }
     if (absl::IsResourceExhausted(status) && taken > 1) {
@@ -137,20 +137,20 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
+absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
                             std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds) {
   // Of rows that are copied to the device the request's own pointer only has to be one.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
-  Mirrors::OfSlice mirrored(mirrors, stream_);
+  EditCache::Lease cached(cache, stream_);
   Slice slice;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
-    const kernels::cuda::EditPath edits = mirrored.PathOf(row.request);
+    const kernels::cuda::EditPath edits = cached.PathOf(row.request);
     // One row is tried whatever it takes.
     if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
-    mirrored.TakeBack();
+    cached.TakeBack();
     break;
   }
   *taken = slice.rows();
@@ -169,7 +169,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(slice); !status.ok()) return status;
-  mirrored.Keep();
+  cached.Keep();
   for (uint32_t row = 0; row < slice.rows(); ++row) answers->push_back(slice.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }

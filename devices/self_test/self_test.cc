@@ -66,7 +66,7 @@ class SelfTest::Attempt {
       rows.push_back(std::move(row));
     }
     const auto start = std::chrono::steady_clock::now();
-    self.device_.Submit(std::move(rows), [attempt = std::move(attempt), start, bytes](BatchResult result) mutable {
+    self.device_.Submit(std::move(rows), [attempt = std::move(attempt), start, bytes](BatchOutput result) mutable {
       const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
       if (attempt->Judge(result)) attempt->Time({uint32_t(attempt->batch_.size()), bytes, took});
       Continue(std::move(attempt));
@@ -92,11 +92,11 @@ class SelfTest::Attempt {
     is_timed_ = next.is_timed;
   }
 
-  bool Judge(const BatchResult& result) {
+  bool Judge(const BatchOutput& result) {
     verdict_.status = result.status;
     if (!result.status.ok()) return false;
     for (size_t i = 0; i < batch_.size(); ++i) {
-      if (result.answers[i] == batch_[i]->answer) continue;
+      if (result.outputs[i] == batch_[i]->answer) continue;
       verdict_.status =
           absl::DataLossError(absl::StrCat("wrong answer to the golden row \"", batch_[i]->row.name, "\""));
       return false;

@@ -57,7 +57,7 @@ class VulkanDevice final : public Device {
   VulkanDevice(std::shared_ptr<vulkan::Instance> instance, const vulkan::Hardware& hardware,
                const VulkanDeviceOptions& options);
   // `*lane` is the thread's; it is null where there is none, before and after.
-  BatchResult Run(const std::vector<DeviceRow>& rows, std::unique_ptr<vulkan::Lane>* lane);
+  BatchOutput Run(const std::vector<DeviceRow>& rows, std::unique_ptr<vulkan::Lane>* lane);
   // A lane of a context that is not lost, as far as anyone knows.
   absl::Status OpenLane(std::unique_ptr<vulkan::Lane>* lane);
   void CloseLane(std::unique_ptr<vulkan::Lane> lane);

@@ -20,8 +20,8 @@ Refusal NoRoom(std::string limit, std::string message, absl::Duration advice) {
   return {Reason::kOverloaded, "step", std::move(limit), std::move(message), std::max(advice, kLeastAdvice)};
 }
 
-std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, const Client& client, uint64_t count) {
-  const RowQueue::ClientRows own = queue.RowsOf(client);
+std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, const QueueOwner& owner, uint64_t count) {
+  const RowQueue::OwnerRows own = queue.RowsOf(owner);
   const uint64_t others = queue.rows() - own.tenant;
   const uint64_t siblings = own.tenant - own.stream;
   const uint64_t most = limits.max_queued_rows;
@@ -39,14 +39,14 @@ std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, co
 
 }  // namespace
 
-std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const Router& router,
+std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper,
                                       const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now) {
   if (queue.rows() == 0 && rows.size() <= limits.max_queued_rows) return std::nullopt;
-  if (auto refusal = WhyNoRows(limits, queue, step.client, rows.size())) return refusal;
+  if (auto refusal = WhyNoRows(limits, queue, step.owner, rows.size())) return refusal;
   // All rows of a step wait for about the same.
-  const RowQueue::Ahead ahead = queue.AheadOf(rows.front().row, step.client, step.priority);
+  const RowQueue::Ahead ahead = queue.AheadOf(rows.front().row, step.owner, step.priority);
   if (ahead.share == 0) return std::nullopt;
-  const absl::Duration wait = absl::Seconds(ahead.share * router.SecondsToDrain(ahead.all, now));
+  const absl::Duration wait = absl::Seconds(ahead.share * keeper.SecondsToDrain(ahead.all, now));
   const bool by_limit = limits.max_queue_time != absl::ZeroDuration() && wait > limits.max_queue_time;
   // What is late already is answered as such.
   const bool by_deadline = step.deadline > now && wait > step.deadline - now;

@@ -16,12 +16,12 @@
 #include "service/batch/row_queue.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/route/router.h"
+#include "service/route/device_keeper.h"
 
 namespace sortition::service {
 
 // OVERLOADED with retry advice, or nothing if the rows, all of one step, may join. O(kinds of rows that wait).
-std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const Router& router,
+std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper,
                                       const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now);
 
 }  // namespace sortition::service

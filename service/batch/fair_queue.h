@@ -10,7 +10,7 @@
 #include <deque>
 #include <functional>
 
-#include "service/batch/turns.h"
+#include "service/batch/fair_order.h"
 #include "service/batch/waiting_row.h"
 
 namespace sortition::service {
@@ -48,7 +48,7 @@ class FairQueue {
   // Takes out the rows of which `is_out` says so; it may move from them.
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
 
-  Standing StandingOf(const Client& client) const;
+  Standing StandingOf(const QueueOwner& owner) const;
 
  private:
   struct Stream {
@@ -58,20 +58,20 @@ class FairQueue {
   };
   struct Tenant {
     Backlog backlog;
-    Turns<Stream> streams;
+    FairOrder<Stream> streams;
     bool empty() const { return backlog.rows == 0; }
   };
 
-  bool IsAlone(const Client& client) const {
-    return client.tenant == alone_client_.tenant && client.stream == alone_client_.stream;
+  bool IsAlone(const QueueOwner& owner) const {
+    return owner.tenant == alone_owner_.tenant && owner.stream == alone_owner_.stream;
   }
   // A second stream has come.
-  void BeginTurns();
+  void LeaveAlone();
 
   Backlog all_;
   Stream alone_;  // a stream without others takes no turns; empty while tenants_ is not
-  Client alone_client_;
-  Turns<Tenant> tenants_;
+  QueueOwner alone_owner_;
+  FairOrder<Tenant> tenants_;
   std::deque<WaitingRow> again_;  // by number
 };
 

@@ -35,17 +35,17 @@ class RowQueue {
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
 
   // Rows of a client's streams: of all in its tenant, and of its own.
-  struct ClientRows {
+  struct OwnerRows {
     uint32_t tenant = 0;
     uint32_t stream = 0;
   };
-  ClientRows RowsOf(const Client& client) const;
+  OwnerRows RowsOf(const QueueOwner& owner) const;
   // What would go before such a row of the client's if it came now: of its open batch.
   struct Ahead {
     Router::Batch all;  // what waits in the open batch; without rows where there is none
     double share = 0;   // of it, by work, goes before; more than 1 where others go on to come
   };
-  Ahead AheadOf(const devices::DeviceRow& row, const Client& client, int32_t priority) const;
+  Ahead AheadOf(const devices::DeviceRow& row, const QueueOwner& owner, int32_t priority) const;
 
  private:
   using Rows = std::map<int32_t, FairQueue, std::greater<>>;  // by priority; no entry is empty

@@ -112,9 +112,9 @@ void UnreadySteps::Settle(Waiting waiting, absl::Time now) {
 }
 
 void UnreadySteps::Refuse(const Waiting& waiting, const Refusal& refusal) {
-  std::vector<RowOutcome> outcomes;
-  for (const QueuedRow& row : waiting.rows) outcomes.push_back({row.index, refusal});
-  waiting.step->Deliver(std::move(outcomes));
+  std::vector<PositionOutput> outputs;
+  for (const QueuedRow& row : waiting.rows) outputs.push_back({row.index, refusal});
+  waiting.step->Deliver(std::move(outputs));
 }
 
 }  // namespace sortition::service

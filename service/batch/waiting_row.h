@@ -16,7 +16,7 @@ class PendingStep;
 
 // Among whom devices are shared out: tenants, and within each of them its streams. Numbers that tell them apart;
 // where two should have the same, they share one share.
-struct Client {
+struct QueueOwner {
   uint64_t tenant = 0;
   uint64_t stream = 0;
 };
@@ -30,7 +30,7 @@ struct QueuedRow {
 struct WaitingRow {
   std::shared_ptr<PendingStep> step;
   QueuedRow row;
-  Client client = {};
+  QueueOwner owner = {};
   int32_t priority = 0;
   uint64_t number = 0;                         // in the order of arrival
   absl::Time since = absl::InfinitePast();     // when it came

@@ -8,7 +8,7 @@ namespace sortition::service {
 
 std::string_view DeviceStateName(DeviceState state) {
   switch (state) {
-    case DeviceState::kProving:
+    case DeviceState::kSelfTest:
       return "proving";
     case DeviceState::kServing:
       return "serving";
@@ -34,7 +34,7 @@ void DeviceHealth::Quarantine(std::string why, absl::Time now, bool for_memory) 
   if (state_ == DeviceState::kServing && now - serves_since_ >= kForgiven) failures_ = 0;
   state_ = DeviceState::kQuarantined;
   reason_ = std::move(why);
-  rests_until_ = absl::InfinitePast();
+  backs_off_until_ = absl::InfinitePast();
   if (for_memory) {
     next_self_test_ = now + kMemoryBackoff;
     return;

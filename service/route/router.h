@@ -72,9 +72,10 @@ class Router {
   void Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now);
 
   // Of all devices whose time has come.
-  void EndRests(absl::Time now);
+  void EndBackoffs(absl::Time now);
   DeviceHealth& health(const devices::Device* device) { return Find(device).health; }
   CostModel& costs(const devices::Device* device) { return Find(device).costs; }
+  const CostModel& costs(const devices::Device* device) const { return Find(device).costs; }
   std::vector<devices::Device*> DueForSelfTest(absl::Time now) const;
   std::vector<DeviceStatus> Statuses() const;
 
@@ -83,7 +84,7 @@ class Router {
     Work work;
     double expected = 0;  // seconds
   };
-  struct Book {
+  struct Entry {
     devices::Device* device = nullptr;
     DeviceHealth health;
     CostModel costs;
@@ -92,26 +93,29 @@ class Router {
     absl::Time worked_since = absl::InfinitePast();  // on what is in flight now
   };
 
-  Book& Find(const devices::Device* device);
-  bool IsAble(const Book& book, const Needs& needs) const;
+  Entry& Find(const devices::Device* device);
+  const Entry& Find(const devices::Device* device) const;
+  bool IsAble(const Entry& entry, const Needs& needs) const;
   // Whether the batch is for the devices in whose memory its logits are: where one of them is able to take it.
   bool StaysInMemory(const Batch& batch) const;
-  static bool IsThere(const Book& book, const Batch& batch) {
-    return book.device->description().memory == batch.memory;
+  static bool IsThere(const Entry& entry, const Batch& batch) {
+    return entry.device->description().memory == batch.memory;
   }
   // Whether every device that serves has what the batch's rows ask of its kernels.
   bool AllHave(kernels::Features features) const;
-  static bool HasRoom(const Book& book) { return book.in_flight.size() < book.device->description().batches_in_flight; }
-  static Work WorkOf(const Book& book, const Batch& batch);
+  static bool HasRoom(const Entry& entry) {
+    return entry.in_flight.size() < entry.device->description().batches_in_flight;
+  }
+  static Work WorkOf(const Entry& entry, const Batch& batch);
   // From now until the batch would be done.
-  static double SecondsUntilDone(const Book& book, const Batch& batch, absl::Time now);
-  Choice ChooseFastest(const std::vector<Book*>& able, const Batch& batch, absl::Time now) const;
+  static double SecondsUntilDone(const Entry& entry, const Batch& batch, absl::Time now);
+  Choice ChooseFastest(const std::vector<Entry*>& able, const Batch& batch, absl::Time now) const;
 
   const RoutePolicy policy_;
   std::mt19937_64 random_;
-  std::vector<Book> books_;
+  std::vector<Entry> entries_;
   size_t turn_ = 0;
-  std::vector<Book*> able_;  // memory of Choose
+  std::vector<Entry*> able_;  // memory of Choose
 };
 
 }  // namespace sortition::service

@@ -71,11 +71,11 @@ class SequenceTable {
   void GiveBack(const std::string& tenant, uint64_t bytes);
 
   // What each client has, by tenant, what is held for it included.
-  struct ClientUse {
+  struct TenantUse {
     uint32_t sequences = 0;
     uint64_t bytes = 0;
   };
-  std::vector<std::pair<std::string, ClientUse>> client_uses() const;
+  std::vector<std::pair<std::string, TenantUse>> tenant_uses() const;
 
   // Forgets every sequence of a client that has no step in flight; how many, and how many are left.
   struct Forgotten {
@@ -88,19 +88,19 @@ class SequenceTable {
   uint64_t state_bytes() const;
 
  private:
-  struct Client;
+  struct TenantAccount;
   struct Entry {
     SequenceKey key;
     std::shared_ptr<Sequence> sequence;
     uint64_t bytes = 0;  // as last accounted
     absl::Time used;
     absl::Time guarded_until = absl::InfinitePast();  // its history has come, its first step has not
-    Client* client = nullptr;
+    TenantAccount* account = nullptr;
     std::list<Entry*>::iterator place = {};  // among the client's
   };
   using Entries = std::list<Entry>;
   // A tenant's part of the table; gone with its last entry, once nothing is held for it.
-  struct Client {
+  struct TenantAccount {
     std::list<Entry*> entries;  // most recently used first
     uint64_t bytes = 0;         // of entries, and what is held
     uint64_t held = 0;
@@ -119,7 +119,7 @@ class SequenceTable {
   // False if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   Refusal NoRoom() const;
-  Client& ClientOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TenantAccount& AccountOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseIfEmpty(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Held(const std::string& tenant, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entries::iterator Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence)
@@ -128,7 +128,7 @@ class SequenceTable {
   // False, and nothing is forgotten, if it is in use at `now`.
   bool ForgetIfIdle(Entries::iterator entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences of one client until it may have one more. False if it may not.
-  bool MakeRoomOfClient(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MakeRoomOfTenant(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
   // cannot. Spared are those with a step in flight, and those whose history was sent for a step that is on its way:
   // otherwise workers that replay would push out each other's histories, and none would ever get to its step.
@@ -140,9 +140,9 @@ class SequenceTable {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);  // by tenant
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                 // of all clients
-  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;                                                  // of these, what is held
+  absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_ ABSL_GUARDED_BY(mutex_);  // by tenant
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                         // of all clients
+  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, what is held
 };
 
 }  // namespace sortition::service

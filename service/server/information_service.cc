@@ -123,7 +123,7 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
   response->set_version(std::string(service::Version()));
   response->add_contracts("sortition.v1");
   response->add_law_versions(law::kLawVersion);
-  for (const service::DeviceStatus& status : engine_.batcher().device_statuses()) {
+  for (const service::DeviceStatus& status : engine_.batcher().keeper().statuses()) {
     const devices::DeviceDescription& description = status.device->description();
     v1::DeviceInformation* information = response->add_devices();
     information->set_name(description.name);

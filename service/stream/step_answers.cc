@@ -23,17 +23,17 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 
 }  // namespace
 
-void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
+void StepInFlight::Deliver(std::vector<PositionOutput> outputs) {
   v1::StepResults results;
   results.set_batch_id(batch_id_);
-  results.mutable_rows()->Reserve(static_cast<int>(outcomes.size()));
+  results.mutable_rows()->Reserve(static_cast<int>(outputs.size()));
   const bool wanted = answers_->Wanted();
   std::vector<QueuedRow> following;
-  for (RowOutcome& outcome : outcomes) {
-    const auto [row, position] = queued_[outcome.index];
+  for (PositionOutput& output : outputs) {
+    const auto [row, position] = queued_[output.index];
     const bool is_complete = row->run.runs_in_order()
-                                 ? CollectInOrder(row, position, std::move(outcome.result), wanted, &following)
-                                 : Collect(row, position, std::move(outcome.result));
+                                 ? CollectInOrder(row, position, std::move(output.output), wanted, &following)
+                                 : Collect(row, position, std::move(output.output));
     if (!is_complete) continue;
     if (wanted) {
       Encode(row, &results);

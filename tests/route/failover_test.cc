@@ -85,8 +85,8 @@ class World {
       devices_.push_back(std::make_unique<ScriptedFakeDevice>(description, &clock_, std::move(script)));
       pointers.push_back(devices_.back().get());
     }
-    options.seed = seed;
-    options.event_log = &events_;
+    options.devices.seed = seed;
+    options.devices.event_log = &events_;
     batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
   }
 
@@ -177,8 +177,8 @@ class World {
 
 BatcherOptions Options(double recheck_share) {
   BatcherOptions options;
-  options.self_test = &SmallSelfTest();
-  options.recheck_share = recheck_share;
+  options.devices.self_test = &SmallSelfTest();
+  options.devices.recheck_share = recheck_share;
   return options;
 }
 
@@ -204,7 +204,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
       });
     }
     BatcherOptions options = Options(1);
-    options.policy.kind = static_cast<RoutePolicy::Kind>(seed % 2 == 0 ? 0 : 2 + seed / 2 % 2);
+    options.devices.policy.kind = static_cast<RoutePolicy::Kind>(seed % 2 == 0 ? 0 : 2 + seed / 2 % 2);
     World world(seed, options, std::move(scripts));
     world.Draw(60);
     ASSERT_EQ(world.wrong_tokens(), 0u);
@@ -213,8 +213,8 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
     lies += world.observer().wrong;
     for (const DeviceEvent& event : world.events()) {
       quarantines += event.state == DeviceState::kQuarantined;
-      const bool rests = absl::StartsWith(event.reason, "given nothing");
-      (rests ? breaks : returns) += event.state == DeviceState::kServing;
+      const bool backs_off = absl::StartsWith(event.reason, "gets no batches");
+      (backs_off ? breaks : returns) += event.state == DeviceState::kServing;
     }
   }
   // The fault did happen: lies and returns twice as often as is asked for here, for a sanitizer's few worlds may have
@@ -248,10 +248,10 @@ TEST(Recheck, ALiarIsCaughtWithinTheComputedNumberOfWrongRows) {
     const DeviceEvent& event = world.events().front();
     EXPECT_EQ(event.device, "fake0");
     EXPECT_EQ(event.state, DeviceState::kQuarantined);
-    EXPECT_TRUE(event.gave_wrong_answer);
+    EXPECT_TRUE(event.gave_wrong_output);
     EXPECT_EQ(event.reason, "wrong answers to 1 live rows");
     EXPECT_GE(event.unchecked_rows, world.wrong_tokens());
-    EXPECT_EQ(event.touched.empty(), event.unchecked_rows == 0);
+    EXPECT_EQ(event.sequences.empty(), event.unchecked_rows == 0);
     world.Finish();
   }
   // On average 1 / share - 1 = 4 wrong rows pass.
@@ -277,7 +277,7 @@ TEST(Failover, ADeviceWithoutMemoryRestsAndStaysInService) {
   World* here = nullptr;
   absl::Time freed;
   BatcherOptions options = Options(0);
-  options.policy.kind = RoutePolicy::Kind::kRoundRobin;
+  options.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
   World world(1, std::move(options),
               {[&](const auto&) {
                  const bool has_memory = here->now() >= freed;
@@ -290,7 +290,7 @@ TEST(Failover, ADeviceWithoutMemoryRestsAndStaysInService) {
   here = &world;
   const absl::Time start = world.now();
   freed = start + absl::Seconds(10);
-  while (world.now() < freed + 2 * DeviceHealth::kRest) {
+  while (world.now() < freed + 2 * DeviceHealth::kBatchBackoff) {
     world.Draw(50);
     world.batcher().Sweep();
   }
@@ -324,7 +324,7 @@ TEST(Failover, WithoutAnotherDeviceRowsAreRefusedUntilTheDeviceIsBack) {
   world.Draw(100);
   ASSERT_EQ(world.events().size(), 2u);
   EXPECT_EQ(world.events()[0].state, DeviceState::kQuarantined);
-  EXPECT_FALSE(world.events()[0].gave_wrong_answer);
+  EXPECT_FALSE(world.events()[0].gave_wrong_output);
   EXPECT_EQ(world.events()[1].state, DeviceState::kServing);
   EXPECT_EQ(world.wrong_tokens(), 0u);
   world.Finish();

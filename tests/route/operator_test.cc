@@ -36,7 +36,7 @@ class Operator : public ::testing::Test {
       pointers.push_back(devices_.back().get());
     }
     BatcherOptions options;
-    options.self_test = self_test;
+    options.devices.self_test = self_test;
     batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
   }
   ~Operator() override { Finish(); }
@@ -55,7 +55,7 @@ class Operator : public ::testing::Test {
   }
 
   DeviceStatus StatusOf(const std::string& name) {
-    for (const DeviceStatus& status : batcher_->device_statuses()) {
+    for (const DeviceStatus& status : batcher_->keeper().statuses()) {
       if (status.device->description().name == name) return status;
     }
     return {};
@@ -91,20 +91,21 @@ class Operator : public ::testing::Test {
 };
 
 TEST_F(Operator, ADeviceThatServesGoesOnWhileItProvesItself) {
-  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
+  ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
-  EXPECT_EQ(batcher_->Prove("first", Keep()).code(), absl::StatusCode::kFailedPrecondition) << "one at a time";
+  EXPECT_EQ(batcher_->keeper().RunSelfTest("first", Keep()).code(), absl::StatusCode::kFailedPrecondition)
+      << "one at a time";
   EXPECT_FALSE(verdict_.has_value());
   Finish();
   ASSERT_TRUE(verdict_.has_value());
   EXPECT_TRUE(verdict_->ok()) << *verdict_;
   EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
-  EXPECT_TRUE(batcher_->Prove("first", Keep()).ok());
+  EXPECT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
 }
 
 TEST_F(Operator, OneThatIsWrongLeaves) {
   fate_ = Fate::Kind::kLies;
-  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
+  ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
   Finish();
   ASSERT_TRUE(verdict_.has_value());
   EXPECT_TRUE(absl::IsDataLoss(*verdict_)) << *verdict_;
@@ -123,14 +124,14 @@ TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
   };
   testing::FakeDevice liar(options);
   Batcher batcher(Limits(), {&liar}, &clock_, &observer_, BatcherOptions());
-  batcher.SetSelfTested(&liar, SmallSelfTest().Run(&liar, absl::Minutes(1)));
-  EXPECT_EQ(batcher.device_statuses()[0].state, DeviceState::kQuarantined);
-  EXPECT_THAT(batcher.device_statuses()[0].reason, ::testing::HasSubstr("verify"));
+  batcher.keeper().SetSelfTested(&liar, SmallSelfTest().Run(&liar, absl::Minutes(1)));
+  EXPECT_EQ(batcher.keeper().statuses()[0].state, DeviceState::kQuarantined);
+  EXPECT_THAT(batcher.keeper().statuses()[0].reason, ::testing::HasSubstr("verify"));
 }
 
 TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
   const auto before = SubmitRow();
-  ASSERT_TRUE(batcher_->Hold("first", "new driver").ok());
+  ASSERT_TRUE(batcher_->keeper().Hold("first", "new driver").ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
   EXPECT_EQ(StatusOf("first").reason, "held by an operator: new driver");
   Finish();
@@ -144,27 +145,28 @@ TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
     Finish();
     EXPECT_FALSE(step->WasRefused(0));
   }
-  EXPECT_EQ(batcher_->Hold("second", "").code(), absl::StatusCode::kFailedPrecondition) << "the last that serves";
+  EXPECT_EQ(batcher_->keeper().Hold("second", "").code(), absl::StatusCode::kFailedPrecondition)
+      << "the last that serves";
 
-  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
-  EXPECT_EQ(StatusOf("first").state, DeviceState::kProving);
+  ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
+  EXPECT_EQ(StatusOf("first").state, DeviceState::kSelfTest);
   Finish();
   EXPECT_TRUE(verdict_->ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
-  EXPECT_TRUE(batcher_->Hold("second", "").ok());
+  EXPECT_TRUE(batcher_->keeper().Hold("second", "").ok());
 }
 
 TEST_F(Operator, AProofDoesNotBringBackWhatWasHeldMeanwhile) {
-  ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
-  ASSERT_TRUE(batcher_->Hold("first", "").ok());
+  ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
+  ASSERT_TRUE(batcher_->keeper().Hold("first", "").ok());
   Finish();
   EXPECT_TRUE(verdict_->ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
 }
 
 TEST_F(Operator, NamesThatAreNoDevicesAreRefused) {
-  EXPECT_TRUE(absl::IsNotFound(batcher_->Prove("third", Keep())));
-  EXPECT_TRUE(absl::IsNotFound(batcher_->Hold("", "")));
+  EXPECT_TRUE(absl::IsNotFound(batcher_->keeper().RunSelfTest("third", Keep())));
+  EXPECT_TRUE(absl::IsNotFound(batcher_->keeper().Hold("", "")));
 }
 
 class OperatorWithoutSelfTest : public Operator {
@@ -173,8 +175,8 @@ class OperatorWithoutSelfTest : public Operator {
 };
 
 TEST_F(OperatorWithoutSelfTest, NothingIsTakenOutOfService) {
-  EXPECT_EQ(batcher_->Prove("first", Keep()).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(batcher_->Hold("first", "").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(batcher_->keeper().RunSelfTest("first", Keep()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(batcher_->keeper().Hold("first", "").code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

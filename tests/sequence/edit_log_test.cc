@@ -14,7 +14,7 @@
 #include "service/request/parameters.h"
 #include "service/sequence/row_of.h"
 #include "service/sequence/sequence.h"
-#include "tests/support/plain_mirrors.h"
+#include "tests/support/plain_edit_cache.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service {
@@ -22,7 +22,7 @@ namespace {
 
 using kernels::EditOrigin;
 using kernels::LogitEdit;
-using testing::PlainMirrors;
+using testing::PlainEditCache;
 
 TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
   EditLog trail = EditLog::OfNewList();
@@ -136,7 +136,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     std::vector<size_t> order(seen.views.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     if (Below(3) == 0) std::ranges::shuffle(order, random_);
-    PlainMirrors* device = &devices_[Below(devices_.size())];
+    PlainEditCache* device = &devices_[Below(devices_.size())];
     for (const size_t i : order) {
       if (Below(10) == 0) device = &devices_[Below(devices_.size())];
       const kernels::RowRequest row = RowOf(*seen.spec, &seen.views[i], 1, 0);
@@ -150,7 +150,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
   }
 
   std::mt19937 random_{17};
-  std::array<PlainMirrors, 3> devices_;
+  std::array<PlainEditCache, 3> devices_;
   std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name
 };
 
@@ -216,7 +216,7 @@ TEST_P(EditNames, LeadToTheEditsWhateverHappens) {
   if (testing::TestScale() < 1) return;
   uint64_t changed = 0;
   uint64_t changed_ahead = 0;
-  for (const PlainMirrors& device : devices_) {
+  for (const PlainEditCache& device : devices_) {
     changed += device.changed();
     changed_ahead += device.changed_ahead();
   }
@@ -240,7 +240,7 @@ TEST(EditLog, FollowsASequencesSteps) {
   intent.step_id = 1;
   intent.position = opened.position;
   intent.history_hash = opened.history_hash;
-  PlainMirrors device;
+  PlainEditCache device;
   const auto begin = [&](const SequenceOwner& owner) {
     return std::get<StepGrant>(sequence.Begin(owner, intent, TokenTree::Chain({7, 8})));
   };

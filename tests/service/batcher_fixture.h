@@ -33,7 +33,7 @@ class BatcherTest : public ::testing::Test {
       for (const auto& device : devices_) devices.push_back(device.get());
       // No device waits for another.
       BatcherOptions options;
-      options.policy.kind = RoutePolicy::Kind::kRoundRobin;
+      options.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
       batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, options);
     }
     return *batcher_;

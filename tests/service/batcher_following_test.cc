@@ -16,15 +16,15 @@ using BatcherFollowing = BatcherTest;
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
-  void Deliver(std::vector<RowOutcome> outcomes) override {
+  void Deliver(std::vector<PositionOutput> outputs) override {
     std::vector<QueuedRow> rows;
-    for (const RowOutcome& outcome : outcomes) {
-      if (outcome.index + 1 == length_) continue;
-      rows.push_back(RowsAt(outcome.index + 1, 1)[0]);
-      rows.back().index = outcome.index + 1;
+    for (const PositionOutput& output : outputs) {
+      if (output.index + 1 == length_) continue;
+      rows.push_back(RowsAt(output.index + 1, 1)[0]);
+      rows.back().index = output.index + 1;
     }
     if (!rows.empty()) batcher_.Continue(shared_from_this(), std::move(rows));
-    RecordingStep::Deliver(std::move(outcomes));
+    RecordingStep::Deliver(std::move(outputs));
   }
 
  private:

@@ -41,7 +41,7 @@ class Schedule {
     }
     // The model knows no device that is waited for.
     BatcherOptions route;
-    route.policy.kind = RoutePolicy::Kind::kRoundRobin;
+    route.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
     batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, route);
   }
 
@@ -89,7 +89,7 @@ class Schedule {
     Submitted submitted{std::make_shared<RecordingStep>(), next_position_, 1 + Below(9)};
     submitted.step->priority = static_cast<int32_t>(Below(3)) - 1;
     submitted.step->arrived = clock_.Now();
-    submitted.step->client = {Below(clients_) / 2, Below(clients_)};
+    submitted.step->owner = {Below(clients_) / 2, Below(clients_)};
     if (Below(3) == 0) submitted.step->deadline = clock_.Now() + absl::Milliseconds(1 + Below(100));
     const uint32_t queued = batcher_->queued_rows();
     const auto refusal = batcher_->Submit(submitted.step, RowsAt(submitted.first, submitted.rows));
@@ -134,8 +134,8 @@ class Schedule {
   // Smaller goes first: the higher priority, then, of one client's, the lower position, which is the older row.
   using Order = std::pair<int32_t, uint32_t>;
   bool AreOfOneClient(const Order& a, const Order& b) const {
-    const Client& one = Owner(a.second).step->client;
-    const Client& other = Owner(b.second).step->client;
+    const QueueOwner& one = Owner(a.second).step->owner;
+    const QueueOwner& other = Owner(b.second).step->owner;
     return one.tenant == other.tenant && one.stream == other.stream;
   }
   void CheckOrder(const Order& first, const Order& second) const {

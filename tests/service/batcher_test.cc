@@ -366,8 +366,8 @@ TEST_F(BatcherTest, QueueWaitIsTheOldestRows) {
 class ResubmittingStep : public PendingStep {
  public:
   explicit ResubmittingStep(Batcher* batcher) : batcher_(*batcher) {}
-  void Deliver(std::vector<RowOutcome> outcomes) override {
-    EXPECT_EQ(outcomes.size(), 1u);
+  void Deliver(std::vector<PositionOutput> outputs) override {
+    EXPECT_EQ(outputs.size(), 1u);
     if (++rounds == 5) return;
     EXPECT_FALSE(batcher_.Submit(shared, RowsAt(static_cast<uint32_t>(rounds), 1)).has_value());
   }

@@ -19,12 +19,12 @@ class FairQueueTest : public ::testing::Test {
   static constexpr uint32_t kSmall = 1000;                         // tokens of a row
   static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // those of one that is twice the work
 
-  void Add(Client client, uint32_t count, uint32_t vocabulary = kSmall) {
-    for (uint32_t i = 0; i < count; ++i) queue_.Add(Row(client, vocabulary));
+  void Add(QueueOwner owner, uint32_t count, uint32_t vocabulary = kSmall) {
+    for (uint32_t i = 0; i < count; ++i) queue_.Add(Row(owner, vocabulary));
   }
-  WaitingRow Row(Client client, uint32_t vocabulary) {
+  WaitingRow Row(QueueOwner owner, uint32_t vocabulary) {
     WaitingRow row;
-    row.client = client;
+    row.owner = owner;
     row.number = next_number_++;
     row.row.row.request.dtype = kernels::DType::kF32;
     row.row.row.request.live_vocabulary = vocabulary;
@@ -33,7 +33,7 @@ class FairQueueTest : public ::testing::Test {
   // The streams of the next rows, a letter each: 'a' is stream 0.
   std::string Take(uint32_t count) {
     std::string taken;
-    for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().client.stream);
+    for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().owner.stream);
     return taken;
   }
 
@@ -101,7 +101,7 @@ TEST_F(FairQueueTest, RowsThatComeBackGoFirstAndAreNotChargedAgain) {
   Add({0, 1}, 4);
   std::vector<WaitingRow> failed;
   for (int i = 0; i < 3; ++i) failed.push_back(queue_.Take());
-  EXPECT_EQ(failed[1].client.stream, 1u);
+  EXPECT_EQ(failed[1].owner.stream, 1u);
   for (auto row = failed.rbegin(); row != failed.rend(); ++row) {
     row->attempts = 1;
     queue_.Add(std::move(*row));
@@ -116,7 +116,7 @@ TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
   Add({0, 0}, 3);
   Add({1, 1}, 3);
   Add({1, 2}, 3);
-  queue_.EraseIf([](WaitingRow& row) { return row.client.stream == 1 || row.number == 0; });
+  queue_.EraseIf([](WaitingRow& row) { return row.owner.stream == 1 || row.number == 0; });
   EXPECT_EQ(queue_.rows(), 5u);
   EXPECT_EQ(Take(5), "acacc");
   EXPECT_TRUE(queue_.empty());
@@ -128,7 +128,7 @@ TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
 // Counted in rows.
 TEST_F(FairQueueTest, WorkAheadIsTheStreamsOwnAndAsMuchOfEachWhoShares) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
-  const auto ahead = [&](Client client) { return queue_.StandingOf(client).WorkAhead() / row; };
+  const auto ahead = [&](QueueOwner owner) { return queue_.StandingOf(owner).WorkAhead() / row; };
   Add({0, 0}, 900);
   EXPECT_EQ(ahead({0, 0}), 900);
   EXPECT_EQ(ahead({0, 1}), 0);
@@ -170,7 +170,7 @@ TEST_F(FairQueueTest, BackloggedStreamsGetEqualWorkUnderRandomSchedules) {
       }
       if (queue.empty()) continue;
       const WaitingRow row = queue.Take();
-      const uint64_t taken = row.client.stream;
+      const uint64_t taken = row.owner.stream;
       for (uint64_t other = 0; other < 5; ++other) {
         if (other == taken || waiting[other] == 0) continue;
         ahead[{taken, other}] += int64_t(WorkOf(row.row.row));

@@ -17,18 +17,18 @@ namespace sortition::service {
 // Thread-safe. Fails the test if a row comes twice.
 class RecordingStep : public PendingStep {
  public:
-  void Deliver(std::vector<RowOutcome> outcomes) override {
+  void Deliver(std::vector<PositionOutput> outputs) override {
     absl::MutexLock lock(&mutex_);
     ++calls_;
-    for (RowOutcome& outcome : outcomes) {
-      EXPECT_TRUE(outcomes_.try_emplace(outcome.index, std::move(outcome.result)).second)
-          << "row " << outcome.index << " was delivered twice";
+    for (PositionOutput& output : outputs) {
+      EXPECT_TRUE(outputs_.try_emplace(output.index, std::move(output.output)).second)
+          << "row " << output.index << " was delivered twice";
     }
   }
 
   size_t delivered() const {
     absl::MutexLock lock(&mutex_);
-    return outcomes_.size();
+    return outputs_.size();
   }
   uint32_t calls() const {
     absl::MutexLock lock(&mutex_);
@@ -37,8 +37,8 @@ class RecordingStep : public PendingStep {
   // The token of a row that was answered; fails the test if it was not.
   uint32_t Token(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
-    const auto it = outcomes_.find(index);
-    if (it == outcomes_.end() || !std::holds_alternative<kernels::RowOutput>(it->second)) {
+    const auto it = outputs_.find(index);
+    if (it == outputs_.end() || !std::holds_alternative<kernels::RowOutput>(it->second)) {
       ADD_FAILURE() << "row " << index << " was not answered";
       return 0;
     }
@@ -47,8 +47,8 @@ class RecordingStep : public PendingStep {
   // Why a row was refused; fails the test if it was not.
   Refusal WhyNot(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
-    const auto it = outcomes_.find(index);
-    if (it == outcomes_.end() || !std::holds_alternative<Refusal>(it->second)) {
+    const auto it = outputs_.find(index);
+    if (it == outputs_.end() || !std::holds_alternative<Refusal>(it->second)) {
       ADD_FAILURE() << "row " << index << " was not refused";
       return Refusal{Reason::kMalformedMessage, "", "", ""};
     }
@@ -56,13 +56,13 @@ class RecordingStep : public PendingStep {
   }
   bool WasRefused(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
-    const auto it = outcomes_.find(index);
-    return it != outcomes_.end() && std::holds_alternative<Refusal>(it->second);
+    const auto it = outputs_.find(index);
+    return it != outputs_.end() && std::holds_alternative<Refusal>(it->second);
   }
 
  private:
   mutable absl::Mutex mutex_;
-  std::map<uint32_t, std::variant<kernels::RowOutput, Refusal>> outcomes_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::variant<kernels::RowOutput, Refusal>> outputs_ ABSL_GUARDED_BY(mutex_);
   uint32_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -19,7 +19,7 @@
 namespace sortition::kernels {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::DeviceRow;
 using devices::VulkanDevice;
 using devices::VulkanDeviceOptions;
@@ -73,12 +73,12 @@ class Comparison {
     if (rows_.empty()) return;
     std::vector<DeviceRow> batch;
     for (const auto& row : rows_) batch.push_back(Whole(row->request(), row->tensor()));
-    const BatchResult result = RunBatch(device_, std::move(batch));
+    const BatchOutput result = RunBatch(device_, std::move(batch));
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), rows_.size());
+    ASSERT_EQ(result.outputs.size(), rows_.size());
     EXPECT_GT(result.kernel_nanoseconds, 0u);
     for (size_t i = 0; i < rows_.size(); ++i) {
-      ASSERT_EQ(result.answers[i], law::SampleRowReference(rows_[i]->request())) << rows_[i]->description();
+      ASSERT_EQ(result.outputs[i], law::SampleRowReference(rows_[i]->request())) << rows_[i]->description();
     }
     rows_.clear();
     bytes_ = 0;
@@ -158,9 +158,9 @@ class VulkanKernel : public ::testing::TestWithParam<testing::Driver> {
       const std::vector<std::byte> tensor = law::TensorOf(row);
       const RowRequest request = law::RequestOf(row, tensor);
       if ((FeaturesOf(request) & ~device->description().features) != 0) continue;
-      const BatchResult result = RunBatch(device, {Whole(request, tensor)});
+      const BatchOutput result = RunBatch(device, {Whole(request, tensor)});
       ASSERT_TRUE(result.status.ok()) << result.status;
-      ASSERT_EQ(result.answers.at(0), law::SampleRowReference(request)) << row.name;
+      ASSERT_EQ(result.outputs.at(0), law::SampleRowReference(request)) << row.name;
     }
   }
 

@@ -23,7 +23,7 @@ namespace sortition::service {
 
 // `Member` has bool empty() const, which says that it wants no turn now.
 template <typename Member>
-class Turns {
+class FairOrder {
  public:
   bool empty() const { return order_.empty(); }
   // Among how many the work has been shared out of late: how much was done while the clock moved by one. Who has taken

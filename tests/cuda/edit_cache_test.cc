@@ -1,5 +1,5 @@
-// Mirrors of edits: what they save, and that no answer depends on them.
-#include "devices/cuda/mirrors.h"
+// EditCache of edits: what they save, and that no answer depends on them.
+#include "devices/cuda/edit_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -109,11 +109,11 @@ class ListedRows {
     }
     return batch;
   }
-  void ExpectRight(const BatchResult& result) const {
+  void ExpectRight(const BatchOutput& result) const {
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), random_.size());
+    ASSERT_EQ(result.outputs.size(), random_.size());
     for (size_t i = 0; i < random_.size(); ++i) {
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(RequestOf(i))) << random_[i]->description();
+      EXPECT_EQ(result.outputs[i], law::SampleRowReference(RequestOf(i))) << random_[i]->description();
     }
   }
   uint64_t logits_bytes() const {
@@ -142,7 +142,7 @@ std::vector<EditList> Lists(int count, uint32_t edits = 200) {
   return lists;
 }
 
-TEST(CudaMirrors, AStepUploadsWhatChanged) {
+TEST(CudaEditCache, AStepUploadsWhatChanged) {
   constexpr uint32_t kEdits = 2000;
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
@@ -157,7 +157,7 @@ TEST(CudaMirrors, AStepUploadsWhatChanged) {
       rows.Add(list, 3 * (step + 1));
     }
     const uint64_t before = driver.uploaded_bytes();
-    const BatchResult result = RunBatch(device.get(), rows.Batch());
+    const BatchOutput result = RunBatch(device.get(), rows.Batch());
     beside_logits.push_back(driver.uploaded_bytes() - before - rows.logits_bytes());
     rows.ExpectRight(result);
   }
@@ -166,16 +166,16 @@ TEST(CudaMirrors, AStepUploadsWhatChanged) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 4u);
 }
 
-TEST(CudaMirrors, ListsWithoutANameAreUploadedAndNothingIsMerged) {
+TEST(CudaEditCache, ListsWithoutANameAreUploadedAndNothingIsMerged) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
   for (uint64_t step = 0; step < 2; ++step) {
     ListedRows rows(kVocabulary);
     rows.Add(EditList(0, kVocabulary, 300), 1);
-    rows.Add(EditList(1, kVocabulary, Mirrors::kLeastEdits - 1), 2);
+    rows.Add(EditList(1, kVocabulary, EditCache::kLeastEdits - 1), 2);
     rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
   }
-  const auto none = StartOn(driver, {.max_mirror_bytes = 0});
+  const auto none = StartOn(driver, {.max_edit_cache_bytes = 0});
   for (uint64_t step = 0; step < 2; ++step) {
     ListedRows rows(kVocabulary);
     rows.Add(EditList(2, kVocabulary, 300), 3);
@@ -185,12 +185,12 @@ TEST(CudaMirrors, ListsWithoutANameAreUploadedAndNothingIsMerged) {
 }
 
 // Of a list: steps one after the other, the same one again, one of long ago, and what may come after it; in one batch
-// or in several at once. Rows end in slices or not, and there is room for all mirrors or for few.
-class CudaMirrorsSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
+// or in several at once. Rows end in slices or not, and the cache has room for all lists or for few.
+class CudaEditCacheSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
-TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
+TEST_P(CudaEditCacheSteps, AnswerAsTheReferenceDoes) {
   const FakeCudaDriver driver;
-  const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_mirror_bytes = GetParam().second});
+  const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_edit_cache_bytes = GetParam().second});
   std::vector<EditList> lists = Lists(4, 90);
   const std::vector<EditList> old = lists;
   std::mt19937 random(5);
@@ -213,7 +213,7 @@ TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
       if (random() % 4 == 0) batches[random() % 2].Add(list, ++seed);
       if (random() % 8 == 0) rows.Add(old[i], ++seed);
     }
-    std::vector<BatchResult> results(batches.size());
+    std::vector<BatchOutput> results(batches.size());
     absl::BlockingCounter left(int(batches.size()));
     for (size_t i = 0; i < batches.size(); ++i) {
       std::vector<DeviceRow> rows = batches[i].Batch();
@@ -221,7 +221,7 @@ TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
         left.DecrementCount();
         continue;
       }
-      device->Submit(std::move(rows), [&, i](BatchResult result) {
+      device->Submit(std::move(rows), [&, i](BatchOutput result) {
         results[i] = std::move(result);
         left.DecrementCount();
       });
@@ -232,12 +232,12 @@ TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
   EXPECT_GE(driver.launches(kernels::cuda::kMergeKernel), testing::Scaled(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rooms, CudaMirrorsSteps,
+INSTANTIATE_TEST_SUITE_P(Rooms, CudaEditCacheSteps,
                          ::testing::Values(std::pair{uint64_t{512} << 20, uint64_t{256} << 20},
                                            std::pair{uint64_t{60'000}, uint64_t{256} << 20},
                                            std::pair{uint64_t{512} << 20, uint64_t{9'000}}));
 
-TEST(CudaMirrors, AnErrorLeavesNone) {
+TEST(CudaEditCache, AnErrorLeavesNone) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   std::vector<EditList> lists = Lists(2);
@@ -262,7 +262,7 @@ TEST(CudaMirrors, AnErrorLeavesNone) {
   }
 }
 
-TEST(CudaMirrors, WithoutMemoryForThemListsAreUploaded) {
+TEST(CudaEditCache, WithoutMemoryForThemListsAreUploaded) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -274,7 +274,7 @@ TEST(CudaMirrors, WithoutMemoryForThemListsAreUploaded) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
 }
 
-TEST(CudaMirrors, MakeWayForABatch) {
+TEST(CudaEditCache, MakeWayForABatch) {
   const FakeCudaDriver driver({.memory_bytes = 200'000});
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -289,25 +289,25 @@ TEST(CudaMirrors, MakeWayForABatch) {
 }
 
 // Slices over a driver, and no kernel.
-class CudaMirrorsOfSlices : public ::testing::Test {
+class CudaEditCacheLease : public ::testing::Test {
  protected:
-  CudaMirrorsOfSlices() {
+  CudaEditCacheLease() {
     const auto context = Context::Create(driver_.api(), FindHardware(driver_.api())->front(), FakeCudaDriver::Images());
     EXPECT_TRUE(context.ok());
     context_ = *context;
     current_ = std::make_unique<CurrentContext>(*context_);
   }
-  ~CudaMirrorsOfSlices() override { current_.reset(); }
+  ~CudaEditCacheLease() override { current_.reset(); }
 
-  void MakeMirrors(uint64_t most_bytes) { mirrors_ = std::make_unique<Mirrors>(context_, most_bytes); }
-  EditPath PathOf(const EditList& list, Mirrors::OfSlice* slice) {
+  void MakeCache(uint64_t most_bytes) { cache_ = std::make_unique<EditCache>(context_, most_bytes); }
+  EditPath PathOf(const EditList& list, EditCache::Lease* slice) {
     RowRequest request;
     list.PutInto(&request);
     return slice->PathOf(request);
   }
   // In a slice of its own.
   EditPath Run(const EditList& list) {
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EditCache::Lease slice(cache_.get(), nullptr);
     const EditPath path = PathOf(list, &slice);
     slice.Keep();
     return path;
@@ -319,11 +319,11 @@ class CudaMirrorsOfSlices : public ::testing::Test {
   FakeCudaDriver driver_;
   std::shared_ptr<Context> context_;
   std::unique_ptr<CurrentContext> current_;
-  std::unique_ptr<Mirrors> mirrors_;
+  std::unique_ptr<EditCache> cache_;
 };
 
-TEST_F(CudaMirrorsOfSlices, AListIsChangedFromOneHalfIntoTheOther) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, AListIsChangedFromOneHalfIntoTheOther) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
   ASSERT_TRUE(IsWhole(whole));
@@ -340,13 +340,13 @@ TEST_F(CudaMirrorsOfSlices, AListIsChangedFromOneHalfIntoTheOther) {
   EXPECT_EQ(again.from, whole.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, OneRowOfASliceAloneIsKept) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
   EditList ahead = list;
   ahead.GoAhead();
-  Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+  EditCache::Lease slice(cache_.get(), nullptr);
   list.Change();
   const EditPath first = PathOf(list, &slice);
   list.Change();
@@ -360,13 +360,13 @@ TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
   EXPECT_EQ(Run(list).from, first.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, TwoSlicesNeverHaveTheSame) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
-  Mirrors::OfSlice one(mirrors_.get(), nullptr);
+  EditCache::Lease one(cache_.get(), nullptr);
   EXPECT_TRUE(IsChange(PathOf(list, &one)));
-  Mirrors::OfSlice other(mirrors_.get(), nullptr);
+  EditCache::Lease other(cache_.get(), nullptr);
   EXPECT_TRUE(IsUpload(PathOf(list, &other)));
   one.Keep();
   list.Change();
@@ -374,11 +374,11 @@ TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
   other.Keep();
 }
 
-TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, WhatIsTakenBackIsNotKept) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   {
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EditCache::Lease slice(cache_.get(), nullptr);
     EXPECT_TRUE(IsWhole(PathOf(list, &slice)));
     slice.TakeBack();
     slice.Keep();
@@ -388,7 +388,7 @@ TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
   EditList changed = list;
   changed.Change();
   {
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EditCache::Lease slice(cache_.get(), nullptr);
     EXPECT_NE(PathOf(changed, &slice).to, 0u);
     slice.TakeBack();
     slice.Keep();
@@ -398,8 +398,8 @@ TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
   EXPECT_EQ(still.from, whole.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, OlderAndUnnamedListsChangeNothing) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditList old = list;
   EditList ahead = list;
@@ -409,17 +409,17 @@ TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
   const EditPath whole = Run(list);
   EXPECT_TRUE(IsWhole(whole));
   EXPECT_TRUE(IsUpload(Run(old)));
-  EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the mirror's
+  EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the entry's
   EXPECT_EQ(Run(list).from, whole.to);
   for (int i = 0; i < 9; ++i) list.Change();  // one more than is known
   EXPECT_TRUE(IsWhole(Run(list)));
 }
 
-TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, AnEntryGrowsWithItsList) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
-  const uint64_t small = mirrors_->bytes();
+  const uint64_t small = cache_->bytes();
   EXPECT_LT(small, 6000u);
   EditList before = list;
   for (list.Change(); 2 * list.size() * sizeof(LogitEdit) <= small; list.Change()) {
@@ -427,50 +427,50 @@ TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
     before = list;
   }
   {
-    // The row before reads the mirror, which stays therefore, whether what changed is known or not.
+    // An earlier row reads the entry, so it stays, whether the changes are known or not.
     EditList forgotten = list;
     for (int i = 0; i < 9; ++i) forgotten.Change();
-    Mirrors::OfSlice slice(mirrors_.get(), nullptr);
+    EditCache::Lease slice(cache_.get(), nullptr);
     EXPECT_TRUE(PathOf(before, &slice).is_merged);
     const EditPath path = PathOf(list, &slice);
     EXPECT_TRUE(IsChange(path));
     EXPECT_EQ(path.to, 0u);
     EXPECT_TRUE(IsUpload(PathOf(forgotten, &slice)));
     slice.Keep();
-    EXPECT_EQ(mirrors_->bytes(), small);
+    EXPECT_EQ(cache_->bytes(), small);
   }
   EXPECT_TRUE(IsWhole(Run(list)));
-  EXPECT_GT(mirrors_->bytes(), small);
+  EXPECT_GT(cache_->bytes(), small);
 }
 
-TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
-  MakeMirrors(10'000);
+TEST_F(CudaEditCacheLease, WithoutRoomOnlyIdleOnesGo) {
+  MakeCache(10'000);
   std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
   EXPECT_TRUE(IsWhole(Run(lists[1])));
-  for (uint64_t slice = 1; slice < Mirrors::kIdleSlices - 1; slice += 2) {
+  for (uint64_t slice = 1; slice < EditCache::kIdleChunks - 1; slice += 2) {
     ASSERT_TRUE(IsUpload(Run(lists[2]))) << slice;
     ASSERT_FALSE(IsUpload(Run(lists[1])));
   }
   EXPECT_TRUE(IsWhole(Run(lists[2])));
   EXPECT_FALSE(IsUpload(Run(lists[1])));
   EXPECT_TRUE(IsUpload(Run(lists[0])));
-  EXPECT_LE(mirrors_->bytes(), 10'000u);
+  EXPECT_LE(cache_->bytes(), 10'000u);
 }
 
-TEST_F(CudaMirrorsOfSlices, ASliceThatFailsDropsAll) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, ASliceThatFailsDropsAll) {
+  MakeCache(1 << 20);
   std::vector<EditList> lists = Lists(3, 100);
   for (const EditList& list : lists) Run(list);
-  Mirrors::OfSlice beside(mirrors_.get(), nullptr);
+  EditCache::Lease beside(cache_.get(), nullptr);
   EXPECT_TRUE(IsChange(PathOf(lists[0], &beside)));
   {
-    Mirrors::OfSlice failing(mirrors_.get(), nullptr);
+    EditCache::Lease failing(cache_.get(), nullptr);
     EXPECT_TRUE(IsChange(PathOf(lists[1], &failing)));
   }
-  EXPECT_GT(mirrors_->bytes(), 0u);  // what the other slice has
+  EXPECT_GT(cache_->bytes(), 0u);  // what the other slice has
   beside.Keep();
-  EXPECT_EQ(mirrors_->bytes(), 0u);
+  EXPECT_EQ(cache_->bytes(), 0u);
   for (const EditList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));
 }
 
