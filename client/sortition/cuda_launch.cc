@@ -10,8 +10,8 @@ namespace sortition {
 using devices::cuda::CurrentContext;
 using kernels::cuda::ChainedInput;
 using kernels::cuda::ChainedOutput;
+using kernels::cuda::RawOutput;
 using kernels::cuda::RowInput;
-using kernels::cuda::RowOutput;
 using kernels::cuda::TopToken;
 
 bool CudaSampler::State::IsChained(uint32_t row) const {
@@ -125,7 +125,7 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   kernels::cuda::BatchView view;
   view.inputs = PointerTo<const RowInput>(memory_);
   view.states = PointerTo<kernels::cuda::RowState>(memory_ + StatesOffset());
-  view.outputs = PointerTo<RowOutput>(OutputsAddress());
+  view.outputs = PointerTo<RawOutput>(OutputsAddress());
   view.tokens = batch_.tokens;
   view.logprobs = batch_.logprobs;
   const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
@@ -143,7 +143,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   const auto rows = uint32_t(answers.size());
-  std::vector<RowOutput> outputs(rows);
+  std::vector<RawOutput> outputs(rows);
   std::vector<ChainedOutput> chained(needed_.chain ? rows : 0);
   std::vector<TopToken> raw_tops(uint64_t{limits_.top} * rows);
   std::vector<TopToken> processed_tops(raw_tops.size());

@@ -119,9 +119,9 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
     return absl::InvalidArgumentError(
         "batch.draft, batch.draft_row_bytes: rows must begin at multiples of 4 bytes and not overlap");
   }
-  if (AddressOf(batch.outputs) % alignof(kernels::cuda::RowOutput) != 0) {
+  if (AddressOf(batch.outputs) % alignof(kernels::cuda::RawOutput) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("batch.outputs is not a multiple of ", alignof(kernels::cuda::RowOutput), " bytes"));
+        absl::StrCat("batch.outputs is not a multiple of ", alignof(kernels::cuda::RawOutput), " bytes"));
   }
   const struct {
     const void* pointer;

@@ -103,7 +103,7 @@ struct CudaSampler::State {
   }
   uint64_t OutputsOffset() const { return EditsOffset() + 2 * RowEditsBytes() * limits_.rows; }
   uint64_t ChainedOutputsOffset() const {
-    return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RowOutput)} * limits_.rows;
+    return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RawOutput)} * limits_.rows;
   }
   uint64_t KeptOffset() const {
     return ChainedOutputsOffset() + uint64_t{sizeof(kernels::cuda::ChainedOutput)} * limits_.rows;

@@ -105,7 +105,7 @@ struct CudaBatch {
   float* logprobs = nullptr;               // one a row: raw where asked for, else processed, else 0; null: not wanted
   // All that is known of each row but its kept tokens: its error, both logprobs, ranks, counts. One a row, a multiple
   // of 8 bytes; null: only Download has it.
-  kernels::cuda::RowOutput* outputs = nullptr;
+  kernels::cuda::RawOutput* outputs = nullptr;
   // First tokens of the distributions, with logprobs, CudaLimits::top from one row to the next, a row's top_count of
   // its output valid. Likewise.
   kernels::cuda::TopToken* raw_top = nullptr;

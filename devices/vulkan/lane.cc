@@ -9,8 +9,8 @@
 
 namespace sortition::devices::vulkan {
 
+using kernels::vulkan::RawOutput;
 using kernels::vulkan::RowInput;
-using kernels::vulkan::RowOutput;
 using kernels::vulkan::Shader;
 using kernels::vulkan::Slice;
 
@@ -101,7 +101,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std:
   if (absl::Status status = Record(slice); !status.ok()) return status;
   if (absl::Status status = RunCommands(nanoseconds); !status.ok()) return status;
   for (uint32_t row = 0; row < slice.rows(); ++row) {
-    answers->push_back(slice.AnswerOf(row, outputs_.on_host<RowOutput>(), tops_.on_host<uint32_t>()));
+    answers->push_back(slice.AnswerOf(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
   }
   return absl::OkStatus();
 }

@@ -110,7 +110,7 @@ Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiproces
 }
 
 RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result) {
-  const RowOutput& output = *result.output;
+  const RawOutput& output = *result.output;
   RowOutput answer;
   answer.error = output.error;
   if (answer.error != RowError::kNone) {

@@ -48,7 +48,7 @@ Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiproces
 
 // What the kernels have left of a row, in the host's memory.
 struct RowResult {
-  const RowOutput* output = nullptr;
+  const RawOutput* output = nullptr;
   const TopToken* raw_top = nullptr;
   const TopToken* processed_top = nullptr;
   const ChainedOutput* chained = nullptr;  // of a chained row, and so are the rest

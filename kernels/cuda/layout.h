@@ -152,7 +152,7 @@ inline constexpr uint32_t kPendingChain = 8;  // all but the row's raw sum is le
 struct BatchView {
   const RowInput* inputs = nullptr;
   RowState* states = nullptr;
-  RowOutput* outputs = nullptr;
+  RawOutput* outputs = nullptr;
   int32_t* tokens = nullptr;  // one a row, -1 where the row failed; null: not wanted
   float* logprobs = nullptr;  // one a row: raw if asked for, else processed, else 0; null: not wanted
   uint32_t chunk_groups = 0;

@@ -24,7 +24,7 @@ struct DistributionOutput {
   uint32_t unused = 0;
 };
 
-struct RowOutput {
+struct RawOutput {
   RowError error = RowError::kNone;  // otherwise nothing but `error_token` is set
   uint32_t error_token = 0;
   uint32_t token = 0;

@@ -109,7 +109,7 @@ struct Row {
   }
 
   RowState& state;
-  RowOutput& output;
+  RawOutput& output;
   u32 groups;
   u32* scratch;
   ScratchLayout layout;

@@ -100,7 +100,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
     const uint64_t kept = parameters.kept_tokens ? MostKept(parameters, request.live_vocabulary) : 0;
     place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
-  const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RowOutput);
+  const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RawOutput);
   const uint64_t taken = a_row * (rows() + 1) + sizeof(EditMerge) * (merges_ + merges) + sizes.extras + sizes.logits +
                          sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
   if (taken > most_bytes) return false;
@@ -228,13 +228,13 @@ BatchView Slice::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t d
   BatchView view;
   view.inputs = Pointer<const RowInput>(device_upload);
   view.states = Pointer<RowState>(device_work);
-  view.outputs = Pointer<RowOutput>(device_download);
+  view.outputs = Pointer<RawOutput>(device_download);
   view.chunk_groups = geometry(multiprocessors).chunk_groups;
   return view;
 }
 
 Slice::Range Slice::KeptOf(uint32_t row, const std::byte* download) const {
-  const RowOutput& output = reinterpret_cast<const RowOutput*>(download)[row];
+  const RawOutput& output = reinterpret_cast<const RawOutput*>(download)[row];
   if (!requests_[row]->parameters->kept_tokens || output.error != RowError::kNone) return {};
   return {KeptOffset() + places_[row].kept, sizeof(TokenBits) * output.kept};
 }
@@ -245,7 +245,7 @@ RowOutput Slice::AnswerOf(uint32_t row, const std::byte* download) const {
     return reinterpret_cast<const T*>(download + TokensOffset() + offset);
   };
   RowResult result;
-  result.output = reinterpret_cast<const RowOutput*>(download) + row;
+  result.output = reinterpret_cast<const RawOutput*>(download) + row;
   result.raw_top = at(place.raw_top, result.raw_top);
   result.processed_top = at(place.processed_top, result.processed_top);
   if (place.is_chained) {

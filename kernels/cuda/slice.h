@@ -121,7 +121,7 @@ class Slice {
   uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
   uint64_t MergesBytes() const { return uint64_t{sizeof(EditMerge)} * merges_; }
-  uint64_t OutputsBytes() const { return uint64_t{sizeof(RowOutput)} * rows(); }
+  uint64_t OutputsBytes() const { return uint64_t{sizeof(RawOutput)} * rows(); }
   uint64_t MergesOffset() const;  // in the upload
   uint64_t ExtrasOffset() const;
   uint64_t LogitsOffset() const { return ExtrasOffset() + sizes_.extras; }

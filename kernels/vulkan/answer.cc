@@ -86,7 +86,7 @@ Distribution PointMass(TokenBits first, uint32_t token, uint32_t top, std::span<
   return distribution;
 }
 
-void DescribeGreedy(const RowRequest& request, const RowOutput& output, RowOutput* answer) {
+void DescribeGreedy(const RowRequest& request, const RawOutput& output, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   const TokenBits first = {output.first_token, law::KeyBits(output.max_key)};
   if (answer->kept != 0) answer->kept = 1;
@@ -97,7 +97,7 @@ void DescribeGreedy(const RowRequest& request, const RowOutput& output, RowOutpu
   if (parameters.kept_tokens) answer->kept_tokens = {first};
 }
 
-void DescribeProcessed(const RowInput& input, const RowParameters& parameters, const RowOutput& output,
+void DescribeProcessed(const RowInput& input, const RowParameters& parameters, const RawOutput& output,
                        const uint32_t* tops, RowOutput* answer) {
   if (parameters.processed_logprob) {
     answer->processed = DistributionOf(output.processed, output.token, tops + 2 * size_t{input.processed_tops},
@@ -123,7 +123,7 @@ law::Shape ShapeOf(const ChainOutput& chain) {
 }
 
 // The sampler's state after the answer's token; as it was where that is not kept.
-uint64_t NextState(const RowRequest& request, const RowOutput& output, const law::Shape& shape) {
+uint64_t NextState(const RowRequest& request, const RawOutput& output, const law::Shape& shape) {
   const std::vector<Stage>& chain = request.parameters->chain;
   if (!KeepsSamplerState(chain)) return 0;
   const uint32_t key = output.token_key;
@@ -139,7 +139,7 @@ uint64_t NextState(const RowRequest& request, const RowOutput& output, const law
   return law::NextMu(request.sampler_state, sum, t, a, b);
 }
 
-void FinishChain(const RowRequest& request, const RowOutput& output, RowOutput* answer) {
+void FinishChain(const RowRequest& request, const RawOutput& output, RowOutput* answer) {
   const law::Shape shape = ShapeOf(output.chain);
   answer->temperature = output.chain.temperature;
   answer->sampler_state = NextState(request, output, shape);
@@ -148,7 +148,7 @@ void FinishChain(const RowRequest& request, const RowOutput& output, RowOutput* 
 
 }  // namespace
 
-RowOutput AnswerOf(const RowRequest& request, const RowInput& input, const RowOutput& output, const uint32_t* tops) {
+RowOutput AnswerOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops) {
   const RowParameters& parameters = *request.parameters;
   if (output.sent_error != kNone) {
     return Failed((output.sent_error & 1) == 0 ? RowError::kNaN : RowError::kLogitTooLarge, output.sent_error / 2);

@@ -28,7 +28,7 @@ layout(std430, binding = 0) readonly buffer Logits { u32 logits[]; };
 layout(std430, binding = 0) readonly buffer LogitsQuads { uvec4 logits_quads[]; };
 layout(std430, binding = 1) readonly buffer Inputs { RowInput inputs[]; };
 layout(std430, binding = 3) coherent buffer Scratch { u32 scratch[]; };
-layout(std430, binding = 4) buffer Outputs { RowOutput outputs[]; };
+layout(std430, binding = 4) buffer Outputs { RawOutput outputs[]; };
 layout(std430, binding = 5) buffer Tops { u32 tops[]; };
 
 u32 thread;  // of this workgroup

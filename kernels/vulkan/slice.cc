@@ -166,7 +166,7 @@ bool Slice::Add(const RowRequest& request, uint64_t most_bytes) {
   input.kept_tokens = uint32_t(sizes.tops / 8);
   if ((input.flags & kFlagKeptTokens) != 0) sizes.tops += uint64_t{8} * MostKept(request);
   sizes.inputs += sizeof(RowInput);
-  sizes.outputs += sizeof(RowOutput);
+  sizes.outputs += sizeof(RawOutput);
   if (sizes.Largest() > most_bytes) return false;
 
   sizes_ = sizes;

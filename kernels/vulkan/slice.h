@@ -49,7 +49,7 @@ class Slice {
   std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // What the device's output says of a row.
-  RowOutput AnswerOf(uint32_t row, const RowOutput* outputs, const uint32_t* tops) const {
+  RowOutput AnswerOf(uint32_t row, const RawOutput* outputs, const uint32_t* tops) const {
     return vulkan::AnswerOf(*requests_[row], inputs_[row], outputs[row], tops);
   }
 

@@ -72,7 +72,7 @@ class Batch {
     return answers;
   }
 
-  const RowOutput& output(uint32_t row) { return reinterpret_cast<const RowOutput*>(Aligned(download_))[row]; }
+  const RawOutput& output(uint32_t row) { return reinterpret_cast<const RawOutput*>(Aligned(download_))[row]; }
   const TopToken* raw_top(uint32_t row) { return Input(row).raw_top; }
   const TopToken* processed_top(uint32_t row) { return Input(row).processed_top; }
 

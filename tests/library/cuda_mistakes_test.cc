@@ -51,7 +51,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_THAT(refused(is_moved(&CudaBatch::accepted)), HasSubstr("batch.accepted is not a multiple of 4"));
   EXPECT_THAT(refused(is_moved(&CudaBatch::allowed_bits)), HasSubstr("batch.allowed_bits is not a multiple of 4"));
   EXPECT_THAT(
-      refused([](CudaBatch* b) { b->outputs = reinterpret_cast<kernels::cuda::RowOutput*>(AddressOf(b->tokens) + 4); }),
+      refused([](CudaBatch* b) { b->outputs = reinterpret_cast<kernels::cuda::RawOutput*>(AddressOf(b->tokens) + 4); }),
       HasSubstr("batch.outputs is not a multiple of 8"));
   void* pinned = nullptr;
   ASSERT_EQ(driver_.api().MemHostAlloc(&pinned, 64, 0), devices::cuda::Result::kSuccess);

@@ -29,7 +29,7 @@ TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
 TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
   MakeRows();
   const CudaLimits limits = Limits();
-  batch_.outputs = static_cast<kernels::cuda::RowOutput*>(driver_.Allocate(sizeof(kernels::cuda::RowOutput) * kRows));
+  batch_.outputs = static_cast<kernels::cuda::RawOutput*>(driver_.Allocate(sizeof(kernels::cuda::RawOutput) * kRows));
   batch_.raw_top =
       static_cast<kernels::cuda::TopToken*>(driver_.Allocate(sizeof(kernels::cuda::TopToken) * limits.top * kRows));
   batch_.processed_top =
@@ -55,13 +55,13 @@ TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
   const uint64_t before = driver_.downloaded_bytes();
   ExpectRight(sampler.get(), requests);
   EXPECT_EQ(driver_.downloaded_bytes() - before,
-            kRows * (sizeof(kernels::cuda::RowOutput) + sizeof(kernels::cuda::ChainedOutput) +
+            kRows * (sizeof(kernels::cuda::RawOutput) + sizeof(kernels::cuda::ChainedOutput) +
                      2 * sizeof(kernels::cuda::TopToken) * limits.top) +
                 law::SampleRowReference(requests[5]).kept_tokens.size() * sizeof(kernels::TokenBits));
   uint32_t sampled = 0;
   for (uint32_t i = 0; i < kRows; ++i) {
     const RowOutput expected = law::SampleRowReference(requests[i]);
-    const kernels::cuda::RowOutput& output = batch_.outputs[i];
+    const kernels::cuda::RawOutput& output = batch_.outputs[i];
     EXPECT_EQ(output.error, expected.error);
     EXPECT_EQ(output.error_token, expected.error_token);
     if (expected.error != kernels::RowError::kNone) continue;
