@@ -1,4 +1,4 @@
-// The queue of rows and the closing of batches.
+// The queue of rows, and the life of a batch.
 #include "service/batch/batcher.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Batcher::Batch {
   Router::Batch shape;
   std::vector<WaitingRow> rows;
   std::vector<uint32_t> checked;                     // rows that are compared with the reference
-  absl::Duration queue_wait = absl::ZeroDuration();  // of its oldest row
+  absl::Duration queue_wait = absl::ZeroDuration();  // wait of its oldest row
 };
 
 namespace {
@@ -116,7 +116,7 @@ std::optional<Refusal> Batcher::WhyNot(const PendingStep& step, absl::Time now) 
 }
 
 std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects) {
-  // A batch that is to wait for its device holds up none that another device may have.
+  // An open batch that has to wait for its device does not hold up the others.
   for (const Router::Batch& open : queue_.OpenBatches()) {
     if (!keeper_.CanServe(open.needs())) {
       RefuseUnservable(rejects);
@@ -186,7 +186,7 @@ Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
   for (WaitingRow& waiting : batch->rows) {
     const bool is_checked = next_checked != batch->checked.end() && *next_checked == &waiting - batch->rows.data();
     if (is_checked) ++next_checked;
-    // What the device and the reference read must be the same bytes.
+    // The device and the reference must read the same bytes.
     if (moves || (is_checked && waiting.row.row.may_change)) {
       if (absl::Status status = TakeCopy(&waiting); !status.ok()) {
         rejects.push_back(
@@ -205,7 +205,7 @@ Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
 
 void Batcher::Start(std::unique_ptr<Batch> batch) {
   if (!IsMoved(*batch)) return Run(std::move(batch));
-  // The driver of another device reads the rows, and this thread serves streams or a device.
+  // The copy goes through the driver of another device and takes long; this thread serves a stream or a device.
   RunAside([this, batch = std::move(batch)]() mutable { Run(std::move(batch)); });
 }
 
@@ -214,7 +214,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch) {
   if (batch->rows.empty()) {
     keeper_.Dropped(batch->device, batch->shape);
     Dispatch();
-    return Deliver(std::move(rejects));  // last: without a row that waits for its answer the batcher may end
+    return Deliver(std::move(rejects));  // last: when all rows are delivered the batcher may be destroyed
   }
   Deliver(std::move(rejects));
   // The batch keeps its rows: they may have to be checked, or run again.
@@ -230,7 +230,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch) {
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) {
   SORTITION_CHECK(!output.status.ok() || output.outputs.size() == batch->rows.size());
-  // Not the shape's rows: some may have left the batch before it started.
+  // Counts the batch's rows, not the shape's: some may have left the batch before it started.
   observer_.BatchDone(batch->device->description().name, static_cast<uint32_t>(batch->rows.size()), batch->queue_wait,
                       absl::Nanoseconds(output.kernel_nanoseconds));
   if (!output.status.ok() || batch->checked.empty()) {
@@ -264,7 +264,7 @@ void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchOutput output, 
 }
 
 void Batcher::Answer(std::unique_ptr<Batch> batch, devices::BatchOutput output) {
-  // The device starts the next batch while this one's answers are written.
+  // Gives the device its next batch before this one's outputs are delivered.
   Dispatch();
   const uint32_t rows = static_cast<uint32_t>(batch->rows.size());
   OutputsByStep outputs;

@@ -1,4 +1,4 @@
-// Two levels of turns over the streams' own queues.
+// Two levels of fair order, tenants and their streams, over queues of rows.
 #include "service/batch/fair_queue.h"
 
 #include <algorithm>

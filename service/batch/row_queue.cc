@@ -1,4 +1,4 @@
-// Open batches are few: they are looked through.
+// Open batches are few, so they are searched linearly.
 #include "service/batch/row_queue.h"
 
 #include <algorithm>

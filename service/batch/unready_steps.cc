@@ -1,4 +1,4 @@
-// The thread that looks, and what becomes of a step.
+// The thread that polls the ready words.
 #include "service/batch/unready_steps.h"
 
 #include <sys/prctl.h>
@@ -56,7 +56,7 @@ size_t UnreadySteps::count() const {
 
 void UnreadySteps::Run() {
   using SteadyClock = std::chrono::steady_clock;
-  // Short sleeps are as long as they say; by default the kernel makes 50 µs more of each.
+  // Makes short sleeps precise: by default the kernel adds up to 50 µs to each.
   prctl(PR_SET_TIMERSLACK, 1);
   SteadyClock::time_point changed;
   size_t count = 0;

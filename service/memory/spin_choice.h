@@ -1,4 +1,4 @@
-// Whether it pays to look for a message again and again before sleeping.
+// Decides whether to poll for a message before sleeping.
 #pragma once
 
 #include <atomic>
@@ -8,23 +8,23 @@
 
 namespace sortition::service {
 
-// Foretells the next wait by the last one: a traffic of quick messages is looked for, one of slow ones is slept for,
-// and costs no processor. Thread-safe.
+// Predicts the next wait from the last one: after quick messages the reader polls, after slow ones it sleeps and uses
+// no processor. Thread-safe.
 class SpinChoice {
  public:
-  // `most`: how long to look before sleeping; zero = never.
+  // `most`: upper bound on polling before sleep; zero: never poll.
   explicit SpinChoice(absl::Duration most) : most_(most) {}
 
-  // How long to look before sleeping.
+  // How long to poll before sleeping.
   absl::Duration Next() const {
     const absl::Duration last = absl::Nanoseconds(last_wait_.load(std::memory_order_relaxed));
     return last <= most_ + kWakeUp ? most_ : absl::ZeroDuration();
   }
-  // A message has come; `wait`: since it began to be waited for.
+  // Records a message; `wait`: time since the reader began to wait for it.
   void OnMessage(absl::Duration wait) { last_wait_.store(absl::ToInt64Nanoseconds(wait), std::memory_order_relaxed); }
 
  private:
-  // By so much later comes what is slept for; that must not keep the next from being looked for.
+  // Delay of waking up, tolerated beyond `most`: otherwise one sleep would prevent polling for the next message.
   static constexpr absl::Duration kWakeUp = absl::Microseconds(50);
   const absl::Duration most_;
   std::atomic<int64_t> last_wait_ = 0;

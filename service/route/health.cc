@@ -1,4 +1,4 @@
-// Backoff.
+// Pauses before self-tests.
 #include "service/route/health.h"
 
 #include <algorithm>

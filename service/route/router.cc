@@ -1,4 +1,4 @@
-// Books of devices, and the choice among them.
+// State of the devices, and the choice among them.
 #include "service/route/router.h"
 
 #include <algorithm>
@@ -56,13 +56,13 @@ Work Router::WorkOf(const Entry& entry, const Batch& batch) {
 double Router::SecondsUntilDone(const Entry& entry, const Batch& batch, absl::Time now) {
   const double seconds = entry.costs.Seconds(WorkOf(entry, batch), now);
   if (entry.in_flight.empty()) return seconds;
-  // A device that is late with what it has is expected to be as late again.
+  // A device that is late with its current batches is expected to be as late again.
   const double worked = absl::ToDoubleSeconds(now - entry.worked_since);
   return std::abs(entry.expected - worked) + seconds;
 }
 
 double Router::SecondsToDrain(const Batch& batch, absl::Time now) const {
-  double rate = 0;  // of such batches, a second
+  double rate = 0;  // such batches per second
   const bool stays = StaysInMemory(batch);
   for (const Entry& entry : entries_) {
     if (!IsAble(entry, batch.needs()) || (stays && !IsThere(entry, batch))) continue;
@@ -79,7 +79,7 @@ Router::Choice Router::ChooseFastest(const std::vector<Entry*>& able, const Batc
   double least = 0;
   for (const Entry* entry : able) {
     const double seconds = SecondsUntilDone(*entry, batch, now);
-    // Of equals one that can start at once.
+    // Among equal times, prefers a device that can start at once.
     if (best != nullptr && (seconds > least || (seconds == least && (HasRoom(*best) || !HasRoom(*entry))))) continue;
     best = entry;
     least = seconds;
@@ -109,7 +109,7 @@ Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
     case RoutePolicy::Kind::kRoundRobin:
       break;
   }
-  // The first with room from the one whose turn it is.
+  // The first device with room, counted from the one whose turn it is.
   const Entry* next = *std::min_element(able_.begin(), able_.end(), [&](const Entry* a, const Entry* b) {
     const size_t count = entries_.size();
     return (size_t(a - entries_.data()) + count - turn_) % count <
@@ -135,7 +135,7 @@ void Router::Finished(const devices::Device* device, const Batch& batch, bool is
     return in_flight.work.rows == work.rows && in_flight.work.bytes == work.bytes;
   });
   SORTITION_CHECK(ended != entry.in_flight.end());
-  // Batches that overlap share the time: each is charged with what passed since the one before it ended.
+  // Batches that overlap share the device's time: each is charged from the end of the one before it.
   if (is_measured) entry.costs.Observe(work, now - entry.worked_since, now);
   entry.worked_since = now;
   entry.in_flight.erase(ended);
