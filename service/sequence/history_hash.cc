@@ -1,4 +1,4 @@
-// The history hash: a chain of 64-bit mixes.
+// The history hash: a sequence of 64-bit mixes.
 #include "service/sequence/history_hash.h"
 
 #include <bit>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kIncrement = 0x9e3779b97f4a7c15u;
 
-// SplitMix64's output function: a bijection whose every output bit depends on every input bit.
+// SplitMix64's output function: a bijection in which every output bit depends on every input bit.
 constexpr uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

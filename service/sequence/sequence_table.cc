@@ -9,7 +9,7 @@
 namespace sortition::service {
 namespace {
 
-// What a sequence costs beside its own object: list and map nodes, the key, allocations' heads.
+// Bytes of a sequence beside its own object: list and map nodes, the key, allocation headers.
 constexpr uint64_t kEntryBytes = 208;
 
 }  // namespace
@@ -27,13 +27,13 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
     auto& sequence = std::get<std::shared_ptr<Sequence>>(found);
     auto taken = sequence->TakeOver(owner, spec, replays ? &replayed : nullptr);
     if (sequence->retired()) continue;  // forgotten by another thread in between
-    // Of another's sequence not even its recency is changed.
+    // Leaves the recency of another owner's sequence unchanged.
     if (auto* refusal = std::get_if<Refusal>(&taken); refusal && refusal->reason != Reason::kHistoryRequired) {
       return std::move(*refusal);
     }
     const absl::Time guarded_until = replays ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
     if (!Account(key, sequence.get(), guarded_until) && replays) {
-      // It is larger than what could be forgotten for it.
+      // The sequence is larger than all that could be forgotten for it.
       Close(key, owner);
       return NoRoom();
     }
@@ -226,7 +226,7 @@ bool SequenceTable::MakeRoom(uint32_t room) {
     } else {
       return true;
     }
-    // A sequence with a step in flight is in use, however long ago it was last touched.
+    // A sequence with a step in flight is in use, however long ago it was touched.
     const auto entry = candidate++;
     if (ForgetIfIdle(entry, now)) {
       observer_.SequencesEvicted(cause, 1);

@@ -1,4 +1,4 @@
-// Chunks of tokens, each with the chain before it.
+// Chunks of tokens, each with the hash of the tokens before it.
 #include "service/sequence/token_log.h"
 
 #include "kernels/check.h"

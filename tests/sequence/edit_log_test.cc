@@ -25,29 +25,29 @@ using kernels::LogitEdit;
 using testing::PlainEditCache;
 
 TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
-  EditLog trail = EditLog::OfNewList();
-  EXPECT_NE(trail.origin().list, EditLog::OfNewList().origin().list);
+  EditLog edit_log = EditLog::OfNewList();
+  EXPECT_NE(edit_log.origin().list, EditLog::OfNewList().origin().list);
   EXPECT_EQ(EditLog().origin().list, 0u);
   for (uint32_t token = 0; token < 100; ++token) {
-    EXPECT_EQ(trail.origin().version, token);
-    EXPECT_EQ(trail.origin().changed.size(), std::min(token, EditLog::kTokens));
-    trail.Push(token);
-    EXPECT_EQ(trail.origin().changed.back(), token);
+    EXPECT_EQ(edit_log.origin().version, token);
+    EXPECT_EQ(edit_log.origin().changed.size(), std::min(token, EditLog::kTokens));
+    edit_log.Push(token);
+    EXPECT_EQ(edit_log.origin().changed.back(), token);
   }
-  EXPECT_EQ(trail.origin().changed.front(), 100 - EditLog::kTokens);
+  EXPECT_EQ(edit_log.origin().changed.front(), 100 - EditLog::kTokens);
 }
 
 TEST(EditLog, WhatIsPushedAfterLeaveIsAhead) {
-  EditLog trail = EditLog::OfNewList();
-  trail.Push(5);
-  trail.Leave();
-  EXPECT_EQ(trail.origin().ahead, 0u);
-  trail.Push(6);
-  trail.Leave();
-  trail.Push(7);
-  EXPECT_EQ(trail.origin().version, 1u);
-  EXPECT_EQ(trail.origin().ahead, 2u);
-  EXPECT_EQ(trail.origin().changed.size(), 3u);
+  EditLog edit_log = EditLog::OfNewList();
+  edit_log.Push(5);
+  edit_log.Leave();
+  EXPECT_EQ(edit_log.origin().ahead, 0u);
+  edit_log.Push(6);
+  edit_log.Leave();
+  edit_log.Push(7);
+  EXPECT_EQ(edit_log.origin().version, 1u);
+  EXPECT_EQ(edit_log.origin().ahead, 2u);
+  EXPECT_EQ(edit_log.origin().changed.size(), 3u);
 }
 
 constexpr uint32_t kTokens = 40;
