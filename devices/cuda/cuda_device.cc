@@ -1,4 +1,4 @@
-// Lanes, and what is left of a device that is lost.
+// Lanes, and the state after the device is lost.
 #include "devices/cuda/cuda_device.h"
 
 #include <utility>
@@ -58,8 +58,8 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> CudaDevice::Import(const M
   return cuda::ImportMemory(context_, handle, description_.memory);
 }
 
-// UNAVAILABLE if the driver does nothing more after an error that is not known to lose the device: CUDA says of many,
-// in later versions of others, that every call after them fails.
+// Returns UNAVAILABLE if the driver does nothing more after an error that is not known to lose the device. CUDA
+// documents for many errors, and for more in each version, that all later calls fail.
 absl::Status CudaDevice::AskAfter(absl::Status status) const {
   if (!absl::IsInternal(status)) return status;
   const cuda::CurrentContext current(*context_);
@@ -70,7 +70,7 @@ absl::Status CudaDevice::AskAfter(absl::Status status) const {
       absl::StrCat("the CUDA device is lost to this process: ", status.message(), ", and then ", now.message()));
 }
 
-// The reason why the device is lost, if it is; `status` otherwise.
+// Returns the reason why the device is lost, if it is; otherwise `status`.
 absl::Status CudaDevice::LostOr(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);

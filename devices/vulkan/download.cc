@@ -1,4 +1,4 @@
-// Commands for this alone: it is done for rows whose device has left the pool.
+// Uses commands of its own: it runs only for rows whose device has left the pool.
 #include "devices/vulkan/download.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace sortition::devices::vulkan {
 namespace {
 
-// As many at once.
+// Bytes of one copy.
 constexpr uint64_t kMostBytes = 8 << 20;
 
 class Downloader {

@@ -1,4 +1,4 @@
-// The way of another process's memory to the host.
+// Copies another process's device memory to the host.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace sortition::devices::vulkan {
 
-// Copies `to.size()` bytes of the buffer, from `offset` on, by the device and memory that both see. Blocks.
-// UNAVAILABLE: the context, which is of `contexts`, is lost. Thread-safe.
+// Copies `to.size()` bytes of the buffer from `offset`, with the device, through memory that both see. Blocks.
+// UNAVAILABLE: the context, which belongs to `contexts`, is lost. Thread-safe.
 absl::Status Download(ContextSource* contexts, const std::shared_ptr<Context>& context,
                       std::shared_ptr<const ImportedBuffer> from, uint64_t offset, std::span<std::byte> to);
 

@@ -1,4 +1,4 @@
-// Lanes, of a context that may be lost.
+// Lanes, and contexts that may be lost.
 #include "devices/vulkan/vulkan_device.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Addresses, and a buffer for the context at hand.
+// Addresses, and a buffer in the current context.
 #include "devices/vulkan/vulkan_memory.h"
 
 #include <fcntl.h>
@@ -17,10 +17,10 @@ absl::StatusOr<std::shared_ptr<const VulkanMemory>> VulkanMemory::Make(std::shar
                                                                        const MemoryHandle& handle, uint32_t memory) {
   auto context = contexts->Get();
   if (!context.ok()) return context.status();
-  // First what the driver says of the handle: only what it knows is worth addresses and a descriptor.
+  // Asks the driver first: addresses and a descriptor are worthwhile only for memory that it knows.
   auto buffer = ImportedBuffer::Make(*context, handle);
   if (!buffer.ok()) return buffer.status();
-  // Addresses that nothing else has, and that fault when the host reads there.
+  // Reserves addresses that nothing else has and that fault when the host reads there.
   void* const bytes = mmap(nullptr, handle.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (bytes == MAP_FAILED)
     return absl::ResourceExhaustedError(absl::StrCat("no addresses for ", handle.bytes, " bytes"));
