@@ -13,8 +13,7 @@
 
 namespace sortition::devices::cuda {
 
-// As Device::Import, for a device that shares memory. An error, whatever the descriptor is, leaves the device
-// unchanged.
+// As Device::Import, for a device that shares memory. An error leaves the device unchanged.
 absl::StatusOr<std::shared_ptr<const ImportedMemory>> ImportMemory(std::shared_ptr<Context> context,
                                                                    const MemoryHandle& handle, uint32_t memory);
 

@@ -149,7 +149,7 @@ absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
     const kernels::cuda::EditPath edits = cached.PathOf(row.request);
-    // The first row is taken whatever it needs.
+    // The first row is always taken, however much memory it needs.
     if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
     cached.TakeBack();
     break;

@@ -1,4 +1,4 @@
-// Uses commands of its own: it runs only for rows whose device has left the pool.
+// Uses a separate command buffer: this runs only for rows whose device has left the pool.
 #include "devices/vulkan/download.h"
 
 #include <algorithm>

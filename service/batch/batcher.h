@@ -31,7 +31,7 @@
 
 namespace sortition::service {
 
-// What the kernels say of one queued row, or why no device was given it.
+// The kernels' output for one queued row, or the reason why no device was given it.
 struct PositionOutput {
   uint32_t index = 0;  // as given in QueuedRow
   std::variant<kernels::RowOutput, Refusal> output;

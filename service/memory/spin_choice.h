@@ -15,7 +15,7 @@ class SpinChoice {
   // `most`: upper bound on polling before sleep; zero: never poll.
   explicit SpinChoice(absl::Duration most) : most_(most) {}
 
-  // How long to poll before sleeping.
+  // Returns how long to poll before sleeping.
   absl::Duration Next() const {
     const absl::Duration last = absl::Nanoseconds(last_wait_.load(std::memory_order_relaxed));
     return last <= most_ + kWakeUp ? most_ : absl::ZeroDuration();

@@ -40,9 +40,9 @@ struct DeviceKeeperOptions {
   EventLog* event_log = nullptr;  // not owned, outlives the keeper; null: no log
 };
 
-// Thread-safe; only Recheck takes long. A caller may hold locks of its own in every call but RunSelfTest, Hold and
-// StartSelfTests: these may call `changed`, and a device may call the keeper from within its Submit. The keeper holds
-// its lock in no call to others.
+// Thread-safe; only Recheck takes long. Callers may hold their locks in all calls except RunSelfTest, Hold and
+// StartSelfTests: these may call `changed`, and a device may call the keeper from within its Submit. The keeper calls
+// devices, the event log and `changed` without its lock.
 class DeviceKeeper {
  public:
   // `devices`, `clock` and `observer` are not owned and outlive the keeper. All devices serve from the start.
@@ -108,7 +108,7 @@ class DeviceKeeper {
   std::vector<DeviceStatus> statuses() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // What a device has answered since its last self-test.
+  // Rows that a device has answered since its last self-test.
   struct Answered {
     uint64_t unchecked_rows = 0;
     absl::flat_hash_set<std::string> sequences;

@@ -79,7 +79,7 @@ Router::Choice Router::ChooseFastest(const std::vector<Entry*>& able, const Batc
   double least = 0;
   for (const Entry* entry : able) {
     const double seconds = SecondsUntilDone(*entry, batch, now);
-    // Among equal times, prefers a device that can start at once.
+    // If times are equal, prefers a device that can start at once.
     if (best != nullptr && (seconds > least || (seconds == least && (HasRoom(*best) || !HasRoom(*entry))))) continue;
     best = entry;
     least = seconds;

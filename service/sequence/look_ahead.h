@@ -22,12 +22,12 @@ struct TokenTree {
   bool operator==(const TokenTree&) const = default;
 };
 
-// What a row at one position sees of the history.
+// The options' view of the history at one position.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
-  EditLog edit_log;                       // of the edits
+  EditLog edit_log;                    // of the edits
   std::optional<uint64_t> noise_seed;  // of a watermark: replaces the sequence's seed, and the position is 0
-  std::optional<uint32_t> forced;      // token that is emitted whatever the row says; the edits do not matter then
+  std::optional<uint32_t> forced;      // token that is emitted in any case; the edits do not matter then
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;

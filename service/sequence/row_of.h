@@ -13,7 +13,8 @@ namespace sortition::service {
 // sequence keeps no state. The result refers to `spec` and `*view`. Thread-safe.
 kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt);
 
-// Call after masks are set. If the history forces a token, lets the row emit no other, whatever other options say.
+// Call after masks are set. If the history forces a token, lets the row emit no other token; this overrides all other
+// options.
 void ForceToken(const PositionView* view, kernels::RowRequest* row);
 
 }  // namespace sortition::service

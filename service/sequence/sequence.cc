@@ -42,7 +42,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   }
   owner_ = owner;
   if (in_flight_) {
-    // Abandons the former owner's step: the state is as before it, whatever its device answers. The device may still
+    // Abandons the former owner's step: the state is as before it, and its output is ignored. The device may still
     // read the lent edits.
     state_->LeaveLoan();
     state_->Revert(in_flight_->undo);

@@ -13,7 +13,7 @@ inline constexpr uint32_t kSnapshotFormat = 1;
 struct SequenceSnapshot {
   uint32_t prompt_length = 0;
   uint64_t history_hash = 0;
-  // Of tokens before `kept_from`, a multiple of TokenLog::kChunkTokens, only the hash and the counts are known.
+  // Tokens before `kept_from`, a multiple of TokenLog::kChunkTokens, are known only by their hash and counts.
   uint32_t kept_from = 0;
   uint64_t chain_before = 0;
   std::vector<uint32_t> kept;  // tokens from kept_from

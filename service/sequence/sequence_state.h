@@ -81,7 +81,7 @@ class SequenceState {
   NamedEdits LeaveNames();
   void ReturnTo(NamedEdits named);
 
-  // The token that is emitted next whatever the row says, if there is one.
+  // The token that is emitted next in any case, if the options force one.
   std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
 
   // Value that replaces the seed of the next draw's noise, at position 0; absent without a watermark.

@@ -70,7 +70,7 @@ class SequenceTable {
   std::optional<Refusal> Hold(const std::string& tenant, uint64_t bytes, const char* field);
   void GiveBack(const std::string& tenant, uint64_t bytes);
 
-  // What each tenant uses, reservations included.
+  // Sequences and memory of each tenant, reservations included.
   struct TenantUse {
     uint32_t sequences = 0;
     uint64_t bytes = 0;

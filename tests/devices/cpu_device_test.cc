@@ -1,4 +1,4 @@
-// The CPU device as its contract has it: one answer a row, in order, `done` once, and a shutdown that loses nothing.
+// The CPU device against its contract: one output a row, in order; `done` once; a shutdown that loses nothing.
 #include "devices/cpu/cpu_device.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::RunBatch;
 
-// A greedy row of f32 logits whose largest is `winner`.
+// A greedy row of f32 logits with its largest at `winner`.
 class Logits {
  public:
   explicit Logits(uint32_t winner) : values_(100) {
@@ -157,7 +157,7 @@ TEST(CpuDevice, DestructionFinishesWhatWasSubmitted) {
     CpuDevice device({.threads = 1});
     absl::Notification started;
     absl::Notification go;
-    // Holds the only thread, so that the other batches still wait when destruction begins.
+    // Occupies the only thread, so that the other batches still wait when destruction begins.
     device.Submit(BatchOf({&logits}), [&](BatchOutput result) {
       answered += int(result.outputs.size());
       started.Notify();
@@ -172,7 +172,7 @@ TEST(CpuDevice, DestructionFinishesWhatWasSubmitted) {
   EXPECT_EQ(answered, 21);
 }
 
-TEST(CpuDeviceDeathTest, RefusesBatchesOutsideItsLimits) {
+TEST(CpuDeviceDeathTest, RefusesBatchesBeyondLimits) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const Logits logits(1);
   EXPECT_DEATH(CpuDevice({.threads = 1, .max_batch_rows = 1}).Submit(BatchOf({&logits, &logits}), [](BatchOutput) {}),

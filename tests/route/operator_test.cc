@@ -1,4 +1,4 @@
-// Devices that an operator proves again, takes out of service and brings back.
+// Operators test devices, take them out of service and bring them back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class Operator : public ::testing::Test {
   }
   ~Operator() override { Finish(); }
 
-  // Lets the devices do all that they have.
+  // Ends all batches of the devices.
   void Finish() {
     for (bool any = true; any;) {
       any = false;
@@ -90,7 +90,7 @@ class Operator : public ::testing::Test {
   std::unique_ptr<Batcher> batcher_;
 };
 
-TEST_F(Operator, ADeviceThatServesGoesOnWhileItProvesItself) {
+TEST_F(Operator, ServesDuringItsSelfTest) {
   ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
   EXPECT_EQ(batcher_->keeper().RunSelfTest("first", Keep()).code(), absl::StatusCode::kFailedPrecondition)
@@ -103,7 +103,7 @@ TEST_F(Operator, ADeviceThatServesGoesOnWhileItProvesItself) {
   EXPECT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
 }
 
-TEST_F(Operator, OneThatIsWrongLeaves) {
+TEST_F(Operator, WrongDeviceLeaves) {
   fate_ = Fate::Kind::kLies;
   ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
   Finish();
@@ -112,8 +112,8 @@ TEST_F(Operator, OneThatIsWrongLeaves) {
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
 }
 
-// As a server does before its first row, with a device that is right about all but drafts.
-TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
+// As a server does before its first row: the device is right except about drafts.
+TEST_F(Operator, WrongDraftsAloneFailTheSelfTest) {
   testing::FakeDevice::Options options;
   options.max_batch_rows = 1000;
   options.synchronous = true;
@@ -129,7 +129,7 @@ TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
   EXPECT_THAT(batcher.keeper().statuses()[0].reason, ::testing::HasSubstr("verify"));
 }
 
-TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
+TEST_F(Operator, HeldDeviceWaitsForSelfTest) {
   const auto before = SubmitRow();
   ASSERT_TRUE(batcher_->keeper().Hold("first", "new driver").ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
@@ -156,7 +156,7 @@ TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
   EXPECT_TRUE(batcher_->keeper().Hold("second", "").ok());
 }
 
-TEST_F(Operator, AProofDoesNotBringBackWhatWasHeldMeanwhile) {
+TEST_F(Operator, PassDoesNotEndALaterHold) {
   ASSERT_TRUE(batcher_->keeper().RunSelfTest("first", Keep()).ok());
   ASSERT_TRUE(batcher_->keeper().Hold("first", "").ok());
   Finish();
@@ -164,7 +164,7 @@ TEST_F(Operator, AProofDoesNotBringBackWhatWasHeldMeanwhile) {
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
 }
 
-TEST_F(Operator, NamesThatAreNoDevicesAreRefused) {
+TEST_F(Operator, UnknownDevicesAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(batcher_->keeper().RunSelfTest("third", Keep())));
   EXPECT_TRUE(absl::IsNotFound(batcher_->keeper().Hold("", "")));
 }
@@ -174,7 +174,7 @@ class OperatorWithoutSelfTest : public Operator {
   OperatorWithoutSelfTest() : Operator(nullptr) {}
 };
 
-TEST_F(OperatorWithoutSelfTest, NothingIsTakenOutOfService) {
+TEST_F(OperatorWithoutSelfTest, NothingLeavesService) {
   EXPECT_EQ(batcher_->keeper().RunSelfTest("first", Keep()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(batcher_->keeper().Hold("first", "").code(), absl::StatusCode::kFailedPrecondition);
 }

@@ -1,4 +1,4 @@
-// A self-test that costs little.
+// A cheap self-test.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace sortition::service {
 
-// By the golden rows of few tokens. Thread-safe.
+// Uses the golden rows with few tokens. Thread-safe.
 inline const devices::SelfTest& SmallSelfTest() {
   static const devices::SelfTest& self_test = *new devices::SelfTest([] {
     std::vector<law::GoldenRow> rows = law::GoldenRows();

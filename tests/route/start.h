@@ -1,4 +1,4 @@
-// When the tests' time begins.
+// Start of the tests' time.
 #pragma once
 
 #include "absl/time/time.h"

@@ -1,4 +1,4 @@
-// Checkpoints: what one key sealed for one sequence opens there and nowhere else, and every bit counts.
+// Checkpoints: one opens only with its key and for its sequence, and every bit counts.
 #include "service/sequence/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ bool Opens(const CheckpointKey& key, const CheckpointOwner& owner, std::string_v
   return true;
 }
 
-// A replica with the same key goes on where another one was.
-TEST(CheckpointKey, ReplicasThatShareAKeyTakeEachOthersCheckpoints) {
+// A replica with the same key continues where another one stopped.
+TEST(CheckpointKey, ReplicasShareCheckpoints) {
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
   EXPECT_TRUE(Opens(KeyOf('a'), kOwner, sealed));
   EXPECT_FALSE(Opens(KeyOf('b'), kOwner, sealed));
@@ -49,8 +49,8 @@ TEST(CheckpointKey, AReplicaWithItsOwnKeySaysSo) {
   EXPECT_TRUE(Opens(CheckpointKey::Random(&same), kOwner, sealed));
 }
 
-// In its only worker's process; and what it seals is nothing to a server.
-TEST(CheckpointKey, ATrustingOneTakesWhatOthersSealedAndNobodyWhatItSealed) {
+// A trusting key serves the process of its only worker; servers reject what it seals.
+TEST(CheckpointKey, TrustingKeyOpensAllSealsForNone) {
   NoEntropy one(1);
   const CheckpointKey trusting = CheckpointKey::Trusting(&one);
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
@@ -79,7 +79,7 @@ TEST(CheckpointKey, AnotherSequencesIsRefused) {
   for (const CheckpointOwner& other :
        {CheckpointOwner{"other", "worker", "request-1", 77}, CheckpointOwner{"space", "other", "request-1", 77},
         CheckpointOwner{"space", "worker", "request-2", 77}, CheckpointOwner{"space", "worker", "request-1", 78},
-        // The same letters, cut elsewhere.
+        // The same letters, split differently.
         CheckpointOwner{"spacew", "orker", "request-1", 77}, CheckpointOwner{"space", "workerr", "equest-1", 77}}) {
     EXPECT_FALSE(Opens(key, other, sealed)) << other.tenant << " " << other.worker_session;
   }

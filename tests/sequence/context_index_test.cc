@@ -14,7 +14,7 @@ namespace {
 
 using Found = ContextIndex::Found;
 
-// By token, the longest context of `least` to `depth` tokens that it followed at one of the positions [first, end).
+// For each token, the longest context of `least` to `depth` tokens that it followed at a position in [first, end).
 std::map<uint32_t, uint32_t> Searched(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, uint32_t least,
                                       uint32_t depth) {
   std::map<uint32_t, uint32_t> longest;
@@ -36,7 +36,7 @@ struct Shape {
   uint32_t least;
   uint32_t depth;
   uint32_t alphabet;
-  uint32_t window;  // of positions; 0 = none
+  uint32_t window;  // in positions; 0 = none
 };
 
 class ContextIndexTest : public ::testing::TestWithParam<Shape> {};
@@ -72,7 +72,7 @@ TEST_P(ContextIndexTest, EqualsASearch) {
     const uint32_t kind = random() % 10;
     if (kind == 0) {
       for (uint32_t i = random() % std::min<size_t>(tokens.size() + 1, 40); i > 0; --i) pop();
-    } else if (kind == 1 && tokens.size() > 20) {  // a passage once more
+    } else if (kind == 1 && tokens.size() > 20) {  // repeats a passage
       const size_t from = random() % (tokens.size() - 10);
       for (size_t i = 0; i < 10; ++i) push(tokens[from + i]);
     } else {
@@ -87,7 +87,7 @@ TEST_P(ContextIndexTest, EqualsASearch) {
     matches += searched.size();
   }
   EXPECT_TRUE(matches > 500 || sortition::testing::TestScale() < 1);
-  // Nothing is left behind.
+  // Removal leaves nothing behind.
   while (!tokens.empty()) pop();
   EXPECT_TRUE(index.empty());
 }
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ContextIndexTest,
                                            Shape{0, 0, 50, 0}, Shape{1, 8, 3, 100}, Shape{2, 24, 4, 60},
                                            Shape{1, 24, 2, 25}, Shape{1, 1, 20, 7}));
 
-// A history that repeats one token is the deepest trie for its length.
+// A history that repeats one token gives the deepest trie for its length.
 TEST(ContextIndex, MemoryIsOfTheOrderOfThePositions) {
   for (const uint32_t alphabet : {1u, 2u, 1000u}) {
     ContextIndex index(2, 24);

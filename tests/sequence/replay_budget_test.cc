@@ -1,4 +1,4 @@
-// When workers that lost their sequences are told to bring the histories.
+// Advice to workers that lost their sequences: when to send the histories.
 #include "service/sequence/replay_budget.h"
 
 #include <gtest/gtest.h>
@@ -34,16 +34,16 @@ TEST_F(ReplayBudgetTest, ThoseWhoWaitComeOneAfterAnother) {
   }
 }
 
-// Whoever asks for many histories that he never sends makes nobody wait but himself.
-TEST_F(ReplayBudgetTest, AFloodOfOneStreamIsItsOwn) {
+// A stream that asks for many histories and never sends them delays only itself.
+TEST_F(ReplayBudgetTest, FloodDelaysItsOwnStream) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   EXPECT_GE(Advice({1, 1}), absl::Seconds(30));
   EXPECT_EQ(Advice({1, 2}), absl::ZeroDuration()) << "another stream of the client";
   EXPECT_EQ(Advice({2, 3}), absl::ZeroDuration()) << "another client";
 }
 
-// However many streams it has.
-TEST_F(ReplayBudgetTest, AFloodOfOneClientIsItsOwn) {
+// This holds for a tenant with many streams too.
+TEST_F(ReplayBudgetTest, FloodDelaysItsOwnTenant) {
   for (uint64_t stream = 0; stream < 500; ++stream) {
     for (int i = 0; i < 20; ++i) Advice({1, stream});
   }
@@ -53,7 +53,7 @@ TEST_F(ReplayBudgetTest, AFloodOfOneClientIsItsOwn) {
   EXPECT_LE(second, absl::Seconds(2) * 1.25);
 }
 
-// All together are told to come no faster than the budget lets them.
+// The advice of all streams together does not exceed the budget.
 TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
   constexpr uint64_t kStreams = 8;
   for (uint64_t stream = 0; stream < kStreams; ++stream) Advice({stream % 2, stream});
@@ -62,11 +62,11 @@ TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
     while (Advice({stream % 2, stream}) <= absl::Seconds(20) * 1.25) ++soon;
   }
   EXPECT_GE(soon, 10);
-  EXPECT_LE(soon, 20 + int(kStreams));  // each has come once before the others were there
+  EXPECT_LE(soon, 20 + int(kStreams));  // each stream came once before the others existed
 }
 
-// It may be long, and so has to wait where a short one need not; but it need not be.
-TEST_F(ReplayBudgetTest, AnUnknownLengthIsWhatIsKnownOfItOrUsual) {
+// An open-ended history may be long, so it waits where a short one need not.
+TEST_F(ReplayBudgetTest, UnknownLengthIsKnownPartOrUsual) {
   budget_.Spend(kTokens / 10, false);
   EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
   for (int i = 0; i < 100; ++i) {
@@ -80,12 +80,12 @@ TEST_F(ReplayBudgetTest, AnUnknownLengthIsWhatIsKnownOfItOrUsual) {
   EXPECT_GE(budget_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
 }
 
-TEST_F(ReplayBudgetTest, WhoNeedNotWaitAnyMoreIsForgotten) {
+TEST_F(ReplayBudgetTest, EndedWaitsAreForgotten) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   clock_.Advance(absl::Seconds(31));
   EXPECT_EQ(Advice({2, 2}), absl::ZeroDuration());
   const absl::Duration second = Advice({2, 2});
-  EXPECT_GE(second, absl::Seconds(1));  // all of the budget
+  EXPECT_GE(second, absl::Seconds(1));  // the whole budget
   EXPECT_LE(second, absl::Seconds(1) * 1.25);
 }
 

@@ -36,7 +36,7 @@ class SequenceRules : public ::testing::Test {
   std::unique_ptr<SequenceState> Prompt() const {
     return SequenceState::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept);
   }
-  // Of the prompt with `tokens` after it.
+  // Hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
     uint64_t chain = kEmptyHash;
     for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
@@ -73,7 +73,7 @@ class SequenceRules : public ::testing::Test {
   uint64_t hash_ = 0;
 };
 
-TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
+TEST_F(SequenceRules, RepeatedStepCountsOnce) {
   const StepIntent intent = Intent(1, 3, hash_);
   const StepAnswer first = Run(intent, 42);
   EXPECT_EQ(first.history_hash, HashWith({42}));
@@ -86,7 +86,7 @@ TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   Run(Intent(2, 4, first.history_hash), 5);
 }
 
-TEST_F(SequenceRules, ALowerIdIsStaleAndOtherOptionsUnderTheSameIdConflict) {
+TEST_F(SequenceRules, LowerIdIsStaleOtherOptionsConflict) {
   const StepAnswer first = Run(Intent(5, 3, hash_), 42);
   Run(Intent(9, 4, first.history_hash), 43);
   EXPECT_EQ(WhyNot(owner_, Intent(5, 3, hash_)), Reason::kStaleStep);
@@ -105,11 +105,11 @@ TEST_F(SequenceRules, OneStepAtATime) {
   Run(Intent(1, 3, hash_), 4);
 }
 
-TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
+TEST_F(SequenceRules, GapOrOtherHistoryAsksForReplay) {
   EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
   StepIntent below = Intent(1, 2, hash_);
-  below.truncate_to = 2;  // into the prompt, but with the hash of all of it
+  below.truncate_to = 2;  // into the prompt, but with the hash of the whole prompt
   EXPECT_EQ(WhyNot(owner_, below), Reason::kHistoryRequired);
   StepIntent beyond = Intent(1, 4, hash_);
   beyond.truncate_to = 4;
@@ -123,7 +123,7 @@ TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
   Run(Intent(1, 3, hash_), 4);
 }
 
-TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
+TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
   const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent next = Intent(2, 5, HashWith({50, 51}));
   next.truncate_to = 3;
@@ -132,7 +132,7 @@ TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
   EXPECT_NE(drawn.history_hash, *next.history_hash);
 }
 
-// The tokens that are left of a prompt are the prompt; what comes after them is output.
+// The tokens that are left of a prompt are the prompt; what follows them is output.
 TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
@@ -142,15 +142,15 @@ TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   auto begun = sequence_.Begin(owner_, cut);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  // Taken back, the prompt is as long as it was.
+  // After the step is reverted, the prompt has its old length.
   begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
   EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendChain(chain, 3), 2, digest));
 }
 
-// A device that goes on with an abandoned step reads what it was lent, whatever the new owner does.
-TEST_F(SequenceRules, AnAbandonedStepsEditsStayAsTheyWere) {
+// A device that still runs an abandoned step reads unchanged edits.
+TEST_F(SequenceRules, AbandonedStepsEditsStay) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const auto lent = std::get<StepGrant>(begun).views[0].edits;
   const std::vector<kernels::LogitEdit> copy = *lent;
@@ -188,7 +188,7 @@ TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsRewrites) {
+TEST_F(SequenceRules, FailedStepRevertsItsRewrites) {
   const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent rewrite = Intent(2, 4, HashWith({50}));
   rewrite.truncate_to = 3;
@@ -199,12 +199,12 @@ TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsRewrites) {
   Run(Intent(3, 4, drawn.history_hash), 1);
 }
 
-TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
+TEST_F(SequenceRules, HighestEpochOwns) {
   const SequenceOwner newer{11, 2};
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
-  // The former owner's answer comes too late, and its next steps are refused.
+  // The former owner's result comes too late, and its next steps are refused.
   auto late = sequence_.Commit(ticket, Token(42));
   ASSERT_TRUE(std::holds_alternative<Refusal>(late));
   EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);
@@ -222,7 +222,7 @@ TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
   EXPECT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
 }
 
-TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
+TEST_F(SequenceRules, LostReplyIsAnsweredAgain) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   const SequenceOwner next{11, 2};
@@ -234,7 +234,7 @@ TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
   EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
 }
 
-TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
+TEST_F(SequenceRules, StateOfAnotherSpecIsDropped) {
   for (auto change :
        {+[](SequenceSpec& s) { s.seed = 1; }, +[](SequenceSpec& s) { s.repetition_penalty = 2; },
         +[](SequenceSpec& s) { s.listed_edits = {{.token = 1, .flags = kernels::LogitEdit::kBanned}}; }}) {
@@ -249,7 +249,7 @@ TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
   }
 }
 
-TEST_F(SequenceRules, AnAnswerUnderOtherParametersIsNotRepeated) {
+TEST_F(SequenceRules, OtherParametersGetNoOldAnswer) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   auto other = RulesSpec();

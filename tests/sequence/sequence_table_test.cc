@@ -59,10 +59,10 @@ class SequenceTableTest : public ::testing::Test {
   std::unique_ptr<SequenceTable> table_;
 };
 
-TEST_F(SequenceTableTest, CountBoundForgetsTheLongestUnused) {
+TEST_F(SequenceTableTest, CountBoundForgetsLeastRecent) {
   limits_.max_sequences = 3;
   for (int i = 0; i < 3; ++i) Open(i);
-  ASSERT_TRUE(Known(0));  // used again: now 1 is the longest unused
+  ASSERT_TRUE(Known(0));  // used again: now 1 is the least recently used
   Open(3);
   EXPECT_EQ(table().live_sequences(), 3u);
   EXPECT_FALSE(Known(1));
@@ -80,8 +80,8 @@ TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
   EXPECT_GT(table().live_sequences(), 5u);
 }
 
-// What a step's positions see counts as long as it is in flight, and idle sequences make room for it.
-TEST_F(SequenceTableTest, WhatAStepLooksAheadAtHasRoomOrIsRefused) {
+// A step's look-ahead counts while it is in flight, and idle sequences make room for it.
+TEST_F(SequenceTableTest, LookAheadHasRoomOrIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 15; ++i) Open(i, 2000);
   const auto opened = std::get<SequenceTable::Opened>(Open(15, 2000));
@@ -110,8 +110,8 @@ TEST_F(SequenceTableTest, WhatAStepLooksAheadAtHasRoomOrIsRefused) {
   opened.sequence->Abort(ticket);
 }
 
-// Workers that replay must not push out each other's histories before the steps they were sent for.
-TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
+// Workers that replay must not evict each other's histories before the steps that they were sent for.
+TEST_F(SequenceTableTest, ReplayedHistoryIsGuarded) {
   limits_.max_sequences = 2;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
@@ -127,7 +127,7 @@ TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(3)));
 }
 
-TEST_F(SequenceTableTest, ARefusedOpenDoesNotTakeAwayTheGuardOfTheOwnersHistory) {
+TEST_F(SequenceTableTest, RefusedOpenKeepsTheGuard) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
@@ -139,7 +139,7 @@ TEST_F(SequenceTableTest, ARefusedOpenDoesNotTakeAwayTheGuardOfTheOwnersHistory)
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
 
-TEST_F(SequenceTableTest, AHistoryLargerThanAllThatCanBeForgottenIsRefused) {
+TEST_F(SequenceTableTest, TooLargeHistoryIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   limits_.replay_guard = absl::Seconds(1);
   int opened = 0;
@@ -161,7 +161,7 @@ TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
   EXPECT_EQ(observer_.evicted["idle"], 1u);
 }
 
-// A server that nobody opens anything on kept them for ever.
+// Sweep must forget idle sequences even if nothing is opened any more.
 TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
   limits_.sequence_ttl = absl::Minutes(10);
   Open(0);
@@ -174,7 +174,7 @@ TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, ASequenceWithAStepInFlightIsNeverForgotten) {
+TEST_F(SequenceTableTest, StepInFlightIsNeverForgotten) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));
   StepIntent intent;
@@ -191,7 +191,7 @@ TEST_F(SequenceTableTest, ASequenceWithAStepInFlightIsNeverForgotten) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
 
-TEST_F(SequenceTableTest, AForgottenSequenceStillHeldByAStreamAsksForAReplay) {
+TEST_F(SequenceTableTest, ForgottenSequenceAsksForReplay) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));
   Open(1);
@@ -204,7 +204,7 @@ TEST_F(SequenceTableTest, AForgottenSequenceStillHeldByAStreamAsksForAReplay) {
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceTableTest, AReplayBringsAForgottenSequenceBack) {
+TEST_F(SequenceTableTest, ReplayRestoresForgotten) {
   limits_.max_sequences = 1;
   const auto before = std::get<SequenceTable::Opened>(Open(0)).at;
   Open(1);
@@ -213,8 +213,9 @@ TEST_F(SequenceTableTest, AReplayBringsAForgottenSequenceBack) {
   EXPECT_EQ(after.history_hash, before.history_hash);
 }
 
-// Opening, stepping, evicting and closing from several threads: run under ThreadSanitizer, and the books must close.
-TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
+// Opening, stepping, evicting and closing from several threads, for ThreadSanitizer; the totals must be zero at the
+// end.
+TEST_F(SequenceTableTest, TotalsHoldUnderThreads) {
   limits_.max_sequences = 8;
   table();
   std::vector<std::thread> threads;
@@ -266,7 +267,7 @@ TEST_F(SequenceTableTest, OnlyTheOwnerCloses) {
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
+TEST_F(SequenceTableTest, TenantsAndSessionsAreApart) {
   Open(0);
   for (const SequenceKey& other :
        {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {

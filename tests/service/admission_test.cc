@@ -1,5 +1,4 @@
-// Who may join the queue: by rows, by time, by deadline; and what comes of it under more load than there is capacity
-// for.
+// Admission to the queue, by rows, time and deadline, and its effects under more load than capacity.
 #include "service/batch/admission.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +19,7 @@ namespace {
 using testing::FakeDevice;
 using ::testing::HasSubstr;
 
-// A device whose rows take a millisecond each, as the router knows.
+// A device that takes a millisecond a row, as the router knows.
 class AdmissionTest : public ::testing::Test {
  protected:
   ~AdmissionTest() override { device_.FinishAll(); }
@@ -48,7 +47,7 @@ class AdmissionTest : public ::testing::Test {
     step->priority = priority;
     return batcher().Submit(step, RowsAt(0, rows));
   }
-  // Rows of a client that are taken, each a step, until one is refused.
+  // Submits steps of one row until one is refused; returns the number of accepted ones.
   uint32_t Fill(QueueOwner owner) {
     for (uint32_t rows = 0;; ++rows) {
       if (Submit(owner, 1)) return rows;
@@ -62,7 +61,7 @@ class AdmissionTest : public ::testing::Test {
   std::unique_ptr<Batcher> batcher_;
 };
 
-TEST_F(AdmissionTest, WhatWouldWaitTooLongIsRefusedAtOnce) {
+TEST_F(AdmissionTest, TooLongWaitIsRefusedAtOnce) {
   limits_.max_queue_time = absl::Milliseconds(100);
   Submit({0, 0}, 10);  // runs
   EXPECT_NEAR(Fill({0, 0}), 100, 3);
@@ -74,19 +73,19 @@ TEST_F(AdmissionTest, WhatWouldWaitTooLongIsRefusedAtOnce) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(refusal->retry_after), 50, 3);
 }
 
-TEST_F(AdmissionTest, AStepThatNothingGoesBeforeIsTakenHoweverLongItIs) {
+TEST_F(AdmissionTest, StepWithNothingAheadIsAdmitted) {
   limits_.max_queue_time = absl::Milliseconds(100);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, NoStepIsRefusedForTimeWhereThatIsOff) {
+TEST_F(AdmissionTest, NoTimeLimitNoRefusal) {
   limits_.max_queue_time = absl::ZeroDuration();
   Submit({0, 0}, 10);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, AStepThatWouldMissItsDeadlineIsRefusedAtOnce) {
+TEST_F(AdmissionTest, MissedDeadlineIsRefusedAtOnce) {
   Submit({0, 0}, 10);
   Submit({0, 0}, 50);
   EXPECT_FALSE(Submit({0, 0}, 1, absl::Milliseconds(60)).has_value());
@@ -131,7 +130,7 @@ TEST_F(AdmissionTest, EveryClientLeavesRoomForAnother) {
   EXPECT_FALSE(Submit({2, 3}, 1).has_value());
 }
 
-// Workers that send a step every so often whatever becomes of it, in virtual time.
+// Workers that send steps at fixed intervals, whatever the answers are, in virtual time.
 class Overload : public AdmissionTest {
  protected:
   struct Greed {
@@ -144,7 +143,8 @@ class Overload : public AdmissionTest {
     absl::Duration longest = absl::ZeroDuration();
   };
 
-  // What each gets while all of them ask, after the queue has filled; and that the device is never idle.
+  // Returns what each worker gets while all of them ask, after the queue has filled; checks that the device never
+  // idles.
   std::map<uint64_t, Got> Run(const std::vector<Greed>& greeds, absl::Duration timeout) {
     std::map<uint64_t, Got> got;
     std::vector<absl::Time> next(greeds.size(), clock_.Now());
@@ -186,9 +186,9 @@ class Overload : public AdmissionTest {
   std::vector<Waiting> waiting_;
 };
 
-TEST_F(Overload, ClientsOfUnequalGreedGetEqualSharesAndModestOnesAllTheyWant) {
+TEST_F(Overload, UnequalGreedGetsEqualShares) {
   limits_.max_queue_time = absl::Milliseconds(100);
-  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are asked for.
+  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are requested.
   const auto got = Run({{{0, 0}, absl::Milliseconds(10), 1},
                         {{0, 1}, absl::Milliseconds(5), 5},
                         {{0, 2}, absl::Milliseconds(1), 2},
@@ -209,8 +209,7 @@ TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
   for (uint64_t stream = 1; stream <= 5; ++stream) EXPECT_NEAR(double(got.at(stream).rows), 1000, 20);
 }
 
-// With deadlines that are shorter than the queue, no row is computed that nobody waits for any more, and the device has
-// enough to do.
+// With deadlines shorter than the queue, no row is computed after its deadline, and the device stays busy.
 TEST_F(Overload, DeadlinesAreKeptOrRefused) {
   const auto got =
       Run({{{0, 0}, absl::Milliseconds(1), 2}, {{0, 1}, absl::Milliseconds(1), 2}}, absl::Milliseconds(60));

@@ -1,4 +1,4 @@
-// The rules of the queue: who goes next, what fits, what is refused, and that no device idles.
+// The rules of the queue: order, room, refusals, and that no device idles.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -24,7 +24,7 @@ TEST_F(BatcherTest, AnIdleDeviceStartsAtOnce) {
   EXPECT_EQ(observer_.totals().batches, 1u);
 }
 
-TEST_F(BatcherTest, WhatComesWhileTheDeviceIsBusyGoesTogether) {
+TEST_F(BatcherTest, RowsGatherWhileDeviceIsBusy) {
   FakeDevice& device = AddDevice({.max_batch_rows = 8});
   const auto first = Submit(10, 1);
   const auto second = Submit(20, 2);
@@ -56,7 +56,7 @@ TEST_F(BatcherTest, ABatchHasAtMostTheDevicesRows) {
   for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, ABatchTakesNoLongerThanOthersMayHaveToWait) {
+TEST_F(BatcherTest, BatchTimeIsBounded) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1000});
   for (int batch = 0; batch < 100; ++batch) {
     const uint32_t rows = batch % 2 == 0 ? 1 : 4;
@@ -105,7 +105,7 @@ TEST_F(BatcherTest, AFullQueueTakesAllOfAStepOrNothing) {
   EXPECT_EQ(fits->delivered(), 2u);
 }
 
-TEST_F(BatcherTest, AStepBeyondTheQueueIsRefusedEvenByAnIdleDevice) {
+TEST_F(BatcherTest, TooLargeStepIsRefusedWhenIdle) {
   limits_.max_queued_rows = 5;
   FakeDevice& device = AddDevice({});
   EXPECT_EQ(batcher().Submit(Step(), RowsAt(0, 6))->reason, Reason::kOverloaded);
@@ -245,7 +245,7 @@ TEST_F(BatcherTest, RowsGoToDevicesThatAreAble) {
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, RowsGoToDevicesWhoseKernelsHaveWhatTheyAsk) {
+TEST_F(BatcherTest, RowsGoToDevicesWithTheFeatures) {
   FakeDevice& plain = AddDevice({.name = "plain", .features = kernels::kNoFeatures});
   FakeDevice& full = AddDevice({.name = "full"});
   kernels::RowParameters chained;
@@ -262,7 +262,7 @@ TEST_F(BatcherTest, RowsGoToDevicesWhoseKernelsHaveWhatTheyAsk) {
   EXPECT_EQ(full.Positions(0), (Positions{1, 3}));
 }
 
-TEST_F(BatcherTest, RowsThatWaitForTheirDeviceHoldUpNoOthers) {
+TEST_F(BatcherTest, WaitingRowsHoldUpNoOthers) {
   FakeDevice& full = AddDevice({.name = "full"});
   FakeDevice& plain = AddDevice({.name = "plain", .features = kernels::kNoFeatures});
   kernels::RowParameters chained;
@@ -294,7 +294,7 @@ TEST_F(BatcherTest, RowsOfTwoMemoriesShareNoBatch) {
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, ARowThatNoDeviceIsAbleToTakeIsRefused) {
+TEST_F(BatcherTest, UnservableRowIsRefused) {
   AddDevice({.max_vocabulary = 100});
   std::vector<QueuedRow> rows = RowsAt(0, 1);
   rows[0].row.request.live_vocabulary = 101;
@@ -331,7 +331,7 @@ TEST_F(BatcherTest, NoDeviceIdlesWhileRowsWait) {
   b.FinishAll();
 }
 
-// A device whose batch fails, or whose rows were all refused at the door, takes the next one.
+// After a failed batch, or one whose rows were all refused, a device takes the next one.
 TEST_F(BatcherTest, ADeviceGoesOnAfterFailureAndRefusals) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   Submit(0, 1);
@@ -345,7 +345,7 @@ TEST_F(BatcherTest, ADeviceGoesOnAfterFailureAndRefusals) {
   EXPECT_EQ(last->Token(0), 20u);
 }
 
-TEST_F(BatcherTest, ASynchronousDeviceMayAnswerWithinSubmit) {
+TEST_F(BatcherTest, SynchronousDeviceMayAnswer) {
   AddDevice({.max_batch_rows = 2, .synchronous = true});
   const auto step = Submit(0, 7);
   for (uint32_t i = 0; i < 7; ++i) EXPECT_EQ(step->Token(i), i);
@@ -362,7 +362,7 @@ TEST_F(BatcherTest, QueueWaitIsTheOldestRows) {
   EXPECT_EQ(observer_.queue_waits(), (std::vector<absl::Duration>{absl::ZeroDuration(), absl::Seconds(3)}));
 }
 
-// A delivery may hand in the next step, as a fast worker's answer does.
+// Submits the next step from within Deliver, as a fast worker does.
 class ResubmittingStep : public PendingStep {
  public:
   explicit ResubmittingStep(Batcher* batcher) : batcher_(*batcher) {}

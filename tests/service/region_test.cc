@@ -1,4 +1,4 @@
-// Memory regions: what is made is sealed and counted, and what is given back is unknown at once and freed last.
+// Memory regions: sealed, counted, unknown at once when given back, and freed after the last reader.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class RegionTest : public ::testing::Test {
   int notices_ = 0;
 };
 
-TEST_F(RegionTest, NobodyCanChangeTheSizeOfARegionOrItsSeals) {
+TEST_F(RegionTest, SizeAndSealsCannotChange) {
   const Connection connection = Connect();
   auto made = connection->Register(kPage + 1);
   const Registered& registered = std::get<Registered>(made);
@@ -78,7 +78,7 @@ TEST_F(RegionTest, HolesThatAClientMakesReadAsZeros) {
   EXPECT_EQ(connection->Find(registered.id)->bytes()[kPage], std::byte{0});
 }
 
-TEST_F(RegionTest, QuotasOfAConnectionAndOfAllAreKeptAndGivenBack) {
+TEST_F(RegionTest, QuotasAreKeptAndReturned) {
   const Connection one = Connect();
   const Connection two = Connect();
   EXPECT_EQ(Refused(one, 0).reason, Reason::kOutOfRange);
@@ -134,7 +134,7 @@ TEST_F(RegionTest, NoConnectionFindsAnothersRegion) {
   EXPECT_NE(Register(two, 1), id);
 }
 
-TEST_F(RegionTest, ARegionThatIsReadIsFreedWhenItIsReadNoMore) {
+TEST_F(RegionTest, FreedAfterItsLastReader) {
   const Connection connection = Connect();
   const uint64_t id = Register(connection, kPage);
   std::shared_ptr<const Region> reader = connection->Find(id);
@@ -150,7 +150,7 @@ TEST_F(RegionTest, ARegionThatIsReadIsFreedWhenItIsReadNoMore) {
   EXPECT_EQ(table_.use().bytes, 0u);
 }
 
-TEST_F(RegionTest, AClientThatDiesTakesItsIdsAlongAndNotWhatIsRead) {
+TEST_F(RegionTest, DeadClientLosesIdsNotReaders) {
   Connection connection = Connect();
   const uint64_t id = Register(connection, kPage);
   std::shared_ptr<const Region> reader = connection->Find(id);
@@ -165,7 +165,7 @@ TEST_F(RegionTest, AClientThatDiesTakesItsIdsAlongAndNotWhatIsRead) {
   EXPECT_EQ(table_.use().bytes, 0u);
 }
 
-// Stands for memory that is full, whatever filled it: the file system's answer to a process whose files may not grow.
+// Simulates full memory with the file system's refusal to a process whose files may not grow.
 TEST_F(RegionTest, MemoryThatCannotBeHadIsARefusal) {
   const Connection connection = Connect();
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

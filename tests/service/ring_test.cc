@@ -1,4 +1,4 @@
-// Rings: every message once and whole, whatever its size, and nothing that the other end writes harms this one.
+// Rings: every message arrives once and whole, and nothing that the other end writes harms this one.
 #include "service/memory/ring.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace sortition::service {
 namespace {
 
-// Memory as two processes have it: one mapping each.
+// Memory with two mappings, as two processes have it.
 class Memory {
  public:
   Memory() : memory_(*SealedMemory::Make(kRingPairBytes, SealedMemory::Access::kReadWrite)) {
@@ -104,7 +104,7 @@ TEST_F(RingTest, WhatTheReaderSaysIsJudged) {
   }
 }
 
-// The other end writes anything at any time: each call returns, and what it returns was within the ring.
+// The other end writes anything at any time: each call returns, with results from within the ring.
 TEST_F(RingTest, WordsAndBytesThatChangeAreSurvived) {
   std::atomic<bool> over = false;
   std::thread other([&] {

@@ -171,7 +171,7 @@ TEST_F(SessionVerify, TreesAreWalkedAlongWhatIsDrawn) {
   EXPECT_GT(accepted, testing::Scaled(300));
 }
 
-TEST_F(SessionVerify, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
+TEST_F(SessionVerify, RepeatedStepCountsOnce) {
   open_.mutable_parameters()->set_presence_penalty(1);
   open_.mutable_parameters()->mutable_kept_set()->set_tokens(true);
   open_.mutable_history()->set_prompt_length(0);

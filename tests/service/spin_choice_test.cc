@@ -1,4 +1,4 @@
-// What is looked for, and what is slept for.
+// Waits that are polled for, and waits that are slept through.
 #include "service/memory/spin_choice.h"
 
 #include "gtest/gtest.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr absl::Duration kMost = absl::Microseconds(200);
 
-TEST(SpinChoiceTest, LooksForWhatComesSoonAndSleepsForWhatDoesNot) {
+TEST(SpinChoiceTest, PollsForQuickSleepsForSlow) {
   SpinChoice choice(kMost);
   EXPECT_EQ(choice.Next(), kMost) << "nothing is known";
   choice.OnMessage(absl::Milliseconds(20));
@@ -17,7 +17,7 @@ TEST(SpinChoiceTest, LooksForWhatComesSoonAndSleepsForWhatDoesNot) {
   EXPECT_EQ(choice.Next(), kMost);
 }
 
-TEST(SpinChoiceTest, AWakeUpOnTopDoesNotKeepAMessageFromBeingLookedFor) {
+TEST(SpinChoiceTest, PollsThoughWakingUpTookLonger) {
   SpinChoice choice(kMost);
   choice.OnMessage(kMost + absl::Microseconds(40));
   EXPECT_EQ(choice.Next(), kMost);

@@ -10,7 +10,7 @@
 namespace sortition::simulation {
 namespace {
 
-TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
+TEST(SimulationTest, TokensAreThoseWithoutFaults) {
   Tally tally;
   // Fewer would not have everything happen that is counted below.
   const uint64_t worlds = std::max<uint64_t>(100, testing::Scaled(500));
@@ -60,7 +60,7 @@ TEST(SimulationTest, ASeedIsOneHistory) {
 
 // Of a worker that was replaced in the microsecond in which it had started both processes had the same epochs: nothing
 // comes of such a fault.
-TEST(SimulationTest, AWorkerIsNotReplacedInTheMicrosecondOfItsStart) {
+TEST(SimulationTest, WorkerIsNotReplacedAtItsStart) {
   const Fault first = {Fault::Kind::kRestart, absl::Milliseconds(3), absl::ZeroDuration(), 0};
   const Fault second = {Fault::Kind::kZombie, first.at + absl::Nanoseconds(500), absl::Milliseconds(50), 0};
   for (const uint64_t seed : {1u, 2u, 3u}) {
@@ -83,7 +83,7 @@ TEST(SimulationTest, WorldsThatWaitDoNotStandStill) {
 }
 
 // Ranks took the first step of a fork before the others had come to where it begins: two batches waited for each other.
-TEST(SimulationTest, RanksBeginAForkWhenAllHaveTheAnswerBeforeIt) {
+TEST(SimulationTest, RanksForkWhenAllHaveTheAnswer) {
   using enum Fault::Kind;
   const auto at = [](Fault::Kind kind, int64_t time, int64_t length, uint32_t who) {
     return Fault{kind, absl::Microseconds(time), absl::Microseconds(length), who};

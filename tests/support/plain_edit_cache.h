@@ -1,4 +1,4 @@
-// What a device may make of EditOrigin: copies of lists, changed by what changed.
+// A plain edit cache on the host: copies of lists, updated by EditOrigin.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace sortition::testing {
 // Not thread-safe.
 class PlainEditCache {
  public:
-  // The row's edits, by changes of a copy if that can be, else as they are. Keeps them if they have a name.
+  // Returns the row's edits, derived from a copy and its changes if possible. Keeps them if they have a name.
   std::vector<kernels::LogitEdit> EditsOf(const kernels::RowRequest& request) {
     const kernels::EditOrigin& origin = request.edit_origin;
     std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
@@ -34,7 +34,7 @@ class PlainEditCache {
     return edits;
   }
 
-  // How many rows' edits were not taken as they are, and of those such without a name.
+  // Number of rows whose edits were derived from a copy, and of those, rows with changes that have no name.
   uint64_t changed() const { return changed_; }
   uint64_t changed_ahead() const { return changed_ahead_; }
 
