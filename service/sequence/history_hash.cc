@@ -19,7 +19,7 @@ constexpr uint64_t Absorb(uint64_t hash, uint64_t word) { return Mix((hash ^ wor
 
 }  // namespace
 
-uint64_t ExtendChain(uint64_t chain, uint32_t token) { return Absorb(chain, token); }
+uint64_t ExtendTokenHash(uint64_t token_hash, uint32_t token) { return Absorb(token_hash, token); }
 
 uint64_t HistoryDigest(const HistoryIdentity& identity) {
   const uint64_t words[] = {
@@ -38,8 +38,8 @@ uint64_t HistoryDigest(const HistoryIdentity& identity) {
   return digest;
 }
 
-uint64_t HistoryHash(uint64_t chain, uint32_t prompt_length, uint64_t digest) {
-  return Absorb(Absorb(chain, prompt_length), digest);
+uint64_t HistoryHash(uint64_t token_hash, uint32_t prompt_length, uint64_t digest) {
+  return Absorb(Absorb(token_hash, prompt_length), digest);
 }
 
 }  // namespace sortition::service

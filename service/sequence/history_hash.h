@@ -20,13 +20,13 @@ struct HistoryIdentity {
   std::vector<uint64_t> options;  // HistoryOptions::Words
 };
 
-// Hash of no tokens. ExtendChain adds a token; a fork continues from the value of its parent.
+// Hash of no tokens. ExtendTokenHash adds a token; a fork continues from the value of its parent.
 inline constexpr uint64_t kEmptyHash = 0x736f72746974696f;  // "sortitio"
-uint64_t ExtendChain(uint64_t chain, uint32_t token);
+uint64_t ExtendTokenHash(uint64_t token_hash, uint32_t token);
 
 uint64_t HistoryDigest(const HistoryIdentity& identity);
 
 // Hash of a history: of its tokens, the length of its prompt, and the digest of its identity.
-uint64_t HistoryHash(uint64_t chain, uint32_t prompt_length, uint64_t digest);
+uint64_t HistoryHash(uint64_t token_hash, uint32_t prompt_length, uint64_t digest);
 
 }  // namespace sortition::service

@@ -15,7 +15,7 @@ struct SequenceSnapshot {
   uint64_t history_hash = 0;
   // Tokens before `kept_from`, a multiple of TokenLog::kChunkTokens, are known only by their hash and counts.
   uint32_t kept_from = 0;
-  uint64_t chain_before = 0;
+  uint64_t hash_before = 0;
   std::vector<uint32_t> kept;  // tokens from kept_from
   // Counts of all tokens that penalties count: parallel lists, by ascending token. Empty if `kept` suffices to find
   // them.

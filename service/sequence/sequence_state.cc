@@ -250,7 +250,7 @@ SequenceSnapshot SequenceState::Snapshot() const {
   snapshot.kept_from = log_.kept_from();
   TokenLog start = log_;
   start.Truncate(log_.kept_from());
-  snapshot.chain_before = start.chain();
+  snapshot.hash_before = start.token_hash();
   for (uint32_t at = log_.kept_from(); at < position(); ++at) snapshot.kept.push_back(log_.at(at));
   if (!CountsWholeHistory(*spec_)) return snapshot;
   for (size_t i = 0; i < counts_->counts().size(); ++i) {
@@ -269,7 +269,7 @@ std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const
   if (snapshot.kept_from % TokenLog::kChunkTokens != 0 || snapshot.prompt_length > length) return nullptr;
   if (snapshot.kept_from != 0 && snapshot.kept.size() < spec->history.lookback()) return nullptr;
   TokenLog log;
-  log.StartAt(snapshot.kept_from, snapshot.chain_before);
+  log.StartAt(snapshot.kept_from, snapshot.hash_before);
   for (uint32_t token : snapshot.kept) {
     if (token >= spec->live_vocabulary) return nullptr;
     log.Push(token);

@@ -52,7 +52,7 @@ class SequenceState {
                                               uint32_t kept_history);
 
   uint32_t position() const { return log_.length(); }
-  uint64_t history_hash() const { return HistoryHash(log_.chain(), prompt_length_, digest_); }
+  uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Lowest position that the history can be truncated to without a replay.
   uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_)); }

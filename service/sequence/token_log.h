@@ -15,7 +15,7 @@ class TokenLog {
   static constexpr uint32_t kChunkTokens = 64;
 
   uint32_t length() const { return length_; }
-  uint64_t chain() const { return chain_; }
+  uint64_t token_hash() const { return token_hash_; }
   // Tokens before this position are forgotten, so the log cannot be cut below it.
   uint32_t kept_from() const { return kept_from_; }
   // Requires kept_from() <= position < length().
@@ -29,19 +29,19 @@ class TokenLog {
 
   // Makes an empty log equal to one into which `kept_from` tokens with this hash were pushed and trimmed. `kept_from`
   // is a multiple of kChunkTokens.
-  void StartAt(uint32_t kept_from, uint64_t chain);
+  void StartAt(uint32_t kept_from, uint64_t token_hash);
 
   uint64_t bytes() const;  // without the object itself; shared parts count fully
 
  private:
   struct Chunk {
-    uint64_t chain_before = kEmptyHash;
+    uint64_t hash_before = kEmptyHash;
     uint32_t tokens[kChunkTokens] = {};
   };
 
   uint32_t kept_from_ = 0;  // a multiple of kChunkTokens
   uint32_t length_ = 0;
-  uint64_t chain_ = kEmptyHash;
+  uint64_t token_hash_ = kEmptyHash;
   std::vector<std::shared_ptr<const Chunk>> full_;  // from kept_from_; immutable, so copies share them
   Chunk open_;                                      // the tokens after them, fewer than kChunkTokens
 };

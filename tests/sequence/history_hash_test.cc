@@ -53,12 +53,12 @@ TEST(HistoryHash, PublishedVectors) {
     }
     const uint64_t digest = HistoryDigest(spec);
     EXPECT_EQ(digest, Hex(vector, "digest"));
-    uint64_t chain = kEmptyHash;
+    uint64_t token_hash = kEmptyHash;
     for (const auto& token : vector.fields().at("tokens").list_value().values()) {
-      chain = ExtendChain(chain, static_cast<uint32_t>(token.number_value()));
+      token_hash = ExtendTokenHash(token_hash, static_cast<uint32_t>(token.number_value()));
     }
-    EXPECT_EQ(chain, Hex(vector, "chain"));
-    EXPECT_EQ(HistoryHash(chain, Number(vector, "prompt_length"), digest), Hex(vector, "hash"));
+    EXPECT_EQ(token_hash, Hex(vector, "chain"));
+    EXPECT_EQ(HistoryHash(token_hash, Number(vector, "prompt_length"), digest), Hex(vector, "hash"));
   }
 }
 

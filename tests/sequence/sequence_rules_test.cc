@@ -38,10 +38,10 @@ class SequenceRules : public ::testing::Test {
   }
   // Hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
-    uint64_t chain = kEmptyHash;
-    for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
-    for (const uint32_t token : tokens) chain = ExtendChain(chain, token);
-    return HistoryHash(chain, 3, HistoryDigest(spec_->Identity()));
+    uint64_t token_hash = kEmptyHash;
+    for (const uint32_t token : {1u, 2u, 3u}) token_hash = ExtendTokenHash(token_hash, token);
+    for (const uint32_t token : tokens) token_hash = ExtendTokenHash(token_hash, token);
+    return HistoryHash(token_hash, 3, HistoryDigest(spec_->Identity()));
   }
 
   StepIntent Intent(uint64_t id, uint32_t position, uint64_t hash) {
@@ -136,9 +136,9 @@ TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
 TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
-  const uint64_t chain = ExtendChain(ExtendChain(kEmptyHash, 1), 2);
+  const uint64_t token_hash = ExtendTokenHash(ExtendTokenHash(kEmptyHash, 1), 2);
   const uint64_t digest = HistoryDigest(spec_->Identity());
-  cut.history_hash = HistoryHash(chain, 2, digest);
+  cut.history_hash = HistoryHash(token_hash, 2, digest);
   auto begun = sequence_.Begin(owner_, cut);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
@@ -146,7 +146,7 @@ TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendChain(chain, 3), 2, digest));
+  EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendTokenHash(token_hash, 3), 2, digest));
 }
 
 // A device that still runs an abandoned step reads unchanged edits.

@@ -67,9 +67,9 @@ std::vector<LogitEdit> Expected(const SequenceSpec& spec, const std::vector<uint
 }
 
 uint64_t ExpectedHash(const SequenceSpec& spec, const std::vector<uint32_t>& history, uint32_t prompt_length) {
-  uint64_t chain = kEmptyHash;
-  for (uint32_t token : history) chain = ExtendChain(chain, token);
-  return HistoryHash(chain, prompt_length, HistoryDigest(spec.Identity()));
+  uint64_t token_hash = kEmptyHash;
+  for (uint32_t token : history) token_hash = ExtendTokenHash(token_hash, token);
+  return HistoryHash(token_hash, prompt_length, HistoryDigest(spec.Identity()));
 }
 
 // A history that repeats itself as text does.
@@ -244,7 +244,7 @@ TEST(SequenceState, ContradictingSnapshotIsRefused) {
   EXPECT_FALSE(reads([](auto& s) { ++s.prompt_length; }));
   EXPECT_FALSE(reads([](auto& s) { s.prompt_length = 1000; }));
   EXPECT_FALSE(reads([](auto& s) { ++s.history_hash; }));
-  EXPECT_FALSE(reads([](auto& s) { ++s.chain_before; }));
+  EXPECT_FALSE(reads([](auto& s) { ++s.hash_before; }));
   EXPECT_FALSE(reads([](auto& s) { s.kept_from += 64; }));
   EXPECT_FALSE(reads([](auto& s) { ++s.kept_from; }));
   EXPECT_FALSE(reads([](auto& s) { s.kept.pop_back(); }));
