@@ -13,7 +13,6 @@
 #include "service/engine.h"
 #include "service/memory/region_table.h"
 #include "service/memory/ring.h"
-#include "service/memory/spin_choice.h"
 #include "service/server/log.h"
 #include "service/server/stream_log.h"
 #include "service/stream/session.h"

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/route/start.h"
+#include "tests/route/fixtures.h"
 
 namespace sortition::service {
 namespace {

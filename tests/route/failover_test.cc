@@ -11,7 +11,7 @@
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 #include "service/batch/batcher.h"
-#include "tests/route/small_self_test.h"
+#include "tests/route/fixtures.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/scale.h"

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/route/start.h"
+#include "tests/route/fixtures.h"
 
 namespace sortition::service {
 namespace {

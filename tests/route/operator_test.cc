@@ -8,7 +8,7 @@
 
 #include "devices/self_test/self_test.h"
 #include "service/batch/batcher.h"
-#include "tests/route/small_self_test.h"
+#include "tests/route/fixtures.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "tests/route/start.h"
+#include "tests/route/fixtures.h"
 #include "tests/support/fake_device.h"
 
 namespace sortition::service {

@@ -1,7 +1,6 @@
 // Waits that are polled for, and waits that are slept through.
-#include "service/memory/spin_choice.h"
-
 #include "gtest/gtest.h"
+#include "service/memory/ring.h"
 
 namespace sortition::service {
 namespace {
