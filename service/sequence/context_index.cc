@@ -214,8 +214,7 @@ uint64_t ContextIndex::BytesOf(const Followers& followers) {
 }
 
 uint64_t ContextIndex::bytes() const {
-  constexpr uint64_t kChildBytes =
-      sizeof(decltype(children_)::value_type) + 1;  // an extra byte tells whether a slot is used
+  constexpr uint64_t kChildBytes = sizeof(decltype(children_)::value_type) + 1;  // and whether the slot is used
   return nodes_.capacity() * sizeof(Node) + free_.capacity() * sizeof(uint32_t) + children_.capacity() * kChildBytes +
          links_.size() * sizeof(Link) + follower_bytes_;
 }
