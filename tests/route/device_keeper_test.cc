@@ -1,4 +1,4 @@
-// Operators test devices, take them out of service and bring them back.
+// The device keeper: requests of operators, and the batches of devices that leave service meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -169,14 +169,76 @@ TEST_F(Operator, UnknownDevicesAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(batcher_->keeper().Hold("", "")));
 }
 
-class OperatorWithoutSelfTest : public Operator {
+class KeeperWithoutSelfTest : public Operator {
  protected:
-  OperatorWithoutSelfTest() : Operator(nullptr) {}
+  KeeperWithoutSelfTest() : Operator(nullptr) {}
 };
 
-TEST_F(OperatorWithoutSelfTest, NothingLeavesService) {
+TEST_F(KeeperWithoutSelfTest, NothingLeavesService) {
   EXPECT_EQ(batcher_->keeper().RunSelfTest("first", Keep()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(batcher_->keeper().Hold("first", "").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// A keeper without a batcher, over two devices that are never given a row.
+class KeeperBatches : public ::testing::Test {
+ protected:
+  KeeperBatches() : keeper_({&first_, &second_}, &clock_, &observer_, Options(), [this] { ++changes_; }) {}
+
+  static testing::FakeDevice::Options Named(const char* name) {
+    testing::FakeDevice::Options options;
+    options.name = name;
+    options.max_batch_rows = 1000;
+    options.synchronous = true;
+    return options;
+  }
+  static DeviceKeeperOptions Options() {
+    DeviceKeeperOptions options;
+    options.self_test = &SmallSelfTest();
+    return options;
+  }
+  void Start() { keeper_.Started(&first_, shape_, clock_.Now()); }
+  absl::Status End(absl::Status status) { return keeper_.Ended({&first_, shape_, 1, {}}, std::move(status)); }
+
+  const Router::Batch shape_ = {.rows = 1, .bytes = 16, .vocabulary = 4};
+  testing::FakeClock clock_;
+  NullObserver observer_;
+  testing::FakeDevice first_{Named("first")};
+  testing::FakeDevice second_{Named("second")};
+  int changes_ = 0;
+  DeviceKeeper keeper_;
+};
+
+TEST_F(KeeperBatches, OutputsAfterAFailureAreNotUsed) {
+  Start();
+  Start();
+  EXPECT_TRUE(absl::IsInternal(End(absl::InternalError("broken"))));
+  EXPECT_EQ(keeper_.statuses()[0].state, DeviceState::kQuarantined);
+  EXPECT_TRUE(absl::IsUnavailable(End(absl::OkStatus())));
+}
+
+TEST_F(KeeperBatches, OutputsOfAHeldDeviceAreUsed) {
+  Start();
+  ASSERT_TRUE(keeper_.Hold("first", "").ok());
+  EXPECT_TRUE(End(absl::OkStatus()).ok());
+}
+
+TEST_F(KeeperBatches, OutputsDuringABackoffAreUsed) {
+  Start();
+  Start();
+  EXPECT_TRUE(absl::IsResourceExhausted(End(absl::ResourceExhaustedError("no memory"))));
+  EXPECT_EQ(keeper_.Choose(shape_, clock_.Now()).device, &second_);
+  EXPECT_TRUE(End(absl::OkStatus()).ok());
+  EXPECT_EQ(keeper_.statuses()[0].state, DeviceState::kServing);
+}
+
+TEST_F(KeeperBatches, ChangesAreReported) {
+  ASSERT_TRUE(keeper_.Hold("first", "").ok());
+  EXPECT_EQ(changes_, 1);
+  absl::Status verdict = absl::UnknownError("");
+  ASSERT_TRUE(keeper_.RunSelfTest("first", [&](absl::Status status) { verdict = std::move(status); }).ok());
+  EXPECT_TRUE(verdict.ok()) << verdict;
+  EXPECT_EQ(changes_, 2);
+  EXPECT_EQ(keeper_.statuses()[0].state, DeviceState::kServing);
 }
 
 }  // namespace
