@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the bundle: a tarball of the server, its command-line client, the library, and what proves and measures them on
-# a machine with other devices. It brings every library that it needs but the C library's own and drivers, by relative
-# run paths, and so runs on any x86-64 Linux with glibc 2.36 or newer. Then tries it from another folder and an empty
-# environment. usage: bundle.sh BUILD_FOLDER OUTPUT_FOLDER; `./dev bundle` calls it.
+# Makes the bundle: a tarball of the server, its command-line client, the library, and the programs that test and
+# measure them on a machine with other devices. It brings every library that it needs except the C library's own and
+# drivers, by relative run paths, so it runs on any x86-64 Linux with glibc 2.36 or newer. Then tests it from another
+# folder and an empty environment. usage: bundle.sh BUILD_FOLDER OUTPUT_FOLDER; `./dev bundle` calls it.
 set -euo pipefail
 
 readonly build=$1 output=$2
@@ -18,7 +18,7 @@ version=$(sed -n 's/^project(Sortition VERSION \([0-9.]*\).*/\1/p' "$root/CMakeL
 readonly name=sortition-$version-linux-x86_64
 readonly stage=$output/$name
 
-# needed FILE...: the libraries that the files load, but those of the C library, which is the machine's.
+# needed FILE...: prints the libraries that the files load, except those of the machine's C library.
 needed() {
   ldd "$@" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libanl|ld-linux-x86-64)\.so'
@@ -34,13 +34,13 @@ assemble() {
   install -m 644 "$root/deploy/bundle/README.md" "$root/LICENSE" "$stage"
   install -m 644 "$root/tests/bench/cuda/peers.py" "$stage/share"
   for library in $(needed "$stage"/bin/* "$stage"/lib*/libsortition.so); do install -m 644 "$library" "$stage/lib"; done
-  # Vulkan's loader is found at run time; drivers are the machine's.
+  # Vulkan's loader is found at run time. Drivers belong to the machine.
   loader=$(ldconfig -p | sed -n 's/.*libvulkan\.so\.1 .*x86-64.* => //p' | head -n 1)
   if [[ -n $loader ]]; then install -m 644 "$loader" "$stage/lib/libvulkan.so.1"; fi
   find "$stage/bin" "$stage/lib" -type f \( -perm -u+x -o -name '*.so*' \) -print0 |
     while IFS= read -r -d '' file; do
       strip --strip-unneeded "$file"
-      # An old-style path also holds for what the libraries load in turn.
+      # An old-style path holds also for libraries that the libraries load.
       # shellcheck disable=SC2016
       patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$file"
     done
@@ -48,21 +48,21 @@ assemble() {
 
 check_glibc() {
   local newest
-  # Of the files, some are no programs.
+  # objdump fails for files that are no programs.
   newest=$(find "$stage/bin" "$stage/lib" -type f -print0 | { xargs -0 objdump -T 2>/dev/null || true; } |
     grep -o 'GLIBC_2\.[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
   [[ $(printf '%s\n%s\n' "$newest" "$newest_glibc" | sort -V | tail -n 1) == "$newest_glibc" ]] ||
     fail "it needs glibc $newest, newer than $newest_glibc"
 }
 
-# in_empty_environment FOLDER COMMAND...: as somebody runs it who has unpacked it there.
+# in_empty_environment FOLDER COMMAND...: runs the command from the bundle that was unpacked in FOLDER.
 in_empty_environment() {
   local folder=$1
   shift
   (cd / && exec env -i "$folder/$name/$1" "${@:2}")
 }
 
-# However the trial ends, nothing of it is left.
+# Removes the trial's process and folder, also after a failure.
 folder='' server=''
 end_trial() {
   if [[ -n $server ]]; then kill -KILL "$server" 2>/dev/null || true; fi
@@ -78,7 +78,7 @@ try() {
     grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libanl)\.so' || true)
   [[ -z $foreign ]] || fail "it takes libraries of this machine: $foreign"
 
-  # Itself, and no shell around it, so that the signal reaches it.
+  # Runs without a shell around it, so that the signal reaches it.
   (cd / && exec env -i "$folder/$name/bin/sortitiond" --listen=127.0.0.1:0 --metrics_listen= \
     --port_file="$folder/port" 2>"$folder/log") &
   server=$!

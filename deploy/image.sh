@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Builds the image without a Docker engine, and tries it: size, user, labels, bill of materials, and a real sampling
-# stream from a container whose root is read-only. As root, because containers are made of mounts.
+# Builds the image without a Docker engine and tests it: size, user, labels, bill of materials, and a real sampling
+# stream from a container whose root is read-only. Needs root, because containers are made of mounts.
 #
 #   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--output TRANSPORT:DESTINATION]
 #
 # DEMO is a sortition_demo, the worker of the trial. --cuda makes the variant with CUDA kernels, by the compiler in
-# FOLDER/bin/nvcc. --output copies the image, e.g. to oci-archive:sortition.tar or to
-# a registry (docker://...).
+# FOLDER/bin/nvcc. --output copies the image, e.g. to oci-archive:sortition.tar or to a registry (docker://...).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -42,7 +41,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# What Debian's slim images are: the smallest system with apt, without manuals and translations.
+# Makes the equal of Debian's slim images: the smallest system with apt, without manuals and translations.
 make_base() {
   say "base: Debian $suite from its packages"
   mmdebstrap --quiet --variant=minbase \
@@ -56,7 +55,7 @@ make_base() {
   container=''
 }
 
-# Of the last commit; the tree may belong to another user than root.
+# git_log FORMAT: prints about the last commit. The tree may belong to another user than root.
 git_log() { TZ=UTC git -c safe.directory="$PWD" log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format="$1"; }
 
 make_cuda() {
@@ -101,7 +100,8 @@ check_contents() {
   grep -q '"name": "libgrpc++1.51"' "$materials" || fail "the bill of materials lacks a library"
 }
 
-# Starts the image's entry point as its user, with its file system read-only and nothing else mounted but /proc.
+# start_container ROOT FLAGS...: starts the image's entry point as its user. Its file system is read-only, and only
+# /proc is mounted beside it.
 start_container() {
   local root=$1 entry
   shift
@@ -116,7 +116,7 @@ start_container() {
   server=$!
 }
 
-# Sets `address`.
+# Waits until the server says that it serves, and sets `address`.
 await_serving() {
   for ((i = 0; i < 10 * start_seconds; ++i)); do
     grep -q '"event":"serving"' "$work/server.log" && break
@@ -136,7 +136,7 @@ stop_container() {
   ((status == 0)) || fail "it ended with status $status"
 }
 
-# No GPU is needed to tell whether the kernels are in it: what it misses is a driver, or they.
+# Checks without a GPU that the image has the kernels: the server then misses a driver, and otherwise the kernels.
 check_cuda() {
   local root=$1 missed
   : >"$work/server.log"
@@ -157,7 +157,7 @@ try_stream() {
   : >"$work/server.log"
   start_container "$root" --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0
   await_serving
-  # Every token is compared with the one drawn in the worker's own process.
+  # The demo compares every token with the one drawn in its own process.
   "$demo" --connect="$address" --check | tail -n 4
   stop_container
 }

@@ -14,7 +14,7 @@ packages() {
     awk '$1 == "ii" { id = $2 "-" $4; gsub(/\+/, "plus", id); gsub(/[^A-Za-z0-9.-]/, "-", id); print id, $2, $3, $4 }'
 }
 
-# A package URL encodes what is no letter, digit, or one of -._~
+# A package URL encodes every character except letters, digits and -._~
 encoded() { printf '%s' "$1" | sed 's/%/%25/g; s/+/%2B/g; s/:/%3A/g; s/~/~/g'; }
 
 cat <<TEXT

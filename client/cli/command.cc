@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/cpp/errors.h"
-#include "client/cpp/grpc_transport.h"
+#include "client/cpp/grpc_channel.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpcpp/create_channel.h"
 #include "kernels/check.h"

@@ -108,6 +108,6 @@ struct StepOptions {
 
 // The drawn token with the log probabilities asked for; of a row with drafts, those accepted and the token after them;
 // of a row with scored tokens, their log probabilities; or why there is none.
-using RowOutcome = std::variant<v1::DrawResult, RowError, v1::VerifyResult, v1::ScoreResult>;
+using RowResult = std::variant<v1::DrawResult, RowError, v1::VerifyResult, v1::ScoreResult>;
 
 }  // namespace sortition::client

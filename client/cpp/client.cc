@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client_core.h"
-#include "client/cpp/connector.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
+#include "kernels/row.h"
 #include "service/limits.h"
 
 namespace sortition::client {
@@ -48,12 +48,8 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return refuse("targets", "given, or the fallback in process");
   for (const std::string& target : options.targets) {
     if (target.empty()) return refuse("targets", "addresses that are not empty");
-    if (options.transport == TransportKind::kInlineTcp && IsUnixTarget(target))
-      return refuse("targets", "\"host:port\" with TransportKind::kInlineTcp");
     if (options.transport == TransportKind::kRing && !IsUnixTarget(target))
       return refuse("targets", "memory sockets, \"unix:path\", with TransportKind::kRing");
-    if (options.transport == TransportKind::kInlineUds && !IsUnixTarget(target))
-      return refuse("targets", "\"unix:path\" with TransportKind::kInlineUds");
   }
   if (options.shard) {
     if (absl::Status status = CheckShard(options); !status.ok()) return status;
@@ -71,7 +67,8 @@ absl::Status CheckOptions(const ClientOptions& options) {
   if (options.fallback_stay < absl::ZeroDuration()) return refuse("fallback_stay", "at least 0");
   if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
   if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");
-  if (options.shared_memory_bytes == 0) return refuse("shared_memory_bytes", "at least 1");
+  if (options.shared_memory_bytes == 0 && options.transport == TransportKind::kRing)
+    return refuse("shared_memory_bytes", "at least 1 with TransportKind::kRing");
   if (options.message_rows == 0) return refuse("message_rows", "at least 1");
   if (options.history_piece_tokens == 0) return refuse("history_piece_tokens", "at least 1");
   return absl::OkStatus();
@@ -113,8 +110,7 @@ absl::Status CheckSequence(const SequenceOptions& options, const std::optional<V
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  auto connector = std::make_unique<TargetConnector>(options);
-  return ConnectWith(std::move(options), std::move(connector));
+  return ConnectWith(std::move(options), nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::InProcess(ClientOptions options) {
@@ -124,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::InProcess(ClientOptions options)
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::ConnectWith(ClientOptions options,
-                                                            std::unique_ptr<Connector> connector) {
+                                                            std::shared_ptr<Connector> connector) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   std::unique_ptr<Client> client(new Client(std::make_shared<ClientCore>(std::move(options), std::move(connector))));
   if (absl::Status status = client->core_->WaitUntilUsable(); !status.ok()) return status;
@@ -152,17 +148,17 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, S
   return core_->Fork(parent, std::move(options), position);
 }
 
-absl::StatusOr<std::vector<RowOutcome>> Client::Step(const Batch& batch, const StepOptions& options) {
+absl::StatusOr<std::vector<RowResult>> Client::Step(const Batch& batch, const StepOptions& options) {
   absl::Notification over;
-  std::vector<RowOutcome> outcomes;
-  const absl::Status status = StepAsync(batch, options, [&](std::vector<RowOutcome> result) {
-    outcomes = std::move(result);
+  std::vector<RowResult> results;
+  const absl::Status status = StepAsync(batch, options, [&](std::vector<RowResult> result) {
+    results = std::move(result);
     over.Notify();
   });
   if (!status.ok()) return status;
   core_->Poll([&over] { return over.HasBeenNotified(); });
   over.WaitForNotification();
-  return outcomes;
+  return results;
 }
 
 absl::Status Client::StepAsync(const Batch& batch, const StepOptions& options, StepDone done) {

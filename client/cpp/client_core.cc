@@ -33,16 +33,16 @@ class SharedDeviceMemory final : public Client::DeviceMemory {
 
 }  // namespace
 
-ClientCore::ClientCore(ClientOptions options, std::unique_ptr<Connector> connector)
+ClientCore::ClientCore(ClientOptions options, std::shared_ptr<Connector> connector)
     : options_([&] {
         if (options.worker_session.empty()) options.worker_session = RandomSession();
         return std::move(options);
       }()),
-      connector_(std::move(connector)),
       state_(options_, options_.worker_session,
              StreamState::Environment{
-                 connector_.get(), this, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())), std::random_device()(),
-                 [wakeup = wakeup_](std::shared_ptr<PendingBatch> batch) { wakeup->Push(std::move(batch)); }}),
+                 std::move(connector), this, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
+                 std::random_device()(),
+                 [queue = wake_queue_](std::shared_ptr<PendingBatch> batch) { queue->Push(std::move(batch)); }}),
       thread_([this] { Run(); }) {
   Update(Thread::kCallers, [](StreamState& state, absl::Time now) { state.Start(now); });
 }
@@ -91,19 +91,19 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr
     }
   }
   absl::Notification answered;
-  absl::Status outcome;
+  absl::Status status;
   auto open = std::make_unique<PendingOpen>();
   open->record = record;
   open->deadline = service::SteadyClock().Now() + options_.default_timeout;
-  open->done = [&](absl::Status status) {
-    outcome = std::move(status);
+  open->done = [&](absl::Status answer) {
+    status = std::move(answer);
     answered.Notify();
   };
   Update(Thread::kCallers, [&](StreamState& state, absl::Time now) { state.Open(std::move(open), now); });
   answered.WaitForNotification();
-  if (!outcome.ok()) {
+  if (!status.ok()) {
     Close(record);
-    return outcome;
+    return status;
   }
   return std::make_unique<Sequence>(shared_from_this(), std::move(record));
 }
@@ -144,14 +144,18 @@ void ClientCore::Close(const std::shared_ptr<SequenceRecord>& record) {
 }
 
 void ClientCore::Shutdown() {
-  Update(Thread::kCallers, [](StreamState& state, absl::Time) { state.Stop(); });
-  connector_.reset();
+  std::vector<std::shared_ptr<Connector>> connectors;
+  Update(Thread::kCallers, [&](StreamState& state, absl::Time) {
+    state.Stop();
+    connectors = state.TakeConnectors();
+  });
+  connectors.clear();  // waits for the streams' last events, which take the lock
   {
     absl::MutexLock lock(&mutex_);
     const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unfinished_batches_ == 0; };
     mutex_.Await(absl::Condition(&over));
   }
-  wakeup_->Stop();
+  wake_queue_->Stop();
   thread_.join();
 }
 
@@ -216,13 +220,13 @@ void ClientCore::Forget(const DeviceRows& rows) {
   for (const std::shared_ptr<SharedMemory>& memory : memories()) memory->Forget(rows);
 }
 
-void ClientCore::OnMemory(SharedMemory* memory, const Patience& patience) {
+void ClientCore::OnMemory(SharedMemory* memory, const RetryBudget& budget) {
   std::vector<std::shared_ptr<const DeviceRows>> shared;
   {
     absl::MutexLock lock(&mutex_);
     shared = state_.device_rows().all();
   }
-  for (const auto& rows : shared) memory->Import(*rows, patience);
+  for (const auto& rows : shared) memory->Import(*rows, budget);
   std::erase_if(shared, [&](const auto& rows) {
     absl::MutexLock lock(&mutex_);
     return state_.device_rows().Find(rows->data) == rows.get();
@@ -233,7 +237,7 @@ void ClientCore::OnMemory(SharedMemory* memory, const Patience& patience) {
 TransportInUse ClientCore::transport_in_use() const {
   absl::MutexLock lock(&mutex_);
   const std::shared_ptr<Transport> transport = state_.links().current_transport();
-  return transport == nullptr ? TransportInUse{TransportKind::kInlineTcp, false, "no stream"} : transport->in_use();
+  return transport == nullptr ? TransportInUse{.note = "no stream"} : transport->in_use();
 }
 
 void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
@@ -255,17 +259,17 @@ void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl
     finished = state_.TakeFinished();
     transports[0] = state_.links().current_transport();
     transports[1] = state_.links().successor_transport();
-    wakeup_->SetTime(state_.next_event(now));
+    wake_queue_->SetTime(state_.next_event(now));
   }
   for (const std::shared_ptr<Transport>& transport : transports) {
     if (transport != nullptr) transport->Flush();
   }
-  for (const std::unique_ptr<PendingOpen>& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+  for (const std::unique_ptr<PendingOpen>& open : finished.opens) std::move(open->done)(std::move(open->status));
   for (std::shared_ptr<PendingBatch>& batch : finished.batches) {
     if (thread == Thread::kOurs) {
       FinishBatch(batch.get());
     } else {
-      wakeup_->Push(std::move(batch));
+      wake_queue_->Push(std::move(batch));
     }
   }
 }
@@ -278,7 +282,7 @@ void ClientCore::FinishBatch(PendingBatch* batch) {
 
 void ClientCore::Run() {
   for (;;) {
-    const Wakeup::Event event = wakeup_->Wait();
+    const WakeQueue::Event event = wake_queue_->Wait();
     for (const std::shared_ptr<PendingBatch>& batch : event.batches) FinishBatch(batch.get());
     if (event.stopped) return;
     Update(Thread::kOurs, [](StreamState& state, absl::Time now) { state.OnTime(now); });

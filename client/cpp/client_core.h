@@ -21,16 +21,16 @@
 #include "client/cpp/sequence.h"
 #include "client/cpp/stream_state.h"
 #include "client/cpp/transport.h"
-#include "client/cpp/wakeup.h"
+#include "client/cpp/wake_queue.h"
 
 namespace sortition::client {
 
 // Thread-safe. Callbacks never run under its lock, nor on a caller's thread. Locks are taken in the order: mutex_, a
-// record's mutex, a transport's, Wakeup's.
+// record's mutex, a transport's, WakeQueue's.
 class ClientCore : public StreamEvents, public std::enable_shared_from_this<ClientCore> {
  public:
-  // `options` have been checked.
-  ClientCore(ClientOptions options, std::unique_ptr<Connector> connector);
+  // `options` have been checked. `connector` as StreamState::Environment.
+  ClientCore(ClientOptions options, std::shared_ptr<Connector> connector);
   ~ClientCore() override;
 
   // As Client::Connect.
@@ -56,7 +56,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // As Client::DeviceMemory.
   absl::Status SharingOf(const DeviceRows& rows) const;
   void Forget(const DeviceRows& rows);
-  void OnMemory(SharedMemory* memory, const Patience& patience) override;
+  void OnMemory(SharedMemory* memory, const RetryBudget& budget) override;
   TransportInUse transport_in_use() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;
@@ -72,8 +72,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   void Run();
 
   const ClientOptions options_;
-  const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();
-  std::unique_ptr<Connector> connector_;
+  const std::shared_ptr<WakeQueue> wake_queue_ = std::make_shared<WakeQueue>();
   mutable absl::Mutex mutex_;
   StreamState state_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);

@@ -67,11 +67,11 @@ int main(int argc, char** argv) {
       ComputeLogits(sequences[i]->position(), &rows[i]);
       batch.rows.push_back({sequences[i].get(), rows[i].data() + shard.first_token});
     }
-    const auto outcomes = sampler.Step(batch);
-    if (!outcomes.ok()) return Fail(outcomes.status());
-    for (const client::RowOutcome& outcome : *outcomes) {
-      if (const auto* error = std::get_if<client::RowError>(&outcome)) return Fail(client::ToStatus(*error));
-      std::printf("%u ", std::get<v1::DrawResult>(outcome).token());
+    const auto results = sampler.Step(batch);
+    if (!results.ok()) return Fail(results.status());
+    for (const client::RowResult& result : *results) {
+      if (const auto* error = std::get_if<client::RowError>(&result)) return Fail(client::ToStatus(*error));
+      std::printf("%u ", std::get<v1::DrawResult>(result).token());
     }
     std::printf("\n");
   }

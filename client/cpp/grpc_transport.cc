@@ -1,9 +1,6 @@
 // A gRPC stream as a Transport: one write at a time, one read at a time, slices that refer to the caller's memory.
 #include "client/cpp/grpc_transport.h"
 
-#include <fcntl.h>
-#include <sys/socket.h>
-
 #include <deque>
 #include <optional>
 #include <stop_token>
@@ -11,14 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/byte_buffer.h"
+#include "client/cpp/grpc_channel.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
-#include "grpc/grpc.h"
-#include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -27,8 +20,6 @@
 namespace sortition::client {
 namespace {
 
-constexpr int kKeepaliveTimeoutMs = 10'000;
-constexpr int kUnixSendBufferBytes = 1 << 20;
 constexpr char kMethod[] = "/sortition.v1.SamplingService/Stream";
 
 std::string Joined(const OutgoingMessage& message) {
@@ -47,18 +38,16 @@ absl::Status FromGrpc(const grpc::Status& status) {
 
 }  // namespace
 
-// Lives until its last operation has come back from the queue, however early its Transport is let go.
-class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
+// One stream. It keeps itself alive until its last operation has come back from the queue.
+class GrpcStream final : public Transport, public std::enable_shared_from_this<GrpcStream> {
  public:
   GrpcStream(GrpcConnector* connector, uint64_t number, StreamEvents* events, const std::string& target)
       : connector_(*connector),
         number_(number),
         events_(*events),
-        inline_(IsUnixTarget(target) ? TransportKind::kInlineUds : TransportKind::kInlineTcp),
-        call_(std::make_shared<Call>(connector->MakeChannel(target))),
+        call_(std::make_shared<Call>(MakeChannel(target, connector->channel_))),
         // Where memory is only the better way, there is time left to be welcomed without.
         memory_by_(service::SteadyClock().Now() + connector->connect_timeout_ * 3 / 4) {
-    in_use_.kind = inline_;
     AddToken(connector->token_, &call_->context);
   }
 
@@ -70,7 +59,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     call_->rpc->StartCall(&start_);
   }
 
-  void Send(OutgoingMessage message) {
+  void Send(OutgoingMessage message) override {
     if (const std::shared_ptr<Transport> ring = moved()) {
       if (message.bytes() <= ring->max_message_bytes()) {
         ring->Send(std::move(message));
@@ -85,7 +74,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     messages_.push_back(std::move(message));
   }
 
-  void Flush() {
+  void Flush() override {
     if (const std::shared_ptr<Transport> ring = moved()) return ring->Flush();
     OutgoingMessage message;
     {
@@ -100,10 +89,18 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     rpc()->Write(ToByteBuffer(std::move(message)), &write_);
   }
 
-  void Cancel() {
+  void Cancel() override {
     cancelled_.request_stop();
     CancelCall();
     if (const std::shared_ptr<Transport> ring = moved()) ring->Cancel();
+  }
+
+  void Poll(absl::FunctionRef<bool()> done) override {
+    if (const std::shared_ptr<Transport> ring = moved()) ring->Poll(done);
+  }
+  uint64_t max_message_bytes() override {
+    const std::shared_ptr<Transport> ring = moved();
+    return ring != nullptr ? ring->max_message_bytes() : UINT64_MAX;
   }
 
   // The ring that the stream has moved to; null if it has not.
@@ -111,27 +108,27 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     absl::MutexLock lock(&mutex_);
     return moved_;
   }
-  std::shared_ptr<SharedMemory> memory() {
+  std::shared_ptr<SharedMemory> memory() override {
     absl::MutexLock lock(&mutex_);
     return moved_ != nullptr ? moved_->memory() : memory_;
   }
-  TransportInUse in_use() {
+  TransportInUse in_use() override {
     absl::MutexLock lock(&mutex_);
     return moved_ != nullptr ? moved_->in_use() : in_use_;
   }
   // The streams after this one stay as they are.
-  bool Outgrow() {
+  bool Outgrow() override {
     if (moved() == nullptr) return false;
     connector_.stays_.store(true, std::memory_order_relaxed);
     Cancel();
     return true;
   }
-  void DropMemory(const std::string& why) {
+  void DropMemory(const std::string& why) override {
     std::shared_ptr<SharedMemory> dropped;  // let go of after the lock
     absl::MutexLock lock(&mutex_);
     memory_.swap(dropped);
     if (dropped != nullptr) dropped->Disconnect();
-    in_use_ = {inline_, false, why};
+    in_use_ = {.note = why};
   }
 
  private:
@@ -146,11 +143,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void OnOperation(Operation operation, bool ok);
   void OnRead(bool ok);
   void ReadNext();
-  bool wants_memory() const {
-    return connector_.kind_ == TransportKind::kAuto || connector_.kind_ == TransportKind::kSharedMemory;
-  }
-  // Takes up what the welcome offers, on a thread of its own, and passes it on; or ends the stream, if that is not what
-  // the client asked for. Where the server takes it onto a ring the call ends, and the ring's welcome follows.
+  // Takes up the memory that the welcome offers, on a separate thread, and passes the welcome on. If the server moves
+  // the stream to a ring, the call ends, and the ring's welcome follows.
   void TakeUp(v1::StreamResponse welcome);
   absl::Status ShareMemory(const v1::Welcome& welcome);
   // Why the stream is not to move to a ring; empty if it is.
@@ -178,14 +172,12 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   GrpcConnector& connector_;
   const uint64_t number_;
   StreamEvents& events_;
-  const TransportKind inline_;  // how the stream itself travels
   std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);
   const absl::Time memory_by_;
   std::stop_source cancelled_;
   grpc::ByteBuffer received_;  // of the connector's thread
   grpc::Status status_;        // of the connector's thread
-  absl::Status unshared_;      // why there is no shared memory where there must be; of the connector's thread, and
-  std::thread memory_thread_;  // of this one while it runs: between the welcome and the next read
+  std::thread memory_thread_;  // runs TakeUp, between the welcome and the next read
   Tag start_{this, Operation::kStart};
   Tag read_{this, Operation::kRead};
   Tag write_{this, Operation::kWrite};
@@ -205,34 +197,6 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   TransportInUse in_use_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<GrpcStream> self_;  // while pending_ > 0
 };
-
-namespace {
-
-// The caller's end of a stream.
-class GrpcTransport final : public Transport {
- public:
-  explicit GrpcTransport(std::shared_ptr<GrpcStream> stream) : stream_(std::move(stream)) {}
-  ~GrpcTransport() override { stream_->Cancel(); }
-  void Send(OutgoingMessage message) override { stream_->Send(std::move(message)); }
-  void Flush() override { stream_->Flush(); }
-  void Cancel() override { stream_->Cancel(); }
-  std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
-  void DropMemory(const std::string& why) override { stream_->DropMemory(why); }
-  TransportInUse in_use() override { return stream_->in_use(); }
-  void Poll(absl::FunctionRef<bool()> done) override {
-    if (const std::shared_ptr<Transport> ring = stream_->moved()) ring->Poll(done);
-  }
-  uint64_t max_message_bytes() const override {
-    const std::shared_ptr<Transport> ring = stream_->moved();
-    return ring != nullptr ? ring->max_message_bytes() : UINT64_MAX;
-  }
-  bool Outgrow() override { return stream_->Outgrow(); }
-
- private:
-  const std::shared_ptr<GrpcStream> stream_;
-};
-
-}  // namespace
 
 void GrpcStream::OnOperation(Operation operation, bool ok) {
   switch (operation) {
@@ -278,7 +242,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         if (memory_ != nullptr) memory_->Disconnect();
       }
       // Of a stream that has moved the ring tells the end.
-      if (moved() == nullptr) events_.OnEnded(number_, unshared_.ok() ? FromGrpc(status_) : unshared_);
+      if (moved() == nullptr) events_.OnEnded(number_, FromGrpc(status_));
       break;
     }
   }
@@ -304,7 +268,7 @@ void GrpcStream::OnRead(bool ok) {
   v1::StreamResponse response;
   if (!grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
     CancelCall();  // no message of the contract: the next read fails
-  } else if (response.has_welcome() && wants_memory() && !memory_thread_.joinable()) {
+  } else if (response.has_welcome() && connector_.shared_memory_bytes_ > 0 && !memory_thread_.joinable()) {
     memory_thread_ = std::thread([this, welcome = std::move(response)]() mutable { TakeUp(std::move(welcome)); });
     return;
   } else {
@@ -320,10 +284,7 @@ void GrpcStream::ReadNext() {
 
 void GrpcStream::TakeUp(v1::StreamResponse welcome) {
   const absl::Status shared = ShareMemory(welcome.welcome());
-  if (!shared.ok() && connector_.kind_ == TransportKind::kSharedMemory) {
-    unshared_ = shared;
-    CancelCall();
-  } else if (moved() != nullptr) {
+  if (moved() != nullptr) {
     HalfClose();
   } else {
     if (!shared.ok()) {
@@ -336,13 +297,13 @@ void GrpcStream::TakeUp(v1::StreamResponse welcome) {
 }
 
 absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
-  const Patience patience(memory_by_, cancelled_.get_token());
-  auto link = SharedMemory::Connect(welcome, connector_.memory_server_user_, patience);
+  const RetryBudget budget(memory_by_, cancelled_.get_token());
+  auto link = SharedMemory::Connect(welcome, connector_.memory_server_user_, budget);
   if (!link.ok()) return link.status();
   std::unique_ptr<MappedRegion> ring;
   std::string why = WhyNoRing();
   if (why.empty() && connector_.rings_) {
-    auto opened = (*link)->OpenRing(patience);
+    auto opened = (*link)->OpenRing(budget);
     if (opened.ok()) {
       ring = *std::move(opened);
     } else if ((*link)->IsConnected()) {
@@ -351,7 +312,7 @@ absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
       return opened.status();
     }
   }
-  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, patience);
+  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, budget);
   if (!memory.ok()) return memory.status();
   if (ring != nullptr) {
     MoveTo({std::move(ring), *std::move(memory)});
@@ -361,13 +322,13 @@ absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
     absl::MutexLock lock(&mutex_);
     memory_ = *memory;
   }
-  events_.OnMemory(memory->get(), patience);
+  events_.OnMemory(memory->get(), budget);
   absl::MutexLock lock(&mutex_);
   if (!(*memory)->IsConnected()) {
     memory_ = nullptr;
     return absl::UnavailableError("the connection to the memory socket has ended");
   }
-  in_use_.kind = TransportKind::kSharedMemory;
+  in_use_.row_memory = true;
   in_use_.note = why;
   return absl::OkStatus();
 }
@@ -399,36 +360,20 @@ void GrpcStream::HalfClose() {
   rpc()->WritesDone(&half_close_);
 }
 
-void AddToken(const std::string& token, grpc::ClientContext* context) {
-  if (!token.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token));
-}
-
-void KeepGrpcRunning() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
-
-std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls) {
-  if (!tls) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = tls->root_certificates;
-  options.pem_cert_chain = tls->certificate_chain;
-  options.pem_private_key = tls->private_key;
-  return grpc::SslCredentials(options);
-}
-
 GrpcConnector::GrpcConnector(const ClientOptions& options)
     : targets_(options.targets),
       kind_(options.transport),
       shared_memory_bytes_(options.shared_memory_bytes),
       connect_timeout_(options.connect_timeout),
       memory_server_user_(options.memory_server_user),
-      server_name_(options.tls ? options.tls->server_name : ""),
       token_(options.token),
-      keepalive_(options.keepalive),
-      credentials_(MakeCredentials(options.tls)),
-      secure_(options.tls.has_value()),
+      channel_{MakeCredentials(options.tls), options.tls ? options.tls->server_name : "", options.keepalive,
+               options.tls.has_value()},
       thread_([this] { Run(); }) {
   KeepGrpcRunning();
   // A memory socket knows users, not tokens and certificates.
-  if (kind_ == TransportKind::kAuto && !secure_ && token_.empty()) rings_.emplace(options);
+  if (kind_ == TransportKind::kAuto && shared_memory_bytes_ > 0 && !channel_.secure && token_.empty())
+    rings_.emplace(options);
 }
 
 GrpcConnector::~GrpcConnector() {
@@ -441,28 +386,6 @@ GrpcConnector::~GrpcConnector() {
   thread_.join();
 }
 
-std::shared_ptr<grpc::Channel> GrpcConnector::MakeChannel(const std::string& target) const {
-  grpc::ChannelArguments arguments;
-  // A subchannel of another stream would bring its connection, and its patience after failures, along.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(absl::ToInt64Milliseconds(keepalive_)));
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // any number: a stream may wait for its model for long
-  if (!server_name_.empty()) arguments.SetSslTargetNameOverride(server_name_);
-  if (IsUnixTarget(target) && !secure_) {
-    // gRPC would leave the socket's buffer at its default, which a message of a megabyte fills several times over.
-    absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM, Patience(absl::ZeroDuration()));
-    if (socket.ok()) {
-      setsockopt(socket->get(), SOL_SOCKET, SO_SNDBUF, &kUnixSendBufferBytes, sizeof(kUnixSendBufferBytes));
-      SORTITION_CHECK(fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0);
-      return grpc::CreateCustomInsecureChannelFromFd("localhost", socket->Release(), arguments);
-    }
-  }
-  // What cannot be connected to is reported by gRPC, when it has tried too.
-  return grpc::CreateCustomChannel(target, credentials_, arguments);
-}
-
 std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
   SORTITION_CHECK(target < targets_.size());
   {
@@ -471,7 +394,7 @@ std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, 
   }
   auto call = std::make_shared<GrpcStream>(this, stream, events, targets_[target]);
   call->Start();
-  return std::make_shared<GrpcTransport>(std::move(call));
+  return CancelledWithLast(std::move(call));
 }
 
 void GrpcConnector::Run() {

@@ -12,12 +12,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/grpc_channel.h"
 #include "client/cpp/options.h"
 #include "client/cpp/ring_transport.h"
 #include "client/cpp/transport.h"
-#include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
-#include "grpcpp/security/credentials.h"
 
 namespace sortition::client {
 
@@ -26,31 +25,26 @@ namespace sortition::client {
 // stream. Each stream has a channel of its own, so that giving up a stream gives up its connection, and with it every
 // byte that waits to be written. Under TransportKind::kAuto a stream to a server on this machine moves to a ring before
 // its welcome is passed on, if the server has one left.
-class GrpcConnector {
+class GrpcConnector final : public Connector {
  public:
   explicit GrpcConnector(const ClientOptions& options);
   // Blocks until every stream has ended.
-  ~GrpcConnector();
+  ~GrpcConnector() override;
 
-  std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events);
+  std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events) override;
 
  private:
   friend class GrpcStream;
   void Run();
   void OnStreamOver();
 
-  std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) const;
-
   const std::vector<std::string> targets_;
   const TransportKind kind_;
   const uint64_t shared_memory_bytes_;
   const absl::Duration connect_timeout_;
   const std::optional<uint32_t> memory_server_user_;
-  const std::string server_name_;
   const std::string token_;
-  const absl::Duration keepalive_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  const bool secure_;
+  const ChannelOptions channel_;
   std::optional<RingConnector> rings_;  // where streams may move to one
   std::atomic<bool> stays_ = false;     // a message did not fit a ring: none is moved any more
   grpc::CompletionQueue queue_;
@@ -58,15 +52,5 @@ class GrpcConnector {
   uint32_t live_streams_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
-
-// Keeps gRPC from shutting itself down whenever its last channel goes: its clean-up would run beside a new channel, or
-// beside the end of the process. For whoever makes channels. Thread-safe.
-void KeepGrpcRunning();
-
-// Shows `token` to the server of a call, if it is not empty.
-void AddToken(const std::string& token, grpc::ClientContext* context);
-
-// The credentials that `tls` asks for; plain text if it is absent.
-std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls);
 
 }  // namespace sortition::client

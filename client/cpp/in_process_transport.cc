@@ -149,7 +149,7 @@ class InProcessTransport final : public Transport {
   void Send(OutgoingMessage message) override { stream_->Queue(std::move(message)); }
   void Flush() override { stream_->Flush(); }
   void Cancel() override { stream_->Cancel(); }
-  TransportInUse in_use() override { return {TransportKind::kInlineTcp, true, ""}; }
+  TransportInUse in_use() override { return {.in_process = true, .note = ""}; }
 
  private:
   const std::shared_ptr<InProcessStream> stream_;
@@ -184,7 +184,7 @@ InProcessConnector::InProcessConnector(const ClientOptions& options) : threads_(
 
 InProcessConnector::~InProcessConnector() = default;
 
-std::shared_ptr<Transport> InProcessConnector::Start(uint64_t stream, StreamEvents* events) {
+std::shared_ptr<Transport> InProcessConnector::Start(size_t, uint64_t stream, StreamEvents* events) {
   if (core_ == nullptr) core_ = std::make_unique<Core>(threads_);
   auto call = std::make_shared<InProcessStream>(&core_->engine, &core_->tasks, stream, events);
   call->Start();

@@ -35,13 +35,13 @@ class SerialTasks {
 };
 
 // Sequences are kept over its streams, as a server does. The device and its threads exist from the first stream on.
-class InProcessConnector {
+class InProcessConnector final : public Connector {
  public:
   explicit InProcessConnector(const ClientOptions& options);
   // Blocks until every stream has ended.
-  ~InProcessConnector();
+  ~InProcessConnector() override;
 
-  std::shared_ptr<Transport> Start(uint64_t stream, StreamEvents* events);
+  std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events) override;
 
  private:
   struct Core;

@@ -1,26 +1,36 @@
-// Starting, replacing and giving up streams.
+// Starts, replaces and ends streams.
 #include "client/cpp/links.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/grpc_transport.h"
+#include "client/cpp/in_process_transport.h"
 #include "client/cpp/message.h"
+#include "client/cpp/ring_transport.h"
 #include "client/cpp/shared_memory.h"
 
 namespace sortition::client {
 namespace {
 
-// Waits in vain that end a stream: an answer that is only late comes before the end of the second.
-constexpr uint32_t kMostWaitsInVain = 2;
+// Number of timeouts in a row that end a stream. An answer that is only late arrives before the second one.
+constexpr uint32_t kTimeoutsToEnd = 2;
+
+std::shared_ptr<Connector> ConnectorOf(const ClientOptions& options) {
+  if (options.targets.empty()) return nullptr;
+  if (options.transport == TransportKind::kRing) return std::make_shared<RingConnector>(options);
+  return std::make_shared<GrpcConnector>(options);
+}
 
 }  // namespace
 
-Links::Links(const ClientOptions& options, std::string worker_session, Connector* connector, StreamEvents* events,
-             uint64_t jitter_seed)
+Links::Links(const ClientOptions& options, std::string worker_session, std::shared_ptr<Connector> connector,
+             StreamEvents* events, uint64_t jitter_seed)
     : options_(options),
       worker_session_(std::move(worker_session)),
-      connector_(*connector),
+      connector_(connector != nullptr ? connector : ConnectorOf(options)),
+      fallback_connector_(connector != nullptr ? connector : std::make_shared<InProcessConnector>(options)),
       events_(events),
       choice_(options.targets.size(), options.fallback == Fallback::kInProcess, options.backoff, jitter_seed) {}
 
@@ -40,13 +50,13 @@ bool Links::Advance(absl::Time now, bool idle, bool bound) {
       Break((*link)->number, absl::DeadlineExceededError("no welcome within the connect timeout"), now);
     }
   }
-  // Nothing was ever sent on a successor, so one that retires before its turn is just dropped.
+  // Nothing but the hello was sent on a successor, so one that retires too early is dropped.
   if (successor_ && successor_->retiring) Drop(&successor_);
   if (current_ && successor_ && successor_->welcomed && !Stays(now, bound)) {
     current_->retiring = true;
     if (idle) Drop(&current_);
   } else if (current_ && choice_.IsFallback(current_->target)) {
-    current_->retiring = false;  // whoever was to take over has ended before it could
+    current_->retiring = false;  // the successor has ended before it could take over
   }
   if (!current_) {
     current_ = std::exchange(successor_, std::nullopt);
@@ -73,7 +83,8 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   link.number = ++last_number_;
   link.target = *target;
   link.welcome_by = now + options_.connect_timeout;
-  link.transport = connector_.Start(*target, link.number, events_);
+  Connector& connector = choice_.IsFallback(*target) ? *fallback_connector_ : *connector_;
+  link.transport = connector.Start(*target, link.number, events_);
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(worker_session_);
   request.mutable_hello()->set_client(options_.name);
@@ -122,17 +133,17 @@ void Links::OnHeard(uint64_t stream, absl::Time now) {
   Link* link = Find(stream);
   if (link == nullptr) return;
   link->judged_from = now;
-  link->waits_in_vain = 0;
+  link->timeouts = 0;
 }
 
-void Links::OnWaitInVain(absl::Time asked, absl::Time now) {
+void Links::OnTimeout(absl::Time asked, absl::Time now) {
   if (!current_ || !current_->welcomed || choice_.IsFallback(current_->target)) return;
   Link& link = *current_;
   if (asked < link.judged_from) return;
   link.judged_from = now;
-  if (link.waits_in_vain++ == 0) link.silent_since = asked;
+  if (link.timeouts++ == 0) link.silent_since = asked;
   const absl::Duration silence = now - link.silent_since;
-  if (link.waits_in_vain < kMostWaitsInVain || silence < options_.connect_timeout) return;
+  if (link.timeouts < kTimeoutsToEnd || silence < options_.connect_timeout) return;
   Break(link.number, absl::DeadlineExceededError(absl::StrCat("nothing came for ", absl::FormatDuration(silence))),
         now);
 }
@@ -140,7 +151,7 @@ void Links::OnWaitInVain(absl::Time asked, absl::Time now) {
 bool Links::OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now) {
   Link* link = Find(stream);
   if (link == nullptr || message == 0 || link->attach != message) return false;
-  if (options_.transport == TransportKind::kAuto && link->transport->in_use().kind != TransportKind::kRing) {
+  if (link->transport->in_use().kind != TransportKind::kRing) {
     link->transport->DropMemory(std::string(why.message()));
   } else {
     Break(stream, why, now);
@@ -157,9 +168,9 @@ void Links::OnAnswer(uint64_t stream) {
 
 void Links::Report(Link* link, absl::Time now) {
   if (choice_.IsFallback(link->target) || std::exchange(link->reported, true)) return;
-  // A stream that has lasted was useful too, though nobody asked anything of it; one that fell silent is a failure.
+  // A stream that has lasted was useful, even without requests. One that fell silent is a failure.
   const bool lasted = link->welcomed && now - *link->welcomed >= options_.backoff.max;
-  const bool useful = (link->answered || lasted) && link->waits_in_vain < kMostWaitsInVain;
+  const bool useful = (link->answered || lasted) && link->timeouts < kTimeoutsToEnd;
   choice_.Ended(useful, now);
 }
 

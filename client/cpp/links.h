@@ -1,4 +1,4 @@
-// Which stream is in use: starts streams, replaces the ones that end, drain or were only a fallback.
+// The streams of a client: starts them, and replaces those that end, drain or are only a fallback.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -21,82 +23,87 @@ struct Link {
   size_t target = 0;
   std::shared_ptr<Transport> transport;
   uint64_t messages = 0;                       // sent so far, hello included
-  uint64_t server_message_bytes = UINT64_MAX;  // what its server takes
-  uint64_t max_message_bytes = UINT64_MAX;     // what it can have, at most that
-  bool ready_words = false;                    // the server looks at them itself
-  uint64_t attach = 0;  // number of the message that names the memory shared with the server; 0 = there is none
+  uint64_t server_message_bytes = UINT64_MAX;  // the server's limit on a message
+  uint64_t max_message_bytes = UINT64_MAX;     // the stream's limit, at most the server's
+  bool ready_words = false;                    // the server reads ready words itself
+  uint64_t attach = 0;  // number of the message that names the memory shared with the server; 0 = none was sent
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
-  bool retiring = false;  // carries what is in flight to its end, and nothing new
-  bool answered = false;  // has brought an answer
-  bool reported = false;  // its end is no news to the choice of targets any more
-  // What was asked before says nothing of whether the server still answers: its last message, or the end of the last
-  // wait in vain.
+  bool retiring = false;  // finishes what is in flight and takes nothing new
+  bool answered = false;  // the server has answered a request
+  bool reported = false;  // its end has been reported to TargetChoice
+  // Time of the server's last message, or of the last counted timeout. Only requests sent after it can show that the
+  // server is silent.
   absl::Time judged_from;
-  uint32_t waits_in_vain = 0;  // in a row, since the server was last heard
-  absl::Time silent_since;     // when the first of them began
+  uint32_t timeouts = 0;    // in a row, since the server's last message
+  absl::Time silent_since;  // when the request of the first of them was sent
 };
 
-// At most two streams live at a time: the current one, and a successor while the current one is retiring or is the
-// in-process fallback. The successor takes over once it has been welcomed and the current one has nothing in flight, or
-// as soon as the current one ends; so a sequence never has steps on two streams. Not thread-safe.
+// At most two streams are live: the current one, and a successor while the current one is retiring or is the in-process
+// fallback. The successor takes over once it has been welcomed and the current one has nothing in flight, or as soon as
+// the current one ends. So a sequence never has steps on two streams. Not thread-safe.
 class Links {
  public:
-  // `connector` and `events` are not owned and outlive the links.
-  Links(const ClientOptions& options, std::string worker_session, Connector* connector, StreamEvents* events,
-        uint64_t jitter_seed);
+  // `options` and `events` are not owned and outlive the links. `connector` starts every stream, in place of the
+  // connectors that `options` ask for, if it is not null.
+  Links(const ClientOptions& options, std::string worker_session, std::shared_ptr<Connector> connector,
+        StreamEvents* events, uint64_t jitter_seed);
 
-  // Starts and replaces streams as far as it can be done now. `idle`: nothing sent on the current stream waits for an
-  // answer. `bound`: some sequence can only go on where it is; the fallback then stays, for as long as options say.
-  // True if the current stream is another one than before, or none: what was sent on the former one will not be
-  // answered.
+  // Starts and replaces streams as far as possible now. `idle`: nothing sent on the current stream waits for an answer.
+  // `bound`: some sequence can only continue in process, so the fallback stays for up to ClientOptions::fallback_stay.
+  // True if the current stream is no longer the one before: what was sent on that one will not be answered.
   bool Advance(absl::Time now, bool idle, bool bound);
 
-  // The stream to send on now; null if there is none. Valid until the next call of a method that is not const.
+  // Returns the stream to send on now; null if there is none. Valid until the next call of a method that is not const.
   Link* usable();
   void Send(Link* link, OutgoingMessage message);
 
-  // Events of streams; those of a stream that is not live any more change nothing.
+  // Events of streams. Those of a stream that is not live any more are ignored.
   void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
   void OnHeard(uint64_t stream, absl::Time now);  // any message
   void OnAnswer(uint64_t stream);
-  // The server has rejected a message; true if it was the one that names the memory. The stream goes on without, unless
-  // shared memory was asked for.
+  // The server has rejected a message. True if it was the one that names the memory: a gRPC stream then continues
+  // without memory, and a ring is ended.
   bool OnAttachRejected(uint64_t stream, uint64_t message, const absl::Status& why, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   bool IsLive(uint64_t stream) const;
   bool IsWelcomed(uint64_t stream) const;
   uint64_t current_number() const { return current_ ? current_->number : 0; }
 
-  // The stream takes nothing new and is replaced. The in-process fallback has nowhere to go and stays.
+  // Replaces a stream, which takes nothing new from now on. The in-process fallback cannot be replaced and stays.
   void Retire(uint64_t stream, absl::Time now);
-  // A step or an open, asked at `asked`, has passed its deadline, and the current stream owes answers. A service that
-  // lives answers late, too, so a stream is ended on which a second one in a row has waited in vain, and nothing at all
-  // has come for `connect_timeout` or longer. Not the in-process fallback, which ends with its process.
-  void OnWaitInVain(absl::Time asked, absl::Time now);
+  // Counts a timeout: a step or an open, sent at `asked`, has passed its deadline while the current stream owes
+  // answers. A slow server still answers late, so a stream is ended only after two timeouts in a row and when no
+  // message has come for `connect_timeout` or longer. The in-process fallback is never ended: it ends with its process.
+  void OnTimeout(absl::Time asked, absl::Time now);
   // Ends a stream that cannot be used any longer.
   void Break(uint64_t stream, const absl::Status& why, absl::Time now);
   // Ends every stream.
   void Stop();
+  // Hands out the connectors, to be called once, after Stop. Their destructors block until every stream has ended, and
+  // so until the owner has taken its last event.
+  std::vector<std::shared_ptr<Connector>> TakeConnectors() {
+    return {std::move(connector_), std::move(fallback_connector_)};
+  }
 
-  // When Advance has something to do that it cannot do now.
+  // Returns the time at which Advance will have something to do that it cannot do now.
   absl::Time next_event() const;
-  // Every target has failed since a stream was last useful, and there is no stream now.
+  // True if every target has failed (`hopeless`: twice) since a stream was last useful, and there is no stream now.
   bool exhausted() const { return !current_ && choice_.exhausted(); }
   bool hopeless() const { return !current_ && choice_.hopeless(); }
-  // Why streams ended lately: "host:port: ..."; empty if none did.
+  // The reason why a stream ended last, as "host:port: ..."; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
   const absl::Status& last_status() const { return last_status_; }
 
-  // Whether the current stream shares memory with its server.
+  // True if the current stream shares memory with its server.
   bool shares_memory() const { return current_ && current_->transport->memory() != nullptr; }
   bool in_process() const { return current_ && choice_.IsFallback(current_->target); }
 
-  // Of the live streams, to be flushed. Either may be null.
+  // The transports of the live streams, to be flushed. Either may be null.
   std::shared_ptr<Transport> current_transport() const { return current_ ? current_->transport : nullptr; }
   std::shared_ptr<Transport> successor_transport() const { return successor_ ? successor_->transport : nullptr; }
 
-  // A random wait after the `attempt`th refusal in a row, from 1.
+  // Returns a random back-off after the `attempt`th refusal in a row, from 1.
   absl::Duration Wait(uint32_t attempt) { return choice_.Wait(attempt); }
 
  private:
@@ -104,14 +111,15 @@ class Links {
   Link* Find(uint64_t stream);
   static void Drop(std::optional<Link>* link);
   bool NeedsSuccessor() const;
-  // Whether the successor, which has been welcomed, has to wait.
+  // True if the successor, which has been welcomed, has to wait.
   bool Stays(absl::Time now, bool bound);
   void Report(Link* link, absl::Time now);
   std::string TargetName(size_t target) const;
 
   const ClientOptions& options_;
   const std::string worker_session_;
-  Connector& connector_;
+  std::shared_ptr<Connector> connector_;           // of the targets; null if there are none
+  std::shared_ptr<Connector> fallback_connector_;  // in process; the same one where a connector was given
   StreamEvents* const events_;
   TargetChoice choice_;
   uint64_t last_number_ = 0;
@@ -120,7 +128,7 @@ class Links {
   std::optional<Link> successor_;
   std::string last_failure_;
   absl::Status last_status_;
-  std::optional<absl::Time> stays_until_;  // since a successor was welcomed for the first time
+  std::optional<absl::Time> stays_until_;  // set when a successor was first welcomed while sequences were bound
 };
 
 }  // namespace sortition::client

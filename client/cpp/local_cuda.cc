@@ -61,14 +61,14 @@ absl::Status LocalCuda::Check(std::span<LocalSequence* const> sequences, std::sp
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<RowOutcome>> LocalCuda::Step(v1::DType dtype, std::span<LocalSequence* const> sequences,
-                                                        std::span<const Row> rows, CUstream_st* stream,
-                                                        v1::DType draft_dtype) {
+absl::StatusOr<std::vector<RowResult>> LocalCuda::Step(v1::DType dtype, std::span<LocalSequence* const> sequences,
+                                                       std::span<const Row> rows, CUstream_st* stream,
+                                                       v1::DType draft_dtype) {
   if (absl::Status status = Check(sequences, rows); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = lane_->WaitFor(stream); !status.ok()) return status;
 
-  std::vector<RowOutcome> outcomes(rows.size());
+  std::vector<RowResult> outcomes(rows.size());
   std::vector<Begun> begun;
   for (uint32_t i = 0; i < rows.size(); ++i) {
     auto requests = sequences[i]->Begin(dtype, rows[i], {draft_dtype, i});

@@ -31,9 +31,9 @@ class LocalCuda {
   // An error concerns all rows, and leaves the sequences as they were. INVALID_ARGUMENT: memory that is not the
   // device's, a sequence that is named twice; FAILED_PRECONDITION: the stream captures a graph; UNAVAILABLE: the device
   // is lost to this process.
-  absl::StatusOr<std::vector<RowOutcome>> Step(v1::DType dtype, std::span<LocalSequence* const> sequences,
-                                               std::span<const Row> rows, CUstream_st* stream,
-                                               v1::DType draft_dtype = v1::DTYPE_F32);
+  absl::StatusOr<std::vector<RowResult>> Step(v1::DType dtype, std::span<LocalSequence* const> sequences,
+                                              std::span<const Row> rows, CUstream_st* stream,
+                                              v1::DType draft_dtype = v1::DTYPE_F32);
 
  private:
   LocalCuda(std::shared_ptr<devices::cuda::Context> context, std::unique_ptr<devices::cuda::Lane> lane);

@@ -8,6 +8,7 @@
 #include "kernels/check.h"
 #include "service/limits.h"
 #include "service/request/checks.h"
+#include "service/request/step_request.h"
 #include "service/result/encode_outcome.h"
 
 namespace sortition::client {
@@ -74,24 +75,21 @@ std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(
   auto parsed = service::ParseStepRow(message, static_cast<int>(options.row),
                                       ShapeOf(*spec, dtype, row, tensors, options), *spec, limits);
   if (auto* refusal = std::get_if<service::Refusal>(&parsed)) return std::move(*refusal);
-  service::StepRowRequest& request = std::get<service::StepRowRequest>(parsed);
-  request.sampler_state = place.sampler_state;
-  service::PositionViews views;
+  service::RowPlan& plan = std::get<service::RowPlan>(parsed);
+  plan.sampler_state = place.sampler_state;
+  service::StepGrant grant;
   if (place.state != nullptr) {
-    views = service::LookAhead(place.state, request.plan.ahead);
+    grant.views = service::LookAhead(place.state, plan.ahead);
     place.state->LeaveLoan();
   }
-  const uint32_t vocabulary = spec->vocabulary;
+  std::vector<service::RowMaskBits> masks = MasksOf(row, spec->vocabulary);
   return std::unique_ptr<LocalRun>(
-      new LocalRun(service::RowRun(std::move(spec), std::move(request), MasksOf(row, vocabulary)), std::move(views),
+      new LocalRun(service::RowRun({.spec = std::move(spec)}, std::move(plan), std::move(masks), std::move(grant)),
                    dtype, row, options));
 }
 
-LocalRun::LocalRun(service::RowRun run, service::PositionViews views, v1::DType dtype, const Row& row,
-                   const LocalStepOptions& options)
+LocalRun::LocalRun(service::RowRun run, v1::DType dtype, const Row& row, const LocalStepOptions& options)
     : run_(std::move(run)),
-      views_(std::move(views)),
-      row_(options.row),
       dtype_(KernelType(dtype)),
       logits_(static_cast<const std::byte*>(row.logits)),
       draft_dtype_(KernelType(options.draft_dtype)),
@@ -103,14 +101,13 @@ kernels::RowRequest LocalRun::RequestAt(uint32_t index) const {
   };
   const std::byte* dense = nullptr;
   if (const auto draft_row = run_.DraftRowAt(index)) dense = row_of(probabilities_, *draft_row, draft_dtype_);
-  kernels::RowRequest request =
-      run_.RequestAt(index, views_.empty() ? nullptr : &views_[index], dtype_, dense, draft_dtype_);
+  kernels::RowRequest request = run_.RequestAt(index, dtype_, dense, draft_dtype_);
   request.logits = row_of(logits_, index, dtype_);
   return request;
 }
 
 LocalRun::Requests LocalRun::First() {
-  asked_.resize(run_.runs_in_order() ? 1 : plan().positions());
+  asked_.resize(run_.first_positions());
   std::iota(asked_.begin(), asked_.end(), 0u);
   Requests requests;
   for (const uint32_t index : asked_) requests.push_back(RequestAt(index));
@@ -119,21 +116,20 @@ LocalRun::Requests LocalRun::First() {
 
 LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
   SORTITION_CHECK(answers.size() == asked_.size());
-  for (size_t i = 0; i < answers.size(); ++i) run_.Take(asked_[i], std::move(answers[i]));
-  if (!run_.runs_in_order()) return {};
-  const auto next = run_.After(asked_.front());
-  if (!next) return {};
-  asked_.front() = next->index;
-  Requests requests = {RequestAt(next->index)};
-  requests.front().sampler_state = next->sampler_state;
+  service::RowRun::Progress progress;
+  for (size_t i = 0; i < answers.size(); ++i) progress = run_.Take(asked_[i], std::move(answers[i]));
+  if (!progress.next) return {};
+  asked_.front() = progress.next->index;
+  Requests requests = {RequestAt(asked_.front())};
+  requests.front().sampler_state = progress.next->sampler_state;
   return requests;
 }
 
-RowOutcome LocalRun::Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const {
+RowResult LocalRun::Encode(const service::RowResult& result) const {
   google::protobuf::RepeatedPtrField<v1::RowResult> pieces;
-  service::EncodeOutcome(outcome, plan(), run_.spec(), history_hash, {}, &pieces);
+  service::EncodeOutcome(result, plan(), run_.spec(), {}, &pieces);
   for (int i = 1; i < pieces.size(); ++i) pieces[0].MergeFrom(pieces[i]);
-  return OutcomeOf(std::move(pieces[0]));
+  return ResultOf(std::move(pieces[0]));
 }
 
 }  // namespace sortition::client

@@ -12,8 +12,8 @@
 #include "client/cpp/batch.h"
 #include "kernels/row.h"
 #include "service/refusal.h"
+#include "service/row/row.h"
 #include "service/sequence/sequence_state.h"
-#include "service/stream/row_run.h"
 
 namespace sortition::client {
 
@@ -48,21 +48,18 @@ class LocalRun {
   // Takes the answers to the last requests, in their order, and returns what follows from them: nothing at the end.
   Requests Continue(std::span<kernels::RowOutput> answers);
   // After the end; once.
-  std::variant<service::StepOutcome, service::Refusal> Finish() { return run_.Finish(row_); }
+  std::variant<service::RowResult, service::Refusal> Finish() { return run_.Commit(); }
 
   // What it came to, as the answer of a server that is whole.
-  RowOutcome Encode(const service::StepOutcome& outcome, std::optional<uint64_t> history_hash) const;
+  RowResult Encode(const service::RowResult& result) const;
 
-  const service::PositionPlan& plan() const { return run_.plan(); }
+  const service::RowPlan& plan() const { return run_.plan(); }
 
  private:
-  LocalRun(service::RowRun run, service::PositionViews views, v1::DType dtype, const Row& row,
-           const LocalStepOptions& options);
+  LocalRun(service::RowRun run, v1::DType dtype, const Row& row, const LocalStepOptions& options);
   kernels::RowRequest RequestAt(uint32_t index) const;
 
   service::RowRun run_;
-  const service::PositionViews views_;  // empty if the sequence keeps no history
-  const uint32_t row_;
   const kernels::DType dtype_;
   const std::byte* const logits_;
   const kernels::DType draft_dtype_;

@@ -107,7 +107,7 @@ std::unique_ptr<LocalSequence> LocalSequence::Clone() const {
   return clone;
 }
 
-RowOutcome LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+RowResult LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
   Workspace& workspace = ThreadWorkspace();
   if (IsPlainDraw(dtype, row)) {
     kernels::cpu::SampleRow(BeginDraw(dtype, row, options), &workspace.scratch, &workspace.answer);
@@ -147,7 +147,7 @@ LocalSequence::Requests LocalSequence::Continue(std::span<kernels::RowOutput> an
   return {};
 }
 
-RowOutcome LocalSequence::End() { return run_ != nullptr ? EndRun() : EndDraw(std::exchange(draw_.answer, {})); }
+RowResult LocalSequence::End() { return run_ != nullptr ? EndRun() : EndDraw(std::exchange(draw_.answer, {})); }
 
 void LocalSequence::Abandon() {
   run_ = nullptr;
@@ -174,12 +174,12 @@ kernels::RowRequest LocalSequence::BeginDraw(v1::DType dtype, const Row& row, co
   return request;
 }
 
-RowOutcome LocalSequence::EndDraw(const kernels::RowOutput& answer) {
+RowResult LocalSequence::EndDraw(const kernels::RowOutput& answer) {
   if (state_ != nullptr) state_->EndLoan();
   draw_.views.clear();
   if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
   Advance(answer);
-  RowOutcome outcome;
+  RowResult outcome;
   v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
   service::EncodeDraw(answer, spec_->parameters, HistoryHash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
@@ -188,27 +188,28 @@ RowOutcome LocalSequence::EndDraw(const kernels::RowOutput& answer) {
 }
 
 service::Refusal LocalSequence::WhyNotDrawn(const kernels::RowOutput& answer) const {
-  service::StepRowRequest request;
+  service::RowPlan plan;
+  plan.row = draw_.row;
   std::vector<service::RowMaskBits> masks;
   if (!draw_.mask.empty()) {
-    request.plan.masks.emplace_back().mask_row = 0;
+    plan.masks.emplace_back().mask_row = 0;
     masks.push_back(service::RowMaskBits::Lent(draw_.mask));
   }
-  service::RowRun run(spec_, std::move(request), std::move(masks));
+  service::RowRun run({.spec = spec_}, std::move(plan), std::move(masks), {});
   run.Take(0, answer);
-  return std::get<service::Refusal>(run.Finish(draw_.row));
+  return std::get<service::Refusal>(run.Commit());
 }
 
-RowOutcome LocalSequence::EndRun() {
+RowResult LocalSequence::EndRun() {
   const std::unique_ptr<LocalRun> run = std::move(run_);
   auto finished = run->Finish();
   if (const auto* refusal = std::get_if<service::Refusal>(&finished)) return ToRowError(*refusal);
-  const service::StepOutcome& outcome = std::get<service::StepOutcome>(finished);
-  const bool advances = run->plan().kind != service::PositionPlan::Kind::kScore;
-  if (advances) {
-    for (const kernels::RowOutput& answer : outcome.rows) Advance(answer);
+  service::RowResult& result = std::get<service::RowResult>(finished);
+  if (run->plan().kind != service::RowPlan::Kind::kScore) {
+    for (const kernels::RowOutput& output : result.outputs) Advance(output);
+    result.history_hash = HistoryHash();
   }
-  return run->Encode(outcome, advances ? HistoryHash() : std::nullopt);
+  return run->Encode(result);
 }
 
 void LocalSequence::Advance(const kernels::RowOutput& answer) {

@@ -41,7 +41,7 @@ class LocalSequence {
   // blocks for the time of the computation. `row.sequence` is not looked at; rows have vocabulary_size() elements. The
   // answer is a server's, but for checkpoints: samplers' states stay here. A row that fails leaves the sequence as it
   // was.
-  RowOutcome Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
+  RowResult Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
 
   // The same in parts, for those who have kernels of their own. What is to be asked of them first; requests refer to
   // the row's memory and to the sequence, which is not to be touched until End or Abandon.
@@ -50,7 +50,7 @@ class LocalSequence {
   // Takes the answers to the last requests, in their order. What is to be asked next; nothing: End comes next.
   Requests Continue(std::span<kernels::RowOutput> answers);
   // Advances by what was answered.
-  RowOutcome End();
+  RowResult End();
   // There is no answer: the sequence is as it was.
   void Abandon();
 
@@ -73,8 +73,8 @@ class LocalSequence {
   // The shortest way of a plain draw, which costs what its kernel costs: no message, no plan.
   bool IsPlainDraw(v1::DType dtype, const Row& row) const;
   kernels::RowRequest BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options);
-  RowOutcome EndDraw(const kernels::RowOutput& answer);
-  RowOutcome EndRun();
+  RowResult EndDraw(const kernels::RowOutput& answer);
+  RowResult EndRun();
   service::Refusal WhyNotDrawn(const kernels::RowOutput& answer) const;
   void Advance(const kernels::RowOutput& answer);
   std::optional<uint64_t> HistoryHash() const;  // absent without a history

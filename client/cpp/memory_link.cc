@@ -32,9 +32,9 @@ absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrC
 
 MappedRegion::~MappedRegion() { SORTITION_CHECK(munmap(bytes_.data(), bytes_.size()) == 0); }
 
-absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::string& address, const Patience& patience,
+absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::string& address, const RetryBudget& budget,
                                                                 std::optional<uint32_t> server_user) {
-  auto socket = ConnectUnix(address, SOCK_SEQPACKET, patience);
+  auto socket = ConnectUnix(address, SOCK_SEQPACKET, budget);
   if (!socket.ok()) return socket.status();
   if (const uid_t user = service::UserOfPeer(socket->get()); user != geteuid() && user != 0 && user != server_user) {
     return absl::PermissionDeniedError(
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::strin
   }
   setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &kLongestSend, sizeof(kLongestSend));
   std::unique_ptr<MemoryLink> link(new MemoryLink(*std::move(socket)));
-  const auto response = link->Receive(nullptr, patience);
+  const auto response = link->Receive(nullptr, budget);
   if (!response.ok()) return response.status();
   if (response->has_error()) return ToStatus(FromWire(response->error()));
   if (!response->has_welcome()) return absl::InternalError("the memory socket did not begin with a welcome");
@@ -55,14 +55,14 @@ absl::StatusOr<std::unique_ptr<MemoryLink>> MemoryLink::Connect(const std::strin
   return link;
 }
 
-absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t bytes, const Patience& patience) {
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::Register(uint64_t bytes, const RetryBudget& budget) {
   v1::MemoryRequest request;
   request.mutable_register_region()->set_bytes(bytes);
-  return AskForMemory(request, bytes, patience);
+  return AskForMemory(request, bytes, budget);
 }
 
 absl::StatusOr<uint64_t> MemoryLink::Import(const devices::MemoryIdentity& identity,
-                                            const devices::MemoryHandle& handle, const Patience& patience) {
+                                            const devices::MemoryHandle& handle, const RetryBudget& budget) {
   if (std::ranges::find(devices_, identity) == devices_.end()) {
     return absl::FailedPreconditionError("the server takes no memory of this device");
   }
@@ -71,22 +71,22 @@ absl::StatusOr<uint64_t> MemoryLink::Import(const devices::MemoryIdentity& ident
   service::EncodeIdentity(identity, region.mutable_device());
   region.set_bytes(handle.bytes);
   region.set_vulkan_memory_type(handle.memory_type);
-  const auto response = Ask(request, handle.descriptor, nullptr, patience);
+  const auto response = Ask(request, handle.descriptor, nullptr, budget);
   if (!response.ok()) return response.status();
   if (!response->has_registered()) return absl::InternalError("the memory socket answered what nobody asked");
   return response->registered().region_id();
 }
 
-absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::OpenRing(const Patience& patience) {
+absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::OpenRing(const RetryBudget& budget) {
   v1::MemoryRequest request;
   request.mutable_open_ring();
-  return AskForMemory(request, service::kRingPairBytes, patience);
+  return AskForMemory(request, service::kRingPairBytes, budget);
 }
 
 absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::AskForMemory(const v1::MemoryRequest& request, uint64_t bytes,
-                                                                       const Patience& patience) {
+                                                                       const RetryBudget& budget) {
   service::Descriptor descriptor;
-  const auto response = Ask(request, -1, &descriptor, patience);
+  const auto response = Ask(request, -1, &descriptor, budget);
   if (!response.ok()) return response.status();
   const uint64_t size = response->has_registered() ? response->registered().bytes() : response->ring_opened().bytes();
   if (!descriptor || size < bytes) return absl::InternalError("the memory socket answered what nobody asked");
@@ -97,11 +97,11 @@ absl::StatusOr<std::unique_ptr<MappedRegion>> MemoryLink::AskForMemory(const v1:
 }
 
 absl::StatusOr<v1::MemoryResponse> MemoryLink::Ask(const v1::MemoryRequest& request, int sent,
-                                                   service::Descriptor* received, const Patience& patience) {
+                                                   service::Descriptor* received, const RetryBudget& budget) {
   absl::MutexLock lock(&mutex_);
   if (!service::SendPacket(socket_.get(), request.SerializeAsString(), sent, 0)) return Failed("memory socket");
   for (;;) {
-    auto response = Receive(received, patience);
+    auto response = Receive(received, budget);
     if (!response.ok()) {
       Disconnect();  // an answer that came after all would be taken for the next request's
       return response;
@@ -130,11 +130,11 @@ void MemoryLink::Unregister(uint64_t region_id) {
   }
 }
 
-absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, const Patience& patience) {
+absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, const RetryBudget& budget) {
   pollfd polled = {socket_.get(), POLLIN, 0};
   // A signal ends a wait, and is no answer.
-  while (poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(patience.NextWait()))) <= 0) {
-    if (patience.over()) return absl::UnavailableError("memory socket: no answer in time");
+  while (poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(budget.NextWait()))) <= 0) {
+    if (budget.over()) return absl::UnavailableError("memory socket: no answer in time");
   }
   return Take(descriptor);
 }

@@ -40,12 +40,12 @@ class MappedRegion {
 class MemoryLink {
  public:
   // Waits for a server as long as it may be without an answer, when nobody says how long.
-  static Patience DefaultPatience() { return Patience(absl::Seconds(5)); }
+  static RetryBudget DefaultBudget() { return RetryBudget(absl::Seconds(5)); }
 
   // `address`: "unix:PATH". Blocks for a round trip. PERMISSION_DENIED where a process of a user listens who is neither
   // this process's, nor root, nor `server_user`.
   static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address,
-                                                             const Patience& patience = DefaultPatience(),
+                                                             const RetryBudget& budget = DefaultBudget(),
                                                              std::optional<uint32_t> server_user = std::nullopt);
 
   // Which server this is, as its streams' welcomes say it; empty if it does not say.
@@ -58,13 +58,13 @@ class MemoryLink {
 
   // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf). Where no
   // answer comes in time, the connection has ended; so it is with the requests below.
-  absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes, const Patience& patience = DefaultPatience());
+  absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes, const RetryBudget& budget = DefaultBudget());
   // Memory that this process has made on one of the server's devices; the region's id. Blocks until the server has it.
   // FAILED_PRECONDITION where the server takes no memory of that device; otherwise its refusal as a status (ErrorOf).
   absl::StatusOr<uint64_t> Import(const devices::MemoryIdentity& identity, const devices::MemoryHandle& handle,
-                                  const Patience& patience = DefaultPatience());
+                                  const RetryBudget& budget = DefaultBudget());
   // A pair of rings (service/memory/ring.h): this connection is a stream from now on.
-  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing(const Patience& patience = DefaultPatience());
+  absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing(const RetryBudget& budget = DefaultBudget());
   // Ends the connection, and with it what was registered; mappings stay.
   void Disconnect();
   // False once the server has ended it.
@@ -75,11 +75,11 @@ class MemoryLink {
  private:
   explicit MemoryLink(service::Descriptor socket) : socket_(std::move(socket)) {}
   absl::StatusOr<std::unique_ptr<MappedRegion>> AskForMemory(const v1::MemoryRequest& request, uint64_t bytes,
-                                                             const Patience& patience);
+                                                             const RetryBudget& budget);
   // Sends a request, with a descriptor unless that is -1, and receives its answer, with one if the answer has one.
   absl::StatusOr<v1::MemoryResponse> Ask(const v1::MemoryRequest& request, int sent, service::Descriptor* received,
-                                         const Patience& patience);
-  absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, const Patience& patience);
+                                         const RetryBudget& budget);
+  absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, const RetryBudget& budget);
   // What has come already.
   absl::StatusOr<v1::MemoryResponse> Take(service::Descriptor* descriptor);
 

@@ -30,16 +30,20 @@ enum class Fallback {
   kInProcess,  // without a reachable target rows are sampled in this process, with the same tokens, until one is back
 };
 
-// How bytes travel to a target. Tokens do not depend on it.
+// How messages travel to a target. Tokens do not depend on it.
 enum class TransportKind {
-  kAuto,       // the best that works: a ring or else shared memory where the server offers it to this machine, else the
-               // stream
-  kInlineTcp,  // within the stream, over TCP; every target must be "host:port"
-  kInlineUds,  // within the stream, over a Unix socket; every target must be "unix:path"
-  // In rings in memory shared with the server: for steps of microseconds. Every target must be the path of a memory
-  // socket, "unix:path".
-  kRing,
-  kSharedMemory,  // in memory shared with the server; one that offers none counts as a target that cannot be reached
+  kAuto,  // a ring where the server offers one to this machine, otherwise gRPC
+  kGrpc,  // a gRPC stream, over TCP ("host:port") or a Unix socket ("unix:path")
+  kRing,  // message queues in memory shared with the server, for steps of microseconds; every target must be the path
+          // of a memory socket, "unix:path"
+};
+
+// How the stream in use travels.
+struct TransportInUse {
+  TransportKind kind = TransportKind::kGrpc;  // never kAuto
+  bool row_memory = false;                    // rows pass through memory shared with the server
+  bool in_process = false;                    // rows are sampled in this process; the others say nothing then
+  std::string note;                           // why it is nothing better; empty if it is what was asked for
 };
 
 // Which slice of each row's vocabulary this process has: one of several tensor-parallel ranks, each with a client of
@@ -58,8 +62,10 @@ struct ClientOptions {
   // this process.
   std::vector<std::string> targets;
   TransportKind transport = TransportKind::kAuto;
-  // Of the memory shared with a server for rows that the caller has elsewhere (Client::AllocateRows has the others). As
-  // much as the server gives if that is less. Rows that find no room travel within the stream.
+  // Size of the memory shared with a server on this machine for rows that the caller has elsewhere
+  // (Client::AllocateRows has memory of its own). The server may give less. Rows that find no room travel within the
+  // stream. 0 = no memory is shared with a server: all rows travel within the stream, and kAuto stays with gRPC. At
+  // least 1 with kRing.
   uint64_t shared_memory_bytes = uint64_t{64} << 20;
   // Whose process a server is that shares memory with this one, where that is neither this process's user nor root: a
   // user's number. What others have put at the place of a server's memory socket is not spoken to.

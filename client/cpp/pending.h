@@ -31,12 +31,12 @@ struct PendingRow {
   uint64_t replays_on = 0;
   v1::RowResult partial;            // of an answer that comes in parts
   std::optional<RowError> missing;  // why a row in slices was refused the last time: which of them had not come
-  RowOutcome outcome;
+  RowResult result;
 };
 
 // Used under the lock of StreamState's owner, but for EndUse and Finish.
 struct PendingBatch {
-  using Done = absl::AnyInvocable<void(std::vector<RowOutcome>)>;
+  using Done = absl::AnyInvocable<void(std::vector<RowResult>)>;
 
   v1::DType dtype = v1::DTYPE_F32;
   uint32_t vocabulary_size = 0;  // of a whole row
@@ -61,12 +61,12 @@ struct PendingBatch {
   // True for whoever ends the last use, and so has to see to it that Finish is called.
   bool EndUse() { return uses.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
-  // Hands the outcomes over. Once, after the last use.
+  // Hands the results over. Once, after the last use.
   void Finish() {
-    std::vector<RowOutcome> outcomes;
-    outcomes.reserve(rows.size());
-    for (PendingRow& row : rows) outcomes.push_back(std::move(row.outcome));
-    std::move(done)(std::move(outcomes));
+    std::vector<RowResult> results;
+    results.reserve(rows.size());
+    for (PendingRow& row : rows) results.push_back(std::move(row.result));
+    std::move(done)(std::move(results));
   }
 };
 
@@ -75,7 +75,7 @@ struct PendingOpen {
   absl::Time asked;
   absl::Time deadline;
   absl::AnyInvocable<void(absl::Status)> done;
-  absl::Status outcome;
+  absl::Status status;
 };
 
 }  // namespace sortition::client

@@ -31,8 +31,8 @@ absl::Status Broken() { return absl::InternalError("the server has written what 
 
 }  // namespace
 
-// Lives until its thread has ended, however early its Transport is let go.
-class RingStream {
+// One stream. It is kept alive until its thread has ended.
+class RingStream final : public Transport {
  public:
   // To a memory socket, or over what is open already.
   using Origin = std::variant<std::string, RingConnector::Opened>;
@@ -50,28 +50,30 @@ class RingStream {
     });
   }
 
-  void Send(OutgoingMessage message) {
+  void Send(OutgoingMessage message) override {
     absl::MutexLock lock(&mutex_);
     if (!ended_) messages_.push_back(std::move(message));
   }
 
-  void Flush() {
+  void Flush() override {
     std::vector<OutgoingMessage> written;  // let go of after the lock
     absl::MutexLock lock(&mutex_);
     Write(&written);
   }
 
-  void Cancel() {
+  void Cancel() override {
     cancelled_.request_stop();
     if (connected_.load(std::memory_order_acquire)) service::WakeRingReader(rings_->pair.answer_words);
   }
 
-  std::shared_ptr<SharedMemory> memory() {
+  std::shared_ptr<SharedMemory> memory() override {
     absl::MutexLock lock(&mutex_);
     return memory_;
   }
 
-  void Poll(absl::FunctionRef<bool()> done);
+  void Poll(absl::FunctionRef<bool()> done) override;
+  uint64_t max_message_bytes() override { return service::kMostRingMessageBytes; }
+  TransportInUse in_use() override { return {.kind = TransportKind::kRing, .row_memory = true, .note = ""}; }
 
  private:
   struct Rings {
@@ -87,7 +89,7 @@ class RingStream {
   };
 
   void Run();
-  absl::StatusOr<RingConnector::Opened> Open(const std::string& target, const Patience& patience) const;
+  absl::StatusOr<RingConnector::Opened> Open(const std::string& target, const RetryBudget& budget) const;
   absl::Status Connect();
   // Until the stream is over, and why.
   absl::Status Read();
@@ -122,27 +124,6 @@ class RingStream {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-namespace {
-
-// The caller's end of a stream.
-class RingTransport final : public Transport {
- public:
-  explicit RingTransport(std::shared_ptr<RingStream> stream) : stream_(std::move(stream)) {}
-  ~RingTransport() override { stream_->Cancel(); }
-  void Send(OutgoingMessage message) override { stream_->Send(std::move(message)); }
-  void Flush() override { stream_->Flush(); }
-  void Cancel() override { stream_->Cancel(); }
-  void Poll(absl::FunctionRef<bool()> done) override { stream_->Poll(done); }
-  std::shared_ptr<SharedMemory> memory() override { return stream_->memory(); }
-  uint64_t max_message_bytes() const override { return service::kMostRingMessageBytes; }
-  TransportInUse in_use() override { return {TransportKind::kRing, false, ""}; }
-
- private:
-  const std::shared_ptr<RingStream> stream_;
-};
-
-}  // namespace
-
 void RingStream::Run() {
   absl::Status status = Connect();
   if (status.ok()) status = Read();
@@ -157,20 +138,20 @@ void RingStream::Run() {
   events_.OnEnded(number_, std::move(status));
 }
 
-absl::StatusOr<RingConnector::Opened> RingStream::Open(const std::string& target, const Patience& patience) const {
-  auto link = MemoryLink::Connect(target, patience, connector_.memory_server_user_);
+absl::StatusOr<RingConnector::Opened> RingStream::Open(const std::string& target, const RetryBudget& budget) const {
+  auto link = MemoryLink::Connect(target, budget, connector_.memory_server_user_);
   if (!link.ok()) return link.status();
-  auto ring = (*link)->OpenRing(patience);
+  auto ring = (*link)->OpenRing(budget);
   if (!ring.ok()) return ring.status();
-  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, patience);
+  auto memory = SharedMemory::Make(*std::move(link), connector_.shared_memory_bytes_, budget);
   if (!memory.ok()) return memory.status();
   return RingConnector::Opened{*std::move(ring), *std::move(memory)};
 }
 
 absl::Status RingStream::Connect() {
-  const Patience patience(connector_.connect_timeout_, cancelled_.get_token());
+  const RetryBudget budget(connector_.connect_timeout_, cancelled_.get_token());
   if (const auto* target = std::get_if<std::string>(&origin_)) {
-    auto opened = Open(*target, patience);
+    auto opened = Open(*target, budget);
     if (!opened.ok()) return opened.status();
     origin_ = *std::move(opened);
   }
@@ -180,7 +161,7 @@ absl::Status RingStream::Connect() {
     memory_ = memory;
     rings_.emplace(std::move(ring));
   }
-  events_.OnMemory(memory.get(), patience);
+  events_.OnMemory(memory.get(), budget);
   connected_.store(true, std::memory_order_release);
   Flush();
   return absl::OkStatus();
@@ -313,7 +294,7 @@ std::shared_ptr<Transport> RingConnector::Start(std::shared_ptr<RingStream> stre
     absl::MutexLock lock(&mutex_);
     live_.push_back({stream, stream->Start()});
   }
-  return std::make_shared<RingTransport>(std::move(stream));
+  return CancelledWithLast(std::move(stream));
 }
 
 void RingConnector::JoinFinished() {

@@ -21,13 +21,13 @@ class RingStream;
 
 // A thread for each stream, which sleeps while a caller waits for its step (Transport::Poll) and reads the answers
 // itself. Targets are memory sockets, "unix:PATH".
-class RingConnector {
+class RingConnector final : public Connector {
  public:
   explicit RingConnector(const ClientOptions& options);
   // Blocks until every stream has ended.
-  ~RingConnector();
+  ~RingConnector() override;
 
-  std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events);
+  std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events) override;
 
   // What a stream needs, over one connection to a memory socket.
   struct Opened {

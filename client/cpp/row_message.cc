@@ -49,7 +49,7 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
   taken->drafts += static_cast<uint32_t>(row.drafts->tokens.size());
 }
 
-RowOutcome OutcomeOf(v1::RowResult result) {
+RowResult ResultOf(v1::RowResult result) {
   switch (result.outcome_case()) {
     case v1::RowResult::kVerify:
       result.mutable_verify()->clear_continues();

@@ -20,6 +20,6 @@ void DescribeTask(const Row& row, v1::StepRow* message);
 void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message);
 
 // Of an answer that is whole: its pieces have been merged.
-RowOutcome OutcomeOf(v1::RowResult result);
+RowResult ResultOf(v1::RowResult result);
 
 }  // namespace sortition::client

@@ -17,10 +17,10 @@ constexpr uint64_t kUnit = 4096;
 
 absl::StatusOr<std::unique_ptr<MemoryLink>> SharedMemory::Connect(const v1::Welcome& welcome,
                                                                   std::optional<uint32_t> server_user,
-                                                                  const Patience& patience) {
+                                                                  const RetryBudget& budget) {
   const std::string& address = welcome.memory_address();
   if (address.empty()) return absl::FailedPreconditionError("the server offers no shared memory");
-  auto link = MemoryLink::Connect(address, patience, server_user);
+  auto link = MemoryLink::Connect(address, budget, server_user);
   if (!link.ok()) return link.status();
   if (welcome.server_instance().empty() || welcome.server_instance() != (*link)->server_instance()) {
     return absl::FailedPreconditionError(absl::StrCat("another server than the stream's listens at ", address,
@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<MemoryLink>> SharedMemory::Connect(const v1::Welc
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
-                                                                 const Patience& patience) {
-  auto copies = link->Register(std::min(bytes, link->most_bytes()), patience);
+                                                                 const RetryBudget& budget) {
+  auto copies = link->Register(std::min(bytes, link->most_bytes()), budget);
   if (!copies.ok()) return copies.status();
   return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(link), *std::move(copies)));
 }
@@ -59,13 +59,13 @@ void SharedMemory::Forget(const MappedRegion& region) {
   link_->Unregister(region.id());
 }
 
-void SharedMemory::Import(const DeviceRows& rows, const Patience& patience) {
+void SharedMemory::Import(const DeviceRows& rows, const RetryBudget& budget) {
   absl::MutexLock importing(&importing_);
   {
     absl::MutexLock lock(&mutex_);
     if (regions_.contains(rows.data) || refused_.contains(rows.data)) return;
   }
-  const auto id = link_->Import(rows.identity, rows.handle, patience);
+  const auto id = link_->Import(rows.identity, rows.handle, budget);
   absl::MutexLock lock(&mutex_);
   if (id.ok()) {
     regions_.emplace(rows.data, Region{*id, rows.bytes, true});

@@ -35,12 +35,12 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // MemoryLink::Connect.
   static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const v1::Welcome& welcome,
                                                              std::optional<uint32_t> server_user,
-                                                             const Patience& patience);
+                                                             const RetryBudget& budget);
 
   // Gets `bytes` for copies, or less if the server gives less. Blocks for a round trip and for the clearing of the
   // pages.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
-                                                            const Patience& patience);
+                                                            const RetryBudget& budget);
 
   // The stream has ended: the server forgets the regions. Mappings stay as long as somebody has them.
   void Disconnect() { link_->Disconnect(); }
@@ -53,7 +53,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   // Memory of a device, which steps may name by its addresses until Forget; once is enough. Blocks for a round trip.
   // What the server does not take is not found here, and so read to the host; SharingOf says why.
-  void Import(const DeviceRows& rows, const Patience& patience = MemoryLink::DefaultPatience())
+  void Import(const DeviceRows& rows, const RetryBudget& budget = MemoryLink::DefaultBudget())
       ABSL_LOCKS_EXCLUDED(importing_, mutex_);
   // As Client::DeviceMemory.
   absl::Status SharingOf(const DeviceRows& rows) const ABSL_LOCKS_EXCLUDED(mutex_);

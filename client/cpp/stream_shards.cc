@@ -37,18 +37,18 @@ void StreamState::BringAnswers(Link* link) {
 }
 
 // Before the sequence advances.
-void StreamState::RememberAnswer(const PendingRow& row, const RowOutcome& outcome) {
-  if (std::holds_alternative<RowError>(outcome)) return;
+void StreamState::RememberAnswer(const PendingRow& row, const RowResult& result) {
+  if (std::holds_alternative<RowError>(result)) return;
   auto answer = std::make_unique<v1::BringAnswer>();
   DescribeAsked(row, row.record->history.position(), answer->mutable_asked());
-  v1::RowResult& result = *answer->mutable_result();
-  result.set_step_id(row.step_id);
-  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
-    *result.mutable_draw() = *draw;
-  } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
-    *result.mutable_verify() = *verify;
+  v1::RowResult& message = *answer->mutable_result();
+  message.set_step_id(row.step_id);
+  if (const auto* draw = std::get_if<v1::DrawResult>(&result)) {
+    *message.mutable_draw() = *draw;
+  } else if (const auto* verify = std::get_if<v1::VerifyResult>(&result)) {
+    *message.mutable_verify() = *verify;
   } else {
-    *result.mutable_score() = std::get<v1::ScoreResult>(outcome);
+    *message.mutable_score() = std::get<v1::ScoreResult>(result);
   }
   row.record->last_answer = std::move(answer);
   if (!row.record->standing.closed) answered_.try_emplace(row.record->options.request_id, row.record);

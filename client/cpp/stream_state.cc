@@ -1,4 +1,4 @@
-// Streams and time: what goes out when, and what a lost stream or a passed deadline means.
+// Handles events of streams and the passing of time: sends what can be sent, and ends what is lost or too late.
 #include "client/cpp/stream_state.h"
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 namespace sortition::client {
 namespace {
 
-// After which the client looks again at a word that no server looks at.
+// Period at which the client reads a ready word that no server reads.
 constexpr absl::Duration kReadyPause = absl::Microseconds(50);
 
 RowError RowsMissing(const PendingBatch& batch) {
   return {absl::StatusCode::kDeadlineExceeded, v1::DEADLINE_PASSED, "ready", "",
-          absl::StrCat("the word by which the logits are there is not ", batch.ready->value, " yet")};
+          absl::StrCat("the word that says when the logits are written is not ", batch.ready->value, " yet")};
 }
 
 }  // namespace
@@ -25,7 +25,8 @@ StreamState::StreamState(const ClientOptions& options, std::string worker_sessio
     : options_(options),
       released_(std::move(environment.released)),
       first_epoch_(environment.first_epoch),
-      links_(options, std::move(worker_session), environment.connector, environment.events, environment.jitter_seed),
+      links_(options, std::move(worker_session), std::move(environment.connector), environment.events,
+             environment.jitter_seed),
       next_epoch_(environment.first_epoch) {}
 
 void StreamState::Start(absl::Time now) { Advance(now); }
@@ -53,7 +54,7 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
     }
     if (taken) {
       row.state = PendingRow::State::kDone;
-      row.outcome =
+      row.result =
           RowError{absl::StatusCode::kFailedPrecondition, v1::STEP_IN_FLIGHT, "rows.sequence", "1 step at a time",
                    absl::StrCat("a step of ", row.record->options.request_id, " is not over")};
       --batch->unfinished;
@@ -119,12 +120,12 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
     case v1::StreamResponse::kDraining:
       links_.Retire(stream, now);
       break;
-    // Nobody waits for a close. The window is kept by the stream's own flow control: the server stops reading.
+    // No caller waits for a close. The stream's own flow control keeps the window: the server stops reading.
     case v1::StreamResponse::kClosed:
     case v1::StreamResponse::kFlowWindow:
       break;
     default:
-      links_.Break(stream, absl::InternalError("the server answered what nobody asked"), now);
+      links_.Break(stream, absl::InternalError("the server sent an answer that was not asked for"), now);
   }
   Advance(now);
 }
@@ -161,7 +162,7 @@ void StreamState::Advance(absl::Time now) {
     SendOwedCloses(link);
     BringAnswers(link);
     for (std::unique_ptr<PendingOpen>& open : opens_) {
-      // One that is open already: the answer came when nobody waited for it any more.
+      // The sequence may be open already, if the answer to an earlier open came after its deadline.
       if (EnsureOpen(link, open->record, now)) finished_.opens.push_back(std::move(open));
     }
     std::erase(opens_, nullptr);
@@ -170,7 +171,7 @@ void StreamState::Advance(absl::Time now) {
   CollectDone();
 }
 
-// A stream is gone, and with it whatever would have answered what was sent on it.
+// Marks everything sent on a lost stream as not sent: it will not be answered.
 void StreamState::ForgetSent() {
   for (auto& [id, sent] : sent_steps_) {
     for (uint32_t index : sent.rows) {
@@ -190,10 +191,10 @@ void StreamState::Expire(absl::Time now) {
   bool memory_held = false;
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->deadline > now) continue;
-    if (owes_answers) links_.OnWaitInVain(batch->asked, now);
+    if (owes_answers) links_.OnTimeout(batch->asked, now);
     for (PendingRow& row : batch->rows) {
       if (row.state == PendingRow::State::kDone) continue;
-      // The service may still be at it; opening again with a higher epoch makes it let go.
+      // The service may still work on it; another open with a higher epoch makes it release the sequence.
       if (row.state == PendingRow::State::kSent) row.record->standing.stream = 0;
       FinishRow(batch.get(), &row,
                 row.missing        ? *row.missing
@@ -209,15 +210,15 @@ void StreamState::Expire(absl::Time now) {
       sent_steps_.erase(it++);
     }
   }
-  // The caller gets its memory back now: only the end of the stream makes the transport let go.
+  // The caller gets its memory back now, and only the end of the stream makes the transport release it.
   if (memory_held) {
     links_.Break(links_.current_number(), absl::DeadlineExceededError("the stream did not take a step's bytes in time"),
                  now);
   }
   for (std::unique_ptr<PendingOpen>& open : opens_) {
     if (open->deadline > now) continue;
-    if (owes_answers) links_.OnWaitInVain(open->asked, now);
-    open->outcome = ToStatus(DeadlinePassed());
+    if (owes_answers) links_.OnTimeout(open->asked, now);
+    open->status = ToStatus(DeadlinePassed());
     finished_.opens.push_back(std::move(open));
   }
   std::erase(opens_, nullptr);
@@ -254,31 +255,31 @@ absl::Time StreamState::next_event(absl::Time now) const {
   return next;
 }
 
-void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome) {
+void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult result) {
   {
     absl::MutexLock lock(&row->record->mutex);
     row->record->in_flight = false;
-    if (options_.shard) RememberAnswer(*row, outcome);
+    if (options_.shard) RememberAnswer(*row, result);
     History& history = row->record->history;
-    if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) {
+    if (const auto* draw = std::get_if<v1::DrawResult>(&result)) {
       history.Drawn(draw->token());
       row->record->checkpoint = draw->checkpoint();
-    } else if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
+    } else if (const auto* verify = std::get_if<v1::VerifyResult>(&result)) {
       history.Drawn({verify->tokens().data(), static_cast<size_t>(verify->tokens_size())});
       row->record->checkpoint = verify->checkpoint();
-    } else if (std::holds_alternative<v1::ScoreResult>(outcome)) {
+    } else if (std::holds_alternative<v1::ScoreResult>(result)) {
       history.Scored();
     }
   }
-  row->outcome = std::move(outcome);
+  row->result = std::move(result);
   row->state = PendingRow::State::kDone;
   --batch->unfinished;
 }
 
-void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& outcome, absl::Time until) {
+void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& status, absl::Time until) {
   for (std::unique_ptr<PendingOpen>& open : opens_) {
     if ((record != nullptr && open->record.get() != record) || open->deadline > until) continue;
-    open->outcome = outcome;
+    open->status = status;
     finished_.opens.push_back(std::move(open));
   }
   std::erase(opens_, nullptr);
@@ -297,7 +298,7 @@ void StreamState::FailSequence(const SequenceRecord* record, const RowError& err
 void StreamState::CollectDone() {
   for (std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->unfinished > 0) continue;
-    // Otherwise the last message that a transport lets go of ends the batch.
+    // Otherwise the batch ends when a transport releases its last message.
     if (batch->EndUse()) finished_.batches.push_back(batch);
     batch.reset();
   }

@@ -1,14 +1,15 @@
-// The client's side of the protocol as a state machine: what is sent when, and what an answer, a loss or the time
-// changes.
+// The client's side of the protocol as a state machine: it decides what is sent when, and what a response, the loss of
+// a stream or the passing of time changes.
 //
-// No sockets, threads or clocks of its own: messages leave through transports, events come in through methods, and the
-// time is an argument. A row that was submitted is answered exactly once, and its sequence advances exactly once if the
-// answer is a token, whatever streams break, whatever is lost and whatever comes twice:
-//   - answers are matched by a batch id that is used once, and by the row's step id; what matches nothing is late and
-//   is ignored;
-//   - rows unanswered on a stream that has ended go out again with the same step ids, after their sequences were opened
-//   there again
-//     with a higher epoch, so that the service either repeats its answer or refuses what it cannot tell apart.
+// It has no sockets, threads or clock: messages leave through transports, events arrive through methods, and the time
+// is an argument. Every submitted row gets exactly one result, and its sequence advances exactly once if the result is
+// a token, even when streams break and messages are lost or repeated:
+//   - Results are matched by a batch id, which is used once, and by the row's step id. Results that match nothing are
+//   late
+//     and are ignored.
+//   - Rows without a result on a stream that has ended are sent again with the same step ids, after their sequences
+//   were
+//     opened again with a higher epoch. The service then repeats its result or refuses what it cannot tell apart.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +39,14 @@ using Released = std::function<void(std::shared_ptr<PendingBatch>)>;
 class StreamState {
  public:
   struct Environment {
-    Connector* connector = nullptr;  // not owned, outlives the state
-    StreamEvents* events = nullptr;  // not owned, outlives the state
-    uint64_t first_epoch = 0;  // above those of an earlier client of the same worker session: microseconds since 1970
+    std::shared_ptr<Connector> connector = nullptr;  // starts every stream; null: those that the options ask for
+    StreamEvents* events = nullptr;                  // not owned, outlives the state
+    // Microseconds since 1970, so that it is above the epochs of an earlier client of the same worker session.
+    uint64_t first_epoch = 0;
     uint64_t jitter_seed = 0;
-    // Told of a batch whose rows were done before a transport let go of its last bytes, once it has; may be called on
-    // any thread and under any lock of a transport's. All other batches end in TakeFinished.
+    // Called with a batch whose rows were done while a transport still held some of its bytes, when the transport
+    // releases the last of them. May run on any thread and under any lock of a transport. All other batches end in
+    // TakeFinished.
     Released released;
   };
 
@@ -54,25 +57,27 @@ class StreamState {
   void Open(std::unique_ptr<PendingOpen> open, absl::Time now);
   // Rows whose sequence has a step in flight already fail alone with STEP_IN_FLIGHT.
   void Submit(std::shared_ptr<PendingBatch> batch, absl::Time now);
-  // From now on, until Forget, rows may lie in memory of a device. False if others of it do already.
+  // Registers memory of a device, in which rows may lie until Forget. False if some of its addresses are registered.
   bool Share(std::shared_ptr<const DeviceRows> rows) { return device_rows_.Add(std::move(rows)); }
   void Forget(const DeviceRows& rows) { device_rows_.Remove(rows); }
   const DeviceRowsTable& device_rows() const { return device_rows_; }
-  // The sequence is not used any more. At once if the service has it on the current stream, when its open is answered
-  // if that is still out; otherwise the service forgets it by itself.
+  // Closes a sequence that is not used any more: at once if the service has it on the current stream, or when its
+  // pending open is answered. Otherwise the service forgets it by itself.
   void Close(SequenceRecord* record);
   void OnTime(absl::Time now) { Advance(now); }
   void OnResponse(uint64_t stream, v1::StreamResponse response, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
-  // Ends everything that is pending, and whatever is still submitted, with STEP_CANCELLED; and every stream.
+  // Ends every stream, and everything that is pending or is submitted later, with STEP_CANCELLED.
   void Stop();
+  // As Links::TakeConnectors.
+  std::vector<std::shared_ptr<Connector>> TakeConnectors() { return links_.TakeConnectors(); }
 
-  // When OnTime has to be called at the latest.
+  // Returns the time by which OnTime has to be called.
   absl::Time next_event(absl::Time now) const;
   const Links& links() const { return links_; }
   bool usable() { return links_.usable() != nullptr; }
 
-  // Batches and opens that have ended since the last call; the owner hands out their outcomes without its lock.
+  // Batches and opens that have ended since the last call. The owner delivers their results without holding its lock.
   struct Finished {
     std::vector<std::shared_ptr<PendingBatch>> batches;
     std::vector<std::unique_ptr<PendingOpen>> opens;
@@ -80,17 +85,17 @@ class StreamState {
   Finished TakeFinished() { return std::exchange(finished_, {}); }
 
  private:
-  // A Step message that has not been answered completely.
+  // A Step message for which some results have not arrived.
   struct SentStep {
     static constexpr uint32_t kAnswered = UINT32_MAX;
 
     std::shared_ptr<PendingBatch> batch;
-    std::vector<uint32_t> rows;  // of the batch, by the message's row index; kAnswered once its answer has come
+    std::vector<uint32_t> rows;  // indices in the batch, by the message's row index; kAnswered once the result is there
     uint32_t unanswered = 0;
     uint64_t message = 0;                       // its number on the stream
-    std::weak_ptr<void> hold;                   // expired once the transport has let go of the rows' bytes
+    std::weak_ptr<void> hold;                   // expired once the transport has released the rows' bytes
     std::vector<std::shared_ptr<void>> leases;  // of copies in the memory shared with the server
-    bool shares_memory = false;                 // the server may read what is the caller's or a lease's
+    bool shares_memory = false;                 // the server may read memory of the caller or of a lease
   };
   // An OpenSequence that has not been answered.
   struct SentOpen {
@@ -124,7 +129,7 @@ class StreamState {
   void OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state);
   void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
   void OnResults(uint64_t stream, v1::StepResults results, absl::Time now);
-  // Takes what it wants of `*taken`.
+  // May move parts of `*taken` out.
   absl::Status OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now);
   void OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now);
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
@@ -132,24 +137,22 @@ class StreamState {
 
   void Bind(SequenceRecord* record, bool bound);
 
-  // Of ranks (stream_shards.cc).
+  // For tensor-parallel ranks (stream_shards.cc).
   bool follows() const { return options_.shard && options_.shard->index != 0; }
   uint64_t NextStepId(SequenceRecord* record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(record->mutex);
   void TakeUp(SequenceRecord* record);
   void BringAnswers(Link* link);
-  void RememberAnswer(const PendingRow& row, const RowOutcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(row.record->mutex);
+  void RememberAnswer(const PendingRow& row, const RowResult& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(row.record->mutex);
   void CloseShard(SequenceRecord* record);
   void SendOwedCloses(Link* link);
   bool LeavesSharedBytes(const SentStep& sent) const;
   Remedy RemedyOf(const RowError& error) const;
 
-  void FinishRow(PendingBatch* batch, PendingRow* row, RowOutcome outcome);
-  // Of a sequence, or of all; those with a deadline up to `until`.
-  void FinishOpens(const SequenceRecord* record, const absl::Status& outcome,
-                   absl::Time until = absl::InfiniteFuture());
+  void FinishRow(PendingBatch* batch, PendingRow* row, RowResult result);
+  // Ends the pending opens of `record` (null: of all sequences) whose deadline is not after `until`.
+  void FinishOpens(const SequenceRecord* record, const absl::Status& status, absl::Time until = absl::InfiniteFuture());
   void SendClose(Link* link, const SequenceRecord& record);
-  // Ends what waits for it, and could not wait longer than `until` anyway.
+  // Ends the opens and waiting rows of the sequence whose deadline is not after `until`.
   void FailSequence(const SequenceRecord* record, const RowError& error, absl::Time until = absl::InfiniteFuture());
   void CollectDone();
   RowError DeadlinePassed() const;
@@ -164,13 +167,13 @@ class StreamState {
   bool stopped_ = false;
   std::vector<std::shared_ptr<PendingBatch>> batches_;
   std::vector<std::unique_ptr<PendingOpen>> opens_;
-  // On the current stream.
+  // Messages on the current stream without a complete answer.
   absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
   uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
   uint32_t bound_sequences_ = 0;
-  std::vector<v1::CloseSequence> owed_closes_;  // that ranks wait for, and no stream has taken
-  // Open sequences of a rank that have an answer, by request id, and the stream that has been brought these answers.
+  std::vector<v1::CloseSequence> owed_closes_;  // closes of shards that no stream could take yet
+  // Open sequences of a rank that have a last result, by request id, and the stream that got these results.
   absl::btree_map<std::string, std::shared_ptr<SequenceRecord>> answered_;
   uint64_t brought_on_ = 0;
   Finished finished_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -15,15 +16,8 @@
 
 namespace sortition::client {
 
-class Patience;
+class RetryBudget;
 class SharedMemory;
-
-// What a stream has turned out to travel by.
-struct TransportInUse {
-  TransportKind kind = TransportKind::kInlineTcp;
-  bool in_process = false;
-  std::string note;  // why it is nothing better; empty where that is what was asked for
-};
 
 // Part of an encoded StreamRequest: bytes of its own, or bytes of the caller's.
 struct Segment {
@@ -52,7 +46,7 @@ class StreamEvents {
   virtual ~StreamEvents() = default;
   // The stream has memory shared with its server, which Transport::memory has from now on; before its welcome. May
   // block, for as long as there is patience.
-  virtual void OnMemory(SharedMemory*, const Patience&) {}
+  virtual void OnMemory(SharedMemory*, const RetryBudget&) {}
   virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
   // The last event of a stream, once for each stream started. Never OK: a stream that ends is a stream to replace.
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;
@@ -78,13 +72,20 @@ class Transport {
   // The server does not know the stream's memory: there is none any more, and in_use says why.
   virtual void DropMemory(const std::string&) {}
   // Of one message; a larger one ends the stream.
-  virtual uint64_t max_message_bytes() const { return UINT64_MAX; }
+  virtual uint64_t max_message_bytes() { return UINT64_MAX; }
   // A message that a stream may have is larger than this one's can be: true if the next stream's can, and this one
   // ends.
   virtual bool Outgrow() { return false; }
   // How bytes travel, with the reason where a better way was tried in vain. Constant as memory() is.
   virtual TransportInUse in_use() { return {}; }
 };
+
+// Returns a reference to `stream` with which the stream is cancelled when its last copy goes.
+template <typename Stream>
+std::shared_ptr<Transport> CancelledWithLast(std::shared_ptr<Stream> stream) {
+  Transport* const transport = stream.get();
+  return std::shared_ptr<Transport>(transport, [stream = std::move(stream)](Transport* last) { last->Cancel(); });
+}
 
 // Starts streams. Thread-safe. Destruction is allowed once every stream has ended.
 class Connector {

@@ -21,7 +21,7 @@ constexpr absl::string_view kScheme = "unix:";
 
 bool IsUnixTarget(absl::string_view target) { return absl::StartsWith(target, kScheme); }
 
-absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type, const Patience& patience) {
+absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type, const RetryBudget& budget) {
   absl::string_view path = target;
   sockaddr_un address = {};
   if (!absl::ConsumePrefix(&path, kScheme) || path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -35,9 +35,9 @@ absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int ty
     return setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) == 0;
   };
   bool connected = false;
-  while (socket && set_wait(patience.NextWait()) && !connected) {
+  while (socket && set_wait(budget.NextWait()) && !connected) {
     connected = connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-    if (!connected && ((errno != EAGAIN && errno != EINTR) || patience.over())) break;
+    if (!connected && ((errno != EAGAIN && errno != EINTR) || budget.over())) break;
   }
   if (!connected || !set_wait(absl::ZeroDuration())) {
     return absl::UnavailableError(absl::StrCat(target, ": ", std::strerror(errno)));

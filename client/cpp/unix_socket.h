@@ -19,12 +19,12 @@ bool IsUnixTarget(absl::string_view target);
 
 // How long to wait for a server on this machine: until a time of a service::SteadyClock, or until somebody asks to
 // stop, which ends a wait within kLongestWait.
-class Patience {
+class RetryBudget {
  public:
   static constexpr absl::Duration kLongestWait = absl::Milliseconds(50);
 
-  explicit Patience(absl::Time until, std::stop_token stop = {}) : until_(until), stop_(std::move(stop)) {}
-  explicit Patience(absl::Duration time, std::stop_token stop = {}) : Patience(Now() + time, std::move(stop)) {}
+  explicit RetryBudget(absl::Time until, std::stop_token stop = {}) : until_(until), stop_(std::move(stop)) {}
+  explicit RetryBudget(absl::Duration time, std::stop_token stop = {}) : RetryBudget(Now() + time, std::move(stop)) {}
 
   bool over() const { return stop_.stop_requested() || Now() >= until_; }
   // What to wait before over() is looked at again; more than nothing.
@@ -42,6 +42,6 @@ class Patience {
 // Connects a socket of `type` to "unix:PATH". Blocks only where the listener's queue is full; UNAVAILABLE if it still
 // is when patience is over.
 absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type,
-                                                const Patience& patience = Patience(absl::Seconds(5)));
+                                                const RetryBudget& budget = RetryBudget(absl::Seconds(5)));
 
 }  // namespace sortition::client

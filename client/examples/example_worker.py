@@ -21,11 +21,11 @@ def main(targets):
                                   temperature=0.8, top_p=0.95, repetition_penalty=1.1)
                      for number, request_id in enumerate(("request-1", "request-2"))]
         for _ in range(10):
-            outcomes = sampler.step(sequences, [compute_logits(sequence.position) for sequence in sequences])
-            for outcome in outcomes:
-                if isinstance(outcome, sortition.Error):
-                    raise outcome
-            print(*(outcome.token for outcome in outcomes))
+            results = sampler.step(sequences, [compute_logits(sequence.position) for sequence in sequences])
+            for result in results:
+                if isinstance(result, sortition.Error):
+                    raise result
+            print(*(result.token for result in results))
 
 
 if __name__ == "__main__":

@@ -130,7 +130,10 @@ SelfTest::Verdict SelfTest::Run(Device* device, absl::Duration timeout) const {
   Start(device, [promise](Verdict given) { promise->set_value(std::move(given)); });
   // Uses the steady clock: the wall-clock time is often set soon after a machine's start.
   if (verdict.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
-    return {absl::DeadlineExceededError(absl::StrCat("the self-test did not end within ", absl::FormatDuration(timeout))), 0, {}};
+    return {
+        absl::DeadlineExceededError(absl::StrCat("the self-test did not end within ", absl::FormatDuration(timeout))),
+        0,
+        {}};
   }
   return verdict.get();
 }

@@ -29,18 +29,18 @@ Refusal Contradiction(std::string field, absl::string_view why) {
 }
 
 std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, const std::string& path,
-                                 PositionPlan* plan) {
+                                 RowPlan* plan) {
   const std::string field = path + ".mode";
   switch (mode) {
     case v1::VERIFY_MODE_GREEDY:
       if (!spec.parameters.greedy) return Contradiction(field, "the sequence's temperature is not 0");
-      plan->kind = PositionPlan::Kind::kCompare;
+      plan->kind = RowPlan::Kind::kCompare;
       return std::nullopt;
     case v1::VERIFY_MODE_COUPLED:
-      plan->kind = PositionPlan::Kind::kCompare;
+      plan->kind = RowPlan::Kind::kCompare;
       return std::nullopt;
     case v1::VERIFY_MODE_REJECTION:
-      plan->kind = PositionPlan::Kind::kReject;
+      plan->kind = RowPlan::Kind::kReject;
       return std::nullopt;
     default:
       return MissingField(field);
@@ -84,12 +84,12 @@ std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, uint3
 
 std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyDraft& chain, const std::string& path,
                                                const StepShape& shape, const SequenceSpec& spec, const Limits& limits,
-                                               PositionPlan* plan) {
+                                               RowPlan* plan) {
   const std::string row_field = path + ".draft_row";
   const std::string sparse_field = path + ".sparse_probabilities";
   const bool is_sparse = chain.sparse_probabilities_size() > 0;
   if (!chain.has_draft_row() && !is_sparse) return std::nullopt;
-  if (plan->kind != PositionPlan::Kind::kReject) {
+  if (plan->kind != RowPlan::Kind::kReject) {
     return Contradiction(is_sparse ? sparse_field : row_field, "the mode looks at no draft probabilities");
   }
   if (chain.has_draft_row() && is_sparse) return Contradiction(sparse_field, "there is a draft_row, too");
@@ -118,7 +118,7 @@ std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyDraft& chain, con
 }
 
 std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::string& path, const StepShape& shape,
-                                  const SequenceSpec& spec, const Limits& limits, PositionPlan* plan) {
+                                  const SequenceSpec& spec, const Limits& limits, RowPlan* plan) {
   if (auto refusal = CheckTokens(chain.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(chain.mode(), spec, path, plan)) return refusal;
   plan->ahead = TokenTree::Chain({chain.draft_tokens().begin(), chain.draft_tokens().end()});
@@ -127,12 +127,12 @@ std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::strin
 }
 
 std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& path, const SequenceSpec& spec,
-                                 PositionPlan* plan) {
+                                 RowPlan* plan) {
   if (auto refusal = CheckTokens(tree.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(tree.mode(), spec, path, plan)) return refusal;
   if (tree.has_draft_row()) return NotImplemented(path + ".draft_row");
   // Of certain drafts, to reject one after the other is to draw and to look whether one of them was drawn.
-  plan->kind = PositionPlan::Kind::kCompare;
+  plan->kind = RowPlan::Kind::kCompare;
   plan->is_tree = true;
   plan->return_probabilities = tree.return_probabilities();
   if (tree.parents_size() != tree.draft_tokens_size()) {
@@ -153,9 +153,9 @@ std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& 
 }
 
 std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& path, const SequenceSpec& spec,
-                                  PositionPlan* plan) {
+                                  RowPlan* plan) {
   if (auto refusal = CheckTokens(score.tokens(), kMaxScoreTokens, spec, path + ".tokens")) return refusal;
-  plan->kind = PositionPlan::Kind::kScore;
+  plan->kind = RowPlan::Kind::kScore;
   plan->scored.assign(score.tokens().begin(), score.tokens().end());
   plan->ahead = TokenTree::Chain({score.tokens().begin(), score.tokens().end() - 1});
   return std::nullopt;
@@ -197,7 +197,7 @@ std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& fie
 template <typename Masks>
 std::optional<Refusal> ParseMasks(const v1::StepRow& row, const std::string& path, const Masks& masks,
                                   const std::string& masks_field, const StepShape& shape, const SequenceSpec& spec,
-                                  const Limits& limits, PositionPlan* plan) {
+                                  const Limits& limits, RowPlan* plan) {
   if (row.has_mask()) {
     if (!masks.empty()) return Contradiction(masks_field, "the row has a mask for all positions, too");
     return ParseMask(row.mask(), path + ".mask", shape, spec, limits, &plan->masks.emplace_back());
@@ -234,7 +234,7 @@ uint64_t TensorRowsOf(const v1::StepRow& row) {
 }
 
 std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const StepShape& shape,
-                                      const SequenceSpec& spec, const Limits& limits, PositionPlan* plan) {
+                                      const SequenceSpec& spec, const Limits& limits, RowPlan* plan) {
   const bool is_draw = row.task_case() == v1::StepRow::kDraw || row.task_case() == v1::StepRow::TASK_NOT_SET;
   if (is_draw && !row.has_mask()) return std::nullopt;
   const std::string path = absl::StrCat("step.rows[", index, "]");

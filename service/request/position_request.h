@@ -7,8 +7,8 @@
 
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/request/position_plan.h"
 #include "service/request/step_request.h"
+#include "service/row/row_plan.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -18,6 +18,6 @@ uint64_t TensorRowsOf(const v1::StepRow& row);
 
 // Fills `*plan` with the row's task and masks. `index` is the row's in its step. Thread-safe.
 std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const StepShape& shape,
-                                      const SequenceSpec& spec, const Limits& limits, PositionPlan* plan);
+                                      const SequenceSpec& spec, const Limits& limits, RowPlan* plan);
 
 }  // namespace sortition::service

@@ -182,12 +182,11 @@ std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
 }
 
 // Everything of a step beside its id, its tensors and what they hold that decides its answer.
-uint64_t DigestOptions(const StepRowRequest& request) {
-  const StepIntent& intent = request.intent;
-  const PositionPlan& plan = request.plan;
+uint64_t DigestOptions(const RowPlan& plan) {
+  const StepIntent& intent = plan.intent;
   uint64_t digest = absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens,
-                                 request.draw_salt, plan.kind, plan.is_tree, plan.draft_row.has_value(),
-                                 plan.ahead.tokens, plan.ahead.parents, plan.scored, plan.return_probabilities);
+                                 plan.draw_salt, plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.ahead.tokens,
+                                 plan.ahead.parents, plan.scored, plan.return_probabilities);
   for (const PositionMask& mask : plan.masks) {
     digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens);
   }
@@ -221,8 +220,8 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
   return shape;
 }
 
-std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
-                                                   const SequenceSpec& spec, const Limits& limits) {
+std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
+                                            const SequenceSpec& spec, const Limits& limits) {
   const auto field = [index](absl::string_view name) { return FieldName(index, name); };
   const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
   if (!row.checkpoint().empty() && !keeps_sampler_state) {
@@ -234,8 +233,9 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
   }
   if (row.step_id() == 0) return MissingField(field("step_id"));
 
-  StepRowRequest request;
-  StepIntent& intent = request.intent;
+  RowPlan plan;
+  plan.row = static_cast<uint32_t>(index);
+  StepIntent& intent = plan.intent;
   intent.step_id = row.step_id();
   intent.position = row.position();
   if (row.has_history_hash()) intent.history_hash = row.history_hash();
@@ -257,10 +257,9 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
       return *refusal;
   }
   intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
-  request.draw_salt = row.draw_salt();
-  request.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
-  request.tensor_row = tensor_row;
-  PositionPlan& plan = request.plan;
+  plan.draw_salt = row.draw_salt();
+  plan.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
+  plan.tensor_row = tensor_row;
   if (auto refusal = ParsePositions(row, index, shape, spec, limits, &plan)) return *refusal;
   // The check of the first one has been made above.
   if (plan.positions() > shape.tensor_rows - tensor_row) {
@@ -273,8 +272,8 @@ std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int i
     return Refusal{Reason::kOutOfRange, field("position").Text(),
                    absl::StrCat("<= ", limits.max_history, " - ", plan.positions()), "the text would become too long"};
   }
-  intent.options_digest = DigestOptions(request);
-  return request;
+  intent.options_digest = DigestOptions(plan);
+  return plan;
 }
 
 }  // namespace sortition::service

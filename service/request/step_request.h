@@ -11,8 +11,7 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/request/position_plan.h"
-#include "service/sequence/sequence.h"
+#include "service/row/row_plan.h"
 #include "service/stream/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -52,17 +51,9 @@ struct StepShape {
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
-// One row, as far as it can be judged from the message and its sequence's spec.
-struct StepRowRequest {
-  StepIntent intent;
-  uint32_t draw_salt = 0;
-  uint64_t sampler_state = 0;  // before any step; a checkpoint has a later one
-  uint32_t tensor_row = 0;     // of its first position
-  PositionPlan plan;
-};
-
-// A refusal here concerns this row alone. Thread-safe.
-std::variant<StepRowRequest, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
-                                                   const SequenceSpec& spec, const Limits& limits);
+// Makes the plan of one row, as far as the message and its sequence's spec decide it: packed masks and checkpoints are
+// not looked up. A refusal here concerns this row alone. Thread-safe.
+std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
+                                            const SequenceSpec& spec, const Limits& limits);
 
 }  // namespace sortition::service

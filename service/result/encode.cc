@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
@@ -79,32 +78,6 @@ void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& 
     EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->mutable_processed());
   if (parameters.entropy) result->set_entropy(law::Entropy(answer.entropy));
   if (parameters.kept_count) result->set_kept_count(answer.kept);
-}
-
-Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row) {
-  const std::string field = absl::StrCat("step.rows[", row, "]");
-  switch (answer.error) {
-    case kernels::RowError::kNaN:
-      return {Reason::kLogitNan, field, "", absl::StrCat("the logit of token id ", answer.error_token, " is NaN")};
-    case kernels::RowError::kLogitTooLarge:
-      return {Reason::kLogitTooLarge, field, "< 65504",
-              absl::StrCat("the logit of token id ", answer.error_token, " is too large")};
-    case kernels::RowError::kNoLiveToken:
-      return {Reason::kNoLiveToken, field, "", "every token is masked"};
-    case kernels::RowError::kDraftNoProbability:
-      return {Reason::kOutOfRange, field, "draft probabilities in 0..1",
-              absl::StrCat("the draft probability of token id ", answer.error_token, " is none")};
-    case kernels::RowError::kDraftSum:
-      return {Reason::kOutOfRange, field, "draft probabilities that sum to 1 within 0.01",
-              "the draft probabilities do not sum to 1"};
-    case kernels::RowError::kDraftImpossible:
-      return {Reason::kContradiction, field, "",
-              absl::StrCat("token id ", answer.error_token, " was drafted with probability 0")};
-    case kernels::RowError::kNone:
-      break;
-  }
-  SORTITION_CHECK(!"an error");
-  return {};
 }
 
 }  // namespace sortition::service

@@ -24,7 +24,4 @@ void EncodeLogprobs(const kernels::Distribution& distribution, double temperatur
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 
-// Why a row that a device judged unusable is refused. `answer.error` is not kNone.
-Refusal RefusalOf(const kernels::RowOutput& answer, uint32_t row);
-
 }  // namespace sortition::service

@@ -143,47 +143,46 @@ void EncodeRows(const std::vector<RowOutput>& rows, const RowParameters& paramet
   }
 }
 
-void EncodeVerify(const StepOutcome& outcome, const PositionPlan& plan, v1::VerifyResult* result) {
-  result->set_accepted(static_cast<uint32_t>(outcome.path.size()));
-  for (const RowOutput& answer : outcome.rows) result->add_tokens(answer.token);
-  result->set_matched(static_cast<uint32_t>(std::ranges::count(outcome.matched, true)));
-  for (const bool matched : outcome.matched) result->add_position_matched(matched);
-  if (plan.is_tree) result->mutable_path()->Assign(outcome.path.begin(), outcome.path.end());
+void EncodeVerify(const RowResult& result, const RowPlan& plan, v1::VerifyResult* verify) {
+  verify->set_accepted(static_cast<uint32_t>(result.path.size()));
+  for (const RowOutput& output : result.outputs) verify->add_tokens(output.token);
+  verify->set_matched(static_cast<uint32_t>(std::ranges::count(result.matched, true)));
+  for (const bool matched : result.matched) verify->add_position_matched(matched);
+  if (plan.is_tree) verify->mutable_path()->Assign(result.path.begin(), result.path.end());
 }
 
-void EncodeFinish(const StepOutcome& outcome, const SequenceSpec& spec, v1::RowResult* result) {
-  const auto stops = [&](const RowOutput& answer) { return spec.stops(answer.token); };
-  if (result->has_score() || !std::ranges::any_of(outcome.rows, stops)) return;
-  if (result->has_draw()) {
-    result->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+void EncodeFinish(const RowResult& result, const SequenceSpec& spec, v1::RowResult* message) {
+  const auto stops = [&](const RowOutput& output) { return spec.stops(output.token); };
+  if (message->has_score() || !std::ranges::any_of(result.outputs, stops)) return;
+  if (message->has_draw()) {
+    message->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   } else {
-    result->mutable_verify()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+    message->mutable_verify()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   }
 }
 
 }  // namespace
 
-void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
-                   std::optional<uint64_t> history_hash, RowPlace place,
+void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                    google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
-  SORTITION_CHECK(!outcome.rows.empty());
+  SORTITION_CHECK(!result.outputs.empty());
   const RowParameters& parameters = spec.parameters;
   Pieces pieces(place, results);
-  if (plan.kind == PositionPlan::Kind::kDraw) {
-    EncodeDraw(outcome.rows[0], parameters, history_hash, pieces.last().mutable_draw());
-  } else if (plan.kind == PositionPlan::Kind::kScore) {
+  if (plan.kind == RowPlan::Kind::kDraw) {
+    EncodeDraw(result.outputs[0], parameters, result.history_hash, pieces.last().mutable_draw());
+  } else if (plan.kind == RowPlan::Kind::kScore) {
     pieces.last().mutable_score();
   } else {
     v1::VerifyResult* verify = pieces.last().mutable_verify();
-    EncodeVerify(outcome, plan, verify);
-    if (history_hash) verify->set_history_hash(*history_hash);
+    EncodeVerify(result, plan, verify);
+    if (result.history_hash) verify->set_history_hash(*result.history_hash);
   }
-  EncodeFinish(outcome, spec, &pieces.last());
-  if (plan.kind != PositionPlan::Kind::kDraw) EncodeRows(outcome.rows, parameters, &pieces);
-  for (uint32_t i = 0; i < outcome.rows.size(); ++i) {
-    if (parameters.kept_tokens) EncodeKept(i, outcome.rows[i], &pieces);
+  EncodeFinish(result, spec, &pieces.last());
+  if (plan.kind != RowPlan::Kind::kDraw) EncodeRows(result.outputs, parameters, &pieces);
+  for (uint32_t i = 0; i < result.outputs.size(); ++i) {
+    if (parameters.kept_tokens) EncodeKept(i, result.outputs[i], &pieces);
     if (!plan.return_probabilities) continue;
-    EncodeProbabilities(i, ProbabilitiesOf(outcome.rows[i], parameters, spec.live_vocabulary), &pieces);
+    EncodeProbabilities(i, ProbabilitiesOf(result.outputs[i], parameters, spec.live_vocabulary), &pieces);
   }
 }
 

@@ -1,5 +1,5 @@
-// What a row of a step came to, as messages: its tokens, and the logprobs, which are computed here, on the host, from
-// devices' integers.
+// Encodes the result of a row: its tokens, and the logprobs, which are computed here, on the host, from devices'
+// integers.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 #include "google/protobuf/repeated_field.h"
 #include "kernels/row.h"
-#include "service/request/position_plan.h"
-#include "service/sequence/sequence.h"
+#include "service/row/row_plan.h"
+#include "service/sequence/row_result.h"
 #include "service/sequence/sequence_spec.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -23,8 +23,7 @@ struct RowPlace {
 // Appends the answer in as many messages as it takes (`continues`): one holds at most kPieceTokens log probabilities,
 // kept tokens or probabilities, and so less than 1 MB. Answers what `spec` and `plan` ask for, and no more.
 inline constexpr uint32_t kPieceTokens = 1u << 16;
-void EncodeOutcome(const StepOutcome& outcome, const PositionPlan& plan, const SequenceSpec& spec,
-                   std::optional<uint64_t> history_hash, RowPlace place,
+void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                    google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 
 }  // namespace sortition::service

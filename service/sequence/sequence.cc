@@ -60,13 +60,13 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
 }
 
-std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                             const TokenTree& ahead, RewriteAllowance* rewrites) {
+std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                            const TokenTree& ahead, RewriteAllowance* rewrites) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
   if (last_ && intent.step_id == last_->step_id) {
-    if (intent.options_digest == last_->digest) return last_->answer;
+    if (intent.options_digest == last_->digest) return last_->result;
     return Refusal{Reason::kStepConflict, "step_id", absl::StrCat("> ", last_->step_id),
                    "a step of this id has been answered, with other options"};
   }
@@ -113,19 +113,20 @@ std::variant<StepGrant, StepAnswer, Refusal> Sequence::Begin(const SequenceOwner
   return grant;
 }
 
-std::variant<StepAnswer, Refusal> Sequence::Commit(uint64_t ticket, StepOutcome outcome) {
+std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult result) {
   absl::MutexLock lock(&mutex_);
   if (retired_) return Refusal{Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
-  SORTITION_CHECK(state_ != nullptr && !outcome.rows.empty());
+  SORTITION_CHECK(state_ != nullptr && !result.outputs.empty());
   state_->EndLoan();
-  for (const kernels::RowOutput& answer : outcome.rows) {
-    SORTITION_CHECK(answer.error == kernels::RowError::kNone);
-    state_->Append(answer.token);
+  for (const kernels::RowOutput& output : result.outputs) {
+    SORTITION_CHECK(output.error == kernels::RowError::kNone);
+    state_->Append(output.token);
   }
-  last_ = LastStep{in_flight_->step_id, in_flight_->digest, StepAnswer{std::move(outcome), state_->history_hash()}};
+  result.history_hash = state_->history_hash();
+  last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::move(result)};
   in_flight_.reset();
-  return last_->answer;
+  return last_->result;
 }
 
 void Sequence::Abort(uint64_t ticket) {
@@ -199,7 +200,7 @@ uint64_t Sequence::bytes() const {
   if (state_) bytes += state_->bytes();
   if (in_flight_) bytes += in_flight_->view_bytes;
   if (last_) {
-    for (const kernels::RowOutput& row : last_->answer.outcome.rows) {
+    for (const kernels::RowOutput& row : last_->result.outputs) {
       bytes += sizeof(row);
       for (const kernels::Distribution& distribution : {std::cref(row.raw), std::cref(row.processed)}) {
         bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);

@@ -15,6 +15,7 @@
 #include "kernels/row.h"
 #include "service/refusal.h"
 #include "service/sequence/look_ahead.h"
+#include "service/sequence/row_result.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
 
@@ -49,24 +50,6 @@ struct StepIntent {
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append_tokens;
   uint64_t options_digest = 0;  // of all else that may change the result
-};
-
-// Result of a step: one token, or accepted drafts and the token after them.
-struct StepOutcome {
-  std::vector<kernels::RowOutput> rows;  // outputs that decided the step's tokens, in order; at least one
-  std::vector<uint32_t> path;            // indexes of the accepted drafts
-  std::vector<bool> matched;             // for each draft: it passed at its own position
-
-  static StepOutcome Drawn(kernels::RowOutput answer) {
-    StepOutcome outcome;
-    outcome.rows.push_back(std::move(answer));
-    return outcome;
-  }
-};
-
-struct StepAnswer {
-  StepOutcome outcome;
-  uint64_t history_hash = 0;  // of the history with the step's tokens appended
 };
 
 // Bound on the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in
@@ -104,16 +87,17 @@ class Sequence {
   std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
                                                    std::unique_ptr<SequenceState>* replayed);
 
-  // Starts a step. Returns the grant, or the answer if this step was answered already, or a refusal, which changes
+  // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
   // nothing. `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, is charged for
   // the intent's rewrites, even if they are refused for another reason.
-  std::variant<StepGrant, StepAnswer, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                     const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
+  std::variant<StepGrant, RowResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                    const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
 
   // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and these tokens, exactly
-  // once. Refuses with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was
-  // closed. The caller must not read the grant's edits after Commit or Abort.
-  std::variant<StepAnswer, Refusal> Commit(uint64_t ticket, StepOutcome outcome);
+  // once. Returns the result with its history hash, and keeps it for retries. Refuses with SUPERSEDED if another owner
+  // has taken over meanwhile, with STEP_CANCELLED if the sequence was closed. The caller must not read the grant's
+  // edits after Commit or Abort.
+  std::variant<RowResult, Refusal> Commit(uint64_t ticket, RowResult result);
 
   // Ends the step of `ticket` without a token; the state is as before the step.
   void Abort(uint64_t ticket);
@@ -150,7 +134,7 @@ class Sequence {
   struct LastStep {
     uint64_t step_id;
     uint64_t digest;
-    StepAnswer answer;
+    RowResult result;
   };
 
   const uint32_t kept_history_;

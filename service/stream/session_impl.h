@@ -16,6 +16,7 @@
 #include "service/request/open_request.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
+#include "service/row/row.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/sequence_snapshot.h"
 #include "service/stream/partial_histories.h"
@@ -24,7 +25,6 @@
 #include "service/stream/shard_table.h"
 #include "service/stream/step_in_flight.h"
 #include "service/stream/stream_memory.h"
-#include "service/stream/stream_sequence.h"
 #include "service/stream/uploaded_masks.h"
 
 namespace sortition::service {
@@ -96,19 +96,17 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   void OnCancel(const v1::CancelStep& cancel);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
-  std::variant<const StreamSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
+  std::variant<const RowSequence*, Refusal> Find(const std::string& request_id, absl::string_view field) const;
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
-  void Forget(absl::flat_hash_map<std::string, StreamSequence>::iterator sequence);
+  void Forget(absl::flat_hash_map<std::string, RowSequence>::iterator sequence);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   void AddStepRow(const v1::StepRow& row, int index, const StepShape& shape, const StepInFlight::Tensors& tensors,
                   RewriteAllowance* rewrites, StepInFlight* step);
 
-  std::optional<Refusal> RoomAhead(const StreamSequence& sequence, const StepGrant& grant, int index);
-  std::optional<Refusal> FindMasks(uint32_t index, const StepShape& shape, const StepInFlight::Tensors& tensors,
-                                   StepRowRequest* request, std::vector<RowMaskBits>* masks) const;
-  std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
-                                        StepRowRequest* request) const;
+  std::optional<Refusal> FindMasks(const StepShape& shape, const StepInFlight::Tensors& tensors, RowPlan* plan,
+                                   std::vector<RowMaskBits>* masks) const;
+  std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, const SequenceSpec& spec, RowPlan* plan) const;
   CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
 
   void Send(v1::StreamResponse response, SentRelease release = {});
@@ -156,7 +154,7 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   std::unique_ptr<ImportInHand> import_in_hand_;
   std::string worker_session_;
   StreamMemory memory_kept_;
-  absl::flat_hash_map<std::string, StreamSequence> sequences_;
+  absl::flat_hash_map<std::string, RowSequence> sequences_;
   PartialHistories partial_histories_;
   PartialSnapshots partial_snapshots_;
   UploadedMasks masks_;

@@ -15,6 +15,19 @@ namespace {
 // Exported states leave in messages of at most so many bytes.
 constexpr size_t kSnapshotPieceBytes = 1 << 20;
 
+// Bytes of an entry of the map of open sequences, twice, since the map grows by doubling.
+constexpr uint64_t kEntryBytes = 256;
+
+// Returns the memory that the stream holds for an open sequence: its options stay when its state is forgotten.
+uint64_t BytesOf(const std::string& request_id, const RowSequence& sequence) {
+  uint64_t bytes = kEntryBytes + request_id.size() + sequence.spec->bytes();
+  if (sequence.key) {
+    const SequenceKey& key = *sequence.key;
+    bytes += sizeof(key) + key.tenant.size() + key.worker_session.size() + request_id.size();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
@@ -86,7 +99,7 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
     }
   }
   const std::string& id = request.request_id;
-  StreamSequence sequence{request.spec, {request.epoch, stream_id_}, nullptr, nullptr};
+  RowSequence sequence{request.spec, {request.epoch, stream_id_}, nullptr, nullptr, &engine_.sequences()};
   v1::OpenedState opened;
   opened.set_seed(request.spec->seed);
   opened.set_stateful(request.spec->stateful());
@@ -94,7 +107,7 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
   if (request.spec->stateful()) {
     sequence.key = std::make_shared<const SequenceKey>(SequenceKey{tenant_, worker_session_, id});
   }
-  const uint64_t bytes = sequence.bytes(id);
+  const uint64_t bytes = BytesOf(id, sequence);
   if (auto refusal = memory_kept_.Grow(bytes, "open")) return *std::move(refusal);
   if (sequence.key) {
     auto result = engine_.sequences().Open(*sequence.key, sequence.owner, request.spec, std::move(state));
@@ -116,14 +129,14 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
   return opened;
 }
 
-void Session::Impl::Forget(absl::flat_hash_map<std::string, StreamSequence>::iterator sequence) {
+void Session::Impl::Forget(absl::flat_hash_map<std::string, RowSequence>::iterator sequence) {
   if (sequence == sequences_.end()) return;
-  memory_kept_.Shrink(sequence->second.bytes(sequence->first));
+  memory_kept_.Shrink(BytesOf(sequence->first, sequence->second));
   sequences_.erase(sequence);
 }
 
-std::variant<const StreamSequence*, Refusal> Session::Impl::Find(const std::string& request_id,
-                                                                 absl::string_view field) const {
+std::variant<const RowSequence*, Refusal> Session::Impl::Find(const std::string& request_id,
+                                                              absl::string_view field) const {
   if (auto refusal = CheckName(request_id, field)) return *std::move(refusal);
   const auto it = sequences_.find(request_id);
   if (it == sequences_.end()) {
@@ -143,7 +156,7 @@ std::optional<Refusal> Session::Impl::OnFork(const v1::ForkSequence& fork) {
   }
   auto found = Find(fork.parent_request_id(), "fork.parent_request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
-  const StreamSequence& parent = *std::get<const StreamSequence*>(found);
+  const RowSequence& parent = *std::get<const RowSequence*>(found);
   if (child.request_id() == fork.parent_request_id()) {
     return Refusal{Reason::kContradiction, "fork.child.request_id", "", "is the parent's"};
   }
@@ -179,7 +192,7 @@ std::optional<Refusal> Session::Impl::OnFork(const v1::ForkSequence& fork) {
 std::optional<Refusal> Session::Impl::OnExport(const v1::ExportSequence& message) {
   auto found = Find(message.request_id(), "export_sequence.request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
-  const StreamSequence& sequence = *std::get<const StreamSequence*>(found);
+  const RowSequence& sequence = *std::get<const RowSequence*>(found);
   if (sequence.state == nullptr) {
     return Refusal{Reason::kContradiction, "export_sequence.request_id", "", "the sequence keeps no state"};
   }

@@ -60,8 +60,7 @@ void Session::Impl::OnStep(Frame frame) {
     return OnSlices(shape, std::move(frame), now);
   }
 
-  auto step = std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.sequences(), &engine_.batcher(),
-                                             shared_from_this());
+  auto step = std::make_shared<StepInFlight>(batch_id, rows, std::move(frame), &engine_.batcher(), shared_from_this());
   step->arrived = now;
   step->deadline = now + shape.timeout;
   step->priority = shape.priority;
@@ -128,81 +127,61 @@ void Session::Impl::AddStepRow(const v1::StepRow& row, int index, const StepShap
                            Refusal{Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",
                                    "this stream has not opened the sequence"});
   }
-  const StreamSequence& sequence = it->second;
-  auto parsed = ParseStepRow(row, index, shape, *sequence.spec, engine_.limits());
+  const RowSequence& sequence = it->second;
+  const SequenceSpec& spec = *sequence.spec;
+  auto parsed = ParseStepRow(row, index, shape, spec, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return step->RefuseNow(index, row.step_id(), *refusal);
-  StepRowRequest& request = std::get<StepRowRequest>(parsed);
+  RowPlan& plan = std::get<RowPlan>(parsed);
   std::vector<RowMaskBits> masks;
-  if (auto refusal = FindMasks(static_cast<uint32_t>(index), shape, tensors, &request, &masks)) {
-    return step->RefuseNow(index, row.step_id(), *refusal);
-  }
-  if (auto refusal = OpenCheckpoint(row, index, *sequence.spec, &request)) {
-    return step->RefuseNow(index, row.step_id(), *refusal);
-  }
-  std::optional<StepGrant> grant;
-  if (sequence.state) {
-    auto begun = sequence.state->Begin(sequence.owner, request.intent, request.plan.ahead, rewrites);
-    if (auto* refusal = std::get_if<Refusal>(&begun)) {
-      // A replica that takes over many sequences says to each worker when its turn is.
-      if (refusal->reason == Reason::kHistoryRequired) {
-        refusal->retry_after = engine_.replays().Advice(replays_of(), request.intent.position);
-      }
-      if (!refusal->field.empty()) refusal->field = absl::StrCat("step.rows[", index, "].", refusal->field);
-      return step->RefuseNow(index, row.step_id(), *refusal);
+  if (auto refusal = FindMasks(shape, tensors, &plan, &masks)) return step->RefuseNow(index, row.step_id(), *refusal);
+  if (auto refusal = OpenCheckpoint(row, spec, &plan)) return step->RefuseNow(index, row.step_id(), *refusal);
+  auto granted = GrantRow(sequence, plan, rewrites);
+  if (auto* refusal = std::get_if<Refusal>(&granted)) {
+    // A replica that takes over many sequences says to each worker when its turn is.
+    if (refusal->reason == Reason::kHistoryRequired) {
+      refusal->retry_after = engine_.replays().Advice(replays_of(), plan.intent.position);
     }
-    if (auto* answer = std::get_if<StepAnswer>(&begun)) return step->AnswerNow(index, request, sequence, *answer);
-    grant = std::move(std::get<StepGrant>(begun));
-    if (auto refusal = RoomAhead(sequence, *grant, index)) return step->RefuseNow(index, row.step_id(), *refusal);
+    return step->RefuseNow(index, row.step_id(), *refusal);
   }
-  step->AddRow(index, row.request_id(), sequence, std::move(request), std::move(grant), std::move(masks), shape,
+  if (auto* result = std::get_if<RowResult>(&granted)) return step->AnswerNow(plan, spec, *result);
+  step->AddRow(row.request_id(),
+               RowRun(sequence, std::move(plan), std::move(masks), std::move(std::get<StepGrant>(granted))), shape,
                tensors);
 }
 
-// Aborts the step of a row whose positions there is no memory for.
-std::optional<Refusal> Session::Impl::RoomAhead(const StreamSequence& sequence, const StepGrant& grant, int index) {
-  if (grant.views.size() == 1) return std::nullopt;
-  auto refusal = engine_.sequences().MakeRoomAhead(*sequence.key, sequence.state.get());
-  if (!refusal) return std::nullopt;
-  sequence.state->Abort(grant.ticket);
-  engine_.sequences().Touch(*sequence.key, sequence.state.get());
-  refusal->field = absl::StrCat("step.rows[", index, "]");
-  return refusal;
-}
-
 // The packed masks of the row's positions; each becomes part of what a retry is compared by.
-std::optional<Refusal> Session::Impl::FindMasks(uint32_t index, const StepShape& shape,
-                                                const StepInFlight::Tensors& tensors, StepRowRequest* request,
-                                                std::vector<RowMaskBits>* masks) const {
-  for (size_t i = 0; i < request->plan.masks.size(); ++i) {
-    const PositionMask& mask = request->plan.masks[i];
+std::optional<Refusal> Session::Impl::FindMasks(const StepShape& shape, const StepInFlight::Tensors& tensors,
+                                                RowPlan* plan, std::vector<RowMaskBits>* masks) const {
+  for (size_t i = 0; i < plan->masks.size(); ++i) {
+    const PositionMask& mask = plan->masks[i];
     RowMaskBits& bits = masks->emplace_back();
     if (mask.mask_row) {
       std::vector<uint32_t> words(shape.mask_stride / sizeof(uint32_t));
       tensors.masks->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
       bits = RowMaskBits(std::move(words));
     } else if (mask.uploaded_mask_id) {
-      auto found = masks_.Find(*mask.uploaded_mask_id, shape.vocabulary,
-                               absl::StrCat(MaskField(request->plan, index, i), ".uploaded_mask_id"));
+      auto found =
+          masks_.Find(*mask.uploaded_mask_id, shape.vocabulary, absl::StrCat(MaskField(*plan, i), ".uploaded_mask_id"));
       if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
       bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
     }
     if (mask.is_packed()) {
-      request->intent.options_digest = absl::HashOf(request->intent.options_digest, bits.digest());
+      plan->intent.options_digest = absl::HashOf(plan->intent.options_digest, bits.digest());
     }
   }
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::Impl::OpenCheckpoint(const v1::StepRow& row, int index, const SequenceSpec& spec,
-                                                     StepRowRequest* request) const {
+std::optional<Refusal> Session::Impl::OpenCheckpoint(const v1::StepRow& row, const SequenceSpec& spec,
+                                                     RowPlan* plan) const {
   if (row.checkpoint().empty()) return std::nullopt;
-  const std::string field = absl::StrCat("step.rows[", index, "].checkpoint");
+  const std::string field = absl::StrCat("step.rows[", plan->row, "].checkpoint");
   auto opened = engine_.checkpoint_key().Open(OwnerOf(row.request_id(), spec), row.checkpoint(), field);
   if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
   const Checkpoint& checkpoint = std::get<Checkpoint>(opened);
-  StepIntent& intent = request->intent;
+  StepIntent& intent = plan->intent;
   intent.checkpoint = TextPlace{checkpoint.position, checkpoint.history_hash};
-  request->sampler_state = checkpoint.sampler_state;
+  plan->sampler_state = checkpoint.sampler_state;
   intent.options_digest = absl::HashOf(intent.options_digest, checkpoint.sampler_state);
   return std::nullopt;
 }

@@ -31,23 +31,14 @@ void StepInFlight::Deliver(std::vector<PositionOutput> outputs) {
   std::vector<QueuedRow> following;
   for (PositionOutput& output : outputs) {
     const auto [row, position] = queued_[output.index];
-    const bool is_complete = row->run.runs_in_order()
-                                 ? CollectInOrder(row, position, std::move(output.output), wanted, &following)
-                                 : Collect(row, position, std::move(output.output));
-    if (!is_complete) continue;
-    if (wanted) {
-      Encode(row, &results);
-    } else {
-      // Counted as answered all the same, so that the books close: the stream's, and those of streams of other slices.
-      v1::RowResult* const result = results.add_rows();
-      result->set_row(row->index);
-      result->set_step_id(row->run.request().intent.step_id);
-      EncodeError(Refusal{Reason::kStepCancelled, "", "", "the stream of the step has ended"}, result->mutable_error());
-      if (row->grant) row->sequence.state->Abort(row->grant->ticket);
+    const RowRun::Progress progress = Collect(row, position, std::move(output.output));
+    if (progress.next && wanted) {
+      QueuedRow& next = row->positions[progress.next->index].queued;
+      next.row.request.sampler_state = progress.next->sampler_state;
+      following.push_back(std::move(next));
+    } else if (progress.next || progress.is_complete) {
+      Encode(row, wanted, &results);
     }
-    if (row->grant) sequences_.Touch(*row->sequence.key, row->sequence.state.get());
-    // Before the answer leaves: who has it may count on the room of a mask that was released.
-    row->run.ReleaseMasks();
   }
   // Devices go on while the answers are written.
   const bool more_follow = !following.empty();
@@ -73,61 +64,41 @@ v1::StepResults StepInFlight::Gather(v1::StepResults results, bool more_follow) 
   return std::exchange(held_, {});
 }
 
-bool StepInFlight::CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
-                                  std::vector<QueuedRow>* following) const {
-  // One position at a time is with the batcher, so nobody else looks at the row.
-  row->run.Take(position, std::move(result));
-  if (!wanted) return true;
-  const std::optional<RowRun::Next> next = row->run.After(position);
-  if (!next) return true;
-  QueuedRow& queued = row->positions[next->index].queued;
-  queued.row.request.sampler_state = next->sampler_state;
-  following->push_back(std::move(queued));
-  return false;
-}
-
-bool StepInFlight::Collect(Row* row, uint32_t position, PositionResult result) {
-  if (row->positions.size() == 1) return row->run.Take(position, std::move(result));
+RowRun::Progress StepInFlight::Collect(Row* row, uint32_t position, PositionOutput output) {
+  // Of one that runs in order, the batcher has one position at a time.
+  if (row->run.first_positions() == 1) return row->run.Take(position, std::move(output));
   absl::MutexLock lock(&mutex_);
-  return row->run.Take(position, std::move(result));
+  return row->run.Take(position, std::move(output));
 }
 
-void StepInFlight::Encode(Row* row, v1::StepResults* out) {
-  const StepRowRequest& request = row->run.request();
-  const auto refuse = [&](const Refusal& refusal) {
-    v1::RowResult* result = out->add_rows();
-    result->set_row(row->index);
-    result->set_step_id(request.intent.step_id);
-    EncodeError(refusal, result->mutable_error());
-  };
-  auto finished = row->run.Finish(row->index);
-  if (const auto* refusal = std::get_if<Refusal>(&finished)) {
-    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
-    return refuse(*refusal);
+// A row that is not wanted any more is counted as answered all the same: its stream's window, and the streams of other
+// slices, wait for its answer.
+void StepInFlight::Encode(Row* row, bool wanted, v1::StepResults* out) {
+  std::variant<RowResult, Refusal> ended = Refusal{Reason::kStepCancelled, "", "", "the stream of the step has ended"};
+  if (wanted) {
+    ended = row->run.Commit();
+  } else {
+    row->run.Abort();
   }
-  StepOutcome& outcome = std::get<StepOutcome>(finished);
-  const SequenceSpec& spec = *row->sequence.spec;
-  if (!row->grant || request.plan.kind == PositionPlan::Kind::kScore) {
-    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
-    return EncodeAnswer(row->index, request, spec, outcome, std::nullopt, out);
+  if (const auto* result = std::get_if<RowResult>(&ended)) {
+    return EncodeAnswer(row->run.plan(), row->run.spec(), *result, out);
   }
-  auto committed = row->sequence.state->Commit(row->grant->ticket, std::move(outcome));
-  if (auto* refusal = std::get_if<Refusal>(&committed)) return refuse(*refusal);
-  const StepAnswer& kept = std::get<StepAnswer>(committed);
-  EncodeAnswer(row->index, request, spec, kept.outcome, kept.history_hash, out);
+  v1::RowResult* const refused = out->add_rows();
+  refused->set_row(row->index);
+  refused->set_step_id(row->run.plan().intent.step_id);
+  EncodeError(std::get<Refusal>(ended), refused->mutable_error());
 }
 
-void StepInFlight::EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec,
-                                const StepOutcome& outcome, std::optional<uint64_t> history_hash,
+void StepInFlight::EncodeAnswer(const RowPlan& plan, const SequenceSpec& spec, const RowResult& result,
                                 v1::StepResults* out) const {
   const int first = out->rows_size();
-  EncodeOutcome(outcome, request.plan, spec, history_hash, {index, request.intent.step_id}, out->mutable_rows());
+  EncodeOutcome(result, plan, spec, {plan.row, plan.intent.step_id}, out->mutable_rows());
   if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
-  // After the last of the answer's tokens.
-  const Checkpoint checkpoint = {outcome.rows.back().sampler_state,
-                                 request.intent.position + static_cast<uint32_t>(outcome.rows.size()),
-                                 history_hash.value_or(0)};
-  const std::string& request_id = frame_.message.step().rows(static_cast<int>(index)).request_id();
+  // After the last of the result's tokens.
+  const Checkpoint checkpoint = {result.outputs.back().sampler_state,
+                                 plan.intent.position + static_cast<uint32_t>(result.outputs.size()),
+                                 result.history_hash.value_or(0)};
+  const std::string& request_id = frame_.message.step().rows(static_cast<int>(plan.row)).request_id();
   SetCheckpoint(answers_->SealCheckpoint(request_id, spec, checkpoint), out->mutable_rows(first));
 }
 

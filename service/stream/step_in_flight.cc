@@ -25,23 +25,19 @@ const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uin
 
 }  // namespace
 
-StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences, Batcher* batcher,
+StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, Batcher* batcher,
                            std::shared_ptr<StepAnswers> answers)
     : batch_id_(batch_id),
       rows_(rows),
       frame_(std::move(frame)),
-      sequences_(*sequences),
       batcher_(*batcher),
       answers_(std::move(answers)),
       unanswered_(rows) {
   immediate_.set_batch_id(batch_id);
 }
 
-void StepInFlight::AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence,
-                          StepRowRequest request, std::optional<StepGrant> grant, std::vector<RowMaskBits> masks,
-                          const StepShape& shape, const Tensors& tensors) {
-  auto row = std::make_unique<Row>(index, sequence, RowRun(sequence.spec, std::move(request), std::move(masks)),
-                                   std::move(grant));
+void StepInFlight::AddRow(std::string request_id, RowRun run, const StepShape& shape, const Tensors& tensors) {
+  auto row = std::make_unique<Row>(std::move(run));
   const uint32_t positions = row->run.plan().positions();
   row->positions.resize(positions);
   for (uint32_t i = 0; i < positions; ++i) AddPosition(i, request_id, shape, tensors, row.get());
@@ -56,8 +52,8 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
   devices::DeviceRow& queued = position.queued.row;
   if (!shape.shard) {
     queued.segments =
-        tensors.logits.Slice((row->run.request().tensor_row + index) * shape.row_stride,
-                             uint64_t{row->sequence.spec->live_vocabulary} * kernels::ElementBytes(shape.dtype));
+        tensors.logits.Slice((row->run.plan().tensor_row + index) * shape.row_stride,
+                             uint64_t{row->run.spec().live_vocabulary} * kernels::ElementBytes(shape.dtype));
     queued.may_change = tensors.logits.may_change();
     queued.imported = tensors.logits.imported();
     if (queued.imported != nullptr) queued.memory = queued.imported->memory();
@@ -66,14 +62,12 @@ void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, co
   if (const std::optional<uint32_t> draft_row = row->run.DraftRowAt(index)) {
     dense = DraftProbabilities(*tensors.drafts, *draft_row, shape.draft_stride, &position.draft);
   }
-  const PositionView* const view = row->grant ? &row->grant->views[index] : nullptr;
-  queued.request = row->run.RequestAt(index, view, shape.dtype, dense, shape.draft_dtype);
+  queued.request = row->run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
   queued_.emplace_back(row, index);
 }
 
-void StepInFlight::AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
-                             const StepAnswer& answer) {
-  EncodeAnswer(index, request, *sequence.spec, answer.outcome, answer.history_hash, &immediate_);
+void StepInFlight::AnswerNow(const RowPlan& plan, const SequenceSpec& spec, const RowResult& result) {
+  EncodeAnswer(plan, spec, result, &immediate_);
 }
 
 void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal) {
@@ -98,7 +92,7 @@ std::vector<QueuedRow> StepInFlight::TakeRows() {
   std::vector<QueuedRow> rows;
   rows.reserve(queued_.size());
   for (const auto& [row, position] : queued_) {
-    if (position == 0 || !row->run.runs_in_order()) rows.push_back(std::move(row->positions[position].queued));
+    if (position < row->run.first_positions()) rows.push_back(std::move(row->positions[position].queued));
   }
   return rows;
 }
@@ -108,9 +102,7 @@ void StepInFlight::SendImmediate() {
 }
 
 void StepInFlight::AbortRows() {
-  for (auto& row : running_) {
-    if (row->grant) row->sequence.state->Abort(row->grant->ticket);
-  }
+  for (auto& row : running_) row->run.Abort();
 }
 
 }  // namespace sortition::service

@@ -18,12 +18,10 @@
 #include "service/memory/mask_memory.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
+#include "service/row/row.h"
 #include "service/sequence/checkpoint.h"
-#include "service/sequence/sequence_table.h"
 #include "service/stream/frame.h"
-#include "service/stream/row_run.h"
 #include "service/stream/slice_message.h"
-#include "service/stream/stream_sequence.h"
 #include "service/stream/unanswered_rows.h"
 
 namespace sortition::service {
@@ -49,9 +47,8 @@ class StepAnswers {
 // Owned by a shared_ptr, which it gives to the batcher again for rows that run one after the other.
 class StepInFlight : public PendingStep, public std::enable_shared_from_this<StepInFlight> {
  public:
-  // `rows` is the number of rows of the step message. `sequences` and `batcher` are not owned and outlive the step.
-  StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, SequenceTable* sequences, Batcher* batcher,
-               std::shared_ptr<StepAnswers> answers);
+  // `rows` is the number of rows of the step message. `batcher` is not owned and outlives the step.
+  StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, Batcher* batcher, std::shared_ptr<StepAnswers> answers);
 
   // Tensors of the step's message.
   struct Tensors {
@@ -61,12 +58,9 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   };
 
   // Building, before the step is submitted; by one thread. A row is either added to run or answered at once.
-  // `masks` are the packed masks of request.plan.masks, empty where there is none. Of a slice no logits are taken.
-  void AddRow(uint32_t index, std::string request_id, const StreamSequence& sequence, StepRowRequest request,
-              std::optional<StepGrant> grant, std::vector<RowMaskBits> masks, const StepShape& shape,
-              const Tensors& tensors);
-  void AnswerNow(uint32_t index, const StepRowRequest& request, const StreamSequence& sequence,
-                 const StepAnswer& answer);
+  // Of a slice no logits are taken.
+  void AddRow(std::string request_id, RowRun run, const StepShape& shape, const Tensors& tensors);
+  void AnswerNow(const RowPlan& plan, const SequenceSpec& spec, const RowResult& result);
   void RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal);
   // With an answer of rows in slices that is kept.
   void RepeatNow(uint32_t index, std::vector<v1::RowResult> results);
@@ -113,27 +107,19 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
     QueuedRow queued;
   };
   struct Row {
-    Row(uint32_t row, const StreamSequence& its, RowRun its_run, std::optional<StepGrant> granted)
-        : index(row), sequence(its), grant(std::move(granted)), run(std::move(its_run)) {}
+    explicit Row(RowRun its_run) : run(std::move(its_run)), index(run.plan().row) {}
 
+    RowRun run;  // guarded by the step's mutex where outputs of several positions may be delivered at once
     const uint32_t index;
-    const StreamSequence sequence;
-    const std::optional<StepGrant> grant;  // if the sequence keeps state
     absl::InlinedVector<Position, 1> positions;
-    RowRun run;  // guarded by the step's mutex where results of several positions may be delivered at once
   };
 
   void AddPosition(uint32_t index, const std::string& request_id, const StepShape& shape, const Tensors& tensors,
                    Row* row);
-  // Takes one position's result; true once the row has all.
-  bool Collect(Row* row, uint32_t position, PositionResult result);
-  // The same of a row that runs in order: true once no position follows, else the next one is added to `*following`.
-  // None follows where nobody waits for the answer any more.
-  bool CollectInOrder(Row* row, uint32_t position, PositionResult result, bool wanted,
-                      std::vector<QueuedRow>* following) const;
-  void Encode(Row* row, v1::StepResults* out);
-  void EncodeAnswer(uint32_t index, const StepRowRequest& request, const SequenceSpec& spec, const StepOutcome& outcome,
-                    std::optional<uint64_t> history_hash, v1::StepResults* out) const;
+  // Takes one position's output.
+  RowRun::Progress Collect(Row* row, uint32_t position, PositionOutput output);
+  void Encode(Row* row, bool wanted, v1::StepResults* out);
+  void EncodeAnswer(const RowPlan& plan, const SequenceSpec& spec, const RowResult& result, v1::StepResults* out) const;
   // Adds answers of rows that ran to those held, and takes what is to leave now, if anything.
   v1::StepResults Gather(v1::StepResults results, bool more_follow);
   void Send(v1::StepResults results);
@@ -142,7 +128,6 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   const uint64_t batch_id_;
   const uint32_t rows_;
   const Frame frame_;
-  SequenceTable& sequences_;
   Batcher& batcher_;
   const std::shared_ptr<StepAnswers> answers_;
   std::vector<std::unique_ptr<Row>> running_;      // fixed once submitted

@@ -70,7 +70,7 @@ bool StepInFlight::SetSlices(const std::vector<RowSlice>& slices) {
                                     absl::StrCat("the tensor of slice ", shape.shard->index, " has no such row")});
     return false;
   }
-  const uint32_t live = row.sequence.spec->live_vocabulary;
+  const uint32_t live = row.run.spec().live_vocabulary;
   for (const RowSlice& slice : slices) {
     const StepShape& shape = slice.message->shape();
     if (live <= shape.shard->first_token) continue;  // padding, all of it
@@ -90,14 +90,13 @@ bool StepInFlight::SetSlices(const std::vector<RowSlice>& slices) {
 std::vector<QueuedRow> StepInFlight::TakeRow(uint32_t index) {
   Row& row = *slices_[index].row;
   std::vector<QueuedRow> queued;
-  const size_t count = row.run.runs_in_order() ? 1 : row.positions.size();
-  for (size_t i = 0; i < count; ++i) queued.push_back(std::move(row.positions[i].queued));
+  for (uint32_t i = 0; i < row.run.first_positions(); ++i) queued.push_back(std::move(row.positions[i].queued));
   return queued;
 }
 
 void StepInFlight::AbortRow(uint32_t index) {
   Row* const row = slices_[index].row;
-  if (row != nullptr && row->grant) row->sequence.state->Abort(row->grant->ticket);
+  if (row != nullptr) row->run.Abort();
 }
 
 void StepInFlight::RefuseRows(std::span<const uint32_t> indexes, const Refusal& refusal) {

@@ -27,6 +27,7 @@ struct FakeStream {
   std::deque<SentMessage> sent;  // in order; the test takes them from the front
   std::shared_ptr<client::SharedMemory> memory = nullptr;
   std::string memory_dropped = "";  // why
+  client::TransportInUse in_use = {};
 };
 
 class FakeConnector final : public client::Connector {
@@ -60,6 +61,7 @@ class FakeConnector final : public client::Connector {
     }
     void Flush() override {}
     std::shared_ptr<client::SharedMemory> memory() override { return stream_->memory; }
+    client::TransportInUse in_use() override { return stream_->in_use; }
     void DropMemory(const std::string& why) override {
       stream_->memory.reset();
       stream_->memory_dropped = why;

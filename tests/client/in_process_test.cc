@@ -109,7 +109,7 @@ void RewriteSometimes(std::mt19937_64& random, Pair& pair) {
   pair.reference->SetTokens(tokens, prompt_length);
 }
 
-TEST(InProcessTest, EveryDrawIsTheReferencesThroughRewritesMasksAndSalts) {
+TEST(InProcessTest, DrawsEqualReferenceWithRewritesMasksSalts) {
   std::mt19937_64 random(20);
   const auto client = InProcess();
   ASSERT_TRUE(client->in_process());
@@ -151,7 +151,7 @@ TEST(InProcessTest, EveryDrawIsTheReferencesThroughRewritesMasksAndSalts) {
   }
 }
 
-TEST(InProcessTest, ManyThreadsWithBatchesInFlightGetTheReferencesTokens) {
+TEST(InProcessTest, ConcurrentBatchesEqualReference) {
   const auto client = InProcess();
   constexpr int kThreads = 4;
   const int steps = static_cast<int>(Scaled(30));
@@ -166,14 +166,14 @@ TEST(InProcessTest, ManyThreadsWithBatchesInFlightGetTheReferencesTokens) {
         // Two batches at once from this thread, of two sequences each.
         std::vector<std::vector<std::byte>> rows;
         for (size_t i = 0; i < pairs.size(); ++i) rows.push_back(MakeRow(v1::DTYPE_BF16, kLocalVocabulary, random()));
-        std::vector<client::RowOutcome> outcomes[2];
+        std::vector<client::RowResult> outcomes[2];
         absl::BlockingCounter over(2);
         for (size_t b = 0; b < 2; ++b) {
           client::Batch batch{v1::DTYPE_BF16, kLocalVocabulary, {}};
           for (size_t i = 2 * b; i < 2 * b + 2; ++i) batch.rows.push_back({pairs[i].sequence.get(), rows[i].data()});
           ASSERT_TRUE(client
                           ->StepAsync(batch, {},
-                                      [&, b](std::vector<client::RowOutcome> result) {
+                                      [&, b](std::vector<client::RowResult> result) {
                                         outcomes[b] = std::move(result);
                                         over.DecrementCount();
                                       })
@@ -191,7 +191,7 @@ TEST(InProcessTest, ManyThreadsWithBatchesInFlightGetTheReferencesTokens) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(InProcessTest, MatrixWithAStrideIsReadRowByRow) {
+TEST(InProcessTest, StridedMatrixIsReadRowByRow) {
   const auto client = InProcess();
   std::vector<Pair> pairs;
   for (int i = 0; i < 3; ++i) pairs.push_back(OpenPair(*client, absl::StrCat("r", i), {}));
@@ -211,7 +211,7 @@ TEST(InProcessTest, MatrixWithAStrideIsReadRowByRow) {
   }
 }
 
-TEST(InProcessTest, UnusableRowFailsAloneAndItsSequenceStaysWhereItWas) {
+TEST(InProcessTest, UnusableRowFailsAloneKeepsPosition) {
   const auto client = InProcess();
   v1::SamplingParameters stateful;
   stateful.set_presence_penalty(1);
@@ -291,7 +291,7 @@ TEST(InProcessTest, SequenceWithoutStateMayStartAnywhere) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the prompt is needed"));
 }
 
-TEST(InProcessTest, SenselessCallsAreRefusedAtOnce) {
+TEST(InProcessTest, InvalidCallsAreRefusedAtOnce) {
   const auto client = InProcess();
   const auto other = InProcess();
   const Pair pair = OpenPair(*client, "r", {});

@@ -146,7 +146,7 @@ std::string Bits(const v1::ScoreResult& score) {
   return text;
 }
 
-std::optional<std::string> Bits(const client::RowOutcome& outcome) {
+std::optional<std::string> Bits(const client::RowResult& outcome) {
   if (const auto* score = std::get_if<v1::ScoreResult>(&outcome)) return Bits(*score);
   const auto stop = [](const auto& result) { return result.finish_reason() == 0 ? "" : kStop; };
   if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return Bits(*draw) + stop(*draw);

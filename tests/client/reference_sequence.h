@@ -57,6 +57,6 @@ std::string Bits(const v1::ScoreResult& score);
 // Of an outcome: that of its tokens as if each had been drawn, one after the other, then kStop if one of them is a stop
 // token; nothing of an error.
 inline constexpr const char* kStop = " stop";
-std::optional<std::string> Bits(const client::RowOutcome& outcome);
+std::optional<std::string> Bits(const client::RowResult& outcome);
 
 }  // namespace sortition::testing

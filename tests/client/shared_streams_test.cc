@@ -17,12 +17,13 @@ class SharedStreamsTest : public ::testing::Test {
     auto link = client::MemoryLink::Connect(server_.address());
     EXPECT_TRUE(link.ok()) << link.status();
     auto memory = client::SharedMemory::Make(*std::move(link), FakeMemoryServer::kRegionBytes,
-                                             client::MemoryLink::DefaultPatience());
+                                             client::MemoryLink::DefaultBudget());
     EXPECT_TRUE(memory.ok()) << memory.status();
     client::ClientOptions options = HarnessOptions();
     options.transport = kind;
     auto harness = std::make_unique<StateHarness>(std::move(options));
     harness->stream(0).memory = *memory;
+    harness->stream(0).in_use.kind = kind;
     harness->Welcome(harness->stream(0));
     const v1::StreamRequest attach = harness->Take(harness->stream(0), v1::StreamRequest::kAttachMemory).message;
     EXPECT_EQ(attach.attach_memory().token(), FakeMemoryServer::kToken);
@@ -33,8 +34,8 @@ class SharedStreamsTest : public ::testing::Test {
   FakeMemoryServer server_{FakeMemoryServer::SendRegion};
 };
 
-TEST_F(SharedStreamsTest, MemoryThatTheServerDoesNotKnowIsLetGoAndItsRowsTravelWithinTheStream) {
-  const auto harness = Start(client::TransportKind::kAuto);
+TEST_F(SharedStreamsTest, UnknownMemoryIsDroppedAndRowsTravelInline) {
+  const auto harness = Start(client::TransportKind::kGrpc);
   FakeStream& stream = harness->stream(0);
   const auto record = harness->OpenOn(stream, "r", false);
   const auto outcome = harness->Submit({record});
@@ -54,23 +55,23 @@ TEST_F(SharedStreamsTest, MemoryThatTheServerDoesNotKnowIsLetGoAndItsRowsTravelW
   EXPECT_FALSE(stream.cancelled);
 }
 
-TEST_F(SharedStreamsTest, WhereSharedMemoryWasAskedForTheStreamFails) {
-  const auto harness = Start(client::TransportKind::kSharedMemory);
+TEST_F(SharedStreamsTest, RingWithoutItsMemoryFails) {
+  const auto harness = Start(client::TransportKind::kRing);
   harness->Reject(harness->stream(0), kAttach, UnknownRegion());
   EXPECT_TRUE(harness->stream(0).cancelled);
   EXPECT_NE(harness->state.links().last_failure().find("UNKNOWN_REGION"), std::string::npos);
 }
 
-TEST_F(SharedStreamsTest, OtherRejectionsLeaveTheMemory) {
-  const auto harness = Start(client::TransportKind::kAuto);
+TEST_F(SharedStreamsTest, OtherRejectionsKeepMemory) {
+  const auto harness = Start(client::TransportKind::kGrpc);
   harness->Reject(harness->stream(0), kHello, UnknownRegion());
   harness->Reject(harness->stream(0), kAttach + 1, UnknownRegion());
   EXPECT_NE(harness->stream(0).memory, nullptr);
 }
 
 // The connection to the memory socket has been lost, and not the stream's.
-TEST_F(SharedStreamsTest, MemoryThatIsLostLaterIsReplacedWithItsStream) {
-  const auto harness = Start(client::TransportKind::kAuto);
+TEST_F(SharedStreamsTest, MemoryLostLaterIsReplacedWithStream) {
+  const auto harness = Start(client::TransportKind::kGrpc);
   const auto record = harness->OpenOn(harness->stream(0), "r", false);
   harness->Submit({record});
   harness->RefuseStep(harness->stream(0), harness->TakeStep(harness->stream(0)), UnknownRegion());

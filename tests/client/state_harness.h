@@ -25,9 +25,12 @@ class StateHarness {
   static constexpr uint32_t kVocabulary = 8;
 
   explicit StateHarness(client::ClientOptions given)
+      : StateHarness(std::move(given), std::make_shared<FakeConnector>()) {}
+  StateHarness(client::ClientOptions given, std::shared_ptr<FakeConnector> made)
       : options(std::move(given)),
+        connector(*made),
         state(options, "worker",
-              {&connector, nullptr, kFirstEpoch, /*jitter_seed=*/1,
+              {std::move(made), nullptr, kFirstEpoch, /*jitter_seed=*/1,
                [this](std::shared_ptr<client::PendingBatch> batch) { Finish(std::move(batch)); }}) {
     state.Start(now);
   }
@@ -60,7 +63,7 @@ class StateHarness {
   // What came of a batch; `times` counts how often its callback ran.
   struct Outcome {
     int times = 0;
-    std::vector<client::RowOutcome> rows;
+    std::vector<client::RowResult> rows;
   };
   std::shared_ptr<Outcome> Submit(const std::vector<std::shared_ptr<client::SequenceRecord>>& records,
                                   absl::Duration timeout = absl::Seconds(60),
@@ -72,7 +75,7 @@ class StateHarness {
     batch->row_bytes = sizeof(float) * kVocabulary;
     batch->deadline = now + timeout;
     batch->ready = ready;
-    batch->done = [outcome](std::vector<client::RowOutcome> rows) {
+    batch->done = [outcome](std::vector<client::RowResult> rows) {
       ++outcome->times;
       outcome->rows = std::move(rows);
     };
@@ -234,7 +237,7 @@ class StateHarness {
 
   const client::ClientOptions options;
   absl::Time now = absl::UnixEpoch();
-  FakeConnector connector;
+  FakeConnector& connector;  // of `state`
   float logits[64 * kVocabulary] = {};
   client::StreamState state;
 
@@ -243,7 +246,7 @@ class StateHarness {
   void Collect() {
     client::StreamState::Finished finished = state.TakeFinished();
     for (auto& batch : finished.batches) Finish(batch);
-    for (auto& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+    for (auto& open : finished.opens) std::move(open->done)(std::move(open->status));
   }
 };
 
@@ -253,10 +256,10 @@ inline client::ClientOptions HarnessOptions(std::vector<std::string> targets = {
   return options;
 }
 
-inline const client::RowError* ErrorOfRow(const client::RowOutcome& outcome) {
+inline const client::RowError* ErrorOfRow(const client::RowResult& outcome) {
   return std::get_if<client::RowError>(&outcome);
 }
-inline const v1::DrawResult* DrawOfRow(const client::RowOutcome& outcome) {
+inline const v1::DrawResult* DrawOfRow(const client::RowResult& outcome) {
   return std::get_if<v1::DrawResult>(&outcome);
 }
 

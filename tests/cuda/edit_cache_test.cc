@@ -28,7 +28,7 @@ using testing::FakeCudaDriver;
 using testing::RunBatch;
 using testing::StartOn;
 
-// A list of edits that changes one token at a time, like a sequence's.
+// A list of edits that is changed one token at a time, as a sequence's are.
 class EditList {
  public:
   EditList(uint64_t name, uint32_t vocabulary, uint32_t count) : vocabulary_(vocabulary), random_(name) {
@@ -40,7 +40,7 @@ class EditList {
     ++origin_.version;
     Push();
   }
-  // Later changes have no name.
+  // Changes from here on have no name.
   void GoAhead() {
     ++origin_.ahead;
     Push();
@@ -57,7 +57,7 @@ class EditList {
   void Set(uint32_t token) {
     const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
     const bool is_known = at != edits_.end() && at->token == token;
-    // Some edits do nothing.
+    // Some that do nothing are among them.
     const LogitEdit edit = {token, random_() % 2 == 0 ? LogitEdit::kRepeated : 0u,
                             random_() % 3 == 0 ? law::CanonicalBits(1.25f) : 0u,
                             random_() % 2 == 0 ? law::PenaltyBits(0.5f, 0.25f, uint32_t(random_() % 4)) : 0u};
@@ -86,7 +86,7 @@ class EditList {
   std::vector<uint32_t> changed_;
 };
 
-// Rows with copies of lists, taken when the row was added.
+// Rows whose edits are lists as they were when the row was added.
 class ListedRows {
  public:
   explicit ListedRows(uint32_t vocabulary) : vocabulary_(vocabulary) {}
@@ -94,7 +94,7 @@ class ListedRows {
   void Add(const EditList& list, uint64_t seed) {
     lists_.push_back(std::make_unique<EditList>(list));
     const auto options = seed % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
-    // Takes this seed, or a later one, until the row has no padding.
+    // Of this seed, or of the next one without padding.
     std::unique_ptr<kernels::RandomRow> row;
     for (; row == nullptr || row->request().live_vocabulary != vocabulary_; seed += 1000) {
       row = std::make_unique<kernels::RandomRow>(seed, vocabulary_, options);
@@ -142,7 +142,7 @@ std::vector<EditList> Lists(int count, uint32_t edits = 200) {
   return lists;
 }
 
-TEST(CudaEditCache, AStepUploadsWhatChanged) {
+TEST(CudaEditCache, StepUploadsChangesOnly) {
   constexpr uint32_t kEdits = 2000;
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
@@ -166,7 +166,7 @@ TEST(CudaEditCache, AStepUploadsWhatChanged) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 4u);
 }
 
-TEST(CudaEditCache, UnnamedListsAreUploaded) {
+TEST(CudaEditCache, UnnamedListsAreUploadedWhole) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
   for (uint64_t step = 0; step < 2; ++step) {
@@ -184,11 +184,11 @@ TEST(CudaEditCache, UnnamedListsAreUploaded) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
 }
 
-// Steps of lists: consecutive ones, repeated ones, one of long ago, and look-aheads; in one batch or in several at
-// once. Rows are split into chunks or not, and the cache has room for all lists or for few.
+// Of a list: steps one after the other, the same one again, one of long ago, and what may come after it; in one batch
+// or in several at once. Rows are split into chunks or not, and the cache has room for all lists or for few.
 class CudaEditCacheSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
-TEST_P(CudaEditCacheSteps, AnswerAsTheReferenceDoes) {
+TEST_P(CudaEditCacheSteps, EqualReference) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_edit_cache_bytes = GetParam().second});
   std::vector<EditList> lists = Lists(4, 90);
@@ -237,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(Rooms, CudaEditCacheSteps,
                                            std::pair{uint64_t{60'000}, uint64_t{256} << 20},
                                            std::pair{uint64_t{512} << 20, uint64_t{9'000}}));
 
-TEST(CudaEditCache, AnErrorLeavesNone) {
+TEST(CudaEditCache, ErrorDropsAll) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   std::vector<EditList> lists = Lists(2);
@@ -262,7 +262,7 @@ TEST(CudaEditCache, AnErrorLeavesNone) {
   }
 }
 
-TEST(CudaEditCache, ListsAreUploadedWithoutMemory) {
+TEST(CudaEditCache, NoMemoryMeansUpload) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -274,7 +274,7 @@ TEST(CudaEditCache, ListsAreUploadedWithoutMemory) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
 }
 
-TEST(CudaEditCache, MakeWayForABatch) {
+TEST(CudaEditCache, YieldMemoryToBatch) {
   const FakeCudaDriver driver({.memory_bytes = 200'000});
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -288,7 +288,7 @@ TEST(CudaEditCache, MakeWayForABatch) {
   EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(LogitEdit));
 }
 
-// Chunks over a driver, without kernels.
+// Slices over a driver, and no kernel.
 class CudaEditCacheLease : public ::testing::Test {
  protected:
   CudaEditCacheLease() {
@@ -305,7 +305,7 @@ class CudaEditCacheLease : public ::testing::Test {
     list.PutInto(&request);
     return slice->PathOf(request);
   }
-  // Runs the list in a chunk alone.
+  // In a slice of its own.
   EditPath Run(const EditList& list) {
     EditCache::Lease slice(cache_.get(), nullptr);
     const EditPath path = PathOf(list, &slice);
@@ -322,7 +322,7 @@ class CudaEditCacheLease : public ::testing::Test {
   std::unique_ptr<EditCache> cache_;
 };
 
-TEST_F(CudaEditCacheLease, ChangesGoToTheOtherHalf) {
+TEST_F(CudaEditCacheLease, ListChangesFromOneHalfToTheOther) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
@@ -334,13 +334,13 @@ TEST_F(CudaEditCacheLease, ChangesGoToTheOtherHalf) {
   EXPECT_NE(change.to, whole.to);
   list.Change();
   EXPECT_EQ(Run(list).from, change.to);
-  // The list again: the entry has it.
+  // Again: it is there.
   const EditPath again = Run(list);
   EXPECT_TRUE(again.is_merged && again.changes.empty());
   EXPECT_EQ(again.from, whole.to);
 }
 
-TEST_F(CudaEditCacheLease, OneRowOfASliceAloneIsKept) {
+TEST_F(CudaEditCacheLease, OneRowPerChunkIsKept) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
@@ -360,7 +360,7 @@ TEST_F(CudaEditCacheLease, OneRowOfASliceAloneIsKept) {
   EXPECT_EQ(Run(list).from, first.to);
 }
 
-TEST_F(CudaEditCacheLease, TwoSlicesNeverHaveTheSame) {
+TEST_F(CudaEditCacheLease, ChunksNeverShareOne) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
@@ -374,7 +374,7 @@ TEST_F(CudaEditCacheLease, TwoSlicesNeverHaveTheSame) {
   other.Keep();
 }
 
-TEST_F(CudaEditCacheLease, WhatIsTakenBackIsNotKept) {
+TEST_F(CudaEditCacheLease, RevertedListIsNotKept) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   {
@@ -398,7 +398,7 @@ TEST_F(CudaEditCacheLease, WhatIsTakenBackIsNotKept) {
   EXPECT_EQ(still.from, whole.to);
 }
 
-TEST_F(CudaEditCacheLease, OlderAndUnnamedChangeNothing) {
+TEST_F(CudaEditCacheLease, OlderOrUnnamedListChangesNothing) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditList old = list;
@@ -411,11 +411,11 @@ TEST_F(CudaEditCacheLease, OlderAndUnnamedChangeNothing) {
   EXPECT_TRUE(IsUpload(Run(old)));
   EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the entry's
   EXPECT_EQ(Run(list).from, whole.to);
-  for (int i = 0; i < 9; ++i) list.Change();  // one more than the log remembers
+  for (int i = 0; i < 9; ++i) list.Change();  // one more than is known
   EXPECT_TRUE(IsWhole(Run(list)));
 }
 
-TEST_F(CudaEditCacheLease, AnEntryGrowsWithItsList) {
+TEST_F(CudaEditCacheLease, GrowsWithItsList) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
@@ -443,7 +443,7 @@ TEST_F(CudaEditCacheLease, AnEntryGrowsWithItsList) {
   EXPECT_GT(cache_->bytes(), small);
 }
 
-TEST_F(CudaEditCacheLease, WithoutRoomOnlyIdleOnesGo) {
+TEST_F(CudaEditCacheLease, NoRoomEvictsIdleOnly) {
   MakeCache(10'000);
   std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
@@ -458,7 +458,7 @@ TEST_F(CudaEditCacheLease, WithoutRoomOnlyIdleOnesGo) {
   EXPECT_LE(cache_->bytes(), 10'000u);
 }
 
-TEST_F(CudaEditCacheLease, ASliceThatFailsDropsAll) {
+TEST_F(CudaEditCacheLease, FailedChunkDropsAll) {
   MakeCache(1 << 20);
   std::vector<EditList> lists = Lists(3, 100);
   for (const EditList& list : lists) Run(list);
@@ -468,7 +468,7 @@ TEST_F(CudaEditCacheLease, ASliceThatFailsDropsAll) {
     EditCache::Lease failing(cache_.get(), nullptr);
     EXPECT_TRUE(IsChange(PathOf(lists[1], &failing)));
   }
-  EXPECT_GT(cache_->bytes(), 0u);  // entries of the other chunk
+  EXPECT_GT(cache_->bytes(), 0u);  // what the other slice has
   beside.Keep();
   EXPECT_EQ(cache_->bytes(), 0u);
   for (const EditList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));

@@ -75,12 +75,12 @@ struct Sampler {
     }
   }
 
-  std::vector<client::RowOutcome> Step(const bench::Logits& pool, uint64_t step) {
+  std::vector<client::RowResult> Step(const bench::Logits& pool, uint64_t step) {
     client::Batch batch{v1::DTYPE_BF16, pool.vocabulary(), {}};
     for (size_t i = 0; i < sequences.size(); ++i) {
       batch.rows.push_back({sequences[i].get(), pool.row((step + i) % pool.count())});
     }
-    std::vector<client::RowOutcome> outcomes = OrExit(client->Step(batch));
+    std::vector<client::RowResult> outcomes = OrExit(client->Step(batch));
     while (absl::GetFlag(FLAGS_patient) && StepLate(batch, &outcomes)) {
     }
     return outcomes;
@@ -88,7 +88,7 @@ struct Sampler {
 
  private:
   // Steps the rows again that failed at their deadline; false if there are none.
-  bool StepLate(const client::Batch& batch, std::vector<client::RowOutcome>* outcomes) {
+  bool StepLate(const client::Batch& batch, std::vector<client::RowResult>* outcomes) {
     client::Batch late{batch.dtype, batch.vocabulary_size, {}};
     std::vector<size_t> indexes;
     for (size_t i = 0; i < outcomes->size(); ++i) {
@@ -98,7 +98,7 @@ struct Sampler {
       indexes.push_back(i);
     }
     if (indexes.empty()) return false;
-    std::vector<client::RowOutcome> again = OrExit(client->Step(late));
+    std::vector<client::RowResult> again = OrExit(client->Step(late));
     for (size_t i = 0; i < indexes.size(); ++i) (*outcomes)[indexes[i]] = std::move(again[i]);
     return true;
   }
@@ -128,7 +128,7 @@ void Work(uint32_t worker, const bench::Logits& pool, const std::atomic<bool>& s
     const Clock::time_point start = Clock::now();
     const auto outcomes = sampler.Step(pool, step);
     found->step_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-    for (const client::RowOutcome& outcome : outcomes) {
+    for (const client::RowResult& outcome : outcomes) {
       if (const auto* error = std::get_if<client::RowError>(&outcome)) {
         ++found->failed;
         if (found->first_error.empty()) found->first_error = error->message;

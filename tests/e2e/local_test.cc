@@ -24,7 +24,7 @@ using client::Drafts;
 using client::LocalSequence;
 using client::Row;
 using client::RowError;
-using client::RowOutcome;
+using client::RowResult;
 
 constexpr uint32_t kLocalVocabulary = 300;
 constexpr uint32_t kLocalLive = 290;
@@ -172,7 +172,7 @@ class LocalTest : public ::testing::Test {
     return task;
   }
 
-  RowOutcome Remote(Row row, v1::DType draft_dtype = v1::DTYPE_F32) {
+  RowResult Remote(Row row, v1::DType draft_dtype = v1::DTYPE_F32) {
     row.sequence = remote_.get();
     client::Batch batch{v1::DTYPE_F32, vocabulary_, {row}};
     batch.draft_dtype = draft_dtype;
@@ -185,7 +185,7 @@ class LocalTest : public ::testing::Test {
   }
 
   // Everything that was answered, but for the checkpoint, which stays here.
-  static std::string Said(RowOutcome outcome) {
+  static std::string Said(RowResult outcome) {
     if (const auto* error = std::get_if<RowError>(&outcome)) {
       return absl::StrCat(error->code, " ", client::Describe(*error));
     }
@@ -202,8 +202,8 @@ class LocalTest : public ::testing::Test {
     return "verify " + verify.SerializeAsString();
   }
 
-  RowOutcome ExpectSame(const Row& row, const std::string& what) {
-    RowOutcome local = local_->Step(v1::DTYPE_F32, row);
+  RowResult ExpectSame(const Row& row, const std::string& what) {
+    RowResult local = local_->Step(v1::DTYPE_F32, row);
     EXPECT_EQ(Said(local), Said(Remote(row))) << what;
     EXPECT_EQ(local_->position(), remote_->position()) << what;
     EXPECT_EQ(local_->tokens(), remote_->tokens()) << what;
@@ -250,7 +250,7 @@ class LocalTest : public ::testing::Test {
   std::vector<Text> texts_;
 };
 
-TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
+TEST_F(LocalTest, EqualsServer) {
   uint32_t accepted = 0;
   uint32_t refused = 0;
   uint32_t scored = 0;
@@ -262,7 +262,7 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
         ASSERT_NO_FATAL_FAILURE(RewriteBoth());
       }
       const auto task = RandomTask();
-      const RowOutcome outcome = ExpectSame(task->row, absl::StrCat(kind, ", step ", step));
+      const RowResult outcome = ExpectSame(task->row, absl::StrCat(kind, ", step ", step));
       if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) accepted += verify->accepted();
       refused += std::holds_alternative<RowError>(outcome);
       scored += std::holds_alternative<v1::ScoreResult>(outcome);
@@ -274,30 +274,30 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
 }
 
 // More kept tokens and probabilities than one message of the service holds.
-TEST_F(LocalTest, AnswersThatComeInPiecesAreWhole) {
+TEST_F(LocalTest, PartialAnswersAreAssembled) {
   constexpr uint32_t kWide = 70'000;
   ASSERT_NO_FATAL_FAILURE(Open("temperature: 50 kept_set { tokens: true } frequency_penalty: 0.1", 3, kWide));
   std::vector<float> logits(3 * kWide);
   for (float& logit : logits) logit = static_cast<float>(Below(64)) / 16;
   const std::vector<uint32_t> tokens = {7, 8};
   Row row{nullptr, logits.data()};
-  const RowOutcome draw = ExpectSame(row, "a draw");
+  const RowResult draw = ExpectSame(row, "a draw");
   EXPECT_GT(std::get<v1::DrawResult>(draw).kept_tokens_size(), 1 << 16);
   row.scored = tokens;
-  const RowOutcome score = ExpectSame(row, "scores");
+  const RowResult score = ExpectSame(row, "scores");
   EXPECT_GT(std::get<v1::ScoreResult>(score).kept_tokens_size(), 2);
   row.scored = {};
   Drafts drafts;
   drafts.tokens = tokens;
   drafts.return_probabilities = true;
   row.drafts = &drafts;
-  const RowOutcome verify = ExpectSame(row, "drafts");
+  const RowResult verify = ExpectSame(row, "drafts");
   EXPECT_GT(std::get<v1::VerifyResult>(verify).probabilities_size(), 1);
 }
 
-// From the server into this process and back, in the middle of texts, samplers' states included: those that were left
-// here keep the client here.
-TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
+// From the server into this process and back, in the middle of texts, samplers' states included. Sequences whose state
+// is here keep the client here.
+TEST_F(LocalTest, ClientsFallbackContinuesIdentically) {
   for (const char* const kind : kKinds) {
     ASSERT_NO_FATAL_FAILURE(Open(kind, random_()));
     const bool keeps = absl::StartsWith(kind, "mirostat") || absl::StartsWith(kind, "adaptive_p");
@@ -314,13 +314,13 @@ TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
   for (size_t step = 0; step < Scaled(4) + 1; ++step) StepAll(absl::StrCat("still in process, step ", step));
   EXPECT_TRUE(client_->in_process());
   std::erase_if(texts_, [](const Text& text) { return text.keeps_sampler_state; });
-  const absl::Time patience = absl::Now() + absl::Seconds(60);
-  while (client_->in_process() && absl::Now() < patience && !HasFailure()) StepAll("on the way back");
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (client_->in_process() && absl::Now() < deadline && !HasFailure()) StepAll("on the way back");
   StepAll("back");
   EXPECT_FALSE(client_->in_process());
 }
 
-TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
+TEST_F(LocalTest, RefusesLikeServer) {
   ASSERT_NO_FATAL_FAILURE(Open(kKinds[5], 1));
   std::vector<float> logits;
   for (int i = 0; i < 200; ++i) AddRow(&logits);
@@ -360,7 +360,7 @@ TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
   for (size_t i = 0; i < wrong.size(); ++i) {
     Row row{nullptr, logits.data()};
     row.drafts = &wrong[i];
-    const RowOutcome outcome = ExpectSame(row, absl::StrCat("drafts ", i));
+    const RowResult outcome = ExpectSame(row, absl::StrCat("drafts ", i));
     EXPECT_TRUE(std::holds_alternative<RowError>(outcome)) << i;
   }
   for (const auto* tokens : {&unknown, &long_list}) {
@@ -371,13 +371,13 @@ TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
   const std::vector<uint32_t> nothing(kWords);
   Row masked{nullptr, logits.data()};
   masked.allowed_bits = nothing.data();
-  const RowOutcome outcome = ExpectSame(masked, "a mask of nothing");
+  const RowResult outcome = ExpectSame(masked, "a mask of nothing");
   EXPECT_EQ(std::get<RowError>(outcome).field, "step.rows[0].mask");
   ExpectSame(Row{nullptr, logits.data(), 65536}, "a salt");
   EXPECT_EQ(local_->position(), 5u);
 }
 
-TEST_F(LocalTest, ErrorsNameTheRowOfTheCallersStep) {
+TEST_F(LocalTest, ErrorsNameRowOfCallersStep) {
   ASSERT_NO_FATAL_FAILURE(Open(kKinds[1], 1));
   std::vector<float> logits;
   AddRow(&logits);

@@ -1,4 +1,4 @@
-// What ranks step, and what comes of it.
+// Steps of ranks, and the comparison of their results.
 #include "tests/e2e/rank_texts.h"
 
 #include <thread>
@@ -59,7 +59,7 @@ Rank::Rank(const RankTexts* texts, client::ClientOptions options, int done)
   }
 }
 
-std::vector<client::RowOutcome> Rank::TryStep(const client::StepOptions& options) {
+std::vector<client::RowResult> Rank::TryStep(const client::StepOptions& options) {
   client::Batch batch{v1::DTYPE_F16, shard_.tokens, {}};
   for (size_t text = 0; text < texts_.texts(); ++text) {
     client::Row& row = batch.rows.emplace_back();
@@ -69,11 +69,11 @@ std::vector<client::RowOutcome> Rank::TryStep(const client::StepOptions& options
   }
   auto outcomes = client_->Step(batch, options);
   EXPECT_TRUE(outcomes.ok()) << outcomes.status();
-  return outcomes.ok() ? *std::move(outcomes) : std::vector<client::RowOutcome>();
+  return outcomes.ok() ? *std::move(outcomes) : std::vector<client::RowResult>();
 }
 
 void Rank::Step(const client::StepOptions& options) {
-  const std::vector<client::RowOutcome> outcomes = TryStep(options);
+  const std::vector<client::RowResult> outcomes = TryStep(options);
   ASSERT_EQ(outcomes.size(), texts_.texts());
   for (size_t text = 0; text < texts_.texts(); ++text) {
     const auto* error = std::get_if<client::RowError>(&outcomes[text]);

@@ -1,4 +1,4 @@
-// Rows in memory shared with a server: the tokens are the reference's, whatever becomes of the memory and the server.
+// Rows in memory shared with a server: the tokens are the reference's, even if the memory or the server is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
@@ -31,6 +31,8 @@ std::string SocketPath(const char* name) {
   return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name, ".sock");
 }
 
+std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
+
 std::unique_ptr<demo::ServerProcess> StartSharing(const char* name, std::vector<std::string> flags = {}) {
   flags.push_back(absl::StrCat("--memory_listen=unix:", SocketPath(name)));
   return StartServer(flags);
@@ -43,24 +45,37 @@ client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> tar
   return options;
 }
 
-TEST(SharedMemoryTest, TextsAreTheReferences) {
+// All rows travel within the gRPC stream.
+client::ClientOptions WithoutRowMemory(std::vector<std::string> targets) {
+  client::ClientOptions options = OptionsOf(TransportKind::kGrpc, std::move(targets));
+  options.shared_memory_bytes = 0;
+  return options;
+}
+
+void ExpectGrpc(const client::Client& client, bool row_memory) {
+  EXPECT_EQ(client.transport_in_use().kind, TransportKind::kGrpc);
+  EXPECT_EQ(client.transport_in_use().row_memory, row_memory);
+}
+
+TEST(SharedMemoryTest, TextsEqualReference) {
   const auto server = StartSharing("texts");
-  for (const auto& [asked, got] : {std::pair(TransportKind::kSharedMemory, TransportKind::kSharedMemory),
-                                   std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
+  for (const auto& [asked, got] :
+       {std::pair(TransportKind::kGrpc, TransportKind::kGrpc), std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
     const auto client = Connect(OptionsOf(asked, {server->address()}));
     EXPECT_EQ(client->transport_in_use().kind, got);
+    EXPECT_TRUE(client->transport_in_use().row_memory);
     EXPECT_EQ(client->transport_in_use().note, "");
     Texts texts(client.get(), "text");
     for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   }
 }
 
-TEST(SharedMemoryTest, WithoutARingLeftAutoStaysOnTheStreamAndSaysWhy) {
+TEST(SharedMemoryTest, AutoWithoutFreeRingStaysOnStream) {
   const auto server = StartSharing("no_ring", {"--max_rings=1"});
   const auto first = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
   EXPECT_EQ(first->transport_in_use().kind, TransportKind::kRing);
   const auto second = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
-  EXPECT_EQ(second->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*second, /*row_memory=*/true);
   EXPECT_THAT(second->transport_in_use().note, ::testing::HasSubstr("max_rings 1"));
   Texts texts(second.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -84,14 +99,14 @@ int ConnectionsTo(const std::string& address) {
   return count;
 }
 
-// As if it had never been there: an end by the client, and no connection.
-TEST(SharedMemoryTest, AStreamThatMovesLeavesNothingBehind) {
+// A moved stream leaves no trace: the client has ended it, and no connection remains.
+TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
   server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
                                   absl::StrCat("--memory_listen=unix:", SocketPath("moved_call"))},
                                  {},
                                  0});
   const std::string address = process.Serving("listen");
-  const auto stays = Connect(OptionsOf(TransportKind::kInlineTcp, {address}));
+  const auto stays = Connect(WithoutRowMemory({address}));
   EXPECT_EQ(ConnectionsTo(address), 1);
   const auto moves = Connect(OptionsOf(TransportKind::kAuto, {address}));
   EXPECT_EQ(moves->transport_in_use().kind, TransportKind::kRing);
@@ -109,16 +124,16 @@ TEST(SharedMemoryTest, AStreamThatMovesLeavesNothingBehind) {
 }
 
 // The memory socket would not know whose the token is.
-TEST(SharedMemoryTest, AStreamWithATokenStaysWhereTheTokenIsKnown) {
+TEST(SharedMemoryTest, StreamWithTokenStaysOnGrpc) {
   const auto server = StartSharing("token");
   client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
   options.token = "somebody";
   const auto client = Connect(options);
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*client, /*row_memory=*/true);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("tokens"));
 }
 
-TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
+TEST(SharedMemoryTest, RowTooLargeForRingMovesStreamBack) {
   constexpr uint32_t kVocabulary = 600000;  // 2.4 MB a row
   const auto server = StartSharing("large");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
@@ -139,11 +154,11 @@ TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
     EXPECT_EQ(draw->token(), largest);
     row[largest] = 0;
   }
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*client, /*row_memory=*/true);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("did not fit a ring"));
 }
 
-TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
+TEST(SharedMemoryTest, RingServerDeathChangesNoToken) {
   auto first = StartSharing("first_ring");
   const auto second = StartSharing("second_ring");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {first->address(), second->address()}));
@@ -155,9 +170,9 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
 }
 
 // Six texts of 4000 bytes a row find room for some of their rows only.
-TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
+TEST(SharedMemoryTest, RowsWithoutRoomTravelInline) {
   const auto server = StartSharing("room");
-  client::ClientOptions options = OptionsOf(TransportKind::kSharedMemory, {server->address()});
+  client::ClientOptions options = OptionsOf(TransportKind::kGrpc, {server->address()});
   options.shared_memory_bytes = 8192;
   options.message_bytes = 4000;
   const auto client = Connect(options);
@@ -165,10 +180,10 @@ TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
   for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
+TEST(SharedMemoryTest, RowsAndMasksAreReadInPlace) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("direct");
-  const auto client = Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
+  const auto client = Connect(OptionsOf(TransportKind::kGrpc, {server->address()}));
   client::SequenceOptions options;
   options.request_id = "r";
   options.vocabulary_size = kVocabulary;
@@ -193,10 +208,10 @@ TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
 }
 
 // The server has the step before its rows: it says itself that they do not come.
-TEST(SharedMemoryTest, StepsLeaveBeforeTheirRowsAreWritten) {
+TEST(SharedMemoryTest, StepsLeaveBeforeRowsAreWritten) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("early");
-  for (const TransportKind kind : {TransportKind::kSharedMemory, TransportKind::kRing}) {
+  for (const TransportKind kind : {TransportKind::kGrpc, TransportKind::kRing}) {
     const std::string target =
         kind == TransportKind::kRing ? absl::StrCat("unix:", SocketPath("early")) : server->address();
     const auto client = Connect(OptionsOf(kind, {target}));
@@ -238,64 +253,67 @@ TEST(SharedMemoryTest, StepsLeaveBeforeTheirRowsAreWritten) {
   }
 }
 
-TEST(SharedMemoryTest, WithoutSharedMemoryAutoSaysWhyAndOthersFail) {
+TEST(SharedMemoryTest, WithoutSharedMemoryTheStreamSaysWhy) {
   const auto server = StartServer();
-  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kInlineTcp);
-  EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("offers no shared memory"));
-  EXPECT_FALSE(client->AllocateRows(100)->shared);
-  const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("offers no shared memory"));
+  for (const TransportKind kind : {TransportKind::kAuto, TransportKind::kGrpc}) {
+    const auto client = Connect(OptionsOf(kind, {server->address()}));
+    ExpectGrpc(*client, /*row_memory=*/false);
+    EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("offers no shared memory"));
+    EXPECT_FALSE(client->AllocateRows(100)->shared);
+  }
 }
 
-TEST(SharedMemoryTest, TheStreamCanBeHadWithoutIt) {
+TEST(SharedMemoryTest, GrpcTransportNeedsNoSharedMemory) {
   const std::string unix_target = absl::StrCat("unix:", SocketPath("stream"));
   const auto server = StartSharing("inline", {absl::StrCat("--listen=127.0.0.1:0,", unix_target)});
-  const auto tcp = Connect(OptionsOf(TransportKind::kInlineTcp, {server->address()}));
-  EXPECT_EQ(tcp->transport_in_use().kind, TransportKind::kInlineTcp);
-  const auto uds = Connect(OptionsOf(TransportKind::kInlineUds, {unix_target}));
-  EXPECT_EQ(uds->transport_in_use().kind, TransportKind::kInlineUds);
-  Texts texts(uds.get(), "text");
-  for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineTcp, {unix_target})).ok());
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineUds, {server->address()})).ok());
+  client::ClientOptions any = WithoutRowMemory({server->address()});
+  any.transport = TransportKind::kAuto;
+  for (const client::ClientOptions& options :
+       {any, WithoutRowMemory({server->address()}), WithoutRowMemory({unix_target})}) {
+    const auto client = Connect(options);
+    ExpectGrpc(*client, /*row_memory=*/false);
+    EXPECT_EQ(client->transport_in_use().note, "");
+    Texts texts(client.get(), "text");
+    for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+  }
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kRing, {server->address()})).ok());
+  client::ClientOptions ring = WithoutRowMemory({MemoryTarget("inline")});
+  ring.transport = TransportKind::kRing;
+  const absl::Status refused = client::Client::Connect(ring).status();
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("shared_memory_bytes"));
 }
 
-TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
+TEST(SharedMemoryTest, ServerDeathChangesNoToken) {
   auto first = StartSharing("first");
   const auto second = StartSharing("second");
-  const auto client = Connect(OptionsOf(TransportKind::kSharedMemory, {first->address(), second->address()}));
+  const auto client = Connect(OptionsOf(TransportKind::kGrpc, {first->address(), second->address()}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   const auto memory = client->AllocateRows(100);
   ASSERT_TRUE(memory.ok());
   first.reset();
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kSharedMemory);
+  ExpectGrpc(*client, /*row_memory=*/true);
   memory->data.get()[99] = std::byte{1};  // it is still there
 }
 
-// Another machine may have a server of its own at the path that this one's server names; here that one has moved.
-TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
+// The path that this server names may belong to another server on another machine; here it belongs to one that has
+// moved.
+TEST(SharedMemoryTest, ForeignServerAtPathIsNotUsed) {
   const auto server = StartSharing("moved");
   ASSERT_EQ(rename(SocketPath("moved").c_str(), SocketPath("away").c_str()), 0);
   const auto other = StartSharing("moved");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
-  EXPECT_EQ(client->transport_in_use().kind, TransportKind::kInlineTcp);
+  ExpectGrpc(*client, /*row_memory=*/false);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("another server"));
   EXPECT_FALSE(client->AllocateRows(100)->shared);
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
-  const auto refused = client::Client::Connect(OptionsOf(TransportKind::kSharedMemory, {server->address()}));
-  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("another server"));
   EXPECT_EQ(unlink(SocketPath("away").c_str()), 0);
 }
 
-std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
-
 // Nothing is in common but a folder.
-TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
+TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
   setenv("CONTAINED", SORTITIOND, 1);
@@ -305,18 +323,19 @@ TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
                                                   absl::StrCat("--memory_listen=", MemoryTarget("contained_memory"))},
                                                  ::testing::TempDir() + "sortitiond.log");
   ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kInlineTcp, {(*server)->address()})).ok())
+  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kGrpc, {(*server)->address()})).ok())
       << "its network is its own";
-  for (const auto& [kind, at] : {std::pair(TransportKind::kSharedMemory, target),
-                                 std::pair(TransportKind::kRing, MemoryTarget("contained_memory"))}) {
+  for (const auto& [kind, at] :
+       {std::pair(TransportKind::kGrpc, target), std::pair(TransportKind::kRing, MemoryTarget("contained_memory"))}) {
     const auto client = Connect(OptionsOf(kind, {at}));
     EXPECT_EQ(client->transport_in_use().kind, kind);
+    EXPECT_TRUE(client->transport_in_use().row_memory);
     Texts texts(client.get(), absl::StrCat("text ", static_cast<int>(kind)));
     for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   }
 }
 
-TEST(RingTest, TextsAreTheReferences) {
+TEST(RingTest, TextsEqualReference) {
   const auto server = StartSharing("ring");
   const auto client = Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring")}));
   EXPECT_EQ(client->transport_in_use().kind, TransportKind::kRing);
@@ -334,7 +353,7 @@ TEST(RingTest, TextsAreTheReferences) {
 }
 
 // Rows that find no room in the shared memory travel in the ring, which holds several of them.
-TEST(RingTest, RowsTravelInTheRingToo) {
+TEST(RingTest, RowsTravelInTheRing) {
   const auto server = StartSharing("ring_rows");
   client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_rows")});
   options.shared_memory_bytes = 1;
@@ -344,7 +363,7 @@ TEST(RingTest, RowsTravelInTheRingToo) {
   for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(RingTest, TextsGoOnWhereTheServerDies) {
+TEST(RingTest, ServerDeathChangesNoToken) {
   auto first = StartSharing("ring_first");
   const auto second = StartSharing("ring_second");
   const auto client =
@@ -361,9 +380,9 @@ absl::Duration ProcessorTime(clockid_t clock) {
   return absl::DurationFromTimespec(time);
 }
 
-// Each end looks for messages for as long as it may where they come soon. Where they do not it must sleep at once, or
-// every pause of a model would cost a processor on both sides.
-TEST(RingTest, PausesBetweenStepsCostNoProcessor) {
+// Each end may spin for messages that come soon. If they do not come soon it must sleep at once, or every pause of a
+// model would cost a processor on both sides.
+TEST(RingTest, PausesBetweenStepsCostNoCpu) {
   constexpr absl::Duration kSpin = absl::Milliseconds(20);
   constexpr int kSteps = 20;
   const auto server = StartSharing("ring_slow", {absl::StrCat("--ring_spin=", absl::FormatDuration(kSpin))});
@@ -385,7 +404,7 @@ TEST(RingTest, PausesBetweenStepsCostNoProcessor) {
   EXPECT_LT(ProcessorTime(of_server) - server_before, most);
 }
 
-TEST(RingTest, NobodyThereIsSaidWithTheTarget) {
+TEST(RingTest, AbsentServerErrorNamesTarget) {
   const auto client = client::Client::Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("nobody")}));
   ASSERT_FALSE(client.ok());
   EXPECT_THAT(std::string(client.status().message()), ::testing::HasSubstr("nobody"));

@@ -36,7 +36,7 @@ v1::SamplingParameters TextParameters(int i) {
 
 struct Texts::Pending {
   absl::Notification over;
-  std::vector<client::RowOutcome> outcomes;
+  std::vector<client::RowResult> outcomes;
 };
 
 Texts::Texts(client::Client* client, const std::string& name, int count) : client_(*client) {
@@ -70,7 +70,7 @@ void Texts::Begin(const client::StepOptions& options) {
     batch.rows.push_back({texts_[i].sequence.get(), texts_[i].row.data()});
   }
   const absl::Status status =
-      client_.StepAsync(batch, options, [pending = pending_](std::vector<client::RowOutcome> outcomes) {
+      client_.StepAsync(batch, options, [pending = pending_](std::vector<client::RowResult> outcomes) {
         pending->outcomes = std::move(outcomes);
         pending->over.Notify();
       });
@@ -80,7 +80,7 @@ void Texts::Begin(const client::StepOptions& options) {
 void Texts::End() {
   pending_->over.WaitForNotification();
   for (size_t i = 0; i < texts_.size(); ++i) {
-    const client::RowOutcome& outcome = pending_->outcomes[i];
+    const client::RowResult& outcome = pending_->outcomes[i];
     const auto* error = std::get_if<client::RowError>(&outcome);
     ASSERT_EQ(error, nullptr) << "row " << i << ": " << client::Describe(*error);
     const v1::DrawResult expected = texts_[i].reference->Step(v1::DTYPE_F16, texts_[i].row.data());

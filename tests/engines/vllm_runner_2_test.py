@@ -17,6 +17,7 @@ import torch
 import vllm.utils.torch_utils
 import vllm.v1.worker.gpu.buffer_utils
 from sortition import vllm as plugin
+from sortition import vllm_common as common
 from sortition import vllm_runner_2
 from vllm import SamplingParams
 from vllm.platforms import current_platform
@@ -95,7 +96,7 @@ class Runner:
 
 class Runner2(unittest.TestCase):
     def setUp(self):
-        patch = mock.patch.dict(os.environ, {plugin.SETTING: "in_process"})
+        patch = mock.patch.dict(os.environ, {common.SETTING: "in_process"})
         patch.start()
         self.addCleanup(patch.stop)
         self.ours = vllm_runner_2.sampler_class()
@@ -242,9 +243,9 @@ class Runner2(unittest.TestCase):
             with self.assertRaisesRegex(NotImplementedError, name):
                 runner.sampler.add_request(0, SamplingParams(**options))
 
-    def test_vllm_takes_the_installed_tracker_whether_asked_for_or_not(self):
+    def test_vllm_always_takes_the_installed_tracker(self):
         for settings in ("", "in_process"):
-            with mock.patch.dict(os.environ, {plugin.SETTING: settings}):
+            with mock.patch.dict(os.environ, {common.SETTING: settings}):
                 made = loader.build_custom_logits_processors(config(), Runner(Sampler).states, False)
                 self.assertEqual([type(processor).__name__ for processor in made], ["RequestTracker"])
                 self.assertFalse(made[0].add_request(0, SamplingParams()))

@@ -11,6 +11,7 @@ import numpy
 import torch
 import sortition.local
 from sortition import vllm as plugin
+from sortition import vllm_common as common
 from sortition import vllm_runner_2 as runner_2
 
 VOCABULARY = 200
@@ -37,8 +38,8 @@ def logits(*seeds):
 class Logic(unittest.TestCase):
     def setUp(self):
         self.sampler = sortition.local.Sampler()
-        self.drawer = plugin.Drawer(self.sampler)
-        self.rows = plugin.Rows()
+        self.drawer = common.Drawer(self.sampler)
+        self.rows = common.Rows()
 
     def draw(self, batch):
         return self.drawer.draw([self.rows.requests[row] for row in range(len(batch))], batch)
@@ -80,17 +81,17 @@ class Logic(unittest.TestCase):
         self.assertEqual(drawn, self.sampler.draw(sequence, logits(9)[0]).token)
 
     def test_parameters(self):
-        self.assertEqual(plugin.parameters_of(fake_params(temperature=0.0, top_k=5))["temperature"], 0.0)
-        self.assertNotIn("top_k", plugin.parameters_of(fake_params(temperature=0.0, top_k=5)))
-        result = plugin.parameters_of(fake_params(top_k=-1, logit_bias={3: 1.5}, allowed_token_ids=[9, 2, 9],
+        self.assertEqual(common.parameters_of(fake_params(temperature=0.0, top_k=5))["temperature"], 0.0)
+        self.assertNotIn("top_k", common.parameters_of(fake_params(temperature=0.0, top_k=5)))
+        result = common.parameters_of(fake_params(top_k=-1, logit_bias={3: 1.5}, allowed_token_ids=[9, 2, 9],
                                                   bad_words_token_ids=[[4], [5, 6]]))
         self.assertEqual((result["top_k"], result["logit_bias"], result["allowed_token_ids"],
                           result["banned_token_ids"], result["bad_words"]),
                          (0, [{"token": 3, "bias": 1.5}], [2, 9], [4], [{"tokens": [5, 6]}]))
         with self.assertRaisesRegex(ValueError, "thinking_token_budget"):
-            plugin.parameters_of(fake_params(thinking_token_budget=5))
+            common.parameters_of(fake_params(thinking_token_budget=5))
         with self.assertRaisesRegex(ValueError, "raw_logits"):
-            plugin.Drawer(self.sampler, "raw_logits")
+            common.Drawer(self.sampler, "raw_logits")
 
     def test_min_tokens(self):
         best = int(logits(1)[0].argmax())
@@ -112,7 +113,7 @@ class Logic(unittest.TestCase):
         torch.testing.assert_close(values[0], whole[0, ids[0].long()], atol=1e-5, rtol=0)
         self.assertEqual(int(ranks[0]), 1 + int((whole[0] > whole[0, draws[0].token]).sum()))
 
-    def test_what_is_stepped_is_where_logits_were_moved_to(self):
+    def test_step_uses_the_device_logits_moved_to(self):
         self.rows.update(fake_update(added=[(0, fake_params(), [1], [])]))
         elsewhere = logits(6)
         with mock.patch.object(self.drawer.logits, "move", return_value=elsewhere) as move:
@@ -133,7 +134,7 @@ class Logic(unittest.TestCase):
         drawn = []
         for _ in range(2):
             numpy.random.seed(3)
-            rows = plugin.Rows(alike=True)
+            rows = common.Rows(alike=True)
             rows.update(fake_update(added=[(row, fake_params(seed=None), [1], []) for row in range(3)]))
             drawn.append([draw.token for draw in self.drawer.draw(list(rows.requests.values()), logits(1, 1, 1))])
         self.assertEqual(*drawn)
@@ -146,7 +147,7 @@ class Logic(unittest.TestCase):
         second.Sampler = second.GPUWatermarkSampler = type("TheirSampler", (), {})
         ours = type("OurSampler", (), {"__module__": runner_2.__name__})
         modules = {**runners, plugin.__name__: plugin, runner_2.__name__: runner_2}
-        with mock.patch.dict(os.environ, {plugin.SETTING: "in_process"}), \
+        with mock.patch.dict(os.environ, {common.SETTING: "in_process"}), \
                 mock.patch.dict(vars(plugin), {"SortitionSampler": object}), \
                 mock.patch.object(runner_2, "sampler_class", return_value=ours), \
                 mock.patch("importlib.import_module", side_effect=modules.__getitem__):
@@ -159,7 +160,7 @@ class Logic(unittest.TestCase):
 
     def test_does_nothing_unless_asked(self):
         with mock.patch.dict(os.environ):
-            os.environ.pop(plugin.SETTING, None)
+            os.environ.pop(common.SETTING, None)
             with mock.patch("importlib.import_module", side_effect=AssertionError("vLLM was touched")):
                 plugin.register()
 
@@ -169,7 +170,7 @@ class Interfaces(unittest.TestCase):
     """vLLM's own sampler, metadata and updates, on the CPU."""
 
     def setUp(self):
-        patch = mock.patch.dict(os.environ, {plugin.SETTING: "in_process"})
+        patch = mock.patch.dict(os.environ, {common.SETTING: "in_process"})
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -216,7 +217,7 @@ class Interfaces(unittest.TestCase):
         ours = plugin.SortitionSampler()(logits(1), self.metadata(plugin.RequestTracker(None, "cpu", False), params))
         self.assertEqual(ours.sampled_token_ids.tolist(), [[int(logits(1)[0].argmax())]])
 
-    def test_the_runner_takes_its_sampler_by_the_name_that_is_replaced(self):
+    def test_runner_takes_its_sampler_by_the_replaced_name(self):
         for module in ("vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/model_runner.py"):
             root = pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1]
             text = (root / module).read_text(encoding="utf-8")

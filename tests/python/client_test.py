@@ -96,13 +96,14 @@ class ManyCallers(unittest.TestCase):
         # As garbage that is collected there.
         holder, gone = [sortition.Client(fallback="in_process", in_process_threads=1)], threading.Event()
 
-        def on_answer(outcomes):
+        def on_done(future):
             holder.clear()
             gone.set()
 
         sequence = holder[0].open(**OPTIONS)
-        holder[0]._native.step_async([sequence], row(0), None, None, None, [], None, None, 0, "", 0, None, None,
-                                     on_answer)
+        word = holder[0].ready().expect()
+        holder[0].submit([sequence], row(0), ready=word).add_done_callback(on_done)
+        word.set()
         self.assertTrue(gone.wait(20))
 
     def test_names_are_taken_once(self):
@@ -131,10 +132,12 @@ class Transports(unittest.TestCase):
             server = serve(f"--memory_listen=unix:{folder}/memory.sock",
                            listen=f"127.0.0.1:0,unix:{folder}/stream.sock")
             tcp, unix = server.serving["listen"].split(",")
-            for transport, target in (("tcp", tcp), ("unix", unix), ("shared_memory", tcp), ("auto", unix)):
-                with self.subTest(transport), sortition.Client(target, transport=transport) as client:
-                    used = "ring" if transport == "auto" else transport
+            inline = sortition.Transport("grpc", shared_memory_bytes=0)
+            for transport, target, used in ((inline, tcp, "grpc"), (inline, unix, "grpc"), ("grpc", tcp, "grpc"),
+                                            ("auto", unix, "ring")):
+                with self.subTest(transport, target=target), sortition.Client(target, transport=transport) as client:
                     self.assertEqual(client.transport, used)
+                    self.assertEqual(client.row_memory, transport is not inline)
                     self.assertEqual(client.transport_note, "")
                     sequence = client.open(seed=2, **OPTIONS)
                     rows = client.allocate_rows(1, VOCABULARY)
@@ -160,7 +163,7 @@ class LostServers(unittest.TestCase):
         listen = f"127.0.0.1:{free_port()}"
         tokens = []
         server = serve(listen=listen)
-        with sortition.Client(listen, backoff_max=0.2) as client:
+        with sortition.Client(listen, retry=sortition.Retry(backoff_max=0.2)) as client:
             sequence = client.open(seed=9, **OPTIONS)
             for step in range(12):
                 if step % 4 == 2:
@@ -203,7 +206,7 @@ class FrozenServers(unittest.TestCase):
         # Only another thread wakes the server, on whose answer the giving back waits.
         self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
         with tempfile.TemporaryDirectory() as folder, serve(f"--memory_listen=unix:{folder}/memory") as server:
-            with sortition.Client(server.serving["listen"], transport="shared_memory") as client:
+            with sortition.Client(server.serving["listen"], transport="grpc") as client:
                 allocated, giving_back = [], threading.Event()
                 asking = threading.Thread(target=lambda: allocated.append(client.allocate_rows(1, VOCABULARY)))
                 rows = client.allocate_rows(1, VOCABULARY)

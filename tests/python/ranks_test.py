@@ -34,7 +34,7 @@ def on_ranks(count, run):
 
 def connect(target, rank, count, **options):
     return sortition.Client(target, worker_session="ranks", shard=sortition.Shard.even(rank, count, VOCABULARY),
-                            **{"backoff_max": 0.2, **options})
+                            **{"retry": sortition.Retry(backoff_max=0.2), **options})
 
 
 def slice_of(rank, count, logits):
@@ -74,13 +74,15 @@ class Answers(unittest.TestCase):
             server = serve(f"--memory_listen=unix:{folder}/memory.sock",
                            listen=f"127.0.0.1:0,unix:{folder}/stream.sock")
             tcp, unix = server.serving["listen"].split(",")
-            for count, transport, target in ((2, "tcp", tcp), (3, "unix", unix), (4, "shared_memory", tcp)):
+            inline = sortition.Transport("grpc", shared_memory_bytes=0)
+            for count, transport, target in ((2, inline, tcp), (3, inline, unix), (4, "grpc", tcp)):
                 def run(rank):
                     with connect(target, rank, count, transport=transport) as client:
-                        assert client.transport == transport
+                        assert client.transport == "grpc"
+                        assert client.row_memory == (transport == "grpc")
                         return drawn(client, lambda logits: slice_of(rank, count, logits))
 
-                with self.subTest(transport):
+                with self.subTest(transport, target=target):
                     self.assertEqual(on_ranks(count, run), [expected] * count)
             server.__exit__()
 
@@ -127,7 +129,7 @@ class Answers(unittest.TestCase):
 
 
 class Losses(unittest.TestCase):
-    def test_a_server_that_is_killed_and_ranks_that_start_anew_change_no_token(self):
+    def test_killed_server_and_restarted_ranks_change_no_token(self):
         steps, count = 30, 3
         whole = SAMPLER.open(seed=4, **OPTIONS)
         expected = [SAMPLER.draw(whole, row(step)).token for step in range(steps)]
@@ -158,7 +160,7 @@ class Losses(unittest.TestCase):
         self.assertEqual(len(servers), 4)
         servers[-1].__exit__()
 
-    def test_a_missing_rank_is_named_and_the_step_taken_again(self):
+    def test_missing_rank_is_named_and_step_retried(self):
         expected = SAMPLER.draw(SAMPLER.open(seed=4, **OPTIONS), row(0)).token
         with serve("--shard_wait=100ms") as server:
             with connect(server.serving["listen"], 0, 2) as first, connect(server.serving["listen"], 1, 2) as second:

@@ -42,24 +42,24 @@ class OnTheServersDevice(ServerTest):
         self.addCleanup(memory.close)
 
     def test_nothing_waits_for_the_device_or_the_answers(self):
-        ready, answers = self.client.cuda_ready(), sortition.CudaAnswers(0, 2)
+        ready, results = self.client.cuda_ready(), sortition.CudaResults(0, 2)
         self.assertTrue(ready.shared)
-        self.assertEqual((ready.device, answers.device, answers.rows), (0, 0, 2))
-        self.assertEqual(answers.tokens.__dlpack_device__(), (2, 0))
+        self.assertEqual((ready.device, results.device, results.rows), (0, 0, 2))
+        self.assertEqual(results.tokens.__dlpack_device__(), (2, 0))
         options = {**OPTIONS, "raw_logprobs": {}}
         sequence, expected = (each.open(seed=3, **options) for each in (self.client, SAMPLER))
         for step in range(8):
             there = matrix_in(self.rows, NAN)
             self.library.FakeCudaHold()
-            future = self.client.submit([sequence], there, ready=ready, answers=answers, stream=5)
+            future = self.client.submit([sequence], there, ready=ready, results=results, stream=5)
             self.library.FakeCudaAwaitWaiting()
             self.assertFalse(future.done())
             matrix_in(self.rows, row(step))
             self.library.FakeCudaRelease()
             # What is queued behind the step begins.
             self.assertEqual(self.library.cuStreamSynchronize(ctypes.c_void_p(5)), 0)
-            tokens = elements(answers.tokens, ctypes.c_int32, 2)
-            logprobs = elements(answers.logprobs, ctypes.c_float, 2)
+            tokens = elements(results.tokens, ctypes.c_int32, 2)
+            logprobs = elements(results.logprobs, ctypes.c_float, 2)
             drawn, of_host = future.result()[0], SAMPLER.draw(expected, row(step))
             self.assertEqual((drawn.token, drawn.raw.logprob), (of_host.token, of_host.raw.logprob))
             self.assertEqual((tokens, logprobs), ([of_host.token, -1], [of_host.raw.logprob, 0]))
@@ -112,41 +112,41 @@ class OnTheServersDevice(ServerTest):
         self.client.step([sequence], there, ready=ready, stream=5)
 
     def test_a_stream_that_captures_is_refused(self):
-        ready, answers = self.client.cuda_ready(), sortition.CudaAnswers(0, 1)
+        ready, results = self.client.cuda_ready(), sortition.CudaResults(0, 1)
         sequence, there = self.client.open(seed=3, **OPTIONS), matrix_in(self.rows, row(1))
         self.library.FakeCudaSetCapturing(1)
         self.addCleanup(self.library.FakeCudaSetCapturing, 0)
-        for taken in ({"ready": ready}, {"answers": answers, "ready": ready}):
+        for taken in ({"ready": ready}, {"results": results, "ready": ready}):
             with self.assertRaisesRegex(sortition.Error, "captures a graph"):
                 self.client.submit([sequence], there, **taken)
         self.library.FakeCudaSetCapturing(0)
-        self.client.submit([sequence], there, ready=ready, answers=answers).result()
+        self.client.submit([sequence], there, ready=ready, results=results).result()
 
     def test_answers_are_of_one_step_at_a_time(self):
-        answers, word = sortition.CudaAnswers(0, 1), self.client.ready().expect()
+        results, word = sortition.CudaResults(0, 1), self.client.ready().expect()
         sequences = [self.client.open(seed=seed, **OPTIONS) for seed in range(2)]
         with self.assertRaisesRegex(ValueError, "stream"):
-            self.client.submit(sequences[:1], [row(1)], answers=answers)
-        under_way = self.client.submit(sequences[:1], [row(1)], ready=word, answers=answers, stream=0)
+            self.client.submit(sequences[:1], [row(1)], results=results)
+        under_way = self.client.submit(sequences[:1], [row(1)], ready=word, results=results, stream=0)
         with self.assertRaisesRegex(sortition.Error, "not over"):
-            self.client.submit(sequences[1:], [row(1)], answers=answers, stream=0)
+            self.client.submit(sequences[1:], [row(1)], results=results, stream=0)
         word.set()
         under_way.result()
         with self.assertRaisesRegex(sortition.Error, "room for 1"):
-            self.client.submit(sequences, [row(1), row(2)], answers=answers, stream=0)
-        self.client.submit(sequences[1:], [row(1)], answers=answers, stream=0).result()
+            self.client.submit(sequences, [row(1), row(2)], results=results, stream=0)
+        self.client.submit(sequences[1:], [row(1)], results=results, stream=0).result()
         # Of the error nothing waits.
         self.assertEqual(self.library.cuStreamSynchronize(None), 0)
 
     def test_what_cannot_be_made_is_said(self):
-        for make in (lambda: self.client.cuda_ready(7), lambda: sortition.CudaAnswers(7, 1)):
+        for make in (lambda: self.client.cuda_ready(7), lambda: sortition.CudaResults(7, 1)):
             with self.assertRaises(sortition.Error) as raised:
                 make()
             self.assertEqual(raised.exception.code, "NOT_FOUND")
         with self.assertRaisesRegex(sortition.Error, "rows: 0"):
-            sortition.CudaAnswers(0, 0)
+            sortition.CudaResults(0, 0)
 
-    def test_the_last_reference_may_go_with_the_answer(self):
+    def test_last_reference_may_be_dropped_by_the_answer(self):
         # What goes waits for the device, whose work waits for an answer that the same thread brings.
         sequences = [self.client.open(seed=seed, **OPTIONS) for seed in range(3)]
         there = [matrix_in(self.rows, row(i), i * 4 * VOCABULARY) for i in range(3)]

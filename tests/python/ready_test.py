@@ -63,19 +63,20 @@ class ReadyTest(unittest.TestCase):
             word = ready.expect()
             self.assertFalse(word.is_set)
             rows[:] = numpy.nan
-            answers = client.submit(sequences, rows, ready=word)
+            future = client.submit(sequences, rows, ready=word)
             await_metric(self.server, "sortition_steps_total", step + 1)
-            self.assertFalse(answers.done())
+            self.assertFalse(future.done())
             rows[:] = row(step)
             word.set()
             self.assertTrue(word.is_set)
-            tokens.append([outcome.token for outcome in answers.result()])
+            tokens.append([outcome.token for outcome in future.result()])
         self.assertEqual(tokens, [list(pair) for pair in zip(expected(1, steps), expected(2, steps))])
         self.assertEqual(metric(self.server, "sortition_ready_wait_seconds_count"), steps)
 
-    def test_same_tokens_where_the_server_sees_no_word(self):
+    def test_same_tokens_if_server_cannot_see_the_word(self):
         tcp, unix = self.server.serving["listen"].split(",")
-        for transport, target in (("tcp", tcp), ("unix", unix), ("ring", f"unix:{self.folder}/memory"), ("auto", ())):
+        inline = sortition.Transport("grpc", shared_memory_bytes=0)
+        for transport, target in ((inline, tcp), (inline, unix), ("ring", f"unix:{self.folder}/memory"), ("auto", ())):
             with self.subTest(transport), sortition.Client(
                     target, transport=transport, fallback="none" if target else "in_process") as client:
                 ready, sequence = client.ready(), client.open(seed=3, **OPTIONS)
@@ -84,10 +85,10 @@ class ReadyTest(unittest.TestCase):
                 for step in range(4):
                     word = ready.expect()
                     rows[:] = numpy.nan
-                    answers = client.submit([sequence], rows, ready=word)
+                    future = client.submit([sequence], rows, ready=word)
                     rows[:] = row(step)
                     word.set()
-                    tokens.append(answers.result()[0].token)
+                    tokens.append(future.result()[0].token)
                 self.assertEqual(tokens, expected(3, 4))
 
     def test_other_threads_run_while_a_step_waits_for_its_word(self):
@@ -123,7 +124,7 @@ class ReadyTest(unittest.TestCase):
 
         self.assertEqual(asyncio.run(run_all()), [expected(seed, steps) for seed in range(count)])
 
-    def test_a_word_that_is_never_set_is_an_error_of_the_row(self):
+    def test_word_never_set_fails_its_row(self):
         client = self.connect()
         for rows in (client.allocate_rows(1, VOCABULARY), numpy.empty((1, VOCABULARY), numpy.float32)):
             ready, sequence = client.ready(), client.open(seed=5, **OPTIONS)
@@ -138,30 +139,30 @@ class ReadyTest(unittest.TestCase):
             following.set()
             self.assertEqual(client.step([sequence], rows, ready=following)[0].token, expected(5, 1)[0])
 
-    def test_a_server_that_dies_leaves_the_word_to_the_next(self):
+    def test_dead_server_leaves_the_word_to_the_next(self):
         second = self.start("second")
         targets = [server.serving["listen"].split(",")[0] for server in (self.server, second)]
         with sortition.Client(targets) as client:
             ready, rows, sequence = client.ready(), client.allocate_rows(1, VOCABULARY), client.open(seed=6, **OPTIONS)
             word = ready.expect()
-            answers = client.submit([sequence], rows, ready=word)
+            future = client.submit([sequence], rows, ready=word)
             await_metric(self.server, "sortition_steps_total", 1)
             self.server.kill()
             self.server.wait()
             await_metric(second, "sortition_streams_opened_total{transport=\"tcp\"}", 1)
             rows[:] = row(0)
             word.set()
-            self.assertEqual(answers.result()[0].token, expected(6, 1)[0])
+            self.assertEqual(future.result()[0].token, expected(6, 1)[0])
 
     def test_the_memory_lives_as_long_as_steps_that_name_it(self):
         client = self.connect()
         regions = "sortition_memory_regions"
         sequence, before = client.open(seed=7, **OPTIONS), metric(self.server, regions)
         ready, rows = client.ready(), numpy.empty((1, VOCABULARY), numpy.float32)
-        answers = client.submit([sequence], rows, ready=ready.expect(), timeout=0.3)
+        future = client.submit([sequence], rows, ready=ready.expect(), timeout=0.3)
         del ready
-        self.assertEqual(answers.result()[0].reason, "DEADLINE_PASSED")
-        del answers
+        self.assertEqual(future.result()[0].reason, "DEADLINE_PASSED")
+        del future
         await_metric(self.server, regions, before)
 
     def test_what_makes_no_sense_is_refused(self):
@@ -182,13 +183,13 @@ class ReadyTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "closed"):
             client.ready()
 
-    def test_a_future_is_of_the_step_and_not_of_who_waits(self):
+    def test_future_belongs_to_the_step_not_the_waiter(self):
         client = self.connect()
         sequence, called = client.open(seed=9, **OPTIONS), threading.Event()
-        answers = client.submit([sequence], [row(0)])
-        self.assertFalse(answers.cancel())
-        answers.add_done_callback(lambda future: called.set())
-        self.assertEqual(answers.result()[0].token, expected(9, 1)[0])
+        future = client.submit([sequence], [row(0)])
+        self.assertFalse(future.cancel())
+        future.add_done_callback(lambda future: called.set())
+        self.assertEqual(future.result()[0].token, expected(9, 1)[0])
         self.assertTrue(called.wait(20))
         with self.assertRaisesRegex(ValueError, "vocabulary"):
             client.submit([sequence], [row(0)[:100]])

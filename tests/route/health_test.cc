@@ -1,4 +1,4 @@
-// Quarantine, back-off and return.
+// Quarantine and the way back.
 #include "service/route/health.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace sortition::service {
 namespace {
 
-TEST(DeviceHealth, BackoffDoublesUntilItPasses) {
+TEST(DeviceHealth, SelfTestAfterDoublingBackoffRestores) {
   DeviceHealth health;
   EXPECT_TRUE(health.serves());
   absl::Time now = kStart;
@@ -21,7 +21,7 @@ TEST(DeviceHealth, BackoffDoublesUntilItPasses) {
     now += backoff;
     EXPECT_TRUE(health.IsDue(now));
     health.SelfTestStarted();
-    EXPECT_FALSE(health.IsDue(now)) << "one self-test at a time";
+    EXPECT_FALSE(health.IsDue(now)) << "one self_test at a time";
     EXPECT_FALSE(health.serves());
     health.Passed("right", now);
     EXPECT_TRUE(health.serves());
@@ -32,7 +32,7 @@ TEST(DeviceHealth, BackoffDoublesUntilItPasses) {
   EXPECT_TRUE(health.IsDue(now + DeviceHealth::kFirstBackoff)) << "long service is forgiving";
 }
 
-TEST(DeviceHealth, LackOfMemoryIsRetriedSoon) {
+TEST(DeviceHealth, SelfTestWithoutMemoryIsRetriedSoon) {
   DeviceHealth health;
   absl::Time now = kStart;
   for (int failure = 0; failure < 12; ++failure) {

@@ -18,7 +18,7 @@ Router::Batch BatchOf(uint32_t rows, uint32_t vocabulary = 1000) {
   return {rows, uint64_t{rows} * vocabulary * 2, vocabulary, devices::kHostMemory};
 }
 
-// Lets the device do batches of `rows` rows until the router knows that each takes `seconds`.
+// Lets the device do batches of so many rows until the router knows that each takes `seconds`.
 void Teach(Router* router, const devices::Device* device, uint32_t rows, double seconds, absl::Time* now) {
   for (int i = 0; i < 20; ++i) {
     router->Started(device, BatchOf(rows), *now);
@@ -27,14 +27,14 @@ void Teach(Router* router, const devices::Device* device, uint32_t rows, double 
   }
 }
 
-TEST(Router, WhereTheBatchIsExpectedToBeDoneFirst) {
+TEST(Router, ChoosesEarliestExpectedFinish) {
   FakeDevice slow({.name = "slow", .batches_in_flight = 8});
   FakeDevice fast({.name = "fast", .batches_in_flight = 8});
   Router router({&slow, &fast});
   absl::Time now = kStart;
   Teach(&router, &slow, 10, 0.010, &now);
   Teach(&router, &fast, 10, 0.004, &now);
-  // The fast device finishes two batches before the slow one finishes one.
+  // The fast device takes two before it would be done later than the slow one.
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
   router.Started(&fast, BatchOf(10), now);
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
@@ -42,11 +42,11 @@ TEST(Router, WhereTheBatchIsExpectedToBeDoneFirst) {
   const Router::Choice third = router.Choose(BatchOf(10), now);
   EXPECT_EQ(third.device, &slow);
   EXPECT_EQ(third.reason, RouteReason::kFastest);
-  // Progress of the fast device meanwhile counts.
+  // What the fast one has got done meanwhile counts.
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Milliseconds(5)).device, &fast);
 }
 
-TEST(Router, WaitsForTheFasterDevice) {
+TEST(Router, BatchWaitsForBusyButFasterDevice) {
   FakeDevice slow({.name = "slow"});
   FakeDevice fast({.name = "fast"});
   Router router({&slow, &fast});
@@ -55,11 +55,11 @@ TEST(Router, WaitsForTheFasterDevice) {
   Teach(&router, &fast, 10, 0.001, &now);
   router.Started(&fast, BatchOf(10), now);
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, nullptr);
-  // Until the fast device is so late that its end cannot be predicted.
+  // Until it is so late that nobody knows when it will be done.
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Seconds(2)).device, &slow);
 }
 
-TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
+TEST(Router, SlowDeviceIsTriedAgain) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b});
@@ -74,7 +74,7 @@ TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, &b);
 }
 
-TEST(Router, LogitsCostTheirWayToTheDevice) {
+TEST(Router, UploadCostCountsForDiscreteMemory) {
   FakeDevice host({.name = "host"});
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
@@ -96,8 +96,8 @@ TEST(Router, LogitsCostTheirWayToTheDevice) {
   EXPECT_EQ(router.Choose(there, now).device, &card);
 }
 
-// Other devices would read them through the host; they do so while the device is out of service.
-TEST(Router, LogitsInADevicesMemoryStayThere) {
+// Others would have them read to the host; they do where the device is out of service.
+TEST(Router, LogitsInDeviceMemoryStay) {
   FakeDevice host({.name = "host"});
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
@@ -121,7 +121,7 @@ TEST(Router, LogitsInADevicesMemoryStayThere) {
   EXPECT_EQ(router.Choose(there, now).reason, RouteReason::kOnly);
 }
 
-TEST(Router, OnlyDevicesThatAreAble) {
+TEST(Router, OnlyDevicesThatTakeTheVocabulary) {
   FakeDevice small({.name = "small", .max_vocabulary = 100});
   FakeDevice large({.name = "large"});
   Router router({&small, &large});
@@ -137,7 +137,7 @@ TEST(Router, OnlyDevicesThatAreAble) {
   EXPECT_EQ(router.Choose(BatchOf(1, 101), kStart).device, nullptr);
 }
 
-TEST(Router, OnlyDevicesWhoseKernelsHaveWhatRowsAsk) {
+TEST(Router, OnlyDevicesWithRequestedFeatures) {
   FakeDevice plain({.name = "plain", .features = kernels::FeatureOf(kernels::StageKind::kTopK)});
   FakeDevice full({.name = "full"});
   Router router({&plain, &full});
@@ -151,7 +151,7 @@ TEST(Router, OnlyDevicesWhoseKernelsHaveWhatRowsAsk) {
   EXPECT_TRUE(router.OtherCanServe(&full, batch.needs()));
 }
 
-TEST(Router, OnlyDevicesWithRoomByTurns) {
+TEST(Router, RoundRobinOverDevicesWithRoom) {
   FakeDevice a({.name = "a", .batches_in_flight = 1});
   FakeDevice b({.name = "b", .batches_in_flight = 2});
   Router router({&a, &b}, {Kind::kRoundRobin, ""});
@@ -166,18 +166,18 @@ TEST(Router, OnlyDevicesWithRoomByTurns) {
   EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
 }
 
-TEST(Router, RandomMeetsEveryDevice) {
+TEST(Router, RandomReachesEveryDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {Kind::kRandom, ""}, 7);
   std::map<devices::Device*, int> chosen;
   for (int i = 0; i < 200; ++i) ++chosen[router.Choose(BatchOf(1), kStart).device];
-  // Fewer than 50 of 200 fair draws have probability 10^-13.
+  // Fewer than 50 of 200 fair draws: a chance of 10^-13.
   EXPECT_GE(chosen[&a], 50);
   EXPECT_GE(chosen[&b], 50);
 }
 
-TEST(Router, PinnedMeansThatDevice) {
+TEST(Router, PinnedUsesThatDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {Kind::kPinned, "b"});
@@ -196,7 +196,7 @@ TEST(RoutePolicy, ByName) {
   }
 }
 
-TEST(RouterDeathTest, BooksMustClose) {
+TEST(RouterDeathTest, UnbalancedAccountingAborts) {
   FakeDevice a({}), stranger({});
   Router router({&a});
   router.Started(&a, BatchOf(2), kStart);

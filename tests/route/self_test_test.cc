@@ -1,4 +1,4 @@
-// Self-tests of devices.
+// What a device must show before it serves.
 #include "devices/self_test/self_test.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ const SelfTest& FullSelfTest() {
   return self_test;
 }
 
-TEST(SelfTest, TheCpuPasses) {
+TEST(SelfTest, CpuPasses) {
   CpuDevice device({.threads = 2});
   const SelfTest::Verdict verdict = FullSelfTest().Run(&device, absl::Minutes(1));
   EXPECT_TRUE(verdict.status.ok()) << verdict.status;
@@ -30,8 +30,8 @@ TEST(SelfTest, TheCpuPasses) {
   EXPECT_GT(verdict.timings[2].time, absl::ZeroDuration());
 }
 
-// A device that is wrong in one bit of one output.
-TEST(SelfTest, OneWrongBitIsNoPass) {
+// Any bit of any answer: the last one's sum of weights, here.
+TEST(SelfTest, OneWrongBitFails) {
   CpuDevice cpu({.threads = 1});
   uint32_t row = 0;
   FakeDevice::Options options;
@@ -50,7 +50,7 @@ TEST(SelfTest, OneWrongBitIsNoPass) {
   EXPECT_EQ(row, 18u) << "nothing more is asked of it";
 }
 
-// Faults that everyday rows do not show.
+// What a device may have wrong that rows of every day do not show.
 struct Lie {
   const char* about;
   bool (*is_told)(const kernels::RowRequest&, const kernels::RowOutput&);
@@ -98,8 +98,8 @@ const Lie kLies[] = {
      [](RowOutput* a) { a->sampler_state ^= 1; }},
 };
 
-TEST(SelfTest, ALieAboutOneThingIsNoPass) {
-  // By the address of the case's parameters: requests are the self-test's.
+TEST(SelfTest, OneWrongFieldFails) {
+  // By the case, since requests are the self-test's own.
   std::map<const kernels::RowParameters*, kernels::RowOutput> answers;
   const auto answer_of = [&](const DeviceRow& row) -> const kernels::RowOutput& {
     const auto [at, is_new] = answers.try_emplace(row.request.parameters);
@@ -124,7 +124,7 @@ TEST(SelfTest, ALieAboutOneThingIsNoPass) {
   }
 }
 
-TEST(SelfTest, ADeviceIsAskedForWhatItIsAbleTo) {
+TEST(SelfTest, OnlySupportedRowsAreTested) {
   FakeDevice::Options options;
   options.max_vocabulary = 6;
   options.synchronous = true;
@@ -135,7 +135,7 @@ TEST(SelfTest, ADeviceIsAskedForWhatItIsAbleTo) {
   EXPECT_GE(verdict.rows, 15u);
 }
 
-TEST(SelfTest, FailedOrSilentDeviceIsNoPass) {
+TEST(SelfTest, FailingOrSilentDeviceFails) {
   FakeDevice device({.max_batch_rows = 100});
   absl::Status status;
   FullSelfTest().Start(&device, [&](const SelfTest::Verdict& verdict) { status = verdict.status; });

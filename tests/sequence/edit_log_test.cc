@@ -1,4 +1,4 @@
-// The edit log: a device that follows it always has the right edits.
+// The names of edit lists: after any events in sequences, a device that trusts the names has the right edits.
 #include "service/sequence/edit_log.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using kernels::EditOrigin;
 using kernels::LogitEdit;
 using testing::PlainEditCache;
 
-TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
+TEST(EditLog, CountsVersionsKnowsLastTokens) {
   EditLog edit_log = EditLog::OfNewList();
   EXPECT_NE(edit_log.origin().list, EditLog::OfNewList().origin().list);
   EXPECT_EQ(EditLog().origin().list, 0u);
@@ -37,7 +37,7 @@ TEST(EditLog, CountsVersionsAndKnowsTheLastTokens) {
   EXPECT_EQ(edit_log.origin().changed.front(), 100 - EditLog::kTokens);
 }
 
-TEST(EditLog, WhatIsPushedAfterLeaveIsAhead) {
+TEST(EditLog, ChangesAfterLeaveAreAhead) {
   EditLog edit_log = EditLog::OfNewList();
   edit_log.Push(5);
   edit_log.Leave();
@@ -91,7 +91,7 @@ std::shared_ptr<const SequenceSpec> SpecWith(const v1::SamplingParameters& param
   return spec;
 }
 
-// A step's views when it began, and their edits then.
+// A step's views, from when it began; `edits` are what they said then.
 struct Seen {
   std::shared_ptr<const SequenceSpec> spec;
   PositionViews views;
@@ -117,7 +117,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     return tree;
   }
 
-  // A view's edits equal those of a sequence that has advanced there.
+  // A view's edits are those of a sequence that has gone there.
   void CheckView(SequenceState* state, const TokenTree& tree, const Seen& seen) {
     const size_t view = Below(seen.views.size());
     const auto gone = state->Fork(seen.spec, state->position());
@@ -131,7 +131,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     ASSERT_EQ(*gone->LendEdits(), seen.edits[view]) << "view " << view;
   }
 
-  // A device runs the rows in some order, maybe not all of them, and maybe late.
+  // Some device runs the rows, in some order, maybe not all of them, and maybe late.
   void Run(const Seen& seen) {
     std::vector<size_t> order(seen.views.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -151,10 +151,10 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
 
   std::mt19937 random_{17};
   std::array<PlainEditCache, 3> devices_;
-  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name and version
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name
 };
 
-TEST_P(EditNames, LeadToTheEditsWhateverHappens) {
+TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
   v1::SamplingParameters parameters;
   GetParam().set(&parameters);
   const auto spec = SpecWith(parameters);
@@ -167,10 +167,10 @@ TEST_P(EditNames, LeadToTheEditsWhateverHappens) {
     const std::vector<uint32_t> append = SomeTokens(4);
     std::optional<uint32_t> cut;
     if (Below(4) == 0) cut = one.position() - Below(deepest + 1);
-    // As Sequence does: the step's rewrites, its views and its end, or another owner, who reverts them.
+    // Follows Sequence: the step's rewrites, its views, and its end; or a new owner, who reverts them.
     const SequenceState::Undo undo = one.Rewrite(cut, Below(4) == 0 ? append : std::vector<uint32_t>());
     if (Below(20) == 0) {
-      one.Revert(undo);  // the step was for another history
+      one.Revert(undo);  // the history was not the one that the step is for
       continue;
     }
     const TokenTree tree = Tree();
@@ -213,22 +213,21 @@ TEST_P(EditNames, LeadToTheEditsWhateverHappens) {
     }
     if (family.size() > 6) family.erase(family.begin() + Below(family.size()));
   }
-  if (testing::TestScale() < 1) return;
   uint64_t changed = 0;
   uint64_t changed_ahead = 0;
   for (const PlainEditCache& device : devices_) {
     changed += device.changed();
     changed_ahead += device.changed_ahead();
   }
-  EXPECT_GT(changed_ahead, 1000u);
-  EXPECT_GT(changed - changed_ahead, 1000u);
+  EXPECT_GT(changed_ahead, testing::Scaled(1000));
+  EXPECT_GT(changed - changed_ahead, testing::Scaled(1000));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EditNames, ::testing::ValuesIn(AllEditOptions()),
                          [](const auto& info) { return info.param.name; });
 
-// Steps of one sequence: consecutive, aborted, retried, and taken over while a device still reads.
-TEST(EditLog, FollowsASequencesSteps) {
+// The sequence's own steps: one after the other, aborted, retried, taken over while a device still reads.
+TEST(EditLog, FollowsSequencesSteps) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
   const auto spec = SpecWith(parameters);
@@ -258,14 +257,14 @@ TEST(EditLog, FollowsASequencesSteps) {
   run(grant);
   kernels::RowOutput answer;
   answer.token = 9;
-  const auto answered = std::get<StepAnswer>(sequence.Commit(grant.ticket, StepOutcome::Drawn(answer)));
+  const auto answered = std::get<RowResult>(sequence.Commit(grant.ticket, RowResult::Drawn(answer)));
   intent.step_id = 2;
   intent.position = 4;
   intent.history_hash = answered.history_hash;
   grant = begin(first);
   run(grant);
   EXPECT_EQ(device.changed(), 8u) << "all but the first row's";
-  // The former owner's rows run after the next owner's.
+  // The former owner's rows run when the next owner's have.
   const SequenceOwner second{.epoch = 2};
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(second, spec, nullptr)));
   const StepGrant left = std::move(grant);
@@ -275,7 +274,7 @@ TEST(EditLog, FollowsASequencesSteps) {
   sequence.Abort(grant.ticket);
 }
 
-TEST(EditLog, AForcedTokensRowHasNoEditsAndNoName) {
+TEST(EditLog, ForcedTokenRowHasNoEdits) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
   parameters.mutable_forced_tokens()->add_tokens(7);

@@ -1,4 +1,4 @@
-// Advice to workers that lost their sequences: when to send the histories.
+// When workers that lost their sequences are told to bring the histories.
 #include "service/sequence/replay_budget.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class ReplayBudgetTest : public ::testing::Test {
   ReplayBudget budget_{limits_, &clock_, &entropy_};
 };
 
-TEST_F(ReplayBudgetTest, ThoseWhoWaitComeOneAfterAnother) {
+TEST_F(ReplayBudgetTest, WaitersAreServedInOrder) {
   EXPECT_EQ(Advice({1, 1}), absl::ZeroDuration());
   for (int i = 1; i < 10; ++i) {
     const absl::Duration advice = Advice({1, 1});
@@ -35,15 +35,15 @@ TEST_F(ReplayBudgetTest, ThoseWhoWaitComeOneAfterAnother) {
 }
 
 // A stream that asks for many histories and never sends them delays only itself.
-TEST_F(ReplayBudgetTest, FloodDelaysItsOwnStream) {
+TEST_F(ReplayBudgetTest, StreamsFloodDelaysOnlyItself) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   EXPECT_GE(Advice({1, 1}), absl::Seconds(30));
   EXPECT_EQ(Advice({1, 2}), absl::ZeroDuration()) << "another stream of the client";
   EXPECT_EQ(Advice({2, 3}), absl::ZeroDuration()) << "another client";
 }
 
-// This holds for a tenant with many streams too.
-TEST_F(ReplayBudgetTest, FloodDelaysItsOwnTenant) {
+// However many streams it has.
+TEST_F(ReplayBudgetTest, TenantsFloodDelaysOnlyItself) {
   for (uint64_t stream = 0; stream < 500; ++stream) {
     for (int i = 0; i < 20; ++i) Advice({1, stream});
   }
@@ -53,7 +53,7 @@ TEST_F(ReplayBudgetTest, FloodDelaysItsOwnTenant) {
   EXPECT_LE(second, absl::Seconds(2) * 1.25);
 }
 
-// The advice of all streams together does not exceed the budget.
+// All streams together are advised to come no faster than the budget allows.
 TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
   constexpr uint64_t kStreams = 8;
   for (uint64_t stream = 0; stream < kStreams; ++stream) Advice({stream % 2, stream});
@@ -62,11 +62,11 @@ TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
     while (Advice({stream % 2, stream}) <= absl::Seconds(20) * 1.25) ++soon;
   }
   EXPECT_GE(soon, 10);
-  EXPECT_LE(soon, 20 + int(kStreams));  // each stream came once before the others existed
+  EXPECT_LE(soon, 20 + int(kStreams));  // each has come once before the others were there
 }
 
-// An open-ended history may be long, so it waits where a short one need not.
-TEST_F(ReplayBudgetTest, UnknownLengthIsKnownPartOrUsual) {
+// It may be long, and so has to wait where a short one need not; but it need not be.
+TEST_F(ReplayBudgetTest, UnknownLengthIsEstimated) {
   budget_.Spend(kTokens / 10, false);
   EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
   for (int i = 0; i < 100; ++i) {
@@ -80,12 +80,12 @@ TEST_F(ReplayBudgetTest, UnknownLengthIsKnownPartOrUsual) {
   EXPECT_GE(budget_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
 }
 
-TEST_F(ReplayBudgetTest, EndedWaitsAreForgotten) {
+TEST_F(ReplayBudgetTest, ExpiredWaitersAreForgotten) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   clock_.Advance(absl::Seconds(31));
   EXPECT_EQ(Advice({2, 2}), absl::ZeroDuration());
   const absl::Duration second = Advice({2, 2});
-  EXPECT_GE(second, absl::Seconds(1));  // the whole budget
+  EXPECT_GE(second, absl::Seconds(1));  // all of the budget
   EXPECT_LE(second, absl::Seconds(1) * 1.25);
 }
 

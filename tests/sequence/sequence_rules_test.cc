@@ -16,10 +16,10 @@ std::shared_ptr<SequenceSpec> RulesSpec() {
   return spec;
 }
 
-StepOutcome Token(uint32_t token) {
+RowResult Token(uint32_t token) {
   kernels::RowOutput answer;
   answer.token = token;
-  return StepOutcome::Drawn(std::move(answer));
+  return RowResult::Drawn(std::move(answer));
 }
 
 class SequenceRules : public ::testing::Test {
@@ -36,7 +36,7 @@ class SequenceRules : public ::testing::Test {
   std::unique_ptr<SequenceState> Prompt() const {
     return SequenceState::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept);
   }
-  // Hash of the prompt followed by `tokens`.
+  // Returns the hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
     uint64_t token_hash = kEmptyHash;
     for (const uint32_t token : {1u, 2u, 3u}) token_hash = ExtendTokenHash(token_hash, token);
@@ -53,12 +53,12 @@ class SequenceRules : public ::testing::Test {
   }
 
   // Runs a step to its answer.
-  StepAnswer Run(const StepIntent& intent, uint32_t token) {
+  RowResult Run(const StepIntent& intent, uint32_t token) {
     auto begun = sequence_.Begin(owner_, intent);
     EXPECT_TRUE(std::holds_alternative<StepGrant>(begun));
     auto committed = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(token));
-    EXPECT_TRUE(std::holds_alternative<StepAnswer>(committed));
-    return std::get<StepAnswer>(committed);
+    EXPECT_TRUE(std::holds_alternative<RowResult>(committed));
+    return std::get<RowResult>(committed);
   }
 
   Reason WhyNot(const SequenceOwner& owner, const StepIntent& intent) {
@@ -73,21 +73,21 @@ class SequenceRules : public ::testing::Test {
   uint64_t hash_ = 0;
 };
 
-TEST_F(SequenceRules, RepeatedStepCountsOnce) {
+TEST_F(SequenceRules, RepeatedStepGetsSameAnswerCountsOnce) {
   const StepIntent intent = Intent(1, 3, hash_);
-  const StepAnswer first = Run(intent, 42);
+  const RowResult first = Run(intent, 42);
   EXPECT_EQ(first.history_hash, HashWith({42}));
   for (int i = 0; i < 3; ++i) {
     auto again = sequence_.Begin(owner_, intent);
-    ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
-    EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
-    EXPECT_EQ(std::get<StepAnswer>(again).history_hash, first.history_hash);
+    ASSERT_TRUE(std::holds_alternative<RowResult>(again));
+    EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
+    EXPECT_EQ(std::get<RowResult>(again).history_hash, first.history_hash);
   }
   Run(Intent(2, 4, first.history_hash), 5);
 }
 
-TEST_F(SequenceRules, LowerIdIsStaleOtherOptionsConflict) {
-  const StepAnswer first = Run(Intent(5, 3, hash_), 42);
+TEST_F(SequenceRules, LowerIdIsStaleChangedOptionsConflict) {
+  const RowResult first = Run(Intent(5, 3, hash_), 42);
   Run(Intent(9, 4, first.history_hash), 43);
   EXPECT_EQ(WhyNot(owner_, Intent(5, 3, hash_)), Reason::kStaleStep);
   StepIntent other = Intent(9, 4, first.history_hash);
@@ -109,7 +109,7 @@ TEST_F(SequenceRules, GapOrOtherHistoryAsksForReplay) {
   EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
   StepIntent below = Intent(1, 2, hash_);
-  below.truncate_to = 2;  // into the prompt, but with the hash of the whole prompt
+  below.truncate_to = 2;  // into the prompt, but with the hash of all of it
   EXPECT_EQ(WhyNot(owner_, below), Reason::kHistoryRequired);
   StepIntent beyond = Intent(1, 4, hash_);
   beyond.truncate_to = 4;
@@ -124,7 +124,7 @@ TEST_F(SequenceRules, GapOrOtherHistoryAsksForReplay) {
 }
 
 TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
-  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+  const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent next = Intent(2, 5, HashWith({50, 51}));
   next.truncate_to = 3;
   next.append_tokens = {50, 51};
@@ -132,8 +132,8 @@ TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
   EXPECT_NE(drawn.history_hash, *next.history_hash);
 }
 
-// The tokens that are left of a prompt are the prompt; what follows them is output.
-TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
+// The tokens that are left of a prompt are the prompt; what comes after them is output.
+TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
   const uint64_t token_hash = ExtendTokenHash(ExtendTokenHash(kEmptyHash, 1), 2);
@@ -142,27 +142,27 @@ TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   auto begun = sequence_.Begin(owner_, cut);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  // After the step is reverted, the prompt has its old length.
+  // Taken back, the prompt is as long as it was.
   begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
   EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendTokenHash(token_hash, 3), 2, digest));
 }
 
-// A device that still runs an abandoned step reads unchanged edits.
-TEST_F(SequenceRules, AbandonedStepsEditsStay) {
+// A device that still runs an abandoned step reads the edits that it was lent, unchanged by the new owner.
+TEST_F(SequenceRules, AbortedStepKeepsEdits) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const auto lent = std::get<StepGrant>(begun).views[0].edits;
   const std::vector<kernels::LogitEdit> copy = *lent;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, spec_, nullptr)));
   begun = sequence_.Begin({11, 2}, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
-  ASSERT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(42))));
+  ASSERT_TRUE(std::holds_alternative<RowResult>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(42))));
   EXPECT_EQ(*lent, copy);
 }
 
-TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
-  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
+  const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   auto spec = std::make_shared<SequenceSpec>(*spec_);
   spec->choice_index = 1;
   spec->seed = 10;
@@ -188,8 +188,8 @@ TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceRules, FailedStepRevertsItsRewrites) {
-  const StepAnswer drawn = Run(Intent(1, 3, hash_), 42);
+TEST_F(SequenceRules, FailedStepRestoresStateBeforeRewrites) {
+  const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent rewrite = Intent(2, 4, HashWith({50}));
   rewrite.truncate_to = 3;
   rewrite.append_tokens = {50};
@@ -199,12 +199,12 @@ TEST_F(SequenceRules, FailedStepRevertsItsRewrites) {
   Run(Intent(3, 4, drawn.history_hash), 1);
 }
 
-TEST_F(SequenceRules, HighestEpochOwns) {
+TEST_F(SequenceRules, HighestEpochOwnsLoserChangesNothing) {
   const SequenceOwner newer{11, 2};
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
-  // The former owner's result comes too late, and its next steps are refused.
+  // The former owner's answer comes too late, and its next steps are refused.
   auto late = sequence_.Commit(ticket, Token(42));
   ASSERT_TRUE(std::holds_alternative<Refusal>(late));
   EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);
@@ -219,10 +219,10 @@ TEST_F(SequenceRules, HighestEpochOwns) {
   }
   auto fresh = sequence_.Begin(newer, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(fresh));
-  EXPECT_TRUE(std::holds_alternative<StepAnswer>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
+  EXPECT_TRUE(std::holds_alternative<RowResult>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
 }
 
-TEST_F(SequenceRules, LostReplyIsAnsweredAgain) {
+TEST_F(SequenceRules, LostReplyIsRepeatedToNextStream) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   const SequenceOwner next{11, 2};
@@ -230,11 +230,11 @@ TEST_F(SequenceRules, LostReplyIsAnsweredAgain) {
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(taken));
   EXPECT_EQ(std::get<SequencePosition>(taken).last_step_id, 1u);
   auto again = sequence_.Begin(next, intent);
-  ASSERT_TRUE(std::holds_alternative<StepAnswer>(again));
-  EXPECT_EQ(std::get<StepAnswer>(again).outcome.rows[0].token, 42u);
+  ASSERT_TRUE(std::holds_alternative<RowResult>(again));
+  EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
 }
 
-TEST_F(SequenceRules, StateOfAnotherSpecIsDropped) {
+TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
   for (auto change :
        {+[](SequenceSpec& s) { s.seed = 1; }, +[](SequenceSpec& s) { s.repetition_penalty = 2; },
         +[](SequenceSpec& s) { s.listed_edits = {{.token = 1, .flags = kernels::LogitEdit::kBanned}}; }}) {
@@ -249,7 +249,7 @@ TEST_F(SequenceRules, StateOfAnotherSpecIsDropped) {
   }
 }
 
-TEST_F(SequenceRules, OtherParametersGetNoOldAnswer) {
+TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   auto other = RulesSpec();
@@ -260,8 +260,8 @@ TEST_F(SequenceRules, OtherParametersGetNoOldAnswer) {
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceRules, ARetiredSequenceAsksForAReplay) {
-  const StepAnswer first = Run(Intent(1, 3, hash_), 42);
+TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
+  const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
   sequence_.Retire();
   const auto late = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1));

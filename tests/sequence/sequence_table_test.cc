@@ -59,10 +59,10 @@ class SequenceTableTest : public ::testing::Test {
   std::unique_ptr<SequenceTable> table_;
 };
 
-TEST_F(SequenceTableTest, CountBoundForgetsLeastRecent) {
+TEST_F(SequenceTableTest, CountBoundEvictsLeastRecentlyUsed) {
   limits_.max_sequences = 3;
   for (int i = 0; i < 3; ++i) Open(i);
-  ASSERT_TRUE(Known(0));  // used again: now 1 is the least recently used
+  ASSERT_TRUE(Known(0));  // used again: now 1 is the longest unused
   Open(3);
   EXPECT_EQ(table().live_sequences(), 3u);
   EXPECT_FALSE(Known(1));
@@ -70,7 +70,7 @@ TEST_F(SequenceTableTest, CountBoundForgetsLeastRecent) {
   EXPECT_EQ(observer_.evicted["count"], 1u);
 }
 
-TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
+TEST_F(SequenceTableTest, ByteBoundHoldsForAnyOpen) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 200; ++i) {
     Open(i, 2000);
@@ -80,8 +80,8 @@ TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
   EXPECT_GT(table().live_sequences(), 5u);
 }
 
-// A step's look-ahead counts while it is in flight, and idle sequences make room for it.
-TEST_F(SequenceTableTest, LookAheadHasRoomOrIsRefused) {
+// Memory that a step's positions need counts while the step is in flight, and idle sequences are evicted for it.
+TEST_F(SequenceTableTest, StepLookaheadHasRoomOrIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 15; ++i) Open(i, 2000);
   const auto opened = std::get<SequenceTable::Opened>(Open(15, 2000));
@@ -110,8 +110,8 @@ TEST_F(SequenceTableTest, LookAheadHasRoomOrIsRefused) {
   opened.sequence->Abort(ticket);
 }
 
-// Workers that replay must not evict each other's histories before the steps that they were sent for.
-TEST_F(SequenceTableTest, ReplayedHistoryIsGuarded) {
+// Workers that replay must not push out each other's histories before the steps they were sent for.
+TEST_F(SequenceTableTest, SentHistoryIsSparedUntilFirstStep) {
   limits_.max_sequences = 2;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
@@ -127,7 +127,7 @@ TEST_F(SequenceTableTest, ReplayedHistoryIsGuarded) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(3)));
 }
 
-TEST_F(SequenceTableTest, RefusedOpenKeepsTheGuard) {
+TEST_F(SequenceTableTest, RefusedOpenKeepsOwnersGuard) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
@@ -139,7 +139,7 @@ TEST_F(SequenceTableTest, RefusedOpenKeepsTheGuard) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
 
-TEST_F(SequenceTableTest, TooLargeHistoryIsRefused) {
+TEST_F(SequenceTableTest, HistoryLargerThanEvictableIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   limits_.replay_guard = absl::Seconds(1);
   int opened = 0;
@@ -149,7 +149,7 @@ TEST_F(SequenceTableTest, TooLargeHistoryIsRefused) {
   EXPECT_EQ(table().live_sequences(), static_cast<uint32_t>(opened));
 }
 
-TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
+TEST_F(SequenceTableTest, IdleSequencesExpire) {
   limits_.sequence_ttl = absl::Minutes(10);
   Open(0);
   clock_.now += absl::Minutes(9);
@@ -161,8 +161,8 @@ TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
   EXPECT_EQ(observer_.evicted["idle"], 1u);
 }
 
-// Sweep must forget idle sequences even if nothing is opened any more.
-TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
+// A regression: a server without new opens kept idle sequences for ever.
+TEST_F(SequenceTableTest, IdleSequencesExpireWithoutOpen) {
   limits_.sequence_ttl = absl::Minutes(10);
   Open(0);
   clock_.now += absl::Minutes(9);
@@ -174,7 +174,7 @@ TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, StepInFlightIsNeverForgotten) {
+TEST_F(SequenceTableTest, SequenceWithStepInFlightIsNeverEvicted) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));
   StepIntent intent;
@@ -191,7 +191,7 @@ TEST_F(SequenceTableTest, StepInFlightIsNeverForgotten) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
 
-TEST_F(SequenceTableTest, ForgottenSequenceAsksForReplay) {
+TEST_F(SequenceTableTest, EvictedSequenceHeldByStreamAsksReplay) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));
   Open(1);
@@ -204,7 +204,7 @@ TEST_F(SequenceTableTest, ForgottenSequenceAsksForReplay) {
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceTableTest, ReplayRestoresForgotten) {
+TEST_F(SequenceTableTest, ReplayRestoresEvictedSequence) {
   limits_.max_sequences = 1;
   const auto before = std::get<SequenceTable::Opened>(Open(0)).at;
   Open(1);
@@ -213,9 +213,8 @@ TEST_F(SequenceTableTest, ReplayRestoresForgotten) {
   EXPECT_EQ(after.history_hash, before.history_hash);
 }
 
-// Opening, stepping, evicting and closing from several threads, for ThreadSanitizer; the totals must be zero at the
-// end.
-TEST_F(SequenceTableTest, TotalsHoldUnderThreads) {
+// Opens, steps, evicts and closes from several threads. Run under ThreadSanitizer; all counts must return to zero.
+TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
   limits_.max_sequences = 8;
   table();
   std::vector<std::thread> threads;
@@ -237,7 +236,7 @@ TEST_F(SequenceTableTest, TotalsHoldUnderThreads) {
         if (auto* grant = std::get_if<StepGrant>(&begun)) {
           kernels::RowOutput answer;
           answer.token = random() % 100;
-          sequence.Commit(grant->ticket, StepOutcome::Drawn(answer));
+          sequence.Commit(grant->ticket, RowResult::Drawn(answer));
         }
         table().Touch(key, &sequence);
         if (random() % 4 == 0) table().Close(key, owner);
@@ -267,7 +266,7 @@ TEST_F(SequenceTableTest, OnlyTheOwnerCloses) {
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, TenantsAndSessionsAreApart) {
+TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
   Open(0);
   for (const SequenceKey& other :
        {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {

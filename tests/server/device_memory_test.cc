@@ -96,9 +96,10 @@ class DeviceMemoryTest : public ::testing::Test {
     };
     return options;
   }
-  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kSharedMemory,
-                                          const std::vector<std::string>& next = {}) {
+  std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kGrpc,
+                                          const std::vector<std::string>& next = {}, bool row_memory = true) {
     client::ClientOptions options;
+    if (!row_memory) options.shared_memory_bytes = 0;
     options.transport = kind;
     options.targets = {kind == client::TransportKind::kRing ? address_ : server_.target()};
     options.targets.insert(options.targets.end(), next.begin(), next.end());
@@ -141,7 +142,7 @@ class Sequences {
     }
   }
   client::Sequence* operator[](size_t i) { return sequences_[i].get(); }
-  void Expect(size_t i, const std::vector<std::byte>& row, const client::RowOutcome& outcome) {
+  void Expect(size_t i, const std::vector<std::byte>& row, const client::RowResult& outcome) {
     const auto* const draw = std::get_if<v1::DrawResult>(&outcome);
     ASSERT_NE(draw, nullptr) << client::Describe(std::get<RowError>(outcome));
     EXPECT_EQ(draw->token(), references_[i].Step(v1::DTYPE_BF16, row.data()).token());
@@ -170,8 +171,8 @@ void StepAll(client::Client* client, Sequences* sequences, CardRows* card, std::
   }
 }
 
-TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
-  for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
+TEST_F(DeviceMemoryTest, RowsAreReadByDeviceAlone) {
+  for (const client::TransportKind kind : {client::TransportKind::kGrpc, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     CardRows card;
     const auto memory = client->ShareDevice(card.rows());
@@ -186,7 +187,7 @@ TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
   }
 }
 
-TEST_F(DeviceMemoryTest, RowsOfBothMemoriesGoInOneBatch) {
+TEST_F(DeviceMemoryTest, RowsOfBothMemoriesShareABatch) {
   const auto client = Connect();
   CardRows card;
   const auto memory = client->ShareDevice(card.rows());
@@ -207,14 +208,14 @@ TEST_F(DeviceMemoryTest, RowsOfBothMemoriesGoInOneBatch) {
 }
 
 // Drivers put one allocation right behind another; a message names bytes of one region.
-TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
+TEST_F(DeviceMemoryTest, AdjoiningAllocationsAreNamedApart) {
   void* const both = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CardRows first(both);
   CardRows second(static_cast<std::byte*>(both) + kBytes);
   const std::vector<std::byte> rows[] = {Bf16Row(1), Bf16Row(2)};
   first.Write(kBytes - kDeviceRowBytes, rows[0]);
   second.Write(0, rows[1]);
-  for (const client::TransportKind kind : {client::TransportKind::kSharedMemory, client::TransportKind::kRing}) {
+  for (const client::TransportKind kind : {client::TransportKind::kGrpc, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     const auto memories = {client->ShareDevice(first.rows()), client->ShareDevice(second.rows())};
     for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok()) << memory.status();
@@ -231,8 +232,8 @@ TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
 }
 
 // A stream that shares nothing, or no longer: the rows are read for it, and the tokens are the same.
-TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
-  const auto client = Connect(client::TransportKind::kInlineTcp);
+TEST_F(DeviceMemoryTest, UnsharableRowsAreReadToHost) {
+  const auto client = Connect(client::TransportKind::kGrpc, {}, /*row_memory=*/false);
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -266,7 +267,7 @@ class NextServerTest : public DeviceMemoryTest {
  protected:
   void Start(uint64_t next_bytes) {
     next_.emplace(ConfigOf(address_ + "_next", next_bytes), std::make_unique<FakeDevice>(Card()));
-    client_ = Connect(client::TransportKind::kSharedMemory, {next_->target()});
+    client_ = Connect(client::TransportKind::kGrpc, {next_->target()});
     auto memory = client_->ShareDevice(card_.rows());
     ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok());
     memory_ = *std::move(memory);
@@ -284,7 +285,7 @@ class NextServerTest : public DeviceMemoryTest {
   std::optional<Sequences> sequences_;
 };
 
-TEST_F(NextServerTest, GetsTheMemoryToo) {
+TEST_F(NextServerTest, GetsTheMemory) {
   ASSERT_NO_FATAL_FAILURE(Start(4 * kBytes));
   EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().connections == 1; }));
   EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().regions == 2; })) << "room for copies, and the card";
@@ -295,7 +296,7 @@ TEST_F(NextServerTest, GetsTheMemoryToo) {
   EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().regions == 1; }));
 }
 
-TEST_F(NextServerTest, SaysWhatItRefuses) {
+TEST_F(NextServerTest, RefusalIsTyped) {
   ASSERT_NO_FATAL_FAILURE(Start(kBytes - 1));
   std::optional<RowError> refusal;
   ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf(memory_->sharing())).has_value(); }));
@@ -305,7 +306,7 @@ TEST_F(NextServerTest, SaysWhatItRefuses) {
   EXPECT_EQ(card_.reads, 10);
 }
 
-TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
+TEST_F(DeviceMemoryTest, EndedLeaseFreesMemory) {
   const auto client = Connect();
   const size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 20; ++i) {
@@ -317,7 +318,7 @@ TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; }));
 }
 
-TEST_F(DeviceMemoryTest, RequestsThatMakeNoSenseAreRefusedAndLeaveNoDescriptor) {
+TEST_F(DeviceMemoryTest, InvalidRequestsLeakNoDescriptor) {
   const auto link = ConnectMemory();
   CardRows card;
   const size_t descriptors = OpenDescriptors();
@@ -342,7 +343,7 @@ TEST_F(DeviceMemoryTest, RequestsThatMakeNoSenseAreRefusedAndLeaveNoDescriptor) 
 }
 
 // As many as a packet holds, again and again, with requests that want none or one.
-TEST_F(DeviceMemoryTest, AFloodOfDescriptorsLeavesNone) {
+TEST_F(DeviceMemoryTest, DescriptorFloodLeaksNone) {
   auto socket = client::ConnectUnix(address_, SOCK_SEQPACKET);
   ASSERT_TRUE(socket.ok());
   std::array<char, 4096> packet;
@@ -366,7 +367,7 @@ TEST_F(DeviceMemoryTest, AFloodOfDescriptorsLeavesNone) {
 }
 
 // Its rows wait for the device when its connection and its stream go.
-TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
+TEST_F(DeviceMemoryTest, DeadWorkerLeavesNothing) {
   server_.device().Hold();
   {
     const auto client = Connect();
@@ -390,7 +391,7 @@ TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
   EXPECT_EQ(on_card_, 1);
 }
 
-TEST_F(DeviceMemoryOff, NoDescriptorIsTakenUnlessAsked) {
+TEST_F(DeviceMemoryOff, TakesNoDescriptorUnlessEnabled) {
   const auto link = ConnectMemory();
   CardRows card;
   const auto made = link->Import(FakeCardMemory::Identity(), card.handle());

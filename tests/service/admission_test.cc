@@ -1,4 +1,5 @@
-// Admission to the queue, by rows, time and deadline, and its effects under more load than capacity.
+// Admission to the queue by rows, by time and by deadline; and shares and deadlines under more load than there is
+// capacity.
 #include "service/batch/admission.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +20,7 @@ namespace {
 using testing::FakeDevice;
 using ::testing::HasSubstr;
 
-// A device that takes a millisecond a row, as the router knows.
+// A device whose rows take a millisecond each, as the router knows.
 class AdmissionTest : public ::testing::Test {
  protected:
   ~AdmissionTest() override { device_.FinishAll(); }
@@ -47,7 +48,7 @@ class AdmissionTest : public ::testing::Test {
     step->priority = priority;
     return batcher().Submit(step, RowsAt(0, rows));
   }
-  // Submits steps of one row until one is refused; returns the number of accepted ones.
+  // Rows of a client that are taken, each a step, until one is refused.
   uint32_t Fill(QueueOwner owner) {
     for (uint32_t rows = 0;; ++rows) {
       if (Submit(owner, 1)) return rows;
@@ -61,7 +62,7 @@ class AdmissionTest : public ::testing::Test {
   std::unique_ptr<Batcher> batcher_;
 };
 
-TEST_F(AdmissionTest, TooLongWaitIsRefusedAtOnce) {
+TEST_F(AdmissionTest, TooLongExpectedWaitIsRefusedAtOnce) {
   limits_.max_queue_time = absl::Milliseconds(100);
   Submit({0, 0}, 10);  // runs
   EXPECT_NEAR(Fill({0, 0}), 100, 3);
@@ -73,19 +74,19 @@ TEST_F(AdmissionTest, TooLongWaitIsRefusedAtOnce) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(refusal->retry_after), 50, 3);
 }
 
-TEST_F(AdmissionTest, StepWithNothingAheadIsAdmitted) {
+TEST_F(AdmissionTest, StepWithEmptyQueueIsAlwaysTaken) {
   limits_.max_queue_time = absl::Milliseconds(100);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, NoTimeLimitNoRefusal) {
+TEST_F(AdmissionTest, NoStepIsRefusedForTimeIfOff) {
   limits_.max_queue_time = absl::ZeroDuration();
   Submit({0, 0}, 10);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, MissedDeadlineIsRefusedAtOnce) {
+TEST_F(AdmissionTest, StepThatWouldMissDeadlineIsRefused) {
   Submit({0, 0}, 10);
   Submit({0, 0}, 50);
   EXPECT_FALSE(Submit({0, 0}, 1, absl::Milliseconds(60)).has_value());
@@ -116,7 +117,7 @@ TEST_F(AdmissionTest, RowsOfLowerPriorityDoNotCount) {
   EXPECT_TRUE(Submit({0, 2}, 1).has_value()) << "and those of higher priority do";
 }
 
-TEST_F(AdmissionTest, EveryClientLeavesRoomForAnother) {
+TEST_F(AdmissionTest, EveryTenantLeavesRoomForAnother) {
   limits_.max_queue_time = absl::ZeroDuration();
   limits_.max_queued_rows = 810;
   Submit({0, 0}, 10);
@@ -130,7 +131,7 @@ TEST_F(AdmissionTest, EveryClientLeavesRoomForAnother) {
   EXPECT_FALSE(Submit({2, 3}, 1).has_value());
 }
 
-// Workers that send steps at fixed intervals, whatever the answers are, in virtual time.
+// Workers that send a step at a fixed interval, whether or not the step before was served, in virtual time.
 class Overload : public AdmissionTest {
  protected:
   struct Greed {
@@ -143,8 +144,8 @@ class Overload : public AdmissionTest {
     absl::Duration longest = absl::ZeroDuration();
   };
 
-  // Returns what each worker gets while all of them ask, after the queue has filled; checks that the device never
-  // idles.
+  // Returns the shares of all workers while all of them ask, after the queue has filled. Expects the device never to be
+  // idle.
   std::map<uint64_t, Got> Run(const std::vector<Greed>& greeds, absl::Duration timeout) {
     std::map<uint64_t, Got> got;
     std::vector<absl::Time> next(greeds.size(), clock_.Now());
@@ -186,9 +187,9 @@ class Overload : public AdmissionTest {
   std::vector<Waiting> waiting_;
 };
 
-TEST_F(Overload, UnequalGreedGetsEqualShares) {
+TEST_F(Overload, GreedySharesAreEqualModestNeedsAreMet) {
   limits_.max_queue_time = absl::Milliseconds(100);
-  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are requested.
+  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are asked for.
   const auto got = Run({{{0, 0}, absl::Milliseconds(10), 1},
                         {{0, 1}, absl::Milliseconds(5), 5},
                         {{0, 2}, absl::Milliseconds(1), 2},
@@ -200,7 +201,7 @@ TEST_F(Overload, UnequalGreedGetsEqualShares) {
   for (const uint64_t stream : {1, 2, 3}) EXPECT_LE(got.at(stream).longest, absl::Milliseconds(150));
 }
 
-TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
+TEST_F(Overload, TenantOfManyStreamsGetsNoMore) {
   limits_.max_queue_time = absl::Milliseconds(100);
   std::vector<Greed> greeds = {{{0, 0}, absl::Milliseconds(1), 1}};
   for (uint64_t stream = 1; stream <= 5; ++stream) greeds.push_back({{1, stream}, absl::Milliseconds(1), 1});
@@ -209,7 +210,7 @@ TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
   for (uint64_t stream = 1; stream <= 5; ++stream) EXPECT_NEAR(double(got.at(stream).rows), 1000, 20);
 }
 
-// With deadlines shorter than the queue, no row is computed after its deadline, and the device stays busy.
+// With deadlines shorter than the queue, no row is computed after its deadline, and the device still has enough work.
 TEST_F(Overload, DeadlinesAreKeptOrRefused) {
   const auto got =
       Run({{{0, 0}, absl::Milliseconds(1), 2}, {{0, 1}, absl::Milliseconds(1), 2}}, absl::Milliseconds(60));

@@ -12,7 +12,7 @@ using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
 using BatcherFollowing = BatcherTest;
 
-// A step in which each row is followed by another, until there were `length` of them.
+// A step each of whose rows is followed by another one, until there have been `length` of them.
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
@@ -32,7 +32,7 @@ class FollowedStep : public RecordingStep, public std::enable_shared_from_this<F
   const uint32_t length_;
 };
 
-TEST_F(BatcherFollowing, FollowingRowsAreAlwaysTaken) {
+TEST_F(BatcherFollowing, FollowingRowsAreTakenDespiteFullQueue) {
   limits_.max_queued_rows = 2;
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   const auto step = std::make_shared<FollowedStep>(&batcher(), 4);
@@ -49,8 +49,8 @@ TEST_F(BatcherFollowing, FollowingRowsAreAlwaysTaken) {
   EXPECT_EQ(other->delivered(), 2u);
 }
 
-// The batcher is not destroyed between two of them.
-TEST_F(BatcherFollowing, ItsEndWaitsForRowsThatFollow) {
+// The batcher does not end between two of them.
+TEST_F(BatcherFollowing, DestructionWaitsForFollowingRows) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   const auto step = std::make_shared<FollowedStep>(&batcher(), 50);
   ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 1)).has_value());

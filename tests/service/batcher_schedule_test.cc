@@ -1,4 +1,4 @@
-// Random schedules: every row is delivered exactly once, in the prescribed order.
+// Random schedules: in any order of events, every row is delivered exactly once, in the order of the rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace {
 using testing::FakeDevice;
 using testing::Scaled;
 
-// A random history of submits, finished and failed batches, cancels, passing time and sweeps, beside a model of the
-// queue: a sorted set. Rows of one owner keep their order.
+// One random history of submits, finished and failed batches, cancels, passing time and sweeps, beside a model of the
+// queue that is only a sorted set. Rows of one client keep its order among any other rows.
 class Schedule {
  public:
   explicit Schedule(uint64_t seed) : random_(seed) {
@@ -39,7 +39,7 @@ class Schedule {
       devices_.push_back(std::make_unique<FakeDevice>(options));
       devices.push_back(devices_.back().get());
     }
-    // In the model no batch waits for a busy device.
+    // The model knows no device that is waited for.
     BatcherOptions route;
     route.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
     batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, route);
@@ -93,7 +93,7 @@ class Schedule {
     if (Below(3) == 0) submitted.step->deadline = clock_.Now() + absl::Milliseconds(1 + Below(100));
     const uint32_t queued = batcher_->queued_rows();
     const auto refusal = batcher_->Submit(submitted.step, RowsAt(submitted.first, submitted.rows));
-    // In between, the rules of admission_test.cc decide.
+    // Between the two the rules of admission_test.cc decide.
     const bool fits = queued + submitted.rows <= limits_.max_queued_rows;
     ASSERT_TRUE(fits || refusal.has_value());
     ASSERT_TRUE(!fits || queued > 0 || !refusal.has_value());
@@ -114,7 +114,7 @@ class Schedule {
       device.Finish(index);
     } else {
       for (const uint32_t position : device.Positions(index)) {
-        // Rows run again if there is another device, at most kMostAttempts times.
+        // Failed rows run again if there is another device, but not for ever.
         if (++attempts_[position] == Batcher::kMostAttempts || devices_.size() == 1) {
           failed_.insert(position);
         } else {
@@ -131,7 +131,7 @@ class Schedule {
     return *std::prev(after);
   }
 
-  // Smaller goes first: higher priority, then, for one owner, lower position, which is the older row.
+  // Smaller goes first: the higher priority, then, of one client's, the lower position, which is the older row.
   using Order = std::pair<int32_t, uint32_t>;
   bool AreOfOneClient(const Order& a, const Order& b) const {
     const QueueOwner& one = Owner(a.second).step->owner;
@@ -149,7 +149,7 @@ class Schedule {
     return owner.step->WasRefused(row.second - owner.first);
   }
 
-  // Updates the model and compares what has started since the last event.
+  // Brings the model up to date, and holds what has started since the last event against it.
   void CheckQueue() {
     std::vector<Order> started;
     for (const auto& device : devices_) {
@@ -198,13 +198,13 @@ class Schedule {
   std::unique_ptr<Batcher> batcher_;
   std::deque<Submitted> steps_;  // by first position
   std::set<Order> waiting_;
-  std::map<uint32_t, uint32_t> attempts_;  // failed attempts, by position
+  std::map<uint32_t, uint32_t> attempts_;  // failed attempts by position
   std::set<uint32_t> failed_;              // positions
   uint32_t next_position_ = 0;
   uint32_t clients_ = 1;
 };
 
-TEST(BatcherSchedule, EveryRowIsDeliveredOnce) {
+TEST(BatcherSchedule, RowsAreDeliveredOnceInRandomSchedules) {
   for (uint64_t seed = 0; seed < Scaled(1000); ++seed) {
     SCOPED_TRACE(seed);
     Schedule(seed).Run(200);
@@ -212,8 +212,9 @@ TEST(BatcherSchedule, EveryRowIsDeliveredOnce) {
   }
 }
 
-// Threads that submit, cancel and sweep, with a queue that is mostly full, against threads that finish batches.
-TEST(BatcherSchedule, DeliversOnceUnderThreads) {
+// Submitting, cancelling and sweeping threads, whose queue is full most of the time, against threads that finish
+// batches.
+TEST(BatcherSchedule, RowsAreDeliveredOnceUnderThreads) {
   constexpr uint32_t kSubmitters = 3;
   const auto steps_each = static_cast<uint32_t>(Scaled(2000));
   Limits limits;
@@ -246,7 +247,7 @@ TEST(BatcherSchedule, DeliversOnceUnderThreads) {
         --submitting;
       });
     }
-    // One finishing thread for each device, so that each held batch belongs to one thread.
+    // One finisher a device, so that no other thread waits for a held batch.
     for (FakeDevice* device : {&a, &b}) {
       threads.emplace_back([&, device] {
         while (submitting > 0 || batcher.queued_rows() > 0 || device->held() > 0) {
@@ -256,7 +257,7 @@ TEST(BatcherSchedule, DeliversOnceUnderThreads) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    // A finishing thread may have started a batch on the other device after that one's thread had ended.
+    // A batch may have been started on a device by the other's finisher after its own had left.
     while (a.held() > 0 || b.held() > 0) {
       a.FinishAll();
       b.FinishAll();

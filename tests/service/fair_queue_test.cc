@@ -1,4 +1,4 @@
-// Shares of tenants and streams, to the row: order, work, pauses.
+// Shares of clients, to the row: the order by work, by tenant and after a pause.
 #include "service/batch/fair_queue.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 class FairQueueTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kSmall = 1000;                         // tokens of a row
-  static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // tokens of a row with twice the work
+  static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // those of one that is twice the work
 
   void Add(QueueOwner owner, uint32_t count, uint32_t vocabulary = kSmall) {
     for (uint32_t i = 0; i < count; ++i) queue_.Add(Row(owner, vocabulary));
@@ -30,7 +30,7 @@ class FairQueueTest : public ::testing::Test {
     row.row.row.request.live_vocabulary = vocabulary;
     return row;
   }
-  // Takes rows and returns their streams, a letter each: 'a' is stream 0.
+  // The streams of the next rows, a letter each: 'a' is stream 0.
   std::string Take(uint32_t count) {
     std::string taken;
     for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().owner.stream);
@@ -57,29 +57,28 @@ TEST_F(FairQueueTest, StreamsTakeTurns) {
   EXPECT_EQ(Take(9), "abcababaa");
 }
 
-TEST_F(FairQueueTest, SharesAreOfWork) {
+TEST_F(FairQueueTest, SharesCountWork) {
   Add({0, 0}, 3, kTwice);
   Add({0, 1}, 6);
   ASSERT_EQ(WorkOf(Row({}, kTwice).row.row), 2 * WorkOf(Row({}, kSmall).row.row));
   EXPECT_EQ(Take(9), "abbabbabb");
 }
 
-TEST_F(FairQueueTest, TenantsShareEqually) {
+TEST_F(FairQueueTest, TenantsShareEquallyAtAnyStreamCount) {
   Add({0, 0}, 6);
   for (const uint64_t stream : {1, 2, 3}) Add({1, stream}, 2);
   EXPECT_EQ(Take(12), "abacadabacad");
 }
 
-TEST_F(FairQueueTest, LateComerIsOwedNothing) {
+TEST_F(FairQueueTest, NewcomerIsOwedNothingWaitsOneTurn) {
   Add({0, 0}, 100);
   Take(50);
   Add({0, 1}, 10);
   EXPECT_EQ(Take(8), "abababab");
 }
 
-// A stream that has one cheap row at a time, beside one that always has more: both get the same work, not alternate
-// turns.
-TEST_F(FairQueueTest, PauseDoesNotResetTheShare) {
+// A stream of cheap rows has one at a time, the other always has more: they get the same work, not every second turn.
+TEST_F(FairQueueTest, ShortPauseKeepsUsage) {
   Add({0, 1}, 10, kTwice);
   std::string taken;
   for (int i = 0; i < 9; ++i) {
@@ -89,7 +88,7 @@ TEST_F(FairQueueTest, PauseDoesNotResetTheShare) {
   EXPECT_EQ(taken, "baabaabaa");
 }
 
-TEST_F(FairQueueTest, WhoWasAwayForLongBeginsAnew) {
+TEST_F(FairQueueTest, LongPauseResetsUsage) {
   Add({0, 0}, 1, 100 * kSmall);
   Add({0, 1}, 200);
   Take(150);
@@ -113,7 +112,7 @@ TEST_F(FairQueueTest, ReturnedRowsGoFirstUncharged) {
   EXPECT_EQ(Take(5), "babab") << "as if nothing had happened";
 }
 
-TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
+TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
   Add({0, 0}, 3);
   Add({1, 1}, 3);
   Add({1, 2}, 3);
@@ -126,8 +125,8 @@ TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
   EXPECT_TRUE(queue_.empty());
 }
 
-// Work is counted in rows here.
-TEST_F(FairQueueTest, WorkAheadCountsAllWhoShare) {
+// Counted in rows.
+TEST_F(FairQueueTest, WorkAheadCountsOwnAndEqualShares) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
   const auto ahead = [&](QueueOwner owner) { return queue_.StandingOf(owner).WorkAhead() / row; };
   Add({0, 0}, 900);
@@ -144,7 +143,7 @@ TEST_F(FairQueueTest, WorkAheadCountsAllWhoShare) {
   EXPECT_NEAR(ahead({1, 2}), 2 * 100, 5);
 }
 
-TEST_F(FairQueueTest, WhoTakesLittleCountsForLittle) {
+TEST_F(FairQueueTest, LightStreamsCountForLittle) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
   Add({0, 0}, 1000);
   for (uint64_t i = 0; i < 80; ++i) {
@@ -154,13 +153,13 @@ TEST_F(FairQueueTest, WhoTakesLittleCountsForLittle) {
   EXPECT_NEAR(queue_.StandingOf({0, 0}).WorkAhead() / row, 280 / 0.9, 10);
 }
 
-// Two streams that both wait during an interval get the same work in it, give or take a row each.
+// Two streams that both wait from some moment to another get the same work in between, give or take a row of each.
 TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
   for (uint64_t seed = 0; seed < testing::Scaled(200); ++seed) {
     std::mt19937_64 random(seed);
     FairQueue queue;
     std::map<uint64_t, uint32_t> waiting;                    // rows of each stream
-    std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // lead of the first, in work, since both wait
+    std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // of the first, in work, since both wait
     const auto largest = int64_t(WorkOf(Row({}, 4 * kSmall).row.row));
     for (int event = 0; event < 400; ++event) {
       const uint64_t stream = random() % 5;

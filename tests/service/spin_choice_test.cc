@@ -1,4 +1,4 @@
-// Waits that are polled for, and waits that are slept through.
+// When to spin for a message, and when to sleep.
 #include "gtest/gtest.h"
 #include "service/memory/ring.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr absl::Duration kMost = absl::Microseconds(200);
 
-TEST(SpinChoiceTest, PollsForQuickSleepsForSlow) {
+TEST(SpinChoiceTest, SpinsForShortWaitsSleepsForLong) {
   SpinChoice choice(kMost);
   EXPECT_EQ(choice.Next(), kMost) << "nothing is known";
   choice.OnMessage(absl::Milliseconds(20));
@@ -16,7 +16,7 @@ TEST(SpinChoiceTest, PollsForQuickSleepsForSlow) {
   EXPECT_EQ(choice.Next(), kMost);
 }
 
-TEST(SpinChoiceTest, PollsThoughWakingUpTookLonger) {
+TEST(SpinChoiceTest, WakeCostDoesNotPreventSpinning) {
   SpinChoice choice(kMost);
   choice.OnMessage(kMost + absl::Microseconds(40));
   EXPECT_EQ(choice.Next(), kMost);
@@ -24,7 +24,7 @@ TEST(SpinChoiceTest, PollsThoughWakingUpTookLonger) {
   EXPECT_EQ(choice.Next(), absl::ZeroDuration());
 }
 
-TEST(SpinChoiceTest, NeverLooksWhereThatIsOff) {
+TEST(SpinChoiceTest, NeverSpinsIfOff) {
   SpinChoice choice(absl::ZeroDuration());
   EXPECT_EQ(choice.Next(), absl::ZeroDuration());
   choice.OnMessage(absl::ZeroDuration());

@@ -1,4 +1,4 @@
-// One row of a step: what concerns it alone.
+// One row of a step: everything that concerns it alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -28,16 +28,14 @@ class StepRowTest : public ::testing::Test {
     row_.set_history_hash(77);
   }
 
-  std::variant<StepRowRequest, Refusal> Parse(int index = 2) {
-    return ParseStepRow(row_, index, shape_, spec_, limits_);
-  }
-  StepRowRequest MustParse() {
+  std::variant<RowPlan, Refusal> Parse(int index = 2) { return ParseStepRow(row_, index, shape_, spec_, limits_); }
+  RowPlan MustParse() {
     auto parsed = Parse();
     if (auto* refusal = std::get_if<Refusal>(&parsed)) {
       ADD_FAILURE() << refusal->field << ": " << refusal->message;
-      return StepRowRequest();
+      return RowPlan();
     }
-    return std::get<StepRowRequest>(parsed);
+    return std::get<RowPlan>(parsed);
   }
   void ExpectRefused(Reason reason, const std::string& field) {
     const auto parsed = Parse();
@@ -52,13 +50,13 @@ class StepRowTest : public ::testing::Test {
   v1::StepRow row_;
 };
 
-TEST_F(StepRowTest, CarriesWhatWasSent) {
+TEST_F(StepRowTest, CarriesEveryField) {
   row_.set_truncate_to(3);
   row_.add_append_tokens(kRowLive - 1);
   row_.set_draw_salt(65535);
   row_.set_tensor_row(3);
   row_.mutable_mask()->set_mask_row(1);
-  const StepRowRequest request = MustParse();
+  const RowPlan request = MustParse();
   EXPECT_EQ(request.intent.step_id, 5u);
   EXPECT_EQ(request.intent.position, 9u);
   EXPECT_EQ(request.intent.history_hash, 77u);
@@ -66,12 +64,12 @@ TEST_F(StepRowTest, CarriesWhatWasSent) {
   EXPECT_EQ(request.intent.append_tokens, std::vector<uint32_t>{kRowLive - 1});
   EXPECT_EQ(request.draw_salt, 65535u);
   EXPECT_EQ(request.tensor_row, 3u);
-  ASSERT_EQ(request.plan.masks.size(), 1u);
-  EXPECT_EQ(request.plan.masks[0].mask_row, 1u);
-  EXPECT_FALSE(request.plan.masks[0].has_allowed_tokens);
+  ASSERT_EQ(request.masks.size(), 1u);
+  EXPECT_EQ(request.masks[0].mask_row, 1u);
+  EXPECT_FALSE(request.masks[0].has_allowed_tokens);
 }
 
-TEST_F(StepRowTest, DrawMayBeSpelledOut) {
+TEST_F(StepRowTest, DrawMayBeExplicit) {
   const uint64_t digest = MustParse().intent.options_digest;
   row_.mutable_draw();
   EXPECT_EQ(MustParse().intent.options_digest, digest);
@@ -93,7 +91,7 @@ TEST_F(StepRowTest, AnotherVocabulary) {
   ExpectRefused(Reason::kVocabularyMismatch, "step.logits.vocabulary_size");
 }
 
-TEST_F(StepRowTest, WhatMustBeSet) {
+TEST_F(StepRowTest, RequiredFields) {
   row_.set_step_id(0);
   ExpectRefused(Reason::kMissingField, "step.rows[2].step_id");
   row_.set_step_id(1);
@@ -150,9 +148,9 @@ TEST_F(StepRowTest, MaskRow) {
 
 TEST_F(StepRowTest, AllowedTokensAreASet) {
   auto& tokens = *row_.mutable_mask()->mutable_allowed_tokens();
-  EXPECT_TRUE(MustParse().plan.masks.at(0).has_allowed_tokens) << "the empty set allows nothing";
+  EXPECT_TRUE(MustParse().masks.at(0).has_allowed_tokens) << "the empty set allows nothing";
   for (const uint32_t token : {7u, 3u, 7u, kRowLive - 1}) tokens.add_tokens(token);
-  EXPECT_EQ(MustParse().plan.masks.at(0).allowed_tokens, (std::vector<uint32_t>{3, 7, kRowLive - 1}));
+  EXPECT_EQ(MustParse().masks.at(0).allowed_tokens, (std::vector<uint32_t>{3, 7, kRowLive - 1}));
   for (const uint32_t token : {kRowLive, 0xffffffffu}) {
     tokens.set_tokens(1, token);
     ExpectRefused(Reason::kOutOfRange, "step.rows[2].mask.allowed_tokens.tokens[1]");
@@ -162,7 +160,7 @@ TEST_F(StepRowTest, AllowedTokensAreASet) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].mask.allowed_tokens.tokens");
 }
 
-TEST_F(StepRowTest, ACheckpointNeedsASamplerThatKeepsAState) {
+TEST_F(StepRowTest, CheckpointNeedsStatefulSampler) {
   row_.set_checkpoint("x");
   ExpectRefused(Reason::kContradiction, "step.rows[2].checkpoint");
 }
@@ -175,14 +173,14 @@ TEST_F(StepRowTest, ChainOfDrafts) {
   chain.set_mode(v1::VERIFY_MODE_GREEDY);
   ExpectRefused(Reason::kContradiction, "step.rows[2].verify_draft.mode");
   spec_.parameters.greedy = true;
-  EXPECT_EQ(MustParse().plan.kind, PositionPlan::Kind::kCompare);
+  EXPECT_EQ(MustParse().kind, RowPlan::Kind::kCompare);
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
   chain.add_draft_tokens(kRowLive);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.draft_tokens[1]");
   chain.set_draft_tokens(1, 8);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].tensor_row");
   row_.set_tensor_row(1);
-  const PositionPlan plan = MustParse().plan;
+  const RowPlan plan = MustParse();
   EXPECT_EQ(plan.ahead, TokenTree::Chain({7, 8}));
   EXPECT_EQ(plan.positions(), 3u);
   chain.mutable_draft_tokens()->Resize(kMaxDraftTokens + 1, 0);
@@ -201,7 +199,7 @@ TEST_F(StepRowTest, DraftProbabilities) {
   ExpectRefused(Reason::kMissingField, "step.draft_probabilities");
   shape_.draft_payload = 2;
   shape_.draft_rows = 2;
-  EXPECT_EQ(MustParse().plan.draft_row, 0u);
+  EXPECT_EQ(MustParse().draft_row, 0u);
   for (const uint32_t row : {1u, 2u, 0xffffffffu}) {
     chain.set_draft_row(row);
     ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.draft_row");
@@ -218,7 +216,7 @@ TEST_F(StepRowTest, DraftProbabilities) {
   first.add_probabilities(1);
   for (const uint32_t token : {9u, 8u}) second.add_tokens(token);
   for (const float q : {0.25f, 0.75f}) second.add_probabilities(q);
-  const PositionPlan plan = MustParse().plan;
+  const RowPlan plan = MustParse();
   EXPECT_EQ(plan.sparse[1].tokens, (std::vector<uint32_t>{8, 9}));
   EXPECT_EQ(plan.sparse[1].bits, (std::vector<uint32_t>{0x3f400000, 0x3e800000}));
 
@@ -246,7 +244,7 @@ TEST_F(StepRowTest, TreeOfDrafts) {
   tree.set_mode(v1::VERIFY_MODE_COUPLED);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_tree.parents");
   for (const int parent : {-1, -1, 0}) tree.add_parents(parent);
-  const PositionPlan plan = MustParse().plan;
+  const RowPlan plan = MustParse();
   EXPECT_EQ(plan.DepthOf(0), 0u);
   EXPECT_EQ(plan.DepthOf(2), 1u);
   EXPECT_EQ(plan.DepthOf(3), 2u);
@@ -272,7 +270,7 @@ TEST_F(StepRowTest, MasksOfPositions) {
   chain.add_masks()->set_mask_row(1);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.masks");
   chain.add_masks()->mutable_allowed_tokens()->add_tokens(3);
-  EXPECT_EQ(MustParse().plan.masks.size(), 2u);
+  EXPECT_EQ(MustParse().masks.size(), 2u);
   chain.mutable_masks(0)->set_mask_row(2);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.masks[0].mask_row");
   row_.mutable_mask()->set_mask_row(0);
@@ -286,14 +284,14 @@ TEST_F(StepRowTest, Scores) {
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].score.tokens[0]");
   score.set_tokens(0, 1);
   score.add_tokens(2);
-  const PositionPlan plan = MustParse().plan;
+  const RowPlan plan = MustParse();
   EXPECT_EQ(plan.scored, (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(plan.ahead, TokenTree::Chain({1}));
   score.mutable_tokens()->Resize(kMaxScoreTokens + 1, 0);
   ExpectRefused(Reason::kTooMany, "step.rows[2].score.tokens");
 }
 
-// A retry is recognised by this: whatever may change the answer changes the digest, and nothing else does.
+// The digest identifies retries: every field that may change the answer changes the digest, and nothing else does.
 TEST_F(StepRowTest, DigestSeesEveryOption) {
   row_.set_truncate_to(5);
   row_.add_append_tokens(1);

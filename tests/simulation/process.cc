@@ -14,9 +14,8 @@ std::shared_ptr<Process> Process::Start(const client::ClientOptions& options, co
 }
 
 void Process::Begin(const client::ClientOptions& options, const Identity& identity, Network* network) {
-  connector_ = network->ConnectorOf(identity.index, weak_from_this());
   client::StreamState::Environment environment;
-  environment.connector = connector_.get();
+  environment.connector = network->ConnectorOf(identity.index, weak_from_this());
   environment.events = this;
   environment.first_epoch = static_cast<uint64_t>(absl::ToUnixMicros(timeline_.Now())) << 8 | generation_;
   environment.jitter_seed = identity.jitter_seed;
@@ -63,7 +62,7 @@ void Process::Settle() {
 void Process::Tell() {
   client::StreamState::Finished finished = state_->TakeFinished();
   for (auto& batch : std::exchange(released_, {})) finished.batches.push_back(std::move(batch));
-  for (auto& open : finished.opens) std::move(open->done)(std::move(open->outcome));
+  for (auto& open : finished.opens) std::move(open->done)(std::move(open->status));
   for (auto& batch : finished.batches) batch->Finish();
 }
 

@@ -1,4 +1,5 @@
-// One life of a simulated worker: the client's real state machine, its timer, and what has ended and waits to be told.
+// One life of a simulated worker: the client's real state machine, its timer, and the ended steps that wait to be
+// reported.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,6 @@ class Process final : public client::StreamEvents, public std::enable_shared_fro
 
   Timeline& timeline_;
   const uint64_t generation_;
-  std::unique_ptr<client::Connector> connector_;
   std::vector<std::shared_ptr<client::PendingBatch>> released_;
   std::optional<client::StreamState> state_;
   absl::Time wake_at_ = absl::InfiniteFuture();

@@ -59,7 +59,7 @@ bool Worker::IsAhead(const Job& job) const {
   });
 }
 
-// Before a restart. False if that cannot be, because a slice of a later step may be under way.
+// Called before a restart. False if that is impossible, because a shard of a later step may be under way.
 bool Worker::GoBackToPeers() {
   const auto is_ahead = [this](const auto& job) { return IsAhead(*job); };
   if (!rank_.in_step && std::ranges::any_of(jobs_, is_ahead)) return false;
@@ -156,7 +156,7 @@ void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status)
     absl::MutexLock lock(&job->record->mutex);
     seed = job->record->seed;
   }
-  // Whoever goes on with the text has to name the seed.
+  // The process that continues the text has to name the seed.
   job->options.seed = seed;
   job->text = std::make_unique<Text>(world_.seed, job->number, job->options, seed);
 }
@@ -183,7 +183,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     asked.emplace_back(job, job->step);
   }
   batch->done = [this, asked, hurried, generation = process_->generation(),
-                 told = false](std::vector<client::RowOutcome> outcomes) mutable {
+                 told = false](std::vector<client::RowResult> outcomes) mutable {
     if (std::exchange(told, true) || outcomes.size() != asked.size()) return fail_("a batch was answered twice");
     for (size_t i = 0; i < asked.size(); ++i) {
       OnOutcome(asked[i].first, generation, asked[i].second, hurried, outcomes[i]);
@@ -192,7 +192,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   process_->Update([&](client::StreamState& state, absl::Time now) { state.Submit(std::move(batch), now); });
 }
 
-void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome) {
+void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowResult& outcome) {
   const std::optional<std::string> answer = testing::Bits(outcome);
   if (answer && *answer != job->text->step(step).answer) {
     return fail_(

@@ -22,7 +22,7 @@ class Worker {
  public:
   using Fail = std::function<void(std::string why)>;
 
-  // The world's rank `index`. `fail` is told of whatever differs from the run without faults.
+  // The world's rank `index`. `fail` is called with every difference from the run without faults.
   Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log, Fail fail);
   ~Worker();
 
@@ -52,7 +52,7 @@ class Worker {
   void Open(Job* job);
   void Submit(std::vector<Job*> jobs, uint64_t batch);
   void OnOpened(Job* job, uint64_t generation, const absl::Status& status);
-  void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowOutcome& outcome);
+  void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowResult& outcome);
   void FinishJob(Job* job);
   void CloseJob(const Job& job);
   std::string NameOf(const Job& job) const;

@@ -1,4 +1,4 @@
-// A plain edit cache on the host: copies of lists, updated by EditOrigin.
+// Plain model of a device's edit cache: copies of edit lists, updated through EditOrigin.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace sortition::testing {
 // Not thread-safe.
 class PlainEditCache {
  public:
-  // Returns the row's edits, derived from a copy and its changes if possible. Keeps them if they have a name.
+  // The row's edits, by changes of a copy if that can be, else as they are. Keeps them if they have a name.
   std::vector<kernels::LogitEdit> EditsOf(const kernels::RowRequest& request) {
     const kernels::EditOrigin& origin = request.edit_origin;
     std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
@@ -34,7 +34,8 @@ class PlainEditCache {
     return edits;
   }
 
-  // Number of rows whose edits were derived from a copy, and of those, rows with changes that have no name.
+  // Number of rows whose edits were made by changing a copy, and how many of these had changes without a name
+  // (`ahead`).
   uint64_t changed() const { return changed_; }
   uint64_t changed_ahead() const { return changed_ahead_; }
 

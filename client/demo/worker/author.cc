@@ -80,16 +80,16 @@ absl::StatusOr<WritingResult> WriteStories(client::Client& client, const Learned
     }
     if (writing.empty()) break;
     const absl::Time sent = absl::Now();
-    const auto outcomes = client.Step(batch);
-    if (!outcomes.ok()) return outcomes.status();
+    const auto results = client.Step(batch);
+    if (!results.ok()) return results.status();
     result.model_time += sent - start;
     result.steps.push_back(absl::Now() - sent);
     result.sampling_time += result.steps.back();
     result.bytes_sent += writing.size() * options.row_width * sizeof(uint16_t);
     for (size_t row = 0; row < writing.size(); ++row) {
       const size_t story = writing[row];
-      if (const auto* error = std::get_if<client::RowError>(&(*outcomes)[row])) return client::ToStatus(*error);
-      const auto& draw = std::get<v1::DrawResult>((*outcomes)[row]);
+      if (const auto* error = std::get_if<client::RowError>(&(*results)[row])) return client::ToStatus(*error);
+      const auto& draw = std::get<v1::DrawResult>((*results)[row]);
       drawn(story, draw);
       if (draw.token() == learned.model.end_of_text()) {
         drafts[story].over = true;

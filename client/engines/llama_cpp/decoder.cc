@@ -56,17 +56,17 @@ absl::Status Decoder::RewriteSequence(Rewrite rewrite) {
 }
 
 absl::StatusOr<v1::DrawResult> Decoder::Step(const float* logits, uint32_t vocabulary_size) {
-  client::RowOutcome outcome;
+  client::RowResult result;
   if (local_ != nullptr) {
     if (vocabulary_size != local_->vocabulary_size()) return absl::InvalidArgumentError("the vocabulary has changed");
-    outcome = local_->Step(v1::DTYPE_F32, client::Row{nullptr, logits});
+    result = local_->Step(v1::DTYPE_F32, client::Row{nullptr, logits});
   } else {
-    auto outcomes = client_->Step(client::Batch{v1::DTYPE_F32, vocabulary_size, {{remote_.get(), logits}}});
-    if (!outcomes.ok()) return outcomes.status();
-    outcome = std::move((*outcomes)[0]);
+    auto results = client_->Step(client::Batch{v1::DTYPE_F32, vocabulary_size, {{remote_.get(), logits}}});
+    if (!results.ok()) return results.status();
+    result = std::move((*results)[0]);
   }
-  if (const auto* error = std::get_if<client::RowError>(&outcome)) return client::ToStatus(*error);
-  return std::get<v1::DrawResult>(std::move(outcome));
+  if (const auto* error = std::get_if<client::RowError>(&result)) return client::ToStatus(*error);
+  return std::get<v1::DrawResult>(std::move(result));
 }
 
 absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocabulary_size) {

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/python/native/answers.h"
+#include "client/python/native/cuda_results.h"
 #include "client/python/native/device.h"
 #include "client/python/native/module.h"
 #include "client/python/native/options.h"
@@ -51,7 +51,7 @@ struct StepMemory {
   Masks masks;
   nb::list sequences;
   Readiness ready;
-  std::shared_ptr<AnswersMemory> answers = nullptr;  // null: none are wanted
+  std::shared_ptr<ResultsMemory> results = nullptr;  // null: none are wanted
   nb::object callback = {};
 
   // Until what is to be sent has been written, unless a word will say so, which is named in the batch then. Without the
@@ -99,27 +99,14 @@ class Client {
 
 client::TransportKind ParseTransport(const std::string& name) {
   if (name == "auto") return client::TransportKind::kAuto;
-  if (name == "tcp") return client::TransportKind::kInlineTcp;
-  if (name == "unix") return client::TransportKind::kInlineUds;
-  if (name == "shared_memory") return client::TransportKind::kSharedMemory;
+  if (name == "grpc") return client::TransportKind::kGrpc;
   if (name == "ring") return client::TransportKind::kRing;
-  throw nb::value_error("transport: \"auto\", \"tcp\", \"unix\", \"shared_memory\" or \"ring\"");
+  throw nb::value_error("transport: \"auto\", \"grpc\" or \"ring\"");
 }
 
 const char* TransportName(const client::TransportInUse& transport) {
   if (transport.in_process) return "in_process";
-  switch (transport.kind) {
-    case client::TransportKind::kSharedMemory:
-      return "shared_memory";
-    case client::TransportKind::kRing:
-      return "ring";
-    case client::TransportKind::kInlineUds:
-      return "unix";
-    case client::TransportKind::kInlineTcp:
-    case client::TransportKind::kAuto:
-      break;
-  }
-  return "tcp";
+  return transport.kind == client::TransportKind::kRing ? "ring" : "grpc";
 }
 
 // The fields of sortition.Shard, in their order.
@@ -182,9 +169,9 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   if (shard) {
     options.shard = std::apply([](auto... fields) { return client::VocabularyShard{fields...}; }, *shard);
   }
-  const std::optional<client::VocabularyShard> slice = options.shard;
+  const std::optional<client::VocabularyShard> part = options.shard;
 
-  return new Client(MadeWithoutGil([&] { return client::Client::Connect(std::move(options)); }), slice);
+  return new Client(MadeWithoutGil([&] { return client::Client::Connect(std::move(options)); }), part);
 }
 
 Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
@@ -282,20 +269,20 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
   auto client = self.share();
   return ToPython(MadeWithoutGil([&] {
     const absl::Status status = memory.WaitFor(stream, &batch);
-    absl::StatusOr<std::vector<client::RowOutcome>> outcomes = status.ok() ? client->Step(batch, options) : status;
+    absl::StatusOr<std::vector<client::RowResult>> results = status.ok() ? client->Step(batch, options) : status;
     client.reset();
-    return outcomes;
+    return results;
   }));
 }
 
 void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
                nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
                std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream,
-               nb::handle ready, const CudaAnswers* answers, nb::object callback) {
+               nb::handle ready, const CudaResults* results, nb::object callback) {
   self.get();
   auto memory =
       std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype, ready));
-  if (answers != nullptr) memory->answers = answers->memory;
+  if (results != nullptr) memory->results = results->memory;
   memory->callback = std::move(callback);
   std::vector<std::shared_ptr<client::Sequence>> handles;
   client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
@@ -306,21 +293,21 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   {
     auto client = self.share();
     nb::gil_scoped_release released;
-    const auto done = [borrowed](std::vector<client::RowOutcome> outcomes) {
+    const auto done = [borrowed](std::vector<client::RowResult> results) {
       const InCallback scope;
       nb::gil_scoped_acquire acquired;
       const std::unique_ptr<StepMemory> mine(borrowed);
-      if (mine->answers != nullptr) mine->answers->EndStep();
+      if (mine->results != nullptr) mine->results->EndStep();
       try {
-        mine->callback(ToPython(std::move(outcomes)));
+        mine->callback(ToPython(std::move(results)));
       } catch (nb::python_error& error) {
         error.discard_as_unraisable("sortition: the callback of a step");
       }
     };
     status = borrowed->WaitFor(stream, &batch);
     if (status.ok()) {
-      status = borrowed->answers == nullptr ? client->StepAsync(batch, options, done)
-                                            : borrowed->answers->StepAsync(client.get(), batch, options, stream, done);
+      status = borrowed->results == nullptr ? client->StepAsync(batch, options, done)
+                                            : borrowed->results->StepAsync(client.get(), batch, options, stream, done);
     }
     client.reset();
   }
@@ -390,10 +377,11 @@ void BindClient(nb::module_& module) {
       .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
            nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
            nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"),
-           nb::arg("ready").none(), nb::arg("answers").none(), nb::arg("callback"))
+           nb::arg("ready").none(), nb::arg("results").none(), nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })
+      .def_prop_ro("row_memory", [](const Client& self) { return self.get().transport_in_use().row_memory; })
       .def_prop_ro("transport_note", [](const Client& self) { return self.get().transport_in_use().note; })
       .def_prop_ro("in_process", [](const Client& self) { return self.get().in_process(); });
 }

@@ -46,20 +46,20 @@ class LocalHandle {
   }
 
   // Rows of a device's memory for handles, no two of which are the same. Without the GIL.
-  static absl::StatusOr<std::vector<client::RowOutcome>> StepOn(client::LocalCuda* cuda, v1::DType dtype,
-                                                                const std::vector<const LocalHandle*>& handles,
-                                                                const std::vector<client::Row>& rows,
-                                                                CUstream_st* stream,
-                                                                v1::DType draft_dtype) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  static absl::StatusOr<std::vector<client::RowResult>> StepOn(client::LocalCuda* cuda, v1::DType dtype,
+                                                               const std::vector<const LocalHandle*>& handles,
+                                                               const std::vector<client::Row>& rows,
+                                                               CUstream_st* stream,
+                                                               v1::DType draft_dtype) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     // All are locked, always in the same order.
     std::vector<const LocalHandle*> sorted = handles;
     std::ranges::sort(sorted);
     std::vector<client::LocalSequence*> sequences;
     for (const LocalHandle* handle : handles) sequences.push_back(handle->handle_.get());
     for (const LocalHandle* handle : sorted) handle->mutex_.Lock();
-    auto outcomes = cuda->Step(dtype, sequences, rows, stream, draft_dtype);
+    auto results = cuda->Step(dtype, sequences, rows, stream, draft_dtype);
     for (const LocalHandle* handle : sorted) handle->mutex_.Unlock();
-    return outcomes;
+    return results;
   }
 
  private:
@@ -124,7 +124,7 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb:
         {nullptr, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i], masks.rows.empty() ? nullptr : masks.rows[i]});
     tasks.Apply(i, &steps.back());
   }
-  std::vector<client::RowOutcome> outcomes;
+  std::vector<client::RowResult> results;
   absl::Status status;
   if (rows.cuda_device) {
     std::vector<const LocalHandle*> sorted = handles;
@@ -136,18 +136,18 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb:
                                                  reinterpret_cast<CUstream_st*>(stream), tasks.draft_dtype())
                            : cuda.status();
     status = drawn.status();
-    if (drawn.ok()) outcomes = *std::move(drawn);
+    if (drawn.ok()) results = *std::move(drawn);
   } else {
     nb::gil_scoped_release released;
-    outcomes.reserve(count);
+    results.reserve(count);
     for (uint32_t i = 0; i < count; ++i) {
       const client::LocalStepOptions options{tasks.draft_dtype(), i};
-      outcomes.push_back(
+      results.push_back(
           handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, steps[i], options); }));
     }
   }
   if (!status.ok()) Raise(status);
-  return ToPython(std::move(outcomes));
+  return ToPython(std::move(results));
 }
 
 nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t draw_salt,

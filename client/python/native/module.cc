@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "client/python/native/answers.h"
+#include "client/python/native/cuda_results.h"
 #include "client/python/native/device.h"
 #include "client/python/native/ready.h"
 #include "client/python/native/results.h"
@@ -18,7 +18,7 @@ NB_MODULE(_native, module) {
   module.attr("VERSION") = std::string(sortition::service::Version());
   module.attr("LAW_VERSION") = sortition::law::kLawVersion;
   sortition::python::BindResults(module);
-  sortition::python::BindAnswers(module);
+  sortition::python::BindCudaResults(module);
   sortition::python::BindDevice(module);
   sortition::python::BindReady(module);
   sortition::python::BindClient(module);

@@ -89,16 +89,16 @@ void BindResults(nb::module_& module) {
   BindTaskResults(module);
 }
 
-nb::object ToPython(client::RowOutcome outcome) {
-  if (const auto* error = std::get_if<client::RowError>(&outcome)) return ToPythonError(*error);
-  if (auto* verify = std::get_if<v1::VerifyResult>(&outcome)) return ToPython(std::move(*verify));
-  if (auto* score = std::get_if<v1::ScoreResult>(&outcome)) return ToPython(std::move(*score));
-  return nb::cast(Draw{std::make_shared<const v1::DrawResult>(std::move(std::get<v1::DrawResult>(outcome)))});
+nb::object ToPython(client::RowResult result) {
+  if (const auto* error = std::get_if<client::RowError>(&result)) return ToPythonError(*error);
+  if (auto* verify = std::get_if<v1::VerifyResult>(&result)) return ToPython(std::move(*verify));
+  if (auto* score = std::get_if<v1::ScoreResult>(&result)) return ToPython(std::move(*score));
+  return nb::cast(Draw{std::make_shared<const v1::DrawResult>(std::move(std::get<v1::DrawResult>(result)))});
 }
 
-nb::object ToPython(std::vector<client::RowOutcome> outcomes) {
+nb::object ToPython(std::vector<client::RowResult> results) {
   nb::list list;
-  for (client::RowOutcome& outcome : outcomes) list.append(ToPython(std::move(outcome)));
+  for (client::RowResult& result : results) list.append(ToPython(std::move(result)));
   return list;
 }
 

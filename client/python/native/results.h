@@ -14,8 +14,8 @@ namespace sortition::python {
 void BindResults(nanobind::module_& module);
 
 // A Draw, a Verify or a Score, or an instance of sortition.Error. Under the GIL.
-nanobind::object ToPython(client::RowOutcome outcome);
-nanobind::object ToPython(std::vector<client::RowOutcome> outcomes);
+nanobind::object ToPython(client::RowResult result);
+nanobind::object ToPython(std::vector<client::RowResult> results);
 
 // Raise sortition.Error. Under the GIL.
 [[noreturn]] void Raise(const client::RowError& error);

@@ -9,17 +9,16 @@ on the CPU; they are sent from where they lie. They may lie on a CUDA device, to
 a server on the same device in memory that is made for it (CudaRows).
 """
 
-from sortition._native import (LAW_VERSION, CudaAnswers, CudaReady, CudaRows, DeviceMemory, Draw, Logprobs, Ready,
+from sortition._native import (LAW_VERSION, CudaResults, CudaReady, CudaRows, DeviceMemory, Draw, Logprobs, Ready,
                                ReadyWord, Score, Sequence, Verify)
 from sortition._native import VERSION as __version__
 from sortition.aio import AsyncClient
 from sortition.client import Client
-from sortition.drafts import Drafts
 from sortition.errors import Error
-from sortition.masks import pack_mask
-from sortition.shard import Shard
+from sortition.options import Retry, Shard, Transport
+from sortition.step import Drafts, pack_mask
 from sortition.view import StepView
 
-__all__ = ["LAW_VERSION", "AsyncClient", "Client", "CudaAnswers", "CudaReady", "CudaRows", "DeviceMemory", "Drafts",
-           "Draw", "Error", "Logprobs", "Ready", "ReadyWord", "Score", "Sequence", "Shard", "StepView", "Verify",
-           "__version__", "pack_mask"]
+__all__ = ["LAW_VERSION", "AsyncClient", "Client", "CudaResults", "CudaReady", "CudaRows", "DeviceMemory", "Drafts",
+           "Draw", "Error", "Logprobs", "Ready", "ReadyWord", "Retry", "Score", "Sequence", "Shard", "StepView",
+           "Transport", "Verify", "__version__", "pack_mask"]

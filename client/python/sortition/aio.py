@@ -6,10 +6,8 @@ import asyncio
 from typing import Any, List, Optional, Sequence, Union
 
 from sortition import _native
-from sortition.client import Client, Outcome, raised
-from sortition.drafts import Drafts, scored_lists
-from sortition.masks import packed_masks
-from sortition.streams import on_cuda, stream_of_step
+from sortition.client import Client
+from sortition.step import Drafts, Result, on_cuda, raised
 
 
 class AsyncClient:
@@ -40,32 +38,32 @@ class AsyncClient:
                    allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
                    dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
                    traceparent: str = "", stream: Optional[int] = None,
-                   ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Outcome]:
+                   ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
         """As Client.step. A task that is cancelled leaves its step to end by itself; the tensors are held till then.
 
         Without `ready` logits on a device occupy one of the loop's threads until their stream is done. What a CudaReady
         waits for is what the stream has when the task runs. Answers in a device's memory are Client.submit's.
         """
         loop = asyncio.get_running_loop()
-        answered: "asyncio.Future[List[Outcome]]" = loop.create_future()
+        answered: "asyncio.Future[List[Result]]" = loop.create_future()
 
-        def deliver(outcomes: List[Outcome]) -> None:
+        def deliver(results: List[Result]) -> None:
             if not answered.done():
-                answered.set_result(outcomes)
+                answered.set_result(results)
 
-        def on_answer(outcomes: List[Outcome]) -> None:
+        def on_results(results: List[Result]) -> None:
             try:
-                loop.call_soon_threadsafe(deliver, outcomes)
+                loop.call_soon_threadsafe(deliver, results)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                pass  # the loop is closed: no task waits any more
 
-        arguments = (list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed), list(draw_salts),
-                     dtype, timeout, priority, traceparent, stream_of_step(logits, stream, ready), ready, None,
-                     on_answer)
+        start = self.client.prepare_step(on_results, sequences, logits, drafts=drafts, scored=scored, allowed=allowed,
+                                         draw_salts=draw_salts, dtype=dtype, timeout=timeout, priority=priority,
+                                         traceparent=traceparent, stream=stream, ready=ready)
         if on_cuda(logits) and ready is None:
-            await asyncio.to_thread(self.client._native.step_async, *arguments)
+            await asyncio.to_thread(start)
         else:
-            self.client._native.step_async(*arguments)
+            start()
         return await answered
 
     async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,

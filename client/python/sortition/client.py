@@ -4,63 +4,47 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import threading
 import weakref
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, List, Optional, Sequence, Union
 
 import numpy
 
 from sortition import _native
 from sortition.describe import describe, token_list
-from sortition.drafts import Drafts, scored_lists
-from sortition.errors import Error
-from sortition.masks import packed_masks
-from sortition.shard import Shard
-from sortition.streams import stream_of_step
+from sortition.options import Retry, Shard, Transport
+from sortition.step import Drafts, Result, packed_masks, raised, scored_lists, stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
-
-Outcome = Union[_native.Draw, _native.Verify, _native.Score, Error]
-
-
-def raised(outcome: Outcome) -> Any:
-    """The outcome of one row; its Error is raised."""
-    if isinstance(outcome, Error):
-        raise outcome
-    return outcome
 
 
 class Client:
-    """Rows of logits go in, tokens come out; streams, retries, replays and several servers are the client's business.
+    """Sends rows of logits to a server and returns tokens; streams, retries, replays and several servers are its work.
 
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
-    of them. `targets` ("host:port" or "unix:path") are tried in turn. fallback="in_process" allows rows to be sampled
-    in this process, with the same tokens, while no target can be reached, and at most `fallback_stay` longer while a
-    sequence with mirostat or adaptive_p is open that was stepped here. `transport` is "auto" (a ring or else
-    shared memory where the server offers it to this machine, else the stream), "tcp", "unix", "shared_memory" or
-    "ring". A server that shares memory runs as this process's user, as root or as `memory_server_user`, a user's
-    number. `token` is shown to the server as a bearer token. Times are in seconds. Blocks until a target, or the
-    fallback, is ready.
+    of them. `targets` ("host:port" or "unix:path") are tried in turn. With fallback="in_process" rows are sampled in
+    this process, with the same tokens, while no target can be reached. `transport` is a Transport, or its `kind` alone.
+    `default_timeout` is that of steps and opens without a timeout, in seconds. The constructor blocks until a target,
+    or the fallback, is ready.
 
-    With a `shard` this is one of several tensor-parallel ranks, each with a client of its own to the same server (one
-    target, no fallback, the same `worker_session`). All open the same sequences, under ids of their own that are used
-    once, and step the same rows, each its slice of them; all get the same outcomes. Masks and drafts' probabilities
-    are of whole rows, and rank 0's hold.
+    With a `shard` this process is one of several tensor-parallel ranks, each with its own client of the same server
+    (one target, no fallback, the same `worker_session`). All ranks open the same sequences, with request ids that are
+    given and used once, and step the same rows, each with its part of them. All get the same results. Masks and drafts'
+    probabilities are of whole rows, and rank 0's are used.
     """
 
-    def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none", worker_session: str = "",
-                 name: str = "sortition-python", tls: Optional[Mapping[str, str]] = None, connect_timeout: float = 5,
-                 keepalive: float = 20, default_timeout: float = 30, backoff_initial: float = 0.05,
-                 backoff_max: float = 5, in_process_threads: int = 0, fallback_stay: float = 300,
-                 message_bytes: int = 2 << 20, message_rows: int = 256, transport: str = "auto",
-                 shared_memory_bytes: int = 64 << 20, memory_server_user: Optional[int] = None, token: str = "",
+    def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none",
+                 transport: Union[str, Transport] = "auto", retry: Retry = Retry(), worker_session: str = "",
+                 name: str = "sortition-python", default_timeout: float = 30, in_process_threads: int = 0,
                  shard: Optional[Shard] = None):
+        how = Transport(transport) if isinstance(transport, str) else transport
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
-            name=name, tls=None if tls is None else dict(tls), connect_timeout=connect_timeout, keepalive=keepalive,
-            default_timeout=default_timeout, backoff_initial=backoff_initial, backoff_max=backoff_max,
-            in_process_threads=in_process_threads, fallback_stay=fallback_stay, message_bytes=message_bytes,
-            message_rows=message_rows, transport=transport, shared_memory_bytes=shared_memory_bytes,
-            memory_server_user=memory_server_user, token=token,
+            name=name, tls=None if how.tls is None else dict(how.tls), connect_timeout=retry.connect_timeout,
+            keepalive=how.keepalive, default_timeout=default_timeout, backoff_initial=retry.backoff_initial,
+            backoff_max=retry.backoff_max, in_process_threads=in_process_threads, fallback_stay=retry.fallback_stay,
+            message_bytes=how.message_bytes, message_rows=how.message_rows, transport=how.kind,
+            shared_memory_bytes=how.shared_memory_bytes, memory_server_user=how.memory_server_user, token=how.token,
             shard=None if shard is None else dataclasses.astuple(shard))
         self._shard = shard
         # Threads of the client must be gone before the interpreter is.
@@ -99,7 +83,7 @@ class Client:
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
              stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None
-             ) -> List[Outcome]:
+             ) -> List[Result]:
         """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
@@ -117,29 +101,48 @@ class Client:
         (Ready.expect), or once that work of the stream's is done, which a CudaReady has it say. Until then `timeout`
         goes by. Masks and drafts' probabilities are there in any case.
         """
-        return self._native.step(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                 list(draw_salts), dtype, timeout, priority, traceparent,
-                                 stream_of_step(logits, stream, ready), ready)
+        return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_lists(scored),
+                                 allowed=packed_masks(allowed), draw_salts=list(draw_salts), dtype=dtype,
+                                 timeout=timeout, priority=priority, traceparent=traceparent,
+                                 stream=stream_of_step(logits, stream, ready), ready=ready)
+
+    def prepare_step(self, on_results: Callable[[List[Result]], None], sequences: Sequence[_native.Sequence],
+                     logits: Any, *, drafts: Optional[Sequence[Optional[Drafts]]] = None,
+                     scored: Optional[Sequence[Any]] = None, allowed: Optional[Sequence[Any]] = None,
+                     draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+                     priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
+                     ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
+                     results: Optional[_native.CudaResults] = None) -> Callable[[], None]:
+        """Returns a function that sends a step, once. `on_results` is then called with the list that step returns.
+
+        The other arguments are those of submit. `on_results` runs on one of the client's threads and must not wait for
+        another step. Without `ready` the function blocks until the stream has done its work, as step does.
+        """
+        return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,
+                                 scored=scored_lists(scored), allowed=packed_masks(allowed),
+                                 draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
+                                 traceparent=traceparent, stream=stream_of_step(logits, stream, ready, results),
+                                 ready=ready, results=results, callback=on_results)
 
     def submit(self, sequences: Sequence[_native.Sequence], logits: Any, *,
                drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
                allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
                timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
                stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
-               answers: Optional[_native.CudaAnswers] = None) -> "concurrent.futures.Future[List[Outcome]]":
+               results: Optional[_native.CudaResults] = None) -> "concurrent.futures.Future[List[Result]]":
         """As step, without waiting for the answers: one thread sends a step, and goes on to write its logits.
 
         The logits are the caller's again when the future is done. It cannot be cancelled; its callbacks run on a thread
         of the client's, and must not wait for another step. Without `ready` this waits for a stream as step does.
 
-        With `answers` what `stream` gets to do from now on begins once tokens and log probabilities are there: the next
+        With `results` what `stream` gets to do from now on begins once tokens and log probabilities are there: the next
         forward pass takes the tokens from the device's memory. They hold one step at a time.
         """
-        future: "concurrent.futures.Future[List[Outcome]]" = concurrent.futures.Future()
+        future: "concurrent.futures.Future[List[Result]]" = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
-        self._native.step_async(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                list(draw_salts), dtype, timeout, priority, traceparent,
-                                stream_of_step(logits, stream, ready, answers), ready, answers, future.set_result)
+        self.prepare_step(future.set_result, sequences, logits, drafts=drafts, scored=scored, allowed=allowed,
+                          draw_salts=draw_salts, dtype=dtype, timeout=timeout, priority=priority,
+                          traceparent=traceparent, stream=stream, ready=ready, results=results)()
         return future
 
     def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
@@ -197,12 +200,17 @@ class Client:
 
     @property
     def transport(self) -> str:
-        """How rows travel now: "tcp", "unix", "shared_memory", "ring" or "in_process"."""
+        """How rows travel now: "grpc", "ring" or "in_process"."""
         return self._native.transport
 
     @property
+    def row_memory(self) -> bool:
+        """True if rows travel through memory shared with the server."""
+        return self._native.row_memory
+
+    @property
     def transport_note(self) -> str:
-        """Why transport="auto" has come to nothing better; empty where nothing is."""
+        """The reason why a better transport, or shared memory, is not in use; empty if there is none."""
         return self._native.transport_note
 
     @property

@@ -6,11 +6,8 @@ import itertools
 from typing import Any, List, Optional, Sequence
 
 from sortition import _native
-from sortition.client import Outcome, raised
 from sortition.describe import describe, token_list
-from sortition.drafts import Drafts, scored_lists
-from sortition.masks import packed_masks
-from sortition.streams import stream_of
+from sortition.step import Drafts, Result, packed_masks, raised, scored_lists, stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 
@@ -51,7 +48,7 @@ class Sampler:
              drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
-             stream: Optional[int] = None) -> List[Outcome]:
+             stream: Optional[int] = None) -> List[Result]:
         """As Client.step; nothing is waited for, so that timeout, priority and trace have nothing to say."""
         return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
                                   list(draw_salts), dtype, stream_of(logits, stream))

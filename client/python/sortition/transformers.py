@@ -21,7 +21,7 @@ from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler
 from sortition.logits import LogitsTransfer
-from sortition.masks import pack_mask
+from sortition.step import pack_mask
 
 # Of processors that carry one number: the attribute, and the parameter that means the same.
 _PLAIN = {
@@ -234,15 +234,15 @@ class SortitionSampler:
         live = unfinished.nonzero().reshape(-1).tolist()
         moved = self._logits.move(logits)
         masks = [plan.mask(row, input_ids[row], vocabulary) for row in live]
-        outcomes = self._sampler.step([sequences[row] for row in live],
+        results = self._sampler.step([sequences[row] for row in live],
                                       moved if len(live) == len(sequences) else [moved[row] for row in live],
                                       allowed=masks if any(mask is not None for mask in masks) else None,
                                       timeout=self._timeout)
         draws: List[Optional[Draw]] = [None] * len(sequences)
-        for row, outcome in zip(live, outcomes):
-            if isinstance(outcome, Error):
-                raise outcome
-            draws[row] = outcome
+        for row, result in zip(live, results):
+            if isinstance(result, Error):
+                raise result
+            draws[row] = result
         if self._on_step is not None:
             self._on_step(draws)
         filler = 0 if pad is None else int(pad)

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from sortition.vllm import Drawer, Request, make_sampler
+from sortition.vllm_common import Drawer, Request, make_sampler, tracker_class
 
 
 class Slots:
@@ -80,7 +80,7 @@ def _refuse_params(params: Any) -> None:
 def sampler_class() -> Any:
     base = importlib.import_module("vllm.v1.worker.gpu.sample.sampler")
     outputs = importlib.import_module("vllm.v1.outputs")
-    tracker = importlib.import_module("sortition.vllm").RequestTracker
+    tracker = tracker_class()
 
     class SortitionSampler(base.Sampler):
         """vLLM's sampler, of which the books and the shape of the answer are left."""

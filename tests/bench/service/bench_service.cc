@@ -87,8 +87,7 @@ Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::
     const auto outcomes = client->Step(batch);
     const double step = MicrosecondsSince(start);
     SORTITION_CHECK(outcomes.ok());
-    for (const client::RowOutcome& outcome : *outcomes)
-      SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+    for (const client::RowResult& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
 
     const Clock::time_point raw_start = Clock::now();
     raw->RoundTrip({pool.row(next), rows * pool.row_bytes()}, rows * kAnswerBytesPerRow);

@@ -1,4 +1,4 @@
-// Clients with a slice each, all stepped at once.
+// Clients with a shard each, all stepped at once.
 #include "tests/bench/wire/ranks.h"
 
 #include <cstring>
@@ -17,22 +17,21 @@
 namespace sortition::bench {
 namespace {
 
-using client::TransportKind;
-
 constexpr uint32_t kRanksVocabulary = 128256;
 constexpr uint32_t kRanks = 4;
 constexpr size_t kRows = 16;
 constexpr size_t kInputs = 4;
 
-// One rank, or all of it: a client, its sequences and its part of all rows, in memory that it shares if it does.
+// One rank, or all of them: a client, its sequences and its part of all rows, in shared memory if the transport has it.
 class Part {
  public:
-  Part(const std::string& target, TransportKind kind, uint32_t rank, uint32_t ranks, const Logits& logits)
+  Part(const std::string& target, bool row_memory, uint32_t rank, uint32_t ranks, const Logits& logits)
       : tokens_(kRanksVocabulary / ranks) {
     client::ClientOptions options;
     options.targets = {target};
-    options.transport = kind;
-    options.worker_session = absl::StrCat("ranks ", static_cast<int>(kind), " of ", ranks);
+    options.transport = client::TransportKind::kGrpc;
+    if (!row_memory) options.shared_memory_bytes = 0;
+    options.worker_session = absl::StrCat("ranks ", row_memory, " of ", ranks);
     if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kRanksVocabulary};
     auto client = client::Client::Connect(options);
     if (!client.ok()) std::cerr << client.status() << "\n";
@@ -65,7 +64,7 @@ class Part {
     for (size_t i = 0; i < kRows; ++i) {
       batch.rows.push_back({sequences_[i].get(), memory_.data.get() + (input * kRows + i) * tokens_ * 2});
     }
-    const auto done = [left](const std::vector<client::RowOutcome>& outcomes) {
+    const auto done = [left](const std::vector<client::RowResult>& outcomes) {
       for (const auto& outcome : outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
       left->DecrementCount();
     };
@@ -91,17 +90,17 @@ void Step(const Parts& parts, size_t input) {
 
 void MeasureRanks(const std::string& target, uint32_t rounds, Report* report) {
   const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs, kRanksVocabulary);
-  const auto connect = [&](TransportKind kind, uint32_t ranks) {
+  const auto connect = [&](bool row_memory, uint32_t ranks) {
     Parts parts;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      parts.push_back(std::make_unique<Part>(target, kind, rank, ranks, logits));
+      parts.push_back(std::make_unique<Part>(target, row_memory, rank, ranks, logits));
     }
     return parts;
   };
-  const Parts whole_uds = connect(TransportKind::kInlineUds, 1);
-  const Parts ranks_uds = connect(TransportKind::kInlineUds, kRanks);
-  const Parts whole_shm = connect(TransportKind::kSharedMemory, 1);
-  const Parts ranks_shm = connect(TransportKind::kSharedMemory, kRanks);
+  const Parts whole_uds = connect(/*row_memory=*/false, 1);
+  const Parts ranks_uds = connect(/*row_memory=*/false, kRanks);
+  const Parts whole_shm = connect(/*row_memory=*/true, 1);
+  const Parts ranks_shm = connect(/*row_memory=*/true, kRanks);
   const auto medians = MeasureInterleaved(
       {
           {"whole_uds", [&](size_t i) { Step(whole_uds, i); }},

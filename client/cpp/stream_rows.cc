@@ -1,4 +1,4 @@
-// Rows and opens: how they are sent, and what each answer or refusal does to them.
+// Steps rows on a stream: how rows are sent, and how their results and refusals are handled.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,6 @@
 #include "client/cpp/row_message.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/stream_state.h"
-#include "kernels/law/version.h"
 
 namespace sortition::client {
 namespace {
@@ -17,24 +16,7 @@ namespace {
 // patient: its sequence is idle meanwhile, and may make room for others.
 constexpr uint32_t kMaxReplays = 8;
 
-// Whether the first open has the history: where an option is known to look at it. For any other option the service says
-// that it does.
-bool SendsHistoryAtOnce(const SequenceOptions& options) {
-  const v1::SamplingParameters& parameters = options.parameters;
-  return !options.start_position && ((parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
-                                     parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0);
-}
-
 const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
-
-RowError PromptNeeded() {
-  return RowError{absl::StatusCode::kInvalidArgument, v1::CONTRADICTION, "start_position", "",
-                  "an option looks at the history, so the prompt is needed instead"};
-}
-
-RowError ServerMistake(std::string message) {
-  return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
-}
 
 RowError TooLarge(uint64_t bytes, uint64_t most) {
   return RowError{absl::StatusCode::kInvalidArgument, v1::TOO_MANY, "rows.logits", absl::StrCat("<= ", most, " bytes"),
@@ -42,119 +24,6 @@ RowError TooLarge(uint64_t bytes, uint64_t most) {
 }
 
 }  // namespace
-
-// True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
-bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now) {
-  if (follows()) return true;
-  SequenceRecord::Standing& standing = record->standing;
-  const bool here = standing.stream == link->number;
-  if (here && standing.unanswered) return false;
-  if (here && !standing.needs_history) return true;
-  if (now < standing.not_before) return false;
-  if (CanFork(*link, *record)) {
-    SendFork(link, record);
-    return false;
-  }
-  const bool replay = standing.needs_history || (!standing.known && SendsHistoryAtOnce(record->options));
-  if (replay && !HasRoomFor(*record)) return false;
-  SendOpen(link, record, replay);
-  return false;
-}
-
-// Histories travel a few at a time, so that rows do not wait behind all of them.
-bool StreamState::HasRoomFor(SequenceRecord& record) const {
-  if (unanswered_history_tokens_ == 0) return true;
-  absl::MutexLock lock(&record.mutex);
-  return unanswered_history_tokens_ + record.history.tokens().size() <= options_.history_window_tokens;
-}
-
-// An open without its history, on `link`.
-v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& link) {
-  const SequenceOptions& options = record->options;
-  SequenceRecord::Standing& standing = record->standing;
-  standing.stream = link.number;
-  standing.epoch = next_epoch_++;
-  standing.unanswered = true;
-
-  v1::OpenSequence open;
-  open.set_request_id(options.request_id);
-  open.set_epoch(standing.epoch);
-  open.set_law_version(law::kLawVersion);
-  *open.mutable_parameters() = options.parameters;
-  if (options.choice_index != 0) open.set_choice_index(options.choice_index);
-  open.set_vocabulary_size(options.vocabulary_size);
-  if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);
-  open.set_model(options.model);
-  absl::MutexLock lock(&record->mutex);
-  if (standing.known) {
-    open.set_seed(record->seed);
-  } else if (options.seed) {
-    open.set_seed(*options.seed);
-  }
-  return open;
-}
-
-// Whether the service has, on this stream, the tokens that the sequence starts from.
-bool StreamState::CanFork(const Link& link, SequenceRecord& record) const {
-  if (!record.origin || record.standing.known || record.standing.forked) return false;
-  SequenceRecord& parent = *record.origin->parent;
-  const SequenceRecord::Standing& standing = parent.standing;
-  if (standing.stream != link.number || standing.unanswered || standing.needs_history || standing.closed) return false;
-  absl::MutexLock lock(&parent.mutex);
-  return parent.stateful && !parent.in_flight && parent.history.shared() >= record.origin->position;
-}
-
-void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record) {
-  record->standing.forked = true;
-  v1::StreamRequest request;
-  v1::ForkSequence& fork = *request.mutable_fork();
-  *fork.mutable_child() = DescribeOpen(record.get(), *link);
-  fork.set_parent_request_id(record->origin->parent->options.request_id);
-  fork.set_position(record->origin->position);
-  SentOpen& sent = sent_opens_[record->standing.epoch];
-  sent.record = record;
-  sent.fork = true;
-  {
-    absl::MutexLock lock(&record->mutex);
-    sent.history_version = record->history.version();
-  }
-  sent.first_message = sent.last_message = link->messages + 1;
-  links_.Send(link, EncodeMessage(request, {}, nullptr));
-}
-
-void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history) {
-  v1::StreamRequest request;
-  v1::OpenSequence& open = *request.mutable_open();
-  open = DescribeOpen(record.get(), *link);
-
-  SentOpen& sent = sent_opens_[record->standing.epoch];
-  sent.record = record;
-  sent.with_history = with_history;
-  sent.first_message = link->messages + 1;
-  absl::MutexLock lock(&record->mutex);
-  sent.history_version = record->history.version();
-  if (with_history) {
-    const std::vector<uint32_t>& tokens = record->history.tokens();
-    sent.history_tokens = tokens.size();
-    unanswered_history_tokens_ += sent.history_tokens;
-    v1::History& history = *open.mutable_history();
-    history.set_prompt_length(record->history.prompt_length());
-    size_t offset = 0;
-    while (tokens.size() - offset > options_.history_piece_tokens) {
-      const auto from = tokens.begin() + static_cast<ptrdiff_t>(offset);
-      history.mutable_tokens()->Assign(from, from + options_.history_piece_tokens);
-      history.set_offset(static_cast<uint32_t>(offset));
-      history.set_continues(true);
-      links_.Send(link, EncodeMessage(request, {}, nullptr));
-      offset += options_.history_piece_tokens;
-    }
-    history.mutable_tokens()->Assign(tokens.begin() + static_cast<ptrdiff_t>(offset), tokens.end());
-    history.set_offset(static_cast<uint32_t>(offset));
-    history.set_continues(false);
-  }
-  links_.Send(link, EncodeMessage(request, {}, nullptr));
-  sent.last_message = link->messages;
-}
 
 // A row on a device that the stream does not share is read for it. False, and the row is done, if that fails.
 bool StreamState::BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row) {
@@ -264,106 +133,6 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
       SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases), memory != nullptr};
 }
 
-void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
-  auto node = sent_opens_.extract(opened.epoch());
-  if (node.empty()) return;  // of an open that was given up
-  const SentOpen& sent = node.mapped();
-  unanswered_history_tokens_ -= sent.history_tokens;
-  sent.record->standing.unanswered = false;
-  if (sent.record->standing.closed) {
-    if (Link* link = links_.usable()) SendClose(link, *sent.record);
-  } else if (opened.has_state()) {
-    OnOpenAccepted(sent, opened.state());
-  } else {
-    OnOpenRefused(sent, FromWire(opened.error()), now);
-  }
-}
-
-void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
-  for (auto it = sent_opens_.begin(); it != sent_opens_.end(); ++it) {
-    const SentOpen& sent = it->second;
-    if (!sent.fork || sent.record->options.request_id != forked.request_id()) continue;
-    v1::SequenceOpened opened;
-    opened.set_epoch(it->first);
-    // What cannot be forked, for whatever reason, is opened with its history.
-    if (forked.has_state()) {
-      *opened.mutable_state() = forked.state();
-    } else {
-      *opened.mutable_error() = forked.error();
-      if (RemedyFor(FromWire(forked.error()).reason) != Remedy::kGoElsewhere) {
-        opened.mutable_error()->set_reason(v1::HISTORY_REQUIRED);
-      }
-    }
-    return OnOpened(opened, now);
-  }
-}
-
-void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state) {
-  SequenceRecord& record = *sent.record;
-  bool outdated = false;
-  std::optional<RowError> mistake;
-  {
-    absl::MutexLock lock(&record.mutex);
-    record.seed = state.seed();
-    record.stateful = state.stateful();
-    record.next_step_id = std::max(record.next_step_id, state.last_step_id() + 1);
-    if (!state.stateful()) {
-      record.history.KeepNothing();
-    } else if (!record.history.has_tokens()) {
-      mistake =
-          record.options.start_position ? PromptNeeded() : ServerMistake("a server before had no use for a history");
-    } else {
-      record.history.Identify(record.Digest(record.seed));
-      if (sent.fork) {
-        // Unless the parent is not what it was, this is the history.
-        outdated = state.history_hash() != record.history.hash();
-        if (!outdated) record.history.Anchor();
-      } else if (sent.with_history) {
-        // The step that needed the history may have passed its deadline, and the caller may have rewritten since.
-        outdated = record.history.version() != sent.history_version;
-        if (!outdated && state.history_hash() == record.history.hash()) {
-          record.history.Anchor();
-        } else if (!outdated) {
-          mistake = ServerMistake("the server took the history for another one: the hashes differ");
-        }
-      }
-    }
-  }
-  record.standing.known = true;
-  record.origin.reset();  // or the first of a line of forks would stay until the last one goes
-  record.standing.attempts = 0;
-  record.standing.needs_history = outdated;
-  if (mistake) {
-    record.standing.stream = 0;
-    FailSequence(&record, *mistake);
-  } else if (!outdated) {
-    FinishOpens(&record, absl::OkStatus());
-  }
-}
-
-void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now) {
-  SequenceRecord& record = *sent.record;
-  SequenceRecord::Standing& standing = record.standing;
-  standing.stream = 0;
-  switch (RemedyFor(error.reason)) {
-    case Remedy::kReplay:
-      if (record.options.start_position) return FailSequence(&record, PromptNeeded());
-      if (sent.with_history) return FailSequence(&record, error);  // it was sent, and that did not help
-      standing.needs_history = true;
-      standing.not_before = now + error.retry_after;
-      return;
-    case Remedy::kGoElsewhere:
-      links_.Retire(links_.current_number(), now);
-      return;
-    case Remedy::kReopen:
-    case Remedy::kRetryLater:
-      standing.not_before = now + std::max(error.retry_after, links_.Wait(++standing.attempts));
-      return FailSequence(&record, error, standing.not_before);
-    case Remedy::kSurface:
-      return FailSequence(&record, error);
-  }
-}
-
 void StreamState::OnResults(uint64_t stream, v1::StepResults results, absl::Time now) {
   if (results.has_error()) return OnStepRefused(results.batch_id(), FromWire(results.error()), now);
   const auto it = sent_steps_.find(results.batch_id());
@@ -402,7 +171,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   if (continues) return absl::OkStatus();
   index = SentStep::kAnswered;
   --sent->unanswered;
-  FinishRow(sent->batch.get(), &row, OutcomeOf(std::move(row.partial)));
+  FinishRow(sent->batch.get(), &row, ResultOf(std::move(row.partial)));
   return absl::OkStatus();
 }
 
@@ -443,8 +212,8 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
   }
-  // Patience that would outlast the deadline is of no use: the caller learns at once what stood in the way. What needs
-  // none, and comes when the deadline is over, is no end of its own: Expire ends the row.
+  // RetryBudget that would outlast the deadline is of no use: the caller learns at once what stood in the way. What
+  // needs none, and comes when the deadline is over, is no end of its own: Expire ends the row.
   if (not_before > now && not_before >= batch->deadline) return FinishRow(batch, row, error);
   row->not_before = not_before;
   row->state = PendingRow::State::kWaiting;

@@ -1,5 +1,5 @@
 // The memory, and the tensors that are made of it without a copy.
-#include "client/python/native/answers.h"
+#include "client/python/native/cuda_results.h"
 
 #include <nanobind/ndarray.h>
 
@@ -14,29 +14,29 @@ namespace nb = nanobind;
 namespace sortition::python {
 namespace {
 
-CudaAnswers* MakeAnswers(int device, uint32_t rows) {
-  auto made = MadeWithoutGil([&] { return client::CudaAnswers::Create(device, rows); });
-  return new CudaAnswers{device,
-                         std::shared_ptr<AnswersMemory>(new AnswersMemory(std::move(made)), DeleteAfterDevice())};
+CudaResults* MakeCudaResults(int device, uint32_t rows) {
+  auto made = MadeWithoutGil([&] { return client::CudaResults::Create(device, rows); });
+  return new CudaResults{device,
+                         std::shared_ptr<ResultsMemory>(new ResultsMemory(std::move(made)), DeleteAfterDevice())};
 }
 
 // One element a row, as an object that speaks DLPack and keeps `self`.
 template <typename Element>
 nb::object TensorOf(nb::handle self, const Element* data) {
   using Elements = nb::ndarray<nb::array_api, Element, nb::device::cuda>;
-  const CudaAnswers& answers = nb::cast<const CudaAnswers&>(self);
-  const size_t shape[] = {answers.memory->get().rows()};
+  const CudaResults& results = nb::cast<const CudaResults&>(self);
+  const size_t shape[] = {results.memory->get().rows()};
   return nb::cast(Elements(const_cast<Element*>(data), 1, shape, self, nullptr, nb::dtype<Element>(),
-                           nb::device::cuda::value, answers.device));
+                           nb::device::cuda::value, results.device));
 }
 
 }  // namespace
 
-absl::Status AnswersMemory::StepAsync(client::Client* client, const client::Batch& batch,
+absl::Status ResultsMemory::StepAsync(client::Client* client, const client::Batch& batch,
                                       const client::StepOptions& options, uint64_t stream,
                                       client::Client::StepDone done) {
   if (is_under_way_.exchange(true)) {
-    return absl::FailedPreconditionError("answers: the step before is not over; steps of other sequences take others");
+    return absl::FailedPreconditionError("results: the step before is not over; steps of other sequences take others");
   }
   const absl::Status status =
       answers_->StepAsync(client, batch, options, reinterpret_cast<CUstream_st*>(stream), std::move(done));
@@ -44,22 +44,22 @@ absl::Status AnswersMemory::StepAsync(client::Client* client, const client::Batc
   return status;
 }
 
-void BindAnswers(nb::module_& module) {
-  nb::class_<CudaAnswers>(module, "CudaAnswers",
+void BindCudaResults(nb::module_& module) {
+  nb::class_<CudaResults>(module, "CudaResults",
                           "Tokens and log probabilities of a step in the memory of a CUDA device, for work that is\n"
                           "queued before they are known (Client.submit). Those of the next step take their place.\n"
                           "Before it goes the device does all work that it has.")
-      .def(nb::new_(&MakeAnswers), nb::arg("device"), nb::arg("rows"),
+      .def(nb::new_(&MakeCudaResults), nb::arg("device"), nb::arg("rows"),
            "For steps of up to `rows` rows, on the device of that number in CUDA's order.")
-      .def_ro("device", &CudaAnswers::device)
-      .def_prop_ro("rows", [](const CudaAnswers& self) { return self.memory->get().rows(); })
+      .def_ro("device", &CudaResults::device)
+      .def_prop_ro("rows", [](const CudaResults& self) { return self.memory->get().rows(); })
       .def_prop_ro(
           "tokens",
-          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaAnswers&>(self).memory->get().tokens()); },
+          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaResults&>(self).memory->get().tokens()); },
           "By row, int32, by DLPack: the token drawn, or -1 where the row failed or was no draw.")
       .def_prop_ro(
           "logprobs",
-          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaAnswers&>(self).memory->get().logprobs()); },
+          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaResults&>(self).memory->get().logprobs()); },
           "By row, float32, by DLPack: raw where asked for, else processed, else 0.");
 }
 

@@ -9,33 +9,33 @@
 
 #include "absl/status/status.h"
 #include "client/cpp/client.h"
-#include "client/cpp/cuda_answers.h"
+#include "client/cpp/cuda_results.h"
 
 namespace sortition::python {
 
-void BindAnswers(nanobind::module_& module);
+void BindCudaResults(nanobind::module_& module);
 
-// sortition.CudaAnswers, without what Python has of it: of one step at a time. Thread-safe.
-class AnswersMemory {
+// sortition.CudaResults, without what Python has of it: of one step at a time. Thread-safe.
+class ResultsMemory {
  public:
-  explicit AnswersMemory(std::unique_ptr<client::CudaAnswers> answers) : answers_(std::move(answers)) {}
+  explicit ResultsMemory(std::unique_ptr<client::CudaResults> results) : results_(std::move(results)) {}
 
-  const client::CudaAnswers& get() const { return *answers_; }
-  // As client::CudaAnswers::StepAsync; FAILED_PRECONDITION while another step is not over. `done` calls EndStep, and
+  const client::CudaResults& get() const { return *results_; }
+  // As client::CudaResults::StepAsync; FAILED_PRECONDITION while another step is not over. `done` calls EndStep, and
   // keeps this. Without the GIL.
   absl::Status StepAsync(client::Client* client, const client::Batch& batch, const client::StepOptions& options,
                          uint64_t stream, client::Client::StepDone done);
   void EndStep() { is_under_way_ = false; }
 
  private:
-  const std::unique_ptr<client::CudaAnswers> answers_;
+  const std::unique_ptr<client::CudaResults> results_;
   std::atomic<bool> is_under_way_ = false;
 };
 
-// sortition.CudaAnswers.
-struct CudaAnswers {
+// sortition.CudaResults.
+struct CudaResults {
   int device;
-  std::shared_ptr<AnswersMemory> memory;
+  std::shared_ptr<ResultsMemory> memory;
 };
 
 }  // namespace sortition::python

@@ -16,7 +16,7 @@ namespace sortition::client {
 
 // Thread-safe. Its lock is taken last of all, so Push may be called wherever a transport lets go of bytes. Times are a
 // service::SteadyClock's; a standard library's, as Abseil's timed waits follow the machine's clock when that is set.
-class Wakeup {
+class WakeQueue {
  public:
   struct Event {
     std::vector<std::shared_ptr<PendingBatch>> batches;

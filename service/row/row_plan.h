@@ -1,7 +1,7 @@
-// What a row of a step asks for, position by position: a draw has one, scores and verifications have several.
+// The plan of a row: what its worker asks for, position by position, as plain values that have been checked.
 //
-// Position 0 stands at the row's own position in the text; the one after token i of the tree is number i + 1. A
-// position is one tensor row, and one row for a device.
+// A draw has one position; scores and verifications have several. Position 0 is the row's own position in the text. The
+// position after token i of `ahead` is number i + 1. Each position is one row of logits, and one row for a device.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "service/sequence/look_ahead.h"
+#include "service/sequence/sequence.h"
 
 namespace sortition::service {
 
@@ -17,7 +18,7 @@ struct SparseDraft {
   std::vector<uint32_t> bits;    // f32 bits of their probabilities
 };
 
-// The tokens that a step allows at a position, beside what the sequence allows.
+// The tokens that a step allows at a position. The sequence's own list of allowed tokens limits them further.
 struct PositionMask {
   std::optional<uint32_t> mask_row;          // of the step's mask tensor, ...
   std::optional<uint64_t> uploaded_mask_id;  // ... or uploaded before, ...
@@ -27,18 +28,24 @@ struct PositionMask {
   bool is_packed() const { return mask_row || uploaded_mask_id; }
 };
 
-struct PositionPlan {
+struct RowPlan {
+  uint32_t row = 0;  // its index in the step, for the fields of refusals
+  StepIntent intent;
+  uint32_t draw_salt = 0;
+  uint64_t sampler_state = 0;  // at position 0: the chain's first state, or a checkpoint's
+  uint32_t tensor_row = 0;     // of the step's logits tensor, for position 0; later positions follow it
+
   enum class Kind : uint8_t {
     kDraw,
-    kScore,    // `scored`, one a position
-    kCompare,  // drafts are accepted that are what their position draws: greedy and coupled verification, and trees
-    kReject,   // drafts of a chain are tested against the drafter's probabilities
+    kScore,    // positions score the tokens of `scored`
+    kCompare,  // a draft is accepted if its position draws it: greedy and coupled verification, and draft trees
+    kReject,   // a draft of a sequence is tested against the drafter's probabilities
   };
   Kind kind = Kind::kDraw;
 
-  // The tokens that positions after the first follow: drafts, or given ones.
+  // The tokens that positions after the first follow: drafts, or given tokens.
   TokenTree ahead;
-  std::vector<uint32_t> scored;
+  std::vector<uint32_t> scored;  // kScore: one for each position
   bool is_tree = false;
 
   // kReject: the first row of dense probabilities, or lists, or neither.
@@ -51,9 +58,9 @@ struct PositionPlan {
   bool verifies() const { return kind == Kind::kCompare || kind == Kind::kReject; }
   uint32_t drafts() const { return verifies() ? static_cast<uint32_t>(ahead.tokens.size()) : 0; }
   uint32_t positions() const { return static_cast<uint32_t>(ahead.tokens.size()) + 1; }
-  // How many tokens lie between position 0 and position `index`.
+  // Returns the number of tokens between position 0 and position `index`.
   uint32_t DepthOf(uint32_t index) const;
-  // The first draft that follows position `index`; absent if none does.
+  // Returns the first draft that follows position `index`, if any.
   std::optional<uint32_t> FirstDraftAfter(uint32_t index) const;
 };
 

@@ -2,7 +2,7 @@
 // the next forward pass takes the tokens from there, and no thread of the worker waits for a step.
 //
 // With CudaReady, a step is a row of calls that all return at once: launch the forward pass; CudaReady::Raise;
-// CudaAnswers::StepAsync; launch the next one.
+// CudaResults::StepAsync; launch the next one.
 #pragma once
 
 #include <cstddef>
@@ -32,18 +32,18 @@ namespace sortition::client {
 // may come meanwhile, on any.
 //
 // The answers come by way of the host, so that they are there whoever gave them: the same device, another server, the
-// client's fallback. What is written is the bits of the outcomes.
-class CudaAnswers {
+// client's fallback. What is written is the bits of the results.
+class CudaResults {
  public:
   // For steps of up to `rows` rows, at least 1. `device` as CudaRows::Create has it, and the same errors.
-  static absl::StatusOr<std::unique_ptr<CudaAnswers>> Create(int device, uint32_t rows);
-  static absl::StatusOr<std::unique_ptr<CudaAnswers>> CreateOn(const devices::cuda::Api& api,
+  static absl::StatusOr<std::unique_ptr<CudaResults>> Create(int device, uint32_t rows);
+  static absl::StatusOr<std::unique_ptr<CudaResults>> CreateOn(const devices::cuda::Api& api,
                                                                const devices::cuda::Hardware& hardware, uint32_t rows);
   // Blocks until the device has done all work of its primary context, some of which may use the memory. No step is
   // unanswered.
-  ~CudaAnswers();
-  CudaAnswers(const CudaAnswers&) = delete;
-  CudaAnswers& operator=(const CudaAnswers&) = delete;
+  ~CudaResults();
+  CudaResults(const CudaResults&) = delete;
+  CudaResults& operator=(const CudaResults&) = delete;
 
   // Addresses of the device, by the row of the batch. The token that was drawn, -1 where the row failed or was no draw;
   uint32_t rows() const { return rows_; }
@@ -63,24 +63,24 @@ class CudaAnswers {
                          Client::StepDone done);
 
  private:
-  CudaAnswers(const devices::cuda::Api& api, const devices::cuda::Hardware& hardware, uint32_t rows)
+  CudaResults(const devices::cuda::Api& api, const devices::cuda::Hardware& hardware, uint32_t rows)
       : api_(api), hardware_(hardware), rows_(rows) {}
   absl::Status Open();
   // The memory: tokens, log probabilities, then the word by which streams wait.
   uint64_t bytes() const { return uint64_t{rows_} * (sizeof(int32_t) + sizeof(float)); }
 
-  struct Answer {
-    std::vector<RowOutcome> outcomes;
+  struct StepResult {
+    std::vector<RowResult> results;
     Client::StepDone done;
   };
   // A step whose value is not written, because it or one before it is not over.
   struct Unwritten {
     uint32_t value;
     bool is_over = false;
-    std::optional<Answer> answer = std::nullopt;  // absent where it was refused
+    std::optional<StepResult> result = std::nullopt;  // absent where it was refused
   };
   // The step of `value` is over; `answer` is absent where it was refused. Writes what can be written now.
-  void End(uint32_t value, std::optional<Answer> answer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(uint32_t value, std::optional<StepResult> result) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Write(const Unwritten& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const devices::cuda::Api api_;

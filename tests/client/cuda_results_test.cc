@@ -1,6 +1,6 @@
 // Steps whose answers a stream waits for, and who goes on when: with a driver of the tests' own, and a client in
 // process whose steps end when the test says so.
-#include "client/cpp/cuda_answers.h"
+#include "client/cpp/cuda_results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@ constexpr uint32_t kVocabulary = 8;
 
 CUstream_st* Stream(uintptr_t number) { return reinterpret_cast<CUstream_st*>(number); }
 
-class CudaAnswersTest : public ::testing::Test {
+class CudaResultsTest : public ::testing::Test {
  protected:
-  CudaAnswersTest() {
+  CudaResultsTest() {
     for (const char* id : {"first", "second"}) {
       SequenceOptions options;
       options.request_id = id;
@@ -61,8 +61,8 @@ class CudaAnswersTest : public ::testing::Test {
 
   const float logits_[kVocabulary] = {0, 0, 0, 0, 0, 100, 0, 0};
   testing::FakeCudaDriver driver_;
-  std::unique_ptr<CudaAnswers> answers_ =
-      *CudaAnswers::CreateOn(driver_.api(), devices::cuda::FindHardware(driver_.api())->front(), 1);
+  std::unique_ptr<CudaResults> answers_ =
+      *CudaResults::CreateOn(driver_.api(), devices::cuda::FindHardware(driver_.api())->front(), 1);
   alignas(4) uint32_t word_ = 0;
   std::vector<int> ended_;  // steps, in the order of their callbacks
   std::vector<std::unique_ptr<Sequence>> sequences_;
@@ -72,14 +72,14 @@ class CudaAnswersTest : public ::testing::Test {
  private:
   absl::Status Submit(int step, const Batch& batch, std::function<void()> then) {
     return answers_->StepAsync(client_.get(), batch, {}, Stream(uintptr_t(step)),
-                               [this, step, then = std::move(then)](std::vector<RowOutcome>) {
+                               [this, step, then = std::move(then)](std::vector<RowResult>) {
                                  ended_.push_back(step);
                                  if (then) then();
                                });
   }
 };
 
-TEST_F(CudaAnswersTest, AStepThatIsRefusedLetsNoStreamGoOnBeforeItsOwn) {
+TEST_F(CudaResultsTest, RefusedStepReleasesNoStreamEarly) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0, [&] { over.Notify(); }), absl::OkStatus());
   EXPECT_TRUE(driver_.is_waiting(Stream(1)));
@@ -97,7 +97,7 @@ TEST_F(CudaAnswersTest, AStepThatIsRefusedLetsNoStreamGoOnBeforeItsOwn) {
   EXPECT_EQ(answers_->tokens()[0], 5);
 }
 
-TEST_F(CudaAnswersTest, WhatIsAnsweredFirstWaitsForTheStepBefore) {
+TEST_F(CudaResultsTest, EarlyAnswerWaitsForStepBefore) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0), absl::OkStatus());
   ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());  // of a sequence in flight
@@ -113,7 +113,7 @@ TEST_F(CudaAnswersTest, WhatIsAnsweredFirstWaitsForTheStepBefore) {
   EXPECT_EQ(answers_->tokens()[0], -1);
 }
 
-TEST_F(CudaAnswersTest, ADeviceThatIsLostHoldsNoCallbackUp) {
+TEST_F(CudaResultsTest, LostDeviceBlocksNoCallback) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0), absl::OkStatus());
   ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());
@@ -127,7 +127,7 @@ TEST_F(CudaAnswersTest, ADeviceThatIsLostHoldsNoCallbackUp) {
 }
 
 // The device's work is awaited at the end: that of a stream that waits for a step which was refused, too.
-TEST_F(CudaAnswersTest, ACallbackMayStepAgainAndEndThem) {
+TEST_F(CudaResultsTest, CallbackMayStepAgainAndDestroy) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0,
                  [&] {

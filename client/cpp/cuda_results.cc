@@ -1,5 +1,5 @@
 // The wait in one stream, and the writes in another.
-#include "client/cpp/cuda_answers.h"
+#include "client/cpp/cuda_results.h"
 
 #include <algorithm>
 #include <cstring>
@@ -25,7 +25,7 @@ float LogprobOf(const v1::DrawResult& draw) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaAnswers>> CudaAnswers::Create(int device, uint32_t rows) {
+absl::StatusOr<std::unique_ptr<CudaResults>> CudaResults::Create(int device, uint32_t rows) {
   const auto api = Api::Load();
   if (!api.ok()) return api.status();
   const auto hardware = devices::cuda::FindHardware(*api, device);
@@ -33,16 +33,16 @@ absl::StatusOr<std::unique_ptr<CudaAnswers>> CudaAnswers::Create(int device, uin
   return CreateOn(*api, *hardware, rows);
 }
 
-absl::StatusOr<std::unique_ptr<CudaAnswers>> CudaAnswers::CreateOn(const Api& api, const Hardware& hardware,
+absl::StatusOr<std::unique_ptr<CudaResults>> CudaResults::CreateOn(const Api& api, const Hardware& hardware,
                                                                    uint32_t rows) {
   if (rows == 0 || rows > kMostRows)
     return absl::InvalidArgumentError(absl::StrCat("rows: ", rows, " of 1..", kMostRows));
-  std::unique_ptr<CudaAnswers> answers(new CudaAnswers(api, hardware, rows));
-  if (absl::Status status = answers->Open(); !status.ok()) return status;
-  return answers;
+  std::unique_ptr<CudaResults> results(new CudaResults(api, hardware, rows));
+  if (absl::Status status = results->Open(); !status.ok()) return status;
+  return results;
 }
 
-absl::Status CudaAnswers::Open() {
+absl::Status CudaResults::Open() {
   SORTITION_CUDA_RETURN_IF_ERROR(api_, DevicePrimaryCtxRetain(&context_, hardware_.handle));
   const CurrentContext current(api_, context_);
   if (!current.status().ok()) return current.status();
@@ -55,7 +55,7 @@ absl::Status CudaAnswers::Open() {
   return absl::OkStatus();
 }
 
-CudaAnswers::~CudaAnswers() {
+CudaResults::~CudaResults() {
   SORTITION_CHECK(unwritten_.empty());
   {
     // Of a device that is lost nothing more is to be awaited, whatever it says.
@@ -68,16 +68,16 @@ CudaAnswers::~CudaAnswers() {
   if (context_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);
 }
 
-const int32_t* CudaAnswers::tokens() const { return reinterpret_cast<const int32_t*>(memory_); }
+const int32_t* CudaResults::tokens() const { return reinterpret_cast<const int32_t*>(memory_); }
 
-const float* CudaAnswers::logprobs() const {
+const float* CudaResults::logprobs() const {
   return reinterpret_cast<const float*>(memory_ + uint64_t{rows_} * sizeof(int32_t));
 }
 
-absl::Status CudaAnswers::StepAsync(Client* client, const Batch& batch, const StepOptions& options, CUstream_st* stream,
+absl::Status CudaResults::StepAsync(Client* client, const Batch& batch, const StepOptions& options, CUstream_st* stream,
                                     Client::StepDone done) {
   if (batch.rows.size() > rows_) {
-    return absl::InvalidArgumentError(absl::StrCat("rows: ", batch.rows.size(), ", answers have room for ", rows_));
+    return absl::InvalidArgumentError(absl::StrCat("rows: ", batch.rows.size(), ", results have room for ", rows_));
   }
   const uint32_t value = value_ + 1;
   {
@@ -94,42 +94,42 @@ absl::Status CudaAnswers::StepAsync(Client* client, const Batch& batch, const St
     absl::MutexLock lock(&mutex_);
     unwritten_.push_back({value});
   }
-  absl::Status submitted = client->StepAsync(
-      batch, options, [this, value, done = std::move(done)](std::vector<RowOutcome> outcomes) mutable {
-        End(value, Answer{std::move(outcomes), std::move(done)});
+  absl::Status submitted =
+      client->StepAsync(batch, options, [this, value, done = std::move(done)](std::vector<RowResult> results) mutable {
+        End(value, StepResult{std::move(results), std::move(done)});
       });
   if (!submitted.ok()) End(value, std::nullopt);
   return submitted;
 }
 
-void CudaAnswers::End(uint32_t value, std::optional<Answer> answer) {
-  std::vector<Answer> written;
+void CudaResults::End(uint32_t value, std::optional<StepResult> result) {
+  std::vector<StepResult> written;
   {
     absl::MutexLock lock(&mutex_);
     const auto ended = std::ranges::find(unwritten_, value, &Unwritten::value);
     ended->is_over = true;
-    ended->answer = std::move(answer);
+    ended->result = std::move(result);
     while (!unwritten_.empty() && unwritten_.front().is_over) {
       Unwritten& step = unwritten_.front();
       // A device that is lost has no work that waits.
       Write(step).IgnoreError();
-      if (step.answer) written.push_back(*std::move(step.answer));
+      if (step.result) written.push_back(*std::move(step.result));
       unwritten_.pop_front();
     }
   }
   // With the last of them this may go.
-  for (Answer& one : written) std::move(one.done)(std::move(one.outcomes));
+  for (StepResult& one : written) std::move(one.done)(std::move(one.results));
 }
 
-absl::Status CudaAnswers::Write(const Unwritten& step) {
+absl::Status CudaResults::Write(const Unwritten& step) {
   const CurrentContext current(api_, context_);
   if (!current.status().ok()) return current.status();
-  if (step.answer) {
-    const std::vector<RowOutcome>& outcomes = step.answer->outcomes;
+  if (step.result) {
+    const std::vector<RowResult>& results = step.result->results;
     // What was written last has left.
     SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
     for (uint32_t i = 0; i < rows_; ++i) {
-      const auto* const draw = i < outcomes.size() ? std::get_if<v1::DrawResult>(&outcomes[i]) : nullptr;
+      const auto* const draw = i < results.size() ? std::get_if<v1::DrawResult>(&results[i]) : nullptr;
       const int32_t token = draw == nullptr ? -1 : static_cast<int32_t>(draw->token());
       const float logprob = draw == nullptr ? 0.0f : LogprobOf(*draw);
       std::memcpy(staging_ + i * sizeof(int32_t), &token, sizeof(int32_t));

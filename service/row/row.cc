@@ -1,0 +1,206 @@
+// The row's way, from the grant to the result.
+#include "service/row/row.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
+#include "service/sequence/row_of.h"
+
+namespace sortition::service {
+namespace {
+
+std::string RowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]"); }
+
+// Returns the parameters that a row is sampled with which asks for more than its sequence.
+std::optional<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
+  if (!plan.return_probabilities) return std::nullopt;
+  kernels::RowParameters parameters = spec.parameters;
+  parameters.processed_logprob = parameters.kept_tokens = true;
+  return parameters;
+}
+
+// Removes the tokens from the step's list that the sequence does not allow.
+void CutToAllowed(const SequenceSpec& spec, PositionMask* mask) {
+  if (!mask->has_allowed_tokens || !spec.has_allowed_tokens) return;
+  std::vector<uint32_t> both;
+  std::ranges::set_intersection(spec.allowed_tokens, mask->allowed_tokens, std::back_inserter(both));
+  mask->allowed_tokens = std::move(both);
+}
+
+// Ends the grant without a result, and accounts for the memory that it gives back.
+void EndGrant(const RowSequence& sequence, const StepGrant& grant) {
+  if (sequence.state == nullptr) return;
+  sequence.state->Abort(grant.ticket);
+  sequence.table->Touch(*sequence.key, sequence.state.get());
+}
+
+}  // namespace
+
+std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
+                                                     RewriteAllowance* rewrites) {
+  if (sequence.state == nullptr) return StepGrant();
+  auto begun = sequence.state->Begin(sequence.owner, plan.intent, plan.ahead, rewrites);
+  if (auto* refusal = std::get_if<Refusal>(&begun)) {
+    if (!refusal->field.empty()) refusal->field = absl::StrCat(RowField(plan.row), ".", refusal->field);
+    return begun;
+  }
+  const StepGrant* const grant = std::get_if<StepGrant>(&begun);
+  if (grant == nullptr || grant->views.size() == 1) return begun;
+  // What the positions ahead see takes memory that the table has not accounted for.
+  auto refusal = sequence.table->MakeRoomAhead(*sequence.key, sequence.state.get());
+  if (!refusal) return begun;
+  EndGrant(sequence, *grant);
+  refusal->field = RowField(plan.row);
+  return *std::move(refusal);
+}
+
+RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> masks, StepGrant grant)
+    : sequence_(std::move(sequence)),
+      plan_(std::move(plan)),
+      masks_(std::move(masks)),
+      grant_(std::move(grant)),
+      more_(MoreParameters(plan_, spec())),
+      runs_in_order_(plan_.positions() > 1 && kernels::KeepsSamplerState(spec().parameters.chain)),
+      outputs_(plan_.positions()),
+      missing_(plan_.positions()) {
+  for (PositionMask& mask : plan_.masks) {
+    lists_none_.push_back(mask.has_allowed_tokens && mask.allowed_tokens.empty());
+    CutToAllowed(spec(), &mask);
+  }
+}
+
+std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
+  const std::optional<uint32_t> draft = plan_.draft_row ? plan_.FirstDraftAfter(index) : std::nullopt;
+  return draft ? std::optional(*plan_.draft_row + *draft) : std::nullopt;
+}
+
+kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
+                                      kernels::DType draft_dtype) const {
+  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  kernels::RowRequest kernel = RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
+  kernel.dtype = dtype;
+  kernel.parameters = &parameters();
+  kernel.sampler_state = plan_.sampler_state;
+  if (!plan_.masks.empty()) {
+    const size_t at = plan_.masks.size() == 1 ? 0 : index;
+    const PositionMask& mask = plan_.masks[at];
+    if (mask.has_allowed_tokens) {
+      kernel.has_allowed_tokens = true;
+      kernel.allowed_tokens = mask.allowed_tokens;
+    }
+    const std::span<const uint32_t> words = masks_[at].words();
+    kernel.allowed_bits = words.empty() ? nullptr : words.data();
+  }
+  if (plan_.kind == RowPlan::Kind::kScore) {
+    kernel.task = kernels::RowTask::kScore;
+    kernel.given = plan_.scored[index];
+    return kernel;
+  }
+  ForceToken(view, &kernel);
+  const std::optional<uint32_t> draft = plan_.FirstDraftAfter(index);
+  if (!draft) return kernel;
+  kernel.given = plan_.ahead.tokens[*draft];
+  if (plan_.kind != RowPlan::Kind::kReject) {
+    kernel.likely = kernel.given;
+    return kernel;
+  }
+  kernel.task = kernels::RowTask::kVerify;
+  if (!plan_.sparse.empty()) {
+    kernel.draft.form = kernels::DraftDistribution::Form::kSparse;
+    kernel.draft.sparse_tokens = plan_.sparse[*draft].tokens;
+    kernel.draft.sparse_bits = plan_.sparse[*draft].bits;
+  } else if (dense != nullptr) {
+    kernel.draft.form = kernels::DraftDistribution::Form::kDense;
+    kernel.draft.dtype = draft_dtype;
+    kernel.draft.dense = dense;
+  }
+  return kernel;
+}
+
+RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
+  outputs_[index] = std::move(output);
+  --missing_;
+  if (!runs_in_order_) return {missing_ == 0, std::nullopt};
+  const PositionOutput& taken = *outputs_[index];
+  const std::optional<uint32_t> next = PositionAfter(plan_, spec().stop_tokens, index, taken);
+  if (!next) return {true, std::nullopt};
+  // The output's token continues the text, drawn, accepted or given alike, and so its state continues the sampler's.
+  return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
+}
+
+std::variant<RowResult, Refusal> RowRun::Commit() {
+  auto finished = Finish();
+  RowResult* const result = std::get_if<RowResult>(&finished);
+  if (result == nullptr || plan_.kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
+    Abort();
+    return finished;
+  }
+  auto committed = sequence_.state->Commit(grant_.ticket, std::move(*result));
+  sequence_.table->Touch(*sequence_.key, sequence_.state.get());
+  masks_.clear();
+  return committed;
+}
+
+void RowRun::Abort() {
+  EndGrant(sequence_, grant_);
+  masks_.clear();
+}
+
+std::variant<RowResult, Refusal> RowRun::Finish() {
+  auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
+  if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
+  FailedPosition& failed = std::get<FailedPosition>(walked);
+  if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
+  return WhyUnusable(failed);
+}
+
+Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
+  Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), plan_.row);
+  const size_t mask = plan_.masks.size() == 1 ? 0 : failed.index;
+  const bool allows_none = (mask < lists_none_.size() && lists_none_[mask]) ||
+                           (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
+  if (refusal.reason == Reason::kNoLiveToken && allows_none) {
+    refusal.field = MaskField(plan_, mask);
+    refusal.message = "the mask allows no token";
+  }
+  if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
+  return refusal;
+}
+
+std::string MaskField(const RowPlan& plan, size_t number) {
+  if (plan.masks.size() == 1) return RowField(plan.row) + ".mask";
+  return absl::StrCat(RowField(plan.row), plan.is_tree ? ".verify_tree" : ".verify_draft", ".masks[", number, "]");
+}
+
+Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row) {
+  const std::string field = RowField(row);
+  switch (output.error) {
+    case kernels::RowError::kNaN:
+      return {Reason::kLogitNan, field, "", absl::StrCat("the logit of token id ", output.error_token, " is NaN")};
+    case kernels::RowError::kLogitTooLarge:
+      return {Reason::kLogitTooLarge, field, "< 65504",
+              absl::StrCat("the logit of token id ", output.error_token, " is too large")};
+    case kernels::RowError::kNoLiveToken:
+      return {Reason::kNoLiveToken, field, "", "every token is masked"};
+    case kernels::RowError::kDraftNoProbability:
+      return {Reason::kOutOfRange, field, "draft probabilities in 0..1",
+              absl::StrCat("the draft probability of token id ", output.error_token, " is none")};
+    case kernels::RowError::kDraftSum:
+      return {Reason::kOutOfRange, field, "draft probabilities that sum to 1 within 0.01",
+              "the draft probabilities do not sum to 1"};
+    case kernels::RowError::kDraftImpossible:
+      return {Reason::kContradiction, field, "",
+              absl::StrCat("token id ", output.error_token, " was drafted with probability 0")};
+    case kernels::RowError::kNone:
+      break;
+  }
+  SORTITION_CHECK(!"an error");
+  return {};
+}
+
+}  // namespace sortition::service

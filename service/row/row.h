@@ -1,0 +1,115 @@
+// The unit of the service is the row: the logits of one sequence at one position or, with drafts, at several. This is a
+// row's whole way, in the order in which it is gone:
+//
+//   Plan    RowPlan: what the worker asks for, checked. service/request makes it of a message.
+//   Grant   GrantRow: the sequence lets the row run and says what its history changes at each position; or it has
+//           answered this very step before, and repeats the result; or it refuses.
+//   Run     RowRun: RequestAt is what a kernel is asked at a position, Take takes the kernel's output and says which
+//           position follows. Any kernel will do: a device of the service, or the caller's own.
+//   Commit  RowRun::Commit: decides which drafts are accepted, and advances the sequence by the row's tokens, exactly
+//           once. RowRun::Abort leaves the sequence as it was.
+//   Result  RowResult, which service/result encodes, or a Refusal, which concerns this row alone.
+//
+// Nothing here knows messages, streams or devices, and nothing blocks for longer than a table operation. A row that was
+// granted holds its sequence until Commit or Abort: other steps of the sequence are refused with STEP_IN_FLIGHT.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "kernels/row.h"
+#include "service/memory/mask_memory.h"
+#include "service/refusal.h"
+#include "service/row/row_plan.h"
+#include "service/row/walk.h"
+#include "service/sequence/row_result.h"
+#include "service/sequence/sequence.h"
+#include "service/sequence/sequence_spec.h"
+#include "service/sequence/sequence_table.h"
+
+namespace sortition::service {
+
+// The sequence of a row, as the stream that has opened it knows it.
+struct RowSequence {
+  std::shared_ptr<const SequenceSpec> spec;
+  SequenceOwner owner;
+  // Set if the service keeps state for the sequence.
+  std::shared_ptr<const SequenceKey> key;
+  std::shared_ptr<Sequence> state;
+  SequenceTable* table = nullptr;  // accounts for the state's memory; not owned, outlives every row
+};
+
+// Asks the sequence to run the row. Returns an empty grant if it keeps no state. `rewrites` bounds the rewrites of a
+// whole step, as Sequence::Begin says. A refusal names the field of the step's row, and the sequence is as it was.
+// Thread-safe.
+std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
+                                                     RewriteAllowance* rewrites);
+
+// A row that has been granted. Its owner calls Commit or Abort once, which also lets go of the masks.
+//
+// Not thread-safe, but for Commit, Abort and Take of distinct rows. May be moved until the first RequestAt.
+class RowRun {
+ public:
+  // `masks`: the packed masks of plan.masks, empty where there is none. `grant` is GrantRow's. A caller that keeps the
+  // history itself gives a sequence without `state`, and the views of its own history in the grant.
+  RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> masks, StepGrant grant);
+
+  const SequenceSpec& spec() const { return *sequence_.spec; }
+  const RowPlan& plan() const { return plan_; }
+
+  // The number of positions that can be asked for at once: all, or the first where a sampler keeps a state. Then Take
+  // says which position follows.
+  uint32_t first_positions() const { return runs_in_order_ ? 1 : plan_.positions(); }
+  bool runs_in_order() const { return runs_in_order_; }
+
+  // Returns the row of the step's dense draft probabilities that position `index` is compared with, if any.
+  std::optional<uint32_t> DraftRowAt(uint32_t index) const;
+  // Returns what a kernel is asked at position `index`: all but its logits. `dense` are the probabilities of
+  // DraftRowAt, null without it. The request refers to this object and to `dense`.
+  kernels::RowRequest RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
+                                kernels::DType draft_dtype) const;
+
+  struct Next {
+    uint32_t index = 0;
+    uint64_t sampler_state = 0;  // replaces the one of RequestAt
+  };
+  struct Progress {
+    bool is_complete = false;  // no further output is needed
+    std::optional<Next> next;  // runs_in_order(): the position to be asked for now
+  };
+  // Takes the output of a position that was asked for.
+  Progress Take(uint32_t index, PositionOutput output);
+
+  // Ends a row that is complete. Returns its result, or why it has none; then the sequence is as it was before the row.
+  std::variant<RowResult, Refusal> Commit();
+  // Ends the row without a result, complete or not: the sequence is as it was before the row.
+  void Abort();
+
+ private:
+  const kernels::RowParameters& parameters() const { return more_ ? *more_ : spec().parameters; }
+  std::variant<RowResult, Refusal> Finish();
+  Refusal WhyUnusable(const FailedPosition& failed) const;
+
+  RowSequence sequence_;
+  RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's
+  std::vector<RowMaskBits> masks_;
+  StepGrant grant_;
+  std::vector<bool> lists_none_;                // of each mask: it is an empty list, before it is cut
+  std::optional<kernels::RowParameters> more_;  // set if the row asks for more than its sequence
+  bool runs_in_order_;
+  absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
+  uint32_t missing_;
+};
+
+// Returns the field that names mask `number` of the plan.
+std::string MaskField(const RowPlan& plan, size_t number);
+
+// Returns why step row `row` is refused whose kernel found it unusable: `output.error` is not kNone.
+Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row);
+
+}  // namespace sortition::service

@@ -1,0 +1,67 @@
+// The walk from the first position to the last accepted one.
+#include "service/row/walk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace sortition::service {
+namespace {
+
+// Returns the output of a position that was served; null if it failed.
+const kernels::RowOutput* ServedBy(const PositionOutput& output) {
+  const auto* served = std::get_if<kernels::RowOutput>(&output);
+  return served != nullptr && served->error == kernels::RowError::kNone ? served : nullptr;
+}
+
+// Returns true if `output`, of the position before draft `index`, yields this draft.
+bool Yields(const RowPlan& plan, const kernels::RowOutput& output, size_t index) {
+  return plan.kind == RowPlan::Kind::kReject ? output.accepted : output.token == plan.ahead.tokens[index];
+}
+
+size_t PositionBefore(const RowPlan& plan, size_t draft) { return static_cast<size_t>(plan.ahead.parents[draft] + 1); }
+
+// Returns the draft that is accepted after a position, if any; never one where nothing is verified.
+std::optional<uint32_t> AcceptedAfter(const RowPlan& plan, uint32_t position, const kernels::RowOutput& output) {
+  for (uint32_t draft = position; draft < plan.drafts(); ++draft) {
+    if (PositionBefore(plan, draft) == position && Yields(plan, output, draft)) return draft;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<uint32_t> PositionAfter(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens, uint32_t position,
+                                      const PositionOutput& output) {
+  const kernels::RowOutput* const served = ServedBy(output);
+  if (served == nullptr) return std::nullopt;
+  if (!plan.verifies()) return position + 1 < plan.positions() ? std::optional(position + 1) : std::nullopt;
+  const std::optional<uint32_t> accepted = AcceptedAfter(plan, position, *served);
+  if (!accepted || std::ranges::binary_search(stop_tokens, served->token)) return std::nullopt;
+  return *accepted + 1;
+}
+
+std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens,
+                                             absl::Span<std::optional<PositionOutput>> outputs) {
+  SORTITION_CHECK(outputs.size() == plan.positions());
+  RowResult result;
+  for (uint32_t draft = 0; draft < plan.drafts(); ++draft) {
+    const std::optional<PositionOutput>& output = outputs[PositionBefore(plan, draft)];
+    const kernels::RowOutput* const served = output ? ServedBy(*output) : nullptr;
+    result.matched.push_back(served != nullptr && Yields(plan, *served, draft));
+  }
+  for (std::optional<uint32_t> position = 0; position;) {
+    SORTITION_CHECK(outputs[*position].has_value());
+    PositionOutput& output = *outputs[*position];
+    const kernels::RowOutput* const served = ServedBy(output);
+    if (served == nullptr) return FailedPosition{*position, std::move(output)};
+    const std::optional<uint32_t> accepted = AcceptedAfter(plan, *position, *served);
+    if (accepted) result.path.push_back(*accepted);
+    position = PositionAfter(plan, stop_tokens, *position, output);
+    result.outputs.push_back(std::move(std::get<kernels::RowOutput>(output)));
+  }
+  return result;
+}
+
+}  // namespace sortition::service

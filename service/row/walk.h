@@ -1,0 +1,38 @@
+// Decides which drafts of a row are accepted, from the outputs of its positions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/row.h"
+#include "service/refusal.h"
+#include "service/row/row_plan.h"
+#include "service/sequence/row_result.h"
+
+namespace sortition::service {
+
+// What a kernel says of a position, or why no kernel could be asked.
+using PositionOutput = std::variant<kernels::RowOutput, Refusal>;
+
+// A position that the result needs, and that failed.
+struct FailedPosition {
+  uint32_t index = 0;
+  PositionOutput why;  // a refusal, or an output with an error
+};
+
+// Walks from position 0 along the accepted drafts and returns the result, without its history hash. The walk ends at
+// the first position whose draft is rejected, and at an accepted draft that is one of `stop_tokens`, which are sorted.
+// Outputs behind that end are ignored and may be errors or absent. `outputs` has one entry for each position and is
+// moved from. Pure.
+std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens,
+                                             absl::Span<std::optional<PositionOutput>> outputs);
+
+// Returns the position that the walk visits after `position`, whose output is `output`; absent if the walk ends there.
+// Pure.
+std::optional<uint32_t> PositionAfter(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens, uint32_t position,
+                                      const PositionOutput& output);
+
+}  // namespace sortition::service

@@ -1,0 +1,29 @@
+// What a row came to: the answer that its worker gets, as plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/row.h"
+
+namespace sortition::service {
+
+// The result of a draw has one output. That of a verification has those of the accepted drafts and of the token after
+// them; that of a score has one for each position.
+struct RowResult {
+  std::vector<kernels::RowOutput> outputs;  // in the order of the text; at least one; without errors
+  std::vector<uint32_t> path;               // the accepted drafts, by their number
+  std::vector<bool> matched;                // of each draft: it passed at its own position
+  // Set if the sequence keeps state and the row advances it: with the tokens of `outputs` appended.
+  std::optional<uint64_t> history_hash;
+
+  static RowResult Drawn(kernels::RowOutput output) {
+    RowResult result;
+    result.outputs.push_back(std::move(output));
+    return result;
+  }
+};
+
+}  // namespace sortition::service
