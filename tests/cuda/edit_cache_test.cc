@@ -28,7 +28,7 @@ using testing::FakeCudaDriver;
 using testing::RunBatch;
 using testing::StartOn;
 
-// A list of edits that is changed one token at a time, as a sequence's are.
+// A list of edits that changes one token at a time, like a sequence's.
 class EditList {
  public:
   EditList(uint64_t name, uint32_t vocabulary, uint32_t count) : vocabulary_(vocabulary), random_(name) {
@@ -40,7 +40,7 @@ class EditList {
     ++origin_.version;
     Push();
   }
-  // Changes from here on have no name.
+  // Later changes have no name.
   void GoAhead() {
     ++origin_.ahead;
     Push();
@@ -57,7 +57,7 @@ class EditList {
   void Set(uint32_t token) {
     const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
     const bool is_known = at != edits_.end() && at->token == token;
-    // Some that do nothing are among them.
+    // Some edits do nothing.
     const LogitEdit edit = {token, random_() % 2 == 0 ? LogitEdit::kRepeated : 0u,
                             random_() % 3 == 0 ? law::CanonicalBits(1.25f) : 0u,
                             random_() % 2 == 0 ? law::PenaltyBits(0.5f, 0.25f, uint32_t(random_() % 4)) : 0u};
@@ -86,7 +86,7 @@ class EditList {
   std::vector<uint32_t> changed_;
 };
 
-// Rows whose edits are lists as they were when the row was added.
+// Rows with copies of lists, taken when the row was added.
 class ListedRows {
  public:
   explicit ListedRows(uint32_t vocabulary) : vocabulary_(vocabulary) {}
@@ -94,7 +94,7 @@ class ListedRows {
   void Add(const EditList& list, uint64_t seed) {
     lists_.push_back(std::make_unique<EditList>(list));
     const auto options = seed % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
-    // Of this seed, or of the next one without padding.
+    // Takes this seed, or a later one, until the row has no padding.
     std::unique_ptr<kernels::RandomRow> row;
     for (; row == nullptr || row->request().live_vocabulary != vocabulary_; seed += 1000) {
       row = std::make_unique<kernels::RandomRow>(seed, vocabulary_, options);
@@ -184,8 +184,8 @@ TEST(CudaEditCache, UnnamedListsAreUploadedWhole) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
 }
 
-// Of a list: steps one after the other, the same one again, one of long ago, and what may come after it; in one batch
-// or in several at once. Rows are split into chunks or not, and the cache has room for all lists or for few.
+// Steps of lists: consecutive ones, repeated ones, one of long ago, and look-aheads; in one batch or in several at once.
+// Rows are split into chunks or not, and the cache has room for all lists or for few.
 class CudaEditCacheSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
 TEST_P(CudaEditCacheSteps, EqualReference) {
@@ -288,7 +288,7 @@ TEST(CudaEditCache, YieldMemoryToBatch) {
   EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(LogitEdit));
 }
 
-// Slices over a driver, and no kernel.
+// Chunks over a driver, without kernels.
 class CudaEditCacheLease : public ::testing::Test {
  protected:
   CudaEditCacheLease() {
@@ -305,7 +305,7 @@ class CudaEditCacheLease : public ::testing::Test {
     list.PutInto(&request);
     return slice->PathOf(request);
   }
-  // In a slice of its own.
+  // Runs the list in a chunk alone.
   EditPath Run(const EditList& list) {
     EditCache::Lease slice(cache_.get(), nullptr);
     const EditPath path = PathOf(list, &slice);
@@ -334,7 +334,7 @@ TEST_F(CudaEditCacheLease, ListChangesFromOneHalfToTheOther) {
   EXPECT_NE(change.to, whole.to);
   list.Change();
   EXPECT_EQ(Run(list).from, change.to);
-  // Again: it is there.
+  // The list again: the entry has it.
   const EditPath again = Run(list);
   EXPECT_TRUE(again.is_merged && again.changes.empty());
   EXPECT_EQ(again.from, whole.to);
@@ -411,7 +411,7 @@ TEST_F(CudaEditCacheLease, OlderOrUnnamedListChangesNothing) {
   EXPECT_TRUE(IsUpload(Run(old)));
   EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the entry's
   EXPECT_EQ(Run(list).from, whole.to);
-  for (int i = 0; i < 9; ++i) list.Change();  // one more than is known
+  for (int i = 0; i < 9; ++i) list.Change();  // one more than the log remembers
   EXPECT_TRUE(IsWhole(Run(list)));
 }
 
@@ -468,7 +468,7 @@ TEST_F(CudaEditCacheLease, FailedChunkDropsAll) {
     EditCache::Lease failing(cache_.get(), nullptr);
     EXPECT_TRUE(IsChange(PathOf(lists[1], &failing)));
   }
-  EXPECT_GT(cache_->bytes(), 0u);  // what the other slice has
+  EXPECT_GT(cache_->bytes(), 0u);  // entries of the other chunk
   beside.Keep();
   EXPECT_EQ(cache_->bytes(), 0u);
   for (const EditList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));

@@ -1,4 +1,4 @@
-// Quarantine and the way back.
+// Quarantine, back-off and return.
 #include "service/route/health.h"
 
 #include <gtest/gtest.h>

@@ -91,7 +91,7 @@ std::shared_ptr<const SequenceSpec> SpecWith(const v1::SamplingParameters& param
   return spec;
 }
 
-// A step's views, from when it began; `edits` are what they said then.
+// A step's views when it began, and their edits then.
 struct Seen {
   std::shared_ptr<const SequenceSpec> spec;
   PositionViews views;
@@ -117,7 +117,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     return tree;
   }
 
-  // A view's edits are those of a sequence that has gone there.
+  // A view's edits equal those of a sequence that has advanced there.
   void CheckView(SequenceState* state, const TokenTree& tree, const Seen& seen) {
     const size_t view = Below(seen.views.size());
     const auto gone = state->Fork(seen.spec, state->position());
@@ -131,7 +131,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     ASSERT_EQ(*gone->LendEdits(), seen.edits[view]) << "view " << view;
   }
 
-  // Some device runs the rows, in some order, maybe not all of them, and maybe late.
+  // A device runs the rows in some order, maybe not all of them, and maybe late.
   void Run(const Seen& seen) {
     std::vector<size_t> order(seen.views.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -151,7 +151,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
 
   std::mt19937 random_{17};
   std::array<PlainEditCache, 3> devices_;
-  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name and version
 };
 
 TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
@@ -170,7 +170,7 @@ TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
     // Follows Sequence: the step's rewrites, its views, and its end; or a new owner, who reverts them.
     const SequenceState::Undo undo = one.Rewrite(cut, Below(4) == 0 ? append : std::vector<uint32_t>());
     if (Below(20) == 0) {
-      one.Revert(undo);  // the history was not the one that the step is for
+      one.Revert(undo);  // the step was for another history
       continue;
     }
     const TokenTree tree = Tree();
@@ -226,7 +226,7 @@ TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
 INSTANTIATE_TEST_SUITE_P(All, EditNames, ::testing::ValuesIn(AllEditOptions()),
                          [](const auto& info) { return info.param.name; });
 
-// The sequence's own steps: one after the other, aborted, retried, taken over while a device still reads.
+// Steps of one sequence: consecutive, aborted, retried, and taken over while a device still reads.
 TEST(EditLog, FollowsSequencesSteps) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
@@ -264,7 +264,7 @@ TEST(EditLog, FollowsSequencesSteps) {
   grant = begin(first);
   run(grant);
   EXPECT_EQ(device.changed(), 8u) << "all but the first row's";
-  // The former owner's rows run when the next owner's have.
+  // The former owner's rows run after the next owner's.
   const SequenceOwner second{.epoch = 2};
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(second, spec, nullptr)));
   const StepGrant left = std::move(grant);

@@ -104,7 +104,7 @@ TEST(HistoryHash, WordsOfOptions) {
                                    9,  36,         0,          2, 3, 1, 2, 4, 2, 8, 5, 37, 100, 2,  11, 12}));
 }
 
-// Penalties count prompt and output apart, so the same tokens with another prompt are another history.
+// Penalties count prompt and output separately, so the same tokens with another prompt are another history.
 TEST(HistoryHash, PromptMatters) {
   std::set<uint64_t> hashes;
   for (uint32_t prompt_length = 0; prompt_length < 100; ++prompt_length) {

@@ -109,7 +109,7 @@ TEST_F(SequenceRules, GapOrOtherHistoryAsksForReplay) {
   EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
   StepIntent below = Intent(1, 2, hash_);
-  below.truncate_to = 2;  // into the prompt, but with the hash of all of it
+  below.truncate_to = 2;  // into the prompt, but with the hash of the whole prompt
   EXPECT_EQ(WhyNot(owner_, below), Reason::kHistoryRequired);
   StepIntent beyond = Intent(1, 4, hash_);
   beyond.truncate_to = 4;
@@ -132,7 +132,7 @@ TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
   EXPECT_NE(drawn.history_hash, *next.history_hash);
 }
 
-// The tokens that are left of a prompt are the prompt; what comes after them is output.
+// The tokens that are left of a prompt are the prompt; what follows them is output.
 TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
@@ -142,7 +142,7 @@ TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   auto begun = sequence_.Begin(owner_, cut);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  // Taken back, the prompt is as long as it was.
+  // After the step is reverted, the prompt has its old length.
   begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
@@ -204,7 +204,7 @@ TEST_F(SequenceRules, HighestEpochOwnsLoserChangesNothing) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
-  // The former owner's answer comes too late, and its next steps are refused.
+  // The former owner's result comes too late, and its next steps are refused.
   auto late = sequence_.Commit(ticket, Token(42));
   ASSERT_TRUE(std::holds_alternative<Refusal>(late));
   EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);

@@ -20,7 +20,7 @@ namespace {
 using testing::FakeDevice;
 using ::testing::HasSubstr;
 
-// A device whose rows take a millisecond each, as the router knows.
+// A device that takes a millisecond a row, as the router knows.
 class AdmissionTest : public ::testing::Test {
  protected:
   ~AdmissionTest() override { device_.FinishAll(); }
@@ -48,7 +48,7 @@ class AdmissionTest : public ::testing::Test {
     step->priority = priority;
     return batcher().Submit(step, RowsAt(0, rows));
   }
-  // Rows of a client that are taken, each a step, until one is refused.
+  // Submits steps of one row until one is refused; returns the number of accepted ones.
   uint32_t Fill(QueueOwner owner) {
     for (uint32_t rows = 0;; ++rows) {
       if (Submit(owner, 1)) return rows;
@@ -189,7 +189,7 @@ class Overload : public AdmissionTest {
 
 TEST_F(Overload, GreedySharesAreEqualModestNeedsAreMet) {
   limits_.max_queue_time = absl::Milliseconds(100);
-  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are asked for.
+  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are requested.
   const auto got = Run({{{0, 0}, absl::Milliseconds(10), 1},
                         {{0, 1}, absl::Milliseconds(5), 5},
                         {{0, 2}, absl::Milliseconds(1), 2},

@@ -12,7 +12,7 @@ using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
 using BatcherFollowing = BatcherTest;
 
-// A step each of whose rows is followed by another one, until there have been `length` of them.
+// A step in which each row is followed by another, until there were `length` of them.
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
@@ -49,7 +49,7 @@ TEST_F(BatcherFollowing, FollowingRowsAreTakenDespiteFullQueue) {
   EXPECT_EQ(other->delivered(), 2u);
 }
 
-// The batcher does not end between two of them.
+// The batcher is not destroyed between two of them.
 TEST_F(BatcherFollowing, DestructionWaitsForFollowingRows) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   const auto step = std::make_shared<FollowedStep>(&batcher(), 50);

@@ -17,7 +17,7 @@ namespace {
 class FairQueueTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kSmall = 1000;                         // tokens of a row
-  static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // those of one that is twice the work
+  static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // tokens of a row with twice the work
 
   void Add(QueueOwner owner, uint32_t count, uint32_t vocabulary = kSmall) {
     for (uint32_t i = 0; i < count; ++i) queue_.Add(Row(owner, vocabulary));
@@ -30,7 +30,7 @@ class FairQueueTest : public ::testing::Test {
     row.row.row.request.live_vocabulary = vocabulary;
     return row;
   }
-  // The streams of the next rows, a letter each: 'a' is stream 0.
+  // Takes rows and returns their streams, a letter each: 'a' is stream 0.
   std::string Take(uint32_t count) {
     std::string taken;
     for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().owner.stream);
@@ -77,7 +77,8 @@ TEST_F(FairQueueTest, NewcomerIsOwedNothingWaitsOneTurn) {
   EXPECT_EQ(Take(8), "abababab");
 }
 
-// A stream of cheap rows has one at a time, the other always has more: they get the same work, not every second turn.
+// A stream that has one cheap row at a time, beside one that always has more: both get the same work, not alternate
+// turns.
 TEST_F(FairQueueTest, ShortPauseKeepsUsage) {
   Add({0, 1}, 10, kTwice);
   std::string taken;
@@ -125,7 +126,7 @@ TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
   EXPECT_TRUE(queue_.empty());
 }
 
-// Counted in rows.
+// Work is counted in rows here.
 TEST_F(FairQueueTest, WorkAheadCountsOwnAndEqualShares) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
   const auto ahead = [&](QueueOwner owner) { return queue_.StandingOf(owner).WorkAhead() / row; };
@@ -153,13 +154,13 @@ TEST_F(FairQueueTest, LightStreamsCountForLittle) {
   EXPECT_NEAR(queue_.StandingOf({0, 0}).WorkAhead() / row, 280 / 0.9, 10);
 }
 
-// Two streams that both wait from some moment to another get the same work in between, give or take a row of each.
+// Two streams that both wait during an interval get the same work in it, give or take a row each.
 TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
   for (uint64_t seed = 0; seed < testing::Scaled(200); ++seed) {
     std::mt19937_64 random(seed);
     FairQueue queue;
     std::map<uint64_t, uint32_t> waiting;                    // rows of each stream
-    std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // of the first, in work, since both wait
+    std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // lead of the first, in work, since both wait
     const auto largest = int64_t(WorkOf(Row({}, 4 * kSmall).row.row));
     for (int event = 0; event < 400; ++event) {
       const uint64_t stream = random() % 5;

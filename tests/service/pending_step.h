@@ -1,4 +1,4 @@
-// A step that records what the batcher delivers to it.
+// A step that records its outputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace sortition::service {
 
-// Thread-safe. Fails the test if a row comes twice.
+// Thread-safe. Fails the test if a row is delivered twice.
 class RecordingStep : public PendingStep {
  public:
   void Deliver(std::vector<PositionOutput> outputs) override {
@@ -34,7 +34,7 @@ class RecordingStep : public PendingStep {
     absl::MutexLock lock(&mutex_);
     return calls_;
   }
-  // The token of a row that was answered; fails the test if it was not.
+  // Returns the token of an answered row; fails the test if it was not answered.
   uint32_t Token(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
     const auto it = outputs_.find(index);
@@ -44,7 +44,7 @@ class RecordingStep : public PendingStep {
     }
     return std::get<kernels::RowOutput>(it->second).token;
   }
-  // Why a row was refused; fails the test if it was not.
+  // Returns the refusal of a row; fails the test if it was not refused.
   Refusal WhyNot(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
     const auto it = outputs_.find(index);
@@ -66,8 +66,7 @@ class RecordingStep : public PendingStep {
   uint32_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// `count` rows with the indexes 0, 1, ... that a fake device can tell apart by their positions `first`, `first` + 1,
-// ...
+// Returns `count` rows with indexes from 0, which a fake device distinguishes by their positions, from `first` on.
 inline std::vector<QueuedRow> RowsAt(uint32_t first, uint32_t count) {
   static const kernels::RowParameters kPlain;
   std::vector<QueuedRow> rows(count);

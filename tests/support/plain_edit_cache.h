@@ -14,7 +14,7 @@ namespace sortition::testing {
 // Not thread-safe.
 class PlainEditCache {
  public:
-  // The row's edits, by changes of a copy if that can be, else as they are. Keeps them if they have a name.
+  // Returns the row's edits, derived from a copy and its changes if possible. Keeps them if they have a name.
   std::vector<kernels::LogitEdit> EditsOf(const kernels::RowRequest& request) {
     const kernels::EditOrigin& origin = request.edit_origin;
     std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
