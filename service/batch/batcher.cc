@@ -25,7 +25,7 @@ namespace {
 // Groups outputs by step, so that each step is called once.
 class OutputsByStep {
  public:
-  void Add(std::shared_ptr<PendingStep> step, PositionOutput output) {
+  void Add(std::shared_ptr<PendingStep> step, QueuedOutput output) {
     // Rows of one step mostly follow each other, so the last step is tried first.
     if (steps_.empty()) steps_.push_back({step, {}});
     if (steps_[last_].step != step) {
@@ -43,7 +43,7 @@ class OutputsByStep {
  private:
   struct StepOutputs {
     std::shared_ptr<PendingStep> step;
-    std::vector<PositionOutput> outputs;
+    std::vector<QueuedOutput> outputs;
   };
   std::vector<StepOutputs> steps_;
   absl::flat_hash_map<const PendingStep*, size_t> places_;  // in steps_

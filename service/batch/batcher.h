@@ -32,7 +32,7 @@
 namespace sortition::service {
 
 // The kernels' output for one queued row, or the reason why no device was given it.
-struct PositionOutput {
+struct QueuedOutput {
   uint32_t index = 0;  // as given in QueuedRow
   std::variant<kernels::RowOutput, Refusal> output;
 };
@@ -43,7 +43,7 @@ class PendingStep {
   virtual ~PendingStep() = default;
   // Takes outputs of the step's rows. The batcher delivers every row exactly once, possibly in several calls from
   // several threads at once, and holds no lock meanwhile. Must not block for long; may call Batcher::Continue.
-  virtual void Deliver(std::vector<PositionOutput> outputs) = 0;
+  virtual void Deliver(std::vector<QueuedOutput> outputs) = 0;
 
   // Has rows that have not started yet answered with STEP_CANCELLED. Thread-safe.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }

@@ -112,7 +112,7 @@ void UnreadySteps::Settle(Waiting waiting, absl::Time now) {
 }
 
 void UnreadySteps::Refuse(const Waiting& waiting, const Refusal& refusal) {
-  std::vector<PositionOutput> outputs;
+  std::vector<QueuedOutput> outputs;
   for (const QueuedRow& row : waiting.rows) outputs.push_back({row.index, refusal});
   waiting.step->Deliver(std::move(outputs));
 }

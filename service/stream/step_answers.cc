@@ -23,13 +23,13 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 
 }  // namespace
 
-void StepInFlight::Deliver(std::vector<PositionOutput> outputs) {
+void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
   v1::StepResults results;
   results.set_batch_id(batch_id_);
   results.mutable_rows()->Reserve(static_cast<int>(outputs.size()));
   const bool wanted = answers_->Wanted();
   std::vector<QueuedRow> following;
-  for (PositionOutput& output : outputs) {
+  for (QueuedOutput& output : outputs) {
     const auto [row, position] = queued_[output.index];
     const RowRun::Progress progress = Collect(row, position, std::move(output.output));
     if (progress.next && wanted) {

@@ -16,9 +16,9 @@ using BatcherFollowing = BatcherTest;
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
-  void Deliver(std::vector<PositionOutput> outputs) override {
+  void Deliver(std::vector<QueuedOutput> outputs) override {
     std::vector<QueuedRow> rows;
-    for (const PositionOutput& output : outputs) {
+    for (const QueuedOutput& output : outputs) {
       if (output.index + 1 == length_) continue;
       rows.push_back(RowsAt(output.index + 1, 1)[0]);
       rows.back().index = output.index + 1;

@@ -366,7 +366,7 @@ TEST_F(BatcherTest, QueueWaitIsThatOfOldestRow) {
 class ResubmittingStep : public PendingStep {
  public:
   explicit ResubmittingStep(Batcher* batcher) : batcher_(*batcher) {}
-  void Deliver(std::vector<PositionOutput> outputs) override {
+  void Deliver(std::vector<QueuedOutput> outputs) override {
     EXPECT_EQ(outputs.size(), 1u);
     if (++rounds == 5) return;
     EXPECT_FALSE(batcher_.Submit(shared, RowsAt(static_cast<uint32_t>(rounds), 1)).has_value());

@@ -17,10 +17,10 @@ namespace sortition::service {
 // Thread-safe. Fails the test if a row is delivered twice.
 class RecordingStep : public PendingStep {
  public:
-  void Deliver(std::vector<PositionOutput> outputs) override {
+  void Deliver(std::vector<QueuedOutput> outputs) override {
     absl::MutexLock lock(&mutex_);
     ++calls_;
-    for (PositionOutput& output : outputs) {
+    for (QueuedOutput& output : outputs) {
       EXPECT_TRUE(outputs_.try_emplace(output.index, std::move(output.output)).second)
           << "row " << output.index << " was delivered twice";
     }

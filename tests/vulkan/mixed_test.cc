@@ -22,8 +22,8 @@ using kernels::RandomRow;
 class KeptStep : public PendingStep {
  public:
   explicit KeptStep(size_t rows) : answers(rows), done_(int(rows)) {}
-  void Deliver(std::vector<PositionOutput> outputs) override {
-    for (PositionOutput& output : outputs) {
+  void Deliver(std::vector<QueuedOutput> outputs) override {
+    for (QueuedOutput& output : outputs) {
       answers[output.index] = std::get<kernels::RowOutput>(std::move(output.output));
       done_.DecrementCount();
     }
