@@ -73,7 +73,7 @@ prometheus::MetricFamily ProcessCpu() {
   return {kProcessCpu.name, kProcessCpu.help, prometheus::MetricType::Counter, {metric}};
 }
 
-// 0 where /proc does not say.
+// Returns 0 if /proc does not have the value.
 double ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   double total_pages = 0;

@@ -1,4 +1,4 @@
-// Construction order: devices outlive the batcher, which waits for them.
+// Construction of the engine. Devices outlive the batcher, which waits for them.
 #include "service/engine.h"
 
 #include <random>
@@ -26,7 +26,7 @@ BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, Ch
   BatcherOptions batcher;
   batcher.devices.policy = options.route;
   batcher.devices.recheck_share = options.recheck_share;
-  // A device must not be able to guess which of its rows are checked.
+  // Random, so that no device can predict which of its rows are checked.
   std::random_device random;
   batcher.devices.seed = uint64_t{random()} << 32 | random();
   batcher.devices.self_test = options.self_test;

@@ -1,4 +1,4 @@
-// sortitionctl info and devices: what a server is and can do, and on what.
+// sortitionctl info and devices: a server's versions, limits, parameters and devices.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +13,7 @@
 namespace sortition::cli {
 namespace {
 
-// There are none of a device that is not there.
+// A missing device has no costs.
 std::string FigureOf(const v1::DeviceInformation& device, const std::string& figure) {
   return device.state() == "missing" ? "-" : figure;
 }

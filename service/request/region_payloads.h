@@ -11,7 +11,7 @@
 #include "service/memory/ready_word.h"
 #include "service/memory/region_table.h"
 #include "service/refusal.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

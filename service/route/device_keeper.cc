@@ -174,7 +174,7 @@ void DeviceKeeper::TakeVerdict(const devices::Device* device, const devices::Sel
   }
   router_.costs(device).MakePrior();
   DeviceHealth& health = router_.health(device);
-  health.Passed(absl::StrCat("proved by ", verdict.rows, " golden rows"), now);
+  health.Passed(absl::StrCat("passed ", verdict.rows, " golden rows"), now);
   *event = {device->description().name, health.state(), health.reason(), false, 0, {}};
 }
 

@@ -24,12 +24,12 @@ using service::Refusal;
 
 namespace {
 
-// A device that has not answered golden rows by then has more wrong with it than a verdict would say.
+// The longest wait for a verdict. A device that has not answered the golden rows by then is stuck.
 constexpr absl::Duration kLongestSelfTest = absl::Seconds(60);
-// How often a call that waits looks whether its client still does.
+// Period in which a waiting call checks that its client still waits.
 constexpr std::chrono::milliseconds kLook(100);
 
-// What the batcher says of a device, as the wire's reasons.
+// Turns the batcher's status about a device into a refusal.
 Refusal OfDevice(const absl::Status& status) {
   if (absl::IsNotFound(status)) {
     return {Reason::kOutOfRange, "device", "a device of GetServerInformation that is not missing",
@@ -77,9 +77,9 @@ grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRe
 
 grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1::SelfTestDeviceRequest* request,
                                           v1::SelfTestDeviceResponse* response) {
-  if (grpc::Status status = Begin(*context, *request, "prove", "device", request->device()); !status.ok())
+  if (grpc::Status status = Begin(*context, *request, "self_test", "device", request->device()); !status.ok())
     return status;
-  // The verdict may come after the call has been given up.
+  // Shared: the verdict may come after the call has been cancelled.
   const auto promise = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> verdict = promise->get_future();
   const absl::Status started = engine_.batcher().keeper().RunSelfTest(
@@ -125,7 +125,7 @@ grpc::Status AdminService::SetLogLevel(grpc::ServerContext* context, const v1::S
 grpc::Status AdminService::ListClients(grpc::ServerContext* context, const v1::ListClientsRequest* request,
                                        v1::ListClientsResponse* response) {
   if (grpc::Status status = Begin(*context, *request, "clients", "", ""); !status.ok()) return status;
-  // By identity. Some have only the sequences that they have left behind.
+  // By identity. Some clients have no stream any more, only sequences.
   std::map<std::string, v1::Client> clients;
   for (const auto& account : engine_.clients().all()) {
     const service::ClientAccount::Use use = account->use();

@@ -67,10 +67,10 @@ std::variant<absl::Duration, Refusal> ParseInterval(const v1::WatchCountersReque
 
 }  // namespace
 
-// Counters, a pause of one interval, and again.
+// Sends the counters once an interval.
 class InformationService::CounterWatch final : public Watch<v1::Counters> {
  public:
-  // Counts as one of the service's watchers, which the caller has added.
+  // The caller has added one to the service's watchers; the destructor removes it.
   CounterWatch(InformationService* service, absl::Duration interval) : service_(*service), interval_(interval) {}
   ~CounterWatch() override { service_.watchers_.fetch_sub(1); }
 

@@ -1,4 +1,4 @@
-// All sampling streams of a gRPC server: how many there may be, and their end.
+// All sampling streams of a gRPC server: bounds their number, and drains them.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -16,8 +16,8 @@
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
-#include "service/server/received_message.h"
 #include "service/server/sampling_call.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
 
@@ -29,19 +29,19 @@ class StreamSet : private SamplingCall::Host {
   StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
-  // The server has been started. A stream lives on the queue that it came to.
+  // Called when the server has been started. A stream stays on the queue that it came to.
   void Start(const std::vector<std::unique_ptr<CallQueue>>& queues);
-  // Lets streams notice what only time tells; called every few milliseconds.
+  // Runs SamplingCall::Tick of each stream. Called every few milliseconds.
   void Tick(absl::Time now);
 
-  // From now on streams are refused, and those that are open are told to end. Returns when none is left, or once
-  // `grace` and a moment for the last writes have passed; how many were left.
+  // Refuses new streams from now on and tells the open ones to end. Blocks until none is left, at most for `grace` and
+  // a second for the last writes. Returns the number left.
   uint32_t Drain(absl::Duration grace);
 
-  // Blocks until no call is left. The server has been shut down, which has ended them.
+  // Blocks until no call is left. Called after the server's shutdown, which ends calls.
   void AwaitNoCalls();
 
-  // Open now.
+  // The number of open streams.
   uint32_t streams() const;
 
  private:
@@ -57,9 +57,10 @@ class StreamSet : private SamplingCall::Host {
   const SamplingCall::Surroundings surroundings_;
 
   mutable absl::Mutex mutex_;
-  // Open ones, and one that waits for a client on each queue.
+  // The open calls, and on each queue one that waits for a client.
   absl::flat_hash_map<SamplingCall*, std::shared_ptr<SamplingCall>> calls_ ABSL_GUARDED_BY(mutex_);
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  service::SteadyCondVar streams_ended_;  // when streams_ becomes 0
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

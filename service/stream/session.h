@@ -9,7 +9,7 @@
 
 #include "service/engine.h"
 #include "service/refusal.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "service/refusal.h"
+#include "service/request/frame.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
-#include "service/stream/frame.h"
 #include "service/stream/unanswered_rows.h"
 #include "sortition/v1/sampling.pb.h"
 

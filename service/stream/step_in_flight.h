@@ -16,11 +16,11 @@
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
 #include "service/memory/mask_memory.h"
+#include "service/request/frame.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
 #include "service/row/row.h"
 #include "service/sequence/checkpoint.h"
-#include "service/stream/frame.h"
 #include "service/stream/slice_message.h"
 #include "service/stream/unanswered_rows.h"
 

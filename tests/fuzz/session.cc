@@ -186,7 +186,7 @@ class World {
     if (Run(sequence->last).SerializeAsString() != sequence->last_answer) Fail("another answer to the same step");
   }
 
-  // On a new stream, every sequence goes on from what the service has.
+  // Continues every sequence on a new stream from the service's state.
   void ComeBack() {
     Connect();
     for (Sequence& sequence : sequences_) {

@@ -170,6 +170,47 @@ def include_layers(path: str, lines: List[str]) -> Found:
                 yield number, f"includes {included}: {why}"
 
 
+# The layers inside service/, from the bottom. A file belongs to the longest prefix of its path that is here, and may
+# include its own layer and those below it.
+SERVICE_LAYERS = (
+    ("service/route/policy", "service/route/health", "service/route/device_event"),  # what observers are told
+    ("service/",),
+    ("service/memory/",),
+    ("service/sequence/",),
+    ("service/row/",),
+    ("service/request/",),
+    ("service/result/",),
+    ("service/route/",),
+    ("service/batch/",),
+    ("service/engine",),
+    ("service/stream/",),
+    ("service/server/", "service/main"),
+)
+# The engine owns the table of shards, which answers streams.
+UPWARD_INCLUDES_ALLOWED = (("service/engine.cc", "service/stream/shard_table.h"),)
+
+
+def service_layer(path: str) -> int:
+    """The place of a path in SERVICE_LAYERS; -1 for a path outside service/."""
+    matches = [
+        (len(prefix), place)
+        for place, layer in enumerate(SERVICE_LAYERS)
+        for prefix in layer
+        if path.startswith(prefix)
+    ]
+    return max(matches, default=(0, -1))[1]
+
+
+def service_layers(path: str, lines: List[str]) -> Found:
+    """No file of the service includes a layer above its own."""
+    place = service_layer(path)
+    if place < 0 or not path.endswith(CPP):
+        return
+    for number, included in includes(lines):
+        if service_layer(included) > place and (path, included) not in UPWARD_INCLUDES_ALLOWED:
+            yield number, f"includes {included}, a layer above its own"
+
+
 def generated_messages(path: str, lines: List[str]) -> Found:
     """Only the two ends of the wire see generated protobuf types."""
     if path.endswith(CPP) and not path.startswith(GENERATED_ALLOWED):
@@ -221,6 +262,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     line_length,
     markdown_line_length,
     include_layers,
+    service_layers,
     generated_messages,
     thresholds_in_law,
     no_sleep,
@@ -290,7 +332,7 @@ def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Fin
     return [
         Finding(path, line, rule.__name__, what)
         for path in sorted(files)
-        if path.startswith(paths) and path != EXAMPLES
+        if path != EXAMPLES and any(path == below or f"{path}/".startswith(f"{below.rstrip('/')}/") for below in paths)
         for rule in prose.PROSE_RULES
         for line, what in rule(path, files[path])
     ]
@@ -323,7 +365,7 @@ def read_tree() -> Dict[str, List[str]]:
 def main() -> int:
     files = read_tree()
     is_prose = sys.argv[1:2] == ["--prose"]
-    findings = check_prose(files, tuple(sys.argv[2:]) or ("",)) if is_prose else check_tree(files)
+    findings = check_prose(files, tuple(sys.argv[2:])) if is_prose else check_tree(files)
     for finding in findings:
         print(finding)
     print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)

@@ -7,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
-#include "service/server/steady_wait.h"
 #include "service/stream/shard_table.h"
 #include "sortition/v1/admin.grpc.pb.h"
 #include "sortition/v1/information.grpc.pb.h"
@@ -132,7 +131,7 @@ TEST_F(AdminTest, ListsTenantsAndDropsTheirSequences) {
   EXPECT_EQ(response.busy(), 0u);
   EXPECT_EQ(server_.engine().sequences().live_sequences(), 0u);
   // What the stream itself kept goes with it, shortly after its end is logged.
-  EXPECT_TRUE(WaitSteadily(absl::Seconds(20), [&] { return server_.engine().sequences().state_bytes() == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_.engine().sequences().state_bytes() == 0; }));
   request.clear_identity();
   EXPECT_EQ(Call(stub_.get(), &Stub::ForgetSequences, request, &response).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);

@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"
 #include "tests/server/server_process.h"
@@ -46,9 +46,9 @@ TEST(ClientListTest, ReadsEveryIdentityKind) {
                                                    "\r\nengine-a  admin,sample\tcertificate:a.test  # by certificate\n"
                                                    "operator admin uid:1000"));
   ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_EQ(*list->FindToken(DigestOfToken(kToken)), (ClientList::Client{"engine-a", kSample}));
-  EXPECT_EQ(*list->FindCertificate("a.test"), (ClientList::Client{"engine-a", kAnyRole}));
-  EXPECT_EQ(*list->FindUser(1000), (ClientList::Client{"operator", kAdmin}));
+  EXPECT_EQ(*list->FindToken(DigestOfToken(kToken)), (ClientList::Entry{"engine-a", kSample}));
+  EXPECT_EQ(*list->FindCertificate("a.test"), (ClientList::Entry{"engine-a", kAnyRole}));
+  EXPECT_EQ(*list->FindUser(1000), (ClientList::Entry{"operator", kAdmin}));
   EXPECT_EQ(list->FindToken(DigestOfToken("another")), nullptr);
   EXPECT_EQ(list->FindCertificate("b.test"), nullptr);
   EXPECT_EQ(list->FindUser(0), nullptr);

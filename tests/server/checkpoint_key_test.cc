@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "service/server/checkpoint_key_file.h"
+#include "service/server/process.h"
 
 namespace sortition::server {
 namespace {

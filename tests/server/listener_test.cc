@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/unix_socket.h"
-#include "service/server/listen_address.h"
 #include "service/server/listen_socket.h"
 #include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "service/server/event_log.h"
 #include "tests/server/json.h"
 
 namespace sortition::server {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
 namespace {
@@ -46,6 +47,18 @@ bool LogLines::Await(const std::string& event, int count) const {
   const auto enough = [&] { return Count(lines_, event) >= count; };
   absl::MutexLock lock(&mutex_);
   return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+}
+
+bool Eventually(const std::function<bool()>& done) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kPatience);
+  absl::Mutex mutex;
+  service::SteadyCondVar never;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    absl::MutexLock lock(&mutex);
+    never.WaitFor(&mutex, absl::Milliseconds(5), [] { return false; });
+  }
+  return true;
 }
 
 Config TestConfig() {

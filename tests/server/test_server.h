@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,6 +73,9 @@ class TestServer {
 
 // Before which every call of a test must have ended.
 std::chrono::system_clock::time_point CallDeadline();
+
+// Looks every few milliseconds until `done()` holds. Returns false if it does not within 20 seconds.
+bool Eventually(const std::function<bool()>& done);
 
 // Calls `method` with bytes as they are, for services whose messages are not generated here.
 grpc::Status CallRaw(grpc::Channel& channel, const std::string& method, const std::string& request,

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/law/version.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 #include "service/stream/session.h"
 #include "service/stream/shard_table.h"
 #include "tests/simulation/draw.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "service/request/frame.h"
 #include "service/result/split_results.h"
-#include "service/stream/frame.h"
 
 namespace sortition::testing {
 

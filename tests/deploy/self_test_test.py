@@ -1,4 +1,4 @@
-"""The bundle's proof: whatever fails ends it with 1, and what is not there is passed over by name."""
+"""The bundle's self-test: whatever fails ends it with 1, and what is not there is passed over by name."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-PROVE = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "deploy/bundle/prove"
+SELF_TEST = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "deploy/bundle/self-test"
 # Fakes of the bundle's programs: what they leave in the file of --json=FILE, and how they end.
 FAKE_PROGRAM = """#!/bin/sh
 for option in "$@"; do
@@ -17,17 +17,17 @@ exit {status}
 """
 
 
-class ProveTest(unittest.TestCase):
+class SelfTestTest(unittest.TestCase):
     OF_CUDA = ["bench_cpu", "bench_cuda", "bench_served"]
 
-    def prove(self, *devices, proves=0, cuda=0, served=0, vulkan=0, cpu=0, mps=None, options=()):
-        """Runs the proof over programs that find these devices and end as the numbers say."""
+    def run_self_test(self, *devices, rows_status=0, cuda=0, served=0, vulkan=0, cpu=0, mps=None, options=()):
+        """Runs the self-test over programs that find these devices and end as the numbers say."""
         with tempfile.TemporaryDirectory() as folder:
             bundle = pathlib.Path(folder)
-            shutil.copy(PROVE, bundle / "prove")
+            shutil.copy(SELF_TEST, bundle / "self-test")
             (bundle / "bin").mkdir()
             rows = ", ".join(f'{{"name": "{device}/rows"}}' for device in devices)
-            for name, said, status in (("sortition_self_test", rows, proves), ("bench_cuda", "cuda", cuda),
+            for name, said, status in (("sortition_self_test", rows, rows_status), ("bench_cuda", "cuda", cuda),
                                        ("bench_served", "served", served), ("bench_vulkan", "vulkan", vulkan),
                                        ("bench_cpu", "cpu", cpu)):
                 program = bundle / "bin" / name
@@ -40,41 +40,41 @@ class ProveTest(unittest.TestCase):
             if mps is not None:
                 (bundle / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\nexit {mps}\n")
                 (bundle / "nvidia-cuda-mps-control").chmod(0o755)
-            ended = subprocess.run([bundle / "prove", bundle / "results", *options], capture_output=True, text=True,
+            ended = subprocess.run([bundle / "self-test", bundle / "results", *options], capture_output=True, text=True,
                                    env={"PATH": f"{bundle}:/usr/bin:/bin"}, timeout=60)
             left = sorted(path.stem for path in (bundle / "results").glob("*.json"))
             return ended.returncode, ended.stderr, left
 
-    def test_what_is_there_is_proved_and_measured(self):
-        status, _, left = self.prove("cpu0", "cuda0", "vulkan1")
+    def test_what_is_there_is_tested_and_measured(self):
+        status, _, left = self.run_self_test("cpu0", "cuda0", "vulkan1")
         self.assertEqual((status, left), (0, [*self.OF_CUDA, "bench_vulkan", "conformance"]))
 
     def test_the_multi_process_service_is_measured_where_it_starts(self):
-        status, _, left = self.prove("cpu0", "cuda0", mps=0, options=["--mps"])
+        status, _, left = self.run_self_test("cpu0", "cuda0", mps=0, options=["--mps"])
         self.assertEqual((status, left), (0, [*self.OF_CUDA, "bench_served_mps", "conformance"]))
         for mps in (1, None):
-            status, said, left = self.prove("cpu0", "cuda0", mps=mps, options=["--mps"])
+            status, said, left = self.run_self_test("cpu0", "cuda0", mps=mps, options=["--mps"])
             self.assertEqual((status, left), (1, [*self.OF_CUDA, "conformance"]))
             self.assertIn("MPS did not start", said)
 
     def test_absent_device_is_skipped_by_name(self):
-        status, said, left = self.prove("cpu0", cuda=1, vulkan=1)
+        status, said, left = self.run_self_test("cpu0", cuda=1, vulkan=1)
         self.assertEqual((status, left), (0, ["bench_cpu", "conformance"]))
         self.assertIn("cuda: skipped", said)
         self.assertIn("vulkan: skipped", said)
 
     def test_failed_benchmark_on_a_present_device_fails_at_the_end(self):
         for suite in ("cuda", "served", "vulkan", "cpu"):
-            status, said, left = self.prove("cpu0", "cuda0", "vulkan0", **{suite: 1})
+            status, said, left = self.run_self_test("cpu0", "cuda0", "vulkan0", **{suite: 1})
             self.assertEqual((status, len(left)), (1, 5))
             self.assertIn(f"{suite} was not measured", said)
 
     def test_wrong_answer_fails_before_any_measurement(self):
-        status, _, left = self.prove("cpu0", "cuda0", proves=1)
+        status, _, left = self.run_self_test("cpu0", "cuda0", rows_status=1)
         self.assertEqual((status, left), (1, ["conformance"]))
 
     def test_no_bench_measures_nothing(self):
-        self.assertEqual(self.prove("cpu0", cpu=1, options=["--no-bench"])[2], ["conformance"])
+        self.assertEqual(self.run_self_test("cpu0", cpu=1, options=["--no-bench"])[2], ["conformance"])
 
 
 if __name__ == "__main__":
