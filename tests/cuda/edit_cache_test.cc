@@ -184,8 +184,8 @@ TEST(CudaEditCache, UnnamedListsAreUploadedWhole) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
 }
 
-// Steps of lists: consecutive ones, repeated ones, one of long ago, and look-aheads; in one batch or in several at once.
-// Rows are split into chunks or not, and the cache has room for all lists or for few.
+// Steps of lists: consecutive ones, repeated ones, one of long ago, and look-aheads; in one batch or in several at
+// once. Rows are split into chunks or not, and the cache has room for all lists or for few.
 class CudaEditCacheSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
 TEST_P(CudaEditCacheSteps, EqualReference) {
