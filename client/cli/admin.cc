@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/command.h"
@@ -64,8 +65,8 @@ Outcome SelfTest(Stub* stub, const Arguments& arguments) {
   v1::SelfTestDeviceRequest request;
   request.set_device(arguments[0]);
   return Call(stub, &Stub::SelfTestDevice, request, [](const v1::SelfTestDeviceResponse& response) {
-    std::printf("%s%s%s\n", response.passed() ? "passed" : "failed", response.verdict().empty() ? "" : ": ",
-                response.verdict().c_str());
+    std::printf("%s%s%s\n", response.passed() ? "passed" : "failed", response.reason().empty() ? "" : ": ",
+                response.reason().c_str());
     return response.passed() ? Outcome::kDone : Outcome::kRefused;
   });
 }
@@ -73,7 +74,7 @@ Outcome SelfTest(Stub* stub, const Arguments& arguments) {
 Outcome Quarantine(Stub* stub, const Arguments& arguments) {
   v1::QuarantineDeviceRequest request;
   request.set_device(arguments[0]);
-  if (arguments.size() > 1) request.set_why(arguments[1]);
+  if (arguments.size() > 1) request.set_reason(arguments[1]);
   return Call(stub, &Stub::QuarantineDevice, request, [](const auto&) {
     std::printf("quarantined until a self-test passes\n");
     return Outcome::kDone;
@@ -82,9 +83,14 @@ Outcome Quarantine(Stub* stub, const Arguments& arguments) {
 
 Outcome LogLevel(Stub* stub, const Arguments& arguments) {
   v1::SetLogLevelRequest request;
-  request.set_level(arguments[0]);
+  v1::LogLevel level;
+  if (!v1::LogLevel_Parse(absl::StrCat("LOG_LEVEL_", absl::AsciiStrToUpper(arguments[0])), &level) ||
+      level == v1::LOG_LEVEL_UNSPECIFIED) {
+    return Fail(absl::InvalidArgumentError("admin log-level: debug, info, warning or error"));
+  }
+  request.set_level(level);
   return Call(stub, &Stub::SetLogLevel, request, [](const v1::SetLogLevelResponse& response) {
-    std::printf("was %s\n", response.previous().c_str());
+    std::printf("was %s\n", WordOf(response.previous()).c_str());
     return Outcome::kDone;
   });
 }

@@ -36,16 +36,16 @@ kernels::RowOutput Answer(const kernels::cpu::Target& target, const DeviceRow& r
                           kernels::cpu::Scratch* scratch) {
   kernels::RowRequest request = row.request;
   const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
-  kernels::cpu::Incoming incoming;
+  kernels::cpu::RowCopy copy;
   if (row.segments.size() == 1 && !row.may_change) {
     SORTITION_CHECK(row.segments[0].size >= bytes);
     request.logits = row.segments[0].data;
   } else {
-    incoming = {row.segments, memory->Reserve(bytes)};
-    request.logits = incoming.to;
+    copy = {row.segments, memory->Reserve(bytes)};
+    request.logits = copy.to;
   }
   kernels::RowOutput answer;
-  kernels::cpu::SampleRow(target, request, incoming, scratch, &answer);
+  kernels::cpu::SampleRow(target, request, copy, scratch, &answer);
   return answer;
 }
 

@@ -59,14 +59,14 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
   return absl::OkStatus();
 }
 
-absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks,
+absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,
                              kernels::cuda::LaterKernels needed, StreamHandle stream) const {
   void* arguments[] = {&view};
   const struct {
     FunctionHandle function;
     uint32_t blocks;  // of a row
     bool is_needed;
-  } kernels[] = {{read_, chunks, true}, {weigh_, chunks, needed.weigh}, {chain_, 1, needed.chain}};
+  } kernels[] = {{read_, sections, true}, {weigh_, sections, needed.weigh}, {chain_, 1, needed.chain}};
   for (const auto& [function, blocks, is_needed] : kernels) {
     if (!is_needed) continue;
     SORTITION_CUDA_RETURN_IF_ERROR(

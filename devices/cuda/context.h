@@ -37,8 +37,8 @@ class Context {
 
   // Enqueues the kernels for a batch of `rows` rows, whose states are ready: the first kernel and those that are
   // `needed`. The context must be current. Does not wait; may be captured into a graph.
-  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, kernels::cuda::LaterKernels needed,
-                      StreamHandle stream) const;
+  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,
+                      kernels::cuda::LaterKernels needed, StreamHandle stream) const;
 
   // Enqueues a kernel that changes edits in place, one block for each of `merges`, which lie in device memory and are
   // at most 65,535. The context must be current. Does not wait; may be captured into a graph.

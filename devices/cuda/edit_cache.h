@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "devices/cuda/context.h"
-#include "kernels/cuda/slice.h"
+#include "kernels/cuda/chunk.h"
 #include "kernels/row.h"
 
 namespace sortition::devices::cuda {

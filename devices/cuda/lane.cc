@@ -8,8 +8,8 @@
 
 namespace sortition::devices::cuda {
 
+using kernels::cuda::Chunk;
 using kernels::cuda::LogitsPath;
-using kernels::cuda::Slice;
 
 namespace {
 
@@ -111,7 +111,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   EditCache* cache = cache_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunSlice(rows, most_bytes, cache, &taken, answers, nanoseconds);
+    const absl::Status status = RunChunk(rows, most_bytes, cache, &taken, answers, nanoseconds);
     if (absl::IsResourceExhausted(status) && cache != nullptr) {
       cache = nullptr;  // the failed run has dropped the cache
       continue;
@@ -138,80 +138,80 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
+absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
                             std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds) {
   // For rows that are copied to the device, the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
   EditCache::Lease cached(cache, stream_);
-  Slice slice;
+  Chunk chunk;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
     const kernels::cuda::EditPath edits = cached.PathOf(row.request);
     // The first row is always taken, however much memory it needs.
-    if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
+    if (chunk.Add(requests.back(), chunk.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
     cached.TakeBack();
     break;
   }
-  *taken = slice.rows();
-  if (absl::Status status = Reserve(slice); !status.ok()) return status;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
+  *taken = chunk.rows();
+  if (absl::Status status = Reserve(chunk); !status.ok()) return status;
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
     size_t bytes = 0;
-    std::byte* const to = slice.LogitsOf(row, host_upload_->data(), &bytes);
+    std::byte* const to = chunk.LogitsOf(row, host_upload_->data(), &bytes);
     if (rows[row].memory == kHostMemory) CopySegments(rows[row], to, bytes);
   }
-  slice.WriteInputs(host_upload_->data(), upload_->address(), work_->address(), download_->address());
-  if (absl::Status status = Submit(slice, rows); !status.ok()) return status;
+  chunk.WriteInputs(host_upload_->data(), upload_->address(), work_->address(), download_->address());
+  if (absl::Status status = Submit(chunk, rows); !status.ok()) return status;
 
   const Api& api = context_->api();
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventSynchronize(done_));
   float milliseconds = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
-  if (absl::Status status = DownloadKept(slice); !status.ok()) return status;
+  if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
   cached.Keep();
-  for (uint32_t row = 0; row < slice.rows(); ++row) answers->push_back(slice.AnswerOf(row, host_download_->data()));
+  for (uint32_t row = 0; row < chunk.rows(); ++row) answers->push_back(chunk.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }
 
-absl::Status Lane::Reserve(const Slice& slice) {
-  if (absl::Status status = host_upload_->Reserve(slice.upload_bytes()); !status.ok()) return status;
-  if (absl::Status status = host_download_->Reserve(slice.download_bytes()); !status.ok()) return status;
-  if (absl::Status status = upload_->Reserve(slice.upload_bytes()); !status.ok()) return status;
-  if (absl::Status status = work_->Reserve(slice.work_bytes()); !status.ok()) return status;
-  return download_->Reserve(slice.download_bytes());
+absl::Status Lane::Reserve(const Chunk& chunk) {
+  if (absl::Status status = host_upload_->Reserve(chunk.upload_bytes()); !status.ok()) return status;
+  if (absl::Status status = host_download_->Reserve(chunk.download_bytes()); !status.ok()) return status;
+  if (absl::Status status = upload_->Reserve(chunk.upload_bytes()); !status.ok()) return status;
+  if (absl::Status status = work_->Reserve(chunk.work_bytes()); !status.ok()) return status;
+  return download_->Reserve(chunk.download_bytes());
 }
 
-absl::Status Lane::Submit(const Slice& slice, std::span<const DeviceRow> rows) {
+absl::Status Lane::Submit(const Chunk& chunk, std::span<const DeviceRow> rows) {
   const Api& api = context_->api();
   const uint32_t multiprocessors = context_->hardware().multiprocessors;
   SORTITION_CUDA_RETURN_IF_ERROR(
-      api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), slice.upload_bytes(), stream_));
-  if (absl::Status status = Copy(slice, rows); !status.ok()) return status;
-  SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, slice.states_bytes(), stream_));
+      api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), chunk.upload_bytes(), stream_));
+  if (absl::Status status = Copy(chunk, rows); !status.ok()) return status;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, chunk.states_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =
-      slice.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
-  if (slice.merges() != 0) {
-    absl::Status status = context_->Merge(slice.MergesAt(upload_->address()), slice.merges(), stream_);
+      chunk.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
+  if (chunk.merges() != 0) {
+    absl::Status status = context_->Merge(chunk.MergesAt(upload_->address()), chunk.merges(), stream_);
     if (!status.ok()) return status;
   }
   absl::Status status =
-      context_->Launch(view, slice.rows(), slice.geometry(multiprocessors).chunks, slice.needed(), stream_);
+      context_->Launch(view, chunk.rows(), chunk.geometry(multiprocessors).sections, chunk.needed(), stream_);
   if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(end_, stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(
-      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), slice.first_download_bytes(), stream_));
+      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), chunk.first_download_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(done_, stream_));
   return absl::OkStatus();
 }
 
-absl::Status Lane::Copy(const Slice& slice, std::span<const DeviceRow> rows) {
+absl::Status Lane::Copy(const Chunk& chunk, std::span<const DeviceRow> rows) {
   const Api& api = context_->api();
   Copy2D lines;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    const Slice::Range copy = slice.CopyOf(row);
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    const Chunk::Range copy = chunk.CopyOf(row);
     if (copy.bytes == 0) continue;
     const auto from = reinterpret_cast<DevicePointer>(rows[row].segments.front().data);
     const DevicePointer to = work_->address() + copy.offset;
@@ -223,11 +223,11 @@ absl::Status Lane::Copy(const Slice& slice, std::span<const DeviceRow> rows) {
   return lines.height == 0 ? absl::OkStatus() : CopyLines(api, lines, stream_);
 }
 
-absl::Status Lane::DownloadKept(const Slice& slice) {
+absl::Status Lane::DownloadKept(const Chunk& chunk) {
   const Api& api = context_->api();
   bool has_any = false;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    const auto [offset, bytes] = slice.KeptOf(row, host_download_->data());
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    const auto [offset, bytes] = chunk.KeptOf(row, host_download_->data());
     if (bytes == 0) continue;
     SORTITION_CUDA_RETURN_IF_ERROR(
         api, MemcpyDtoHAsync(host_download_->data() + offset, download_->address() + offset, bytes, stream_));

@@ -12,7 +12,7 @@
 #include "devices/cuda/edit_cache.h"
 #include "devices/cuda/memory.h"
 #include "devices/device.h"
-#include "kernels/cuda/slice.h"
+#include "kernels/cuda/chunk.h"
 
 namespace sortition::devices::cuda {
 
@@ -42,14 +42,14 @@ class Lane {
       : context_(std::move(context)), most_bytes_(most_bytes), cache_(std::move(cache)) {}
   absl::Status Open();
   // Samples as many of the first rows as fit `most_bytes`; sets `*taken` to their number. `cache` may be null.
-  absl::Status RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
+  absl::Status RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
                         std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
-  absl::Status Reserve(const kernels::cuda::Slice& slice);
-  absl::Status Submit(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
+  absl::Status Reserve(const kernels::cuda::Chunk& chunk);
+  absl::Status Submit(const kernels::cuda::Chunk& chunk, std::span<const DeviceRow> rows);
   // Copies rows within the device that are not read in place, in as few copies as the rows allow.
-  absl::Status Copy(const kernels::cuda::Slice& slice, std::span<const DeviceRow> rows);
+  absl::Status Copy(const kernels::cuda::Chunk& chunk, std::span<const DeviceRow> rows);
   // Downloads the kept tokens, after the other outputs. Blocks.
-  absl::Status DownloadKept(const kernels::cuda::Slice& slice);
+  absl::Status DownloadKept(const kernels::cuda::Chunk& chunk);
 
   const std::shared_ptr<Context> context_;
   const uint64_t most_bytes_;

@@ -13,7 +13,7 @@ using kernels::vulkan::Shader;
 
 // Drivers that compute on the CPU run the threads of a workgroup in turn, once for each barrier; fewer threads cost
 // less.
-constexpr uint32_t kChunkThreadsOfProcessor = 32;
+constexpr uint32_t kSectionThreadsOfProcessor = 32;
 constexpr uint32_t kRowThreadsOfProcessor = 32;
 
 Workgroups Workgroups::For(const Hardware& hardware) {
@@ -25,15 +25,16 @@ Workgroups Workgroups::For(const Hardware& hardware) {
     return count;
   };
   Workgroups workgroups;
-  workgroups.chunk = fitting(Shader::kRead, std::min(threads, hardware.is_processor ? kChunkThreadsOfProcessor : 256u));
+  workgroups.section =
+      fitting(Shader::kRead, std::min(threads, hardware.is_processor ? kSectionThreadsOfProcessor : 256u));
   workgroups.long_row = fitting(Shader::kSample, std::min(threads, 1024u));
   workgroups.row = hardware.is_processor ? std::min(workgroups.long_row, kRowThreadsOfProcessor) : workgroups.long_row;
   return workgroups;
 }
 
 uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
-  if (!kernels::vulkan::TakesWholeRows(shader)) return chunk;
-  if (shader == Shader::kDecide) return 1;
+  if (!kernels::vulkan::TakesWholeRows(shader)) return section;
+  if (shader == Shader::kChain) return 1;
   const uint32_t tokens = kernels::vulkan::TokensOfThread(shader);
   uint32_t threads = row;
   while (threads < long_row && uint64_t{threads} * tokens < vocabulary) threads *= 4;

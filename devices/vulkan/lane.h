@@ -12,7 +12,7 @@
 #include "devices/vulkan/commands.h"
 #include "devices/vulkan/context.h"
 #include "devices/vulkan/logits_upload.h"
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 
 namespace sortition::devices::vulkan {
 
@@ -43,13 +43,13 @@ class Lane {
       : context_(std::move(context)), options_(options), commands_(context_.get()) {}
   absl::Status Open();
   // Samples as many of the first rows as fit the buffers; sets `*taken` to their number.
-  absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
+  absl::Status RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
                         uint64_t* nanoseconds);
-  absl::Status Reserve(const kernels::vulkan::Slice::Sizes& sizes);
-  absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);
+  absl::Status Reserve(const kernels::vulkan::Chunk::Sizes& sizes);
+  absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Chunk* chunk);
   void Bind();
-  absl::Status Record(const kernels::vulkan::Slice& slice);
-  absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, bool chained, uint32_t x,
+  absl::Status Record(const kernels::vulkan::Chunk& chunk);
+  absl::Status Dispatch(const kernels::vulkan::Chunk& chunk, kernels::vulkan::Shader shader, bool chained, uint32_t x,
                         uint32_t y);
   absl::Status RunCommands(uint64_t* nanoseconds);
 

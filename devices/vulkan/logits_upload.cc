@@ -50,10 +50,10 @@ absl::Status LogitsUpload::Reserve(const std::shared_ptr<Context>& context, bool
   return buffer_.Reserve(context.get(), Memory::kHost, copies, bytes);
 }
 
-absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice) {
+absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Chunk& chunk) {
   std::vector<VkBufferCopy> places;
   for (size_t row = 0; row < rows.size(); ++row) {
-    const uint64_t at = uint64_t{16} * slice.inputs()[row].logits;
+    const uint64_t at = uint64_t{16} * chunk.inputs()[row].logits;
     places.push_back({at, at, BytesOf(rows[row])});
   }
   const uint64_t page = context_->hardware().host_import_alignment;
@@ -74,9 +74,9 @@ absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::v
       if (buffer_.is_copied()) staged_.push_back(places[row]);
     }
   }
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    const std::span<const std::byte> draft = slice.DenseDraftOf(row);
-    if (!draft.empty()) Stage(draft, uint64_t{16} * slice.inputs()[row].draft);
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    const std::span<const std::byte> draft = chunk.DenseDraftOf(row);
+    if (!draft.empty()) Stage(draft, uint64_t{16} * chunk.inputs()[row].draft);
   }
   return absl::OkStatus();
 }

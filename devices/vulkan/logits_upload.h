@@ -12,7 +12,7 @@
 #include "devices/vulkan/buffer.h"
 #include "devices/vulkan/host_import.h"
 #include "devices/vulkan/imported_buffer.h"
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 
 namespace sortition::devices::vulkan {
 
@@ -26,7 +26,7 @@ class LogitsUpload {
 
   // Takes the rows of a chunk and their drafters' probabilities, which must not change until Release. Fails if the
   // driver does.
-  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
+  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Chunk& chunk);
   // Records the copies that the device has to make.
   void Record(const Api& api, VkCommandBuffer commands) const;
   // Call when the device is done with the rows.

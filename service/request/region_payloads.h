@@ -1,4 +1,4 @@
-// Tensors that lie in memory regions, as payloads of their message.
+// Adds tensors that lie in memory regions to the payloads of their message.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,25 @@
 
 namespace sortition::service {
 
-// Appends to `*payloads`, the message's own, one for each region that a tensor of the step names; they keep the regions
-// alive. Logits and masks stay where they are (Payload::may_change), draft probabilities are copied. `memory` is the
-// stream's connection, null if it has none. Refuses a region that is not this connection's with UNKNOWN_REGION, and a
-// range that is not within it or not aligned to its elements, and masks and draft probabilities in a device's memory,
-// with OUT_OF_RANGE. The message is this process's own copy,
-// so what was checked here stays so. Thread-safe.
+// Appends a payload to `*payloads` for each tensor of the step that lies in a region, and keeps the region alive with
+// it. Logits and masks stay where they are (Payload::may_change); draft probabilities are copied. `memory` is the
+// stream's connection to the memory socket, null if it has none.
+//
+// Refuses a region of another connection with UNKNOWN_REGION. Refuses with OUT_OF_RANGE: a range that is not within its
+// region or not aligned to the tensor's elements; masks and draft probabilities in a device's memory. Thread-safe.
 std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads);
-// The same for a mask that is uploaded, which may change until it is copied.
+// As above for the mask of an upload, which may change until it is copied.
 std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
                                          std::vector<Payload>* payloads);
 
-// The word that says when the logits are there; none where they are with the step. Refuses a word that is not within a
-// region of this connection's, of the host's memory, as above; one for logits that came with the message with
-// CONTRADICTION; one for slices of rows with NOT_IMPLEMENTED.
+// Returns the word that tells when the logits are written, or nothing if the step has none. Refuses a word that is not
+// in a region of host memory of this connection, as above; with CONTRADICTION a word for logits in the message; with
+// NOT_IMPLEMENTED a word for shards of rows.
 std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
                                                               const MemoryConnection* memory);
 
-// The index of a source's payload: one that came with the message, or the one that AddRegionPayloads made of it.
+// Returns the index of a tensor's payload: one of the message, or the one that AddRegionPayloads added for it.
 std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,
                                           const std::string& field);
 

@@ -1,4 +1,4 @@
-// Validation of SequenceSnapshot.
+// Reads SequenceSnapshot.
 #include "service/request/snapshot_request.h"
 
 #include "absl/strings/str_cat.h"

@@ -9,7 +9,7 @@ namespace sortition::service {
 std::string_view DeviceStateName(DeviceState state) {
   switch (state) {
     case DeviceState::kSelfTest:
-      return "proving";
+      return "self_test";
     case DeviceState::kServing:
       return "serving";
     case DeviceState::kQuarantined:

@@ -38,6 +38,36 @@ Refusal OfDevice(const absl::Status& status) {
   return {Reason::kContradiction, "device", "", std::string(status.message())};
 }
 
+// Nothing for a value that the contract does not name.
+std::optional<LogLevel> LevelOf(v1::LogLevel level) {
+  switch (level) {
+    case v1::LOG_LEVEL_DEBUG:
+      return LogLevel::kDebug;
+    case v1::LOG_LEVEL_INFO:
+      return LogLevel::kInfo;
+    case v1::LOG_LEVEL_WARNING:
+      return LogLevel::kWarning;
+    case v1::LOG_LEVEL_ERROR:
+      return LogLevel::kError;
+    default:
+      return std::nullopt;
+  }
+}
+
+v1::LogLevel LevelOf(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return v1::LOG_LEVEL_DEBUG;
+    case LogLevel::kInfo:
+      return v1::LOG_LEVEL_INFO;
+    case LogLevel::kWarning:
+      return v1::LOG_LEVEL_WARNING;
+    case LogLevel::kError:
+      return v1::LOG_LEVEL_ERROR;
+  }
+  return v1::LOG_LEVEL_UNSPECIFIED;
+}
+
 }  // namespace
 
 AdminService::AdminService(const Authorization* authorization, service::Engine* engine, Log* log,
@@ -94,7 +124,7 @@ grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1
   }
   const absl::Status status = verdict.get();
   response->set_passed(status.ok());
-  response->set_verdict(std::string(status.message()));
+  response->set_reason(std::string(status.message()));
   return grpc::Status::OK;
 }
 
@@ -102,23 +132,20 @@ grpc::Status AdminService::QuarantineDevice(grpc::ServerContext* context, const 
                                             v1::QuarantineDeviceResponse*) {
   if (grpc::Status status = Begin(*context, *request, "quarantine", "device", request->device()); !status.ok())
     return status;
-  if (auto refusal = service::CheckByteCount(request->why().size(), service::kMaxNameBytes, "why")) {
+  if (auto refusal = service::CheckByteCount(request->reason().size(), service::kMaxNameBytes, "reason")) {
     return Refuse(*refusal);
   }
-  const absl::Status held = engine_.batcher().keeper().Hold(request->device(), request->why());
+  const absl::Status held = engine_.batcher().keeper().Hold(request->device(), request->reason());
   return held.ok() ? grpc::Status::OK : Refuse(OfDevice(held));
 }
 
 grpc::Status AdminService::SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
                                        v1::SetLogLevelResponse* response) {
-  if (grpc::Status status = Begin(*context, *request, "log_level", "level", request->level()); !status.ok())
-    return status;
-  LogLevel level;
-  std::string error;
-  if (!AbslParseFlag(request->level(), &level, &error)) {
-    return Refuse({Reason::kOutOfRange, "level", "debug, info, warning or error", "no level has this name"});
-  }
-  response->set_previous(AbslUnparseFlag(log_.SetLeast(level)));
+  const std::optional<LogLevel> level = LevelOf(request->level());
+  const std::string target = level ? AbslUnparseFlag(*level) : "";
+  if (grpc::Status status = Begin(*context, *request, "log_level", "level", target); !status.ok()) return status;
+  if (!level) return Refuse({Reason::kMissingField, "level", "debug, info, warning or error", "must be set"});
+  response->set_previous(LevelOf(log_.SetLeast(*level)));
   return grpc::Status::OK;
 }
 

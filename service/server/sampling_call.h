@@ -69,7 +69,8 @@ class ReceivedMessage {
 // Thread-safe. One queue runs the events, one at a time; any thread calls Drain and Tick.
 class SamplingCall {
  public:
-  using AsyncService = v1::SamplingService::WithRawMethod_Stream<v1::SamplingService::Service>;
+  using AsyncService = v1::SamplingService::WithRawMethod_Stream<
+      v1::SamplingService::WithRawMethod_Sample<v1::SamplingService::Service>>;
 
   // The set of calls that this one belongs to. Its functions must not call into `call`.
   class Host {

@@ -19,10 +19,19 @@ StreamSet::StreamSet(const Config& config, Authorization* authorization, service
                     .engine = engine,
                     .log = log,
                     .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
-                    .drain_grace = config.drain_grace} {}
+                    .drain_grace = config.drain_grace},
+      samples_({.host = this,
+                .service = &service_,
+                .authorization = authorization,
+                .engine = engine,
+                .log = log,
+                .budget = surroundings_.budget}) {}
 
 void StreamSet::Start(const std::vector<std::unique_ptr<CallQueue>>& queues) {
-  for (const auto& queue : queues) RequestCall(queue.get());
+  for (const auto& queue : queues) {
+    RequestCall(queue.get());
+    samples_.Start(queue.get());
+  }
 }
 
 void StreamSet::RequestCall(CallQueue* queue) {
@@ -38,6 +47,10 @@ void StreamSet::RequestCall(CallQueue* queue) {
 
 std::optional<service::Refusal> StreamSet::OnAccepted(SamplingCall* call) {
   RequestCall(call->queue());
+  return Admit();
+}
+
+std::optional<service::Refusal> StreamSet::Admit() {
   absl::MutexLock lock(&mutex_);
   if (draining_) {
     return service::Refusal{service::Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)};
@@ -49,6 +62,11 @@ std::optional<service::Refusal> StreamSet::OnAccepted(SamplingCall* call) {
   }
   ++streams_;
   return std::nullopt;
+}
+
+void StreamSet::Release() {
+  absl::MutexLock lock(&mutex_);
+  if (--streams_ == 0) streams_ended_.NotifyAll();
 }
 
 void StreamSet::OnOver(SamplingCall* call, bool admitted) {

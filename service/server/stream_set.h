@@ -16,6 +16,7 @@
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
+#include "service/server/sample_call.h"
 #include "service/server/sampling_call.h"
 #include "service/steady_cond_var.h"
 
@@ -23,7 +24,7 @@ namespace sortition::server {
 
 // Life: constructed -> registered (Register) -> serving (Start) -> draining (Drain) -> ended (AwaitNoCalls). Start,
 // Drain and AwaitNoCalls are called by one thread; the rest is thread-safe.
-class StreamSet : private SamplingCall::Host {
+class StreamSet : private SamplingCall::Host, private SampleCalls::Host {
  public:
   // `authorization`, `engine` and `log` are not owned and outlive the set.
   StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
@@ -41,12 +42,14 @@ class StreamSet : private SamplingCall::Host {
   // Blocks until no call is left. Called after the server's shutdown, which ends calls.
   void AwaitNoCalls();
 
-  // The number of open streams.
+  // The number of open streams and of unary calls that run.
   uint32_t streams() const;
 
  private:
   std::optional<service::Refusal> OnAccepted(SamplingCall* call) override;
   void OnOver(SamplingCall* call, bool admitted) override;
+  std::optional<service::Refusal> Admit() override;
+  void Release() override;
 
   void RequestCall(CallQueue* queue);
   std::vector<std::shared_ptr<SamplingCall>> calls() const;
@@ -55,6 +58,7 @@ class StreamSet : private SamplingCall::Host {
   service::Engine& engine_;
   SamplingCall::AsyncService service_;
   const SamplingCall::Surroundings surroundings_;
+  SampleCalls samples_;
 
   mutable absl::Mutex mutex_;
   // The open calls, and on each queue one that waits for a client.

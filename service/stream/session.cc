@@ -40,6 +40,7 @@ void Session::Impl::BeginFrame(Frame frame) {
   rest_ = absl::ZeroDuration();
   frame_bytes_ = frame.bytes;
   const v1::StreamRequest& message = frame.message;
+  DropIgnored(&frame.message);
   std::optional<Refusal> refusal = CheckFrame(frame);
   if (refusal) return Refuse(message, *refusal);
   switch (message.kind_case()) {
@@ -107,13 +108,30 @@ void Session::Impl::GoOn() {
   }
 }
 
+// The welcome has the fields of the hello, every other message a notice before its answer.
+void Session::Impl::DropIgnored(v1::StreamRequest* message) {
+  if (!greeted_) {
+    ignored_fields_.reset();
+    if (message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE) ignored_fields_.emplace();
+  }
+  if (!ignored_fields_) return;
+  std::vector<std::string> fields = ignored_fields_->Drop(message);
+  if (!greeted_) {
+    ignored_in_hello_ = std::move(fields);
+  } else if (!fields.empty()) {
+    v1::StreamResponse response;
+    response.mutable_ignored_fields()->mutable_fields()->Assign(fields.begin(), fields.end());
+    Send(std::move(response));
+  }
+}
+
 std::optional<Refusal> Session::Impl::CheckFrame(const Frame& frame) const {
   const uint64_t most = engine_.limits().max_message_bytes;
   if (frame.bytes > most) {
     return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", most, " bytes"),
                    absl::StrCat("has ", frame.bytes, " bytes")};
   }
-  if (auto refusal = FindUnknown(frame.message, "")) return refusal;
+  if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
   if (!frame.message.has_step() && !frame.message.has_upload_mask() && !frame.payloads.empty()) {
     return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
   }
@@ -142,6 +160,7 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   welcome->set_max_message_bytes(limits.max_message_bytes);
   welcome->set_ready_words(true);
   welcome->set_server_instance(engine_.regions().instance());
+  welcome->mutable_ignored_fields()->Assign(ignored_in_hello_.begin(), ignored_in_hello_.end());
   Send(std::move(response));
   return std::nullopt;
 }

@@ -16,6 +16,7 @@
 #include "service/request/open_request.h"
 #include "service/request/payload_view.h"
 #include "service/request/step_request.h"
+#include "service/request/strictness.h"
 #include "service/row/row.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/sequence_snapshot.h"
@@ -68,6 +69,8 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
     return HistoryIndex::Needed(spec.history) ? absl::Milliseconds(6) : absl::Milliseconds(1);
   }
 
+  // Removes the unknown fields that the worker has asked to ignore, and reports those that occur for the first time.
+  void DropIgnored(v1::StreamRequest* message);
   // What any message must keep to before its kind is looked at.
   std::optional<Refusal> CheckFrame(const Frame& frame) const;
   std::optional<Refusal> OnHello(const v1::Hello& hello);
@@ -129,6 +132,8 @@ class Session::Impl : public StepAnswers, public SliceOwner, public std::enable_
   // Touched by BeginFrame's thread alone. The name of the worker session is set before the first step and then stays,
   // so that answers may read it.
   bool greeted_ = false;
+  std::optional<IgnoredFields> ignored_fields_;  // if the worker has asked for it
+  std::vector<std::string> ignored_in_hello_;
   uint64_t messages_ = 0;
   uint64_t frame_bytes_ = 0;                    // of the last message
   absl::Duration rest_ = absl::ZeroDuration();  // before the next call

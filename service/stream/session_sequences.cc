@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
 #include "service/result/encode.h"
-#include "service/result/encode_snapshot.h"
 #include "service/sequence/history_hash.h"
 #include "service/stream/session_impl.h"
 

@@ -208,10 +208,8 @@ void Session::Impl::OnCancel(const v1::CancelStep& cancel) {
 }
 
 void Session::Impl::Answer(v1::StepResults results, const StepInFlight& step, bool last) {
-  uint32_t tokens = 0;
+  const uint32_t tokens = TokensDrawn(results);
   for (const v1::RowResult& row : results.rows()) {
-    if (row.has_draw() && !row.draw().continues()) ++tokens;
-    if (row.has_verify()) tokens += static_cast<uint32_t>(row.verify().tokens_size());
     if (row.has_error()) engine_.observer().Refused(static_cast<Reason>(row.error().reason()), 1);
   }
   if (tokens > 0) engine_.observer().TokensDrawn(tokens);

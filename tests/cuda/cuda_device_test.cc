@@ -1,4 +1,4 @@
-// The CUDA device: memory, streams, slices and errors, over a driver whose kernels run in the emulator.
+// The CUDA device: memory, streams, chunks and errors, over a driver whose kernels run in the emulator.
 #include "devices/cuda/cuda_device.h"
 
 #include <gmock/gmock.h>

@@ -300,16 +300,16 @@ class CudaEditCacheLease : public ::testing::Test {
   ~CudaEditCacheLease() override { current_.reset(); }
 
   void MakeCache(uint64_t most_bytes) { cache_ = std::make_unique<EditCache>(context_, most_bytes); }
-  EditPath PathOf(const EditList& list, EditCache::Lease* slice) {
+  EditPath PathOf(const EditList& list, EditCache::Lease* chunk) {
     RowRequest request;
     list.PutInto(&request);
-    return slice->PathOf(request);
+    return chunk->PathOf(request);
   }
   // Runs the list in a chunk alone.
   EditPath Run(const EditList& list) {
-    EditCache::Lease slice(cache_.get(), nullptr);
-    const EditPath path = PathOf(list, &slice);
-    slice.Keep();
+    EditCache::Lease chunk(cache_.get(), nullptr);
+    const EditPath path = PathOf(list, &chunk);
+    chunk.Keep();
     return path;
   }
   static bool IsUpload(const EditPath& path) { return !path.is_merged; }
@@ -346,17 +346,17 @@ TEST_F(CudaEditCacheLease, OneRowPerChunkIsKept) {
   const EditPath whole = Run(list);
   EditList ahead = list;
   ahead.GoAhead();
-  EditCache::Lease slice(cache_.get(), nullptr);
+  EditCache::Lease chunk(cache_.get(), nullptr);
   list.Change();
-  const EditPath first = PathOf(list, &slice);
+  const EditPath first = PathOf(list, &chunk);
   list.Change();
-  const EditPath second = PathOf(list, &slice);
-  const EditPath third = PathOf(ahead, &slice);
+  const EditPath second = PathOf(list, &chunk);
+  const EditPath third = PathOf(ahead, &chunk);
   for (const EditPath& path : {first, second, third}) EXPECT_EQ(path.from, whole.to);
   EXPECT_NE(first.to, 0u);
   EXPECT_EQ(second.to, 0u);
   EXPECT_EQ(third.to, 0u);
-  slice.Keep();
+  chunk.Keep();
   EXPECT_EQ(Run(list).from, first.to);
 }
 
@@ -378,20 +378,20 @@ TEST_F(CudaEditCacheLease, RevertedListIsNotKept) {
   MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   {
-    EditCache::Lease slice(cache_.get(), nullptr);
-    EXPECT_TRUE(IsWhole(PathOf(list, &slice)));
-    slice.TakeBack();
-    slice.Keep();
+    EditCache::Lease chunk(cache_.get(), nullptr);
+    EXPECT_TRUE(IsWhole(PathOf(list, &chunk)));
+    chunk.TakeBack();
+    chunk.Keep();
   }
   const EditPath whole = Run(list);
   EXPECT_TRUE(IsWhole(whole));
   EditList changed = list;
   changed.Change();
   {
-    EditCache::Lease slice(cache_.get(), nullptr);
-    EXPECT_NE(PathOf(changed, &slice).to, 0u);
-    slice.TakeBack();
-    slice.Keep();
+    EditCache::Lease chunk(cache_.get(), nullptr);
+    EXPECT_NE(PathOf(changed, &chunk).to, 0u);
+    chunk.TakeBack();
+    chunk.Keep();
   }
   const EditPath still = Run(list);
   EXPECT_TRUE(still.is_merged && still.changes.empty());
@@ -430,13 +430,13 @@ TEST_F(CudaEditCacheLease, GrowsWithItsList) {
     // An earlier row reads the entry, so it stays, whether the changes are known or not.
     EditList forgotten = list;
     for (int i = 0; i < 9; ++i) forgotten.Change();
-    EditCache::Lease slice(cache_.get(), nullptr);
-    EXPECT_TRUE(PathOf(before, &slice).is_merged);
-    const EditPath path = PathOf(list, &slice);
+    EditCache::Lease chunk(cache_.get(), nullptr);
+    EXPECT_TRUE(PathOf(before, &chunk).is_merged);
+    const EditPath path = PathOf(list, &chunk);
     EXPECT_TRUE(IsChange(path));
     EXPECT_EQ(path.to, 0u);
-    EXPECT_TRUE(IsUpload(PathOf(forgotten, &slice)));
-    slice.Keep();
+    EXPECT_TRUE(IsUpload(PathOf(forgotten, &chunk)));
+    chunk.Keep();
     EXPECT_EQ(cache_->bytes(), small);
   }
   EXPECT_TRUE(IsWhole(Run(list)));
@@ -448,8 +448,8 @@ TEST_F(CudaEditCacheLease, NoRoomEvictsIdleOnly) {
   std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
   EXPECT_TRUE(IsWhole(Run(lists[1])));
-  for (uint64_t slice = 1; slice < EditCache::kIdleChunks - 1; slice += 2) {
-    ASSERT_TRUE(IsUpload(Run(lists[2]))) << slice;
+  for (uint64_t chunk = 1; chunk < EditCache::kIdleChunks - 1; chunk += 2) {
+    ASSERT_TRUE(IsUpload(Run(lists[2]))) << chunk;
     ASSERT_FALSE(IsUpload(Run(lists[1])));
   }
   EXPECT_TRUE(IsWhole(Run(lists[2])));

@@ -285,14 +285,18 @@ TEST_F(LocalTest, PartialAnswersAreAssembled) {
   EXPECT_GT(std::get<v1::DrawResult>(draw).kept_tokens_size(), 1 << 16);
   row.scored = tokens;
   const RowResult score = ExpectSame(row, "scores");
-  EXPECT_GT(std::get<v1::ScoreResult>(score).kept_tokens_size(), 2);
+  for (const v1::Position& position : std::get<v1::ScoreResult>(score).positions()) {
+    EXPECT_GT(position.kept_tokens_size(), 1 << 16);
+  }
   row.scored = {};
   Drafts drafts;
   drafts.tokens = tokens;
   drafts.return_probabilities = true;
   row.drafts = &drafts;
   const RowResult verify = ExpectSame(row, "drafts");
-  EXPECT_GT(std::get<v1::VerifyResult>(verify).probabilities_size(), 1);
+  for (const v1::Position& position : std::get<v1::VerifyResult>(verify).positions()) {
+    EXPECT_EQ(position.probabilities().size(), kWide * sizeof(float));
+  }
 }
 
 // From the server into this process and back, in the middle of texts, samplers' states included. Sequences whose state

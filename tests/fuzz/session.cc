@@ -176,7 +176,7 @@ class World {
     ++sequence->step_id;
     sequence->last = step;
     sequence->last_answer = result.SerializeAsString();
-    // As a sequence that counts a token twice.
+    // Planted defect: a sequence counts a token twice.
     if (planted && sequence->is_stateful && plain.position() % 7 == 0) plain.Append(expected.token());
   }
 

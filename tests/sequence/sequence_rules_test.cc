@@ -1,6 +1,8 @@
 // The rules of steps, retries and ownership for one sequence.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "service/sequence/history_hash.h"
 #include "service/sequence/sequence.h"
 
@@ -44,7 +46,7 @@ class SequenceRules : public ::testing::Test {
     return HistoryHash(token_hash, 3, HistoryDigest(spec_->Identity()));
   }
 
-  StepIntent Intent(uint64_t id, uint32_t position, uint64_t hash) {
+  StepIntent Intent(uint64_t id, uint32_t position, std::optional<uint64_t> hash) {
     StepIntent intent;
     intent.step_id = id;
     intent.position = position;

@@ -91,14 +91,14 @@ TEST_F(AdminTest, DrainRequestsShutdown) {
 TEST_F(AdminTest, SetsLogLevel) {
   v1::SetLogLevelRequest request;
   v1::SetLogLevelResponse response;
-  request.set_level("error");
+  request.set_level(v1::LOG_LEVEL_ERROR);
   EXPECT_TRUE(Call(stub_.get(), &Stub::SetLogLevel, request, &response).ok());
-  EXPECT_EQ(response.previous(), "debug");
+  EXPECT_EQ(response.previous(), v1::LOG_LEVEL_DEBUG);
   const size_t lines = server_.log_lines().all().size();
   v1::ListClientsResponse clients;
   EXPECT_TRUE(Call(stub_.get(), &Stub::ListClients, {}, &clients).ok());
   EXPECT_EQ(server_.log_lines().all().size(), lines) << "an info line at level error";
-  request.set_level("loud");
+  request.set_level(v1::LOG_LEVEL_UNSPECIFIED);
   const grpc::Status refused = Call(stub_.get(), &Stub::SetLogLevel, request, &response);
   EXPECT_EQ(DecodeStatusDetails(refused.error_details()).metadata["limit"], "debug, info, warning or error");
 }

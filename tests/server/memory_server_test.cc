@@ -337,9 +337,10 @@ TEST_F(MemoryServerTest, LargeAnswerFitsThroughRing) {
       whole.MergeFrom(row.score());
     }
   } while (whole.continues());
-  ASSERT_EQ(whole.raw_size(), static_cast<int>(service::kMaxScoreTokens));
-  ASSERT_EQ(whole.processed_size(), whole.raw_size());
-  for (const v1::Logprobs& raw : whole.raw()) {
+  ASSERT_EQ(whole.positions_size(), static_cast<int>(service::kMaxScoreTokens));
+  for (const v1::Position& position : whole.positions()) {
+    const v1::Logprobs& raw = position.raw();
+    EXPECT_TRUE(position.has_processed());
     EXPECT_EQ(raw.rank(), 1u);
     EXPECT_EQ(raw.top_tokens_size(), static_cast<int>(kernels::kMaxTopLogprobs));
     EXPECT_EQ(raw.requested_ranks_size(), static_cast<int>(kVocabulary));
