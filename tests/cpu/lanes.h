@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 

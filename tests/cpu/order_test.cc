@@ -75,7 +75,7 @@ TEST_P(OrderTest, FindsWhereWeightsReachThreshold) {
     if (n % 2 == 0) threshold = std::clamp(sums[random_() % sums.size()] + n % 4 / 2, uint64_t{1}, sums.back());
     const auto reached = std::ranges::lower_bound(sums, threshold);
     const Candidate expected = candidates[size_t(reached - sums.begin()) - 1];
-    ASSERT_EQ(kernels().LastReaching(laid, weight, count, threshold), expected) << count;
+    ASSERT_EQ(kernels().LastReaching(laid, weight, count, law::MakeThreshold(threshold)), expected) << count;
   }
 }
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/read.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/target.h"
 

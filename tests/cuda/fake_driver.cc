@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
 constexpr char kChainImage[] = "the emulated kernel of chain.cu";
-constexpr char kEditsImage[] = "the emulated kernel of edits.cu";
+constexpr char kEditsImage[] = "the emulated kernel of edit.cu";
 // Kernels, by the handles of their functions less 1, and the images that have them.
 constexpr struct {
   const char* name;

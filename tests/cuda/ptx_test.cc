@@ -144,13 +144,13 @@ TEST(CudaAssembly, SampleKernelMeetsExpectations) {
   const std::vector<Assembly> assemblies = AssembliesOf("sample");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   const std::regex reads("ReadTiles");
-  const std::regex weighs("WeighChunk");
+  const std::regex weighs("WeighSection");
   for (const Assembly& assembly : assemblies) {
     SCOPED_TRACE(assembly.architecture);
     EXPECT_GE(ExpectFloatingPointOfLogprobsAlone(assembly, weighs), 2);
     ExpectLoadsOf16Bytes(assembly, reads, 3, 16);
     ExpectLoadsOf16Bytes(assembly, weighs, 1, 12);
-    ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^Sortition|ReadTiles|WeighChunk"), 6);
+    ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^Sortition|ReadTiles|WeighSection"), 6);
   }
 }
 
@@ -165,7 +165,7 @@ TEST(CudaAssembly, ChainKernelMeetsExpectations) {
 }
 
 TEST(CudaAssembly, EditsKernelMeetsExpectations) {
-  const std::vector<Assembly> assemblies = AssembliesOf("edits");
+  const std::vector<Assembly> assemblies = AssembliesOf("edit");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   for (const Assembly& assembly : assemblies) {
     SCOPED_TRACE(assembly.architecture);

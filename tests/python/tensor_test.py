@@ -1,4 +1,4 @@
-"""The tensors that are taken, and the errors for all others, before anything is sent."""
+"""Accepted tensors, and the errors for all others, before anything is done."""
 
 import unittest
 
@@ -17,7 +17,7 @@ def draw(logits, **options):
 
 
 class ThroughDLPack:
-    """Supports DLPack only."""
+    """Nothing but DLPack."""
 
     def __init__(self, array):
         self._array = array
@@ -64,7 +64,7 @@ class Taken(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    def test_says_what_is_wrong(self):
+    def test_errors_name_the_fault(self):
         logits = row(4)
         sequence = CLIENT.open(vocabulary_size=VOCABULARY)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)
@@ -101,7 +101,7 @@ class Refused(unittest.TestCase):
             CLIENT.draw(CLIENT.open(vocabulary_size=VOCABULARY), there)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)
         for step in (lambda: SAMPLER.draw(local, there), lambda: SAMPLER.step([local], [there], stream=7)):
-            # The memory is not on a device: a machine with a GPU reports that, others report the missing driver.
+            # In truth it is not there, so a machine with a GPU says so, and others what they lack.
             with self.assertRaises(sortition.Error) as raised:
                 step()
             self.assertIn(raised.exception.code, ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT"))

@@ -318,7 +318,7 @@ TEST(StreamTest, CompressedCallsAreRefused) {
 }
 
 // Half of a rolling upgrade: a worker that is built against a later contract, whose fields this server cannot know.
-TEST(StreamTest, ANewerClientIsServed) {
+TEST(StreamTest, NewerClientIsServed) {
   constexpr int kLaterField = 700;
   const auto add = [](google::protobuf::Message* message) {
     message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(kLaterField, "later");
