@@ -42,13 +42,8 @@ void History::Identify(uint64_t digest) {
 // Extends the running hash over the tokens from position `from`.
 void History::ExtendHash(uint32_t from) {
   for (uint32_t at = from; at < position_; ++at) {
-<<<<<<< HEAD
-    running_hash_ = service::ExtendChain(running_hash_, tokens_[at]);
+    running_hash_ = service::ExtendTokenHash(running_hash_, tokens_[at]);
     if ((at + 1) % kMarkSpacing == 0) marks_.push_back(running_hash_);
-=======
-    chain_ = service::ExtendTokenHash(chain_, tokens_[at]);
-    if ((at + 1) % kMarkSpacing == 0) marks_.push_back(chain_);
->>>>>>> main
   }
 }
 
@@ -90,11 +85,7 @@ absl::Status History::Truncate(uint32_t position) {
     marks_.resize(position / kMarkSpacing + 1);
     running_hash_ = marks_.back();
     for (uint32_t at = position / kMarkSpacing * kMarkSpacing; at < position; ++at) {
-<<<<<<< HEAD
-      running_hash_ = service::ExtendChain(running_hash_, tokens_[at]);
-=======
-      chain_ = service::ExtendTokenHash(chain_, tokens_[at]);
->>>>>>> main
+      running_hash_ = service::ExtendTokenHash(running_hash_, tokens_[at]);
     }
   }
   return absl::OkStatus();

@@ -133,9 +133,9 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
   ASSERT_TRUE(whole != nullptr) << Describe(std::get<RowError>((*results)[0]));
   ASSERT_TRUE(part != nullptr) << Describe(std::get<RowError>((*results)[1]));
   EXPECT_EQ(whole->accepted(), 2u);
-  EXPECT_EQ(whole->tokens(2), 20u);
+  EXPECT_EQ(whole->positions(2).token(), 20u);
   EXPECT_EQ(part->accepted(), 2u);
-  EXPECT_NE(part->tokens(2), 14u);
+  EXPECT_NE(part->positions(2).token(), 14u);
   EXPECT_EQ((*first)->position(), 6u);
   EXPECT_EQ((*second)->position(), 6u);
 }

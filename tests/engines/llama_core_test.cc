@@ -120,11 +120,7 @@ TEST(LlamaDecoder, EqualsPlainSequence) {
     for (uint32_t token : {3, 4, 3}) ASSERT_TRUE(decoder.Accept(token).ok());
     std::vector<uint32_t> written = Write(&decoder, 0, 6);
     const auto clone = decoder.Clone();
-<<<<<<< HEAD
-    // A draw that is not accepted has no effect.
-=======
     // A draw that is not accepted leaves no trace.
->>>>>>> main
     ASSERT_TRUE(decoder.Draw(Row(77).data(), kVocabulary).ok());
     for (Decoder* each : {&decoder, clone.get()}) {
       std::vector<uint32_t> text = written;

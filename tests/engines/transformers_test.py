@@ -53,11 +53,7 @@ FILTERS = ("top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff
 
 
 def processors(model, options):
-<<<<<<< HEAD
-    """Returns the processors that generate would run."""
-=======
     """The processors that generate would run over the scores."""
->>>>>>> main
     config = transformers.GenerationConfig(do_sample=True, pad_token_id=0, **{"top_k": 0, **options})
     model._prepare_special_tokens(config)
     batch = prompts()
@@ -122,11 +118,7 @@ class TransformersTest(unittest.TestCase):
                     compared += 1
                     continue
                 # Transformers keeps all tokens that tie with the last of top-k, so that other filters see more of them,
-<<<<<<< HEAD
-                # and cuts tokens that tie with the last of top-p in a different order.
-=======
                 # and orders tokens that tie with the last of top-p differently.
->>>>>>> main
                 ties += 1
                 most = options.get("top_k", 0)
                 ordered = changed[row].sort(descending=True).values
@@ -216,11 +208,7 @@ class TransformersTest(unittest.TestCase):
                 self.assertEqual(memory.times, expected.shape[1] - prompts()["input_ids"].shape[1])
 
     def test_memory_is_a_tensor_like_the_logits(self):
-<<<<<<< HEAD
-        """A tensor in the host's memory, for which DLPack is the same."""
-=======
         """Tensors of the host's memory here: both speak DLPack."""
->>>>>>> main
         memory = numpy.zeros(1 << 12, numpy.uint8)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             logits = torch.randn(3, 101).to(dtype)

@@ -34,13 +34,8 @@ TEST_F(CudaLibrary, SetEditsApplies) {
   }
 }
 
-<<<<<<< HEAD
-// Rows whose edits change in part, and sometimes as a whole, have the outputs of rows whose whole list was set. Uploads
-// are as long as the changes.
-=======
 // Rows whose edits change a little at a time, and sometimes as a whole, are sampled as if the whole list had been set.
 // The upload is as long as the changes.
->>>>>>> main
 TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
   constexpr uint32_t kChanged = 3;
   constexpr uint32_t kTokens = 900;
@@ -138,11 +133,7 @@ TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
   EXPECT_GE(uploads_checked, uint64_t(steps) / 2);
 }
 
-<<<<<<< HEAD
-// After a failed upload the next one makes its changes.
-=======
 // Changes whose upload failed are made with the next upload.
->>>>>>> main
 TEST_F(CudaLibrary, ChangesSurviveFailedUpload) {
   MakeRows();
   const auto sampler = Create(Limits());

@@ -79,11 +79,7 @@ class CudaLibrary : public ::testing::Test {
     }
   }
 
-<<<<<<< HEAD
-  // Returns the reference's outputs for the states with which the last Sample started.
-=======
   // Expects the right outputs of the rows, with the states from before the last Sample.
->>>>>>> main
   void ExpectRight(CudaSampler* sampler, std::vector<kernels::RowRequest> requests) {
     std::vector<kernels::RowOutput> answers(kRows);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());

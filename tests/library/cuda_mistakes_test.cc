@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-// libsortition's errors for mistakes of callers and failures of drivers.
-=======
 // Errors of libsortition on callers' mistakes and drivers' failures.
->>>>>>> main
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -24,12 +24,7 @@ TEST_F(CudaLibrary, SamplesBatchInDeviceMemory) {
   ExpectRight(sampler.get(), Requests());
 }
 
-<<<<<<< HEAD
-// Errors, logprobs and first tokens are written to the caller's addresses. Only existing kept tokens are copied to the
-// host.
-=======
 // Errors, logprobs and first tokens stay where the caller wants them; only existing kept tokens are copied to the host.
->>>>>>> main
 TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   MakeRows();
   const CudaLimits limits = Limits();
@@ -88,11 +83,7 @@ TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   EXPECT_GE(sampled, 6u);
 }
 
-<<<<<<< HEAD
-// Sampler states stay on the device between steps. SetRow starts them again.
-=======
 // States that samplers carry from step to step stay on the device; SetRow resets them.
->>>>>>> main
 TEST_F(CudaLibrary, SamplerStatesContinue) {
   MakeRows();
   for (uint32_t i = 0; i < kRows; ++i) {

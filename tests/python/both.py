@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Base of tests that compare the sampler in process with the service."""
-=======
 """Code that tests of the in-process sampler and of the service share."""
->>>>>>> main
 
 import unittest
 

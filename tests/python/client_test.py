@@ -219,11 +219,7 @@ class FrozenServers(unittest.TestCase):
                 waking = threading.Thread(
                     target=lambda: (giving_back.wait(), server.send_signal(signal.SIGCONT)))
                 waking.start()
-<<<<<<< HEAD
-                sys.setswitchinterval(60)  # a thread keeps the GIL until it blocks
-=======
                 sys.setswitchinterval(60)  # a thread that has the interpreter keeps it until it waits
->>>>>>> main
                 giving_back.set()
                 del rows
                 asking.join()

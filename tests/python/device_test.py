@@ -262,11 +262,7 @@ class Shared(ServerTest):
         gc.collect()
         before = mapped()
         self.assertEqual(asyncio.run(run()), SAMPLER.draw(SAMPLER.open(seed=3, **OPTIONS), row(1)).token)
-<<<<<<< HEAD
-        while mapped() != before:  # it is unmapped on a separate thread, not on the one that delivers results
-=======
         while mapped() != before:  # it is unmapped on a separate thread, not on the one that brings answers
->>>>>>> main
             pass
 
     def test_dead_server_leaves_rows_to_worker(self):

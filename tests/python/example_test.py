@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""The documented examples run unchanged: the example workers, the README's snippet."""
-=======
 """Programs of the documentation run as they stand: the example workers, the README's snippet."""
->>>>>>> main
 
 import json
 import os

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""sortition.local returns the bits of the service for all options. Also tests the view of a step in a notebook."""
-=======
 """sortition.local gives the bits of the service under all options; and a notebook's display of a step."""
->>>>>>> main
 
 import threading
 import unittest
@@ -18,11 +14,7 @@ from rows import OPTIONS, VOCABULARY, row, scale
 
 class LocalTest(BothTest):
     def refusal_of_both(self, options):
-<<<<<<< HEAD
-        """Returns their refusal of the options, None if they take them."""
-=======
         """The refusal of the options, or None if they are accepted."""
->>>>>>> main
         said = []
         for sampler in (self.client, self.sampler):
             try:

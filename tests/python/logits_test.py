@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""The way of the adapters' logits to the service: in shared GPU memory, otherwise by the host, with the reason.
-=======
 """The adapters' logits reach the service in the GPU's memory if that is shared, else through the host, with a message.
->>>>>>> main
 
 The tests' driver keeps device memory on the host. The tensors are fakes with the part of torch's that the adapters use.
 """

@@ -29,11 +29,7 @@ def address_of(rows):
 
 
 def host_view(rows):
-<<<<<<< HEAD
-    """Returns the same bytes on the host, where the tests' driver has them."""
-=======
     """The same bytes for the host: the tests' driver keeps them there."""
->>>>>>> main
     return numpy.frombuffer((ctypes.c_uint8 * rows.bytes).from_address(address_of(rows)), numpy.uint8)
 
 
@@ -52,11 +48,7 @@ def mapped():
 
 
 class Work:
-<<<<<<< HEAD
-    """Sets the action of the driver's streams when they are waited for."""
-=======
     """Work that the driver's streams do when they are waited for."""
->>>>>>> main
 
     def __init__(self, work):
         self._library = ctypes.CDLL("libcuda.so.1")

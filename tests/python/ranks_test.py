@@ -18,11 +18,7 @@ OPTIONS = {"vocabulary_size": VOCABULARY, "live_vocabulary_size": VOCABULARY - 3
 
 
 def on_ranks(count, run):
-<<<<<<< HEAD
-    """Returns the values of `run(rank)`, on a thread for each rank."""
-=======
     """Returns the results of `run(rank)` on a thread for each rank."""
->>>>>>> main
     results = {}
 
     def keep(rank):

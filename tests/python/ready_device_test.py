@@ -20,11 +20,7 @@ NAN = numpy.full(VOCABULARY, numpy.nan, numpy.float32)
 
 
 def elements(tensor, kind, count):
-<<<<<<< HEAD
-    """Reads the memory of a DLPack tensor, which the tests' driver has on the host."""
-=======
     """The elements of this DLPack tensor: the tests' driver keeps them on the host."""
->>>>>>> main
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     capsule = tensor.__dlpack__()
@@ -36,11 +32,7 @@ def elements(tensor, kind, count):
 @needs_kernels
 class OnTheServersDevice(ServerTest):
     def setUp(self):
-<<<<<<< HEAD
-        # A thread that waits with the GIL would never wake.
-=======
         # A thread that waits with the interpreter's lock would wait for ever.
->>>>>>> main
         faulthandler.dump_traceback_later(60, exit=True)
         self.addCleanup(faulthandler.cancel_dump_traceback_later)
         self.library = ctypes.CDLL("libcuda.so.1")
@@ -64,11 +56,7 @@ class OnTheServersDevice(ServerTest):
             self.assertFalse(future.done())
             matrix_in(self.rows, row(step))
             self.library.FakeCudaRelease()
-<<<<<<< HEAD
-            # The work queued behind the step begins.
-=======
             # Work queued behind the step begins.
->>>>>>> main
             self.assertEqual(self.library.cuStreamSynchronize(ctypes.c_void_p(5)), 0)
             tokens = elements(results.tokens, ctypes.c_int32, 2)
             logprobs = elements(results.logprobs, ctypes.c_float, 2)
@@ -147,11 +135,7 @@ class OnTheServersDevice(ServerTest):
         with self.assertRaisesRegex(sortition.Error, "room for 1"):
             self.client.submit(sequences, [row(1), row(2)], results=results, stream=0)
         self.client.submit(sequences[1:], [row(1)], results=results, stream=0).result()
-<<<<<<< HEAD
-        # After the error nothing waits.
-=======
         # Nothing waits for a refused step.
->>>>>>> main
         self.assertEqual(self.library.cuStreamSynchronize(None), 0)
 
     def test_creation_errors_are_reported(self):
@@ -163,11 +147,7 @@ class OnTheServersDevice(ServerTest):
             sortition.CudaResults(0, 0)
 
     def test_last_reference_may_be_dropped_by_the_answer(self):
-<<<<<<< HEAD
-        # The destructor waits for the device, whose work waits for a result that the same thread delivers.
-=======
         # Releasing waits for the device, whose work waits for an answer that the same thread brings.
->>>>>>> main
         sequences = [self.client.open(seed=seed, **OPTIONS) for seed in range(3)]
         there = [matrix_in(self.rows, row(i), i * 4 * VOCABULARY) for i in range(3)]
         held, answered = threading.Event(), threading.Event()

@@ -34,11 +34,7 @@ def await_metric(server, series, value):
 
 class ReadyTest(unittest.TestCase):
     def setUp(self):
-<<<<<<< HEAD
-        # A thread that waits with the GIL would never wake.
-=======
         # A thread that waits with the interpreter's lock would wait for ever.
->>>>>>> main
         faulthandler.dump_traceback_later(60, exit=True)
         self.addCleanup(faulthandler.cancel_dump_traceback_later)
         folder = tempfile.TemporaryDirectory()
