@@ -33,7 +33,7 @@ ABSL_FLAG(int, shared_rows_descriptor, -1, "Memory of the device, to be checked 
 namespace sortition {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::Device;
 using devices::DeviceRow;
 using kernels::RandomRow;
@@ -77,7 +77,7 @@ void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows
     index.push_back(i);
   }
   if (batch.empty()) return;
-  const BatchResult result = RunBatch(device, std::move(batch));
+  const BatchOutput result = RunBatch(device, std::move(batch));
   if (!result.status.ok()) {
     tally->unanswered += index.size();
     std::cerr << device->description().name << ": " << result.status.message() << "\n";
@@ -85,7 +85,7 @@ void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows
   }
   for (size_t i = 0; i < index.size(); ++i) {
     tally->Count(rows[index[i]]->request());
-    if (result.answers[i] == expected[index[i]]) continue;
+    if (result.outputs[i] == expected[index[i]]) continue;
     if (++tally->wrong <= 10) {
       std::cerr << device->description().name << ": wrong: " << rows[index[i]]->description() << "\n";
     }
