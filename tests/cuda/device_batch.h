@@ -55,11 +55,11 @@ struct Rows {
     return batch;
   }
 
-  void ExpectRight(const devices::BatchResult& result) const {
+  void ExpectRight(const devices::BatchOutput& result) const {
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), rows.size());
+    ASSERT_EQ(result.outputs.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
+      EXPECT_EQ(result.outputs[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
     }
   }
 

@@ -133,7 +133,7 @@ TEST(CudaImport, RowsAreCopiedTogether) {
     }
     const uint64_t before = driver.calls("MemcpyDtoDAsync");
     const uint64_t before_of_lines = driver.calls("Memcpy2DAsync");
-    const BatchResult result = RunBatch(device.get(), batch);
+    const BatchOutput result = RunBatch(device.get(), batch);
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(driver.calls("MemcpyDtoDAsync") - before, copies) << offsets[1] << " " << offsets[2];
     EXPECT_EQ(driver.calls("Memcpy2DAsync") - before_of_lines, copies_of_lines) << offsets[1] << " " << offsets[2];
@@ -141,7 +141,7 @@ TEST(CudaImport, RowsAreCopiedTogether) {
     for (uint32_t i = 0; i < kCount; ++i) {
       const auto& tensor = random[i]->tensor();
       if (std::memcmp(memory.data() + offsets[i], tensor.data(), tensor.size()) != 0) continue;
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(random[i]->request())) << random[i]->description();
+      EXPECT_EQ(result.outputs[i], law::SampleRowReference(random[i]->request())) << random[i]->description();
     }
   }
 }

@@ -159,11 +159,11 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     device_row.segments.push_back({row.tensor().data(), row.tensor().size()});
     return device_row;
   }
-  BatchResult RunBatch(std::vector<DeviceRow> rows) { return testing::RunBatch(device_.get(), std::move(rows)); }
+  BatchOutput RunBatch(std::vector<DeviceRow> rows) { return testing::RunBatch(device_.get(), std::move(rows)); }
   void ExpectRight(const RandomRow& row, const ImportedMemory& memory, size_t offset) {
-    const BatchResult result = RunBatch({RowAt(row, memory, offset)});
+    const BatchOutput result = RunBatch({RowAt(row, memory, offset)});
     ASSERT_TRUE(result.status.ok()) << result.status;
-    EXPECT_EQ(result.answers.at(0), law::SampleRowReference(row.request())) << row.description();
+    EXPECT_EQ(result.outputs.at(0), law::SampleRowReference(row.request())) << row.description();
   }
   // Random rows of all types, at any offset, beside rows on the host, in one batch.
   enum class Tasks { kDraws, kAny };
@@ -196,11 +196,11 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
       batch.push_back(RowAt(*rows[size_t(i)], *memory, at));
       at += tensor.size() + 1;  // element types alternate, and so do odd and even offsets
     }
-    const BatchResult result = RunBatch(std::move(batch));
+    const BatchOutput result = RunBatch(std::move(batch));
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), rows.size());
+    ASSERT_EQ(result.outputs.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      ASSERT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
+      ASSERT_EQ(result.outputs[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
     }
   }
   void ExpectRefused(MemoryHandle handle, int descriptor, const std::string& field) {
@@ -259,8 +259,8 @@ TEST_P(ImportedMemoryTest, AlternatingMemoriesAndSharedBytes) {
   std::atomic<int> right = 0;
   absl::BlockingCounter done(kBatches);
   for (int i = 0; i < kBatches; ++i) {
-    device_->Submit(batch, [&](BatchResult result) {
-      right += result.status.ok() && result.answers == expected;
+    device_->Submit(batch, [&](BatchOutput result) {
+      right += result.status.ok() && result.outputs == expected;
       done.DecrementCount();
     });
   }

@@ -138,11 +138,11 @@ class VulkanDeviceTest : public ::testing::Test {
       device_row.segments.push_back({row.tensor().data() + cut, row.tensor().size() - cut});
     return device_row;
   }
-  BatchResult RunBatch() { return testing::RunBatch(device_.get(), {RowOf(row_)}); }
+  BatchOutput RunBatch() { return testing::RunBatch(device_.get(), {RowOf(row_)}); }
   void ExpectRight() {
-    const BatchResult result = RunBatch();
+    const BatchOutput result = RunBatch();
     ASSERT_TRUE(result.status.ok()) << result.status;
-    EXPECT_EQ(result.answers.at(0), law::SampleRowReference(row_.request()));
+    EXPECT_EQ(result.outputs.at(0), law::SampleRowReference(row_.request()));
   }
 
   const RandomRow row_{4, 1000};
@@ -154,9 +154,9 @@ TEST_F(VulkanDeviceTest, LostDeviceRestartsWithNextBatch) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   ExpectRight();
   fault.device_lost = 1;
-  const BatchResult lost = RunBatch();
+  const BatchOutput lost = RunBatch();
   EXPECT_TRUE(absl::IsUnavailable(lost.status)) << lost.status;
-  EXPECT_TRUE(lost.answers.empty());
+  EXPECT_TRUE(lost.outputs.empty());
   // The driver does not come back at once.
   fault.no_device = 1;
   EXPECT_TRUE(absl::IsInternal(RunBatch().status));
@@ -169,7 +169,7 @@ TEST_F(VulkanDeviceTest, SilentDeviceKeepsItsMemory) {
   ExpectRight();
   destroyed_devices = 0;
   fault.no_answer = 1;
-  const BatchResult unanswered = RunBatch();
+  const BatchOutput unanswered = RunBatch();
   EXPECT_TRUE(absl::IsUnavailable(unanswered.status)) << unanswered.status;
   ExpectRight();  // by a context of its own
   fault.device_lost = 1;
@@ -208,8 +208,8 @@ TEST_F(VulkanDeviceTest, ConcurrentBatchesAndDestruction) {
   std::atomic<int> right = 0;
   absl::BlockingCounter done(kBatches);
   for (int i = 0; i < kBatches; ++i) {
-    device_->Submit({RowOf(row_), RowOf(row_)}, [&](BatchResult result) {
-      right += result.status.ok() && result.answers == std::vector(2, expected);
+    device_->Submit({RowOf(row_), RowOf(row_)}, [&](BatchOutput result) {
+      right += result.status.ok() && result.outputs == std::vector(2, expected);
       done.DecrementCount();
     });
   }

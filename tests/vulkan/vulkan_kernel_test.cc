@@ -17,7 +17,7 @@
 namespace sortition::kernels {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::DeviceRow;
 using devices::VulkanDevice;
 using devices::VulkanDeviceOptions;
@@ -50,10 +50,10 @@ class VulkanBackend : public testing::Backend {
       batch.back().request = row.request;
       batch.back().segments.push_back({row.tensor.data(), row.tensor.size()});
     }
-    BatchResult result = RunBatch(&device_, std::move(batch));
+    BatchOutput result = RunBatch(&device_, std::move(batch));
     EXPECT_TRUE(result.status.ok()) << result.status;
     EXPECT_GT(result.kernel_nanoseconds, 0u);
-    return std::move(result.answers);
+    return std::move(result.outputs);
   }
 
  private:
