@@ -219,15 +219,76 @@ def generated_messages(path: str, lines: List[str]) -> Found:
                 yield number, f"includes {included}, which only {', '.join(GENERATED_ALLOWED)} may"
 
 
-OPTION = r"[\w.>()-]*\b(?:top_p|min_p|typical_p|xtc_\w+|epsilon_cutoff|eta_cutoff)_?\b(?:\(\))?"
-THRESHOLD = re.compile(rf"{OPTION}\s[<>]=?\s|\s[<>]=?\s{OPTION}")
+# Options that are thresholds on probabilities, and numbers that a stage of a chain has for operands.
+OPTION = r"\b(?:top_p|min_p(?:_distance)?|typical_p|xtc_\w+|epsilon_cutoff|eta_cutoff)_?\b"
+OPERAND = r"\boperands\b|\.[abcd]\b(?!\()"
+# The members of law::Threshold and law::Bound, and the number that a threshold gives for estimates.
+OPAQUE = re.compile(r"\.(?:least_sum|farthest)\b")
+ESTIMATE = "LeastSum"
+THRESHOLD = re.compile(rf"{OPTION}|{OPERAND}|\b{ESTIMATE}\b")
+CALL = re.compile(r"\b([\w:]+)(?:<[^<>]*>)?\(([^()]*)\)")
+# Calls whose result is as good as their argument.
+TRANSPARENT = re.compile(
+    rf"(?:u?int\d+_t|u32|u64|i32|i64|float|double|uint|\w*_cast|(?:std::)?(?:min|max|clamp)|Low|High"
+    rf"|(?:law::)?{ESTIMATE})$"
+)
+ASSIGNED = re.compile(r"(?:(\w+)|\[([\w, ]+)\])\s*(?<![=<>!])=(?!=)\s*(.*)")
+IS_TRUTH = re.compile(r"\s[!=]=\s|\s[<>]=?\s")
+RELATION = re.compile(r"\s[<>]=?\s")
+PART = re.compile(r"&&|\|\||[?;{}]")
 THRESHOLD_ALLOWED = ("kernels/law/", "service/request/", "tests/")
+WHY = "a comparison that belongs in kernels/law"
+
+
+def without_calls(text: str) -> str:
+    """Calls of functions are dropped with their arguments; what has the value of a threshold stays."""
+
+    def replaced(call: "re.Match[str]") -> str:
+        name, arguments = call.groups()
+        if TRANSPARENT.match(name):
+            return f" {name} {arguments} "
+        return f" {name} " if not arguments and re.fullmatch(OPTION, name) else " "
+
+    while True:
+        shorter = CALL.sub(replaced, text)
+        if shorter == text:
+            return text
+        text = shorter
+
+
+def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
+    """Matches options, operands, and every name that is given the value of one."""
+    names: List[str] = []
+    while True:
+        known = re.compile("|".join([THRESHOLD.pattern] + [rf"\b{name}\b" for name in names]))
+        found = len(names)
+        for line in lines:
+            assigned = ASSIGNED.search(line)
+            value = assigned.group(3).split(" ? ")[-1] if assigned else ""
+            if assigned and not IS_TRUTH.search(value) and known.search(PART.split(without_calls(value))[0]):
+                given = re.findall(r"\w+", assigned.group(1) or assigned.group(2))
+                names += [name for name in given if name not in names]
+        if len(names) == found:
+            return known
 
 
 def thresholds_in_law(path: str, lines: List[str]) -> Found:
-    """A probability meets its threshold in the law alone; service/request compares only with the published range."""
-    if path.endswith(CPP) and not path.startswith(THRESHOLD_ALLOWED):
-        yield from matching(without_comments(lines), THRESHOLD, "a comparison that belongs in kernels/law")
+    """A probability meets its threshold in the law alone; service/request compares only with the published range.
+
+    The names of the operands do not matter in kernels: thresholds and bounds are opaque types, whose members no kernel
+    names, and the numbers from which the law makes them are followed from name to name.
+    """
+    if not path.endswith(CPP) or path.startswith(THRESHOLD_ALLOWED):
+        return
+    code = without_comments(lines)
+    thresholds = re.compile(OPTION)
+    if path.startswith("kernels/"):
+        yield from matching(code, OPAQUE, WHY)
+        thresholds = names_of_thresholds(code)
+    for number, line in enumerate(code, 1):
+        for part in PART.split(without_calls(line)):
+            if RELATION.search(part) and thresholds.search(part):
+                yield number, f"{WHY}: {part.strip()}"
 
 
 SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep|sleep)\s*\(")
