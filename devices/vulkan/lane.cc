@@ -1,4 +1,4 @@
-// A batch's way over the device: upload, kernels, download.
+// A batch on the device: upload, kernels, download.
 #include "devices/vulkan/lane.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using kernels::vulkan::Shader;
 
 namespace {
 
-// Kernels and copies before it are done, and seen by the host and by those after it.
+// Waits for earlier kernels and copies, and makes their results visible to the host and to later ones.
 void RecordBarrier(const Api& api, VkCommandBuffer commands) {
   VkMemoryBarrier barrier = {VK_STRUCTURE_TYPE_MEMORY_BARRIER};
   barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
@@ -80,7 +80,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
 
 absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
                             uint64_t* nanoseconds) {
-  // Kernels read the device's copy; the request's own pointer only has to be one.
+  // Kernels read the device's copy; the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
   Chunk chunk;
