@@ -26,7 +26,7 @@ ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "c
 ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
 ABSL_FLAG(uint64_t, seed, 1, "Other rows for another one");
 ABSL_FLAG(std::string, json, "", "File for the results");
-// Of the process that this one starts.
+// Used by the process that this one starts.
 ABSL_FLAG(int, shared_rows_device, 0, "Which CUDA device, in the driver's order, has --shared_rows_descriptor");
 ABSL_FLAG(int, shared_rows_descriptor, -1, "Memory of the device, to be checked instead of all else");
 
@@ -92,7 +92,7 @@ void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows
   }
 }
 
-// Whether the device was right, and was asked for all that it says it has.
+// True if the device was right, and was asked for every feature that it claims.
 bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::Report* report) {
   const struct {
     const char* name;
@@ -108,7 +108,8 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
   return is_whole && tally.rows != 0 && tally.wrong == 0 && tally.unanswered == 0;
 }
 
-// What a CUDA device does beside batches of the host's rows: rows in memory of another process, if it shares memory,
+// Tests of a CUDA device beyond batches of the host's rows: rows in memory of another process, if it shares memory, and
+// libsortition.
 // and libsortition.
 bool TestMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
   const struct {

@@ -31,7 +31,7 @@ inline std::unique_ptr<devices::CudaDevice> StartOn(const FakeCudaDriver& driver
   return device.ok() ? *std::move(device) : nullptr;
 }
 
-// Of every kind and type, with what the reference answers.
+// Rows of every kind and type, with the reference's outputs.
 struct Rows {
   explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
     for (int i = 0; i < count; ++i) {

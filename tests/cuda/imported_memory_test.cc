@@ -101,8 +101,8 @@ TEST(CudaImport, ChangeableBytesAreCopied) {
   rows.ExpectRight(RunBatch(device.get(), {row}));
 }
 
-// Whether adjoining, at equal distances, of several lengths or in whatever order: a step's rows take one copy where
-// that can be.
+// Rows that adjoin, lie at equal distances, have several lengths or come in any order: a step's rows take one copy
+// where possible.
 TEST(CudaImport, RowsAreCopiedTogether) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory});
@@ -137,7 +137,7 @@ TEST(CudaImport, RowsAreCopiedTogether) {
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(driver.calls("MemcpyDtoDAsync") - before, copies) << offsets[1] << " " << offsets[2];
     EXPECT_EQ(driver.calls("Memcpy2DAsync") - before_of_lines, copies_of_lines) << offsets[1] << " " << offsets[2];
-    // Of rows that lie over one another only the last is whole.
+    // Rows overlap; only the last one is whole.
     for (uint32_t i = 0; i < kCount; ++i) {
       const auto& tensor = random[i]->tensor();
       if (std::memcmp(memory.data() + offsets[i], tensor.data(), tensor.size()) != 0) continue;

@@ -29,7 +29,7 @@ using kernels::RandomRow;
 using vulkan::Api;
 using vulkan::Hardware;
 
-// What the driver is made to answer, and how often still.
+// The answer planted in the driver, and the number of calls that still get it.
 struct Fault {
   std::atomic<int> device_lost = 0;  // of waits
   std::atomic<int> no_memory = 0;    // of allocations
@@ -163,7 +163,7 @@ TEST_F(VulkanDeviceTest, LostDeviceRestartsWithNextBatch) {
   ExpectRight();
 }
 
-// It may still be at the batch: nothing that this uses goes before the device is done with it.
+// The device may still run the batch: nothing that the batch uses is freed before the device is done.
 TEST_F(VulkanDeviceTest, SilentDeviceKeepsItsMemory) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   ExpectRight();
@@ -171,7 +171,7 @@ TEST_F(VulkanDeviceTest, SilentDeviceKeepsItsMemory) {
   fault.no_answer = 1;
   const BatchOutput unanswered = RunBatch();
   EXPECT_TRUE(absl::IsUnavailable(unanswered.status)) << unanswered.status;
-  ExpectRight();  // by a context of its own
+  ExpectRight();  // with a separate context
   fault.device_lost = 1;
   EXPECT_TRUE(absl::IsUnavailable(RunBatch().status));
   ExpectRight();
@@ -222,7 +222,7 @@ class VulkanCacheTest : public VulkanDeviceTest {
  protected:
   void SetUp() override {
     VulkanDeviceTest::SetUp();
-    // Tests of this fixture run at the same time, each in a process of its own.
+    // Tests of this fixture run at the same time, each in its process.
     folder_ = std::filesystem::path(::testing::TempDir()) / absl::StrCat("vulkan_cache_", getpid());
     std::filesystem::create_directory(folder_);
   }
@@ -265,8 +265,8 @@ TEST_F(VulkanCacheTest, MissingFolderIsReported) {
 
 TEST_F(VulkanDeviceTest, PassesSelfTest) {
   ASSERT_TRUE(Start().ok());
-  const SelfTest proof;
-  const SelfTest::Verdict verdict = proof.Run(device_.get(), absl::Minutes(2));
+  const SelfTest self_test;
+  const SelfTest::Verdict verdict = self_test.Run(device_.get(), absl::Minutes(2));
   EXPECT_TRUE(verdict.status.ok()) << verdict.status;
   EXPECT_EQ(verdict.timings.size(), 3u);
 }

@@ -127,7 +127,7 @@ TEST(VulkanShaders, GoldenRowsNeedEach) {
   }
 }
 
-// Of our own choices, on the first driver: on the other one each choice is half a minute of compiling shaders.
+// Choices of ours, tested on the first driver only: on the other one each choice is half a minute of compiling shaders.
 class VulkanChoices : public VulkanKernel {};
 
 INSTANTIATE_TEST_SUITE_P(, VulkanChoices, ::testing::Values(testing::Drivers().front()),
@@ -148,7 +148,7 @@ TEST_P(VulkanChoices, WorkgroupsAndBuffersDoNotMatter) {
   }
 }
 
-// What a driver offers beyond the core is made use of, and may be left alone.
+// Features that a driver offers beyond the core are used, and may be left alone.
 TEST_P(VulkanKernel, VariantsDoNotMatter) {
   const auto instance = testing::OpenDriver(GetParam());
   ASSERT_TRUE(instance.ok()) << instance.status();
