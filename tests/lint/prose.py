@@ -1,6 +1,7 @@
 """House rules about words: how a comment begins, words that mark a riddle, names that mean two things, test names.
 
-A rule is a function from one file to its findings, as in house_rules.py, which runs them over all folders except those of NOT_YET.
+A rule is a function from one file to its findings, as in house_rules.py, which runs them over all folders except those
+of NOT_YET.
 """
 
 import re
