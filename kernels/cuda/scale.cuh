@@ -41,8 +41,8 @@ __device__ inline u32 MinPFloor(const RowInput& input, u32 max_key, const Scale&
 }
 
 // Out of line: the curve's arithmetic is long, and few rows have one.
-__device__ __noinline__ u32 ReshapedBits(u32 key, const Shape& shape) { return ShapedBits(KeyBits(key), shape); }
-__device__ __noinline__ u32 ReshapedDistance(u32 key, const Shape& shape) {
+__device__ __noinline__ inline u32 ReshapedBits(u32 key, const Shape& shape) { return ShapedBits(KeyBits(key), shape); }
+__device__ __noinline__ inline u32 ReshapedDistance(u32 key, const Shape& shape) {
   return ShapedDistance(KeyBits(key), shape);
 }
 
@@ -63,12 +63,12 @@ __device__ inline u32 LeastDistance(u32 key, const Shape& shape) {
 __device__ inline u64 LargestWeight(u32 key, const Shape& shape) { return Weight(LeastDistance(key, shape)); }
 
 // The law's FirstKeyKept, by a warp.
-__device__ __noinline__ u32 FirstKeyWithin(u32 cut, Bound bound, u32 max_key, const Shape& shape) {
+__device__ __noinline__ inline u32 FirstKeyWithin(u32 cut, Bound bound, u32 max_key, const Shape& shape) {
   return FirstKeyWhere(kLowestKey, max_key, [&](u32 key) { return KeepsKey(cut, bound, key, shape); });
 }
 
 // law::ProcessedBits on the device: what answers show for a token of the processed distribution.
-__device__ __noinline__ u32 ShownBits(u32 key, const Shape& shape) {
+__device__ __noinline__ inline u32 ShownBits(u32 key, const Shape& shape) {
   if (!shape.is_adapted) return BitsOf(key, shape);
   const u32 t = DistanceOf(key, shape);
   if (t == kDead) return kMaskedBits;

@@ -63,7 +63,7 @@ TEST(SampleTest, RefusalsOfTheCallAreTyped) {
   v1::SampleResponse response;
   const grpc::Status status = Sample(server, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  StatusDetails details = DecodeStatusDetails(status.error_details());
+  DecodedDetails details = DecodeStatusDetails(status.error_details());
   EXPECT_EQ(details.reason, "SIZE_MISMATCH");
   EXPECT_EQ(details.metadata["field"], "logits");
   std::string bytes;

@@ -97,7 +97,7 @@ class Sequences {
     auto committed = entry.sequence->Commit(std::get<service::StepGrant>(begun).ticket,
                                             service::RowResult::Drawn(std::move(answer)));
     SORTITION_CHECK(std::holds_alternative<service::RowResult>(committed));
-    entry.hash = std::get<service::RowResult>(committed).history_hash;
+    entry.hash = *std::get<service::RowResult>(committed).history_hash;
     table_.Touch(entry.key, entry.sequence.get());
   }
 
