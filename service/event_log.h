@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "service/route/device_event.h"
+#include "service/route/health.h"
 
 namespace sortition::service {
 

@@ -1,4 +1,4 @@
-// Loading and launching.
+// Loads and launches the kernels.
 #include "devices/cuda/context.h"
 
 #include "kernels/cuda/image.h"
@@ -52,7 +52,7 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
                  {&merge_, edits_module_, kernels::cuda::kMergeKernel}};
   for (const auto& [function, module, name] : kernels) {
     SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleGetFunction(function, module, name));
-    // Drivers load a kernel when it is first asked about; the first batch, or a graph's capture, is too late for that.
+    // Makes the driver load the kernel now; it would otherwise do so at the first launch, or during a graph's capture.
     int registers = 0;
     SORTITION_CUDA_RETURN_IF_ERROR(api_, FuncGetAttribute(&registers, kFunctionRegisters, *function));
   }

@@ -1,4 +1,4 @@
-// A batch's way over the device: upload, kernels, download.
+// A batch on the device: upload, kernels, download.
 #include "devices/cuda/lane.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ void CopySegments(const DeviceRow& row, std::byte* to, size_t bytes) {
   SORTITION_CHECK(bytes == 0);
 }
 
-// The kernels look at a logit more than once, and rely on what they have found.
+// The kernels read a logit more than once and assume that it does not change.
 LogitsPath PathOf(const DeviceRow& row) {
   if (row.memory == kHostMemory) return LogitsPath::kUpload;
   const auto address = reinterpret_cast<uintptr_t>(row.segments.front().data);
@@ -31,14 +31,15 @@ LogitsPath PathOf(const DeviceRow& row) {
   return is_aligned && !row.may_change ? LogitsPath::kNone : LogitsPath::kCopy;
 }
 
-// Makes the copy one of one more line, if its lines are as long and at equal distances; those of a step mostly are.
+// Adds a line to the copy if all lines are then equally long and equally spaced, as those of a step mostly are. Returns
+// false otherwise.
 bool AddLine(DevicePointer from, DevicePointer to, uint64_t bytes, Copy2D* lines) {
   if (lines->height == 0) {
     *lines = {.from = {.device = from, .pitch = bytes}, .to = {.device = to, .pitch = bytes}, .width_bytes = bytes};
   } else if (lines->height == 1) {
     const uint64_t from_pitch = from - lines->from.device;
     const uint64_t to_pitch = to - lines->to.device;
-    // Of a line before this one, a distance is larger than any pitch.
+    // The pitch is unsigned: a line before the first one gives a huge value.
     if (bytes != lines->width_bytes || from_pitch < bytes || from_pitch > kMostPitch || to_pitch > kMostPitch) {
       return false;
     }
@@ -66,10 +67,10 @@ absl::Status CopyLines(const Api& api, const Copy2D& lines, StreamHandle stream)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes,
-                                                   std::shared_ptr<Mirrors> mirrors) {
+                                                   std::shared_ptr<EditCache> cache) {
   const CurrentContext current(*context);
   if (!current.status().ok()) return current.status();
-  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(mirrors)));
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(cache)));
   if (absl::Status status = lane->Open(); !status.ok()) return status;
   return lane;
 }
@@ -102,17 +103,17 @@ Lane::~Lane() {
   if (stream_ != nullptr) api.StreamDestroy(stream_);
 }
 
-absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers,
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs,
                        uint64_t* nanoseconds) {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   uint64_t most_bytes = most_bytes_;
-  Mirrors* mirrors = mirrors_.get();
+  EditCache* cache = cache_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunChunk(rows, most_bytes, mirrors, &taken, answers, nanoseconds);
-    if (absl::IsResourceExhausted(status) && mirrors != nullptr) {
-      mirrors = nullptr;  // it has dropped them
+    const absl::Status status = RunChunk(rows, most_bytes, cache, &taken, outputs, nanoseconds);
+    if (absl::IsResourceExhausted(status) && cache != nullptr) {
+      cache = nullptr;  // the failed run has dropped the cache
       continue;
     }
     if (absl::IsResourceExhausted(status) && taken > 1) {
@@ -137,20 +138,20 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
-                            std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds) {
-  // Of rows that are copied to the device the request's own pointer only has to be one.
+absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
+                            std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds) {
+  // For rows that are copied to the device, the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
-  Mirrors::OfSlice mirrored(mirrors, stream_);
+  EditCache::Lease cached(cache, stream_);
   Chunk chunk;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
-    const kernels::cuda::EditPath edits = mirrored.PathOf(row.request);
-    // One row is tried whatever it takes.
+    const kernels::cuda::EditPath edits = cached.PathOf(row.request);
+    // The first row is always taken, however much memory it needs.
     if (chunk.Add(requests.back(), chunk.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
-    mirrored.TakeBack();
+    cached.TakeBack();
     break;
   }
   *taken = chunk.rows();
@@ -169,8 +170,8 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
-  mirrored.Keep();
-  for (uint32_t row = 0; row < chunk.rows(); ++row) answers->push_back(chunk.AnswerOf(row, host_download_->data()));
+  cached.Keep();
+  for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// Making of a logical device and its pipelines.
+// Creates a logical device and its pipelines.
 #include "devices/vulkan/context.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@ namespace sortition::devices::vulkan {
 
 using kernels::vulkan::Shader;
 
-// A driver that computes on the CPU runs the threads of a workgroup by turns, and every barrier is a turn of each.
+// Drivers that compute on the CPU run the threads of a workgroup in turn, once for each barrier; fewer threads cost
+// less.
 constexpr uint32_t kSectionThreadsOfProcessor = 32;
 constexpr uint32_t kRowThreadsOfProcessor = 32;
 
@@ -114,7 +115,7 @@ absl::Status Context::SaveCache() {
   if (options_.pipeline_cache_folder.empty()) return absl::OkStatus();
   size_t bytes = 0;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, nullptr));
-  // Caches only grow: of the same size it is what was read.
+  // Pipeline caches only grow: one of the same size is the one that was read.
   if (bytes == cached_bytes_) return absl::OkStatus();
   std::vector<std::byte> data(bytes);
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, data.data()));

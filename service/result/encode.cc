@@ -98,7 +98,7 @@ std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {
   message.set_prompt_length(snapshot.prompt_length);
   message.set_history_hash(snapshot.history_hash);
   message.set_kept_from(snapshot.kept_from);
-  message.set_chain_before(snapshot.chain_before);
+  message.set_chain_before(snapshot.hash_before);
   message.mutable_kept()->Add(snapshot.kept.begin(), snapshot.kept.end());
   message.mutable_tokens()->Add(snapshot.tokens.begin(), snapshot.tokens.end());
   message.mutable_in_history()->Add(snapshot.in_history.begin(), snapshot.in_history.end());

@@ -112,7 +112,7 @@ grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1
   // Shared: the verdict may come after the call has been cancelled.
   const auto promise = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> verdict = promise->get_future();
-  const absl::Status started = engine_.batcher().Prove(
+  const absl::Status started = engine_.batcher().keeper().RunSelfTest(
       request->device(), [promise](absl::Status status) { promise->set_value(std::move(status)); });
   if (!started.ok()) return Refuse(OfDevice(started));
   const auto end = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(kLongestSelfTest);
@@ -135,7 +135,7 @@ grpc::Status AdminService::QuarantineDevice(grpc::ServerContext* context, const 
   if (auto refusal = service::CheckByteCount(request->reason().size(), service::kMaxNameBytes, "reason")) {
     return Refuse(*refusal);
   }
-  const absl::Status held = engine_.batcher().Hold(request->device(), request->reason());
+  const absl::Status held = engine_.batcher().keeper().Hold(request->device(), request->reason());
   return held.ok() ? grpc::Status::OK : Refuse(OfDevice(held));
 }
 
@@ -161,7 +161,7 @@ grpc::Status AdminService::ListClients(grpc::ServerContext* context, const v1::L
     client.set_regions(use.regions);
     client.set_memory_bytes(use.memory_bytes);
   }
-  for (const auto& [identity, use] : engine_.sequences().client_uses()) {
+  for (const auto& [identity, use] : engine_.sequences().tenant_uses()) {
     clients[identity].set_sequences(use.sequences);
     clients[identity].set_state_bytes(use.bytes);
   }

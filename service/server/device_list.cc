@@ -184,7 +184,7 @@ absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine
   bool any = false;
   for (const auto& device : engine->devices()) {
     const devices::SelfTest::Verdict verdict = self_test.Run(device.get(), kSelfTestTimeout);
-    engine->batcher().SetSelfTested(device.get(), verdict);
+    engine->batcher().keeper().SetSelfTested(device.get(), verdict);
     any = any || verdict.status.ok();
     absl::StrAppend(&reasons, "; ", device->description().name, ": ", verdict.status.message());
   }

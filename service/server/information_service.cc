@@ -46,7 +46,7 @@ v1::DeviceInformation::Kind KindOf(std::string_view kind) {
 
 v1::DeviceInformation::State StateOf(service::DeviceState state) {
   switch (state) {
-    case service::DeviceState::kProving:
+    case service::DeviceState::kSelfTest:
       return v1::DeviceInformation::STATE_SELF_TEST;
     case service::DeviceState::kServing:
       return v1::DeviceInformation::STATE_SERVING;
@@ -145,7 +145,7 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
   response->set_version(std::string(service::Version()));
   response->add_contracts("sortition.v1");
   response->add_law_versions(law::kLawVersion);
-  for (const service::DeviceStatus& status : engine_.batcher().device_statuses()) {
+  for (const service::DeviceStatus& status : engine_.batcher().keeper().statuses()) {
     const devices::DeviceDescription& description = status.device->description();
     v1::DeviceInformation* information = response->add_devices();
     information->set_name(description.name);

@@ -123,7 +123,7 @@ void Log::ToStandardError(std::string_view line) {
 namespace {
 
 // So that the lines of one second hold all names, of two devices.
-constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostTouched / Log::kLinesPerSecond;
+constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostSequences / Log::kLinesPerSecond;
 
 }  // namespace
 
@@ -153,11 +153,11 @@ void LoggedEvents::DeviceChanged(const service::DeviceEvent& event) {
               {"state", service::DeviceStateName(event.state)},
               {"reason", event.reason},
               {"unchecked_rows", event.unchecked_rows},
-              {"touched_sequences", event.touched.size()}});
-  for (size_t first = 0; first < event.touched.size(); first += kNamesInLine) {
-    const size_t end = std::min(first + kNamesInLine, event.touched.size());
+              {"touched_sequences", event.sequences.size()}});
+  for (size_t first = 0; first < event.sequences.size(); first += kNamesInLine) {
+    const size_t end = std::min(first + kNamesInLine, event.sequences.size());
     const std::string names =
-        absl::StrJoin(event.touched.begin() + ptrdiff_t(first), event.touched.begin() + ptrdiff_t(end), " ");
+        absl::StrJoin(event.sequences.begin() + ptrdiff_t(first), event.sequences.begin() + ptrdiff_t(end), " ");
     log_.Write(LogLevel::kError, "touched_sequence", {{"device", event.device}, {"request_ids", names}});
   }
 }

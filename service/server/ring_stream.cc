@@ -7,7 +7,6 @@
 #include <variant>
 
 #include "kernels/check.h"
-#include "service/memory/spin_choice.h"
 
 namespace sortition::server {
 

@@ -64,7 +64,7 @@ void Session::Impl::OnStep(Frame frame) {
   step->arrived = now;
   step->deadline = now + shape.timeout;
   step->priority = shape.priority;
-  step->client = {client_number_, stream_id_};
+  step->owner = {client_number_, stream_id_};
   step->traced = shape.traced;
   if (auto refusal = RegisterStep(step)) return RefuseStep(batch_id, *refusal, rows, bytes);
 

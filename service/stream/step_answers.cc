@@ -23,15 +23,15 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 
 }  // namespace
 
-void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
+void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
   v1::StepResults results;
   results.set_batch_id(batch_id_);
-  results.mutable_rows()->Reserve(static_cast<int>(outcomes.size()));
+  results.mutable_rows()->Reserve(static_cast<int>(outputs.size()));
   const bool wanted = answers_->Wanted();
   std::vector<QueuedRow> following;
-  for (RowOutcome& outcome : outcomes) {
-    const auto [row, position] = queued_[outcome.index];
-    const RowRun::Progress progress = Collect(row, position, std::move(outcome.result));
+  for (QueuedOutput& output : outputs) {
+    const auto [row, position] = queued_[output.index];
+    const RowRun::Progress progress = Collect(row, position, std::move(output.output));
     if (progress.next && wanted) {
       QueuedRow& next = row->positions[progress.next->index].queued;
       next.row.request.sampler_state = progress.next->sampler_state;

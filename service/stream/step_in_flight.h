@@ -89,7 +89,7 @@ class StepInFlight : public PendingStep, public std::enable_shared_from_this<Ste
   // Takes back every row added: their sequences keep the state before the step.
   void AbortRows();
 
-  void Deliver(std::vector<RowOutcome> outcomes) override;
+  void Deliver(std::vector<QueuedOutput> outputs) override;
 
   uint64_t batch_id() const { return batch_id_; }
   uint32_t rows() const { return rows_; }

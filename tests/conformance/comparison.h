@@ -66,7 +66,7 @@ class Comparison {
   uint64_t compared_ = 0;
 };
 
-// What random rows ask for.
+// Options of random rows.
 enum class RowKind {
   kPlain,         // a token by the plain filters, and logprobs
   kTasks,         // any task, and all that can be asked for beside the token

@@ -26,13 +26,13 @@
 namespace sortition::kernels {
 namespace {
 
-// Of such a row all is seen in one pass, and only what is looked at again is copied.
+// A plain greedy row is read in one pass, and only the elements that are read again are copied.
 bool IsPlainGreedy(const RowRequest& row) {
   return row.parameters->greedy && !row.parameters->raw_logprob && row.edits.empty() && !row.has_allowed_tokens &&
          row.allowed_bits == nullptr && row.task == RowTask::kDraw && row.requested.empty();
 }
 
-// A tensor in pieces of up to `most` bytes, each in memory of its own.
+// A tensor in pieces of up to `most` bytes, each in separate memory.
 class Pieces {
  public:
   Pieces(const std::byte* tensor, size_t bytes, size_t most, uint64_t seed) {
@@ -98,7 +98,7 @@ TEST(RowCopy, EqualsReferenceOnGoldenRows) {
   }
 }
 
-// Greedy rows take a pass of their own, if they are plain.
+// Plain greedy rows take a separate pass.
 TEST(RowCopy, GreedyRowsEqualReference) {
   RowParameters greedy;
   greedy.greedy = true;
@@ -152,8 +152,8 @@ std::vector<uint32_t> Logits(uint64_t seed, size_t count) {
   return logits;
 }
 
-// As floats, whatever token a greedy row's answer may be: the largest logit that was seen is none of the smaller ones
-// of both contents, and the token had one as large when its neighbours were copied.
+// Holds for any token that a greedy row may give: as a float, the largest logit that was seen is not below the smaller
+// of both contents, and the token had a logit as large when its neighbours were copied.
 void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&contents)[2], const RowOutput& answer) {
   const auto value = [&](int content, uint32_t token) {
     RowRequest request = row;

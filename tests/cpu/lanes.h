@@ -27,7 +27,7 @@ struct Lanes {
                   const uint32_t* repeated, const uint32_t* penalty, uint32_t* changed, uint32_t* large);
 };
 
-// Of all targets that this machine can run.
+// Returns the functions of all targets that this machine can run.
 std::vector<Lanes> RunnableLanes();
 
 }  // namespace sortition::kernels::cpu

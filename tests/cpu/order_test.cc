@@ -17,7 +17,7 @@ class OrderTest : public ::testing::TestWithParam<const Target*> {
  protected:
   const Kernels& kernels() const { return GetParam()->kernels; }
 
-  // Of few keys, many or all alike; each token once.
+  // Returns candidates with few, many or all equal keys; each token once.
   std::vector<Candidate> Candidates(uint32_t count) {
     const uint32_t keys = uint32_t{1} << (random_() % 32);
     const uint32_t base = uint32_t(random_()) >> (random_() % 8);

@@ -15,7 +15,7 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// What the sums are in (nearly) exact arithmetic.
+// The sums in (nearly) exact arithmetic.
 struct Exact {
   uint32_t count = 0;
   long double sum = 0;

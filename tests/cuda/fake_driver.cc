@@ -34,7 +34,7 @@ constexpr struct {
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
                 {kernels::cuda::kMergeKernel, kEditsImage, std::nullopt}};
 
-// What a wait for the device says.
+// Returns the result of a wait for the device.
 Result AfterKernels() {
   const std::string& file = state->options.fault_file;
   if (!file.empty() && access(file.c_str(), F_OK) == 0) state->kernel_fault = Result::kIllegalAddress;

@@ -1,5 +1,5 @@
-// The CUDA kernels, compiled for the host, equal the reference in every bit of every answer, whatever order their
-// threads run in.
+// The CUDA kernels, compiled for the host, equal the reference in every bit of every output, in any order of their
+// threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -190,7 +190,7 @@ TEST(CudaKernel, CountsKeptTokens) {
   }
 }
 
-// What blocks leave for one another is ready for the next launch over the same memory: batches are replayed.
+// State that blocks leave for one another is ready for the next launch over the same memory: batches are replayed.
 TEST(CudaKernel, LaunchesCanBeRepeated) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   Batch batch;

@@ -1,4 +1,4 @@
-"""The bundle's self-test: whatever fails ends it with 1, and what is not there is passed over by name."""
+"""The bundle's self-test: any failure ends it with 1, and absent devices are skipped by name."""
 
 import os
 import pathlib

@@ -21,7 +21,7 @@ STEPS = 12
 
 
 def models():
-    """(name, model): weights wide enough for logits that are not flat."""
+    """Returns (name, model) pairs; the weights are large enough for logits that are not flat."""
     common = {"vocab_size": VOCABULARY, "initializer_range": 0.25, "bos_token_id": 1, "eos_token_id": 2}
     gpt2 = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128, **common)
     llama = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -37,7 +37,7 @@ MODELS = dict(models())
 
 
 def prompts():
-    """Three, padded on the left."""
+    """Returns three prompts, padded on the left."""
     tokens = torch.randint(3, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(tokens)
     mask[1, :4] = 0
@@ -53,7 +53,7 @@ FILTERS = ("top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff
 
 
 def processors(model, options):
-    """What generate would run over the scores."""
+    """The processors that generate would run over the scores."""
     config = transformers.GenerationConfig(do_sample=True, pad_token_id=0, **{"top_k": 0, **options})
     model._prepare_special_tokens(config)
     batch = prompts()
@@ -118,7 +118,7 @@ class TransformersTest(unittest.TestCase):
                     compared += 1
                     continue
                 # Transformers keeps all tokens that tie with the last of top-k, so that other filters see more of them,
-                # and cuts those that tie with the last of top-p in an order of its own.
+                # and orders tokens that tie with the last of top-p differently.
                 ties += 1
                 most = options.get("top_k", 0)
                 ordered = changed[row].sort(descending=True).values
@@ -182,7 +182,7 @@ class TransformersTest(unittest.TestCase):
         self.assertEqual(Plan([transformers.TemperatureLogitsWarper(0.5)], False).parameters, {"temperature": 0.0})
 
     def test_step_uses_the_device_logits_moved_to(self):
-        """As in a GPU's memory, which is written again at each step."""
+        """Stands for a GPU's memory, which is written again at each step."""
         class Memory(LogitsTransfer):
             moved = torch.empty(0)
             times = 0
@@ -208,7 +208,7 @@ class TransformersTest(unittest.TestCase):
                 self.assertEqual(memory.times, expected.shape[1] - prompts()["input_ids"].shape[1])
 
     def test_memory_is_a_tensor_like_the_logits(self):
-        """Of the host's memory here: both speak DLPack."""
+        """Tensors of the host's memory here: both speak DLPack."""
         memory = numpy.zeros(1 << 12, numpy.uint8)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             logits = torch.randn(3, 101).to(dtype)

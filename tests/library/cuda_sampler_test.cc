@@ -24,8 +24,7 @@ TEST_F(CudaLibrary, SamplesBatchInDeviceMemory) {
   ExpectRight(sampler.get(), Requests());
 }
 
-// Errors, logprobs and first tokens are left where the caller wants them; of kept tokens only those that there are come
-// to the host.
+// Errors, logprobs and first tokens stay where the caller wants them; only existing kept tokens are copied to the host.
 TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   MakeRows();
   const CudaLimits limits = Limits();
@@ -84,7 +83,7 @@ TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   EXPECT_GE(sampled, 6u);
 }
 
-// What samplers carry from step to step stays where it is; SetRow begins anew.
+// States that samplers carry from step to step stay on the device; SetRow resets them.
 TEST_F(CudaLibrary, SamplerStatesContinue) {
   MakeRows();
   for (uint32_t i = 0; i < kRows; ++i) {
@@ -117,7 +116,7 @@ TEST_F(CudaLibrary, SamplerStatesContinue) {
   }
 }
 
-// Rows that score and verify, the tokens and the drafter's probabilities read where they lie; one row has no draft.
+// Rows that score and verify, with tokens and drafters' probabilities read in place; one row has no draft.
 TEST_F(CudaLibrary, ScoresAndVerifies) {
   MakeRows();
   auto* const given = static_cast<uint32_t*>(driver_.Allocate(4 * kRows));
@@ -205,7 +204,7 @@ TEST_F(CudaLibrary, GraphReadsMemoryAtReplay) {
   }
 }
 
-// A step is as few launches as its rows need, and no row's options are paid for by a batch without it.
+// A step takes only the launches that its rows need.
 TEST_F(CudaLibrary, BatchLaunchesOnlyNeededKernels) {
   MakeRows();
   const auto sampler = Create(Limits());

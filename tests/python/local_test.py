@@ -1,4 +1,4 @@
-"""sortition.local gives the bits of the service, whatever the options; and what a notebook shows of a step."""
+"""sortition.local gives the bits of the service under all options; and a notebook's display of a step."""
 
 import threading
 import unittest
@@ -14,7 +14,7 @@ from rows import OPTIONS, VOCABULARY, row, scale
 
 class LocalTest(BothTest):
     def refusal_of_both(self, options):
-        """What they say of the options, None if they take them."""
+        """The refusal of the options, or None if they are accepted."""
         said = []
         for sampler in (self.client, self.sampler):
             try:
@@ -42,7 +42,7 @@ class LocalTest(BothTest):
                            prompt=generator.integers(0, 30, size=number), live_vocabulary_size=VOCABULARY - number % 7)
             options["prompt"] = options["prompt"].tolist()
             refusal = self.refusal_of_both(options)
-            if refusal is not None:  # of what is not built, by name
+            if refusal is not None:  # names an option that is not built
                 self.assertEqual(refusal[2], "NOT_IMPLEMENTED", refusal)
                 continue
             remote, local = self.both(**options)
@@ -99,12 +99,12 @@ class LocalTest(BothTest):
         results = []
         for sampler in (self.client, self.sampler):
             sequences = [sampler.open(vocabulary_size=VOCABULARY, seed=1) for _ in range(3)]
-            outcomes = sampler.step(sequences, [good[0], bad, good[1]])
-            self.assertIsInstance(outcomes[1], sortition.Error)
-            self.assertEqual(outcomes[1].reason, "LOGIT_NAN")
-            self.assertIn("700", outcomes[1].message)
+            drawn = sampler.step(sequences, [good[0], bad, good[1]])
+            self.assertIsInstance(drawn[1], sortition.Error)
+            self.assertEqual(drawn[1].reason, "LOGIT_NAN")
+            self.assertIn("700", drawn[1].message)
             self.assertEqual([sequence.position for sequence in sequences], [1, 0, 1])
-            results.append([outcomes[0].token, outcomes[2].token])
+            results.append([drawn[0].token, drawn[2].token])
         self.assertEqual(*results)
 
     def test_unknown_parameters(self):

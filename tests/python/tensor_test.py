@@ -1,4 +1,4 @@
-"""Which tensors are taken, and what is said of all others, before anything is done."""
+"""Accepted tensors, and the errors for all others, before anything is done."""
 
 import unittest
 
@@ -60,11 +60,11 @@ class Taken(unittest.TestCase):
         drawn = CLIENT.step(sequences, logits[::2, 24:])
         expected = [SAMPLER.draw(SAMPLER.open(vocabulary_size=VOCABULARY, seed=i), logits[2 * i, 24:])
                     for i in range(3)]
-        self.assertEqual([outcome.token for outcome in drawn], [outcome.token for outcome in expected])
+        self.assertEqual([result.token for result in drawn], [result.token for result in expected])
 
 
 class Refused(unittest.TestCase):
-    def test_says_what_is_wrong(self):
+    def test_errors_name_the_fault(self):
         logits = row(4)
         sequence = CLIENT.open(vocabulary_size=VOCABULARY)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)

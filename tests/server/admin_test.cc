@@ -130,7 +130,7 @@ TEST_F(AdminTest, ListsTenantsAndDropsTheirSequences) {
   EXPECT_EQ(response.forgotten(), 2u);
   EXPECT_EQ(response.busy(), 0u);
   EXPECT_EQ(server_.engine().sequences().live_sequences(), 0u);
-  // What the stream itself kept goes with it, shortly after its end is logged.
+  // Memory that the stream held is freed shortly after its end is logged.
   EXPECT_TRUE(Eventually([&] { return server_.engine().sequences().state_bytes() == 0; }));
   request.clear_identity();
   EXPECT_EQ(Call(stub_.get(), &Stub::ForgetSequences, request, &response).error_code(),

@@ -1,4 +1,4 @@
-// Who is served: the list of clients, what it recognises callers by, and what becomes of those it no longer names.
+// Authorization: the list of clients, the identities that it recognises, and the end of those that it no longer names.
 #include "service/server/authorization.h"
 
 #include <fcntl.h>
@@ -254,7 +254,7 @@ TEST(AuthorizedServerTest, ListedCertificateIsServed) {
 // A connection of a process of `user`, which only root can be.
 std::shared_ptr<grpc::Channel> ConnectAs(uid_t user, const ListenAddress& address) {
   const int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // Of this thread alone, not of the process.
+  // Changes the user of this thread alone, not of the process.
   EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);
   const bool connected = connect(connection, address.address(), address.size()) == 0;
   EXPECT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0);

@@ -91,7 +91,7 @@ TEST(ListenerTest, ServesSeveralListeners) {
   }
 }
 
-// Whether the server keeps a connection that it could accept.
+// True if the server keeps a connection that it could accept.
 bool IsKept(const service::Descriptor& connection) {
   pollfd polled = {connection.get(), POLLIN | POLLRDHUP, 0};
   EXPECT_EQ(poll(&polled, 1, 20'000), 1);  // gRPC begins with its settings, the memory socket with a welcome

@@ -45,7 +45,7 @@ TEST(SampleTest, DrawsATokenForEachRow) {
   EXPECT_EQ(server.server().streams(), 0u);
 }
 
-TEST(SampleTest, ABadRowFailsAlone) {
+TEST(SampleTest, BadRowFailsAlone) {
   TestServer server;
   v1::SampleRequest request = Peaks(2);
   request.mutable_rows(0)->mutable_parameters()->set_presence_penalty(1);
@@ -96,7 +96,7 @@ TEST(SampleTest, CountsAsAStream) {
   }
 }
 
-TEST(SampleTest, ADrainingServerRefuses) {
+TEST(SampleTest, DrainingServerRefuses) {
   TestServer server;
   server.server().Drain();
   v1::SampleResponse response;

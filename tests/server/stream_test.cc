@@ -14,7 +14,7 @@
 namespace sortition::server {
 namespace {
 
-// A close of a sequence nobody knows, with a long name: about `bytes` in, about as many out.
+// A close of an unknown sequence with a long name: about `bytes` in, about as many out.
 v1::StreamRequest Padded(size_t bytes) {
   v1::StreamRequest request;
   request.mutable_close()->set_request_id(std::string(bytes, 'x'));
@@ -144,7 +144,7 @@ TEST(StreamTest, StreamsBeyondMaxAreRefused) {
   EXPECT_TRUE(admitted);
 }
 
-// The histories' index takes some tenths of a second, in which one thread goes on serving both streams.
+// The histories' index takes some tenths of a second, during which one thread serves both streams.
 TEST(StreamTest, LongHistoryBlocksNoOtherStream) {
   TestServer server;
   TestStream other(server.Connect());
@@ -318,7 +318,7 @@ TEST(StreamTest, CompressedCallsAreRefused) {
 }
 
 // Half of a rolling upgrade: a worker that is built against a later contract, whose fields this server cannot know.
-TEST(StreamTest, ANewerClientIsServed) {
+TEST(StreamTest, NewerClientIsServed) {
   constexpr int kLaterField = 700;
   const auto add = [](google::protobuf::Message* message) {
     message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(kLaterField, "later");

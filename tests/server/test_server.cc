@@ -15,7 +15,7 @@
 namespace sortition::server {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kLongestWait = absl::Seconds(20);
 
 int Count(const std::vector<std::string>& lines, const std::string& event) {
   int count = 0;
@@ -46,11 +46,11 @@ std::vector<std::string> LogLines::all() const {
 bool LogLines::Await(const std::string& event, int count) const {
   const auto enough = [&] { return Count(lines_, event) >= count; };
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+  return mutex_.AwaitWithTimeout(absl::Condition(&enough), kLongestWait);
 }
 
 bool Eventually(const std::function<bool()>& done) {
-  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kPatience);
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kLongestWait);
   absl::Mutex mutex;
   service::SteadyCondVar never;
   while (!done()) {
@@ -104,7 +104,7 @@ std::shared_ptr<grpc::Channel> TestServer::Connect(std::shared_ptr<grpc::Channel
   return grpc::CreateCustomChannel(target(), credentials, arguments);
 }
 
-std::chrono::system_clock::time_point CallDeadline() { return absl::ToChronoTime(absl::Now() + kPatience); }
+std::chrono::system_clock::time_point CallDeadline() { return absl::ToChronoTime(absl::Now() + kLongestWait); }
 
 grpc::Status CallRaw(grpc::Channel& channel, const std::string& method, const std::string& request,
                      std::string* response) {

@@ -48,14 +48,14 @@ class TestServer {
   Server& server() { return *server_; }
   service::Engine& engine() { return engine_; }
   HeldDevice& device() { return *device_; }
-  // How often an operator has asked for the end.
+  // Number of times that an operator has asked for the end.
   int stops() const { return stops_; }
   const LogLines& log_lines() const { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }
-  // Of the first listener, as gRPC's clients take it.
+  // Address of the first listener, as gRPC's clients take it.
   std::string target() const;
 
-  // A connection of its own, not shared with other channels.
+  // Returns a new connection, not shared with other channels.
   std::shared_ptr<grpc::Channel> Connect(
       std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials()) const;
 

@@ -92,7 +92,7 @@ TEST_F(SampleRunTest, TokensAreThoseOfAStream) {
   }
 }
 
-TEST_F(SampleRunTest, ADrawnSeedRepeatsTheToken) {
+TEST_F(SampleRunTest, DrawnSeedRepeatsToken) {
   v1::SampleRequest request = Rows(8);
   for (v1::SampleRow& row : *request.mutable_rows()) row.clear_seed();
   const v1::SampleResponse first = MustCall(request);
@@ -100,7 +100,7 @@ TEST_F(SampleRunTest, ADrawnSeedRepeatsTheToken) {
   EXPECT_EQ(MustCall(request).SerializeAsString(), first.SerializeAsString());
 }
 
-TEST_F(SampleRunTest, ABadRowFailsAlone) {
+TEST_F(SampleRunTest, BadRowFailsAlone) {
   v1::SampleRequest request = Rows(6);
   request.mutable_rows(1)->mutable_parameters()->set_repetition_penalty(2);
   request.mutable_rows(2)->mutable_parameters()->set_top_p(3);
@@ -126,7 +126,7 @@ TEST_F(SampleRunTest, RowsMayAllFail) {
   ExpectError(response.rows(1), Reason::kContradiction, "rows[1].parameters.adaptive_p");
 }
 
-TEST_F(SampleRunTest, WhatConcernsAllRowsIsRefused) {
+TEST_F(SampleRunTest, ErrorOfAllRowsRefusesTheCall) {
   ExpectRefused(v1::SampleRequest(), Reason::kMissingField, "rows");
   v1::SampleRequest request = Rows(2);
   request.mutable_logits()->pop_back();
@@ -146,7 +146,7 @@ TEST_F(SampleRunTest, WhatConcernsAllRowsIsRefused) {
   ExpectError(response.rows(1), Reason::kUnsupportedLawVersion, "law_version");
 }
 
-TEST_F(SampleRunTest, ARunMayEndBeforeItsRows) {
+TEST_F(SampleRunTest, RunMayEndBeforeItsRows) {
   TestEngine held = TestEngine::OnFake();
   const v1::SampleRequest request = Rows(1);
   bool is_done = false;

@@ -198,7 +198,7 @@ TEST(SessionLimits, TooLongNamesAreNotEchoed) {
   ExpectError(worker.Rejected().error(), Reason::kMissingField, "close.request_id");
 }
 
-TEST_F(SessionRefusal, AnUnknownFieldFailsItsRowAlone) {
+TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
   for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
   StepBuilder step(1, kRefusalVocabulary);
   for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, testing::F32Peak(kRefusalVocabulary, 7));

@@ -116,7 +116,7 @@ TEST(Strictness, RowsOfShardsAreCheckedAtOnce) {
 }
 
 // An unknown task takes an unknown number of tensor rows.
-TEST(Strictness, AnUnknownTaskShiftsLaterRows) {
+TEST(Strictness, UnknownTaskShiftsLaterRows) {
   v1::StreamRequest message = StepWithAMask();
   v1::StepRow& first = *message.mutable_step()->mutable_rows(0);
   first.GetReflection()->MutableUnknownFields(&first)->AddLengthDelimited(kUnknownNumber, "");
@@ -143,7 +143,7 @@ TEST(Strictness, IgnoredFieldsAreDroppedAndNamedOnce) {
   }
 }
 
-TEST(Strictness, WhatMayBeAMemberOfAOneofIsNotIgnored) {
+TEST(Strictness, PossibleOneofMembersAreNotIgnored) {
   IgnoredFields ignored;
   v1::StreamRequest message = StepWithAMask();
   v1::StepRow& row = *message.mutable_step()->mutable_rows(0);

@@ -17,7 +17,7 @@
 namespace sortition::kernels {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::DeviceRow;
 using devices::VulkanDevice;
 using devices::VulkanDeviceOptions;
@@ -50,10 +50,10 @@ class VulkanBackend : public testing::Backend {
       batch.back().request = row.request;
       batch.back().segments.push_back({row.tensor.data(), row.tensor.size()});
     }
-    BatchResult result = RunBatch(&device_, std::move(batch));
+    BatchOutput result = RunBatch(&device_, std::move(batch));
     EXPECT_TRUE(result.status.ok()) << result.status;
     EXPECT_GT(result.kernel_nanoseconds, 0u);
-    return std::move(result.answers);
+    return std::move(result.outputs);
   }
 
  private:
@@ -127,7 +127,7 @@ TEST(VulkanShaders, GoldenRowsNeedEach) {
   }
 }
 
-// Of our own choices, on the first driver: on the other one each choice is half a minute of compiling shaders.
+// Choices of ours, tested on the first driver only: on the other one each choice is half a minute of compiling shaders.
 class VulkanChoices : public VulkanKernel {};
 
 INSTANTIATE_TEST_SUITE_P(, VulkanChoices, ::testing::Values(testing::Drivers().front()),
@@ -148,7 +148,7 @@ TEST_P(VulkanChoices, WorkgroupsAndBuffersDoNotMatter) {
   }
 }
 
-// What a driver offers beyond the core is made use of, and may be left alone.
+// Features that a driver offers beyond the core are used, and may be left alone.
 TEST_P(VulkanKernel, VariantsDoNotMatter) {
   const auto instance = testing::OpenDriver(GetParam());
   ASSERT_TRUE(instance.ok()) << instance.status();

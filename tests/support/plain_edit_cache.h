@@ -12,15 +12,15 @@
 namespace sortition::testing {
 
 // Not thread-safe.
-class PlainMirrors {
+class PlainEditCache {
  public:
-  // The row's edits, by changes of a copy if that can be, else as they are. Keeps them if they have a name.
+  // Returns the row's edits, derived from a copy and its changes if possible. Keeps them if they have a name.
   std::vector<kernels::LogitEdit> EditsOf(const kernels::RowRequest& request) {
     const kernels::EditOrigin& origin = request.edit_origin;
     std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
     if (origin.list == 0) return edits;
-    const auto found = mirrors_.find(origin.list);
-    const bool is_known = found != mirrors_.end();
+    const auto found = cache_.find(origin.list);
+    const bool is_known = found != cache_.end();
     if (is_known && found->second.version > origin.version) return edits;
     if (is_known && origin.version - found->second.version + origin.ahead <= origin.changed.size()) {
       const uint64_t changes = origin.version - found->second.version + origin.ahead;
@@ -29,8 +29,8 @@ class PlainMirrors {
       changed_ahead_ += origin.ahead != 0;
     }
     if (origin.ahead != 0) return edits;
-    mirrors_[origin.list] = {origin.version, edits};
-    if (mirrors_.size() > kMost) mirrors_.erase(mirrors_.begin());
+    cache_[origin.list] = {origin.version, edits};
+    if (cache_.size() > kMost) cache_.erase(cache_.begin());
     return edits;
   }
 
@@ -41,7 +41,7 @@ class PlainMirrors {
 
  private:
   static constexpr size_t kMost = 64;
-  struct Mirror {
+  struct Entry {
     uint64_t version;
     std::vector<kernels::LogitEdit> edits;
   };
@@ -60,7 +60,7 @@ class PlainMirrors {
     return edits;
   }
 
-  std::map<uint64_t, Mirror> mirrors_;
+  std::map<uint64_t, Entry> cache_;
   uint64_t changed_ = 0;
   uint64_t changed_ahead_ = 0;
 };

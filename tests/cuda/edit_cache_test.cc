@@ -1,5 +1,5 @@
-// Mirrors of edits: what they save, and that no answer depends on them.
-#include "devices/cuda/mirrors.h"
+// The cache of logit edits: it saves uploads, and no output depends on it.
+#include "devices/cuda/edit_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using testing::FakeCudaDriver;
 using testing::RunBatch;
 using testing::StartOn;
 
-// A list of edits that is changed one token at a time, as a sequence's are.
+// A list of edits that changes one token at a time, like a sequence's.
 class EditList {
  public:
   EditList(uint64_t name, uint32_t vocabulary, uint32_t count) : vocabulary_(vocabulary), random_(name) {
@@ -40,7 +40,7 @@ class EditList {
     ++origin_.version;
     Push();
   }
-  // Changes from here on have no name.
+  // Later changes have no name.
   void GoAhead() {
     ++origin_.ahead;
     Push();
@@ -57,7 +57,7 @@ class EditList {
   void Set(uint32_t token) {
     const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
     const bool is_known = at != edits_.end() && at->token == token;
-    // Some that do nothing are among them.
+    // Some edits do nothing.
     const LogitEdit edit = {token, random_() % 2 == 0 ? LogitEdit::kRepeated : 0u,
                             random_() % 3 == 0 ? law::CanonicalBits(1.25f) : 0u,
                             random_() % 2 == 0 ? law::PenaltyBits(0.5f, 0.25f, uint32_t(random_() % 4)) : 0u};
@@ -86,7 +86,7 @@ class EditList {
   std::vector<uint32_t> changed_;
 };
 
-// Rows whose edits are lists as they were when the row was added.
+// Rows with copies of lists, taken when the row was added.
 class ListedRows {
  public:
   explicit ListedRows(uint32_t vocabulary) : vocabulary_(vocabulary) {}
@@ -94,7 +94,7 @@ class ListedRows {
   void Add(const EditList& list, uint64_t seed) {
     lists_.push_back(std::make_unique<EditList>(list));
     const auto options = seed % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
-    // Of this seed, or of the next one without padding.
+    // Takes this seed, or a later one, until the row has no padding.
     std::unique_ptr<kernels::RandomRow> row;
     for (; row == nullptr || row->request().live_vocabulary != vocabulary_; seed += 1000) {
       row = std::make_unique<kernels::RandomRow>(seed, vocabulary_, options);
@@ -109,11 +109,11 @@ class ListedRows {
     }
     return batch;
   }
-  void ExpectRight(const BatchResult& result) const {
+  void ExpectRight(const BatchOutput& result) const {
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), random_.size());
+    ASSERT_EQ(result.outputs.size(), random_.size());
     for (size_t i = 0; i < random_.size(); ++i) {
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(RequestOf(i))) << random_[i]->description();
+      EXPECT_EQ(result.outputs[i], law::SampleRowReference(RequestOf(i))) << random_[i]->description();
     }
   }
   uint64_t logits_bytes() const {
@@ -142,7 +142,7 @@ std::vector<EditList> Lists(int count, uint32_t edits = 200) {
   return lists;
 }
 
-TEST(CudaMirrors, StepUploadsChangesOnly) {
+TEST(CudaEditCache, StepUploadsChangesOnly) {
   constexpr uint32_t kEdits = 2000;
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
@@ -157,7 +157,7 @@ TEST(CudaMirrors, StepUploadsChangesOnly) {
       rows.Add(list, 3 * (step + 1));
     }
     const uint64_t before = driver.uploaded_bytes();
-    const BatchResult result = RunBatch(device.get(), rows.Batch());
+    const BatchOutput result = RunBatch(device.get(), rows.Batch());
     beside_logits.push_back(driver.uploaded_bytes() - before - rows.logits_bytes());
     rows.ExpectRight(result);
   }
@@ -166,16 +166,16 @@ TEST(CudaMirrors, StepUploadsChangesOnly) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 4u);
 }
 
-TEST(CudaMirrors, UnnamedListsAreUploadedWhole) {
+TEST(CudaEditCache, UnnamedListsAreUploadedWhole) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
   for (uint64_t step = 0; step < 2; ++step) {
     ListedRows rows(kVocabulary);
     rows.Add(EditList(0, kVocabulary, 300), 1);
-    rows.Add(EditList(1, kVocabulary, Mirrors::kLeastEdits - 1), 2);
+    rows.Add(EditList(1, kVocabulary, EditCache::kLeastEdits - 1), 2);
     rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
   }
-  const auto none = StartOn(driver, {.max_mirror_bytes = 0});
+  const auto none = StartOn(driver, {.max_edit_cache_bytes = 0});
   for (uint64_t step = 0; step < 2; ++step) {
     ListedRows rows(kVocabulary);
     rows.Add(EditList(2, kVocabulary, 300), 3);
@@ -184,13 +184,13 @@ TEST(CudaMirrors, UnnamedListsAreUploadedWhole) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 0u);
 }
 
-// Of a list: steps one after the other, the same one again, one of long ago, and what may come after it; in one batch
-// or in several at once. Rows end in chunks or not, and there is room for all mirrors or for few.
-class CudaMirrorsSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
+// Steps of lists: consecutive ones, repeated ones, one of long ago, and look-aheads; in one batch or in several at
+// once. Rows are split into chunks or not, and the cache has room for all lists or for few.
+class CudaEditCacheSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
-TEST_P(CudaMirrorsSteps, EqualReference) {
+TEST_P(CudaEditCacheSteps, EqualReference) {
   const FakeCudaDriver driver;
-  const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_mirror_bytes = GetParam().second});
+  const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_edit_cache_bytes = GetParam().second});
   std::vector<EditList> lists = Lists(4, 90);
   const std::vector<EditList> old = lists;
   std::mt19937 random(5);
@@ -213,7 +213,7 @@ TEST_P(CudaMirrorsSteps, EqualReference) {
       if (random() % 4 == 0) batches[random() % 2].Add(list, ++seed);
       if (random() % 8 == 0) rows.Add(old[i], ++seed);
     }
-    std::vector<BatchResult> results(batches.size());
+    std::vector<BatchOutput> results(batches.size());
     absl::BlockingCounter left(int(batches.size()));
     for (size_t i = 0; i < batches.size(); ++i) {
       std::vector<DeviceRow> rows = batches[i].Batch();
@@ -221,7 +221,7 @@ TEST_P(CudaMirrorsSteps, EqualReference) {
         left.DecrementCount();
         continue;
       }
-      device->Submit(std::move(rows), [&, i](BatchResult result) {
+      device->Submit(std::move(rows), [&, i](BatchOutput result) {
         results[i] = std::move(result);
         left.DecrementCount();
       });
@@ -232,12 +232,12 @@ TEST_P(CudaMirrorsSteps, EqualReference) {
   EXPECT_GE(driver.launches(kernels::cuda::kMergeKernel), testing::Scaled(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rooms, CudaMirrorsSteps,
+INSTANTIATE_TEST_SUITE_P(Rooms, CudaEditCacheSteps,
                          ::testing::Values(std::pair{uint64_t{512} << 20, uint64_t{256} << 20},
                                            std::pair{uint64_t{60'000}, uint64_t{256} << 20},
                                            std::pair{uint64_t{512} << 20, uint64_t{9'000}}));
 
-TEST(CudaMirrors, ErrorDropsAll) {
+TEST(CudaEditCache, ErrorDropsAll) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   std::vector<EditList> lists = Lists(2);
@@ -262,7 +262,7 @@ TEST(CudaMirrors, ErrorDropsAll) {
   }
 }
 
-TEST(CudaMirrors, NoMemoryMeansUpload) {
+TEST(CudaEditCache, NoMemoryMeansUpload) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -274,7 +274,7 @@ TEST(CudaMirrors, NoMemoryMeansUpload) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
 }
 
-TEST(CudaMirrors, YieldMemoryToBatch) {
+TEST(CudaEditCache, YieldMemoryToBatch) {
   const FakeCudaDriver driver({.memory_bytes = 200'000});
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -288,26 +288,26 @@ TEST(CudaMirrors, YieldMemoryToBatch) {
   EXPECT_GT(driver.uploaded_bytes() - before, rows.logits_bytes() + 4 * 400 * sizeof(LogitEdit));
 }
 
-// Chunks over a driver, and no kernel.
-class CudaMirrorsOfSlices : public ::testing::Test {
+// Chunks over a driver, without kernels.
+class CudaEditCacheLease : public ::testing::Test {
  protected:
-  CudaMirrorsOfSlices() {
+  CudaEditCacheLease() {
     const auto context = Context::Create(driver_.api(), FindHardware(driver_.api())->front(), FakeCudaDriver::Images());
     EXPECT_TRUE(context.ok());
     context_ = *context;
     current_ = std::make_unique<CurrentContext>(*context_);
   }
-  ~CudaMirrorsOfSlices() override { current_.reset(); }
+  ~CudaEditCacheLease() override { current_.reset(); }
 
-  void MakeMirrors(uint64_t most_bytes) { mirrors_ = std::make_unique<Mirrors>(context_, most_bytes); }
-  EditPath PathOf(const EditList& list, Mirrors::OfSlice* chunk) {
+  void MakeCache(uint64_t most_bytes) { cache_ = std::make_unique<EditCache>(context_, most_bytes); }
+  EditPath PathOf(const EditList& list, EditCache::Lease* chunk) {
     RowRequest request;
     list.PutInto(&request);
     return chunk->PathOf(request);
   }
-  // In a chunk of its own.
+  // Runs the list in a chunk alone.
   EditPath Run(const EditList& list) {
-    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EditCache::Lease chunk(cache_.get(), nullptr);
     const EditPath path = PathOf(list, &chunk);
     chunk.Keep();
     return path;
@@ -319,11 +319,11 @@ class CudaMirrorsOfSlices : public ::testing::Test {
   FakeCudaDriver driver_;
   std::shared_ptr<Context> context_;
   std::unique_ptr<CurrentContext> current_;
-  std::unique_ptr<Mirrors> mirrors_;
+  std::unique_ptr<EditCache> cache_;
 };
 
-TEST_F(CudaMirrorsOfSlices, ListChangesFromOneHalfToTheOther) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, ListChangesFromOneHalfToTheOther) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
   ASSERT_TRUE(IsWhole(whole));
@@ -334,19 +334,19 @@ TEST_F(CudaMirrorsOfSlices, ListChangesFromOneHalfToTheOther) {
   EXPECT_NE(change.to, whole.to);
   list.Change();
   EXPECT_EQ(Run(list).from, change.to);
-  // Again: it is there.
+  // The list again: the entry has it.
   const EditPath again = Run(list);
   EXPECT_TRUE(again.is_merged && again.changes.empty());
   EXPECT_EQ(again.from, whole.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, OneRowPerChunkIsKept) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, OneRowPerChunkIsKept) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
   EditList ahead = list;
   ahead.GoAhead();
-  Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+  EditCache::Lease chunk(cache_.get(), nullptr);
   list.Change();
   const EditPath first = PathOf(list, &chunk);
   list.Change();
@@ -360,13 +360,13 @@ TEST_F(CudaMirrorsOfSlices, OneRowPerChunkIsKept) {
   EXPECT_EQ(Run(list).from, first.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, ChunksNeverShareOne) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, ChunksNeverShareOne) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
-  Mirrors::OfSlice one(mirrors_.get(), nullptr);
+  EditCache::Lease one(cache_.get(), nullptr);
   EXPECT_TRUE(IsChange(PathOf(list, &one)));
-  Mirrors::OfSlice other(mirrors_.get(), nullptr);
+  EditCache::Lease other(cache_.get(), nullptr);
   EXPECT_TRUE(IsUpload(PathOf(list, &other)));
   one.Keep();
   list.Change();
@@ -374,11 +374,11 @@ TEST_F(CudaMirrorsOfSlices, ChunksNeverShareOne) {
   other.Keep();
 }
 
-TEST_F(CudaMirrorsOfSlices, RevertedListIsNotKept) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, RevertedListIsNotKept) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   {
-    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EditCache::Lease chunk(cache_.get(), nullptr);
     EXPECT_TRUE(IsWhole(PathOf(list, &chunk)));
     chunk.TakeBack();
     chunk.Keep();
@@ -388,7 +388,7 @@ TEST_F(CudaMirrorsOfSlices, RevertedListIsNotKept) {
   EditList changed = list;
   changed.Change();
   {
-    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EditCache::Lease chunk(cache_.get(), nullptr);
     EXPECT_NE(PathOf(changed, &chunk).to, 0u);
     chunk.TakeBack();
     chunk.Keep();
@@ -398,8 +398,8 @@ TEST_F(CudaMirrorsOfSlices, RevertedListIsNotKept) {
   EXPECT_EQ(still.from, whole.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, OlderOrUnnamedListChangesNothing) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, OlderOrUnnamedListChangesNothing) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditList old = list;
   EditList ahead = list;
@@ -409,17 +409,17 @@ TEST_F(CudaMirrorsOfSlices, OlderOrUnnamedListChangesNothing) {
   const EditPath whole = Run(list);
   EXPECT_TRUE(IsWhole(whole));
   EXPECT_TRUE(IsUpload(Run(old)));
-  EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the mirror's
+  EXPECT_TRUE(IsUpload(Run(ahead)));  // from a version before the entry's
   EXPECT_EQ(Run(list).from, whole.to);
-  for (int i = 0; i < 9; ++i) list.Change();  // one more than is known
+  for (int i = 0; i < 9; ++i) list.Change();  // one more than the log remembers
   EXPECT_TRUE(IsWhole(Run(list)));
 }
 
-TEST_F(CudaMirrorsOfSlices, GrowsWithItsList) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, GrowsWithItsList) {
+  MakeCache(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
-  const uint64_t small = mirrors_->bytes();
+  const uint64_t small = cache_->bytes();
   EXPECT_LT(small, 6000u);
   EditList before = list;
   for (list.Change(); 2 * list.size() * sizeof(LogitEdit) <= small; list.Change()) {
@@ -427,50 +427,50 @@ TEST_F(CudaMirrorsOfSlices, GrowsWithItsList) {
     before = list;
   }
   {
-    // The row before reads the mirror, which stays therefore, whether what changed is known or not.
+    // An earlier row reads the entry, so it stays, whether the changes are known or not.
     EditList forgotten = list;
     for (int i = 0; i < 9; ++i) forgotten.Change();
-    Mirrors::OfSlice chunk(mirrors_.get(), nullptr);
+    EditCache::Lease chunk(cache_.get(), nullptr);
     EXPECT_TRUE(PathOf(before, &chunk).is_merged);
     const EditPath path = PathOf(list, &chunk);
     EXPECT_TRUE(IsChange(path));
     EXPECT_EQ(path.to, 0u);
     EXPECT_TRUE(IsUpload(PathOf(forgotten, &chunk)));
     chunk.Keep();
-    EXPECT_EQ(mirrors_->bytes(), small);
+    EXPECT_EQ(cache_->bytes(), small);
   }
   EXPECT_TRUE(IsWhole(Run(list)));
-  EXPECT_GT(mirrors_->bytes(), small);
+  EXPECT_GT(cache_->bytes(), small);
 }
 
-TEST_F(CudaMirrorsOfSlices, NoRoomEvictsIdleOnly) {
-  MakeMirrors(10'000);
+TEST_F(CudaEditCacheLease, NoRoomEvictsIdleOnly) {
+  MakeCache(10'000);
   std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
   EXPECT_TRUE(IsWhole(Run(lists[1])));
-  for (uint64_t chunk = 1; chunk < Mirrors::kIdleSlices - 1; chunk += 2) {
+  for (uint64_t chunk = 1; chunk < EditCache::kIdleChunks - 1; chunk += 2) {
     ASSERT_TRUE(IsUpload(Run(lists[2]))) << chunk;
     ASSERT_FALSE(IsUpload(Run(lists[1])));
   }
   EXPECT_TRUE(IsWhole(Run(lists[2])));
   EXPECT_FALSE(IsUpload(Run(lists[1])));
   EXPECT_TRUE(IsUpload(Run(lists[0])));
-  EXPECT_LE(mirrors_->bytes(), 10'000u);
+  EXPECT_LE(cache_->bytes(), 10'000u);
 }
 
-TEST_F(CudaMirrorsOfSlices, FailedChunkDropsAll) {
-  MakeMirrors(1 << 20);
+TEST_F(CudaEditCacheLease, FailedChunkDropsAll) {
+  MakeCache(1 << 20);
   std::vector<EditList> lists = Lists(3, 100);
   for (const EditList& list : lists) Run(list);
-  Mirrors::OfSlice beside(mirrors_.get(), nullptr);
+  EditCache::Lease beside(cache_.get(), nullptr);
   EXPECT_TRUE(IsChange(PathOf(lists[0], &beside)));
   {
-    Mirrors::OfSlice failing(mirrors_.get(), nullptr);
+    EditCache::Lease failing(cache_.get(), nullptr);
     EXPECT_TRUE(IsChange(PathOf(lists[1], &failing)));
   }
-  EXPECT_GT(mirrors_->bytes(), 0u);  // what the other chunk has
+  EXPECT_GT(cache_->bytes(), 0u);  // entries of the other chunk
   beside.Keep();
-  EXPECT_EQ(mirrors_->bytes(), 0u);
+  EXPECT_EQ(cache_->bytes(), 0u);
   for (const EditList& list : lists) EXPECT_TRUE(IsWhole(Run(list)));
 }
 

@@ -1,11 +1,11 @@
-// Whose turn it is among members who each want as much as they can get: start-time fair queueing (Goyal, Vin and Cheng,
-// 1996).
+// Start-time fair queueing (Goyal, Vin and Cheng, 1996): shares work equally among members that each want as much as
+// they can get.
 //
-// A clock counts work. A member's tag is where its next turn begins on it: at the clock when the member joins, and
-// after each turn later by what the turn cost. The member of the least tag goes next, and its tag is the clock. So
-// members who always want more get equal work, give or take one turn, one who wants less gets all it wants, and whoever
-// was away is owed nothing. A member that has nothing to do for now stays until the clock has reached its tag: by
-// coming back it cannot forget what it has had.
+// A virtual clock counts work. A member's tag is the clock value at which its next turn begins. A member joins with the
+// clock's value as its tag, and each turn adds its cost to the tag. The member with the least tag goes next, and its
+// tag becomes the clock. So members that always want more get equal work, give or take one turn; one that wants less
+// gets all it wants; an absent member saves nothing up. An idle member stays until the clock has reached its tag: it
+// cannot lower its tag by leaving and returning.
 //
 // A turn costs O(log members). Not thread-safe.
 #pragma once
@@ -21,19 +21,20 @@
 
 namespace sortition::service {
 
-// `Member` has bool empty() const, which says that it wants no turn now.
+// `Member` has `bool empty() const`, true while it wants no turn.
 template <typename Member>
-class Turns {
+class FairOrder {
  public:
   bool empty() const { return order_.empty(); }
-  // Among how many the work has been shared out of late: how much was done while the clock moved by one. Who has taken
-  // less than a full share counts for less than one. Before any turn, how many members there are.
+  // Effective number of members that share the work: work done per unit of virtual time, averaged over recent turns. A
+  // member that takes less than its full share counts as a part of one. Before the first turn it is the number of
+  // members.
   double sharers() const { return moved_ > 0 ? std::max(1.0, done_ / moved_) : double(order_.size()); }
   const Member* Find(uint64_t name) const {
     const auto found = entries_.find(name);
     return found == entries_.end() ? nullptr : &found->second->member;
   }
-  // Joins if it is not there. The caller gives it something to do before any other call.
+  // Returns the member, which joins if it is absent. The caller must give it work before any other call.
   Member& Join(uint64_t name) {
     std::unique_ptr<Entry>& entry = entries_[name];
     if (entry == nullptr) {
@@ -43,13 +44,13 @@ class Turns {
     return entry->member;
   }
 
-  // The member whose turn it is; not empty. Of equals it is who has waited for longer since its last turn.
+  // The member whose turn it is; never empty. Among equal tags it is the member whose last turn was longest ago.
   Member& front() { return order_.front()->member; }
   const Member& front() const { return order_.front()->member; }
-  // That member has had its turn.
+  // Ends the turn of front(), which did `cost` of work.
   void Charge(uint64_t cost) {
     Entry* const entry = Pop();
-    const double kept = 1 - 1 / (64.0 + 4 * double(order_.size()));  // of what was learned, each turn
+    const double kept = 1 - 1 / (64.0 + 4 * double(order_.size()));  // weight of the past after each turn
     done_ = kept * done_ + double(cost);
     moved_ = kept * moved_ + double(entry->tag - clock_);
     clock_ = entry->tag;
@@ -59,7 +60,7 @@ class Turns {
     Forget();
   }
 
-  // For each member, which may become empty meanwhile.
+  // Calls `visit` with each member, which may become empty meanwhile.
   template <typename Visit>
   void ForEach(const Visit& visit) {
     for (Entry* const entry : order_) visit(entry->member);
@@ -87,7 +88,7 @@ class Turns {
     order_.pop_back();
     return entry;
   }
-  // Empty members whose tags are least: no other's turn begins before the clock has reached them.
+  // Removes the empty members with the least tags: the clock has reached them, since no other turn begins earlier.
   void Forget() {
     while (!order_.empty() && order_.front()->member.empty()) {
       const Entry* const entry = Pop();
@@ -98,11 +99,11 @@ class Turns {
   }
 
   uint64_t clock_ = 0;
-  double done_ = 0;   // of late
-  double moved_ = 0;  // the clock, meanwhile
+  double done_ = 0;   // recent work, decayed
+  double moved_ = 0;  // recent movement of the clock, decayed
   uint64_t next_order_ = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
-  std::vector<Entry*> order_;  // a heap of all entries, whose front goes next and is not empty
+  std::vector<Entry*> order_;  // a heap of all entries; its front goes next and is not empty
 };
 
 }  // namespace sortition::service
