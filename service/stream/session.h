@@ -1,6 +1,6 @@
 // The protocol of one stream as a state machine: messages in, messages out, no sockets and no threads of its own.
 //
-// The gRPC server (server/sampling_call.h) and the in-process client transport (client/cpp) are thin shells around it.
+// The gRPC server (server/stream_call.h) and the in-process client transport (client/cpp) are thin shells around it.
 #pragma once
 
 #include <cstdint>
