@@ -6,7 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "devices/device.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 namespace sortition::service {
 

@@ -11,8 +11,8 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/request/frame.h"
 #include "service/row/row_plan.h"
-#include "service/stream/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

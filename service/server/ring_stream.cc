@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "kernels/check.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 namespace sortition::server {
 

@@ -10,7 +10,7 @@
 #include "kernels/check.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 namespace sortition::server {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 namespace sortition::client {
 namespace {

@@ -1,5 +1,5 @@
 // Messages: bytes in pieces, taken apart, against what protobuf makes of them; then a stream that gets them.
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 #include <algorithm>
 #include <string>

@@ -143,6 +143,7 @@ GENERATED_ALLOWED = (
     "service/stream/",
     "service/request/",
     "service/result/",
+    "service/shard/",
     "service/server/",
     "client/",
     "tests/",

@@ -1,5 +1,5 @@
 // Taking encoded messages apart: any segmentation, any order of fields, any damage.
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Messages that would grow out of all proportion when parsed.
-#include "service/stream/part_count.h"
+#include "service/request/part_count.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "service/limits.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 

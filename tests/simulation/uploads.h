@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 #include "tests/simulation/draw.h"
 
 namespace sortition::simulation {

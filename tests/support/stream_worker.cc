@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "service/result/split_results.h"
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 namespace sortition::testing {
 

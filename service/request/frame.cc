@@ -1,5 +1,5 @@
 // Splits an encoded StreamRequest into its small fields, parsed, and its payloads, left in place.
-#include "service/stream/frame.h"
+#include "service/request/frame.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/limits.h"
 #include "service/request/checks.h"
-#include "service/stream/part_count.h"
+#include "service/request/part_count.h"
 
 namespace sortition::service {
 namespace {

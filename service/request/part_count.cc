@@ -1,5 +1,5 @@
 // A walk over the wire format, field by field.
-#include "service/stream/part_count.h"
+#include "service/request/part_count.h"
 
 #include <algorithm>
 #include <limits>
