@@ -24,7 +24,7 @@ std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders,
   for (size_t round = 0; round <= schedule.rounds; ++round) {
     for (size_t input = 0; input < schedule.inputs; ++input) {
       for (size_t turn = 0; turn < count; ++turn) {
-        const size_t who = (turn + input + round) % count;  // nobody is always the one after somebody else
+        const size_t who = (turn + input + round) % count;  // no contender always follows the same other one
         for (size_t call = 0; call < schedule.in_a_row; ++call) {
           const size_t which = (input + who * schedule.stride + call) % schedule.inputs;
           if (schedule.prepare) schedule.prepare(which);

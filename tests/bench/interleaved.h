@@ -17,13 +17,13 @@ struct Contender {
 struct Schedule {
   size_t inputs = 64;  // each call gets another one in turn
   size_t rounds = 20;  // over all inputs
-  // What is done, untimed, before each timed call; may be empty.
+  // Called, untimed, before each timed call; may be empty.
   std::function<void(size_t input)> prepare;
   // Inputs between a contender's and the next one's, so that none finds what another has just loaded; 0 = all take the
   // same.
   size_t stride = 0;
-  // Calls of a contender in its turn, each timed, with the inputs after its own. One: what is called now and then, and
-  // finds the caches as the others have left them. More: what goes on.
+  // Calls of a contender in its turn, each timed, with the inputs after its first. One models a call made now and then,
+  // which finds the caches as the other contenders left them; more model steady work.
   size_t in_a_row = 1;
 };
 

@@ -1,4 +1,4 @@
-// What a benchmark found: a table for people, JSON for programs, bars for a page.
+// Results of a benchmark: a table for people, JSON for programs, bars for a page.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace sortition::bench {
 
-// One measured quantity. Where it has a baseline, measured in the same run and the same unit, what counts is the ratio.
+// One measured quantity. If it has a baseline, measured in the same run and unit, the ratio is the figure that matters.
 struct Result {
   std::string name;  // lower_case_with_underscores, or such a name, / and a variant; unique in its report
   double value = 0;
@@ -29,14 +29,14 @@ class Report {
   void Add(Result result) { results_.push_back(std::move(result)); }
   const std::vector<Result>& results() const { return results_; }
 
-  // {"suite", "machine", "results": [{"name", "value", "unit", "baseline", "ratio"}]}; baseline and ratio are null
-  // where there is none.
+  // Returns {"suite", "machine", "results": [{"name", "value", "unit", "baseline", "ratio"}]}; baseline and ratio are
+  // null for results that have none.
   std::string Json() const;
 
-  // One line a result, columns aligned.
+  // Returns one line for each result, with aligned columns.
   std::string Table() const;
 
-  // A bar per result that has a ratio, as a picture of its own (SVG 1.1); results without one are left out.
+  // Returns a complete picture (SVG 1.1) with a bar for each result that has a ratio; results without one are left out.
   std::string Svg() const;
 
  private:

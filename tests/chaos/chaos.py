@@ -21,7 +21,7 @@ MOST_RESUME_MS = 1000
 
 
 def can_lose_packets():
-    """Whether this process may have a loopback of its own that loses packets."""
+    """True if this process may have a separate loopback that loses packets."""
     if shutil.which("iptables") is None or shutil.which("unshare") is None:
         return False
     trial = "ip link set lo up && iptables -A INPUT -m statistic --mode random --probability 0.3 -j DROP"

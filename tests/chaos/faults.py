@@ -1,4 +1,4 @@
-"""What befalls servers and workers. Each fault is a function of a World, and holds it to what the fault may cost."""
+"""Faults of servers and workers. Each fault is a function of a World, and asserts the most that the fault may cost."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def work_a_while(seconds=0.4):
 
 
 def kill(_):
-    """kill -9: the workers go on elsewhere."""
+    """kill -9: the workers continue on another server."""
     with World() as world, world.workers() as workers:
         world.await_streams()
         work_a_while()
@@ -124,7 +124,7 @@ def client_death(_):
     with tempfile.TemporaryDirectory() as folder, \
             World(1, (f"--memory_listen=unix:{folder}/memory",)) as world, world.workers() as workers:
         world.await_streams()
-        # Each has a ring, and memory for its rows.
+        # Each worker has a ring, and memory for its rows.
         await_true("workers share memory", lambda: world.gauge(0, "sortition_memory_regions") >= 2 * WORKERS)
         before = world.descriptors(0)
         shared = [world.gauge(0, name) for name in SHARED_MEMORY]
@@ -166,7 +166,8 @@ def half_open(_):
 
 
 def descriptors(_):
-    """More connections than the server has descriptors: workers go on, and health answers within a second after."""
+    """More connections than the server has descriptors: workers continue, and health answers within a second
+    afterwards."""
     with World(1) as world, world.workers() as workers:
         world.await_streams()
         server = world.replicas.running[0]
@@ -189,7 +190,7 @@ def descriptors(_):
 
 
 def welcomes(host, port):
-    """Whether the server greets a new connection with its HTTP/2 settings."""
+    """True if the server greets a new connection with its HTTP/2 settings."""
     try:
         with socket.create_connection((host, port), timeout=0.5) as connection:
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
@@ -247,7 +248,7 @@ def old_client(_):
 
 
 def add(one, other):
-    """What two runs of workers found; their resuming is no fault's."""
+    """Sums the findings of two runs of workers; resuming between them is not counted as a fault."""
     return {name: one[name] + other[name] for name in ("tokens", "failed", "different")}
 
 

@@ -75,8 +75,8 @@ void LoadStream::RunOpen(Clock::duration every, uint64_t seed, Clock::time_point
       absl::MutexLock lock(&mutex_);
       found_.overslept_ms.push_back(Milliseconds(Clock::now() - due));
     }
-    // That the machine is slow to run us is no fault of the server's; that it holds a write back is, and the write
-    // counts.
+    // A late start is the machine's fault and is not counted against the server. A write that the server holds back is
+    // counted.
     Send();
   }
 }

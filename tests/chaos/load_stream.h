@@ -27,14 +27,14 @@ struct Found {
   uint64_t different = 0;  // tokens that are not the reference's
   std::vector<double> answered_ms;
   std::vector<double> refused_ms;
-  std::vector<double> overslept_ms;  // how much later than asked the machine woke the stream's thread
+  std::vector<double> overslept_ms;  // how much later than asked the stream's thread woke
   std::string first_error;
 
   void Add(const Found& other);
 };
 
-// Opens a connection of its own, and a stream with all sequences of the text. Run and Drain are of one thread, others
-// may take what was found meanwhile. Ends the stream when destroyed.
+// Opens a separate connection, and a stream with all sequences of the text. Run and Drain belong to one thread; other
+// threads may take the findings meanwhile. Ends the stream when destroyed.
 class LoadStream {
  public:
   using Clock = std::chrono::steady_clock;
@@ -45,7 +45,7 @@ class LoadStream {
 
   // Keeps so many rows unanswered until then.
   void RunClosed(uint32_t rows, Clock::time_point until);
-  // Sends a step every so often, whatever becomes of those before, give or take a half by `seed`.
+  // Sends a step at a fixed interval, varied by up to a half by `seed`, whether or not earlier steps were answered.
   void RunOpen(Clock::duration every, uint64_t seed, Clock::time_point until);
   // Blocks until every step is answered.
   void Drain();

@@ -1,4 +1,4 @@
-// What streams under load sample, and what must come of it: rows without history, so that any may be left out.
+// Rows that streams under load sample, and their right tokens. Rows have no history, so any may be left out.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class LoadText {
   v1::StreamRequest OpenOf(uint32_t sequence) const;
   // Step `number` of the sequences 0 to `rows` - 1; its batch_id is the number.
   v1::StreamRequest StepOf(uint64_t number, uint32_t rows) const;
-  // By the plain reference of the law.
+  // Returns the token by the plain reference of the law.
   uint32_t TokenOf(uint64_t number, uint32_t sequence) const { return tokens_[sequence][number % kPositions]; }
 
  private:

@@ -86,7 +86,7 @@ uint64_t MemoryOf(pid_t pid, const std::string& name) {
   return 0;
 }
 
-// What the threads of a process have had of processors, in seconds.
+// Processor time that the threads of a process have used and waited for, in seconds.
 struct ThreadTimes {
   double ran = 0;
   double waited = 0;  // while they could have run
@@ -112,8 +112,9 @@ double StolenSeconds() {
   return stolen / double(sysconf(_SC_CLK_TCK));
 }
 
-// For how long of the `seconds` since then the device has waited for a processor: the thread that ran longest. Of what
-// was stolen nobody says whose it was, so it is the device's as far as that did not run.
+// Returns how many of the `seconds` since then the device has waited for a processor; the device is the thread that ran
+// longest. The kernel does not say whose time was stolen, so stolen time counts as the device's as far as it did not
+// run.
 double DeviceWaited(std::map<std::string, ThreadTimes> since, const std::map<std::string, ThreadTimes>& now,
                     double seconds, double stolen) {
   ThreadTimes longest;
@@ -124,7 +125,8 @@ double DeviceWaited(std::map<std::string, ThreadTimes> since, const std::map<std
   return longest.waited + std::clamp(seconds - longest.ran - longest.waited, 0.0, stolen);
 }
 
-// What each would get of `capacity` if who wants less than an equal share of what is left gets all of it.
+// Returns each client's part of `capacity`: a client that wants less than an equal share of the remainder gets all of
+// it.
 std::vector<double> EqualShares(const std::vector<double>& demands, double capacity) {
   std::vector<size_t> order(demands.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -215,7 +217,7 @@ class Overload {
     }
   }
 
-  // What does not hold.
+  // Returns the expectations that do not hold.
   std::vector<std::string> Judge() {
     std::vector<std::string> wrong;
     const auto hold = [&](bool holds, std::string what) {

@@ -16,8 +16,8 @@ def run(*flags):
 class OverloadTest(unittest.TestCase):
     @unittest.skipIf(UNDER_SANITIZER, "it measures; the planted defects run it under a sanitizer")
     def test_four_times_capacity(self):
-        # What is measured in ten seconds a hiccup of the machine or its host can spoil; it does not spoil three passes.
-        # What is answered is right in each of them.
+        # A hiccup of the machine or its host may spoil a measurement of ten seconds, but not three in a row. The
+        # answers must be right in each of them.
         for _ in range(3):
             found = run("--seconds=10", "--share_error=0.25")
             if found.returncode == 0:
@@ -26,7 +26,7 @@ class OverloadTest(unittest.TestCase):
         self.fail(found.stderr)
 
     def finds(self, plant, sign):
-        # Of two seconds a crowded machine may leave nothing to judge.
+        # Two seconds on a crowded machine may leave nothing to judge.
         for _ in range(3):
             found = run("--seconds=2", "--share_error=0.25", f"--plant={plant}")
             self.assertEqual(found.returncode, 1)

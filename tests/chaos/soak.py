@@ -18,11 +18,11 @@ from replicas import await_true
 GENERATIONS = 12
 WARM_UP = 2  # generations that are not judged: allocators and caches fill
 MOST_LATENCY_DRIFT = 0.10
-LEAST_SECONDS_OF_LATENCY = 600  # in less, what else runs on the machine weighs more than what a server could lose
+LEAST_SECONDS_OF_LATENCY = 600  # in less time, other work on the machine weighs more than a slow loss in the server
 
 
 def growth(values):
-    """How far the straight line through the values rises from first to last, and the deviation around it."""
+    """Rise of the regression line through the values from first to last, and the deviation around it."""
     count = len(values)
     mean = statistics.fmean(values)
     middle = (count - 1) / 2
@@ -48,7 +48,7 @@ def main():
     options = parser.parse_args()
     resident, descriptors, p99_ms = [], [], []
     tokens = 0
-    # What a generation leaves behind is forgotten before it is judged.
+    # A generation's sequences expire before memory is judged.
     with World(1, ("--sequence_ttl=1s",)) as world:
         for generation in range(GENERATIONS):
             with world.workers() as workers:

@@ -6,7 +6,7 @@ import threading
 
 
 class TcpProxy:
-    """Carries bytes from a port of its own to the target, "host:port"; a context manager."""
+    """Carries bytes from a free port to the target, "host:port"; a context manager."""
 
     def __init__(self, target):
         host, port = target.rsplit(":", 1)
@@ -41,7 +41,7 @@ class TcpProxy:
                 side.close()
 
     def silence(self):
-        """Connections of now stay open, and what is sent over them is lost."""
+        """Keeps present connections open, and loses all bytes that are sent over them."""
         with self._lock:
             self._silenced.update(id(side) for pair in self._pairs for side in pair)
 

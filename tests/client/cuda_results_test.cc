@@ -79,7 +79,7 @@ class CudaResultsTest : public ::testing::Test {
   }
 };
 
-TEST_F(CudaResultsTest, AStepThatIsRefusedLetsNoStreamGoOnBeforeItsOwn) {
+TEST_F(CudaResultsTest, RefusedStepReleasesNoStreamEarly) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0, [&] { over.Notify(); }), absl::OkStatus());
   EXPECT_TRUE(driver_.is_waiting(Stream(1)));
@@ -97,7 +97,7 @@ TEST_F(CudaResultsTest, AStepThatIsRefusedLetsNoStreamGoOnBeforeItsOwn) {
   EXPECT_EQ(answers_->tokens()[0], 5);
 }
 
-TEST_F(CudaResultsTest, WhatIsAnsweredFirstWaitsForTheStepBefore) {
+TEST_F(CudaResultsTest, EarlyAnswerWaitsForStepBefore) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0), absl::OkStatus());
   ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());  // of a sequence in flight
@@ -113,7 +113,7 @@ TEST_F(CudaResultsTest, WhatIsAnsweredFirstWaitsForTheStepBefore) {
   EXPECT_EQ(answers_->tokens()[0], -1);
 }
 
-TEST_F(CudaResultsTest, ADeviceThatIsLostHoldsNoCallbackUp) {
+TEST_F(CudaResultsTest, LostDeviceBlocksNoCallback) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0), absl::OkStatus());
   ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());
@@ -127,7 +127,7 @@ TEST_F(CudaResultsTest, ADeviceThatIsLostHoldsNoCallbackUp) {
 }
 
 // The device's work is awaited at the end: that of a stream that waits for a step which was refused, too.
-TEST_F(CudaResultsTest, ACallbackMayStepAgainAndEndThem) {
+TEST_F(CudaResultsTest, CallbackMayStepAgainAndDestroy) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0,
                  [&] {

@@ -36,7 +36,7 @@ TEST(ErrorsTest, StatusCarriesTheWholeError) {
   EXPECT_EQ(back->retry_after, error.retry_after);
 }
 
-TEST(ErrorsTest, OtherStatusesHaveNone) { EXPECT_FALSE(ErrorOf(absl::UnavailableError("gone")).has_value()); }
+TEST(ErrorsTest, OtherStatusesCarryNoError) { EXPECT_FALSE(ErrorOf(absl::UnavailableError("gone")).has_value()); }
 
 TEST(ErrorsTest, ErrorNeverReadsAsSuccess) {
   for (const int code : {0, -1, 17, 1000}) {
@@ -47,14 +47,14 @@ TEST(ErrorsTest, ErrorNeverReadsAsSuccess) {
   }
 }
 
-TEST(ErrorsTest, ReasonOfANewerServerIsShownByNumberAndSurfaces) {
+TEST(ErrorsTest, UnknownReasonIsShownByNumber) {
   v1::Error wire = WireError();
   wire.set_reason(static_cast<v1::ErrorReason>(999));
   EXPECT_EQ(Describe(FromWire(wire)), "reason 999 step (<= 16384 rows): the queue is full");
   EXPECT_EQ(RemedyFor(static_cast<v1::ErrorReason>(999)), Remedy::kSurface);
 }
 
-TEST(ErrorsTest, OnlyWhatRetryingCuresIsRetried) {
+TEST(ErrorsTest, OnlyRetryableErrorsAreRetried) {
   int cured = 0;
   for (int reason = v1::ErrorReason_MIN; reason <= v1::ErrorReason_MAX; ++reason) {
     if (!v1::ErrorReason_IsValid(reason)) continue;

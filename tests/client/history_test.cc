@@ -70,7 +70,7 @@ TEST(HistoryTest, ReplacedTokenIsCutAndAppended) {
   EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3, 20}));
 }
 
-TEST(HistoryTest, RewritesAddUpUntilAStepIsAnswered) {
+TEST(HistoryTest, RewritesAddUpUntilStepIsAnswered) {
   History history = Anchored();
   for (uint32_t token : {10, 11, 12}) history.Drawn(token);
   ASSERT_TRUE(history.Truncate(5).ok());
@@ -101,7 +101,7 @@ TEST(HistoryTest, AppendedTokensAloneNeedNoCut) {
   EXPECT_THAT(row.append_tokens(), ElementsAre(20, 21));
 }
 
-TEST(HistoryTest, ReplayMakesTheRewritesPartOfTheHistory) {
+TEST(HistoryTest, ReplayMakesRewritesHistory) {
   History history = Anchored();
   history.Drawn(10);
   ASSERT_TRUE(history.ReplaceLast(20).ok());
@@ -144,7 +144,7 @@ TEST(HistoryTest, CutsOfAnyDepthKeepTheHash) {
   }
 }
 
-TEST(HistoryTest, IsDescribedOnceItIsKnownWhatTheServiceLooksAt) {
+TEST(HistoryTest, DescribedOnceHistoryNeedsAreKnown) {
   History history({1, 2, 3});
   EXPECT_FALSE(history.CanDescribe());
   history.Append(std::vector<uint32_t>{4});
@@ -153,7 +153,7 @@ TEST(HistoryTest, IsDescribedOnceItIsKnownWhatTheServiceLooksAt) {
   EXPECT_EQ(history.hash(), HashOf({1, 2, 3, 4}));
 }
 
-TEST(HistoryTest, ImpossibleRewritesAreRefusedAndChangeNothing) {
+TEST(HistoryTest, ImpossibleRewriteChangesNothing) {
   History empty(std::vector<uint32_t>{});
   EXPECT_EQ(empty.ReplaceLast(1).code(), absl::StatusCode::kOutOfRange);
   History history = Anchored();

@@ -109,7 +109,7 @@ void RewriteSometimes(std::mt19937_64& random, Pair& pair) {
   pair.reference->SetTokens(tokens, prompt_length);
 }
 
-TEST(InProcessTest, EveryDrawIsTheReferencesThroughRewritesMasksAndSalts) {
+TEST(InProcessTest, DrawsEqualReferenceWithRewritesMasksSalts) {
   std::mt19937_64 random(20);
   const auto client = InProcess();
   ASSERT_TRUE(client->in_process());
@@ -151,7 +151,7 @@ TEST(InProcessTest, EveryDrawIsTheReferencesThroughRewritesMasksAndSalts) {
   }
 }
 
-TEST(InProcessTest, ManyThreadsWithBatchesInFlightGetTheReferencesTokens) {
+TEST(InProcessTest, ConcurrentBatchesEqualReference) {
   const auto client = InProcess();
   constexpr int kThreads = 4;
   const int steps = static_cast<int>(Scaled(30));
@@ -191,7 +191,7 @@ TEST(InProcessTest, ManyThreadsWithBatchesInFlightGetTheReferencesTokens) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(InProcessTest, MatrixWithAStrideIsReadRowByRow) {
+TEST(InProcessTest, StridedMatrixIsReadRowByRow) {
   const auto client = InProcess();
   std::vector<Pair> pairs;
   for (int i = 0; i < 3; ++i) pairs.push_back(OpenPair(*client, absl::StrCat("r", i), {}));
@@ -211,7 +211,7 @@ TEST(InProcessTest, MatrixWithAStrideIsReadRowByRow) {
   }
 }
 
-TEST(InProcessTest, UnusableRowFailsAloneAndItsSequenceStaysWhereItWas) {
+TEST(InProcessTest, UnusableRowFailsAloneKeepsPosition) {
   const auto client = InProcess();
   v1::SamplingParameters stateful;
   stateful.set_presence_penalty(1);
@@ -291,7 +291,7 @@ TEST(InProcessTest, SequenceWithoutStateMayStartAnywhere) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the prompt is needed"));
 }
 
-TEST(InProcessTest, SenselessCallsAreRefusedAtOnce) {
+TEST(InProcessTest, InvalidCallsAreRefusedAtOnce) {
   const auto client = InProcess();
   const auto other = InProcess();
   const Pair pair = OpenPair(*client, "r", {});

@@ -23,7 +23,7 @@ using service::Descriptor;
 constexpr uint64_t kBytes = FakeMemoryServer::kRegionBytes;
 
 // An answer that was waited for in vain may come yet; here one that cannot be understood stands for the waiting.
-TEST(MemoryLinkTest, AnAnswerThatComesLateIsNotTakenForTheNext) {
+TEST(MemoryLinkTest, LateAnswerIsNotTakenForTheNext) {
   FakeMemoryServer server([](const Descriptor& client) {
     service::SendPacket(client.get(), "\xff", -1, 0);
     FakeMemoryServer::SendRegion(client);
@@ -63,7 +63,7 @@ TEST(MemoryLinkTest, SignalsDoNotEndTheWait) {
 
 constexpr uid_t kNobody = 65534;
 
-TEST(MemoryLinkTest, AnotherUsersSocketIsNotSpokenTo) {
+TEST(MemoryLinkTest, ForeignUsersSocketIsNotUsed) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
   FakeMemoryServer server([](const Descriptor&) {}, kNobody);
   const auto connect = [&](std::optional<uint32_t> user) {
@@ -75,7 +75,7 @@ TEST(MemoryLinkTest, AnotherUsersSocketIsNotSpokenTo) {
   EXPECT_TRUE(connect(kNobody).ok());
 }
 
-TEST(MemoryLinkTest, OnlyTheStreamsOwnServerIsAskedForMemory) {
+TEST(MemoryLinkTest, OnlyStreamsOwnServerIsAskedForMemory) {
   FakeMemoryServer server(FakeMemoryServer::SendRegion);
   v1::Welcome welcome;
   const auto connect = [&] {

@@ -48,7 +48,7 @@ class MessageTest : public ::testing::Test {
   PendingBatch batch;
 };
 
-TEST_F(MessageTest, WholeMessageIsWhatProtobufWouldWrite) {
+TEST_F(MessageTest, MessageEqualsProtobufsEncoding) {
   const uint32_t rows[] = {0, 1, 2};
   for (size_t i = 0; i < sizeof(logits); ++i) logits[i] = static_cast<std::byte>(i);
   const OutgoingMessage message = EncodeStep(7, batch, rows, absl::Milliseconds(1500), nullptr);
@@ -71,7 +71,7 @@ TEST_F(MessageTest, WholeMessageIsWhatProtobufWouldWrite) {
   EXPECT_EQ(request.step().rows(2).position(), 12);
 }
 
-TEST_F(MessageTest, RowsStayWhereTheyAreAndTravelAsOneRunWhereTheyTouch) {
+TEST_F(MessageTest, AdjacentRowsAreOneRunWithoutCopy) {
   const uint32_t rows[] = {0, 2, 1};  // 0 and 2 do not touch, nor do 2 and 1
   const service::Frame frame = Decode(EncodeStep(7, batch, rows, absl::Seconds(1), nullptr));
   ASSERT_EQ(frame.payloads.size(), 1);
@@ -86,7 +86,7 @@ TEST_F(MessageTest, RowsStayWhereTheyAreAndTravelAsOneRunWhereTheyTouch) {
   EXPECT_EQ(one_run.payloads[0].size, sizeof(logits));
 }
 
-TEST_F(MessageTest, MasksAreASecondPayloadOfTheRowsThatHaveOne) {
+TEST_F(MessageTest, MasksAreASecondPayload) {
   const uint32_t mask[2] = {0xffff, 1};
   batch.rows[1].row.allowed_bits = mask;
   const uint32_t rows[] = {0, 1};
@@ -102,7 +102,7 @@ TEST_F(MessageTest, MasksAreASecondPayloadOfTheRowsThatHaveOne) {
 }
 
 // The contract has no mask for each scored token.
-TEST_F(MessageTest, ScoredTokensHaveOneMaskForAll) {
+TEST_F(MessageTest, ScoredTokensShareOneMask) {
   const uint32_t mask[2] = {0xffff, 1};
   const uint32_t scored[] = {3, 4};
   batch.rows[0].row.allowed_bits = mask;
@@ -116,13 +116,13 @@ TEST_F(MessageTest, ScoredTokensHaveOneMaskForAll) {
   EXPECT_EQ(frame.message.step().rows(0).mask().mask_row(), 0);
 }
 
-TEST_F(MessageTest, TimeoutIsNeverRoundedToNothingAndInfinityIsNone) {
+TEST_F(MessageTest, TimeoutRoundsUpInfinityIsAbsent) {
   const uint32_t rows[] = {0};
   EXPECT_EQ(Decode(EncodeStep(1, batch, rows, absl::Nanoseconds(0.25), nullptr)).message.step().timeout().nanos(), 1);
   EXPECT_FALSE(Decode(EncodeStep(1, batch, rows, absl::InfiniteDuration(), nullptr)).message.step().has_timeout());
 }
 
-TEST_F(MessageTest, HoldLivesAsLongAsTheMessage) {
+TEST_F(MessageTest, HoldLivesAsLongAsMessage) {
   const uint32_t rows[] = {0};
   auto hold = std::make_shared<int>(0);
   const std::weak_ptr<int> watch = hold;

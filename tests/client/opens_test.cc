@@ -12,7 +12,7 @@ class OpensTest : public ::testing::Test {
   StateHarness harness{HarnessOptions()};
 };
 
-TEST_F(OpensTest, OpenIsRefusedWithTheServicesOwnError) {
+TEST_F(OpensTest, RefusalCarriesTheServicesError) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";
   const auto opened = harness.Open(sequence);
@@ -29,7 +29,7 @@ TEST_F(OpensTest, OpenIsRefusedWithTheServicesOwnError) {
 }
 
 // Beams are forks of forks, for as long as a text gets.
-TEST_F(OpensTest, AForkThatIsOpenKeepsNothingOfItsParent) {
+TEST_F(OpensTest, OpenForkKeepsNothingOfParent) {
   auto parent = harness.OpenOn(harness.stream(0), "parent", false);
   client::SequenceOptions options;
   options.request_id = "child";
@@ -46,7 +46,7 @@ TEST_F(OpensTest, AForkThatIsOpenKeepsNothingOfItsParent) {
 }
 
 // The server may have kept a text of this name from before.
-TEST_F(OpensTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
+TEST_F(OpensTest, HistoryWithoutPromptIsRefused) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";
   sequence.start_position = 5;
@@ -58,7 +58,7 @@ TEST_F(OpensTest, AHistoryThatTheServerHasIsNoneOfASequenceWithoutPrompt) {
 }
 
 // Its answer came when nobody waited for it any more.
-TEST_F(OpensTest, ASequenceThatIsOpenIsOpenedAtOnce) {
+TEST_F(OpensTest, OpenSequenceIsOpenedAtOnce) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";
   const auto late = harness.Open(sequence);
@@ -73,7 +73,7 @@ TEST_F(OpensTest, ASequenceThatIsOpenIsOpenedAtOnce) {
   EXPECT_TRUE(harness.stream(0).sent.empty());
 }
 
-TEST_F(OpensTest, SequenceClosedWhileOpeningIsClosedWhenItIsOpen) {
+TEST_F(OpensTest, CloseWhileOpeningClosesOnceOpen) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";
   const auto opened = harness.Open(sequence);

@@ -26,7 +26,7 @@ class ReadyTest : public ::testing::Test {
   uint32_t word = UINT32_MAX;
 };
 
-TEST_F(ReadyTest, RowsAreSentWhenTheirWordIsSet) {
+TEST_F(ReadyTest, RowsAreSentWhenWordIsSet) {
   const auto outcome = harness.Submit({record}, absl::Seconds(60), client::ReadyWord{&word, 1});
   EXPECT_TRUE(harness.stream(0).sent.empty());
   // It is looked at again soon, for as long as it takes.
@@ -45,13 +45,13 @@ TEST_F(ReadyTest, RowsAreSentWhenTheirWordIsSet) {
   EXPECT_EQ(std::get<v1::DrawResult>(outcome->rows.at(0)).token(), 5u);
 }
 
-TEST_F(ReadyTest, AWordThatIsBeyondIsSetAndTurnsOver) {
+TEST_F(ReadyTest, LaterWordCountsAsSetAcrossWraparound) {
   word = 3;
   harness.Submit({record}, absl::Seconds(60), client::ReadyWord{&word, UINT32_MAX});
   EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows_size(), 1);
 }
 
-TEST_F(ReadyTest, RowsThatAreNeverThereSaySo) {
+TEST_F(ReadyTest, MissingRowsFailByName) {
   const auto outcome = harness.Submit({record}, absl::Seconds(2), client::ReadyWord{&word, 1});
   harness.MoveBy(absl::Seconds(2));
   ASSERT_EQ(outcome->times, 1);

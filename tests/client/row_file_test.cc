@@ -57,7 +57,7 @@ TEST(RowFileTest, ArraysKnowTheirTypeAndWidth) {
   EXPECT_TRUE(ParseRow(Npy(Dictionary("<u2", "(4,)"), "abcdefgh"), v1::DTYPE_BF16, std::nullopt).ok());
 }
 
-TEST(RowFileTest, ArraysThatAreNoRowAreRefused) {
+TEST(RowFileTest, ArrayThatIsNoRowIsRefused) {
   const std::string data = "abcdefgh";
   ExpectRefusal(Npy(Dictionary("<f8", "(1,)"), data), std::nullopt, std::nullopt, "type <f8");
   ExpectRefusal(Npy(Dictionary(">f4", "(2,)"), data), std::nullopt, std::nullopt, "type >f4");

@@ -58,7 +58,7 @@ TEST_F(RowsTest, StatefulRowsCarryTheHash) {
   EXPECT_EQ(StateHarness::Position(*record), 5);
 }
 
-TEST_F(RowsTest, LostAnswerIsAskedForAgainWithTheSameStepId) {
+TEST_F(RowsTest, LostAnswerIsRequestedUnderSameStepId) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto outcome = harness.Submit({record});
   const v1::Step lost = harness.TakeStep(harness.stream(0));
@@ -103,7 +103,7 @@ TEST_F(RowsTest, LateAnswerAfterNewerStepsIsIgnored) {
   EXPECT_EQ(StateHarness::Position(*record), 4);
 }
 
-TEST_F(RowsTest, HistoryRequiredIsReplayedAndTheSameBytesGoOutAgain) {
+TEST_F(RowsTest, HistoryRequiredReplaysAndResendsBytes) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   harness.Submit({record});
   harness.AnswerRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, 5);
@@ -131,7 +131,7 @@ TEST_F(RowsTest, HistoryRequiredIsReplayedAndTheSameBytesGoOutAgain) {
   EXPECT_EQ(StateHarness::Position(*record), 4);
 }
 
-TEST_F(RowsTest, RewriteDuringAReplayMakesItReplayAgain) {
+TEST_F(RowsTest, RewriteDuringReplayReplaysAgain) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto hurried = harness.Submit({record}, absl::Seconds(1));
   harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, StateHarness::HistoryRequired());
@@ -150,7 +150,7 @@ TEST_F(RowsTest, RewriteDuringAReplayMakesItReplayAgain) {
   EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows(0).history_hash(), StateHarness::HashOf(replay, {1, 7}));
 }
 
-TEST_F(RowsTest, AnswerKeptForTheSameStepInOtherWordsIsReplayed) {
+TEST_F(RowsTest, StepConflictIsReplayed) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto outcome = harness.Submit({record});
   const v1::Step step = harness.TakeStep(harness.stream(0));
@@ -163,7 +163,7 @@ TEST_F(RowsTest, AnswerKeptForTheSameStepInOtherWordsIsReplayed) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, OpenThatNeedsTheHistoryGetsItOnANewStream) {
+TEST_F(RowsTest, OpenOnNewStreamGetsHistory) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   harness.End(harness.stream(0));
   const auto outcome = harness.Submit({record});
@@ -175,7 +175,7 @@ TEST_F(RowsTest, OpenThatNeedsTheHistoryGetsItOnANewStream) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, NeighboursOfAReplayedRowDoNotWait) {
+TEST_F(RowsTest, ReplayedRowDelaysNoNeighbour) {
   const auto one = harness.OpenOn(harness.stream(0), "one", true);
   const auto two = harness.OpenOn(harness.stream(0), "two", false);
   const auto outcome = harness.Submit({one, two});
@@ -193,7 +193,7 @@ TEST_F(RowsTest, NeighboursOfAReplayedRowDoNotWait) {
   EXPECT_EQ(DrawOfRow(outcome->rows[1])->token(), 5);
 }
 
-TEST_F(RowsTest, ServerThatForgetsForeverIsGivenUp) {
+TEST_F(RowsTest, ForgetfulServerIsGivenUp) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto outcome = harness.Submit({record});
   int replays = 0;
@@ -209,7 +209,7 @@ TEST_F(RowsTest, ServerThatForgetsForeverIsGivenUp) {
 }
 
 // Streams that drained before a step had followed its history used to wear out its patience, one replay each.
-TEST_F(RowsTest, StreamsThatEndBetweenHistoryAndStepAreNoReplays) {
+TEST_F(RowsTest, StreamEndsAfterHistoryCountNoReplay) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto outcome = harness.Submit({record}, absl::Hours(1));
   for (int i = 0; i < 20; ++i) {
@@ -226,7 +226,7 @@ TEST_F(RowsTest, StreamsThatEndBetweenHistoryAndStepAreNoReplays) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, HistoriesLostDuringOverloadAreReplayedUntilTheDeadline) {
+TEST_F(RowsTest, LostHistoryUnderOverloadReplaysToDeadline) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto outcome = harness.Submit({record}, absl::Hours(1));
   const v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::OVERLOADED);
@@ -241,7 +241,7 @@ TEST_F(RowsTest, HistoriesLostDuringOverloadAreReplayedUntilTheDeadline) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, OverloadIsRetriedAfterTheAdvice) {
+TEST_F(RowsTest, OverloadIsRetriedAfterAdvice) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   const v1::Step step = harness.TakeStep(harness.stream(0));
@@ -260,7 +260,7 @@ TEST_F(RowsTest, OverloadIsRetriedAfterTheAdvice) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, OverloadThatOutlastsTheDeadlineSurfacesAtOnce) {
+TEST_F(RowsTest, OverloadPastDeadlineSurfacesAtOnce) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record}, absl::Seconds(2));
   v1::Error overloaded = StateHarness::MakeError(absl::StatusCode::kResourceExhausted, v1::OVERLOADED);
@@ -271,7 +271,7 @@ TEST_F(RowsTest, OverloadThatOutlastsTheDeadlineSurfacesAtOnce) {
   EXPECT_EQ(StateHarness::Position(*record), 2);
 }
 
-TEST_F(RowsTest, RefusalsThatTheClientMendsDoNotSurfaceWhenTheDeadlineIsOver) {
+TEST_F(RowsTest, MendedRefusalsNeverSurfaceAtDeadline) {
   for (const v1::ErrorReason reason : {v1::HISTORY_REQUIRED, v1::STALE_STEP, v1::DRAINING}) {
     const auto record = harness.OpenOn(harness.stream(0), v1::ErrorReason_Name(reason), true);
     const auto outcome = harness.Submit({record}, absl::Seconds(1));
@@ -283,7 +283,7 @@ TEST_F(RowsTest, RefusalsThatTheClientMendsDoNotSurfaceWhenTheDeadlineIsOver) {
   }
 }
 
-TEST_F(RowsTest, OverloadOfAnOpenThatOutlastsTheDeadlineSurfacesAtOnce) {
+TEST_F(RowsTest, OpenOverloadPastDeadlineSurfaces) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto patient = harness.OpenOn(harness.stream(0), "patient", false);
   harness.End(harness.stream(0));
@@ -311,7 +311,7 @@ TEST_F(RowsTest, OverloadOfAnOpenThatOutlastsTheDeadlineSurfacesAtOnce) {
   EXPECT_EQ(harness.TakeOpen(harness.last_stream()).request_id(), "patient");
 }
 
-TEST_F(RowsTest, RealErrorsSurfaceTypedAndAlone) {
+TEST_F(RowsTest, ErrorsSurfaceTypedAndAlone) {
   const auto one = harness.OpenOn(harness.stream(0), "one", true);
   const auto two = harness.OpenOn(harness.stream(0), "two", false);
   const auto outcome = harness.Submit({one, two});
@@ -333,7 +333,7 @@ TEST_F(RowsTest, RealErrorsSurfaceTypedAndAlone) {
   EXPECT_EQ(StateHarness::Position(*one), 2);
 }
 
-TEST_F(RowsTest, FailedDeviceMovesTheStepToAnotherStream) {
+TEST_F(RowsTest, FailedDeviceMovesStepToAnotherStream) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0,
@@ -348,7 +348,7 @@ TEST_F(RowsTest, FailedDeviceMovesTheStepToAnotherStream) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, DeadlineFailsTheRowsAndTheNextStepReopensFirst) {
+TEST_F(RowsTest, DeadlineFailsRowsNextStepReopens) {
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
   const auto outcome = harness.Submit({record}, absl::Seconds(2));
   const v1::Step step = harness.TakeStep(harness.stream(0));
@@ -370,7 +370,7 @@ TEST_F(RowsTest, DeadlineFailsTheRowsAndTheNextStepReopensFirst) {
   EXPECT_EQ(retried.rows(0).position(), 2);
 }
 
-TEST_F(RowsTest, DeadlineWithBytesStillHeldGivesUpTheStream) {
+TEST_F(RowsTest, DeadlineWithBytesHeldGivesUpStream) {
   const auto one = harness.OpenOn(harness.stream(0), "one", false);
   const auto two = harness.OpenOn(harness.stream(0), "two", false);
   const auto slow = harness.Submit({one}, absl::Seconds(2));  // never taken: the network does not move
@@ -386,7 +386,7 @@ TEST_F(RowsTest, DeadlineWithBytesStillHeldGivesUpTheStream) {
   EXPECT_EQ(other->times, 1);
 }
 
-TEST_F(RowsTest, CallbackWaitsUntilTheBytesAreFree) {
+TEST_F(RowsTest, CallbackWaitsUntilBytesAreFree) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   {
@@ -398,7 +398,7 @@ TEST_F(RowsTest, CallbackWaitsUntilTheBytesAreFree) {
   EXPECT_EQ(outcome->times, 1);
 }
 
-TEST_F(RowsTest, SecondStepOfASequenceInFlightFailsAlone) {
+TEST_F(RowsTest, SecondStepInFlightFailsAlone) {
   const auto one = harness.OpenOn(harness.stream(0), "one", false);
   const auto two = harness.OpenOn(harness.stream(0), "two", false);
   const auto first = harness.Submit({one});
@@ -416,7 +416,7 @@ TEST_F(RowsTest, SecondStepOfASequenceInFlightFailsAlone) {
   EXPECT_EQ(first->times, 1);
 }
 
-TEST_F(RowsTest, AnswerInPartsIsPutTogether) {
+TEST_F(RowsTest, PartialAnswersAreAssembled) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   const v1::Step step = harness.TakeStep(harness.stream(0));
@@ -433,7 +433,7 @@ TEST_F(RowsTest, AnswerInPartsIsPutTogether) {
   EXPECT_FALSE(DrawOfRow(outcome->rows[0])->continues());
 }
 
-TEST_F(RowsTest, AnswerThatFitsNoRowEndsTheStream) {
+TEST_F(RowsTest, AnswerForUnknownRowEndsStream) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   v1::StreamResponse response = StateHarness::Draw(harness.TakeStep(harness.stream(0)), 0, 5);
@@ -444,7 +444,7 @@ TEST_F(RowsTest, AnswerThatFitsNoRowEndsTheStream) {
   EXPECT_EQ(StateHarness::Position(*record), 2);
 }
 
-TEST_F(RowsTest, AnswerOfAnotherStepEndsTheStream) {
+TEST_F(RowsTest, AnswerForAnotherStepEndsStream) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   v1::StreamResponse response = StateHarness::Draw(harness.TakeStep(harness.stream(0)), 0, 5);
@@ -454,7 +454,7 @@ TEST_F(RowsTest, AnswerOfAnotherStepEndsTheStream) {
   EXPECT_EQ(outcome->times, 0);
 }
 
-TEST_F(RowsTest, RejectedMessageFailsTheStepItCarried) {
+TEST_F(RowsTest, RejectedMessageFailsItsStep) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   harness.TakeStep(harness.stream(0));
@@ -485,7 +485,7 @@ TEST_F(RowsTest, StopEndsEverythingOnce) {
   EXPECT_EQ(harness.connector.streams.size(), 1);
 }
 
-TEST_F(RowsTest, ServersThatDisagreeWhetherThereIsAHistoryFailTheSequence) {
+TEST_F(RowsTest, ServersDisagreeingOnHistoryFailSequence) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto outcome = harness.Submit({record});
   harness.End(harness.stream(0));

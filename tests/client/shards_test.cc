@@ -46,7 +46,7 @@ v1::Error Refused(v1::ErrorReason reason, const std::string& field = "") {
   return error;
 }
 
-TEST(ShardsTest, OptionsThatRanksCannotMeetByAreRefused) {
+TEST(ShardsTest, OptionsThatRanksCannotShareAreRefused) {
   const auto refused = [](const std::string& what, void (*change)(client::ClientOptions*)) {
     client::ClientOptions options = RankOptions(1);
     change(&options);
@@ -66,7 +66,7 @@ TEST(ShardsTest, OptionsThatRanksCannotMeetByAreRefused) {
   refused("shard.tokens", [](auto* options) { options->shard->tokens = 0; });
 }
 
-TEST(ShardsTest, AFollowerOpensNothingAndNamesStepsByTheText) {
+TEST(ShardsTest, FollowerOpensNothingNamesStepsByText) {
   Follower follower;
   StateHarness& harness = follower.harness;
   const auto outcome = harness.Submit({follower.record});
@@ -92,7 +92,7 @@ TEST(ShardsTest, AFollowerOpensNothingAndNamesStepsByTheText) {
   EXPECT_EQ(again.rows(0).step_id(), (uint64_t{1} << 32) + 3) << "another step at the same position";
 }
 
-TEST(ShardsTest, AStepThatFailedIsTheSameStepTheNextTime) {
+TEST(ShardsTest, RetriedStepKeepsItsName) {
   Follower follower;
   StateHarness& harness = follower.harness;
   const auto failed = harness.Submit({follower.record}, absl::Seconds(1));
@@ -104,7 +104,7 @@ TEST(ShardsTest, AStepThatFailedIsTheSameStepTheNextTime) {
   EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows(0).step_id(), step.rows(0).step_id());
 }
 
-TEST(ShardsTest, WhatTheFollowerHasGoneOnFromIsBroughtToTheNextServer) {
+TEST(ShardsTest, FollowerBringsItsAnswerToNextServer) {
   Follower follower;
   StateHarness& harness = follower.harness;
   harness.Submit({follower.record});
@@ -129,7 +129,7 @@ TEST(ShardsTest, WhatTheFollowerHasGoneOnFromIsBroughtToTheNextServer) {
 }
 
 // Ranks of a model wait for each other between two steps: this one has nothing to send until the other has its answer.
-TEST(ShardsTest, ARankWithoutARowBringsItsAnswerToo) {
+TEST(ShardsTest, RankWithoutRowBringsItsAnswer) {
   Follower follower;
   StateHarness& harness = follower.harness;
   const auto other = follower.Open("other");
@@ -147,7 +147,7 @@ TEST(ShardsTest, ARankWithoutARowBringsItsAnswerToo) {
   harness.TakeStep(harness.stream(1));  // and no other answer before it
 }
 
-TEST(ShardsTest, RefusalsThatRankZeroMendsAreWaitedFor) {
+TEST(ShardsTest, RefusalsMendedByRankZeroAreAwaited) {
   Follower follower;
   StateHarness& harness = follower.harness;
   const auto outcome = harness.Submit({follower.record});
@@ -160,7 +160,7 @@ TEST(ShardsTest, RefusalsThatRankZeroMendsAreWaitedFor) {
   EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::LOGIT_NAN);
 }
 
-TEST(ShardsTest, MissingSlicesAreWaitedForUntilTheDeadlineAndThenNamed) {
+TEST(ShardsTest, MissingShardsAreNamedAtDeadline) {
   Follower follower;
   StateHarness& harness = follower.harness;
   const auto outcome = harness.Submit({follower.record}, absl::Seconds(60));
@@ -177,7 +177,7 @@ TEST(ShardsTest, MissingSlicesAreWaitedForUntilTheDeadlineAndThenNamed) {
 }
 
 // Between two tries its sequence is idle, and a full server forgets it for others: eight replays used to end the step.
-TEST(ShardsTest, HistoriesLostWhileSlicesAreMissingAreReplayedUntilTheDeadline) {
+TEST(ShardsTest, LostHistoryWithShardsMissingReplays) {
   StateHarness harness(RankOptions(0));
   FakeStream& stream = harness.stream(0);
   harness.Welcome(stream);
@@ -195,7 +195,7 @@ TEST(ShardsTest, HistoriesLostWhileSlicesAreMissingAreReplayedUntilTheDeadline) 
   EXPECT_NE(DrawOfRow(outcome->rows[0]), nullptr);
 }
 
-TEST(ShardsTest, ClosesThatNoStreamTookAreSentOnTheNext) {
+TEST(ShardsTest, UnsentClosesGoToNextStream) {
   Follower follower;
   StateHarness& harness = follower.harness;
   const auto other = follower.Open("other");
@@ -213,7 +213,7 @@ TEST(ShardsTest, ClosesThatNoStreamTookAreSentOnTheNext) {
   EXPECT_EQ(harness.Take(harness.stream(1), v1::StreamRequest::kClose).message.close().request_id(), "last");
 }
 
-TEST(ShardsTest, RankZeroOpensSequencesAndItsStepsAreNamedAlike) {
+TEST(ShardsTest, RankZeroOpensAndNamesStepsByText) {
   StateHarness harness(RankOptions(0));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", true);

@@ -62,7 +62,7 @@ TEST_F(SharedStreamsTest, RingWithoutItsMemoryFails) {
   EXPECT_NE(harness->state.links().last_failure().find("UNKNOWN_REGION"), std::string::npos);
 }
 
-TEST_F(SharedStreamsTest, OtherRejectionsLeaveTheMemory) {
+TEST_F(SharedStreamsTest, OtherRejectionsKeepMemory) {
   const auto harness = Start(client::TransportKind::kGrpc);
   harness->Reject(harness->stream(0), kHello, UnknownRegion());
   harness->Reject(harness->stream(0), kAttach + 1, UnknownRegion());
@@ -70,7 +70,7 @@ TEST_F(SharedStreamsTest, OtherRejectionsLeaveTheMemory) {
 }
 
 // The connection to the memory socket has been lost, and not the stream's.
-TEST_F(SharedStreamsTest, MemoryThatIsLostLaterIsReplacedWithItsStream) {
+TEST_F(SharedStreamsTest, MemoryLostLaterIsReplacedWithStream) {
   const auto harness = Start(client::TransportKind::kGrpc);
   const auto record = harness->OpenOn(harness->stream(0), "r", false);
   harness->Submit({record});

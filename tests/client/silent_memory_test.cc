@@ -85,7 +85,7 @@ struct Events final : client::StreamEvents {
   std::array<absl::Notification, 2> welcomed, ended;
 };
 
-TEST(SilentMemoryTest, OnlyItsOwnStreamWaitsAndNotOnceItIsCancelled) {
+TEST(SilentMemoryTest, OnlyItsStreamWaitsUntilCancelled) {
   FakeSamplingService service(/*offers=*/1);
   client::ClientOptions options;
   options.targets = {service.target()};
@@ -108,7 +108,7 @@ TEST(SilentMemoryTest, OnlyItsOwnStreamWaitsAndNotOnceItIsCancelled) {
   connector.reset();  // waits for its threads
 }
 
-TEST(SilentMemoryTest, WhereMemoryIsOnlyTheBetterWayTheStreamDoesWithout) {
+TEST(SilentMemoryTest, OptionalMemoryThatHangsIsSkipped) {
   FakeSamplingService service(/*offers=*/100);
   client::ClientOptions options;
   options.targets = {service.target()};

@@ -75,7 +75,7 @@ absl::Status ConnectAfter(int failures) {
 }
 
 // gRPC 1.51 reports a connection that is on its way as failed, now and then.
-TEST(ConnectTest, ATargetThatFailsOnceIsTriedAgain) {
+TEST(ConnectTest, FailedTargetIsTriedAgainOnce) {
   EXPECT_TRUE(ConnectAfter(1).ok()) << ConnectAfter(1);
   EXPECT_TRUE(absl::IsUnavailable(ConnectAfter(2))) << ConnectAfter(2);
 }
@@ -105,7 +105,7 @@ class SilentServiceTest : public ::testing::Test {
 };
 
 // A rank that takes a forked text up again named its turns in vain.
-TEST(TurnsTest, AreThoseGivenAndOfRanksAlone) {
+TEST(TurnsTest, OnlyRanksTakeGivenTurns) {
   client::ClientOptions options;
   options.targets = {"nobody"};
   options.worker_session = "ranks";
@@ -137,7 +137,7 @@ TEST(TurnsTest, AreThoseGivenAndOfRanksAlone) {
   }
 }
 
-TEST_F(SilentServiceTest, DeadlineEndsTheWaitAndFreesTheMemory) {
+TEST_F(SilentServiceTest, DeadlineEndsWaitAndFreesMemory) {
   client::StepOptions options;
   options.timeout = absl::Milliseconds(20);
   const auto outcomes = client->Step(OneRow(), options);
@@ -146,7 +146,7 @@ TEST_F(SilentServiceTest, DeadlineEndsTheWaitAndFreesTheMemory) {
   EXPECT_EQ(sequence->position(), 2);
 }
 
-TEST_F(SilentServiceTest, RewritesAreRefusedWhileAStepIsInFlight) {
+TEST_F(SilentServiceTest, RewriteDuringStepIsRefused) {
   absl::Notification over;
   ASSERT_TRUE(client->StepAsync(OneRow(), {}, [&](std::vector<client::RowResult>) { over.Notify(); }).ok());
   const uint32_t token = 1;

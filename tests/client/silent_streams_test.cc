@@ -20,7 +20,7 @@ class SilentStreamTest : public ::testing::Test {
   }
 };
 
-TEST_F(SilentStreamTest, ASecondStepInVainEndsTheStreamAndTheTextGoesOnElsewhere) {
+TEST_F(SilentStreamTest, SecondTimeoutMovesTextToNextStream) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
@@ -57,7 +57,7 @@ TEST_F(SilentStreamTest, ASecondStepInVainEndsTheStreamAndTheTextGoesOnElsewhere
   EXPECT_EQ(StateHarness::Position(*record), 4);
 }
 
-TEST_F(SilentStreamTest, OpensInVainCountToo) {
+TEST_F(SilentStreamTest, OpenTimeoutsCount) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   for (const char* id : {"one", "two"}) {
@@ -71,7 +71,7 @@ TEST_F(SilentStreamTest, OpensInVainCountToo) {
   EXPECT_TRUE(harness.stream(0).cancelled);
 }
 
-TEST_F(SilentStreamTest, AServerThatAnswersTooLateIsKept) {
+TEST_F(SilentStreamTest, LateServerIsKept) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
@@ -90,7 +90,7 @@ TEST_F(SilentStreamTest, AServerThatAnswersTooLateIsKept) {
   EXPECT_FALSE(harness.stream(0).cancelled);
 }
 
-TEST_F(SilentStreamTest, StepsThatWaitedTogetherAreOneWait) {
+TEST_F(SilentStreamTest, ConcurrentTimeoutsCountOnce) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   std::vector<std::shared_ptr<client::SequenceRecord>> records;
@@ -106,7 +106,7 @@ TEST_F(SilentStreamTest, StepsThatWaitedTogetherAreOneWait) {
   EXPECT_TRUE(harness.stream(0).cancelled);
 }
 
-TEST_F(SilentStreamTest, ShortStepsWaitForTheConnectTimeout) {
+TEST_F(SilentStreamTest, ShortStepsWaitForConnectTimeout) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
@@ -118,7 +118,7 @@ TEST_F(SilentStreamTest, ShortStepsWaitForTheConnectTimeout) {
   EXPECT_EQ(harness.now, first + harness.options.connect_timeout);
 }
 
-TEST_F(SilentStreamTest, AStreamThatDrainsInSilenceIsLeft) {
+TEST_F(SilentStreamTest, SilentDrainingStreamIsLeft) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
@@ -136,7 +136,7 @@ TEST_F(SilentStreamTest, AStreamThatDrainsInSilenceIsLeft) {
   EXPECT_TRUE(harness.state.usable());
 }
 
-TEST_F(SilentStreamTest, TheFallbackTakesOverFromTheOnlyTarget) {
+TEST_F(SilentStreamTest, FallbackTakesOverFromOnlyTarget) {
   client::ClientOptions options = HarnessOptions();
   options.fallback = client::Fallback::kInProcess;
   StateHarness harness(options);

@@ -42,7 +42,7 @@ SequenceOptions DraftedOptions(std::string request_id) {
 
 uint32_t TokenOf(const RowResult& outcome) { return std::get<v1::DrawResult>(outcome).token(); }
 
-TEST(Speculation, ADrafterWithTheSequencesNoiseIsMostlyRight) {
+TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
   auto client = Client::InProcess();
   ASSERT_TRUE(client.ok()) << client.status();
   auto plain = (*client)->Open(DraftedOptions("plain"));
@@ -140,7 +140,7 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
   EXPECT_EQ((*second)->position(), 6u);
 }
 
-TEST(Speculation, ScoresLeaveTheSequenceWhereItWas) {
+TEST(Speculation, ScoresKeepThePosition) {
   auto client = Client::InProcess();
   ASSERT_TRUE(client.ok());
   SequenceOptions options = DraftedOptions("scored");
@@ -164,7 +164,7 @@ TEST(Speculation, ScoresLeaveTheSequenceWhereItWas) {
   EXPECT_FALSE((*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}}).ok());
 }
 
-TEST(Speculation, WhatIsWrongWithDraftsIsSaidByName) {
+TEST(Speculation, DraftErrorsNameTheirField) {
   auto client = Client::InProcess();
   ASSERT_TRUE(client.ok());
   auto sequence = (*client)->Open(DraftedOptions("wrong"));

@@ -22,7 +22,7 @@ class SplitTest : public ::testing::Test {
   StateHarness harness{Split()};
 };
 
-TEST_F(SplitTest, LargeBatchGoesOutInWholeRowsOfTheCallersMemory) {
+TEST_F(SplitTest, LargeBatchIsSplitAtRowsWithoutCopy) {
   std::vector<std::shared_ptr<client::SequenceRecord>> records;
   for (int i = 0; i < 8; ++i)
     records.push_back(harness.OpenOn(harness.stream(0), std::string(1, static_cast<char>('a' + i)), false));
@@ -71,7 +71,7 @@ TEST(SplitInProcessTest, LargeBatchStaysWhole) {
 }
 
 // What is said of rows beside their bytes counts, too; a row too large even alone fails alone.
-TEST(SplitByTheServersLimitTest, RowsTravelInAsManyMessagesAsItTakes) {
+TEST(SplitByTheServersLimitTest, RowsAreSplitByServersLimit) {
   constexpr uint64_t kMost = 180;
   StateHarness harness(HarnessOptions());
   harness.Welcome(harness.stream(0), kMost);

@@ -5,7 +5,7 @@
 namespace sortition::testing {
 namespace {
 
-TEST(StreamsTest, HelloComesFirstAndNothingBeforeTheWelcome) {
+TEST(StreamsTest, NothingFollowsHelloBeforeWelcome) {
   StateHarness harness(HarnessOptions());
   client::SequenceOptions sequence;
   sequence.request_id = "r";
@@ -18,7 +18,7 @@ TEST(StreamsTest, HelloComesFirstAndNothingBeforeTheWelcome) {
   EXPECT_FALSE(*opened.over);
 }
 
-TEST(StreamsTest, FailedTargetGivesWayToTheNext) {
+TEST(StreamsTest, FailedTargetYieldsToNext) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.End(harness.last_stream());
   ASSERT_EQ(harness.connector.streams.size(), 2);
@@ -33,7 +33,7 @@ TEST(StreamsTest, FailedTargetGivesWayToTheNext) {
   EXPECT_EQ(harness.stream(2).target, 0);
 }
 
-TEST(StreamsTest, StreamThatIsNotWelcomedInTimeIsGivenUp) {
+TEST(StreamsTest, StreamWithoutWelcomeIsGivenUp) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   EXPECT_EQ(harness.state.next_event(harness.now), harness.now + harness.options.connect_timeout);
   harness.MoveBy(harness.options.connect_timeout);
@@ -52,7 +52,7 @@ TEST(StreamsTest, ServerOfAnotherLawIsNotUsed) {
   EXPECT_NE(harness.state.links().last_failure().find("law version"), std::string::npos);
 }
 
-TEST(StreamsTest, RefusedHelloIsAFailureWithItsReason) {
+TEST(StreamsTest, RefusedHelloFailsWithReason) {
   StateHarness harness(HarnessOptions());
   v1::StreamResponse response;
   response.mutable_rejected()->set_message_index(1);
@@ -76,7 +76,7 @@ TEST(StreamsTest, EpochsGrowWithEveryOpenAndEveryStream) {
   EXPECT_GT(harness.TakeOpen(harness.stream(1)).epoch(), two->standing.epoch);
 }
 
-TEST(StreamsTest, DrainingStreamFinishesWhatIsInFlightAndTakesNothingNew) {
+TEST(StreamsTest, DrainingStreamFinishesButTakesNothingNew) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   const auto one = harness.OpenOn(harness.stream(0), "one", false);
@@ -101,7 +101,7 @@ TEST(StreamsTest, DrainingStreamFinishesWhatIsInFlightAndTakesNothingNew) {
   EXPECT_EQ(after->times, 1);
 }
 
-TEST(StreamsTest, FallbackTakesOverWhenEveryTargetHasFailedAndGivesBackBetweenSteps) {
+TEST(StreamsTest, FallbackServesUntilTargetReturns) {
   client::ClientOptions options = HarnessOptions();
   options.fallback = client::Fallback::kInProcess;
   StateHarness harness(options);
@@ -130,7 +130,7 @@ TEST(StreamsTest, FallbackTakesOverWhenEveryTargetHasFailedAndGivesBackBetweenSt
   EXPECT_EQ(next.rows(0).position(), 3);
 }
 
-TEST(StreamsTest, FallbackGoesOnWhenItsSuccessorEndsBeforeTheLastAnswer) {
+TEST(StreamsTest, FallbackStaysIfSuccessorEndsEarly) {
   client::ClientOptions options = HarnessOptions();
   options.fallback = client::Fallback::kInProcess;
   StateHarness harness(options);
@@ -157,7 +157,7 @@ TEST(StreamsTest, FallbackGoesOnWhenItsSuccessorEndsBeforeTheLastAnswer) {
   EXPECT_FALSE(harness.state.links().in_process());
 }
 
-TEST(StreamsTest, ASamplersStateKeepsTheFallbackWhileItsSequenceIsOpenAndForAWhile) {
+TEST(StreamsTest, SamplerStateKeepsFallbackWhileOpen) {
   for (const bool closes : {false, true}) {
     client::ClientOptions options = HarnessOptions();
     options.fallback = client::Fallback::kInProcess;
@@ -194,7 +194,7 @@ TEST(StreamsTest, ASamplersStateKeepsTheFallbackWhileItsSequenceIsOpenAndForAWhi
   }
 }
 
-TEST(StreamsTest, LoneFallbackHasNothingToWaitFor) {
+TEST(StreamsTest, LoneFallbackStartsAtOnce) {
   client::ClientOptions options = HarnessOptions({});
   options.fallback = client::Fallback::kInProcess;
   StateHarness harness(options);
@@ -204,7 +204,7 @@ TEST(StreamsTest, LoneFallbackHasNothingToWaitFor) {
   EXPECT_EQ(harness.connector.streams.size(), 1);
 }
 
-TEST(StreamsTest, EventsOfStreamsThatAreOverChangeNothing) {
+TEST(StreamsTest, EventsOfEndedStreamsAreIgnored) {
   StateHarness harness(HarnessOptions());
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);

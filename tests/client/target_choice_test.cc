@@ -19,7 +19,7 @@ TEST(TargetChoiceTest, TargetsAreTriedInTurnWithoutWaiting) {
   EXPECT_FALSE(choice.exhausted());
 }
 
-TEST(TargetChoiceTest, EveryFailedRoundWaitsLongerUpToTheBound) {
+TEST(TargetChoiceTest, FailedRoundsWaitLongerUpToBound) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     TargetChoice choice(2, false, kBackoff, seed);
     absl::Time now = kNow;
@@ -44,7 +44,7 @@ TEST(TargetChoiceTest, WaitsOfDifferentWorkersDiffer) {
   EXPECT_NE(one.Wait(1), two.Wait(1));
 }
 
-TEST(TargetChoiceTest, UsefulStreamStartsTheRoundAnew) {
+TEST(TargetChoiceTest, UsefulStreamRestartsTheRound) {
   TargetChoice choice(2, false, kBackoff, 1);
   choice.Ended(false, kNow);
   choice.Useful();
@@ -54,7 +54,7 @@ TEST(TargetChoiceTest, UsefulStreamStartsTheRoundAnew) {
   EXPECT_FALSE(choice.exhausted());
 }
 
-TEST(TargetChoiceTest, FallbackIsForFailedRoundsAndOnlyIfWanted) {
+TEST(TargetChoiceTest, FallbackOnlyAfterFailedRoundIfWanted) {
   TargetChoice choice(1, true, kBackoff, 1);
   EXPECT_EQ(choice.Next(kNow, true), 0);
   choice.Ended(false, kNow);
@@ -65,7 +65,7 @@ TEST(TargetChoiceTest, FallbackIsForFailedRoundsAndOnlyIfWanted) {
   EXPECT_EQ(choice.Next(choice.not_before(), false), 0);
 }
 
-TEST(TargetChoiceTest, WithoutTargetsThereIsOnlyTheFallback) {
+TEST(TargetChoiceTest, NoTargetsLeavesFallbackOnly) {
   const TargetChoice choice(0, true, kBackoff, 1);
   const auto next = choice.Next(kNow, true);
   ASSERT_TRUE(next.has_value());

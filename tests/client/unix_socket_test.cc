@@ -46,7 +46,7 @@ class FullListener {
 };
 
 // The client's lock is held while a stream starts, so that every deadline would wait with it.
-TEST(UnixSocketTest, AServerThatTakesNoConnectionHoldsUpNobody) {
+TEST(UnixSocketTest, FullAcceptQueueBlocksNoCaller) {
   FullListener listener;
   client::ClientOptions options;
   options.targets = {listener.target()};
@@ -65,7 +65,7 @@ TEST(UnixSocketTest, AServerThatTakesNoConnectionHoldsUpNobody) {
   EXPECT_TRUE(in_time && in_process);
 }
 
-TEST(UnixSocketTest, PatienceWithAFullQueueEnds) {
+TEST(UnixSocketTest, FullAcceptQueueTimesOut) {
   FullListener listener;
   for (const absl::Duration budget : {absl::ZeroDuration(), absl::Milliseconds(1)}) {
     const auto socket = client::ConnectUnix(listener.target(), SOCK_STREAM, client::RetryBudget(budget));

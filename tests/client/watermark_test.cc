@@ -42,7 +42,7 @@ std::vector<uint32_t> Write(const SequenceOptions& options, size_t length) {
   return (*sequence)->tokens();
 }
 
-TEST(Watermark, IsFoundInAMarkedTextAndNotInAnother) {
+TEST(Watermark, FoundInMarkedTextOnly) {
   // A token's score is about 2 on average here, so 300 tokens lie twelve deviations beyond the other hypothesis.
   const WatermarkEvidence marked = DetectWatermark({kKey}, Write(MarkedOptions(true, 1), 303));
   EXPECT_GT(marked.tokens, 250u);
@@ -56,7 +56,7 @@ TEST(Watermark, IsFoundInAMarkedTextAndNotInAnother) {
   }
 }
 
-TEST(Watermark, APartOfTheTextWillDo) {
+TEST(Watermark, PartOfTextSuffices) {
   const std::vector<uint32_t> text = Write(MarkedOptions(true, 2), 400);
   EXPECT_LT(DetectWatermark({kKey}, std::span(text).subspan(101, 200)).p_value, kFailure);
   EXPECT_EQ(DetectWatermark({kKey}, std::span(text).first(4)).tokens, 0u);
@@ -84,7 +84,7 @@ TEST(Watermark, RepeatedContextsCountOnce) {
 }
 
 // The seed has no part in it, the service draws the same, and drafts are judged with the marked noise.
-TEST(Watermark, IsTheSameInAServiceAndUnderSpeculation) {
+TEST(Watermark, SameInServiceAndUnderSpeculation) {
   auto client = Client::InProcess();
   ASSERT_TRUE(client.ok());
   auto sequence = (*client)->Open(MarkedOptions(true, 77));

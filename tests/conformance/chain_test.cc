@@ -37,7 +37,7 @@ TEST(ChainKernel, EqualsReferenceOnMiddlingRows) { ExpectEqualRows(4'000'000, te
 TEST(ChainKernel, EqualsReferenceOnLargeRows) { ExpectEqualRows(5'000'000, testing::Scaled(60), 32'000, 230'000); }
 
 // The random chains meet every stage, and every stage meets something to drop.
-TEST(ChainRows, MeetEveryStage) {
+TEST(ChainRows, CoverEveryStage) {
   std::array<int, kStageKinds> met = {};
   std::array<int, 2> outcomes = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {

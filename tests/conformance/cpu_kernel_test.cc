@@ -104,7 +104,7 @@ void ExpectEqualAtTopP(const std::vector<uint32_t>& bits, uint32_t top_p) {
 
 // Top-p whose prefix is a large part of a row, so that its end is looked for through a sample of groups: rows that the
 // sample shows as they are, and rows that it does not.
-TEST(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
+TEST(CpuKernel, EqualsReferenceIfTopPKeepsMany) {
   std::mt19937_64 random(99);
   std::vector<uint32_t> bits;
   for (uint64_t n = 0; n < testing::Scaled(120); ++n) {
@@ -123,7 +123,7 @@ TEST(CpuKernel, EqualsReferenceWhereTopPKeepsMuch) {
 }
 
 // Masks that hide some or all of a row's largest tokens, so that the maxima of their groups promise too much.
-TEST(CpuKernel, EqualsReferenceWhereAMaskHidesTheLargest) {
+TEST(CpuKernel, EqualsReferenceIfMaskHidesLargest) {
   std::mt19937_64 random(97);
   for (uint64_t n = 0; n < testing::Scaled(400); ++n) {
     std::vector<uint32_t> bits(1000 + random() % 30'000);
@@ -163,7 +163,7 @@ TEST(CpuKernel, EqualsReferenceWhereAMaskHidesTheLargest) {
 
 // A regular sample of the groups finds tokens that are likelier, or less likely, than the others: what it suggests lies
 // on the wrong side, or even among the row's leading tokens.
-TEST(CpuKernel, EqualsReferenceWhereASampleMisleads) {
+TEST(CpuKernel, EqualsReferenceIfSampleMisleads) {
   std::mt19937_64 random(98);
   std::vector<uint32_t> bits(1024 * law::kGroupSize);
   for (uint64_t n = 0; n < testing::Scaled(24); ++n) {
@@ -202,7 +202,7 @@ TEST(CpuKernel, EqualsReferenceAroundDistances) {
 }
 
 // A threshold that the leading token's weight meets to the unit: one token in some thousands of rows.
-TEST(CpuKernel, EqualsReferenceWhereAThresholdIsMetExactly) {
+TEST(CpuKernel, EqualsReferenceAtExactThreshold) {
   uint64_t met = 0;
   for (uint32_t n = 0; n < 100'000; ++n) {
     const std::vector<uint32_t> bits = {0, 0xbf800000 + n * 77};  // 0, and -1 to -4
@@ -215,13 +215,13 @@ TEST(CpuKernel, EqualsReferenceWhereAThresholdIsMetExactly) {
   EXPECT_GE(met, 3u);
 }
 
-TEST(CpuKernel, EqualsReferenceAtTheLargestVocabulary) {
+TEST(CpuKernel, EqualsReferenceAtLargestVocabulary) {
   RandomRow row(7, kMaxVocabulary);
   ExpectEqual(row);
 }
 
 // The random rows meet what they are meant to meet; otherwise the comparisons above would prove less than they seem to.
-TEST(RandomRows, MeetEveryOutcome) {
+TEST(RandomRows, CoverEveryResult) {
   std::map<RowError, int> errors;
   std::array<int, 6> met = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
@@ -241,7 +241,7 @@ TEST(RandomRows, MeetEveryOutcome) {
   for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 20) << i;
 }
 
-TEST(RandomRows, MeetEveryOutcomeOfEveryTask) {
+TEST(RandomRows, CoverEveryResultOfEveryTask) {
   std::map<RowError, int> errors;
   std::map<std::tuple<RowTask, DraftDistribution::Form, bool>, int> tasks;
   std::array<int, 5> met = {};

@@ -167,7 +167,7 @@ void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&co
 }
 
 // A byte that is read a second time after it has changed shows in an answer that is not the copy's.
-TEST(Incoming, OfARowThatChangesTheCopyIsAnswered) {
+TEST(Incoming, CopyOfAChangingRowIsSampled) {
   constexpr uint32_t kVocabulary = 20'011;
   constexpr size_t kBytes = kVocabulary * sizeof(uint32_t);
   const std::vector<uint32_t> contents[] = {Logits(1, kVocabulary), Logits(2, kVocabulary)};

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Semantics, ::testing::ValuesIn(cpu::RunnableTarget
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-TEST_P(Semantics, GreedyIsArgmaxWithTheLowestId) {
+TEST_P(Semantics, GreedyIsArgmaxWithLowestId) {
   std::vector<float> logits(5000);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 7919 % 4001) / 8;
   const auto max = std::max_element(logits.begin(), logits.end());
@@ -71,13 +71,13 @@ TEST_P(Semantics, GreedyHonoursChanges) {
   EXPECT_EQ(Sample(request).token, 2u);
 }
 
-TEST_P(Semantics, TheLowestBadIdDecidesTheError) {
+TEST_P(Semantics, LowestBadIdDecidesError) {
   EXPECT_EQ(Sample(Request({0, kNaN, kInfinity})).error, RowError::kNaN);
   EXPECT_EQ(Sample(Request({0, kInfinity, kNaN})).error, RowError::kLogitTooLarge);
   EXPECT_EQ(Sample(Request({0, 1, 2, kNaN, kInfinity})).error_token, 3u);
 }
 
-TEST_P(Semantics, RawLogitsAreJudgedEvenWhereBanned) {
+TEST_P(Semantics, BannedRawLogitsAreStillChecked) {
   Request request({0, kNaN, 1});
   const LogitEdit ban[] = {{1, LogitEdit::kBanned, 0, 0}};
   request.row.edits = ban;
@@ -88,7 +88,7 @@ TEST_P(Semantics, RawLogitsAreJudgedEvenWhereBanned) {
   EXPECT_EQ(Sample(request).error, RowError::kNaN);
 }
 
-TEST_P(Semantics, AMaskedTokenIsNotChangedSoItCannotFail) {
+TEST_P(Semantics, MaskedTokenIsNotEditedSoCannotFail) {
   Request request({0, 1, 2});
   const uint32_t bits[] = {0b101};
   request.row.allowed_bits = bits;
@@ -129,20 +129,20 @@ TEST_P(Semantics, TopKCutsTiesByLowestId) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(answer.processed.top[i].token, i + 1);
 }
 
-TEST_P(Semantics, TopPKeepsTheShortestPrefixThatReachesP) {
+TEST_P(Semantics, TopPKeepsShortestPrefixReachingP) {
   for (const auto& [p, kept] : {std::pair{0.2499f, 1u}, {0.25f, 1u}, {0.2501f, 2u}, {0.5f, 2u}, {0.7501f, 4u}}) {
     EXPECT_EQ(Sample(Request({0, 0, 0, 0}, {.top_p = p})).kept, kept) << p;
   }
 }
 
-TEST_P(Semantics, MinPComparesWithTheLikeliestAtTheTemperatureInForce) {
+TEST_P(Semantics, MinPComparesAtCurrentTemperature) {
   const std::vector<float> logits = {0, -1, -2, -3};
   EXPECT_EQ(Sample(Request(logits, {.min_p = 0.3f})).kept, 2u);                       // ln 0.3 = -1.2
   EXPECT_EQ(Sample(Request(logits, {.temperature = 2, .min_p = 0.3f})).kept, 3u);     // -2.4
   EXPECT_EQ(Sample(Request(logits, {.temperature = 0.5f, .min_p = 0.3f})).kept, 1u);  // -0.6
 }
 
-TEST_P(Semantics, FiltersComeInTheOrderMinPTopKTopP) {
+TEST_P(Semantics, FilterOrderIsMinPTopKTopP) {
   // Top-p over the two that top-k leaves needs one; over all four it would need two.
   EXPECT_EQ(Sample(Request({0, 0, 0, 0}, {.top_k = 2, .top_p = 0.5f})).kept, 1u);
   // Min-p leaves two; their mass is what top-p counts.
@@ -179,7 +179,7 @@ TEST_P(Semantics, RawIgnoresChangesAndTemperature) {
   EXPECT_EQ(b.processed.chosen.bits, law::CanonicalBits(10));
 }
 
-TEST_P(Semantics, TheDrawSurvivesMasksThatSpareIt) {
+TEST_P(Semantics, MaskSparingDrawnTokenKeepsDraw) {
   std::vector<float> logits(1000);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 37 % 101) / 20;
   for (uint32_t position = 0; position < 200; ++position) {
@@ -196,7 +196,7 @@ TEST_P(Semantics, TheDrawSurvivesMasksThatSpareIt) {
   }
 }
 
-TEST_P(Semantics, WhatIsNotAskedForIsEmpty) {
+TEST_P(Semantics, UnrequestedOutputsAreEmpty) {
   Request request({1, 2, 3});
   request.parameters.raw_logprob = false;
   request.parameters.processed_logprob = false;
@@ -206,7 +206,7 @@ TEST_P(Semantics, WhatIsNotAskedForIsEmpty) {
   EXPECT_EQ(answer.kept, 0u);
 }
 
-TEST(SemanticsDeathTest, BrokenPromisesOfTheCallerAbort) {
+TEST(SemanticsDeathTest, ViolatedPreconditionsAbort) {
   Request request({1, 2, 3});
   const LogitEdit unsorted[] = {{2, 0, 0, 0}, {1, 0, 0, 0}};
   request.row.edits = unsorted;

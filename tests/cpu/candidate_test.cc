@@ -8,7 +8,7 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-TEST(Candidate, ComparesInTheLawsOrder) {
+TEST(Candidate, ComparesInLawsOrder) {
   const Candidate all[] = {Candidate::Of(1, 5), Candidate::Of(1, 0), Candidate::Of(0x80000000, 7),
                            Candidate::Of(0x80000000, 6), Candidate::Of(0xc77fdfff, 1048574)};
   for (const Candidate& a : all) {
@@ -19,7 +19,7 @@ TEST(Candidate, ComparesInTheLawsOrder) {
   }
 }
 
-TEST(Candidate, HoldsItsParts) {
+TEST(Candidate, RoundTripsItsParts) {
   const Candidate candidate = Candidate::Of(0xc77fdfff, 1048574);
   EXPECT_EQ(candidate.key(), 0xc77fdfffu);
   EXPECT_EQ(candidate.token(), 1048574u);

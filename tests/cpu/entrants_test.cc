@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(, EntrantsTest, ::testing::ValuesIn(RunnableTargets()),
 // How far, in octaves, a promise may lie above what it stands for: the error of a logarithm taken from leading bits.
 constexpr double kSlack = 0.0862 + 0.002;
 
-TEST_P(EntrantsTest, PromisesAreKeptAndNotMuchTooLarge) {
+TEST_P(EntrantsTest, BoundsHoldAndAreTight) {
   std::mt19937_64 random(11);
   TokenEntrants entrants;
   constexpr uint32_t kCount = 1000;
@@ -62,7 +62,7 @@ TEST_P(EntrantsTest, PromisesAreKeptAndNotMuchTooLarge) {
   EXPECT_GT(most, kSlack);
 }
 
-TEST_P(EntrantsTest, DeadTokensPromiseNothing) {
+TEST_P(EntrantsTest, DeadTokensHaveNoBound) {
   TokenEntrants entrants;
   entrants.Reserve(2);
   entrants.count = 2;

@@ -55,7 +55,7 @@ TEST_P(OrderTest, FindsTheNth) {
   }
 }
 
-TEST_P(OrderTest, FindsWhereWeightsReachAThreshold) {
+TEST_P(OrderTest, FindsWhereWeightsReachThreshold) {
   Array<Candidate> memory;
   Array<uint64_t> weights;
   for (uint64_t n = 0; n < sortition::testing::Scaled(3000); ++n) {
@@ -79,7 +79,7 @@ TEST_P(OrderTest, FindsWhereWeightsReachAThreshold) {
   }
 }
 
-TEST_P(OrderTest, CopiesWhatLiesBetween) {
+TEST_P(OrderTest, CopiesKeysBetweenBounds) {
   Array<Candidate> memory, between;
   for (uint64_t n = 0; n < sortition::testing::Scaled(3000); ++n) {
     const std::vector<Candidate> candidates = Candidates(uint32_t(random_() % 100));

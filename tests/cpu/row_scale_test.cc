@@ -20,7 +20,7 @@ bool IsWithin(uint32_t key, uint32_t bound, const law::Scale& scale) {
   return t != law::kDead && t <= bound;
 }
 
-TEST(RowScale, FirstKeyWithinIsTheFirst) {
+TEST(RowScale, FirstKeyWithinIsFirst) {
   std::mt19937_64 random(7);
   for (uint64_t n = 0; n < sortition::testing::Scaled(1'000'000); ++n) {
     static constexpr float kTemperatures[] = {0.01f, 0.02f, 0.5f, 0.8f, 1, 2, 30, 100};
@@ -37,7 +37,7 @@ TEST(RowScale, FirstKeyWithinIsTheFirst) {
   }
 }
 
-TEST(RowScale, LogitBelowIsBelowAndNotMuch) {
+TEST(RowScale, LogitBelowIsSlightlyBelow) {
   std::mt19937_64 random(8);
   for (uint64_t n = 0; n < sortition::testing::Scaled(1'000'000); ++n) {
     static constexpr float kTemperatures[] = {0.01f, 0.02f, 0.5f, 0.8f, 1, 2, 30, 100};
@@ -58,7 +58,7 @@ TEST(RowScale, LogitBelowIsBelowAndNotMuch) {
   }
 }
 
-TEST(SentFrom, SaysWhatKeysSay) {
+TEST(SentFrom, AgreesWithKeys) {
   std::mt19937_64 random(9);
   const auto expect = [](uint32_t bits, uint32_t key) {
     const bool by_key = law::Key(law::Canonical(bits)) >= key;
@@ -76,7 +76,7 @@ TEST(SentFrom, SaysWhatKeysSay) {
   EXPECT_TRUE(std::isinf(SentFrom(~0u)));
 }
 
-TEST(RowScale, KnowsWhereTokensDieAndWhereWeightsEnd) {
+TEST(RowScale, KnowsDeadTokensAndZeroWeights) {
   const RowParameters parameters;
   const uint32_t max_key = law::Key(std::bit_cast<uint32_t>(12.5f));
   const RowScale row = ScaleOf(parameters, max_key);

@@ -36,7 +36,7 @@ Exact ExactOf(const std::vector<float>& logits, float lowest) {
   return exact;
 }
 
-TEST(Spread, IsWithinItsErrorOnEveryTarget) {
+TEST(Spread, WithinErrorOnEveryTarget) {
   constexpr uint32_t kVocabulary = 64 * 100;
   constexpr float kLowest = -16;
   std::mt19937_64 random(5);

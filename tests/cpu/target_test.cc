@@ -8,7 +8,7 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-TEST(Targets, ScalarRunsEverywhereAndIsTheLastChoice) {
+TEST(Targets, ScalarRunsEverywhereAndIsLast) {
   EXPECT_EQ(RunnableTargets().back()->name, "scalar");
   EXPECT_EQ(&BestTarget(), RunnableTargets().front());
 }
@@ -20,7 +20,7 @@ TEST(Targets, AreFoundByName) {
   EXPECT_EQ(FindTarget(""), nullptr);
 }
 
-TEST(Targets, NamesListWhatIsFound) {
+TEST(Targets, NamesListEveryTarget) {
   std::string expected = "auto";
   for (const Target* target : RunnableTargets()) expected += ", " + std::string(target->name);
   EXPECT_EQ(TargetNames(), expected);

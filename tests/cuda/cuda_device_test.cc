@@ -35,7 +35,7 @@ TEST(CudaDevice, AnswersBatches) {
   EXPECT_EQ(device->description().hardware, "Fake GPU 0, GPU-00112233-4455-6677-8899-aabbccddeeff");
 }
 
-TEST(CudaDevice, ProvesItself) {
+TEST(CudaDevice, PassesSelfTest) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
   std::vector<law::GoldenRow> known = law::GoldenRows();
@@ -62,7 +62,7 @@ TEST(CudaDevice, SeveralBatchesAtOnce) {
   for (size_t i = 0; i < rows.size(); ++i) rows[i].ExpectRight(results[i]);
 }
 
-TEST(CudaDevice, ALargeBatchRunsInSlices) {
+TEST(CudaDevice, LargeBatchRunsInChunks) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1, .max_batch_bytes = 30'000});
   const Rows rows(30);
@@ -70,14 +70,14 @@ TEST(CudaDevice, ALargeBatchRunsInSlices) {
   EXPECT_GT(driver.launches(), 4u);
 }
 
-TEST(CudaDevice, WithLittleMemorySlicesAreSmaller) {
+TEST(CudaDevice, LittleMemoryMakesChunksSmaller) {
   const FakeCudaDriver driver({.memory_bytes = 150'000});
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   const Rows rows(30);
   rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
 }
 
-TEST(CudaDevice, ARowThatNoMemoryHoldsEndsTheBatch) {
+TEST(CudaDevice, OversizedRowFailsBatch) {
   const FakeCudaDriver driver({.memory_bytes = 100'000});
   const auto device = StartOn(driver);
   const Rows large(1, 60'000);
@@ -86,7 +86,7 @@ TEST(CudaDevice, ARowThatNoMemoryHoldsEndsTheBatch) {
   rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
 }
 
-TEST(CudaDevice, AnErrorThatPassesEndsOneBatch) {
+TEST(CudaDevice, TransientErrorFailsOneBatch) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver);
   const Rows rows(4);
@@ -102,7 +102,7 @@ TEST(CudaDevice, AnErrorThatPassesEndsOneBatch) {
 
 class CudaDeviceFault : public ::testing::TestWithParam<int> {};
 
-TEST_P(CudaDeviceFault, LosesTheDeviceForGood) {
+TEST_P(CudaDeviceFault, StickyErrorLosesDevice) {
   FakeCudaDriver driver;
   std::atomic<int> lost = 0;
   const auto device = StartOn(driver, {.lost = [&](const absl::Status& why) {
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, CudaDeviceFault,
                                            int(Result::kIllegalAddress), int(Result::kTensorMemoryLeak),
                                            int(Result::kExternalDevice), 999));
 
-TEST(CudaDevice, WhatKeepsItFromStarting) {
+TEST(CudaDevice, StartErrorsAreTyped) {
   FakeCudaDriver driver;
   const cuda::Api api = driver.api();
   const cuda::Hardware hardware = cuda::FindHardware(api)->at(0);
@@ -169,7 +169,7 @@ TEST(CudaDriver, DevicesAreChosenByIndexUuidOrName) {
   EXPECT_THAT(chosen("7"), ::testing::ElementsAre());
 }
 
-TEST(CudaDriver, OldHardwareIsLeftOut) {
+TEST(CudaDriver, OldHardwareIsSkipped) {
   const FakeCudaDriver driver({.devices = 2, .capability = 75});
   EXPECT_TRUE(cuda::FindHardware(driver.api())->empty());
 }

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<CudaRows>> CreateOn(const FakeCudaDriver& driver,
   return CudaRows::CreateOn(driver.api(), devices::cuda::FindHardware(driver.api())->at(device), bytes);
 }
 
-TEST(CudaRows, AreADevicesMemoryThatOthersCanTake) {
+TEST(CudaRows, MemoryCanBeImportedElsewhere) {
   const FakeCudaDriver driver({.devices = 2});
   const auto rows = CreateOn(driver, kUnit + 1, 1);
   ASSERT_TRUE(rows.ok()) << rows.status();
@@ -45,7 +45,7 @@ TEST(CudaRows, AreADevicesMemoryThatOthersCanTake) {
   EXPECT_EQ((*CreateOn(driver, kUnit))->bytes(), kUnit);
 }
 
-TEST(CudaRows, AServersDeviceAnswersThem) {
+TEST(CudaRows, ServersDeviceSamplesThem) {
   const FakeCudaDriver driver;
   const auto device = testing::StartOn(driver, {.memory = 3});
   const testing::Rows random(6);
@@ -70,7 +70,7 @@ TEST(CudaRows, AServersDeviceAnswersThem) {
   random.ExpectRight(testing::RunBatch(device.get(), std::move(batch)));
 }
 
-TEST(CudaRows, AreReadToTheHost) {
+TEST(CudaRows, CanBeReadToHost) {
   FakeCudaDriver driver;
   const auto rows = CreateOn(driver, kUnit);
   ASSERT_TRUE(rows.ok()) << rows.status();
@@ -87,7 +87,7 @@ TEST(CudaRows, AreReadToTheHost) {
   EXPECT_TRUE(absl::IsUnavailable((*rows)->Read(0, read)));
 }
 
-TEST(CudaRows, AStreamIsWaitedFor) {
+TEST(CudaRows, StreamIsAwaited) {
   FakeCudaDriver driver;
   const auto rows = CreateOn(driver, kUnit);
   ASSERT_TRUE(rows.ok()) << rows.status();
@@ -105,14 +105,14 @@ TEST(CudaRows, AStreamIsWaitedFor) {
   EXPECT_TRUE(absl::IsUnavailable((*rows)->WaitFor(stream)));
 }
 
-TEST(CudaRows, TheDeviceHasDoneItsWorkBeforeTheMemoryGoes) {
+TEST(CudaRows, MemoryOutlivesQueuedWork) {
   const FakeCudaDriver driver;
   const uint64_t before = driver.calls("CtxSynchronize");
   ASSERT_TRUE(CreateOn(driver, kUnit).ok());
   EXPECT_EQ(driver.calls("CtxSynchronize"), before + 1);
 }
 
-TEST(CudaRows, WhatCannotBeMadeIsSaid) {
+TEST(CudaRows, InvalidSizesAreRefused) {
   const FakeCudaDriver driver({.memory_bytes = 16 << 20});
   const auto most = CreateOn(driver, 12 << 20);
   EXPECT_TRUE(most.ok());
@@ -124,12 +124,12 @@ TEST(CudaRows, WhatCannotBeMadeIsSaid) {
   }
 }
 
-TEST(CudaRows, ADeviceThatDoesNotShareSaysSo) {
+TEST(CudaRows, DeviceWithoutSharingIsAnError) {
   const FakeCudaDriver driver({.shares_memory = false});
   EXPECT_TRUE(absl::IsUnimplemented(CreateOn(driver, kUnit).status()));
 }
 
-TEST(CudaRows, EachFailureIsTypedAndLeavesNothing) {
+TEST(CudaRows, EachFailureIsTypedAndLeaksNothing) {
   FakeCudaDriver driver;
   const int before = OpenDescriptors();
   for (const char* function : {"DevicePrimaryCtxRetain", "MemGetAllocationGranularity", "MemCreate",

@@ -22,7 +22,7 @@ constexpr std::array<size_t, sizeof...(Arguments)> Sizes(R (*)(Arguments...)) {
 #include "devices/cuda/functions.inc"
 #undef SORTITION_CUDA_FUNCTION
 
-TEST(CudaDriver, DeclarationsAreThoseOfTheHeader) {
+TEST(CudaDriver, DeclarationsEqualCudaHeader) {
   EXPECT_EQ(int(Result::kOutOfMemory), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(int(Result::kNotInitialized), CUDA_ERROR_NOT_INITIALIZED);
   EXPECT_EQ(int(Result::kDeviceUnavailable), CUDA_ERROR_DEVICE_UNAVAILABLE);

@@ -21,7 +21,7 @@ TEST(Emulator, RunsEveryThreadOnce) {
   EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
 }
 
-TEST(Emulator, WarpFunctionsAreCudas) {
+TEST(Emulator, WarpFunctionsEqualCuda) {
   Launch({.threads = 64}, [] {
     const uint32_t lane = threadIdx.x % 32;
     EXPECT_EQ(__shfl_xor_sync(kAll, lane, 4), lane ^ 4);
@@ -36,7 +36,7 @@ TEST(Emulator, WarpFunctionsAreCudas) {
   });
 }
 
-TEST(Emulator, ArithmeticIsCudas) {
+TEST(Emulator, ArithmeticEqualsCuda) {
   EXPECT_EQ(__vmaxs2(0x80017fffu, 0x00008000u), 0x00007fffu);
   EXPECT_EQ(__vmins2(0x80017fffu, 0x00008000u), 0x80018000u);
 }
@@ -57,7 +57,7 @@ TEST(Emulator, OrdersDifferBySeed) {
   EXPECT_GT(seen.size(), 5u);
 }
 
-TEST(Emulator, SharedMemoryBeginsAsNoise) {
+TEST(Emulator, SharedMemoryStartsRandom) {
   std::set<uint32_t> seen;
   Launch({.blocks_x = 8, .threads = 32}, [&] {
     KERNEL_SHARED(uint32_t, word);
@@ -74,7 +74,7 @@ int64_t MappedBytes() {
 }
 
 // Neither the threads' stacks nor what a sanitizer keeps of each.
-TEST(Emulator, LaunchesLeaveNoMemory) {
+TEST(Emulator, LaunchesLeakNoMemory) {
   const auto launch = [] {
     Launch({.blocks_x = 3, .threads = 64}, [] {
       const uint32_t lane = threadIdx.x % 32;
@@ -102,7 +102,7 @@ TEST(EmulatorDeathTest, DifferentBarriers) {
   EXPECT_DEATH(Launch({.threads = 64}, &MeetAtDifferentBarriers), "different barriers");
 }
 
-TEST(EmulatorDeathTest, ABarrierThatSomeDoNotReach) {
+TEST(EmulatorDeathTest, BarrierMissedByThreads) {
   EXPECT_DEATH(Launch({.threads = 64},
                       [] {
                         if (threadIdx.x != 3) __syncthreads();
@@ -110,7 +110,7 @@ TEST(EmulatorDeathTest, ABarrierThatSomeDoNotReach) {
                "ended");
 }
 
-TEST(EmulatorDeathTest, LanesThatMeetAtDifferentPlaces) {
+TEST(EmulatorDeathTest, LanesSyncAtDifferentPlaces) {
   EXPECT_DEATH(Launch({},
                       [] {
                         if (threadIdx.x < 16) {
@@ -122,7 +122,7 @@ TEST(EmulatorDeathTest, LanesThatMeetAtDifferentPlaces) {
                "different places");
 }
 
-TEST(EmulatorDeathTest, ALaneThatNeverComes) {
+TEST(EmulatorDeathTest, LaneNeverArrives) {
   EXPECT_DEATH(Launch({},
                       [] {
                         if (threadIdx.x != 3) __syncwarp();
@@ -130,7 +130,7 @@ TEST(EmulatorDeathTest, ALaneThatNeverComes) {
                "waits for ever");
 }
 
-TEST(EmulatorDeathTest, Masks) {
+TEST(EmulatorDeathTest, WrongWarpMasks) {
   EXPECT_DEATH(Launch({}, [] { __syncwarp(0xffu); }), "not in its own mask");
   EXPECT_DEATH(Launch({},
                       [] {
@@ -139,7 +139,7 @@ TEST(EmulatorDeathTest, Masks) {
                "not in the mask");
 }
 
-TEST(EmulatorDeathTest, ALoadThatIsNotAligned) {
+TEST(EmulatorDeathTest, UnalignedLoad) {
   const std::vector<uint4> memory(2);
   EXPECT_DEATH(
       Launch({}, [&] { __ldg(reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(memory.data()) + 4)); }),

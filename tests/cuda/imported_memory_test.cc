@@ -65,7 +65,7 @@ std::vector<DeviceRow> Spread(const Rows& rows, const ForeignMemory& memory, con
   return batch;
 }
 
-TEST(CudaImport, RowsInItAreAnswered) {
+TEST(CudaImport, ImportedRowsAreSampled) {
   for (const bool protects : {true, false}) {
     const FakeCudaDriver driver({.protects_memory = protects});
     for (const uint64_t most_bytes : {uint64_t{30'000}, uint64_t{512} << 20}) {
@@ -85,7 +85,7 @@ TEST(CudaImport, RowsInItAreAnswered) {
 
 // Kernels rely on what they have found in a row: what another process may change is copied first, and what cannot
 // change is not.
-TEST(CudaImport, WhatMayChangeIsCopied) {
+TEST(CudaImport, ChangeableBytesAreCopied) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory});
   const ForeignMemory memory(driver);
@@ -146,7 +146,7 @@ TEST(CudaImport, RowsAreCopiedTogether) {
   }
 }
 
-TEST(CudaImport, NothingOfARowPassesTheHost) {
+TEST(CudaImport, RowsNeverPassTheHost) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory});
   const ForeignMemory memory(driver);
@@ -165,7 +165,7 @@ TEST(CudaImport, NothingOfARowPassesTheHost) {
   EXPECT_LT(driver.uploaded_bytes() - before, row_bytes);
 }
 
-TEST(CudaImport, IdentityIsTheDevicesUuid) {
+TEST(CudaImport, IdentityIsDevicesUuid) {
   const FakeCudaDriver driver({.devices = 2});
   std::string uuid;
   for (int i = 0; i < 16; ++i) uuid.push_back(static_cast<char>(0x11 * i));
@@ -176,7 +176,7 @@ TEST(CudaImport, IdentityIsTheDevicesUuid) {
   EXPECT_EQ(StartOn(driver)->description().identity, MemoryIdentity());
 }
 
-TEST(CudaImport, ADeviceWithoutItTakesNone) {
+TEST(CudaImport, DeviceWithoutImportRefuses) {
   const FakeCudaDriver driver({.shares_memory = false});
   const auto device = StartOn(driver, {.memory = kMemory});
   EXPECT_EQ(device->description().identity, MemoryIdentity());
@@ -186,7 +186,7 @@ TEST(CudaImport, ADeviceWithoutItTakesNone) {
   rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
 }
 
-TEST(CudaImport, RubbishIsRefused) {
+TEST(CudaImport, InvalidDescriptorIsRefused) {
   FakeCudaDriver driver({.devices = 2, .memory_bytes = 64 << 20});
   const auto device = StartOn(driver, {.memory = kMemory, .lost = [](const absl::Status&) { ADD_FAILURE(); }});
   const ForeignMemory memory(driver);
@@ -230,7 +230,7 @@ TEST(CudaImport, RubbishIsRefused) {
 }
 
 // Errors while importing are the import's: even one that would lose the device if a batch met it.
-TEST(CudaImport, EachFailureIsTypedAndLeavesNothing) {
+TEST(CudaImport, EachFailureIsTypedAndLeaksNothing) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory, .lost = [](const absl::Status&) { ADD_FAILURE(); }});
   const ForeignMemory memory(driver);
@@ -257,7 +257,7 @@ TEST(CudaImport, EachFailureIsTypedAndLeavesNothing) {
   rows.ExpectRight(RunBatch(device.get(), Spread(rows, memory, *imported)));
 }
 
-TEST(CudaImport, MemoryOutlivesItsMakerAndTheDevice) {
+TEST(CudaImport, MemoryOutlivesMakerAndDevice) {
   FakeCudaDriver driver;
   auto device = StartOn(driver, {.memory = kMemory});
   auto memory = std::make_unique<ForeignMemory>(driver);
@@ -276,7 +276,7 @@ TEST(CudaImport, MemoryOutlivesItsMakerAndTheDevice) {
   EXPECT_TRUE(absl::IsUnavailable(imported->Read(0, read)));
 }
 
-TEST(CudaImport, ThreadsImportReadAndSampleAtOnce) {
+TEST(CudaImport, ThreadsImportReadAndSample) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory});
   const ForeignMemory memory(driver);

@@ -152,7 +152,7 @@ TEST(CudaKernel, EqualsReferenceAtUsualVocabularies) {
   }
 }
 
-TEST(CudaKernel, EqualsReferenceAtTheLargestVocabulary) {
+TEST(CudaKernel, EqualsReferenceAtLargestVocabulary) {
   Comparison comparison(4);
   for (uint64_t seed = 7; seed < 7 + testing::Scaled(4); ++seed) comparison.Add(seed, kMaxVocabulary);
 }
@@ -194,7 +194,7 @@ TEST(CudaKernel, EqualsReferenceOnGoldenRows) {
   }
 }
 
-TEST(CudaKernel, CountsTheKept) {
+TEST(CudaKernel, CountsKeptTokens) {
   for (uint64_t seed = 0; seed < testing::Scaled(100); ++seed) {
     const RandomRow row(5'000'000 + seed, 200);
     RowParameters parameters = *row.request().parameters;
@@ -228,7 +228,7 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
 }
 
 // The logprobs that kernels leave in the device's memory are the host's.
-TEST(CudaKernel, LogprobsAreTheHosts) {
+TEST(CudaKernel, LogprobsEqualHosts) {
   uint64_t compared = 0;
   for (uint64_t seed = 0; seed < 60 + testing::Scaled(140); ++seed) {
     RandomRow row(4'000'000 + seed, 300, seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained);
@@ -256,7 +256,7 @@ TEST(CudaKernel, LogprobsAreTheHosts) {
 }
 
 // A row is read by as many blocks as the batch leaves idle: each chunk is whole tiles, and together they are the row.
-TEST(CudaGeometry, ChunksCoverRowsAndLeaveNoMultiprocessorIdle) {
+TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
   constexpr uint32_t kMultiprocessors = 132;
   for (const uint32_t groups : {1u, 31u, 32u, 33u, 2004u, 2374u, 2560u, 16384u}) {
     const uint32_t tiles = (groups + kTileGroups - 1) / kTileGroups;

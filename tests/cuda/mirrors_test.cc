@@ -142,7 +142,7 @@ std::vector<EditList> Lists(int count, uint32_t edits = 200) {
   return lists;
 }
 
-TEST(CudaMirrors, AStepUploadsWhatChanged) {
+TEST(CudaMirrors, StepUploadsChangesOnly) {
   constexpr uint32_t kEdits = 2000;
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
@@ -166,7 +166,7 @@ TEST(CudaMirrors, AStepUploadsWhatChanged) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 4u);
 }
 
-TEST(CudaMirrors, ListsWithoutANameAreUploadedAndNothingIsMerged) {
+TEST(CudaMirrors, UnnamedListsAreUploadedWhole) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
   for (uint64_t step = 0; step < 2; ++step) {
@@ -188,7 +188,7 @@ TEST(CudaMirrors, ListsWithoutANameAreUploadedAndNothingIsMerged) {
 // or in several at once. Rows end in slices or not, and there is room for all mirrors or for few.
 class CudaMirrorsSteps : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {};
 
-TEST_P(CudaMirrorsSteps, AnswerAsTheReferenceDoes) {
+TEST_P(CudaMirrorsSteps, EqualReference) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver, {.max_batch_bytes = GetParam().first, .max_mirror_bytes = GetParam().second});
   std::vector<EditList> lists = Lists(4, 90);
@@ -237,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(Rooms, CudaMirrorsSteps,
                                            std::pair{uint64_t{60'000}, uint64_t{256} << 20},
                                            std::pair{uint64_t{512} << 20, uint64_t{9'000}}));
 
-TEST(CudaMirrors, AnErrorLeavesNone) {
+TEST(CudaMirrors, ErrorDropsAll) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   std::vector<EditList> lists = Lists(2);
@@ -262,7 +262,7 @@ TEST(CudaMirrors, AnErrorLeavesNone) {
   }
 }
 
-TEST(CudaMirrors, WithoutMemoryForThemListsAreUploaded) {
+TEST(CudaMirrors, NoMemoryMeansUpload) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -274,7 +274,7 @@ TEST(CudaMirrors, WithoutMemoryForThemListsAreUploaded) {
   EXPECT_EQ(driver.launches(kernels::cuda::kMergeKernel), 1u);
 }
 
-TEST(CudaMirrors, MakeWayForABatch) {
+TEST(CudaMirrors, YieldMemoryToBatch) {
   const FakeCudaDriver driver({.memory_bytes = 200'000});
   const auto device = StartOn(driver, {.batches_in_flight = 1});
   ListedRows rows(kVocabulary);
@@ -322,7 +322,7 @@ class CudaMirrorsOfSlices : public ::testing::Test {
   std::unique_ptr<Mirrors> mirrors_;
 };
 
-TEST_F(CudaMirrorsOfSlices, AListIsChangedFromOneHalfIntoTheOther) {
+TEST_F(CudaMirrorsOfSlices, ListChangesFromOneHalfToTheOther) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
@@ -340,7 +340,7 @@ TEST_F(CudaMirrorsOfSlices, AListIsChangedFromOneHalfIntoTheOther) {
   EXPECT_EQ(again.from, whole.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
+TEST_F(CudaMirrorsOfSlices, OneRowPerChunkIsKept) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditPath whole = Run(list);
@@ -360,7 +360,7 @@ TEST_F(CudaMirrorsOfSlices, OneRowOfASliceAloneIsKept) {
   EXPECT_EQ(Run(list).from, first.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
+TEST_F(CudaMirrorsOfSlices, ChunksNeverShareOne) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
@@ -374,7 +374,7 @@ TEST_F(CudaMirrorsOfSlices, TwoSlicesNeverHaveTheSame) {
   other.Keep();
 }
 
-TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
+TEST_F(CudaMirrorsOfSlices, RevertedListIsNotKept) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   {
@@ -398,7 +398,7 @@ TEST_F(CudaMirrorsOfSlices, WhatIsTakenBackIsNotKept) {
   EXPECT_EQ(still.from, whole.to);
 }
 
-TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
+TEST_F(CudaMirrorsOfSlices, OlderOrUnnamedListChangesNothing) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   const EditList old = list;
@@ -415,7 +415,7 @@ TEST_F(CudaMirrorsOfSlices, OlderAndUnnamedListsLeaveTheMirrorAsItIs) {
   EXPECT_TRUE(IsWhole(Run(list)));
 }
 
-TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
+TEST_F(CudaMirrorsOfSlices, GrowsWithItsList) {
   MakeMirrors(1 << 20);
   EditList list(1, kVocabulary, 100);
   Run(list);
@@ -443,7 +443,7 @@ TEST_F(CudaMirrorsOfSlices, AMirrorGrowsWithItsList) {
   EXPECT_GT(mirrors_->bytes(), small);
 }
 
-TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
+TEST_F(CudaMirrorsOfSlices, NoRoomEvictsIdleOnly) {
   MakeMirrors(10'000);
   std::vector<EditList> lists = Lists(3, 100);
   EXPECT_TRUE(IsWhole(Run(lists[0])));
@@ -458,7 +458,7 @@ TEST_F(CudaMirrorsOfSlices, WithoutRoomOnlyIdleOnesGo) {
   EXPECT_LE(mirrors_->bytes(), 10'000u);
 }
 
-TEST_F(CudaMirrorsOfSlices, ASliceThatFailsDropsAll) {
+TEST_F(CudaMirrorsOfSlices, FailedChunkDropsAll) {
   MakeMirrors(1 << 20);
   std::vector<EditList> lists = Lists(3, 100);
   for (const EditList& list : lists) Run(list);

@@ -140,7 +140,7 @@ void ExpectNoSpillsInHotLoops(const std::string& report, int registers, const st
   EXPECT_EQ(met, functions) << report;
 }
 
-TEST(CudaAssembly, OfSampleIsWhatItIsMeantToBe) {
+TEST(CudaAssembly, SampleKernelMeetsExpectations) {
   const std::vector<Assembly> assemblies = AssembliesOf("sample");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   const std::regex reads("ReadTiles");
@@ -154,7 +154,7 @@ TEST(CudaAssembly, OfSampleIsWhatItIsMeantToBe) {
   }
 }
 
-TEST(CudaAssembly, OfChainIsWhatItIsMeantToBe) {
+TEST(CudaAssembly, ChainKernelMeetsExpectations) {
   const std::vector<Assembly> assemblies = AssembliesOf("chain");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   for (const Assembly& assembly : assemblies) {
@@ -164,7 +164,7 @@ TEST(CudaAssembly, OfChainIsWhatItIsMeantToBe) {
   }
 }
 
-TEST(CudaAssembly, OfEditsIsWhatItIsMeantToBe) {
+TEST(CudaAssembly, EditsKernelMeetsExpectations) {
   const std::vector<Assembly> assemblies = AssembliesOf("edits");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   for (const Assembly& assembly : assemblies) {

@@ -27,7 +27,7 @@ void ExpectLawfulWeights(u32 max_bits, const Scale& scale, const std::vector<u32
   ASSERT_EQ(weigher.WeightOfNumber(__uint_as_float(kMaskedBits), kPowers), 0u);
 }
 
-TEST(Weigher, WeighsEveryLogitAsTheLawDoes) {
+TEST(Weigher, WeightsEqualLaw) {
   std::mt19937_64 random(20261122);
   std::vector<u32> logits;
   for (u32 half = 0; half < 65536; ++half) {
@@ -51,7 +51,7 @@ TEST(Weigher, WeighsEveryLogitAsTheLawDoes) {
   }
 }
 
-TEST(Weigher, NumbersStandForKeys) {
+TEST(Weigher, NumbersMapToKeys) {
   std::mt19937_64 random(20261123);
   std::vector<u32> keys = {0, 1, kLowestKey - 1, kLowestKey, kLowestKey + 1, 0xff800000u, 0xff800001u, 0xffffffffu};
   for (const u32 edge : {0x80000000u, 0x80000000u | 0x21800000u, ~0xa1800000u}) {

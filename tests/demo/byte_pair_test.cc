@@ -33,7 +33,7 @@ void ExpectRoundTrip(std::string_view text) {
   ASSERT_EQ(Learned().Decode(ids), text);
 }
 
-TEST(BytePairTest, LearnsTheMergesWorkedOutByHand) {
+TEST(BytePairTest, LearnsMergesWorkedOutByHand) {
   // "aaab", " aaab": aa (4 times), then ab before (aa)a, both twice but ab has the lower ids, then aaab, then " aaab".
   const std::vector<std::string_view> texts = {"aaab aaab"};
   const BytePair vocabulary = BytePair::Learn(texts, 1000);
@@ -60,12 +60,12 @@ TEST(BytePairTest, LearnsFromNothing) {
   EXPECT_THAT(vocabulary.Encode("no"), ElementsAre('n', 'o'));
 }
 
-TEST(BytePairTest, NoTextIsNoToken) {
+TEST(BytePairTest, EmptyTextHasNoToken) {
   EXPECT_THAT(Learned().Encode(""), IsEmpty());
   EXPECT_EQ(Learned().Decode({}), "");
 }
 
-TEST(BytePairTest, CorpusRoundTripsAndItsWordsAreTokens) {
+TEST(BytePairTest, CorpusRoundTripsAndWordsAreTokens) {
   EXPECT_LE(Learned().size(), kMaxTokens);
   for (std::string_view text : CorpusTexts()) ExpectRoundTrip(text);
   EXPECT_THAT(Learned().Encode("Once, in a village between the hill and the sea,"), SizeIs(12));
@@ -84,7 +84,7 @@ TEST(BytePairTest, ArbitraryBytesRoundTrip) {
   }
 }
 
-TEST(BytePairTest, CutsOfTheCorpusAndRunsOfSpacesRoundTrip) {
+TEST(BytePairTest, CorpusCutsAndSpacesRoundTrip) {
   std::mt19937_64 random(20240608);
   const std::vector<std::string_view> texts = CorpusTexts();
   constexpr std::string_view kGaps[] = {"", " ", "  ", "   ", "\n", " \n ", "\t", "\xff", "\xc3\xa9"};
@@ -98,9 +98,9 @@ TEST(BytePairTest, CutsOfTheCorpusAndRunsOfSpacesRoundTrip) {
   for (size_t length = 1; length < 100; ++length) ExpectRoundTrip(std::string(length, ' ') + "x");
 }
 
-TEST(BytePairTest, OneLongWordIsEncodedInLinearTime) { ExpectRoundTrip(std::string(size_t{1} << 20, 'a')); }
+TEST(BytePairTest, LongWordIsEncodedInLinearTime) { ExpectRoundTrip(std::string(size_t{1} << 20, 'a')); }
 
-TEST(BytePairTest, LearnsTheSameTwice) {
+TEST(BytePairTest, LearningIsDeterministic) {
   const BytePair again = BytePair::Learn(CorpusTexts(), kMaxTokens);
   ASSERT_EQ(again.size(), Learned().size());
   for (uint32_t id = 0; id < again.size(); ++id) {
@@ -108,7 +108,7 @@ TEST(BytePairTest, LearnsTheSameTwice) {
   }
 }
 
-TEST(BytePairDeathTest, RefusesAnUnknownIdAndTooFewTokens) {
+TEST(BytePairDeathTest, RefusesUnknownIdAndTooFewTokens) {
   EXPECT_DEATH(Learned().Decode(std::vector<uint32_t>{Learned().size()}), "broken invariant");
   EXPECT_DEATH(BytePair::Learn({}, 255), "broken invariant");
 }

@@ -84,7 +84,7 @@ double HeldOutPerplexity(int order) {
   return std::exp(surprise / static_cast<double>(tokens));
 }
 
-TEST(LanguageModelTest, UnigramsAreTheCountsWorkedOutByHand) {
+TEST(LanguageModelTest, UnigramsEqualCountsWorkedOutByHand) {
   const std::vector<std::vector<uint32_t>> texts = {{0, 1}, {0, 2}};
   const LanguageModel model = LanguageModel::Train(texts, 4, 1);
   ASSERT_EQ(model.end_of_text(), 4u);
@@ -125,7 +125,7 @@ TEST(LanguageModelTest, ProbabilitiesArePositiveAndSumToOne) {
   }
 }
 
-TEST(LanguageModelTest, LogitsAreLogProbabilitiesPlusOneConstant) {
+TEST(LanguageModelTest, LogitsAreLogprobsPlusAConstant) {
   for (const std::vector<uint32_t>& context : Contexts()) {
     const std::vector<uint16_t> row = Row(Model(), context);
     // bf16 has 8 significant bits, so each logit confines the constant to an interval. They must have a point in
@@ -142,7 +142,7 @@ TEST(LanguageModelTest, LogitsAreLogProbabilitiesPlusOneConstant) {
   }
 }
 
-TEST(LanguageModelTest, LiveLogitsAreFiniteAndPaddingIsPoison) {
+TEST(LanguageModelTest, LiveLogitsAreFinitePaddingIsNan) {
   const uint32_t live = Model().live_vocabulary();
   for (size_t width : {size_t{live}, size_t{live} + 1, kRowWidth, size_t{128256}}) {
     const std::vector<uint16_t> row = Row(Model(), Contexts()[2], width);
@@ -157,7 +157,7 @@ TEST(LanguageModelTest, LiveLogitsAreFiniteAndPaddingIsPoison) {
   EXPECT_TRUE(std::isnan(Value(kPaddingLogit)));
 }
 
-TEST(LanguageModelTest, SameContextSameBytesInEveryTrainingAndThread) {
+TEST(LanguageModelTest, SameContextGivesSameBytes) {
   const LanguageModel again = LanguageModel::Train(Texts(), Vocabulary().size());
   for (const std::vector<uint32_t>& context : Contexts()) {
     const std::vector<uint16_t> row = Row(Model(), context);
@@ -170,21 +170,21 @@ TEST(LanguageModelTest, SameContextSameBytesInEveryTrainingAndThread) {
   }
 }
 
-TEST(LanguageModelTest, OnlyTheNewestFourIdsCount) {
+TEST(LanguageModelTest, OnlyNewestFourIdsCount) {
   const std::vector<uint32_t> context = Vocabulary().Encode("Once, in a village between the hill and");
   const std::span<const uint32_t> all(context);
   EXPECT_EQ(Row(Model(), all), Row(Model(), all.last(4)));
   EXPECT_NE(Row(Model(), all), Row(Model(), all.last(3)));
 }
 
-TEST(LanguageModelTest, AShortContextStandsAtTheStartOfAText) {
+TEST(LanguageModelTest, ShortContextIsStartOfText) {
   const uint32_t end = Model().end_of_text();
   const uint32_t once = Vocabulary().Encode("Once")[0];
   EXPECT_EQ(Row(Model(), {}), Row(Model(), std::vector<uint32_t>{end, end, end, end}));
   EXPECT_EQ(Row(Model(), std::vector<uint32_t>{once}), Row(Model(), std::vector<uint32_t>{end, end, end, once}));
 }
 
-TEST(LanguageModelTest, PredictsTextsItHasNotSeenBetterThanUnigrams) {
+TEST(LanguageModelTest, PredictsUnseenTextBetterThanUnigrams) {
   std::vector<double> perplexity = {0};
   for (int order = 1; order <= LanguageModel::kMaxOrder; ++order) {
     perplexity.push_back(HeldOutPerplexity(order));
@@ -212,7 +212,7 @@ TEST(LanguageModelTest, PrintsItsSpeed) {
             << std::chrono::duration<double, std::micro>(done - trained).count() / static_cast<double>(rows) << " us\n";
 }
 
-TEST(LanguageModelDeathTest, RefusesWhatBreaksItsContract) {
+TEST(LanguageModelDeathTest, RefusesContractViolations) {
   std::vector<uint16_t> narrow(Model().live_vocabulary() - 1);
   EXPECT_DEATH(Model().Logits({}, narrow), "broken invariant");
   const std::vector<uint32_t> unknown = {Model().live_vocabulary()};

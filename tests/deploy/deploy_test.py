@@ -195,7 +195,7 @@ class ManifestTest(unittest.TestCase):
                     selector = {"matchLabels": selector}
                 self.assertLessEqual(selector.get("matchLabels", {}).items(), labels.items(), made["kind"])
 
-    def test_the_autoscaler_scales_the_deployment_by_a_metric_that_is_served(self):
+    def test_autoscaler_uses_a_served_metric(self):
         objects = self.renderings["remote"]
         workload, _ = manifests.pod_of(objects)
         (autoscaler,) = [made for made in objects if made["kind"] == "HorizontalPodAutoscaler"]
@@ -276,7 +276,7 @@ class ManifestTest(unittest.TestCase):
 
 
 class EngineTest(unittest.TestCase):
-    def test_an_engine_keeps_what_it_has_beside_the_sidecar(self):
+    def test_sidecar_leaves_the_engine_unchanged(self):
         for components in (["sidecar"], ["sidecar", "same-gpu"]):
             with self.subTest(components), tempfile.TemporaryDirectory() as folder:
                 path = write_engine(folder)

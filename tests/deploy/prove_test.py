@@ -57,19 +57,19 @@ class ProveTest(unittest.TestCase):
             self.assertEqual((status, left), (1, [*self.OF_CUDA, "conformance"]))
             self.assertIn("MPS did not start", said)
 
-    def test_a_device_that_is_not_there_is_passed_over_by_name(self):
+    def test_absent_device_is_skipped_by_name(self):
         status, said, left = self.prove("cpu0", cuda=1, vulkan=1)
         self.assertEqual((status, left), (0, ["bench_cpu", "conformance"]))
         self.assertIn("cuda: skipped", said)
         self.assertIn("vulkan: skipped", said)
 
-    def test_a_benchmark_that_fails_where_its_device_is_fails_the_proof_at_its_end(self):
+    def test_failed_benchmark_on_a_present_device_fails_at_the_end(self):
         for suite in ("cuda", "served", "vulkan", "cpu"):
             status, said, left = self.prove("cpu0", "cuda0", "vulkan0", **{suite: 1})
             self.assertEqual((status, len(left)), (1, 5))
             self.assertIn(f"{suite} was not measured", said)
 
-    def test_a_wrong_answer_fails_the_proof_before_anything_is_measured(self):
+    def test_wrong_answer_fails_before_any_measurement(self):
         status, _, left = self.prove("cpu0", "cuda0", proves=1)
         self.assertEqual((status, left), (1, ["conformance"]))
 

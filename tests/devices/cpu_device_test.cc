@@ -55,7 +55,7 @@ TEST(CpuDevice, DescribesItself) {
   EXPECT_EQ(device.description().batches_in_flight, 3u);
 }
 
-TEST(CpuDevice, RunsTheTargetOfTheName) {
+TEST(CpuDevice, RunsTheNamedTarget) {
   EXPECT_TRUE(IsCpuTarget("auto"));
   EXPECT_FALSE(IsCpuTarget("avx5"));
   CpuDevice device({.threads = 1, .target = "scalar"});
@@ -65,14 +65,14 @@ TEST(CpuDevice, RunsTheTargetOfTheName) {
   EXPECT_DEATH(CpuDevice({.threads = 1, .target = "avx5"}), "target");
 }
 
-TEST(CpuDevice, ZeroThreadsMeansTheMachines) {
+TEST(CpuDevice, ZeroThreadsMeansAllCores) {
   CpuDevice device({.threads = 0});
   EXPECT_GE(device.description().batches_in_flight, 1u);
   const Logits logits(3);
   EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).answers.at(0).token, 3u);
 }
 
-TEST(CpuDevice, AnswersInTheBatchsOrder) {
+TEST(CpuDevice, AnswersInBatchOrder) {
   CpuDevice device({.threads = 4});
   std::vector<Logits> logits;
   for (uint32_t winner = 0; winner < 100; ++winner) logits.emplace_back(winner);
@@ -85,7 +85,7 @@ TEST(CpuDevice, AnswersInTheBatchsOrder) {
   EXPECT_GT(result.kernel_nanoseconds, 0u);
 }
 
-TEST(CpuDevice, ABadRowFailsAlone) {
+TEST(CpuDevice, BadRowFailsAlone) {
   CpuDevice device({.threads = 2});
   const Logits good(1);
   Logits bad(2);
@@ -111,7 +111,7 @@ TEST(CpuDevice, GathersSegmentsAndIgnoresPadding) {
   EXPECT_EQ(RunBatch(&device, std::move(rows)).answers.at(0).token, 3u);
 }
 
-TEST(CpuDevice, DoneMaySubmit) {
+TEST(CpuDevice, CallbackMaySubmit) {
   CpuDevice device({.threads = 1});
   const Logits first(1);
   const Logits second(2);
@@ -127,7 +127,7 @@ TEST(CpuDevice, DoneMaySubmit) {
   EXPECT_EQ(result.answers.at(0).token, 2u);
 }
 
-TEST(CpuDevice, ThreadsSubmitAtOnce) {
+TEST(CpuDevice, ThreadsSubmitConcurrently) {
   constexpr int kThreads = 4;
   constexpr int kBatches = 200;
   CpuDevice device({.threads = 3});
@@ -150,7 +150,7 @@ TEST(CpuDevice, ThreadsSubmitAtOnce) {
   EXPECT_EQ(right, kThreads * kBatches * 3);
 }
 
-TEST(CpuDevice, DestructionFinishesWhatWasSubmitted) {
+TEST(CpuDevice, DestructionFinishesSubmittedBatches) {
   const Logits logits(9);
   int answered = 0;
   {

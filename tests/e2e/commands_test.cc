@@ -62,7 +62,7 @@ class SortitionctlTest : public ::testing::Test {
   const std::unique_ptr<demo::ServerProcess> server = StartServer({"--max_streams=77"});
 };
 
-TEST_F(SortitionctlTest, InfoShowsEveryLimitAndEveryParameter) {
+TEST_F(SortitionctlTest, InfoShowsEveryLimitAndParameter) {
   const Ended info = Run({"info"});
   EXPECT_EQ(info.code, 0) << info.output;
   for (const service::LimitDescription& limit : service::DescribeLimits({}))
@@ -79,13 +79,13 @@ TEST_F(SortitionctlTest, InfoShowsEveryLimitAndEveryParameter) {
   EXPECT_THAT(json.output, HasSubstr("\"law_versions\": [\n  1\n ]"));
 }
 
-TEST_F(SortitionctlTest, DevicesSaysWhichServeAndWhy) {
+TEST_F(SortitionctlTest, DevicesShowsStateAndReason) {
   const Ended devices = Run({"devices"});
   EXPECT_EQ(devices.code, 0) << devices.output;
   EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +proved by [0-9]+ golden rows +1048575 "));
 }
 
-TEST(SortitionctlMissingDevicesTest, ThoseThatAreNotThereAreShownAsMissing) {
+TEST(SortitionctlMissingDevicesTest, AbsentDevicesAreShownAsMissing) {
   const auto server = StartServer({"--devices=cuda:no-such,vulkan:no-such,cpu"});
   const auto run = [&](const std::string& command) {
     return RunProgram(SORTITIONCTL, {command, "--server=" + server->address()}).output;
@@ -99,14 +99,14 @@ TEST(SortitionctlMissingDevicesTest, ThoseThatAreNotThereAreShownAsMissing) {
   EXPECT_THAT(info, ContainsRegex("\ncuda:no-such +cuda +missing +-"));
 }
 
-TEST_F(SortitionctlTest, HealthIsOneLineAService) {
+TEST_F(SortitionctlTest, HealthPrintsOneLinePerService) {
   const Ended health = Run({"health"});
   EXPECT_EQ(health.code, 0);
   EXPECT_THAT(health.output, ContainsRegex("^server +SERVING\nsortition.v1.SamplingService +SERVING\n"
                                            "sortition.v1.InformationService +SERVING\n$"));
 }
 
-TEST(SortitionctlAdminTest, OperatorsActOverTheAdminSocket) {
+TEST(SortitionctlAdminTest, OperatorsActOverAdminSocket) {
   const std::string socket = "unix:" + ::testing::TempDir() + "admin-test.sock";
   const auto server = StartServer({"--admin_listen=" + socket});
   const auto run = [&](std::vector<std::string> arguments) {
@@ -130,7 +130,7 @@ TEST(SortitionctlAdminTest, OperatorsActOverTheAdminSocket) {
 }
 
 // The digest is that of `operators-token`.
-TEST(SortitionctlTokenTest, EveryCommandShowsTheTokenOfItsFile) {
+TEST(SortitionctlTokenTest, EveryCommandSendsItsTokenFile) {
   const std::string clients = ::testing::TempDir() + "token-clients";
   const std::string token = ::testing::TempDir() + "token";
   WriteFile(clients, "operator sample sha256:ac90208e65ca394da5801030b895c631689ae9b24bd1f302ec5acce041bfe130\n");
@@ -151,7 +151,7 @@ TEST(SortitionctlTokenTest, EveryCommandShowsTheTokenOfItsFile) {
   }
 }
 
-TEST_F(SortitionctlTest, WatchPrintsAsManyLinesAsAskedFor) {
+TEST_F(SortitionctlTest, WatchPrintsRequestedNumberOfLines) {
   const Ended watch = Run({"watch", "--count=3", "--interval=100ms"});
   EXPECT_EQ(watch.code, 0) << watch.output;
   EXPECT_EQ(std::count(watch.output.begin(), watch.output.end(), '\n'), 4) << watch.output;
@@ -165,7 +165,7 @@ TEST_F(SortitionctlTest, WatchPrintsAsManyLinesAsAskedFor) {
   EXPECT_EQ(wrong.code, 3) << wrong.output;
 }
 
-TEST_F(SortitionctlTest, WatchCountsWhatSampleDraws) {
+TEST_F(SortitionctlTest, WatchCountsSampledTokens) {
   const std::string path = ::testing::TempDir() + "watched-row";
   WriteFile(path, std::string(64, '\0'));
   EXPECT_EQ(Run({"sample", path, "--dtype=f32"}).code, 0);
@@ -173,7 +173,7 @@ TEST_F(SortitionctlTest, WatchCountsWhatSampleDraws) {
 }
 
 // The same draw from a raw file and from .npy files of each version and type; f32, f16 and bf16.
-TEST_F(SortitionctlTest, SampleDrawsTheReferencesTokenFromEveryKindOfFile) {
+TEST_F(SortitionctlTest, SampleEqualsReferenceForEveryFileKind) {
   constexpr uint32_t kVocabulary = 500;
   struct Kind {
     v1::DType dtype;
@@ -232,7 +232,7 @@ TEST_F(SortitionctlTest, SampleDrawsTheReferencesTokenFromEveryKindOfFile) {
   }
 }
 
-TEST_F(SortitionctlTest, WrongUseIsCode1WithTheReason) {
+TEST_F(SortitionctlTest, WrongUseExitsWith1AndReason) {
   const std::string path = ::testing::TempDir() + "wrong-row";
   WriteFile(path, std::string(10, '\0'));
   const auto expect = [&](const std::vector<std::string>& arguments, const std::string& reason) {
@@ -255,7 +255,7 @@ TEST_F(SortitionctlTest, WrongUseIsCode1WithTheReason) {
   expect({"info", "--tls_ca=" + path}, "needs --tls");
 }
 
-TEST_F(SortitionctlTest, RefusalsAreCode3WithFieldAndLimit) {
+TEST_F(SortitionctlTest, RefusalExitsWith3FieldAndLimit) {
   const std::string path = ::testing::TempDir() + "refused-row";
   WriteFile(path, std::string(16, '\0'));
   const Ended range = Run({"sample", path, "--dtype=f32", "--top_p=1.5"});
@@ -267,7 +267,7 @@ TEST_F(SortitionctlTest, RefusalsAreCode3WithFieldAndLimit) {
   EXPECT_THAT(nan.output, HasSubstr("LOGIT_NAN"));
 }
 
-TEST(CommandsTest, SortitionctlWithoutAServerIsCode2) {
+TEST(CommandsTest, SortitionctlWithoutServerExitsWith2) {
   const std::string server = absl::StrCat("--server=127.0.0.1:", UnusedPort());
   const std::string path = ::testing::TempDir() + "lonely-row";
   WriteFile(path, std::string(16, '\0'));
@@ -282,7 +282,7 @@ TEST(CommandsTest, SortitionctlWithoutAServerIsCode2) {
 }
 
 // It takes connections and says nothing.
-TEST(CommandsTest, SortitionctlBeforeASilentServerEndsAfterItsTimeout) {
+TEST(CommandsTest, SortitionctlTimesOutOnSilentServer) {
   const service::Descriptor listener(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -306,7 +306,7 @@ TEST(CommandsTest, SortitionctlBeforeASilentServerEndsAfterItsTimeout) {
   }
 }
 
-TEST(CommandsTest, DemoWritesWhatItWouldWriteInProcess) {
+TEST(CommandsTest, DemoEqualsInProcessText) {
   const Ended demo = RunProgram(SORTITION_DEMO, {"--server", SORTITIOND, "--check", "--tokens=40"});
   EXPECT_EQ(demo.code, 0) << demo.output;
   EXPECT_THAT(demo.output, HasSubstr("all 8 stories are the same"));
@@ -314,7 +314,7 @@ TEST(CommandsTest, DemoWritesWhatItWouldWriteInProcess) {
   EXPECT_THAT(demo.output, ContainsRegex("\n  2 \\| Take six onions"));
 }
 
-TEST(CommandsTest, DemoOnVulkanWritesTheSame) {
+TEST(CommandsTest, DemoOnVulkanEqualsCpu) {
   if (!std::filesystem::exists("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")) {
     GTEST_SKIP() << "lavapipe is not installed; Debian's package is mesa-vulkan-drivers";
   }
@@ -324,7 +324,7 @@ TEST(CommandsTest, DemoOnVulkanWritesTheSame) {
   EXPECT_THAT(demo.output, HasSubstr("all 4 stories are the same"));
 }
 
-TEST(CommandsTest, DemoOfManySequencesTalksToARunningServer) {
+TEST(CommandsTest, DemoOfManySequencesUsesRunningServer) {
   const auto server = StartServer();
   const Ended demo =
       RunProgram(SORTITION_DEMO, {"--connect", server->address(), "--check", "--sequences=20", "--tokens=15"});
@@ -333,7 +333,7 @@ TEST(CommandsTest, DemoOfManySequencesTalksToARunningServer) {
   EXPECT_TRUE(server->process().Running());
 }
 
-TEST(CommandsTest, DemoSaysWhatIsWrong) {
+TEST(CommandsTest, DemoErrorsNameTheCause) {
   EXPECT_THAT(RunProgram(SORTITION_DEMO, {"--sequences=0"}).output, HasSubstr("--sequences must be 1 to 1024"));
   EXPECT_THAT(RunProgram(SORTITION_DEMO, {"--server=a", "--connect=b"}).output, HasSubstr("exclude each other"));
   const Ended missing = RunProgram(SORTITION_DEMO, {"--server=/nonexistent/sortitiond"});
@@ -341,7 +341,7 @@ TEST(CommandsTest, DemoSaysWhatIsWrong) {
   EXPECT_THAT(missing.output, HasSubstr("ended with 127 before it served"));
 }
 
-TEST(CommandsTest, ExampleWorkerPrintsTheSameTokensWithAndWithoutAServer) {
+TEST(CommandsTest, ExampleWorkerTokensEqualWithoutServer) {
   const auto server = StartServer();
   const Ended served = RunProgram(EXAMPLE_WORKER, {server->address()});
   EXPECT_EQ(served.code, 0) << served.output;
@@ -351,7 +351,7 @@ TEST(CommandsTest, ExampleWorkerPrintsTheSameTokensWithAndWithoutAServer) {
   EXPECT_EQ(alone.output, served.output);
 }
 
-TEST(CommandsTest, ExampleWorkersThatAreRanksPrintTheTokensOfOneThatHasWholeRows) {
+TEST(CommandsTest, ExampleRanksPrintTokensOfWholeRows) {
   const auto server = StartServer();
   const Ended alone = RunProgram(EXAMPLE_WORKER, {});
   constexpr uint32_t kRanks = 4;

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLossPatience = absl::Seconds(20);
 
-// A stream whose answers nobody reads, so that its server is not drained for as long as this lives.
+// A stream that never reads its answers, so that its server cannot finish draining while this lives.
 class DeafStream {
  public:
   explicit DeafStream(const std::string& address) : stream_(Channel(address)) {
@@ -56,7 +56,7 @@ class DeafStream {
   std::thread sender_;
 };
 
-TEST(DeviceLossTest, AFaultCostsNoTokenAndEndsTheProcessInOrder) {
+TEST(DeviceLossTest, FaultCostsNoTokenAndExitsCleanly) {
   if (std::string_view(FAKE_CUDA).empty()) GTEST_SKIP() << "this build has no CUDA kernels";
   const std::string fault = server::TestPath("fault");
   unlink(fault.c_str());

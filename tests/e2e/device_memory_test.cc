@@ -60,7 +60,7 @@ std::unique_ptr<client::CudaRows> MakeRows() {
   return *std::move(rows);
 }
 
-// What the streams of the fake driver in this process have to do.
+// Functions of the fake driver that hold and release the work on its streams in this process.
 struct FakeStream {
   using Function = void (*)();
   static Function Find(const char* name) {
@@ -115,7 +115,7 @@ class DeviceMemoryTest : public ::testing::Test {
   const std::string socket_ = absl::StrCat(::testing::TempDir(), "sortition_", getpid(), ".sock");
 };
 
-TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
+TEST_F(DeviceMemoryTest, RowsOnServersGpuAreNamedNotSent) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));
   const auto rows = MakeRows();
@@ -125,8 +125,8 @@ TEST_F(DeviceMemoryTest, RowsOnTheServersGpuAreOnlyNamed) {
   StepAll(client.get(), *rows);
 }
 
-// As a pod has them: a worker and a server with the device and a folder in common, and no tenant.
-TEST_F(DeviceMemoryTest, RowsAreOnlyNamedFromContainerToContainer) {
+// As in a pod: a worker and a server share the device and a folder, and no other namespace.
+TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
   setenv("CONTAINED", SORTITIOND, 1);
@@ -146,9 +146,9 @@ TEST_F(DeviceMemoryTest, RowsAreOnlyNamedFromContainerToContainer) {
   StepAll(client.get(), *rows);
 }
 
-// A worker that queues all its work and waits for none of it: a step leaves before its logits are written, and waits at
-// the server for the word that the GPU raises; its token is in the GPU's memory when the work behind it begins.
-TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
+// A worker that queues all its work and waits for none of it. A step leaves before its logits are written, and waits at
+// the server for the word that the GPU raises. Its token is in the GPU's memory when the work behind it begins.
+TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));
   const auto rows = MakeRows();
@@ -200,7 +200,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForTheGpuOrTheAnswers) {
   }
 }
 
-TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
+TEST_F(DeviceMemoryTest, FailedStepBlocksNoLaterWork) {
   const auto client = *client::Client::InProcess();
   const auto api = devices::cuda::Api::Load(FAKE_CUDA "/libcuda.so.1");
   const auto answers = client::CudaResults::CreateOn(*api, devices::cuda::FindHardware(*api)->front(), 1);
@@ -220,7 +220,7 @@ TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
   ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
   EXPECT_EQ((*answers)->tokens()[0], -1);
   over.WaitForNotification();
-  // What could not be submitted at all.
+  // A step that cannot be submitted at all.
   batch.vocabulary_size = 0;
   EXPECT_EQ(step([](std::vector<client::RowResult>) { FAIL(); }).code(), absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
@@ -229,7 +229,7 @@ TEST_F(DeviceMemoryTest, WorkBehindAStepThatFailsIsNotHeldUp) {
 }
 
 // The server is killed between two steps, and the next one has no such device: the rows are read to the host.
-TEST_F(DeviceMemoryTest, AServerThatDiesLeavesTheWorkerItsRows) {
+TEST_F(DeviceMemoryTest, DeadServerLeavesRowsToWorker) {
   auto server = StartOnFakeCuda(socket_, "cuda");
   const auto other = StartServer({"--devices=cpu"});
   const auto client = Connect(QuickOptions({server->address(), other->address()}));
@@ -240,7 +240,7 @@ TEST_F(DeviceMemoryTest, AServerThatDiesLeavesTheWorkerItsRows) {
   StepAll(client.get(), *rows);
 }
 
-TEST_F(DeviceMemoryTest, AServerWithoutTheDeviceSaysSo) {
+TEST_F(DeviceMemoryTest, ServerWithoutDeviceIsATypedError) {
   const auto server = StartOnFakeCuda(socket_, "cpu");
   const auto client = Connect(QuickOptions({server->address()}));
   const auto rows = MakeRows();

@@ -15,7 +15,7 @@
 namespace sortition::testing {
 namespace {
 
-TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
+TEST(FailureTest, KilledAndRestartedServerChangesNoToken) {
   auto server = StartServer();
   const int port = server->port();
   const auto client = Connect(QuickOptions({server->address()}));
@@ -24,7 +24,7 @@ TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
     for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
     texts.Begin();
     server->process().Signal(SIGKILL);
-    const auto code = server->process().Wait(kPatience);
+    const auto code = server->process().Wait(kLongestWait);
     ASSERT_TRUE(code.ok()) << code.status();
     EXPECT_EQ(*code, 128 + SIGKILL);
     server = StartServer({}, port);
@@ -33,7 +33,7 @@ TEST(FailureTest, ServerKilledInMidStreamAndStartedAgainChangesNoToken) {
   EXPECT_EQ(texts.steps(), 25);
 }
 
-TEST(FailureTest, AThousandSequencesOutliveBothOfTheirServers) {
+TEST(FailureTest, ThousandSequencesOutliveTwoServers) {
   auto first = StartServer();
   auto second = StartServer();
   const int first_port = first->port();
@@ -42,7 +42,7 @@ TEST(FailureTest, AThousandSequencesOutliveBothOfTheirServers) {
   const auto kill = [&](std::unique_ptr<demo::ServerProcess>& server) {
     texts.Begin();
     server->process().Signal(SIGKILL);
-    ASSERT_TRUE(server->process().Wait(kPatience).ok());
+    ASSERT_TRUE(server->process().Wait(kLongestWait).ok());
   };
   ASSERT_NO_FATAL_FAILURE(texts.Step());
   ASSERT_NO_FATAL_FAILURE(kill(first));
@@ -54,7 +54,7 @@ TEST(FailureTest, AThousandSequencesOutliveBothOfTheirServers) {
   ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(FailureTest, ForksGoOnFromTheirParentsHistoryWhateverServesThem) {
+TEST(FailureTest, ForksContinueParentOnAnyServer) {
   auto server = StartServer();
   const int port = server->port();
   const auto client = Connect(QuickOptions({server->address()}));
@@ -94,22 +94,22 @@ TEST(FailureTest, ForksGoOnFromTheirParentsHistoryWhateverServesThem) {
     reference.SetTokens(tokens, std::min(position, 3u));
     ASSERT_NO_FATAL_FAILURE(step(forked->get(), &reference));
     server->process().Signal(SIGKILL);
-    ASSERT_TRUE(server->process().Wait(kPatience).ok());
+    ASSERT_TRUE(server->process().Wait(kLongestWait).ok());
     server = StartServer({}, port);
     ASSERT_NO_FATAL_FAILURE(step(forked->get(), &reference));
     ASSERT_NO_FATAL_FAILURE(step(opened->get(), &parent));
   }
 }
 
-TEST(FailureTest, DrainedServerHandsItsStreamToAnother) {
+TEST(FailureTest, DrainedServerHandsOverItsStream) {
   const auto first = StartServer();
   const auto second = StartServer();
   const auto client = Connect(QuickOptions({first->address(), second->address()}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   first->process().Signal(SIGTERM);
-  // Steps go on while the first server drains, and until it is gone.
-  const absl::Time deadline = absl::Now() + kPatience;
+  // Steps continue while the first server drains, until it is gone.
+  const absl::Time deadline = absl::Now() + kLongestWait;
   while (first->process().Running() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
   const auto code = first->process().Wait(absl::ZeroDuration());
   ASSERT_TRUE(code.ok()) << code.status();
@@ -117,7 +117,7 @@ TEST(FailureTest, DrainedServerHandsItsStreamToAnother) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(FailureTest, StreamsOfBoundedAgeAreReplacedWithoutANotice) {
+TEST(FailureTest, AgedStreamsAreReplacedUnnoticed) {
   const auto server = StartServer({"--max_stream_age=100ms"});
   const auto client = Connect(QuickOptions({server->address()}));
   Texts texts(client.get(), "text");
@@ -136,7 +136,7 @@ TEST(FailureTest, EvictedHistoriesAreReplayed) {
   }
 }
 
-TEST(FailureTest, NobodyListensSoTheFallbackSamplesAndGivesBackLater) {
+TEST(FailureTest, FallbackServesUntilServerReturns) {
   const int port = UnusedPort();
   client::ClientOptions options = QuickOptions({absl::StrCat("127.0.0.1:", port)});
   options.fallback = client::Fallback::kInProcess;
@@ -146,7 +146,7 @@ TEST(FailureTest, NobodyListensSoTheFallbackSamplesAndGivesBackLater) {
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 
   auto server = StartServer({}, port);
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kLongestWait;
   while (client->in_process() && absl::Now() < deadline) ASSERT_NO_FATAL_FAILURE(texts.Step());
   EXPECT_FALSE(client->in_process());
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -158,10 +158,10 @@ TEST(FailureTest, NobodyListensSoTheFallbackSamplesAndGivesBackLater) {
   EXPECT_TRUE(client->in_process());
 }
 
-TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
+TEST(FailureTest, FrozenServerCostsDeadlineButNoToken) {
   const auto server = StartServer();
   const auto client = Connect(QuickOptions({server->address()}));
-  // Enough bytes that the connection cannot swallow them all while nobody reads.
+  // More bytes than the connection can swallow while nothing reads.
   constexpr uint32_t kVocabulary = 1u << 19;
   client::SequenceOptions options;
   options.vocabulary_size = kVocabulary;
@@ -184,7 +184,7 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
   hurried.timeout = absl::Milliseconds(200);
   const absl::Time start = absl::Now();
   auto outcomes = client->Step(batch, hurried);
-  EXPECT_LT(absl::Now() - start, kPatience);
+  EXPECT_LT(absl::Now() - start, kLongestWait);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
   for (const client::RowResult& outcome : *outcomes) {
     const auto* const error = std::get_if<client::RowError>(&outcome);
@@ -202,7 +202,7 @@ TEST(FailureTest, FrozenServerCostsADeadlineAndNoToken) {
   EXPECT_EQ(sequences[0]->position(), 1);
 }
 
-TEST(FailureTest, SecondOwnerOfASequenceSupersedesTheFirst) {
+TEST(FailureTest, SecondOwnerSupersedesFirst) {
   const auto server = StartServer();
   client::ClientOptions options = QuickOptions({server->address()});
   options.worker_session = std::string("shared session");

@@ -250,7 +250,7 @@ class LocalTest : public ::testing::Test {
   std::vector<Text> texts_;
 };
 
-TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
+TEST_F(LocalTest, EqualsServer) {
   uint32_t accepted = 0;
   uint32_t refused = 0;
   uint32_t scored = 0;
@@ -274,7 +274,7 @@ TEST_F(LocalTest, AnswersWhatTheServerAnswers) {
 }
 
 // More kept tokens and probabilities than one message of the service holds.
-TEST_F(LocalTest, AnswersThatComeInPiecesAreWhole) {
+TEST_F(LocalTest, PartialAnswersAreAssembled) {
   constexpr uint32_t kWide = 70'000;
   ASSERT_NO_FATAL_FAILURE(Open("temperature: 50 kept_set { tokens: true } frequency_penalty: 0.1", 3, kWide));
   std::vector<float> logits(3 * kWide);
@@ -295,9 +295,9 @@ TEST_F(LocalTest, AnswersThatComeInPiecesAreWhole) {
   EXPECT_GT(std::get<v1::VerifyResult>(verify).probabilities_size(), 1);
 }
 
-// From the server into this process and back, in the middle of texts, samplers' states included: those that were left
-// here keep the client here.
-TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
+// From the server into this process and back, in the middle of texts, samplers' states included. Sequences whose state
+// is here keep the client here.
+TEST_F(LocalTest, ClientsFallbackContinuesIdentically) {
   for (const char* const kind : kKinds) {
     ASSERT_NO_FATAL_FAILURE(Open(kind, random_()));
     const bool keeps = absl::StartsWith(kind, "mirostat") || absl::StartsWith(kind, "adaptive_p");
@@ -314,13 +314,13 @@ TEST_F(LocalTest, TheClientsFallbackGoesOnWithTheSameAnswers) {
   for (size_t step = 0; step < Scaled(4) + 1; ++step) StepAll(absl::StrCat("still in process, step ", step));
   EXPECT_TRUE(client_->in_process());
   std::erase_if(texts_, [](const Text& text) { return text.keeps_sampler_state; });
-  const absl::Time patience = absl::Now() + absl::Seconds(60);
-  while (client_->in_process() && absl::Now() < patience && !HasFailure()) StepAll("on the way back");
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (client_->in_process() && absl::Now() < deadline && !HasFailure()) StepAll("on the way back");
   StepAll("back");
   EXPECT_FALSE(client_->in_process());
 }
 
-TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
+TEST_F(LocalTest, RefusesLikeServer) {
   ASSERT_NO_FATAL_FAILURE(Open(kKinds[5], 1));
   std::vector<float> logits;
   for (int i = 0; i < 200; ++i) AddRow(&logits);
@@ -377,7 +377,7 @@ TEST_F(LocalTest, RefusesWhatTheServerRefuses) {
   EXPECT_EQ(local_->position(), 5u);
 }
 
-TEST_F(LocalTest, ErrorsNameTheRowOfTheCallersStep) {
+TEST_F(LocalTest, ErrorsNameRowOfCallersStep) {
   ASSERT_NO_FATAL_FAILURE(Open(kKinds[1], 1));
   std::vector<float> logits;
   AddRow(&logits);

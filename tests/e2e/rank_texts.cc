@@ -1,4 +1,4 @@
-// What ranks step, and what comes of it.
+// Steps of ranks, and the comparison of their results.
 #include "tests/e2e/rank_texts.h"
 
 #include <thread>

@@ -1,4 +1,4 @@
-// Texts that several ranks step, each with a slice of every row, and that the plain reference samples whole.
+// Texts that several ranks step, each with a shard of every row, and that the plain reference samples whole.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sortition::testing {
 
-// What the reference draws: the rows and tokens of some texts of mixed parameters. Constant once made.
+// Expected texts: the rows and tokens of some texts of mixed parameters, drawn by the reference. Constant once made.
 class RankTexts {
  public:
   static constexpr uint32_t kVocabulary = 2000;
@@ -38,10 +38,10 @@ class RankTexts {
   std::vector<std::vector<uint32_t>> tokens_;
 };
 
-// The slice of rank `index`; none is as wide as another, and none ends where a kernel's group does.
+// Returns the shard of rank `index`. All have different widths, and none ends where a kernel's group does.
 client::VocabularyShard ShardOf(uint32_t index, uint32_t count);
 
-// One rank in a process of its own, so to speak: a client, and its part of all texts.
+// One rank, as if in a separate process: a client, and its part of all texts.
 class Rank {
  public:
   // Takes the texts up after `done` steps.
@@ -49,7 +49,7 @@ class Rank {
 
   // Steps all texts once, and compares. Fails the test where anything differs from the reference.
   void Step(const client::StepOptions& options = {});
-  // The outcomes of the next step, not compared.
+  // Returns the results of the next step without comparing them.
   std::vector<client::RowResult> TryStep(const client::StepOptions& options = {});
   int done() const { return done_; }
   client::Client& client() { return *client_; }

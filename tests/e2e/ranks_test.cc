@@ -1,5 +1,5 @@
-// Tensor-parallel ranks, each with a client and a slice of every row: the tokens and logprobs of the whole rows,
-// whatever way they travel and whoever is lost. The ranks of a test share nothing but the server.
+// Tensor-parallel ranks, each with a client and a shard of every row: the tokens and logprobs of the whole rows, over
+// every transport and through every loss. The ranks of a test share nothing but the server.
 #include <signal.h>
 #include <unistd.h>
 
@@ -41,13 +41,13 @@ client::StepOptions Within(absl::Duration timeout) {
 
 // Until a rank has done so many steps.
 void AwaitSteps(const std::atomic<int>& done, int steps) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kLongestWait;
   while (done < steps && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
 }
 
 class RanksTest : public ::testing::TestWithParam<uint32_t> {};
 
-TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
+TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
   const uint32_t count = GetParam();
   const std::string path = absl::StrCat("unix:", ::testing::TempDir(), "sortition_ranks_", getpid());
   const auto server = StartServer({absl::StrCat("--memory_listen=", path, "_memory.sock"),
@@ -67,7 +67,7 @@ TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
       options.worker_session = absl::StrCat("transport ", static_cast<int>(how.kind), how.row_memory, how.target);
       options.transport = how.kind;
       if (!how.row_memory) options.shared_memory_bytes = 0;
-      options.message_rows = index + 1;  // each rank cuts its messages in its own way
+      options.message_rows = index + 1;  // each rank cuts its messages differently
       Rank rank(&texts, options);
       EXPECT_EQ(rank.client().transport_in_use().kind, how.kind);
       EXPECT_EQ(rank.client().transport_in_use().row_memory, how.row_memory);
@@ -78,8 +78,8 @@ TEST_P(RanksTest, DrawTheTokensOfTheWholeRowsByEveryTransport) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, RanksTest, ::testing::Values(2, 4));
 
-// Scores, drafts and cuts of one text, over the slices of `shard`, or over whole rows if that is absent: what each of
-// five steps says.
+// Returns the results of five steps of scores, drafts and cuts of one text, over the shards of `shard`, or over whole
+// rows if that is absent.
 std::vector<std::string> MixedSteps(client::Client* client, const std::optional<client::VocabularyShard>& shard) {
   constexpr uint32_t kWhole = RankTexts::kVocabulary;
   const uint32_t first = shard ? shard->first_token : 0;
@@ -123,7 +123,7 @@ std::vector<std::string> MixedSteps(client::Client* client, const std::optional<
   return said;
 }
 
-TEST(RankTaskTest, ScoresDraftsAndCutsAreThoseOfWholeRows) {
+TEST(RankTaskTest, ScoresDraftsAndCutsEqualWholeRows) {
   constexpr uint32_t kRanks = 3;
   const auto server = StartServer();
   const auto whole = Connect(QuickOptions({server->address()}));
@@ -135,7 +135,7 @@ TEST(RankTaskTest, ScoresDraftsAndCutsAreThoseOfWholeRows) {
   });
 }
 
-TEST(RankLossTest, AServerThatIsKilledAndStartedAgainChangesNoToken) {
+TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {
   constexpr uint32_t kRanks = 4;
   constexpr int kDeaths = 4;
   auto server = StartServer();
@@ -155,15 +155,15 @@ TEST(RankLossTest, AServerThatIsKilledAndStartedAgainChangesNoToken) {
       AwaitSteps(furthest, furthest + 3);
       absl::SleepFor(absl::Microseconds(150 * death));  // into some step
       server->process().Signal(SIGKILL);
-      ASSERT_TRUE(server->process().Wait(kPatience).ok());
+      ASSERT_TRUE(server->process().Wait(kLongestWait).ok());
       server = StartServer({}, port);
     }
     ASSERT_LT(furthest, texts.steps()) << "the last servers had nothing to do";
   });
 }
 
-// Every rank ends in turn, without a word, and goes on in a new process with the text that it is told.
-TEST(RankLossTest, ARankThatStartsAnewGoesOn) {
+// Every rank ends in turn, without notice, and continues in a new process with the text that it is given.
+TEST(RankLossTest, RestartedRankContinues) {
   constexpr uint32_t kRanks = 4;
   const auto server = StartServer();
   const RankTexts texts(24);
@@ -190,7 +190,7 @@ TEST(RankLossTest, StreamsOfBoundedAgeChangeNoToken) {
   });
 }
 
-TEST(RankLossTest, ADrainedServerHandsRanksToTheNextAtOnce) {
+TEST(RankLossTest, DrainedServerHandsRanksOverAtOnce) {
   constexpr uint32_t kRanks = 3;
   auto server = StartServer();
   const int port = server->port();
@@ -209,13 +209,13 @@ TEST(RankLossTest, ADrainedServerHandsRanksToTheNextAtOnce) {
   OnRanks(kRanks, step, [&] {
     AwaitSteps(furthest, 20);
     server->process().Signal(SIGTERM);
-    const auto code = server->process().Wait(kPatience);
+    const auto code = server->process().Wait(kLongestWait);
     ASSERT_TRUE(code.ok() && *code == 0);
     server = StartServer({}, port);
   });
 }
 
-TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
+TEST(RankLossTest, MissingRankIsNamedNothingIsLost) {
   constexpr uint32_t kRanks = 3;
   const auto server = StartServer({"--shard_wait=100ms"});
   const RankTexts texts(3);
@@ -240,7 +240,7 @@ TEST(RankLossTest, AMissingRankIsNamedAndNothingIsLost) {
   });
 }
 
-// What the ranks of `shards` are told of one step, which all take at once when each has opened the sequence.
+// Returns the results of one step for the ranks of `shards`. All ranks step at once when each has opened the sequence.
 std::vector<client::RowResult> OutcomesOf(const std::string& target, const std::string& session,
                                           const std::vector<client::VocabularyShard>& shards) {
   const RankTexts texts(1);
@@ -275,7 +275,7 @@ std::vector<std::string> FieldsOf(const std::vector<client::RowResult>& outcomes
   return fields;
 }
 
-TEST(RankLossTest, SlicesThatDoNotFitAreRefusedByField) {
+TEST(RankLossTest, MismatchedShardsAreRefusedByField) {
   const auto server = StartServer({"--shard_wait=100ms"});
   // Whichever comes second is told; the other waits for the right one.
   const std::string waits = "DEADLINE_PASSED step.logits.shard";
@@ -305,7 +305,7 @@ TEST(RankLossTest, SlicesThatDoNotFitAreRefusedByField) {
   });
 }
 
-TEST(RankLossTest, WhatIsNotTheRanksOwnIsRefusedBeforeItIsSent) {
+TEST(RankLossTest, MisfitStepIsRefusedBeforeSending) {
   const auto server = StartServer();
   const auto client = Connect(OptionsOf(server->address(), 1, 2));
   client::SequenceOptions sequence;

@@ -11,8 +11,8 @@
 
 namespace sortition::testing {
 
-// How long a server may take for anything.
-inline constexpr absl::Duration kPatience = absl::Seconds(60);
+// Longest time that a server may take for anything.
+inline constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
 // Starts a sortitiond; the test fails if it does not serve. `port` 0 = any free one.
 std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags = {}, int port = 0);

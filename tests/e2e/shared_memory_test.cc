@@ -1,4 +1,4 @@
-// Rows in memory shared with a server: the tokens are the reference's, whatever becomes of the memory and the server.
+// Rows in memory shared with a server: the tokens are the reference's, even if the memory or the server is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
@@ -57,7 +57,7 @@ void ExpectGrpc(const client::Client& client, bool row_memory) {
   EXPECT_EQ(client.transport_in_use().row_memory, row_memory);
 }
 
-TEST(SharedMemoryTest, TextsAreTheReferences) {
+TEST(SharedMemoryTest, TextsEqualReference) {
   const auto server = StartSharing("texts");
   for (const auto& [asked, got] :
        {std::pair(TransportKind::kGrpc, TransportKind::kGrpc), std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
@@ -70,7 +70,7 @@ TEST(SharedMemoryTest, TextsAreTheReferences) {
   }
 }
 
-TEST(SharedMemoryTest, WithoutARingLeftAutoStaysOnTheStreamAndSaysWhy) {
+TEST(SharedMemoryTest, AutoWithoutFreeRingStaysOnStream) {
   const auto server = StartSharing("no_ring", {"--max_rings=1"});
   const auto first = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
   EXPECT_EQ(first->transport_in_use().kind, TransportKind::kRing);
@@ -99,8 +99,8 @@ int ConnectionsTo(const std::string& address) {
   return count;
 }
 
-// As if it had never been there: an end by the client, and no connection.
-TEST(SharedMemoryTest, AStreamThatMovesLeavesNothingBehind) {
+// A moved stream leaves no trace: the client has ended it, and no connection remains.
+TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
   server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
                                   absl::StrCat("--memory_listen=unix:", SocketPath("moved_call"))},
                                  {},
@@ -124,7 +124,7 @@ TEST(SharedMemoryTest, AStreamThatMovesLeavesNothingBehind) {
 }
 
 // The memory socket would not know whose the token is.
-TEST(SharedMemoryTest, AStreamWithATokenStaysWhereTheTokenIsKnown) {
+TEST(SharedMemoryTest, StreamWithTokenStaysOnGrpc) {
   const auto server = StartSharing("token");
   client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
   options.token = "somebody";
@@ -133,7 +133,7 @@ TEST(SharedMemoryTest, AStreamWithATokenStaysWhereTheTokenIsKnown) {
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("tokens"));
 }
 
-TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
+TEST(SharedMemoryTest, RowTooLargeForRingMovesStreamBack) {
   constexpr uint32_t kVocabulary = 600000;  // 2.4 MB a row
   const auto server = StartSharing("large");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
@@ -158,7 +158,7 @@ TEST(SharedMemoryTest, ARowThatFitsNoRingBringsTheStreamBack) {
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("did not fit a ring"));
 }
 
-TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
+TEST(SharedMemoryTest, RingServerDeathChangesNoToken) {
   auto first = StartSharing("first_ring");
   const auto second = StartSharing("second_ring");
   const auto client = Connect(OptionsOf(TransportKind::kAuto, {first->address(), second->address()}));
@@ -170,7 +170,7 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerOfARingDies) {
 }
 
 // Six texts of 4000 bytes a row find room for some of their rows only.
-TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
+TEST(SharedMemoryTest, RowsWithoutRoomTravelInline) {
   const auto server = StartSharing("room");
   client::ClientOptions options = OptionsOf(TransportKind::kGrpc, {server->address()});
   options.shared_memory_bytes = 8192;
@@ -180,7 +180,7 @@ TEST(SharedMemoryTest, WhatFindsNoRoomTravelsWithinTheStream) {
   for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
+TEST(SharedMemoryTest, RowsAndMasksAreReadInPlace) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("direct");
   const auto client = Connect(OptionsOf(TransportKind::kGrpc, {server->address()}));
@@ -208,7 +208,7 @@ TEST(SharedMemoryTest, RowsAndMasksAreSampledWhereTheyLie) {
 }
 
 // The server has the step before its rows: it says itself that they do not come.
-TEST(SharedMemoryTest, StepsLeaveBeforeTheirRowsAreWritten) {
+TEST(SharedMemoryTest, StepsLeaveBeforeRowsAreWritten) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("early");
   for (const TransportKind kind : {TransportKind::kGrpc, TransportKind::kRing}) {
@@ -263,7 +263,7 @@ TEST(SharedMemoryTest, WithoutSharedMemoryTheStreamSaysWhy) {
   }
 }
 
-TEST(SharedMemoryTest, TheStreamCanBeHadWithoutIt) {
+TEST(SharedMemoryTest, GrpcTransportNeedsNoSharedMemory) {
   const std::string unix_target = absl::StrCat("unix:", SocketPath("stream"));
   const auto server = StartSharing("inline", {absl::StrCat("--listen=127.0.0.1:0,", unix_target)});
   client::ClientOptions any = WithoutRowMemory({server->address()});
@@ -283,7 +283,7 @@ TEST(SharedMemoryTest, TheStreamCanBeHadWithoutIt) {
   EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("shared_memory_bytes"));
 }
 
-TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
+TEST(SharedMemoryTest, ServerDeathChangesNoToken) {
   auto first = StartSharing("first");
   const auto second = StartSharing("second");
   const auto client = Connect(OptionsOf(TransportKind::kGrpc, {first->address(), second->address()}));
@@ -297,8 +297,9 @@ TEST(SharedMemoryTest, TextsGoOnWhereTheServerDies) {
   memory->data.get()[99] = std::byte{1};  // it is still there
 }
 
-// Another machine may have a server of its own at the path that this one's server names; here that one has moved.
-TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
+// The path that this server names may belong to another server on another machine; here it belongs to one that has
+// moved.
+TEST(SharedMemoryTest, ForeignServerAtPathIsNotUsed) {
   const auto server = StartSharing("moved");
   ASSERT_EQ(rename(SocketPath("moved").c_str(), SocketPath("away").c_str()), 0);
   const auto other = StartSharing("moved");
@@ -312,7 +313,7 @@ TEST(SharedMemoryTest, AnotherServerAtThePathIsNotTakenForTheStreams) {
 }
 
 // Nothing is in common but a folder.
-TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
+TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
   setenv("CONTAINED", SORTITIOND, 1);
@@ -334,7 +335,7 @@ TEST(ContainerTest, MemoryIsSharedFromContainerToContainer) {
   }
 }
 
-TEST(RingTest, TextsAreTheReferences) {
+TEST(RingTest, TextsEqualReference) {
   const auto server = StartSharing("ring");
   const auto client = Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring")}));
   EXPECT_EQ(client->transport_in_use().kind, TransportKind::kRing);
@@ -352,7 +353,7 @@ TEST(RingTest, TextsAreTheReferences) {
 }
 
 // Rows that find no room in the shared memory travel in the ring, which holds several of them.
-TEST(RingTest, RowsTravelInTheRingToo) {
+TEST(RingTest, RowsTravelInTheRing) {
   const auto server = StartSharing("ring_rows");
   client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_rows")});
   options.shared_memory_bytes = 1;
@@ -362,7 +363,7 @@ TEST(RingTest, RowsTravelInTheRingToo) {
   for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
 }
 
-TEST(RingTest, TextsGoOnWhereTheServerDies) {
+TEST(RingTest, ServerDeathChangesNoToken) {
   auto first = StartSharing("ring_first");
   const auto second = StartSharing("ring_second");
   const auto client =
@@ -379,9 +380,9 @@ absl::Duration ProcessorTime(clockid_t clock) {
   return absl::DurationFromTimespec(time);
 }
 
-// Each end looks for messages for as long as it may where they come soon. Where they do not it must sleep at once, or
-// every pause of a model would cost a processor on both sides.
-TEST(RingTest, PausesBetweenStepsCostNoProcessor) {
+// Each end may spin for messages that come soon. If they do not come soon it must sleep at once, or every pause of a
+// model would cost a processor on both sides.
+TEST(RingTest, PausesBetweenStepsCostNoCpu) {
   constexpr absl::Duration kSpin = absl::Milliseconds(20);
   constexpr int kSteps = 20;
   const auto server = StartSharing("ring_slow", {absl::StrCat("--ring_spin=", absl::FormatDuration(kSpin))});
@@ -403,7 +404,7 @@ TEST(RingTest, PausesBetweenStepsCostNoProcessor) {
   EXPECT_LT(ProcessorTime(of_server) - server_before, most);
 }
 
-TEST(RingTest, NobodyThereIsSaidWithTheTarget) {
+TEST(RingTest, AbsentServerErrorNamesTarget) {
   const auto client = client::Client::Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("nobody")}));
   ASSERT_FALSE(client.ok());
   EXPECT_THAT(std::string(client.status().message()), ::testing::HasSubstr("nobody"));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kStreamVocabulary = 64;
 
-// One stream by the generated stub, one message at a time.
+// One stream over the generated stub, one message at a time.
 class RawStream {
  public:
   explicit RawStream(const std::string& address)
@@ -87,7 +87,7 @@ class RawStream {
   std::unique_ptr<grpc::ClientReaderWriter<v1::StreamRequest, v1::StreamResponse>> stream_;
 };
 
-TEST(StreamTest, DuplicateOfTheLastStepGetsTheSameAnswerAndAnOlderOneIsStale) {
+TEST(StreamTest, RepeatGetsSameAnswerOlderStepIsStale) {
   const auto server = StartServer();
   RawStream stream(server->address());
   const v1::OpenedState opened = stream.Open(1, /*with_history=*/true);
@@ -106,7 +106,7 @@ TEST(StreamTest, DuplicateOfTheLastStepGetsTheSameAnswerAndAnOlderOneIsStale) {
   EXPECT_TRUE(stream.Answer(5).has_draw()) << "duplicates have changed nothing";
 }
 
-TEST(StreamTest, HalfClosedStreamStillBringsItsAnswers) {
+TEST(StreamTest, HalfClosedStreamStillGetsAnswers) {
   const auto server = StartServer();
   RawStream stream(server->address());
   const v1::OpenedState opened = stream.Open(1, true);
@@ -117,7 +117,7 @@ TEST(StreamTest, HalfClosedStreamStillBringsItsAnswers) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(StreamTest, CancelledStreamLeavesASequenceThatAnotherGoesOnWith) {
+TEST(StreamTest, CancelledStreamLeavesSequenceUsable) {
   const auto server = StartServer();
   v1::RowResult first;
   uint64_t hash = 0;

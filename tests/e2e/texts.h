@@ -11,7 +11,7 @@
 
 namespace sortition::testing {
 
-// Of four kinds in turn, with and without state.
+// Returns one of four kinds of parameters in turn, with and without state.
 v1::SamplingParameters TextParameters(int i);
 
 class Texts {
@@ -21,7 +21,7 @@ class Texts {
   // Opens sequences of mixed parameters, with and without state. `name` keeps the request ids of several Texts apart.
   Texts(client::Client* client, const std::string& name, int count = 6);
 
-  // One batch of a row for each sequence; blocks. Fails the test where anything differs from the reference.
+  // Steps one batch of a row for each sequence; blocks. Fails the test where a result differs from the reference.
   void Step(const client::StepOptions& options = {});
   // The same in two halves; the rows' memory is this object's.
   void Begin(const client::StepOptions& options = {});

@@ -13,7 +13,7 @@
 namespace sortition::testing {
 namespace {
 
-TEST(WireTest, TextsAreTheReferences) {
+TEST(WireTest, TextsEqualReference) {
   const auto server = StartServer();
   const auto client = Connect(QuickOptions({server->address()}));
   EXPECT_FALSE(client->in_process());
@@ -22,7 +22,7 @@ TEST(WireTest, TextsAreTheReferences) {
   EXPECT_TRUE(server->Stop(absl::Seconds(20)).ok());
 }
 
-TEST(WireTest, ThreadsWithBatchesInFlightGetTheReferencesTokens) {
+TEST(WireTest, ConcurrentBatchesEqualReference) {
   const auto server = StartServer({"--stream_threads=2"});
   const auto client = Connect(QuickOptions({server->address()}));
   std::vector<std::thread> threads;
@@ -42,7 +42,7 @@ TEST(WireTest, ThreadsWithBatchesInFlightGetTheReferencesTokens) {
 }
 
 // A batch of 20 MB, more than a server takes in one message, of rows as wide as those of large models.
-TEST(WireTest, BatchBeyondTheMessageLimitTravelsInPieces) {
+TEST(WireTest, BatchBeyondMessageLimitIsSplit) {
   constexpr uint32_t kVocabulary = 128256;
   constexpr int kRows = 40;
   const auto server = StartServer();
@@ -75,7 +75,7 @@ TEST(WireTest, BatchBeyondTheMessageLimitTravelsInPieces) {
   }
 }
 
-TEST(WireTest, RefusalsOfTheServerArriveTyped) {
+TEST(WireTest, ServersRefusalsArriveTyped) {
   const auto server = StartServer();
   const auto client = Connect(QuickOptions({server->address()}));
   client::SequenceOptions options;
@@ -91,8 +91,8 @@ TEST(WireTest, RefusalsOfTheServerArriveTyped) {
   EXPECT_EQ(error->field, "open.parameters.typical_p");
 }
 
-// As the name of several replicas, of which one has gone.
-TEST(WireTest, ATargetOfSeveralAddressesIsServedByOneThatListens) {
+// Like the name of several replicas, one of which has gone.
+TEST(WireTest, TargetWithSeveralAddressesFindsListener) {
   const auto server = StartServer({});
   const std::string& live = server->address();
   const auto client = client::Client::Connect(QuickOptions({absl::StrCat("ipv4:127.0.0.1:", UnusedPort(), ",", live)}));
@@ -100,7 +100,7 @@ TEST(WireTest, ATargetOfSeveralAddressesIsServedByOneThatListens) {
   EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kGrpc);
 }
 
-TEST(WireTest, NobodyThereIsSaidWithTheTarget) {
+TEST(WireTest, AbsentServerErrorNamesTarget) {
   const std::string target = absl::StrCat("127.0.0.1:", UnusedPort());
   const auto client = client::Client::Connect(QuickOptions({target}));
   ASSERT_FALSE(client.ok());

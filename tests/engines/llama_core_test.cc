@@ -44,7 +44,7 @@ TEST(LlamaParameters, GreedyNeedsNoFilter) {
   EXPECT_EQ(parameters->penalty_scope().window(), 0u);
 }
 
-TEST(LlamaParameters, DefaultsAreLlamasOrder) {
+TEST(LlamaParameters, DefaultsKeepLlamasOrder) {
   const auto parameters = ToParameters(SamplingOptions{});
   ASSERT_TRUE(parameters.ok());
   EXPECT_EQ(parameters->temperature(), 0.8f);
@@ -71,7 +71,7 @@ TEST(LlamaParameters, ScopeBiasAndBans) {
   EXPECT_FALSE(ToParameters(options)->has_presence_penalty());
 }
 
-TEST(LlamaParameters, WhatHasNoCounterpartIsNamed) {
+TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   SamplingOptions options;
   options.min_keep = 2;
   EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("min_keep"));
@@ -95,7 +95,7 @@ std::vector<uint32_t> Write(Decoder* decoder, uint32_t from, uint32_t to) {
   return tokens;
 }
 
-TEST(LlamaDecoder, WritesWhatAPlainSequenceWrites) {
+TEST(LlamaDecoder, EqualsPlainSequence) {
   client::SequenceOptions options = Options();
   options.request_id = "plain";
   options.vocabulary_size = kVocabulary;
@@ -134,7 +134,7 @@ TEST(LlamaDecoder, WritesWhatAPlainSequenceWrites) {
 }
 
 // An open that failed took what had been accepted for the whole prompt.
-TEST(LlamaDecoder, AnOpenThatFailsDoesNotEndThePrompt) {
+TEST(LlamaDecoder, FailedOpenKeepsPromptGrowing) {
   client::SequenceOptions options = Options();
   options.live_vocabulary_size = kVocabulary;
   Decoder decoder(nullptr, options);
@@ -147,7 +147,7 @@ TEST(LlamaDecoder, AnOpenThatFailsDoesNotEndThePrompt) {
 }
 
 // Tokens that a decoder without a prompt had drawn were its clone's prompt, which penalties of the output do not see.
-TEST(LlamaDecoder, ACloneOfATextWithoutAPromptHasNoneEither) {
+TEST(LlamaDecoder, CloneWithoutPromptHasNone) {
   client::SequenceOptions options;
   options.seed = 5;
   options.parameters.set_frequency_penalty(2);
@@ -157,7 +157,7 @@ TEST(LlamaDecoder, ACloneOfATextWithoutAPromptHasNoneEither) {
   EXPECT_EQ(Write(clone.get(), 12, 24), Write(&decoder, 12, 24));
 }
 
-TEST(LlamaDecoder, AClonesMirostatGoesOnOrSaysThatItCannot) {
+TEST(LlamaDecoder, CloneContinuesMirostatOrReportsError) {
   client::SequenceOptions options;
   options.seed = 5;
   options.parameters.mutable_mirostat()->set_version(2);
@@ -188,7 +188,7 @@ TEST(LlamaDecoder, AClonesMirostatGoesOnOrSaysThatItCannot) {
   EXPECT_TRUE(lacking->Draw(Row(2).data(), kVocabulary).ok());
 }
 
-TEST(LlamaDecoder, SaysWhyItCannotDraw) {
+TEST(LlamaDecoder, FailedDrawReportsReason) {
   client::SequenceOptions options;
   options.parameters.set_top_p(7);
   Decoder wrong(nullptr, options);

@@ -139,7 +139,7 @@ class TransformersTest(unittest.TestCase):
                     if model.dtype == torch.float32:
                         self.assertEqual(ties, 0)
 
-    def test_orders_and_further_samplers_agree_or_are_refused_by_name(self):
+    def test_orders_and_samplers_agree_or_are_refused_by_name(self):
         for options, field in (({"top_k": 40, "top_p": 0.9, "min_p": 0.02}, "chain"),
                                ({"top_k": 0, "typical_p": 0.8}, "typical_p"),
                                ({"top_k": 0, "epsilon_cutoff": 0.002}, "epsilon_cutoff"),
@@ -155,7 +155,7 @@ class TransformersTest(unittest.TestCase):
                         self.assertEqual(error.reason, "NOT_IMPLEMENTED", options)
                         self.assertIn("open.parameters." + field, error.field)
 
-    def test_what_has_no_counterpart_is_refused_by_name(self):
+    def test_unsupported_options_are_refused_by_name(self):
         class Mine(transformers.LogitsProcessor):
             def __call__(self, input_ids, scores):
                 return scores
@@ -170,7 +170,7 @@ class TransformersTest(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 generate(model, SortitionSampler(self.client), do_sample=True, **options)
 
-    def test_what_processors_carry_beside_their_number_is_refused_by_name(self):
+    def test_extra_processor_settings_are_refused_by_name(self):
         ignores = transformers.RepetitionPenaltyLogitsProcessor(1.5, prompt_ignore_length=4)
         for chain, name in (([transformers.TopPLogitsWarper(0.5, min_tokens_to_keep=3)], "min_tokens_to_keep 3"),
                             ([transformers.MinPLogitsWarper(0.5, filter_value=-50.0)], "filter_value -50"),
@@ -181,7 +181,7 @@ class TransformersTest(unittest.TestCase):
         self.assertEqual(Plan([transformers.TopKLogitsWarper(2, min_tokens_to_keep=3)], True).parameters, {"top_k": 3})
         self.assertEqual(Plan([transformers.TemperatureLogitsWarper(0.5)], False).parameters, {"temperature": 0.0})
 
-    def test_what_is_stepped_is_where_logits_were_moved_to(self):
+    def test_step_uses_the_device_logits_moved_to(self):
         """As in a GPU's memory, which is written again at each step."""
         class Memory(LogitsTransfer):
             moved = torch.empty(0)

@@ -243,7 +243,7 @@ class Runner2(unittest.TestCase):
             with self.assertRaisesRegex(NotImplementedError, name):
                 runner.sampler.add_request(0, SamplingParams(**options))
 
-    def test_vllm_takes_the_installed_tracker_whether_asked_for_or_not(self):
+    def test_vllm_always_takes_the_installed_tracker(self):
         for settings in ("", "in_process"):
             with mock.patch.dict(os.environ, {common.SETTING: settings}):
                 made = loader.build_custom_logits_processors(config(), Runner(Sampler).states, False)

@@ -113,7 +113,7 @@ class Logic(unittest.TestCase):
         torch.testing.assert_close(values[0], whole[0, ids[0].long()], atol=1e-5, rtol=0)
         self.assertEqual(int(ranks[0]), 1 + int((whole[0] > whole[0, draws[0].token]).sum()))
 
-    def test_what_is_stepped_is_where_logits_were_moved_to(self):
+    def test_step_uses_the_device_logits_moved_to(self):
         self.rows.update(fake_update(added=[(0, fake_params(), [1], [])]))
         elsewhere = logits(6)
         with mock.patch.object(self.drawer.logits, "move", return_value=elsewhere) as move:
@@ -217,7 +217,7 @@ class Interfaces(unittest.TestCase):
         ours = plugin.SortitionSampler()(logits(1), self.metadata(plugin.RequestTracker(None, "cpu", False), params))
         self.assertEqual(ours.sampled_token_ids.tolist(), [[int(logits(1)[0].argmax())]])
 
-    def test_the_runner_takes_its_sampler_by_the_name_that_is_replaced(self):
+    def test_runner_takes_its_sampler_by_the_replaced_name(self):
         for module in ("vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/model_runner.py"):
             root = pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1]
             text = (root / module).read_text(encoding="utf-8")

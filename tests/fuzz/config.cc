@@ -1,4 +1,4 @@
-// What operators write: addresses, routes and device lists, which come out as they went in or are refused.
+// Addresses, routes and device lists as operators write them: each is printed as it was parsed, or refused.
 #include "service/server/config.h"
 
 #include <string>
@@ -18,7 +18,7 @@ void CheckAddress(const std::string& text) {
     return;
   }
   std::string written = address->ToString();
-  // As an address that is written with another port.
+  // Planted defect: an address is printed with another port.
   if (planted && !address->is_unix() && address->port() == 80) written.back() = '1';
   const auto again = server::ListenAddress::Parse(written);
   if (!again.ok() || again->ToString() != address->ToString()) Fail(absl::StrCat(text, " comes back as ", written));

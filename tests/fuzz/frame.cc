@@ -30,7 +30,7 @@ std::string Joined(const service::Payload& payload) {
   for (const devices::ByteSegment& segment : payload.segments) {
     bytes.append(reinterpret_cast<const char*>(segment.data), segment.size);
   }
-  // As a decoder that loses a byte where two pieces meet.
+  // Planted defect: a decoder loses a byte where two pieces meet.
   if (planted && payload.segments.size() > 1) bytes.pop_back();
   return bytes;
 }
@@ -52,7 +52,7 @@ void Compare(const std::variant<Frame, Refusal>& decoded, const std::string& byt
     if (frame->bytes != bytes.size()) Fail("a frame of another size");
     return ExpectEqual(*frame, std::move(parsed));
   }
-  // The service is stricter than protobuf with what no encoder writes, but takes whatever one does.
+  // The service is stricter than protobuf with bytes that no encoder writes, but takes every encoder's bytes.
   if (!is_message || parsed.payloads_size() > int(service::kMaxPayloads)) return;
   parsed.DiscardUnknownFields();
   const testing::Delivery written = testing::Deliver(parsed.SerializeAsString());

@@ -1,4 +1,4 @@
-// What all targets share.
+// Code that all targets share.
 #include "tests/fuzz/fuzz_target.h"
 
 #include <algorithm>

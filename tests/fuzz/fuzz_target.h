@@ -1,4 +1,4 @@
-// What a fuzz target is: a function of bytes that ends the process where something is wrong.
+// A fuzz target is a function of bytes that ends the process on a finding.
 //
 // A target links with runner.cc, which replays its corpus and mutates it for some seconds, in any build; or with
 // libfuzzer.cc, which lets coverage guide the mutations (./dev fuzz).
@@ -12,7 +12,7 @@ namespace sortition::fuzz {
 
 using Bytes = std::span<const uint8_t>;
 
-// One input. What it leaves behind must not change what the next one does. Implemented by the target.
+// Runs one input; implemented by the target. An input must not change the result of the next one.
 void Run(Bytes input);
 
 // Set by --plant: the target carries a defect of its kind, which its inputs must find.

@@ -1,4 +1,4 @@
-// Raw bytes on a connection: whatever they are, the server goes on serving the next one.
+// Raw bytes on a connection: after any bytes the server serves the next connection.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -25,14 +25,15 @@ int Connect(uint32_t port) {
   address.sin_port = htons(uint16_t(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) Fail("cannot connect");
-  const timeval patience = {10, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  const timeval timeout = {10, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   return fd;
 }
 
 void Write(int fd, const void* data, size_t size) { (void)send(fd, data, size, MSG_NOSIGNAL); }
 
-// As recv. A fuzzer's clock interrupts calls, and those of a socket with a time limit do not go on by themselves.
+// recv that is repeated after a signal: a fuzzer's clock interrupts calls, and those of a socket with a time limit are
+// not restarted by the kernel.
 ssize_t Receive(int fd, void* data, size_t size, int flags) {
   for (;;) {
     const ssize_t count = recv(fd, data, size, flags);
@@ -77,7 +78,7 @@ void Run(Bytes bytes) {
     Write(fd, kSettings.data(), kSettings.size());
   }
   const Bytes rest = input.Rest();
-  // As a server that one frame of an unknown type brings down.
+  // Planted defect: one frame of an unknown type stops the server.
   if (planted && rest.size() > 3 && rest[3] > 0x20) service.Stop();
   Write(fd, rest.data(), rest.size());
   shutdown(fd, SHUT_WR);

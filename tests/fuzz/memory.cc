@@ -1,5 +1,5 @@
 // Memory regions, the host's and a device's: connections that register, import, unregister, leave and lie, and steps
-// that name any range of any region, against a plain account of who has what.
+// that name any range of any region, against a plain account of all regions and their owners.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -102,7 +102,7 @@ class World {
  private:
   Client* AnyClient() { return clients_.empty() ? nullptr : clients_[input_.Below(uint32_t(clients_.size()))].get(); }
 
-  // Of the past, of a client, or of nobody.
+  // Returns an id of the past, of any client, or of none.
   uint64_t AnyId() { return input_.OneIn(8) ? uint64_t{input_.Word()} << 32 : input_.Below(uint32_t(last_id_) + 2); }
 
   void Connect() {
@@ -179,7 +179,7 @@ class World {
     std::erase_if(clients_, [&](const auto& other) { return other.get() == client; });
   }
 
-  // As a step does while it waits or runs; or the end of that.
+  // Holds a region, as a step does while it waits or runs, or ends such a hold.
   void Hold() {
     if (accounts_.empty()) return;
     Account& account = accounts_[input_.Below(uint32_t(accounts_.size()))];
@@ -294,7 +294,7 @@ class World {
     return is_set ? nullptr : word;
   }
 
-  // Of a step that has waited, it comes from another thread.
+  // The answer of a step that has waited comes from another thread.
   std::optional<v1::StreamResponse> Answer(bool has_waited) {
     const auto is_results = [](const v1::StreamResponse& message) { return message.has_results(); };
     auto answer = sink_->Take(is_results);
@@ -309,7 +309,7 @@ class World {
   std::optional<uint32_t> Expected(uint64_t id, uint64_t offset, uint64_t length) const {
     if (attached_ == nullptr || !attached_->regions.contains(id)) return std::nullopt;
     const Mapping& mapping = *attached_->regions.at(id);
-    // As an account that forgets the last logits.
+    // Planted defect: the account forgets the last logits.
     const uint64_t end = planted ? mapping.size - std::min(mapping.size, 16 * sizeof(float)) : mapping.size;
     if (length != kRowBytes || offset % sizeof(float) != 0 || offset > end || length > end - offset) return {};
     float logits[kVocabulary];
@@ -327,7 +327,7 @@ class World {
     bool is_known = true;
   };
 
-  // Of all its regions.
+  // Returns the use of all regions of the client.
   Account UseOf(const Client* client) const {
     Account use;
     for (const Account& account : accounts_) {

@@ -1,5 +1,5 @@
-// Rings: an honest writer's messages come out whole and in order; what a dishonest end writes into the shared memory
-// harms nobody but itself.
+// Rings: an honest writer's messages arrive whole and in order, and a dishonest end that writes into the shared memory
+// harms only itself.
 #include "service/memory/ring.h"
 
 #include <sys/mman.h>
@@ -16,14 +16,14 @@ namespace {
 
 using service::RingStatus;
 
-// Of `size` bytes, each telling where it belongs.
+// Returns `size` bytes, each of which tells its place.
 std::string Message(uint32_t number, uint64_t size) {
   std::string message(size, '\0');
   for (uint64_t i = 0; i < size; i += 61) message[i] = char(number + i);
   return message;
 }
 
-// Memory with nothing behind it: whoever goes beyond the end is found.
+// Maps memory with nothing behind it: an access beyond the end faults.
 std::byte* SharedMemory() {
   static std::byte* const memory = [] {
     const size_t guard = 1 << 16;
@@ -87,14 +87,14 @@ class World {
       if (status != RingStatus::kNotNow) Fail("a message that nobody wrote");
       return;
     }
-    // As a reader that forgets where the ring ends.
+    // Planted defect: a reader forgets where the ring ends.
     if (planted && message.size() > 1000 && number_ % 8 == 7) message.back() ^= 1;
     if (status != RingStatus::kDone || message != waiting_.front()) Fail("another message than was written");
     unread_ -= 8 + (message.size() + 7) / 8 * 8;
     waiting_.pop_front();
   }
 
-  // What no end of a ring does.
+  // Writes words and bytes as no honest end of a ring would.
   void Scribble() {
     service::RingWords& words = *rings_.request_words;
     const uint64_t near = words.read.load() + 8 * uint64_t{input_.Below(64)};

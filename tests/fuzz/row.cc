@@ -1,4 +1,4 @@
-// Repeats what is left of the input until the row is full.
+// Repeats the remaining input until the row is full.
 #include "tests/fuzz/row.h"
 
 namespace sortition::fuzz {

@@ -32,7 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Corpus = std::vector<std::vector<uint8_t>>;
 
-// For the signal handler.
+// Input of the present run, for the signal handler.
 std::vector<uint8_t> current;
 std::string artifact;
 

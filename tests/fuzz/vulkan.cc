@@ -51,7 +51,7 @@ void Run(Bytes bytes) {
   const devices::BatchResult result = RunRow(&device, request);
   if (!result.status.ok()) Fail(result.status.ToString());
   kernels::RowOutput answer = result.answers.at(0);
-  // As a kernel that takes the second of two equal tokens.
+  // Planted defect: the kernel takes the second of two equal tokens.
   if (planted && request.parameters->greedy) ++answer.token;
   const kernels::RowOutput expected = law::SampleRowReference(request);
   if (answer != expected) Fail(absl::StrCat("token ", answer.token, ", the reference ", expected.token));

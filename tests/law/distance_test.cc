@@ -21,7 +21,7 @@ kernels::RowParameters AtTemperature(float temperature) {
   return compiled;
 }
 
-TEST(Distance, OfTheMaximumIsZeroAndOfTheMaskedIsDead) {
+TEST(Distance, ZeroForMaximumDeadForMasked) {
   Inputs inputs(21);
   for (const float temperature : {0.01f, 0.3f, 1.0f, 2.0f, 100.0f}) {
     const kernels::RowParameters parameters = AtTemperature(temperature);
@@ -37,7 +37,7 @@ TEST(Distance, OfTheMaximumIsZeroAndOfTheMaskedIsDead) {
   }
 }
 
-TEST(Distance, NeverRisesWithTheLogitAndIsAccurate) {
+TEST(Distance, MonotoneInLogitAndAccurate) {
   Inputs inputs(22);
   for (uint64_t n = testing::Scaled(3'000'000); n > 0; --n) {
     static constexpr float kTemperatures[] = {0.01f, 0.1f, 0.6f, 1.0f, 1.5f, 7.0f, 100.0f};
@@ -62,7 +62,7 @@ TEST(Distance, NeverRisesWithTheLogitAndIsAccurate) {
   }
 }
 
-TEST(Distance, FixedPointIsTruncationOfTheScaledLogit) {
+TEST(Distance, FixedPointTruncatesScaledLogit) {
   Inputs inputs(23);
   for (uint64_t n = testing::Scaled(2'000'000); n > 0; --n) {
     const uint32_t e0 = 126 + inputs.Below(18);

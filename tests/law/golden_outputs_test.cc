@@ -83,7 +83,7 @@ TEST_F(GoldenRowsMeet, EveryFeature) {
   EXPECT_EQ(of_large_rows, kernels::kAllFeatures);
 }
 
-TEST_F(GoldenRowsMeet, EveryDraftAcceptedAndRefused) {
+TEST_F(GoldenRowsMeet, EveryDraftAcceptedAndRejected) {
   using Form = kernels::DraftDistribution::Form;
   for (const Form form : {Form::kCertain, Form::kDense, Form::kSparse}) {
     for (const bool accepted : {true, false}) {

@@ -17,7 +17,7 @@
 namespace sortition::law {
 namespace {
 
-TEST(Logprob, OfAPointMassIsPositiveZero) {
+TEST(Logprob, PointMassIsPositiveZero) {
   kernels::Distribution distribution;
   distribution.max_bits = Bits(-3.25f);
   distribution.weight_sum = kUnitWeight;
@@ -25,7 +25,7 @@ TEST(Logprob, OfAPointMassIsPositiveZero) {
   EXPECT_EQ(Bits(Logprob(distribution, Bits(-3.25f), 0.7f)), 0u);
 }
 
-TEST(Logprob, OfEqualTokensIsTheLogOfTheirNumber) {
+TEST(Logprob, EqualTokensGiveLogOfTheirCount) {
   kernels::Distribution distribution;
   distribution.max_bits = Bits(2.0f);
   for (uint32_t n = 0; n < 20; ++n) {
@@ -56,7 +56,7 @@ TEST(Logprob, AgreesWithFloatingPointSoftmax) {
   }
 }
 
-TEST(Logprob, OfATokenThatIsNotInTheDistributionIsMinusInfinity) {
+TEST(Logprob, TokenOutsideDistributionIsMinusInfinity) {
   kernels::Distribution distribution;
   distribution.weight_sum = kUnitWeight;
   EXPECT_EQ(Logprob(distribution, kMaskedBits, 1), -std::numeric_limits<float>::infinity());
@@ -86,11 +86,9 @@ TEST(Entropy, AgreesWithFloatingPoint) {
   }
 }
 
-TEST(Entropy, OfOneTokenIsZero) { EXPECT_EQ(Bits(Entropy({kUnitWeight, 0})), 0u); }
+TEST(Entropy, OneTokenIsZero) { EXPECT_EQ(Bits(Entropy({kUnitWeight, 0})), 0u); }
 
-TEST(Entropy, OfEqualTokensIsTheLogOfTheirNumber) {
-  EXPECT_EQ(Entropy({kUnitWeight << 5, 0}), float(5 * std::log(2.0)));
-}
+TEST(Entropy, EqualTokensGiveLogOfTheirCount) { EXPECT_EQ(Entropy({kUnitWeight << 5, 0}), float(5 * std::log(2.0))); }
 
 TEST(LogprobDeathTest, NeedsADistribution) { EXPECT_DEATH(Logprob(kernels::Distribution(), 0, 1), "broken invariant"); }
 

@@ -17,7 +17,7 @@ TEST(Log2, TablesAreRounded) {
   }
 }
 
-TEST(Log2, FractionIsMonotoneAcrossSeamsAndElsewhere) {
+TEST(Log2, FractionIsMonotoneAcrossSeams) {
   Inputs inputs(41);
   const auto check = [](uint32_t from, uint32_t steps) {
     for (uint32_t f = from; f < from + steps; ++f) {
@@ -106,7 +106,7 @@ TEST(Noise, NegLog2IsAccurate) {
 }
 
 // The pruning of the race rests on it.
-TEST(Noise, OwnerHasTheLowestLogOfItsGroup) {
+TEST(Noise, OwnerHasLowestLogOfItsGroup) {
   Inputs inputs(45);
   for (uint64_t n = testing::Scaled(3'000'000); n > 0; --n) {
     const uint64_t a = NegLog2(Uniform(inputs.LongWord()));

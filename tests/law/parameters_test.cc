@@ -26,7 +26,7 @@ TEST(Parameters, DefaultsCompileToOff) {
   EXPECT_EQ(Compiled({.temperature = 1}).multiplier, 0x5c551d95u);
 }
 
-TEST(Parameters, GreedyKeepsTheConstantsOfTemperatureOne) {
+TEST(Parameters, GreedyKeepsConstantsOfTemperatureOne) {
   RowParameters expected;
   expected.greedy = true;
   EXPECT_EQ(Compiled({.temperature = 0}), expected);
@@ -42,7 +42,7 @@ TEST(Parameters, LeavesOtherFieldsAlone) {
   EXPECT_EQ(compiled, before);
 }
 
-TEST(Parameters, TemperatureConstantsHoldTheInverseTemperature) {
+TEST(Parameters, TemperatureConstantsHoldItsInverse) {
   Inputs inputs(51);
   for (uint64_t n = testing::Scaled(200'000); n > 0; --n) {
     const float temperature = std::bit_cast<float>(inputs.Float(120, 133) & 0x7fffffff);
@@ -104,7 +104,7 @@ TEST(Parameters, MinPOfPowersOfTwoAndOff) {
 
 // Every mantissa. An x87 logarithm is within 2^-63 of the exact one, so its floor is the exact floor unless it lies
 // within 2^-63 * 2^26 of a whole number; the test shows that it never comes within 2^-28.
-TEST(Parameters, MinPIsTheExactFloorForEveryMantissa) {
+TEST(Parameters, MinPIsExactFloorForEveryMantissa) {
   static_assert(std::numeric_limits<long double>::digits == 64);
   const auto step = uint32_t(1 / testing::TestScale());
   long double closest = 1;
@@ -118,7 +118,7 @@ TEST(Parameters, MinPIsTheExactFloorForEveryMantissa) {
   EXPECT_GT(closest, 0x1p-28L);
 }
 
-TEST(ParametersDeathTest, OutOfRangeIsABrokenInvariant) {
+TEST(ParametersDeathTest, OutOfRangeAborts) {
   EXPECT_DEATH(Compiled({.temperature = 0.001f}), "broken invariant");
   EXPECT_DEATH(Compiled({.temperature = std::nanf("")}), "broken invariant");
   EXPECT_DEATH(Compiled({.top_p = 0}), "broken invariant");

@@ -44,7 +44,7 @@ TEST(SoftFloat, ZeroAddsAndMultipliesToZero) {
   EXPECT_EQ(MultiplyF32(Bits(0x1p-60f), Bits(0.5f)), 0u);
 }
 
-TEST(Changes, ComeInOrderBiasRepetitionPenalty) {
+TEST(Changes, OrderIsBiasRepetitionPenalty) {
   // (1 + 2) / 2 - 0.25, where any other order gives another number.
   EXPECT_EQ(Changed(Bits(1.0f), Bits(2.0f), Bits(2.0f), Bits(0.5f), Bits(-0.25f)), Bits(1.25f));
   EXPECT_EQ(Changed(Bits(-1.0f), 0, Bits(2.0f), Bits(0.5f), 0), Bits(-2.0f));

@@ -17,7 +17,7 @@ TEST(Weight, TableIsRounded) {
   for (uint32_t j = 0; j < 32; ++j) EXPECT_EQ(kPowers[j], uint32_t(std::llrint(std::exp2(31 - j / 32.0L)))) << j;
 }
 
-TEST(Weight, OfTheMaximumIsOneAndOfTheFarIsNothing) {
+TEST(Weight, OneForMaximumZeroForFar) {
   EXPECT_EQ(Weight(0), kUnitWeight);
   EXPECT_GT(Weight(44 * kOctave), 0u);
   EXPECT_EQ(Weight(45 * kOctave), 0u);

@@ -15,7 +15,7 @@ namespace {
 using kernels::RowOutput;
 using kernels::RowParameters;
 
-TEST_F(CudaLibrary, EditsFollow) {
+TEST_F(CudaLibrary, SetEditsApplies) {
   MakeRows();
   const auto sampler = Create(Limits());
   ASSERT_TRUE(sampler->Bind(batch_).ok());
@@ -36,7 +36,7 @@ TEST_F(CudaLibrary, EditsFollow) {
 
 // Rows whose edits change a little at a time, and now and then as a whole, see what they would if the whole list had
 // been set; what is uploaded is as long as the changes.
-TEST_F(CudaLibrary, EditsChangeWhereTheyAre) {
+TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
   constexpr uint32_t kChanged = 3;
   constexpr uint32_t kTokens = 900;
   constexpr uint32_t kMost = 700;
@@ -134,7 +134,7 @@ TEST_F(CudaLibrary, EditsChangeWhereTheyAre) {
 }
 
 // What an upload that fails was to change is changed by the next.
-TEST_F(CudaLibrary, ChangesOutliveAnUploadThatFails) {
+TEST_F(CudaLibrary, ChangesSurviveFailedUpload) {
   MakeRows();
   const auto sampler = Create(Limits());
   ASSERT_TRUE(sampler->Bind(batch_).ok());

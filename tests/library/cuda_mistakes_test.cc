@@ -103,7 +103,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
 }
 
 // The driver's own check at its end finds what is left over.
-TEST_F(CudaLibrary, WhatFailsAtTheStartIsTypedAndLeavesNothing) {
+TEST_F(CudaLibrary, StartFailureIsTypedAndLeaksNothing) {
   const devices::cuda::Api api = driver_.api();
   const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
   const auto create = [&]() -> absl::Status {
@@ -127,7 +127,7 @@ TEST_F(CudaLibrary, WhatFailsAtTheStartIsTypedAndLeavesNothing) {
 }
 
 // A device that is lost is no mistake of the caller's.
-TEST_F(CudaLibrary, BindSaysThatTheDeviceIsLost) {
+TEST_F(CudaLibrary, BindReportsLostDevice) {
   MakeRows();
   const auto sampler = Create(Limits());
   driver_.Fail("PointerGetAttribute", devices::cuda::Result::kIllegalAddress);
@@ -135,7 +135,7 @@ TEST_F(CudaLibrary, BindSaysThatTheDeviceIsLost) {
   EXPECT_TRUE(sampler->Bind(batch_).ok());
 }
 
-TEST(Library, WithoutADriverThereIsNoCudaSampler) {
+TEST(Library, NoDriverMeansNoCudaSampler) {
   std::unique_ptr<CudaSampler> sampler;
   const Status status = CudaSampler::Create(1000, {}, &sampler);
   EXPECT_EQ(status.code, StatusCode::kNotFound) << status.message;

@@ -14,7 +14,7 @@ namespace {
 using kernels::RowOutput;
 using kernels::RowParameters;
 
-TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
+TEST_F(CudaLibrary, SamplesBatchInDeviceMemory) {
   MakeRows();
   const auto sampler = Create(Limits());
   ASSERT_TRUE(sampler->Bind(batch_).ok());
@@ -26,7 +26,7 @@ TEST_F(CudaLibrary, SamplesABatchInTheDevicesMemory) {
 
 // Errors, logprobs and first tokens are left where the caller wants them; of kept tokens only those that there are come
 // to the host.
-TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
+TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   MakeRows();
   const CudaLimits limits = Limits();
   batch_.outputs = static_cast<kernels::cuda::RawOutput*>(driver_.Allocate(sizeof(kernels::cuda::RawOutput) * kRows));
@@ -85,7 +85,7 @@ TEST_F(CudaLibrary, LeavesAllButKeptTokensInTheDevicesMemory) {
 }
 
 // What samplers carry from step to step stays where it is; SetRow begins anew.
-TEST_F(CudaLibrary, SamplerStatesGoOn) {
+TEST_F(CudaLibrary, SamplerStatesContinue) {
   MakeRows();
   for (uint32_t i = 0; i < kRows; ++i) {
     law::SamplingParameters options;
@@ -166,7 +166,7 @@ TEST_F(CudaLibrary, ScoresAndVerifies) {
 }
 
 // A captured step, replayed over other logits, positions, masks and penalties.
-TEST_F(CudaLibrary, AGraphReadsWhatIsThereWhenItIsReplayed) {
+TEST_F(CudaLibrary, GraphReadsMemoryAtReplay) {
   MakeRows();
   auto* const positions = static_cast<uint32_t*>(driver_.Allocate(4 * kRows));
   auto* const mask = static_cast<uint32_t*>(driver_.Allocate(4 * (kVocabulary + 31) / 32));
@@ -206,7 +206,7 @@ TEST_F(CudaLibrary, AGraphReadsWhatIsThereWhenItIsReplayed) {
 }
 
 // A step is as few launches as its rows need, and no row's options are paid for by a batch without it.
-TEST_F(CudaLibrary, BatchesLaunchTheKernelsThatTheirRowsNeed) {
+TEST_F(CudaLibrary, BatchLaunchesOnlyNeededKernels) {
   MakeRows();
   const auto sampler = Create(Limits());
   ASSERT_TRUE(sampler->Bind(batch_).ok());

@@ -93,7 +93,7 @@ class LocalCudaTest : public ::testing::Test {
   const std::vector<uint32_t> mask_ = std::vector<uint32_t>((kVocabulary + 31) / 32, 0x55aa55aau);
 };
 
-TEST_F(LocalCudaTest, DrawsTheTokensOfTheHost) {
+TEST_F(LocalCudaTest, TokensEqualHost) {
   EXPECT_FALSE(driver_.is_awaited(kStream));
   for (uint64_t step = 0; step < 12; ++step) {
     const std::vector<Row> rows = Rows(step, step % 2 == 0 ? 0 : 4);
@@ -155,7 +155,7 @@ std::string Said(const RowResult& outcome) {
   return Describe(std::get<RowError>(outcome));
 }
 
-TEST_F(LocalCudaTasksTest, DraftsAndScoresAreAnsweredAsOnTheHost) {
+TEST_F(LocalCudaTasksTest, DraftsAndScoresEqualHost) {
   for (uint64_t step = 0; step < 8; ++step) {
     const std::vector<Row> rows = Rows(step);
     const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
@@ -170,7 +170,7 @@ TEST_F(LocalCudaTasksTest, DraftsAndScoresAreAnsweredAsOnTheHost) {
 
 // Mirostat's scores need a batch for each token. What the others have from the first of them counts for nothing if the
 // last one fails.
-TEST_F(LocalCudaTasksTest, ALaterBatchThatFailsLeavesAllSequences) {
+TEST_F(LocalCudaTasksTest, LaterBatchFailureKeepsAllSequences) {
   const std::vector<Row> rows = Rows(2);
   ASSERT_FALSE(rows[2].scored.empty());
   const uint64_t before = driver_.launches();
@@ -188,7 +188,7 @@ TEST_F(LocalCudaTasksTest, ALaterBatchThatFailsLeavesAllSequences) {
   EXPECT_NE(positions(), reached);
 }
 
-TEST_F(LocalCudaTest, ARowFailsAloneAndLeavesItsSequence) {
+TEST_F(LocalCudaTest, FailedRowKeepsItsSequence) {
   std::vector<Row> rows = Rows(1, 0);
   rows[1].draw_salt = 70000;
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -201,7 +201,7 @@ TEST_F(LocalCudaTest, ARowFailsAloneAndLeavesItsSequence) {
   for (const size_t i : {1u, 4u}) EXPECT_EQ(sequences_[i]->position(), 3u);
 }
 
-TEST_F(LocalCudaTest, ABatchThatFailsLeavesTheSequences) {
+TEST_F(LocalCudaTest, FailedBatchKeepsSequences) {
   const std::vector<Row> rows = Rows(2, 0);
   const auto expect_failure = [&](std::span<LocalSequence* const> sequences, std::span<const Row> given,
                                   absl::StatusCode code, const char* text) {

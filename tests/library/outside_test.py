@@ -28,7 +28,7 @@ class Outside(unittest.TestCase):
         self.assertRegex(printed, r"^token \d+ logprob -\d")
         self.assertRegex(printed, r"\ncuda: ")
 
-    def test_the_library_shows_nothing_but_its_own_names(self) -> None:
+    def test_library_exports_only_its_names(self) -> None:
         (library,) = pathlib.Path(BUILD, "lib").glob("libsortition.so.*.*.*")
         symbols = run("nm", "--dynamic", "--defined-only", "--demangle", str(library)).splitlines()
         names = [line.split(maxsplit=2)[2] for line in symbols]

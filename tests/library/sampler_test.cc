@@ -18,7 +18,7 @@ using kernels::RowOutput;
 using kernels::RowParameters;
 using ::testing::HasSubstr;
 
-TEST(Library, OptionsAreJudgedByName) {
+TEST(Library, OptionErrorsNameTheField) {
   RowParameters compiled;
   EXPECT_TRUE(Compile({}, &compiled).ok());
   EXPECT_EQ(compiled, RowParameters());
@@ -68,7 +68,7 @@ TEST(Library, OptionsAreJudgedByName) {
               HasSubstr("order: top_k after"));
 }
 
-TEST(Library, CpuSamplerIsTheLaw) {
+TEST(Library, CpuSamplerEqualsReference) {
   CpuSampler sampler;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const RandomRow row(seed, 500, seed % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);

@@ -2,8 +2,11 @@
 """The house rules of this tree that a program can check.
 
 `house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`)
-and exits with 1 if there is any. A rule is a function from one file to its findings; FILE_RULES lists them. The rules
-that need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
+and exits with 1 if there is any. `house_rules.py --prose PATH...` lists the offences against the rules about words
+(prose.py) below PATH, also in folders where these are not enforced yet.
+
+A rule is a function from one file to its findings; FILE_RULES lists them. The rules that need the whole tree (links,
+the layout page) take all files at once; TREE_RULES lists those.
 """
 
 import posixpath
@@ -11,6 +14,8 @@ import re
 import subprocess
 import sys
 from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import prose
 
 CPP = (".h", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp")
 HEADERS = (".h", ".cuh")
@@ -75,7 +80,7 @@ def machine_path(path: str, lines: List[str]) -> Found:
 
 
 def unfinished(path: str, lines: List[str]) -> Found:
-    """What is not done is not in the tree."""
+    """Unfinished work stays out of the tree."""
     return matching(lines, UNFINISHED, "unfinished work")
 
 
@@ -86,7 +91,7 @@ def licence(path: str, lines: List[str]) -> Found:
 
 
 def registry(path: str, lines: List[str]) -> Found:
-    """Where packages and images come from is the machine's configuration."""
+    """Hosts of packages and images belong to the machine's configuration."""
     return matching(lines, REGISTRY, "a package registry's host")
 
 
@@ -221,6 +226,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     thresholds_in_law,
     no_sleep,
     no_wall_clock,
+    prose.test_names,
 )
 
 # --- the tree as a whole
@@ -276,11 +282,23 @@ TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained)
 def check_file(path: str, lines: List[str]) -> List[Finding]:
     if path == EXAMPLES:
         return []
-    return [Finding(path, line, rule.__name__, what) for rule in FILE_RULES for line, what in rule(path, lines)]
+    rules = FILE_RULES + (prose.PROSE_RULES if path.startswith(prose.CLEAN) else ())
+    return [Finding(path, line, rule.__name__, what) for rule in rules for line, what in rule(path, lines)]
+
+
+def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Finding]:
+    """Offences against the rules about words below `paths`."""
+    return [
+        Finding(path, line, rule.__name__, what)
+        for path in sorted(files)
+        if path.startswith(paths) and path != EXAMPLES
+        for rule in prose.PROSE_RULES
+        for line, what in rule(path, files[path])
+    ]
 
 
 def check_tree(files: Dict[str, List[str]]) -> List[Finding]:
-    """All findings of `files`, a map from path (relative to the root, with /) to lines."""
+    """Returns all findings of `files`, a map from path (relative to the root, with /) to lines."""
     findings = [finding for path in sorted(files) for finding in check_file(path, files[path])]
     for rule in TREE_RULES:
         findings += [Finding(path, line, rule.__name__, what) for path, line, what in rule(files)]
@@ -305,7 +323,8 @@ def read_tree() -> Dict[str, List[str]]:
 
 def main() -> int:
     files = read_tree()
-    findings = check_tree(files)
+    is_prose = sys.argv[1:2] == ["--prose"]
+    findings = check_prose(files, tuple(sys.argv[2:]) or ("",)) if is_prose else check_tree(files)
     for finding in findings:
         print(finding)
     print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)

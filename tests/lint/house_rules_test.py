@@ -3,6 +3,7 @@
 import unittest
 
 import house_rules
+import prose
 
 # Rule, file, offending line.
 OFFENCES = [
@@ -39,6 +40,24 @@ OFFENCES = [
     (house_rules.no_wall_clock, "devices/self_test/a.cc", "mutex.AwaitWithTimeout(absl::Condition(&ended), timeout);"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
     (house_rules.no_sleep, "tests/server/a.cc", "  std::this_thread::sleep_for(1s);"),
+    (prose.test_names, "tests/server/a_test.cc", f"TEST_F(AdminTest, {'Word' * 12}s) {{"),
+    (prose.test_names, "tests/python/a_test.py", f"    def test_{'a' * 56}(self):"),
+    (prose.comment_openers, "service/a.h", "// Of two rows the first."),
+    (prose.comment_openers, "service/a.h", "int rows;  // What is left."),
+    (prose.comment_openers, "proto/a.proto", "  // How often is done what only time tells."),
+    (prose.comment_openers, "kernels/vulkan/a.comp", "// Whether a token is kept."),
+    (prose.comment_openers, "client/a.py", '    """Whoever waits."""'),
+    (prose.comment_openers, "dev", "# By which name it is found."),
+    (prose.comment_openers, "tests/CMakeLists.txt", "  # Where none is given, all."),
+    (prose.comment_words, "service/a.cc", "// The device goes on, whoever waits."),
+    (prose.comment_words, "service/a.cc", "  Count();  // has no say here"),
+    (prose.comment_words, "client/a.py", "    # Nobody waits."),
+    (prose.comment_words, "deploy/a.sh", "# It has a key of its own."),
+    (prose.banned_names, "service/a.cc", "  TokenPatch patch;"),
+    (prose.banned_names, "service/a.cc", "  std::string name_space_;"),
+    (prose.banned_names, "client/a.h", "class PatienceTest {"),
+    (prose.banned_names, "devices/a.h", "  bool StartProof();"),
+    (prose.banned_names, "tests/a_test.py", "    known_rows = []"),
 ]
 
 # Rule, file, a line that looks like an offence and is none.
@@ -70,6 +89,17 @@ INNOCENT = [
     (house_rules.thresholds_in_law, "kernels/law/a.cc", "  if (top_p < 1) {"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "// never sleep (the clock is injected)"),
     (house_rules.no_sleep, "tests/e2e/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
+    (prose.test_names, "tests/server/a_test.cc", f"TEST_F(AdminTest, {'Word' * 12}) {{"),
+    (prose.test_names, "tests/python/a_test.py", f"    def test_{'a' * 55}(self):"),
+    (prose.comment_openers, "service/a.h", "// Period of the timer. What is left waits."),
+    (prose.comment_openers, "service/a.cc", '  Log("// What");'),
+    (prose.comment_openers, "docs/a.md", "What it is"),
+    (prose.comment_words, "service/a.cc", '  Log("nobody");'),
+    (prose.comment_words, "service/a.cc", "// Its own key outcomes to come."),
+    (prose.banned_names, "service/a.cc", "  Dispatch(batch);  // no patch"),
+    (prose.banned_names, "service/a.cc", '  json["patches"] = 1;'),
+    (prose.banned_names, "tests/deploy/a_test.py", "    patches = overlay['patches']"),
+    (prose.banned_names, "tests/python/a_test.py", "    with mock.patch('os.open'):"),
 ]
 
 
@@ -86,11 +116,22 @@ class FileRules(unittest.TestCase):
 
     def test_every_rule_has_an_offence_and_an_innocent_line(self):
         for examples in (OFFENCES, INNOCENT):
-            self.assertEqual({rule for rule, _, _ in examples}, set(house_rules.FILE_RULES))
+            self.assertEqual({rule for rule, _, _ in examples}, set(house_rules.FILE_RULES + prose.PROSE_RULES))
 
     def test_a_finding_names_file_line_and_rule(self):
         findings = house_rules.check_file("service/a.cc", ["// A file.", "// FIXME"])
         self.assertEqual([str(finding) for finding in findings], ["service/a.cc:2: unfinished: unfinished work: FIXME"])
+
+    def test_the_second_line_of_a_comment_begins_nothing(self):
+        self.assertEqual(list(prose.comment_openers("a.h", ["// Keeps the size", "// Of rows."])), [])
+        self.assertEqual(len(list(prose.comment_openers("a.h", ["int a;  // Size.", "// Of rows."]))), 1)
+
+    def test_rules_about_words_hold_in_clean_folders(self):
+        files = {path: ["# What is left."] for path in (prose.CLEAN[0] + "a.py", "other/a.py")}
+        found = lambda findings: [(finding.path, finding.rule) for finding in findings]
+        clean = (prose.CLEAN[0] + "a.py", "comment_openers")
+        self.assertEqual(found(house_rules.check_tree(files)).count(clean), 1)
+        self.assertEqual(found(house_rules.check_prose(files, ("other/",))), [("other/a.py", "comment_openers")])
 
     def test_a_script_may_start_with_an_interpreter(self):
         self.assertEqual(list(house_rules.first_line("dev", ["#!/usr/bin/env bash", "# The entry."])), [])

@@ -36,7 +36,7 @@ TEST_F(MetricsTest, StepsRowsAndTokens) {
   EXPECT_THAT(text, HasSubstr("\nsortition_ready_wait_seconds_sum 0.125\n"));
 }
 
-TEST_F(MetricsTest, BatchesGoToTheirDevice) {
+TEST_F(MetricsTest, BatchesCountAtTheirDevice) {
   observer_.BatchStarted("cpu1", 5, service::RouteReason::kOnly);
   observer_.BatchStarted("cpu1", 3, service::RouteReason::kOnly);
   EXPECT_THAT(Text(), HasSubstr("\nsortition_device_rows{device=\"cpu1\"} 8\n"));
@@ -61,7 +61,7 @@ TEST_F(MetricsTest, DevicesAndTheirFailures) {
   EXPECT_THAT(text, HasSubstr("\nsortition_device_failures_total{device=\"cpu1\"} 0\n"));
 }
 
-TEST_F(MetricsTest, RoutesAndChecksGoToTheirDevice) {
+TEST_F(MetricsTest, RoutesAndChecksCountAtTheirDevice) {
   observer_.BatchStarted("cpu1", 1, service::RouteReason::kOnly);
   observer_.RowsRerun("cpu0", 7);
   observer_.RowsRechecked("cpu0", 5, 1);
@@ -73,7 +73,7 @@ TEST_F(MetricsTest, RoutesAndChecksGoToTheirDevice) {
   EXPECT_THAT(text, HasSubstr("\nsortition_rechecked_rows_total{device=\"cpu0\",result=\"wrong\"} 1\n"));
 }
 
-TEST_F(MetricsTest, StreamsAndMessagesGoToTheirTransport) {
+TEST_F(MetricsTest, StreamsAndMessagesCountByTransport) {
   observer_.StreamOpened(service::Transport::kUnix);
   observer_.StreamOpened(service::Transport::kUnix);
   observer_.StreamEnded(service::Transport::kUnix, "drained");

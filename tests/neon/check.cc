@@ -6,7 +6,7 @@
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 
-// In place of Highway's library, which there is none of for another processor: every AArch64 has NEON.
+// Stands in for Highway's library, which is not built for another processor: every AArch64 has NEON.
 namespace hwy {
 int64_t SupportedTargets() { return HWY_NEON; }
 }  // namespace hwy

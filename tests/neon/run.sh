@@ -10,14 +10,14 @@ for tool in "$compiler" "$emulator"; do
 done
 mkdir -p "$build"
 
-# Of the machine's own headers only Highway's are looked at: they hold nothing of a processor.
+# Only Highway's headers are taken from this machine: they do not depend on the processor.
 mkdir -p "$build/include"
 ln -sfn /usr/include/hwy "$build/include/hwy"
 readonly flags=(-std=c++20 -O1 -ffp-contract=off -fno-tree-vectorize -Wall -Wextra -Werror -I. "-I$build/include"
   -DHWY_COMPILE_ALL_ATTAINABLE -DHWY_BROKEN_EMU128=0
   "-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
 
-# Of the law all but the recording of its answers, which is for the machine that builds.
+# Compiles the law except the recorder of golden outputs, which runs on the machine that builds.
 GLOBIGNORE='kernels/law/golden_outputs*'
 sources=(tests/neon/check.cc kernels/cpu/*.cc kernels/cpu/simd/*.cc kernels/law/*.cc)
 objects=()

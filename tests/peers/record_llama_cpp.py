@@ -83,7 +83,7 @@ class Library:
         return getattr(self.library, DRY)(multiplier, base, allowed, window, ctypes.byref(outer))
 
 
-# As the contract names them: they become samplers below, in the order of llama.cpp's own front ends.
+# Named as in the contract; below they become samplers in the order of llama.cpp's own front ends.
 SCOPE = {"window": 50, "repetition_counts_prompt": True, "frequency_counts_prompt": True}
 BREAKERS = [{"tokens": [10]}, {"tokens": [25, 40]}]
 # Typical-p behind top-n-sigma is left out: there llama.cpp multiplies 0 by the logarithm of 0, and its entropy is NaN.

@@ -10,7 +10,7 @@ from recorded_rows import Recorder, history, is_askable, rows
 torch.set_num_threads(1)
 
 HF = {"preset": "PRESET_HF"}
-# As GenerationConfig names them; the contract has the same names but for the n-gram's.
+# Named as in GenerationConfig; the contract has the same names except for the n-gram's.
 OPTIONS = (
     {"temperature": 0.6},
     {"top_k": 7},

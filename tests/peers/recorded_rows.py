@@ -47,7 +47,7 @@ FILTERS = {"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "epsilon_cutof
 
 
 def is_askable(row: List[float], options: dict) -> bool:
-    """Whether peers agree on the row: a tie cut one way or the other by one filter moves the cuts of the next."""
+    """True if peers agree on the row: a tie cut one way or the other by one filter moves the cuts of the next."""
     return len(set(row)) == len(row) or len(FILTERS & options.keys()) < 2
 
 

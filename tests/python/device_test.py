@@ -17,7 +17,7 @@ from rows import OnCuda, VOCABULARY, row
 
 @needs_fake
 class Tensors(unittest.TestCase):
-    def test_are_made_without_a_copy_by_either_protocol(self):
+    def test_arrays_are_not_copied_by_either_protocol(self):
         rows = sortition.CudaRows(0, 5000)
         self.assertEqual((rows.device, rows.bytes), (0, BYTES))
         interface = rows.__cuda_array_interface__
@@ -146,7 +146,7 @@ class Shared(ServerTest):
             library.FakeCudaSetCapturing(0)
             client.draw(sequence, there)
 
-    def test_memory_that_is_closed_stays_until_its_steps_are_over(self):
+    def test_closed_memory_stays_until_its_steps_end(self):
         client, rows = self.connect(), sortition.CudaRows(0, BYTES)
         memory = client.share_device(rows)
         sequence, expected = (each.open(seed=3, **OPTIONS) for each in (client, SAMPLER))
@@ -167,7 +167,7 @@ class Shared(ServerTest):
         with client.share_device(rows):
             self.assertEqual(client.draw(sequence, there).token, SAMPLER.draw(expected, row(1)).token)
 
-    def test_memory_goes_with_the_last_that_refers_to_it(self):
+    def test_memory_is_freed_with_its_last_reference(self):
         gc.collect()
         before = mapped()
         client, rows = self.connect(), sortition.CudaRows(0, BYTES)
@@ -245,7 +245,7 @@ class Shared(ServerTest):
             sequence = SAMPLER.open(seed=seed, **OPTIONS)
             self.assertEqual(drawn[seed], [SAMPLER.draw(sequence, row(step)).token for step in range(steps)])
 
-    def test_memory_that_a_task_lets_go_of_stays_until_its_step_is_over(self):
+    def test_memory_released_by_a_task_stays_until_its_step_ends(self):
         async def run():
             async with await sortition.AsyncClient.connect(self.server.serving["listen"]) as client:
                 loop, waiting = asyncio.get_running_loop(), asyncio.Event()
@@ -265,7 +265,7 @@ class Shared(ServerTest):
         while mapped() != before:  # it goes on a thread of its own, not on the one that brings answers
             pass
 
-    def test_a_server_that_dies_leaves_the_worker_its_rows(self):
+    def test_dead_server_leaves_rows_to_worker(self):
         rows = sortition.CudaRows(0, BYTES)
         with self.start("another") as server:
             client = sortition.Client(server.serving["listen"], fallback="in_process", in_process_threads=1)
@@ -301,7 +301,7 @@ class ReadToTheHost(ServerTest):
                 self.assert_same_tokens(client, rows)
             client.close()
 
-    def test_a_sequence_closed_while_its_stream_is_waited_for(self):
+    def test_sequence_closed_while_waiting_for_its_stream(self):
         client, rows = sortition.Client(fallback="in_process", in_process_threads=1), sortition.CudaRows(0, BYTES)
 
         async def draw(asynchronous, sequence, there):

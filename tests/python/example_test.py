@@ -40,7 +40,7 @@ class ExampleTest(unittest.TestCase):
                     subprocess.run((sys.executable, "-"), input=snippet, text=True, check=True, timeout=60,
                                    stdout=subprocess.DEVNULL)
 
-    def test_messages_for_generic_tools_are_the_contracts(self):
+    def test_messages_for_generic_tools_equal_the_contract(self):
         page = (SOURCE / "docs/engines.md").read_text(encoding="utf-8")
         body = re.search(r"grpcurl -plaintext -d '(.*?)'", page, re.DOTALL).group(1).strip()
         kinds = []

@@ -88,7 +88,7 @@ class Shared(TransferTest):
             self.assertEqual((transfer.path, transfer.note), ("device", ""))
             self.assert_same_tokens(client, transfer, steps=1)
 
-    def test_what_is_beyond_the_quota_comes_by_the_host(self):
+    def test_memory_beyond_quota_goes_through_the_host(self):
         client = self.connect()
         transfer = LogitsTransfer(client)
         self.assert_same_tokens(client, transfer)
@@ -141,7 +141,7 @@ class NotShared(TransferTest):
             self.assert_same_tokens(sampler, transfer)
         self.assertEqual((transfer.path, transfer.note), ("host", "they are sampled in this process"))
 
-    def test_logits_of_the_processor_are_left_where_they_are(self):
+    def test_logits_on_the_host_are_not_moved(self):
         transfer = LogitsTransfer(self.connect())
         tensor = FakeTensor(numpy.zeros((1, 4), numpy.float32), is_cuda=False)
         with self.assertNoLogs("sortition"):

@@ -129,7 +129,7 @@ class Answers(unittest.TestCase):
 
 
 class Losses(unittest.TestCase):
-    def test_a_server_that_is_killed_and_ranks_that_start_anew_change_no_token(self):
+    def test_killed_server_and_restarted_ranks_change_no_token(self):
         steps, count = 30, 3
         whole = SAMPLER.open(seed=4, **OPTIONS)
         expected = [SAMPLER.draw(whole, row(step)).token for step in range(steps)]
@@ -160,7 +160,7 @@ class Losses(unittest.TestCase):
         self.assertEqual(len(servers), 4)
         servers[-1].__exit__()
 
-    def test_a_missing_rank_is_named_and_the_step_taken_again(self):
+    def test_missing_rank_is_named_and_step_retried(self):
         expected = SAMPLER.draw(SAMPLER.open(seed=4, **OPTIONS), row(0)).token
         with serve("--shard_wait=100ms") as server:
             with connect(server.serving["listen"], 0, 2) as first, connect(server.serving["listen"], 1, 2) as second:

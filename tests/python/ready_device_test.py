@@ -146,7 +146,7 @@ class OnTheServersDevice(ServerTest):
         with self.assertRaisesRegex(sortition.Error, "rows: 0"):
             sortition.CudaResults(0, 0)
 
-    def test_the_last_reference_may_go_with_the_answer(self):
+    def test_last_reference_may_be_dropped_by_the_answer(self):
         # What goes waits for the device, whose work waits for an answer that the same thread brings.
         sequences = [self.client.open(seed=seed, **OPTIONS) for seed in range(3)]
         there = [matrix_in(self.rows, row(i), i * 4 * VOCABULARY) for i in range(3)]

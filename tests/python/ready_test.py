@@ -73,7 +73,7 @@ class ReadyTest(unittest.TestCase):
         self.assertEqual(tokens, [list(pair) for pair in zip(expected(1, steps), expected(2, steps))])
         self.assertEqual(metric(self.server, "sortition_ready_wait_seconds_count"), steps)
 
-    def test_same_tokens_where_the_server_sees_no_word(self):
+    def test_same_tokens_if_server_cannot_see_the_word(self):
         tcp, unix = self.server.serving["listen"].split(",")
         inline = sortition.Transport("grpc", shared_memory_bytes=0)
         for transport, target in ((inline, tcp), (inline, unix), ("ring", f"unix:{self.folder}/memory"), ("auto", ())):
@@ -124,7 +124,7 @@ class ReadyTest(unittest.TestCase):
 
         self.assertEqual(asyncio.run(run_all()), [expected(seed, steps) for seed in range(count)])
 
-    def test_a_word_that_is_never_set_is_an_error_of_the_row(self):
+    def test_word_never_set_fails_its_row(self):
         client = self.connect()
         for rows in (client.allocate_rows(1, VOCABULARY), numpy.empty((1, VOCABULARY), numpy.float32)):
             ready, sequence = client.ready(), client.open(seed=5, **OPTIONS)
@@ -139,7 +139,7 @@ class ReadyTest(unittest.TestCase):
             following.set()
             self.assertEqual(client.step([sequence], rows, ready=following)[0].token, expected(5, 1)[0])
 
-    def test_a_server_that_dies_leaves_the_word_to_the_next(self):
+    def test_dead_server_leaves_the_word_to_the_next(self):
         second = self.start("second")
         targets = [server.serving["listen"].split(",")[0] for server in (self.server, second)]
         with sortition.Client(targets) as client:
@@ -183,7 +183,7 @@ class ReadyTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "closed"):
             client.ready()
 
-    def test_a_future_is_of_the_step_and_not_of_who_waits(self):
+    def test_future_belongs_to_the_step_not_the_waiter(self):
         client = self.connect()
         sequence, called = client.open(seed=9, **OPTIONS), threading.Event()
         future = client.submit([sequence], [row(0)])

@@ -142,7 +142,7 @@ class TasksTest(BothTest):
         self.assertEqual(asyncio.run(run()),
                          (self.sampler.score(local, logits, [4, 5, 6]), self.sampler.verify(local, logits, drafts)))
 
-    def test_what_cannot_be_is_said_before_anything_is_done(self):
+    def test_invalid_arguments_are_refused_first(self):
         logits = numpy.stack([row(number) for number in range(6)])
         good = sortition.Drafts([1, 2])
         even = numpy.full((2, VOCABULARY), 1 / VOCABULARY, numpy.float32)

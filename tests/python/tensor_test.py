@@ -54,7 +54,7 @@ class Taken(unittest.TestCase):
         widened = (words.astype(numpy.uint32) << 16).view(numpy.float32)
         self.assertEqual(draw(words, dtype="bfloat16"), draw(widened))
 
-    def test_rows_that_lie_apart_are_sent_from_where_they_are(self):
+    def test_separate_rows_are_sent_without_copy(self):
         logits = numpy.stack([row(i, VOCABULARY + 24) for i in range(6)])
         sequences = [CLIENT.open(vocabulary_size=VOCABULARY, seed=i) for i in range(3)]
         drawn = CLIENT.step(sequences, logits[::2, 24:])

@@ -14,7 +14,7 @@ double Truth(const Work& work) {
   return 300e-6 + 40e-6 * work.rows + (0.5e-9 + (work.moves ? 2e-9 : 0)) * double(work.bytes);
 }
 
-TEST(CostModel, ThePriorStandsUntilSomethingIsMeasured) {
+TEST(CostModel, PriorHoldsUntilMeasured) {
   const CostModel model({1e-3, 1e-4, 1e-9, 1e-9});
   EXPECT_DOUBLE_EQ(model.Seconds({10, 1000, false}, kStart), 1e-3 + 10e-4 + 1000e-9);
   EXPECT_DOUBLE_EQ(model.Seconds({10, 1000, true}, kStart), 1e-3 + 10e-4 + 2000e-9);
@@ -35,7 +35,7 @@ TEST(CostModel, LearnsEachTerm) {
   }
 }
 
-TEST(CostModel, OneKindOfBatchIsEnoughToKnowThatKind) {
+TEST(CostModel, OneKindOfBatchSufficesForThatKind) {
   CostModel model;
   const Work work = {16, 4'000'000, false};
   for (int i = 0; i < 10; ++i) model.Observe(work, absl::Milliseconds(90), kStart);
@@ -44,7 +44,7 @@ TEST(CostModel, OneKindOfBatchIsEnoughToKnowThatKind) {
   EXPECT_GT(model.Seconds({1, 1, false}, kStart), 0);
 }
 
-TEST(CostModel, FollowsAChangeWithinTenBatches) {
+TEST(CostModel, FollowsChangeWithinTenBatches) {
   CostModel model;
   const Work work = {16, 4'000'000, false};
   for (int i = 0; i < 50; ++i) model.Observe(work, absl::Milliseconds(2), kStart);
@@ -52,7 +52,7 @@ TEST(CostModel, FollowsAChangeWithinTenBatches) {
   EXPECT_GT(model.Seconds(work, kStart), 0.020);
 }
 
-TEST(CostModel, WhatWasMeasuredLongAgoFades) {
+TEST(CostModel, OldMeasurementsFade) {
   CostModel model;
   const Work work = {1, 1000, false};
   const double before = model.Seconds(work, kStart);

@@ -231,7 +231,7 @@ Fate LieWhenLive(const std::vector<devices::DeviceRow>& rows) {
   return {live ? Fate::Kind::kLies : Fate::Kind::kRight, absl::Microseconds(10)};
 }
 
-TEST(Recheck, ALiarIsCaughtWithinTheComputedNumberOfWrongRows) {
+TEST(Recheck, WrongDeviceIsCaughtWithinComputedRows) {
   constexpr double kShare = 0.2;
   // It fails for a service that is right with a chance of 10^-9 a seed.
   const uint64_t most = WrongRowsUntilCaught(kShare, 1 - 1e-9);
@@ -259,7 +259,7 @@ TEST(Recheck, ALiarIsCaughtWithinTheComputedNumberOfWrongRows) {
   EXPECT_LE(wrong, uint64_t{kSeeds} * 12);
 }
 
-TEST(Recheck, ShareOfRowsIsAsAskedFor) {
+TEST(Recheck, ShareOfRowsIsAsConfigured) {
   for (const double share : {0.0, 0.3, 1.0}) {
     World world(5, Options(share), {[](const auto&) { return Fate{Fate::Kind::kRight, absl::Microseconds(10)}; }});
     world.Draw(2000);
@@ -271,7 +271,7 @@ TEST(Recheck, ShareOfRowsIsAsAskedFor) {
 }
 
 // A device that has no memory is given a batch a second, takes none, and stays in service; then it has some again.
-TEST(Failover, ADeviceWithoutMemoryRestsAndStaysInService) {
+TEST(Failover, DeviceOutOfMemoryBacksOffInService) {
   int full = 0;
   int after = 0;
   World* here = nullptr;
@@ -304,7 +304,7 @@ TEST(Failover, ADeviceWithoutMemoryRestsAndStaysInService) {
   world.Finish();
 }
 
-TEST(Failover, WithoutAnotherDeviceOneWithoutMemoryGoesOnAtOnce) {
+TEST(Failover, OnlyDeviceOutOfMemoryRetriesAtOnce) {
   int batches = 0;
   World world(1, Options(0), {[&](const auto&) {
                 return Fate{++batches == 3 ? Fate::Kind::kHasNoMemory : Fate::Kind::kRight, absl::Microseconds(10)};
@@ -316,7 +316,7 @@ TEST(Failover, WithoutAnotherDeviceOneWithoutMemoryGoesOnAtOnce) {
   world.Finish();
 }
 
-TEST(Failover, WithoutAnotherDeviceRowsAreRefusedUntilTheDeviceIsBack) {
+TEST(Failover, OnlyDeviceLostRefusesRowsUntilBack) {
   int batches = 0;
   World world(1, Options(0), {[&](const auto&) {
                 return Fate{++batches == 3 ? Fate::Kind::kLost : Fate::Kind::kRight, absl::Microseconds(10)};

@@ -8,7 +8,7 @@
 namespace sortition::service {
 namespace {
 
-TEST(DeviceHealth, ComesBackByAProofAfterABackoffThatDoubles) {
+TEST(DeviceHealth, SelfTestAfterDoublingBackoffRestores) {
   DeviceHealth health;
   EXPECT_TRUE(health.serves());
   absl::Time now = kStart;
@@ -32,7 +32,7 @@ TEST(DeviceHealth, ComesBackByAProofAfterABackoffThatDoubles) {
   EXPECT_TRUE(health.IsDue(now + DeviceHealth::kFirstBackoff)) << "long service is forgiving";
 }
 
-TEST(DeviceHealth, AProofWithoutMemoryIsTriedAgainSoonHoweverOften) {
+TEST(DeviceHealth, SelfTestWithoutMemoryIsRetriedSoon) {
   DeviceHealth health;
   absl::Time now = kStart;
   for (int failure = 0; failure < 12; ++failure) {

@@ -90,7 +90,7 @@ class Operator : public ::testing::Test {
   std::unique_ptr<Batcher> batcher_;
 };
 
-TEST_F(Operator, ADeviceThatServesGoesOnWhileItProvesItself) {
+TEST_F(Operator, ServingDeviceServesDuringSelfTest) {
   ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kServing);
   EXPECT_EQ(batcher_->Prove("first", Keep()).code(), absl::StatusCode::kFailedPrecondition) << "one at a time";
@@ -102,7 +102,7 @@ TEST_F(Operator, ADeviceThatServesGoesOnWhileItProvesItself) {
   EXPECT_TRUE(batcher_->Prove("first", Keep()).ok());
 }
 
-TEST_F(Operator, OneThatIsWrongLeaves) {
+TEST_F(Operator, WrongDeviceIsQuarantined) {
   fate_ = Fate::Kind::kLies;
   ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
   Finish();
@@ -112,7 +112,7 @@ TEST_F(Operator, OneThatIsWrongLeaves) {
 }
 
 // As a server does before its first row, with a device that is right about all but drafts.
-TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
+TEST_F(Operator, DeviceWrongAboutDraftsDoesNotStart) {
   testing::FakeDevice::Options options;
   options.max_batch_rows = 1000;
   options.synchronous = true;
@@ -128,7 +128,7 @@ TEST_F(Operator, OneThatIsWrongAboutDraftsAloneDoesNotStart) {
   EXPECT_THAT(batcher.device_statuses()[0].reason, ::testing::HasSubstr("verify"));
 }
 
-TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
+TEST_F(Operator, HeldDeviceStaysOutUntilSelfTest) {
   const auto before = SubmitRow();
   ASSERT_TRUE(batcher_->Hold("first", "new driver").ok());
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
@@ -154,7 +154,7 @@ TEST_F(Operator, AHeldDeviceStaysOutUntilItIsAskedToProveItself) {
   EXPECT_TRUE(batcher_->Hold("second", "").ok());
 }
 
-TEST_F(Operator, AProofDoesNotBringBackWhatWasHeldMeanwhile) {
+TEST_F(Operator, SelfTestDoesNotOverrideLaterHold) {
   ASSERT_TRUE(batcher_->Prove("first", Keep()).ok());
   ASSERT_TRUE(batcher_->Hold("first", "").ok());
   Finish();
@@ -162,7 +162,7 @@ TEST_F(Operator, AProofDoesNotBringBackWhatWasHeldMeanwhile) {
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
 }
 
-TEST_F(Operator, NamesThatAreNoDevicesAreRefused) {
+TEST_F(Operator, UnknownDeviceNamesAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(batcher_->Prove("third", Keep())));
   EXPECT_TRUE(absl::IsNotFound(batcher_->Hold("", "")));
 }

@@ -27,7 +27,7 @@ void Teach(Router* router, const devices::Device* device, uint32_t rows, double 
   }
 }
 
-TEST(Router, WhereTheBatchIsExpectedToBeDoneFirst) {
+TEST(Router, ChoosesEarliestExpectedFinish) {
   FakeDevice slow({.name = "slow", .batches_in_flight = 8});
   FakeDevice fast({.name = "fast", .batches_in_flight = 8});
   Router router({&slow, &fast});
@@ -46,7 +46,7 @@ TEST(Router, WhereTheBatchIsExpectedToBeDoneFirst) {
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Milliseconds(5)).device, &fast);
 }
 
-TEST(Router, ABatchWaitsForADeviceThatWouldStillBeFaster) {
+TEST(Router, BatchWaitsForBusyButFasterDevice) {
   FakeDevice slow({.name = "slow"});
   FakeDevice fast({.name = "fast"});
   Router router({&slow, &fast});
@@ -59,7 +59,7 @@ TEST(Router, ABatchWaitsForADeviceThatWouldStillBeFaster) {
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Seconds(2)).device, &slow);
 }
 
-TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
+TEST(Router, SlowDeviceIsTriedAgain) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b});
@@ -74,7 +74,7 @@ TEST(Router, ADeviceThatWasSlowIsTriedAgainAfterAWhile) {
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, &b);
 }
 
-TEST(Router, LogitsCostTheirWayToADeviceWithMemoryOfItsOwn) {
+TEST(Router, UploadCostCountsForDiscreteMemory) {
   FakeDevice host({.name = "host"});
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
@@ -97,7 +97,7 @@ TEST(Router, LogitsCostTheirWayToADeviceWithMemoryOfItsOwn) {
 }
 
 // Others would have them read to the host; they do where the device is out of service.
-TEST(Router, LogitsInADevicesMemoryStayThere) {
+TEST(Router, LogitsInDeviceMemoryStay) {
   FakeDevice host({.name = "host"});
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
@@ -121,7 +121,7 @@ TEST(Router, LogitsInADevicesMemoryStayThere) {
   EXPECT_EQ(router.Choose(there, now).reason, RouteReason::kOnly);
 }
 
-TEST(Router, OnlyDevicesThatAreAble) {
+TEST(Router, OnlyDevicesThatTakeTheVocabulary) {
   FakeDevice small({.name = "small", .max_vocabulary = 100});
   FakeDevice large({.name = "large"});
   Router router({&small, &large});
@@ -137,7 +137,7 @@ TEST(Router, OnlyDevicesThatAreAble) {
   EXPECT_EQ(router.Choose(BatchOf(1, 101), kStart).device, nullptr);
 }
 
-TEST(Router, OnlyDevicesWhoseKernelsHaveWhatRowsAsk) {
+TEST(Router, OnlyDevicesWithRequestedFeatures) {
   FakeDevice plain({.name = "plain", .features = kernels::FeatureOf(kernels::StageKind::kTopK)});
   FakeDevice full({.name = "full"});
   Router router({&plain, &full});
@@ -151,7 +151,7 @@ TEST(Router, OnlyDevicesWhoseKernelsHaveWhatRowsAsk) {
   EXPECT_TRUE(router.OtherCanServe(&full, batch.needs()));
 }
 
-TEST(Router, OnlyDevicesWithRoomByTurns) {
+TEST(Router, RoundRobinOverDevicesWithRoom) {
   FakeDevice a({.name = "a", .batches_in_flight = 1});
   FakeDevice b({.name = "b", .batches_in_flight = 2});
   Router router({&a, &b}, {Kind::kRoundRobin, ""});
@@ -166,7 +166,7 @@ TEST(Router, OnlyDevicesWithRoomByTurns) {
   EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
 }
 
-TEST(Router, RandomMeetsEveryDevice) {
+TEST(Router, RandomReachesEveryDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {Kind::kRandom, ""}, 7);
@@ -177,7 +177,7 @@ TEST(Router, RandomMeetsEveryDevice) {
   EXPECT_GE(chosen[&b], 50);
 }
 
-TEST(Router, PinnedMeansThatDevice) {
+TEST(Router, PinnedUsesThatDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {Kind::kPinned, "b"});
@@ -196,7 +196,7 @@ TEST(RoutePolicy, ByName) {
   }
 }
 
-TEST(RouterDeathTest, BooksMustClose) {
+TEST(RouterDeathTest, UnbalancedAccountingAborts) {
   FakeDevice a({}), stranger({});
   Router router({&a});
   router.Started(&a, BatchOf(2), kStart);

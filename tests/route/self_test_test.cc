@@ -18,7 +18,7 @@ const SelfTest& FullSelfTest() {
   return self_test;
 }
 
-TEST(SelfTest, TheCpuPasses) {
+TEST(SelfTest, CpuPasses) {
   CpuDevice device({.threads = 2});
   const SelfTest::Verdict verdict = FullSelfTest().Run(&device, absl::Minutes(1));
   EXPECT_TRUE(verdict.status.ok()) << verdict.status;
@@ -31,7 +31,7 @@ TEST(SelfTest, TheCpuPasses) {
 }
 
 // Any bit of any answer: the last one's sum of weights, here.
-TEST(SelfTest, OneWrongBitIsNoPass) {
+TEST(SelfTest, OneWrongBitFails) {
   CpuDevice cpu({.threads = 1});
   uint32_t row = 0;
   FakeDevice::Options options;
@@ -98,7 +98,7 @@ const Lie kLies[] = {
      [](RowOutput* a) { a->sampler_state ^= 1; }},
 };
 
-TEST(SelfTest, ALieAboutOneThingIsNoPass) {
+TEST(SelfTest, OneWrongFieldFails) {
   // By the case, since requests are the self-test's own.
   std::map<const kernels::RowParameters*, kernels::RowOutput> answers;
   const auto answer_of = [&](const DeviceRow& row) -> const kernels::RowOutput& {
@@ -124,7 +124,7 @@ TEST(SelfTest, ALieAboutOneThingIsNoPass) {
   }
 }
 
-TEST(SelfTest, ADeviceIsAskedForWhatItIsAbleTo) {
+TEST(SelfTest, OnlySupportedRowsAreTested) {
   FakeDevice::Options options;
   options.max_vocabulary = 6;
   options.synchronous = true;
@@ -135,7 +135,7 @@ TEST(SelfTest, ADeviceIsAskedForWhatItIsAbleTo) {
   EXPECT_GE(verdict.rows, 15u);
 }
 
-TEST(SelfTest, ADeviceThatFailsOrDoesNotAnswerIsNotProved) {
+TEST(SelfTest, FailingOrSilentDeviceFails) {
   FakeDevice device({.max_batch_rows = 100});
   absl::Status status;
   FullSelfTest().Start(&device, [&](const SelfTest::Verdict& verdict) { status = verdict.status; });

@@ -31,8 +31,8 @@ Function* OriginalInAbseil(const char* prefix, const char* suffix) {
   return sortition::sanitizer::Original<Function>(prefix + std::to_string(version.size()) + version + suffix);
 }
 
-// One call of an original that waits or unlocks. Inside it this thread may evaluate another thread's Condition; those
-// reads happen under the lock but between the two edges told here, so they are not recorded.
+// One call of an original function that waits or unlocks. During the call this thread may evaluate another thread's
+// Condition. Those reads happen under the lock but between the two edges told here, so they are not recorded.
 class OriginalCall {
  public:
   enum Before { kNotHeld, kHeld };

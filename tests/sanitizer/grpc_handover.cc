@@ -19,7 +19,7 @@ using sortition::sanitizer::Original;
 // Tags need not be addresses. Small numbers have no shadow memory, and carry no data to another thread either.
 bool IsAddress(const void* tag) { return reinterpret_cast<uintptr_t>(tag) >= 1 << 16; }
 
-// What a slice of memory that is not gRPC's calls when nobody needs it any more.
+// Release function of a gRPC slice over foreign memory; called when the slice is not needed any more.
 struct SliceRelease {
   void (*destroy)(void*);
   void* user_data;

@@ -1,4 +1,4 @@
-// A read of freed memory or a leak, as the argument says: proof that the address sanitizer of this build can see.
+// A read of freed memory or a leak, as the argument says: shows that the address sanitizer of this build can see.
 #include <cstring>
 
 int main(int argc, char** argv) {

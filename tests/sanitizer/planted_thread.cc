@@ -1,4 +1,4 @@
-// A counter raised by two threads, under an Abseil lock or ("unlocked") without: proof that the thread sanitizer of
+// A counter raised by two threads, under an Abseil lock or ("unlocked") without. Shows that the thread sanitizer of
 // this build reports a race and knows Abseil's locks, waits and notifications.
 #include <cstring>
 #include <thread>

@@ -1,4 +1,4 @@
-// A signed overflow: proof that the undefined-behaviour sanitizer of this build can see.
+// A signed overflow: shows that the undefined-behaviour sanitizer of this build can see.
 #include <climits>
 
 int main(int argc, char**) {

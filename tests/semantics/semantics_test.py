@@ -110,7 +110,7 @@ class Chain:
             if total >= target:
                 most = gap
                 break
-        # Ties stay, whatever rounding has made of their gaps.
+        # Ties stay, even if rounding has changed their gaps.
         self.tokens = [t for t, gap in zip(self.tokens, gaps) if gap <= most + 1e-9]
 
     def epsilon_cutoff(self):

@@ -31,15 +31,15 @@ bool Opens(const CheckpointKey& key, const CheckpointOwner& owner, std::string_v
   return true;
 }
 
-// A replica with the same key goes on where another one was.
-TEST(CheckpointKey, ReplicasThatShareAKeyTakeEachOthersCheckpoints) {
+// A replica with the same key continues where another one was.
+TEST(CheckpointKey, SharedKeyAcceptsOtherReplicas) {
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
   EXPECT_TRUE(Opens(KeyOf('a'), kOwner, sealed));
   EXPECT_FALSE(Opens(KeyOf('b'), kOwner, sealed));
   EXPECT_LT(sealed.size(), 64u);
 }
 
-TEST(CheckpointKey, AReplicaWithItsOwnKeySaysSo) {
+TEST(CheckpointKey, PrivateKeyRefusesOtherReplicas) {
   NoEntropy one(1), other(2);
   const std::string sealed = CheckpointKey::Random(&one).Seal(kOwner, kCheckpoint);
   const auto refused = CheckpointKey::Random(&other).Open(kOwner, sealed, "f");
@@ -49,8 +49,8 @@ TEST(CheckpointKey, AReplicaWithItsOwnKeySaysSo) {
   EXPECT_TRUE(Opens(CheckpointKey::Random(&same), kOwner, sealed));
 }
 
-// In its only worker's process; and what it seals is nothing to a server.
-TEST(CheckpointKey, ATrustingOneTakesWhatOthersSealedAndNobodyWhatItSealed) {
+// The key of an in-process service opens any checkpoint; no server accepts the checkpoints that it seals.
+TEST(CheckpointKey, TrustingKeyOpensAllButIsTrustedByNone) {
   NoEntropy one(1);
   const CheckpointKey trusting = CheckpointKey::Trusting(&one);
   const std::string sealed = KeyOf('a').Seal(kOwner, kCheckpoint);
@@ -73,19 +73,19 @@ TEST(CheckpointKey, EveryBitCounts) {
   EXPECT_FALSE(Opens(key, kOwner, sealed + '\0'));
 }
 
-TEST(CheckpointKey, AnotherSequencesIsRefused) {
+TEST(CheckpointKey, ForeignSequenceIsRefused) {
   const CheckpointKey key = KeyOf('k');
   const std::string sealed = key.Seal(kOwner, kCheckpoint);
   for (const CheckpointOwner& other :
        {CheckpointOwner{"other", "worker", "request-1", 77}, CheckpointOwner{"space", "other", "request-1", 77},
         CheckpointOwner{"space", "worker", "request-2", 77}, CheckpointOwner{"space", "worker", "request-1", 78},
-        // The same letters, cut elsewhere.
+        // The same letters, divided differently.
         CheckpointOwner{"spacew", "orker", "request-1", 77}, CheckpointOwner{"space", "workerr", "equest-1", 77}}) {
     EXPECT_FALSE(Opens(key, other, sealed)) << other.tenant << " " << other.worker_session;
   }
 }
 
-TEST(CheckpointKey, AShortSecretIsNone) {
+TEST(CheckpointKey, ShortSecretIsRefused) {
   EXPECT_FALSE(CheckpointKey::Of(std::string(31, 'x')).ok());
   EXPECT_TRUE(CheckpointKey::Of(std::string(32, 'x')).ok());
   EXPECT_FALSE(Opens(*CheckpointKey::Of(std::string(33, 'x')), kOwner,

@@ -62,7 +62,7 @@ TEST(HistoryHash, PublishedVectors) {
   }
 }
 
-TEST(HistoryHash, EveryWordOfTheIdentityMatters) {
+TEST(HistoryHash, EveryWordOfIdentityMatters) {
   HistoryIdentity spec;
   spec.law_version = 1;
   spec.vocabulary = spec.live_vocabulary = 100;
@@ -105,7 +105,7 @@ TEST(HistoryHash, WordsOfOptions) {
 }
 
 // Penalties count prompt and output apart, so the same tokens with another prompt are another history.
-TEST(HistoryHash, ThePromptMatters) {
+TEST(HistoryHash, PromptMatters) {
   std::set<uint64_t> hashes;
   for (uint32_t prompt_length = 0; prompt_length < 100; ++prompt_length) {
     EXPECT_TRUE(hashes.insert(HistoryHash(kEmptyHash, prompt_length, 7)).second);

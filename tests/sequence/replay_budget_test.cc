@@ -25,7 +25,7 @@ class ReplayBudgetTest : public ::testing::Test {
   ReplayBudget budget_{limits_, &clock_, &entropy_};
 };
 
-TEST_F(ReplayBudgetTest, ThoseWhoWaitComeOneAfterAnother) {
+TEST_F(ReplayBudgetTest, WaitersAreServedInOrder) {
   EXPECT_EQ(Advice({1, 1}), absl::ZeroDuration());
   for (int i = 1; i < 10; ++i) {
     const absl::Duration advice = Advice({1, 1});
@@ -34,8 +34,8 @@ TEST_F(ReplayBudgetTest, ThoseWhoWaitComeOneAfterAnother) {
   }
 }
 
-// Whoever asks for many histories that he never sends makes nobody wait but himself.
-TEST_F(ReplayBudgetTest, AFloodOfOneStreamIsItsOwn) {
+// A stream that asks for many histories and never sends them delays only itself.
+TEST_F(ReplayBudgetTest, StreamsFloodDelaysOnlyItself) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   EXPECT_GE(Advice({1, 1}), absl::Seconds(30));
   EXPECT_EQ(Advice({1, 2}), absl::ZeroDuration()) << "another stream of the client";
@@ -43,7 +43,7 @@ TEST_F(ReplayBudgetTest, AFloodOfOneStreamIsItsOwn) {
 }
 
 // However many streams it has.
-TEST_F(ReplayBudgetTest, AFloodOfOneClientIsItsOwn) {
+TEST_F(ReplayBudgetTest, TenantsFloodDelaysOnlyItself) {
   for (uint64_t stream = 0; stream < 500; ++stream) {
     for (int i = 0; i < 20; ++i) Advice({1, stream});
   }
@@ -53,7 +53,7 @@ TEST_F(ReplayBudgetTest, AFloodOfOneClientIsItsOwn) {
   EXPECT_LE(second, absl::Seconds(2) * 1.25);
 }
 
-// All together are told to come no faster than the budget lets them.
+// All streams together are advised to come no faster than the budget allows.
 TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
   constexpr uint64_t kStreams = 8;
   for (uint64_t stream = 0; stream < kStreams; ++stream) Advice({stream % 2, stream});
@@ -66,7 +66,7 @@ TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
 }
 
 // It may be long, and so has to wait where a short one need not; but it need not be.
-TEST_F(ReplayBudgetTest, AnUnknownLengthIsWhatIsKnownOfItOrUsual) {
+TEST_F(ReplayBudgetTest, UnknownLengthIsEstimated) {
   budget_.Spend(kTokens / 10, false);
   EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
   for (int i = 0; i < 100; ++i) {
@@ -80,7 +80,7 @@ TEST_F(ReplayBudgetTest, AnUnknownLengthIsWhatIsKnownOfItOrUsual) {
   EXPECT_GE(budget_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
 }
 
-TEST_F(ReplayBudgetTest, WhoNeedNotWaitAnyMoreIsForgotten) {
+TEST_F(ReplayBudgetTest, ExpiredWaitersAreForgotten) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   clock_.Advance(absl::Seconds(31));
   EXPECT_EQ(Advice({2, 2}), absl::ZeroDuration());

@@ -36,7 +36,7 @@ class SequenceRules : public ::testing::Test {
   std::unique_ptr<SequenceState> Prompt() const {
     return SequenceState::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept);
   }
-  // Of the prompt with `tokens` after it.
+  // Returns the hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
     uint64_t chain = kEmptyHash;
     for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
@@ -73,7 +73,7 @@ class SequenceRules : public ::testing::Test {
   uint64_t hash_ = 0;
 };
 
-TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
+TEST_F(SequenceRules, RepeatedStepGetsSameAnswerCountsOnce) {
   const StepIntent intent = Intent(1, 3, hash_);
   const RowResult first = Run(intent, 42);
   EXPECT_EQ(first.history_hash, HashWith({42}));
@@ -86,7 +86,7 @@ TEST_F(SequenceRules, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   Run(Intent(2, 4, first.history_hash), 5);
 }
 
-TEST_F(SequenceRules, ALowerIdIsStaleAndOtherOptionsUnderTheSameIdConflict) {
+TEST_F(SequenceRules, LowerIdIsStaleChangedOptionsConflict) {
   const RowResult first = Run(Intent(5, 3, hash_), 42);
   Run(Intent(9, 4, first.history_hash), 43);
   EXPECT_EQ(WhyNot(owner_, Intent(5, 3, hash_)), Reason::kStaleStep);
@@ -105,7 +105,7 @@ TEST_F(SequenceRules, OneStepAtATime) {
   Run(Intent(1, 3, hash_), 4);
 }
 
-TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
+TEST_F(SequenceRules, GapOrOtherHistoryAsksForReplay) {
   EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
   StepIntent below = Intent(1, 2, hash_);
@@ -123,7 +123,7 @@ TEST_F(SequenceRules, AGapOrAnotherHistoryAsksForAReplayAndChangesNothing) {
   Run(Intent(1, 3, hash_), 4);
 }
 
-TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
+TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
   const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent next = Intent(2, 5, HashWith({50, 51}));
   next.truncate_to = 3;
@@ -133,7 +133,7 @@ TEST_F(SequenceRules, AnOverriddenTokenIsTruncatedAndReplaced) {
 }
 
 // The tokens that are left of a prompt are the prompt; what comes after them is output.
-TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
+TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
   const uint64_t chain = ExtendChain(ExtendChain(kEmptyHash, 1), 2);
@@ -149,8 +149,8 @@ TEST_F(SequenceRules, ACutIntoThePromptShortensIt) {
   EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendChain(chain, 3), 2, digest));
 }
 
-// A device that goes on with an abandoned step reads what it was lent, whatever the new owner does.
-TEST_F(SequenceRules, AnAbandonedStepsEditsStayAsTheyWere) {
+// A device that still runs an abandoned step reads the edits that it was lent, unchanged by the new owner.
+TEST_F(SequenceRules, AbortedStepKeepsEdits) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const auto lent = std::get<StepGrant>(begun).views[0].edits;
   const std::vector<kernels::LogitEdit> copy = *lent;
@@ -161,7 +161,7 @@ TEST_F(SequenceRules, AnAbandonedStepsEditsStayAsTheyWere) {
   EXPECT_EQ(*lent, copy);
 }
 
-TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
+TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
   const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   auto spec = std::make_shared<SequenceSpec>(*spec_);
   spec->choice_index = 1;
@@ -188,7 +188,7 @@ TEST_F(SequenceRules, AForkGoesOnFromAnyKeptPosition) {
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsRewrites) {
+TEST_F(SequenceRules, FailedStepRestoresStateBeforeRewrites) {
   const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   StepIntent rewrite = Intent(2, 4, HashWith({50}));
   rewrite.truncate_to = 3;
@@ -199,7 +199,7 @@ TEST_F(SequenceRules, AFailedStepLeavesTheStateBeforeItsRewrites) {
   Run(Intent(3, 4, drawn.history_hash), 1);
 }
 
-TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
+TEST_F(SequenceRules, HighestEpochOwnsLoserChangesNothing) {
   const SequenceOwner newer{11, 2};
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
@@ -222,7 +222,7 @@ TEST_F(SequenceRules, TheHighestEpochOwnsAndTheLoserChangesNothing) {
   EXPECT_TRUE(std::holds_alternative<RowResult>(sequence_.Commit(std::get<StepGrant>(fresh).ticket, Token(42))));
 }
 
-TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
+TEST_F(SequenceRules, LostReplyIsRepeatedToNextStream) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   const SequenceOwner next{11, 2};
@@ -234,7 +234,7 @@ TEST_F(SequenceRules, ALostReplyIsAnsweredAgainToTheNextStream) {
   EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
 }
 
-TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
+TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
   for (auto change :
        {+[](SequenceSpec& s) { s.seed = 1; }, +[](SequenceSpec& s) { s.repetition_penalty = 2; },
         +[](SequenceSpec& s) { s.listed_edits = {{.token = 1, .flags = kernels::LogitEdit::kBanned}}; }}) {
@@ -249,7 +249,7 @@ TEST_F(SequenceRules, StateBuiltUnderAnotherSpecIsNotKept) {
   }
 }
 
-TEST_F(SequenceRules, AnAnswerUnderOtherParametersIsNotRepeated) {
+TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   auto other = RulesSpec();
@@ -260,7 +260,7 @@ TEST_F(SequenceRules, AnAnswerUnderOtherParametersIsNotRepeated) {
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceRules, ARetiredSequenceAsksForAReplay) {
+TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
   const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
   sequence_.Retire();

@@ -38,7 +38,7 @@ std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float pres
   return spec;
 }
 
-// What a row sees, computed from the definition of the penalties, with no code of SequenceState's.
+// Returns the edits of a row, computed from the definition of the penalties without code of SequenceState.
 std::vector<LogitEdit> Expected(const SequenceSpec& spec, const std::vector<uint32_t>& history,
                                 uint32_t prompt_length) {
   std::map<uint32_t, LogitEdit> edits;
@@ -121,7 +121,7 @@ class SequenceStateTest : public ::testing::TestWithParam<Penalties> {
       Spec(GetParam().repetition, GetParam().frequency, GetParam().presence, GetParam().scope);
 };
 
-TEST_P(SequenceStateTest, AThousandStepsWithTruncationsEqualARebuiltState) {
+TEST_P(SequenceStateTest, ThousandStepsWithCutsEqualRebuiltState) {
   std::mt19937 random(11);
   Pair pair = Build(random, 150, 100, 4096);
   for (int step = 0; step < 1000; ++step) {
@@ -136,7 +136,7 @@ TEST_P(SequenceStateTest, AThousandStepsWithTruncationsEqualARebuiltState) {
   EXPECT_LT(pair.prompt, 100u) << "no cut went into the prompt";
 }
 
-TEST_P(SequenceStateTest, WhatWasLentIsNotTouchedByLaterChanges) {
+TEST_P(SequenceStateTest, LaterChangesSpareLentSnapshots) {
   std::mt19937 random(1);
   Pair pair = Build(random, 3, 3, 100);
   const auto before = pair.state->LendEdits();
@@ -147,7 +147,7 @@ TEST_P(SequenceStateTest, WhatWasLentIsNotTouchedByLaterChanges) {
   EXPECT_EQ(*before, copy);
 }
 
-TEST_P(SequenceStateTest, AWorkerThatIsDoneReadingCostsNoCopy) {
+TEST_P(SequenceStateTest, ReturnedSnapshotCostsNoCopy) {
   std::mt19937 random(1);
   Pair pair = Build(random, 3, 3, 100);
   const auto* lent = pair.state->LendEdits().get();
@@ -160,7 +160,7 @@ TEST_P(SequenceStateTest, AWorkerThatIsDoneReadingCostsNoCopy) {
 }
 
 // Parent, child and grandchild go their own ways, under other seeds, and one under other penalties.
-TEST_P(SequenceStateTest, ForksAreWhatTheirOwnHistoriesMakeThem) {
+TEST_P(SequenceStateTest, ForksEqualTheirOwnHistories) {
   std::mt19937 random(5);
   std::vector<Pair> family;
   family.push_back(Build(random, 300, 100, 512));
@@ -206,7 +206,7 @@ TEST_P(SequenceStateTest, PiecesAddUpToTheWhole) {
   }
 }
 
-TEST_P(SequenceStateTest, ASnapshotGoesOnLikeItsOriginal) {
+TEST_P(SequenceStateTest, SnapshotContinuesLikeOriginal) {
   std::mt19937 random(9);
   for (const size_t length : {0u, 5u, 64u, 700u}) {
     Pair pair = Build(random, length, static_cast<uint32_t>(length / 2), 128);
@@ -230,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
         Penalties{1.1f, 0.1f, 0.0f, {.window = 33, .ignored_prefix = 90, .frequency_counts_prompt = true}},
         Penalties{1.4f, 0.2f, 0.0f, {.repetition_counts_prompt = false, .frequency_counts_prompt = true}}));
 
-TEST(SequenceState, ASnapshotThatContradictsItselfIsNone) {
+TEST(SequenceState, InconsistentSnapshotIsRefused) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   std::mt19937 random(4);
   const SequenceSnapshot good = SequenceState::Build(spec, Tokens(random, 300), 100, 64)->Snapshot();
@@ -262,7 +262,7 @@ TEST(SequenceState, ASnapshotThatContradictsItselfIsNone) {
 }
 
 // Counts that a cut would take below zero are found although the sums are right.
-TEST(SequenceState, ASnapshotCountsAllThatItKeeps) {
+TEST(SequenceState, SnapshotCountsAllItKeeps) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   SequenceSnapshot snapshot = SequenceState::Build(spec, std::vector<uint32_t>{10, 11, 10, 11}, 2, 64)->Snapshot();
   ASSERT_EQ(snapshot.tokens, (std::vector<uint32_t>{10, 11}));
@@ -271,7 +271,7 @@ TEST(SequenceState, ASnapshotCountsAllThatItKeeps) {
   EXPECT_EQ(SequenceState::FromSnapshot(spec, snapshot, 64), nullptr);
 }
 
-TEST(SequenceState, KeepsAtLeastThePromisedHistoryAndLittleMore) {
+TEST(SequenceState, KeepsPromisedHistoryAndLittleMore) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   Pair pair{SequenceState::Build(spec, {}, 0, 256), {}, 0};
   std::mt19937 random(3);
@@ -287,7 +287,7 @@ TEST(SequenceState, KeepsAtLeastThePromisedHistoryAndLittleMore) {
   ASSERT_NO_FATAL_FAILURE(pair.Check());
 }
 
-TEST(SequenceState, AppendingAsMuchAsIsKeptCanBeReverted) {
+TEST(SequenceState, AppendOfAllKeptCanBeReverted) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   const uint32_t kept = 128;
   std::mt19937 random(5);
@@ -302,12 +302,12 @@ TEST(SequenceState, AppendingAsMuchAsIsKeptCanBeReverted) {
   }
 }
 
-TEST(SequenceState, MemoryIsOfTheOrderOfDistinctTokensNotOfTheVocabulary) {
+TEST(SequenceState, MemoryIsLinearInDistinctTokens) {
   auto spec = Spec(1.2f, 0, 0);
   spec->vocabulary = spec->live_vocabulary = 1'000'000;
   const std::vector<uint32_t> history(1000, 999'999);
   EXPECT_LT(SequenceState::Build(spec, history, 1000, 4096)->bytes(), 16u << 10);
-  // And not of the history either, beyond what is kept.
+  // Nor does it grow with the history beyond the kept part.
   const std::vector<uint32_t> long_history(200'000, 999'999);
   EXPECT_LT(SequenceState::Build(spec, long_history, 1000, 4096)->bytes(), 32u << 10);
 }

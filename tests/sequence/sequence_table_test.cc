@@ -59,7 +59,7 @@ class SequenceTableTest : public ::testing::Test {
   std::unique_ptr<SequenceTable> table_;
 };
 
-TEST_F(SequenceTableTest, CountBoundForgetsTheLongestUnused) {
+TEST_F(SequenceTableTest, CountBoundEvictsLeastRecentlyUsed) {
   limits_.max_sequences = 3;
   for (int i = 0; i < 3; ++i) Open(i);
   ASSERT_TRUE(Known(0));  // used again: now 1 is the longest unused
@@ -70,7 +70,7 @@ TEST_F(SequenceTableTest, CountBoundForgetsTheLongestUnused) {
   EXPECT_EQ(observer_.evicted["count"], 1u);
 }
 
-TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
+TEST_F(SequenceTableTest, ByteBoundHoldsForAnyOpen) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 200; ++i) {
     Open(i, 2000);
@@ -80,8 +80,8 @@ TEST_F(SequenceTableTest, ByteBoundHoldsWhateverIsOpened) {
   EXPECT_GT(table().live_sequences(), 5u);
 }
 
-// What a step's positions see counts as long as it is in flight, and idle sequences make room for it.
-TEST_F(SequenceTableTest, WhatAStepLooksAheadAtHasRoomOrIsRefused) {
+// Memory that a step's positions need counts while the step is in flight, and idle sequences are evicted for it.
+TEST_F(SequenceTableTest, StepLookaheadHasRoomOrIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 15; ++i) Open(i, 2000);
   const auto opened = std::get<SequenceTable::Opened>(Open(15, 2000));
@@ -111,7 +111,7 @@ TEST_F(SequenceTableTest, WhatAStepLooksAheadAtHasRoomOrIsRefused) {
 }
 
 // Workers that replay must not push out each other's histories before the steps they were sent for.
-TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
+TEST_F(SequenceTableTest, SentHistoryIsSparedUntilFirstStep) {
   limits_.max_sequences = 2;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
@@ -127,7 +127,7 @@ TEST_F(SequenceTableTest, AHistoryThatWasSentIsSparedUntilItsFirstStep) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(3)));
 }
 
-TEST_F(SequenceTableTest, ARefusedOpenDoesNotTakeAwayTheGuardOfTheOwnersHistory) {
+TEST_F(SequenceTableTest, RefusedOpenKeepsOwnersGuard) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
@@ -139,7 +139,7 @@ TEST_F(SequenceTableTest, ARefusedOpenDoesNotTakeAwayTheGuardOfTheOwnersHistory)
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
 
-TEST_F(SequenceTableTest, AHistoryLargerThanAllThatCanBeForgottenIsRefused) {
+TEST_F(SequenceTableTest, HistoryLargerThanEvictableIsRefused) {
   limits_.max_state_bytes = 1 << 20;
   limits_.replay_guard = absl::Seconds(1);
   int opened = 0;
@@ -149,7 +149,7 @@ TEST_F(SequenceTableTest, AHistoryLargerThanAllThatCanBeForgottenIsRefused) {
   EXPECT_EQ(table().live_sequences(), static_cast<uint32_t>(opened));
 }
 
-TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
+TEST_F(SequenceTableTest, IdleSequencesExpire) {
   limits_.sequence_ttl = absl::Minutes(10);
   Open(0);
   clock_.now += absl::Minutes(9);
@@ -161,8 +161,8 @@ TEST_F(SequenceTableTest, IdleSequencesGoAfterTheirTime) {
   EXPECT_EQ(observer_.evicted["idle"], 1u);
 }
 
-// A server that nobody opens anything on kept them for ever.
-TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
+// A regression: a server without new opens kept idle sequences for ever.
+TEST_F(SequenceTableTest, IdleSequencesExpireWithoutOpen) {
   limits_.sequence_ttl = absl::Minutes(10);
   Open(0);
   clock_.now += absl::Minutes(9);
@@ -174,7 +174,7 @@ TEST_F(SequenceTableTest, IdleSequencesGoWithoutAnOpen) {
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, ASequenceWithAStepInFlightIsNeverForgotten) {
+TEST_F(SequenceTableTest, SequenceWithStepInFlightIsNeverEvicted) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));
   StepIntent intent;
@@ -191,7 +191,7 @@ TEST_F(SequenceTableTest, ASequenceWithAStepInFlightIsNeverForgotten) {
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
 
-TEST_F(SequenceTableTest, AForgottenSequenceStillHeldByAStreamAsksForAReplay) {
+TEST_F(SequenceTableTest, EvictedSequenceHeldByStreamAsksReplay) {
   limits_.max_sequences = 1;
   auto opened = std::get<SequenceTable::Opened>(Open(0));
   Open(1);
@@ -204,7 +204,7 @@ TEST_F(SequenceTableTest, AForgottenSequenceStillHeldByAStreamAsksForAReplay) {
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
 }
 
-TEST_F(SequenceTableTest, AReplayBringsAForgottenSequenceBack) {
+TEST_F(SequenceTableTest, ReplayRestoresEvictedSequence) {
   limits_.max_sequences = 1;
   const auto before = std::get<SequenceTable::Opened>(Open(0)).at;
   Open(1);
@@ -213,8 +213,8 @@ TEST_F(SequenceTableTest, AReplayBringsAForgottenSequenceBack) {
   EXPECT_EQ(after.history_hash, before.history_hash);
 }
 
-// Opening, stepping, evicting and closing from several threads: run under ThreadSanitizer, and the books must close.
-TEST_F(SequenceTableTest, ManyThreadsKeepTheBooks) {
+// Opens, steps, evicts and closes from several threads. Run under ThreadSanitizer; all counts must return to zero.
+TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
   limits_.max_sequences = 8;
   table();
   std::vector<std::thread> threads;

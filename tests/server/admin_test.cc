@@ -68,7 +68,7 @@ void OpenStateful(TestStream& stream, const std::string& request_id) {
   ASSERT_TRUE(stream.ReceiveOne().opened().has_state());
 }
 
-TEST_F(AdminTest, ItIsServedOnItsOwnSocketAndNothingElseIs) {
+TEST_F(AdminTest, OnlyAdminIsServedOnItsSocket) {
   grpc::ClientContext context;
   v1::ServerInformation information;
   EXPECT_EQ(
@@ -82,14 +82,14 @@ TEST_F(AdminTest, ItIsServedOnItsOwnSocketAndNothingElseIs) {
   EXPECT_TRUE(Call(stub_.get(), &Stub::ListClients, {}, &clients).ok());
 }
 
-TEST_F(AdminTest, DrainAsksForTheEnd) {
+TEST_F(AdminTest, DrainRequestsShutdown) {
   v1::DrainResponse response;
   EXPECT_TRUE(Call(stub_.get(), &Stub::Drain, {}, &response).ok());
   EXPECT_EQ(server_.stops(), 1);
   EXPECT_TRUE(Logged("\"action\":\"drain\",\"identity\":\"default\""));
 }
 
-TEST_F(AdminTest, TheLogLevelIsSet) {
+TEST_F(AdminTest, SetsLogLevel) {
   v1::SetLogLevelRequest request;
   v1::SetLogLevelResponse response;
   request.set_level("error");
@@ -104,7 +104,7 @@ TEST_F(AdminTest, TheLogLevelIsSet) {
   EXPECT_EQ(DecodeStatusDetails(refused.error_details()).metadata["limit"], "debug, info, warning or error");
 }
 
-TEST_F(AdminTest, ClientsAreListedAndTheirSequencesForgotten) {
+TEST_F(AdminTest, ListsTenantsAndDropsTheirSequences) {
   {
     TestStream stream(server_.Connect());
     stream.Greet();
@@ -138,7 +138,7 @@ TEST_F(AdminTest, ClientsAreListedAndTheirSequencesForgotten) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(AdminTest, AnswersKeptForAClientsRanksAreForgottenToo) {
+TEST_F(AdminTest, DropsAnswersKeptForTenantsRanks) {
   TestStream stream(server_.Connect());
   stream.Greet();
   v1::StreamRequest bring;
@@ -159,7 +159,7 @@ TEST_F(AdminTest, AnswersKeptForAClientsRanksAreForgottenToo) {
   EXPECT_EQ(server_.engine().shards().kept(), 0u);
 }
 
-TEST_F(AdminTest, DevicesThatCannotBeOutOfServiceAreNotTouched) {
+TEST_F(AdminTest, InvalidSelfTestDevicesAreRefused) {
   v1::SelfTestDeviceRequest prove;
   prove.set_device("cpu0");
   v1::SelfTestDeviceResponse verdict;
@@ -169,7 +169,7 @@ TEST_F(AdminTest, DevicesThatCannotBeOutOfServiceAreNotTouched) {
   EXPECT_EQ(DecodeStatusDetails(refused.error_details()).metadata["field"], "device");
 }
 
-TEST(AdminAuthorizationTest, OverTcpItWantsTheRole) {
+TEST(AdminAuthorizationTest, OverTcpTheRoleIsRequired) {
   const TestCertificates certificates("admin");
   const ClientListFile file(
       absl::StrCat("operator admin ", Sha256("operators-token"), "\nengine sample ", Sha256("engines-token"), "\n"));

@@ -41,7 +41,7 @@ std::string IdentityOf(const Authorization& authorization, const Evidence& evide
   return std::get<std::string>(authorized);
 }
 
-TEST(ClientListTest, ReadsEveryProof) {
+TEST(ClientListTest, ReadsEveryIdentityKind) {
   const auto list = ClientList::Parse(absl::StrCat("# clients\n\nengine-a sample ", Sha256(kToken),
                                                    "\r\nengine-a  admin,sample\tcertificate:a.test  # by certificate\n"
                                                    "operator admin uid:1000"));
@@ -54,7 +54,7 @@ TEST(ClientListTest, ReadsEveryProof) {
   EXPECT_EQ(list->FindUser(0), nullptr);
 }
 
-TEST(ClientListTest, NamesTheLineThatIsWrongAndNotItsText) {
+TEST(ClientListTest, ErrorNamesLineWithoutItsText) {
   const std::string wrong[] = {
       "engine-a sample",
       absl::StrCat("engine-a sample ", Sha256(kToken), " more"),
@@ -82,7 +82,7 @@ TEST(ClientListTest, NamesTheLineThatIsWrongAndNotItsText) {
   EXPECT_TRUE(ClientList::Parse(std::string(ClientList::kMostLines - 1, '\n')).ok());
 }
 
-TEST(AuthorizationTest, WithoutAListEveryoneSamplesAndTheOwnUserAdministers) {
+TEST(AuthorizationTest, NoListAllSampleOwnUserAdministers) {
   const auto authorization = Authorization::Read("", nullptr);
   ASSERT_TRUE(authorization.ok());
   EXPECT_EQ(IdentityOf(**authorization, {}), "default");
@@ -96,7 +96,7 @@ TEST(AuthorizationTest, WithoutAListEveryoneSamplesAndTheOwnUserAdministers) {
   EXPECT_FALSE((*authorization)->MayConnect(kNobody));
 }
 
-TEST(AuthorizationTest, WithAListOnlyThoseItNames) {
+TEST(AuthorizationTest, ListAdmitsOnlyItsNames) {
   const ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken),
                                          "\nengine-b sample certificate:b.test\noperator admin uid:65534\n"));
   const auto read = Authorization::Read(file.path(), nullptr);
@@ -123,7 +123,7 @@ TEST(AuthorizationTest, WithAListOnlyThoseItNames) {
   EXPECT_EQ(std::get<Refusal>(denied).limit, "admin");
 }
 
-TEST(AuthorizationTest, FollowsItsFileAndKeepsTheLastListThatIsRight) {
+TEST(AuthorizationTest, FollowsFileKeepsLastValidList) {
   LogLines lines;
   Log log(LogLevel::kInfo, [&](std::string_view line) { lines.Add(line); });
   ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
@@ -191,7 +191,7 @@ bool Logged(const TestServer& server, const std::string& text) {
   return false;
 }
 
-TEST(AuthorizedServerTest, ServesWhoShowsAKnownToken) {
+TEST(AuthorizedServerTest, KnownTokenIsServed) {
   const ClientListFile file(
       absl::StrCat("engine-a sample ", Sha256(kToken), "\noperator admin ", Sha256("admin-token")));
   TestServer server(ListConfig(file));
@@ -215,7 +215,7 @@ TEST(AuthorizedServerTest, ServesWhoShowsAKnownToken) {
   EXPECT_TRUE(TryInformation(channel, "Bearer admin-token").ok()) << "for any role";
 }
 
-TEST(AuthorizedServerTest, AClientThatIsStruckOffLosesItsStreams) {
+TEST(AuthorizedServerTest, RemovedTenantLosesItsStreams) {
   ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken), "\nengine-b sample ", Sha256("token-b")));
   TestServer server(ListConfig(file));
   TestStream struck(server.Connect(), absl::StrCat("Bearer ", kToken));
@@ -231,7 +231,7 @@ TEST(AuthorizedServerTest, AClientThatIsStruckOffLosesItsStreams) {
   EXPECT_TRUE(other.Finish().ok());
 }
 
-TEST(AuthorizedServerTest, CertificatesAreListedToo) {
+TEST(AuthorizedServerTest, ListedCertificateIsServed) {
   const TestCertificates certificates("authorization");
   const ClientListFile file("engine-a sample certificate:a.test\n");
   Config config = ListConfig(file);
@@ -266,7 +266,7 @@ std::shared_ptr<grpc::Channel> ConnectAs(uid_t user, const ListenAddress& addres
   return grpc::CreateInsecureChannelFromFd("localhost", connection);
 }
 
-TEST(AuthorizedServerTest, ProcessesAreKnownByTheirUserOverAUnixSocket) {
+TEST(AuthorizedServerTest, UnixSocketPeersAreKnownByUser) {
   const ClientListFile file(absl::StrCat("me sample uid:", geteuid(), "\nengine-a sample ", Sha256(kToken)));
   Config config = ListConfig(file);
   config.listen = {absl::StrCat("unix:", TestPath("users.sock"))};
@@ -278,7 +278,7 @@ TEST(AuthorizedServerTest, ProcessesAreKnownByTheirUserOverAUnixSocket) {
   EXPECT_TRUE(Logged(server, "\"namespace\":\"engine-a\""));
 }
 
-TEST(AuthorizedServerTest, ProcessesOfOtherUsersComeInIfTheyAreListed) {
+TEST(AuthorizedServerTest, ListedUsersMayConnect) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   ClientListFile file(absl::StrCat("stranger sample uid:", kNobody));
   Config config = ListConfig(file);
@@ -298,7 +298,7 @@ TEST(AuthorizedServerTest, ProcessesOfOtherUsersComeInIfTheyAreListed) {
   EXPECT_TRUE(server.log_lines().Await("connection_refused"));
 }
 
-TEST(AuthorizedServerTest, MemoryAndRingsBelongToTheirUsersIdentity) {
+TEST(AuthorizedServerTest, MemoryAndRingsBelongToUsersIdentity) {
   ClientListFile file(absl::StrCat("me sample uid:", geteuid()));
   Config config = ListConfig(file);
   config.memory_listen = absl::StrCat("unix:", TestPath("memory.sock"));
@@ -328,7 +328,7 @@ TEST(AuthorizedServerTest, MemoryAndRingsBelongToTheirUsersIdentity) {
   EXPECT_EQ(clients[0]->use().regions, 0u) << "its memory";
 }
 
-TEST(AuthorizedServerTest, WithoutUsersInTheListTheSocketStaysPrivate) {
+TEST(AuthorizedServerTest, NoListedUsersKeepsSocketPrivate) {
   const ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
   Config config = ListConfig(file);
   config.listen = {absl::StrCat("unix:", TestPath("private.sock"))};
@@ -338,7 +338,7 @@ TEST(AuthorizedServerTest, WithoutUsersInTheListTheSocketStaysPrivate) {
   EXPECT_EQ(status.st_mode & 0777, 0600u);
 }
 
-TEST(AuthorizedServerTest, AListThatCannotBeReadKeepsItFromStarting) {
+TEST(AuthorizedServerTest, UnreadableListPreventsStart) {
   for (const std::string& path : {TestPath("missing"), std::string("/")}) {
     const auto authorization = Authorization::Read(path, nullptr);
     ASSERT_FALSE(authorization.ok());

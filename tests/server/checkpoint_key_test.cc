@@ -20,7 +20,7 @@ std::string FileOf(const std::string& content) {
   return path;
 }
 
-TEST(CheckpointKeyFile, NoneIsAKeyOfTheProcess) {
+TEST(CheckpointKeyFile, NoFileMeansKeyOfProcess) {
   const auto key = ReadCheckpointKey("");
   ASSERT_TRUE(key.ok());
   EXPECT_FALSE(key->has_value());
@@ -41,7 +41,7 @@ TEST(CheckpointKeyFile, EveryByteCounts) {
   EXPECT_TRUE(std::holds_alternative<service::Refusal>((*other)->Open(owner, sealed, "checkpoint")));
 }
 
-TEST(CheckpointKeyFile, WhatCannotBeUsedNamesItsFlag) {
+TEST(CheckpointKeyFile, UnusableFileNamesItsFlag) {
   for (const std::string& path : {FileOf("too short"), std::string("no/such/file"), ::testing::TempDir()}) {
     const auto key = ReadCheckpointKey(path);
     ASSERT_FALSE(key.ok()) << path;

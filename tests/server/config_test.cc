@@ -109,7 +109,7 @@ class FlagsTest : public ::testing::Test {
   absl::FlagSaver restore_flags_;
 };
 
-TEST_F(FlagsTest, WithoutAnythingEverySettingHasItsDefault) {
+TEST_F(FlagsTest, EverySettingHasItsDefault) {
   const auto config = Read({"PATH=/bin", "SORTITIO=1", "LISTEN=x"});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->listen, Config().listen);
@@ -118,7 +118,7 @@ TEST_F(FlagsTest, WithoutAnythingEverySettingHasItsDefault) {
   EXPECT_EQ(config->limits.max_state_bytes, Config().limits.max_state_bytes);
 }
 
-TEST_F(FlagsTest, TheCommandLineGoesBeforeTheEnvironment) {
+TEST_F(FlagsTest, CommandLineOverridesEnvironment) {
   const auto config =
       Read({"SORTITION_MAX_STREAMS=7", "SORTITION_LISTEN=127.0.0.1:1,unix:/a=b", "SORTITION_DRAIN_GRACE=2s"},
            {"--max_streams=9", "--log_level=warning"});
@@ -144,9 +144,7 @@ TEST_F(FlagsTest, BadValuesNameVariableAndFlag) {
   EXPECT_THAT(Error({"SORTITION_LOG_LEVEL=loud"}), HasSubstr("expected debug, info, warning or error"));
 }
 
-TEST_F(FlagsTest, ArgumentsThatAreNoFlagsAreRefused) {
-  EXPECT_THAT(Error({}, {"serve"}), HasSubstr("serve: not a flag"));
-}
+TEST_F(FlagsTest, PositionalArgumentsAreRefused) { EXPECT_THAT(Error({}, {"serve"}), HasSubstr("serve: not a flag")); }
 
 }  // namespace
 }  // namespace sortition::server

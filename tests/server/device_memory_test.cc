@@ -171,7 +171,7 @@ void StepAll(client::Client* client, Sequences* sequences, CardRows* card, std::
   }
 }
 
-TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
+TEST_F(DeviceMemoryTest, RowsAreReadByDeviceAlone) {
   for (const client::TransportKind kind : {client::TransportKind::kGrpc, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     CardRows card;
@@ -187,7 +187,7 @@ TEST_F(DeviceMemoryTest, RowsAreReadByTheDeviceAlone) {
   }
 }
 
-TEST_F(DeviceMemoryTest, RowsOfBothMemoriesGoInOneBatch) {
+TEST_F(DeviceMemoryTest, RowsOfBothMemoriesShareABatch) {
   const auto client = Connect();
   CardRows card;
   const auto memory = client->ShareDevice(card.rows());
@@ -208,7 +208,7 @@ TEST_F(DeviceMemoryTest, RowsOfBothMemoriesGoInOneBatch) {
 }
 
 // Drivers put one allocation right behind another; a message names bytes of one region.
-TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
+TEST_F(DeviceMemoryTest, AdjoiningAllocationsAreNamedApart) {
   void* const both = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CardRows first(both);
   CardRows second(static_cast<std::byte*>(both) + kBytes);
@@ -232,7 +232,7 @@ TEST_F(DeviceMemoryTest, RowsThatAdjoinInDifferentAllocationsAreNamedApart) {
 }
 
 // A stream that shares nothing, or no longer: the rows are read for it, and the tokens are the same.
-TEST_F(DeviceMemoryTest, RowsThatCannotBeSharedAreReadToTheHost) {
+TEST_F(DeviceMemoryTest, UnsharableRowsAreReadToHost) {
   const auto client = Connect(client::TransportKind::kGrpc, {}, /*row_memory=*/false);
   CardRows card;
   auto memory = client->ShareDevice(card.rows());
@@ -285,7 +285,7 @@ class NextServerTest : public DeviceMemoryTest {
   std::optional<Sequences> sequences_;
 };
 
-TEST_F(NextServerTest, GetsTheMemoryToo) {
+TEST_F(NextServerTest, GetsTheMemory) {
   ASSERT_NO_FATAL_FAILURE(Start(4 * kBytes));
   EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().connections == 1; }));
   EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().regions == 2; })) << "room for copies, and the card";
@@ -296,7 +296,7 @@ TEST_F(NextServerTest, GetsTheMemoryToo) {
   EXPECT_TRUE(Becomes([&] { return next_->engine().regions().use().regions == 1; }));
 }
 
-TEST_F(NextServerTest, SaysWhatItRefuses) {
+TEST_F(NextServerTest, RefusalIsTyped) {
   ASSERT_NO_FATAL_FAILURE(Start(kBytes - 1));
   std::optional<RowError> refusal;
   ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf(memory_->sharing())).has_value(); }));
@@ -306,7 +306,7 @@ TEST_F(NextServerTest, SaysWhatItRefuses) {
   EXPECT_EQ(card_.reads, 10);
 }
 
-TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
+TEST_F(DeviceMemoryTest, EndedLeaseFreesMemory) {
   const auto client = Connect();
   const size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 20; ++i) {
@@ -318,7 +318,7 @@ TEST_F(DeviceMemoryTest, LeasesGiveTheMemoryBack) {
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; }));
 }
 
-TEST_F(DeviceMemoryTest, RequestsThatMakeNoSenseAreRefusedAndLeaveNoDescriptor) {
+TEST_F(DeviceMemoryTest, InvalidRequestsLeakNoDescriptor) {
   const auto link = ConnectMemory();
   CardRows card;
   const size_t descriptors = OpenDescriptors();
@@ -343,7 +343,7 @@ TEST_F(DeviceMemoryTest, RequestsThatMakeNoSenseAreRefusedAndLeaveNoDescriptor) 
 }
 
 // As many as a packet holds, again and again, with requests that want none or one.
-TEST_F(DeviceMemoryTest, AFloodOfDescriptorsLeavesNone) {
+TEST_F(DeviceMemoryTest, DescriptorFloodLeaksNone) {
   auto socket = client::ConnectUnix(address_, SOCK_SEQPACKET);
   ASSERT_TRUE(socket.ok());
   std::array<char, 4096> packet;
@@ -367,7 +367,7 @@ TEST_F(DeviceMemoryTest, AFloodOfDescriptorsLeavesNone) {
 }
 
 // Its rows wait for the device when its connection and its stream go.
-TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
+TEST_F(DeviceMemoryTest, DeadWorkerLeavesNothing) {
   server_.device().Hold();
   {
     const auto client = Connect();
@@ -391,7 +391,7 @@ TEST_F(DeviceMemoryTest, AWorkerThatDiesLeavesNothing) {
   EXPECT_EQ(on_card_, 1);
 }
 
-TEST_F(DeviceMemoryOff, NoDescriptorIsTakenUnlessAsked) {
+TEST_F(DeviceMemoryOff, TakesNoDescriptorUnlessEnabled) {
   const auto link = ConnectMemory();
   CardRows card;
   const auto made = link->Import(FakeCardMemory::Identity(), card.handle());

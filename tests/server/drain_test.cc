@@ -54,7 +54,7 @@ class DrainTest : public ::testing::Test {
   std::unique_ptr<TestStream> stream_;
 };
 
-TEST_F(DrainTest, StepsInFlightAreAnsweredAndTheRestIsRefused) {
+TEST_F(DrainTest, StepsInFlightAreAnsweredLaterRefused) {
   Start(absl::Seconds(20));
   HoldStep();
   std::thread drain([this] { server_->server().Drain(); });
@@ -80,7 +80,7 @@ TEST_F(DrainTest, StepsInFlightAreAnsweredAndTheRestIsRefused) {
   EXPECT_EQ(server_->server().streams(), 0u);
 }
 
-TEST_F(DrainTest, AnIdleStreamEndsAtOnce) {
+TEST_F(DrainTest, IdleStreamEndsAtOnce) {
   Start(absl::Seconds(20));
   server_->server().Drain();
   EXPECT_EQ(server_->server().streams(), 0u);
@@ -88,7 +88,7 @@ TEST_F(DrainTest, AnIdleStreamEndsAtOnce) {
   ExpectEndsAsDrained();
 }
 
-TEST_F(DrainTest, TheGraceEndsAStepThatDoesNot) {
+TEST_F(DrainTest, GraceEndsAStuckStep) {
   Start(absl::Milliseconds(200));
   HoldStep();
   server_->server().Drain();

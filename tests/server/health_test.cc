@@ -54,12 +54,12 @@ TEST_P(HealthTest, EveryCheckIsAnswered) {
   }
 }
 
-TEST_P(HealthTest, AServiceThatIsNotThereIsNotFound) {
+TEST_P(HealthTest, UnknownServiceIsNotFound) {
   HealthCheckResponse response;
   EXPECT_EQ(stub_->Check(&context_, Of("sortition.v1.NoService"), &response).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_P(HealthTest, WatchersAreToldOfTheDrain) {
+TEST_P(HealthTest, WatchersLearnOfDrain) {
   constexpr const char* kServices[] = {"", "sortition.v1.SamplingService", "sortition.v1.InformationService"};
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<HealthCheckResponse>>> watches;
@@ -82,7 +82,7 @@ TEST_P(HealthTest, WatchersAreToldOfTheDrain) {
   }
 }
 
-TEST_P(HealthTest, AWatchOfNoServiceWaitsForOne) {
+TEST_P(HealthTest, WatchOfUnknownServiceWaits) {
   const auto watch = stub_->Watch(&context_, Of("sortition.v1.NoService"));
   HealthCheckResponse response;
   ASSERT_TRUE(watch->Read(&response));

@@ -39,7 +39,7 @@ std::unique_ptr<client::Client> Connect(client::ClientOptions options) {
   return *std::move(client);
 }
 
-TEST(LargeRowsTest, ARowThatNoMessageHoldsFailsAlone) {
+TEST(LargeRowsTest, RowBeyondMessageLimitFailsAlone) {
   constexpr uint32_t kVocabulary = 8192;
   constexpr size_t kScored = 12;  // three times what a message may have
   Config config = TestConfig();
@@ -68,7 +68,7 @@ TEST(LargeRowsTest, ARowThatNoMessageHoldsFailsAlone) {
 }
 
 // Copies find no room, and four rows and what is said of them are more than a ring takes at once.
-TEST(LargeRowsTest, RowsThatFillAMessageOfARingTravelInMore) {
+TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
   constexpr uint32_t kVocabulary = 131072;
   static_assert(4 * kVocabulary * sizeof(float) == service::kMostRingMessageBytes);
   Config config = TestConfig();

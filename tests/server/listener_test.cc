@@ -35,7 +35,7 @@ TEST(ListenAddressTest, PrintsWhatItParsed) {
   }
 }
 
-TEST(ListenAddressTest, RefusesWhatIsNone) {
+TEST(ListenAddressTest, RefusesInvalidAddresses) {
   for (const char* text : {"", "127.0.0.1", "localhost:50051", "127.0.0.1:65536", "127.0.0.1:-1",
                            "127.0.0.1:", ":50051", "::1:50051", "[::1]", "[]:1", "1.2.3:4", "unix:"}) {
     const auto address = ListenAddress::Parse(text);
@@ -53,7 +53,7 @@ TEST(ListenAddressTest, RefusesAByteZero) {
   }
 }
 
-TEST(ListenAddressTest, KnowsWhatIsLocal) {
+TEST(ListenAddressTest, KnowsLocalAddresses) {
   for (const char* text : {"127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "unix:/x"}) {
     EXPECT_TRUE(ListenAddress::Parse(text)->is_local()) << text;
   }
@@ -62,7 +62,7 @@ TEST(ListenAddressTest, KnowsWhatIsLocal) {
   }
 }
 
-TEST(ListenerTest, ASecondServerOnThePortFails) {
+TEST(ListenerTest, SecondServerOnPortFails) {
   TestServer server;
   const auto second = ListenSocket::Bind(server.server().addresses().front());
   ASSERT_FALSE(second.ok());
@@ -70,7 +70,7 @@ TEST(ListenerTest, ASecondServerOnThePortFails) {
   EXPECT_TRUE(absl::StrContains(second.status().message(), "Address already in use")) << second.status();
 }
 
-TEST(ListenerTest, ThePortIsFreeAgainAfterStop) {
+TEST(ListenerTest, PortIsFreeAfterStop) {
   TestServer server;
   const ListenAddress address = server.server().addresses().front();
   TestStream stream(server.Connect());
@@ -79,7 +79,7 @@ TEST(ListenerTest, ThePortIsFreeAgainAfterStop) {
   EXPECT_TRUE(ListenSocket::Bind(address).ok());
 }
 
-TEST(ListenerTest, ServesOnSeveralListenersAtOnce) {
+TEST(ListenerTest, ServesSeveralListeners) {
   Config config = TestConfig();
   config.listen = {absl::StrCat("unix:", TestSocketPath("several")), "127.0.0.1:0", "127.0.0.1:0"};
   TestServer server(config);
@@ -100,7 +100,7 @@ bool IsKept(const service::Descriptor& connection) {
   return recv(connection.get(), &first, 1, MSG_PEEK) == 1;
 }
 
-TEST(ListenerTest, ThereAreNoMoreConnectionsThanConfigured) {
+TEST(ListenerTest, ConnectionsAreCapped) {
   Config config = TestConfig();
   config.listen = {absl::StrCat("unix:", TestSocketPath("capped"))};
   config.memory_listen = absl::StrCat("unix:", TestSocketPath("capped_memory"));
@@ -130,7 +130,7 @@ TEST(ListenerTest, ThereAreNoMoreConnectionsThanConfigured) {
   EXPECT_TRUE(Becomes([&] { return IsKept(connect(config.memory_listen, SOCK_SEQPACKET)); }));
 }
 
-TEST(ListenerTest, AUnixSocketIsPrivateAndLeavesNothingBehind) {
+TEST(ListenerTest, UnixSocketIsPrivateAndRemoved) {
   const std::string path = TestSocketPath("private");
   {
     const auto bound = ListenSocket::Bind(*ListenAddress::Parse("unix:" + path));
@@ -144,7 +144,7 @@ TEST(ListenerTest, AUnixSocketIsPrivateAndLeavesNothingBehind) {
   EXPECT_NE(access(path.c_str(), F_OK), 0);
 }
 
-TEST(ListenerTest, AnAbandonedUnixSocketIsReplacedAndAFileIsNot) {
+TEST(ListenerTest, StaleUnixSocketIsReplacedFileIsNot) {
   const auto address = ListenAddress::Parse("unix:" + TestSocketPath("abandoned"));
   const int abandoned = socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(bind(abandoned, address->address(), address->size()), 0);

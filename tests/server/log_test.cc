@@ -29,7 +29,7 @@ class LogTest : public ::testing::Test {
   Log log_{LogLevel::kInfo, [this](std::string_view line) { lines_.emplace_back(line); }, [this] { return time_; }};
 };
 
-TEST_F(LogTest, WritesOneObjectALine) {
+TEST_F(LogTest, WritesOneObjectPerLine) {
   log_.Write(LogLevel::kWarning, "happened", {{"text", "a"}, {"number", -3}, {"real", 0.5}});
   ASSERT_EQ(lines_.size(), 1u);
   EXPECT_EQ(lines_[0].find('\n'), lines_[0].size() - 1);
@@ -42,7 +42,7 @@ TEST_F(LogTest, WritesOneObjectALine) {
   EXPECT_EQ(line.at("real"), JsonValue(0.5));
 }
 
-TEST_F(LogTest, AnyTextSurvives) {
+TEST_F(LogTest, AnyTextRoundTrips) {
   std::string text;
   for (int c = 0; c < 128; ++c) text.push_back(static_cast<char>(c));
   text += "\xc3\xa9 \xe2\x82\xac";
@@ -55,21 +55,21 @@ TEST_F(LogTest, NumbersThatJsonLacksAreNull) {
   EXPECT_EQ(Last().at("n"), JsonValue(nullptr));
 }
 
-TEST_F(LogTest, TheReaderRefusesWhatIsNoObject) {
+TEST_F(LogTest, ReaderRefusesNonObjects) {
   for (const char* text :
        {"", "{}", "{\"a\":1", "{\"a\":1}x", "{\"a\":}", "{\"a\":1,\"a\":2}", "{\"a\":\"\n\"}", "{'a':1}"}) {
     EXPECT_FALSE(ParseJson(text)) << text;
   }
 }
 
-TEST_F(LogTest, DropsWhatIsBelowItsLevel) {
+TEST_F(LogTest, DropsLinesBelowItsLevel) {
   log_.Write(LogLevel::kDebug, "happened");
   EXPECT_TRUE(lines_.empty());
   log_.Write(LogLevel::kError, "happened");
   EXPECT_EQ(lines_.size(), 1u);
 }
 
-TEST_F(LogTest, AFloodOfOneEventIsCountedNotWritten) {
+TEST_F(LogTest, EventFloodIsCountedNotWritten) {
   for (uint32_t i = 0; i < Log::kLinesPerSecond + 25; ++i) log_.Write(LogLevel::kInfo, "flood");
   EXPECT_EQ(lines_.size(), Log::kLinesPerSecond);
   log_.Write(LogLevel::kInfo, "another");
@@ -82,7 +82,7 @@ TEST_F(LogTest, AFloodOfOneEventIsCountedNotWritten) {
 }
 
 // All at once: the bound on lines a second is for what clients do.
-TEST_F(LogTest, EverySequenceThatALyingDeviceMayHaveTouchedIsNamed) {
+TEST_F(LogTest, SequencesOfAWrongDeviceAreNamed) {
   service::DeviceEvent event;
   event.device = "cuda0";
   event.state = service::DeviceState::kQuarantined;

@@ -82,7 +82,7 @@ class MemoryServerTest : public ::testing::Test {
   TestServer server_;
 };
 
-TEST_F(MemoryServerTest, TheWelcomeOfAStreamNamesTheSocket) {
+TEST_F(MemoryServerTest, StreamWelcomeNamesTheSocket) {
   TestStream stream(server_.Connect());
   v1::StreamRequest hello;
   hello.mutable_hello()->set_worker_session("worker");
@@ -90,7 +90,7 @@ TEST_F(MemoryServerTest, TheWelcomeOfAStreamNamesTheSocket) {
   EXPECT_EQ(stream.ReceiveOne().welcome().memory_address(), address_);
 }
 
-TEST_F(MemoryServerTest, BothWelcomesSayWhichServerItIs) {
+TEST_F(MemoryServerTest, BothWelcomesNameTheServer) {
   TestStream stream(server_.Connect());
   v1::StreamRequest hello;
   hello.mutable_hello()->set_worker_session("worker");
@@ -102,7 +102,7 @@ TEST_F(MemoryServerTest, BothWelcomesSayWhichServerItIs) {
 }
 
 // Whatever becomes of the mode of the socket's path.
-TEST_F(MemoryServerTest, AProcessOfAnotherUserIsNotServed) {
+TEST_F(MemoryServerTest, ForeignUserIsNotServed) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   ASSERT_EQ(chmod(address_.substr(sizeof("unix:") - 1).c_str(), 0666), 0);
   constexpr uid_t kNobody = 65534;
@@ -115,7 +115,7 @@ TEST_F(MemoryServerTest, AProcessOfAnotherUserIsNotServed) {
   EXPECT_TRUE(UseBecomes(0, 0));
 }
 
-TEST_F(MemoryServerTest, RegionsAreMappedAndGivenBack) {
+TEST_F(MemoryServerTest, RegionsAreMappedAndReleased) {
   const auto link = Connect();
   EXPECT_EQ(link->token().size(), service::RegionTable::kTokenBytes);
   EXPECT_EQ(link->most_bytes(), kMostBytes);
@@ -128,7 +128,7 @@ TEST_F(MemoryServerTest, RegionsAreMappedAndGivenBack) {
   EXPECT_TRUE(UseBecomes(0, 1));
 }
 
-TEST_F(MemoryServerTest, RefusalsAreTypedAndTheConnectionGoesOn) {
+TEST_F(MemoryServerTest, RefusalIsTypedAndKeepsConnection) {
   const auto link = Connect();
   const auto large = link->Register(kMostBytes + 1);
   ASSERT_FALSE(large.ok());
@@ -140,7 +140,7 @@ TEST_F(MemoryServerTest, RefusalsAreTypedAndTheConnectionGoesOn) {
   EXPECT_TRUE(server_.log_lines().Await("memory_refused", 2));
 }
 
-TEST_F(MemoryServerTest, ARegionThatIsGivenBackTwiceIsAnsweredTwice) {
+TEST_F(MemoryServerTest, RegionReleasedTwiceIsAnsweredTwice) {
   auto socket = ConnectUnix(address_, SOCK_SEQPACKET);
   ASSERT_TRUE(socket.ok()) << socket.status();
   const timeval patience = {20, 0};
@@ -160,7 +160,7 @@ TEST_F(MemoryServerTest, ARegionThatIsGivenBackTwiceIsAnsweredTwice) {
   EXPECT_EQ(Receive(*socket).unregistered().region_id(), id);
 }
 
-TEST_F(MemoryServerTest, ClientsThatDieLeaveNothingBehind) {
+TEST_F(MemoryServerTest, DeadPeersLeaveNothingBehind) {
   const size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 20; ++i) {
     const auto link = Connect();
@@ -171,7 +171,7 @@ TEST_F(MemoryServerTest, ClientsThatDieLeaveNothingBehind) {
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; })) << OpenDescriptors();
 }
 
-TEST_F(MemoryServerTest, OneConnectionTooManyIsRefused) {
+TEST_F(MemoryServerTest, ConnectionBeyondLimitIsRefused) {
   const auto one = Connect();
   const auto two = Connect();
   auto three = Connect();
@@ -183,7 +183,7 @@ TEST_F(MemoryServerTest, OneConnectionTooManyIsRefused) {
   Connect();
 }
 
-TEST_F(MemoryServerTest, WhatIsNoRequestEndsTheConnection) {
+TEST_F(MemoryServerTest, MalformedRequestEndsConnection) {
   for (const std::string& packet : {std::string("\xff\xff\xff", 3), std::string(5000, '\0'), std::string(1, '\x0a')}) {
     const Descriptor socket = ConnectRaw();
     Send(socket, packet);
@@ -204,7 +204,7 @@ TEST_F(MemoryServerTest, UnknownFieldsAndEmptyRequestsAreRefused) {
 }
 
 // The kernel would install what comes along in the server's table of descriptors, had it room for them.
-TEST_F(MemoryServerTest, AFloodOfDescriptorsIsNotTaken) {
+TEST_F(MemoryServerTest, DescriptorFloodIsRefused) {
   const Descriptor socket = ConnectRaw();
   const size_t before = OpenDescriptors();
   v1::MemoryRequest request;
@@ -217,7 +217,7 @@ TEST_F(MemoryServerTest, AFloodOfDescriptorsIsNotTaken) {
 }
 
 // Its answers fill the socket's buffer, and then it is let go.
-TEST_F(MemoryServerTest, AClientThatReadsNothingLosesItsConnection) {
+TEST_F(MemoryServerTest, UnreadingPeerLosesConnection) {
   const Descriptor socket = ConnectRaw();
   v1::MemoryRequest request;
   request.mutable_unregister_region()->set_region_id(1);
@@ -266,7 +266,7 @@ v1::StreamRequest HelloOf(const std::string& worker_session) {
   return request;
 }
 
-TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
+TEST_F(MemoryServerTest, RingFollowsStreamRules) {
   auto link = Connect();
   RawRing ring(link.get());
   v1::StreamRequest early;
@@ -287,7 +287,7 @@ TEST_F(MemoryServerTest, ARingIsAStreamWithTheSameRules) {
   }
 }
 
-TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
+TEST_F(MemoryServerTest, BrokenRingIsClosed) {
   for (int way = 0; way < 3; ++way) {
     const auto link = Connect();
     RawRing ring(link.get());
@@ -308,7 +308,7 @@ TEST_F(MemoryServerTest, ARingThatIsBrokenIsLetGo) {
 }
 
 // The largest answers that a row may ask for fit a ring, piece by piece.
-TEST_F(MemoryServerTest, ALargeAnswerOverARingEndsNothing) {
+TEST_F(MemoryServerTest, LargeAnswerFitsThroughRing) {
   constexpr uint32_t kVocabulary = 1000;
   const auto link = Connect();
   RawRing ring(link.get());
@@ -347,7 +347,7 @@ TEST_F(MemoryServerTest, ALargeAnswerOverARingEndsNothing) {
 }
 
 // What waits for room in the ring comes before its end.
-TEST_F(MemoryServerTest, ARingThatIsDrainedSaysAllThatItHasToSay) {
+TEST_F(MemoryServerTest, DrainedRingDeliversAllAnswers) {
   constexpr int kExports = 20;  // more than the ring holds
   const auto link = Connect();
   RawRing ring(link.get());
@@ -371,7 +371,7 @@ TEST_F(MemoryServerTest, ARingThatIsDrainedSaysAllThatItHasToSay) {
   EXPECT_EQ(notices, 1);
 }
 
-TEST_F(MemoryServerTest, AsManyRingsAsThereMayBe) {
+TEST_F(MemoryServerTest, RingsAreCapped) {
   const auto one = Connect();
   RawRing ring(one.get());
   auto two = Connect();

@@ -52,7 +52,7 @@ std::shared_ptr<grpc::Channel> Connect(
 }
 
 // protobuf reports text that is not UTF-8 by itself; once it did so past the log.
-TEST(ProcessTest, WhatProtobufSaysIsAJsonLineToo) {
+TEST(ProcessTest, ProtobufLogsAreJsonLines) {
   ServerProcess process({Arguments(), {}, 0});
   TestStream stream(Connect(process.Serving("listen")));
   v1::StreamRequest request;
@@ -62,7 +62,7 @@ TEST(ProcessTest, WhatProtobufSaysIsAJsonLineToo) {
   EXPECT_THAT(process.AwaitEvent("protobuf"), HasSubstr("UTF-8"));
 }
 
-TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
+TEST(ProcessTest, ServesUntilSignalLogsJson) {
   const std::string port_file = TestPath("port");
   ServerProcess process({Arguments({absl::StrCat("--port_file=", port_file)}), {}, 0});
   const std::string address = process.Serving("listen");
@@ -94,7 +94,7 @@ TEST(ProcessTest, ServesUntilASignalAndLogsJson) {
   unlink(port_file.c_str());
 }
 
-TEST(ProcessTest, ATracedStepAndTheModelAreLogged) {
+TEST(ProcessTest, TracedStepAndModelAreLogged) {
   const std::string traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   ServerProcess process({Arguments({"--log_level=debug"}), {}, 0});
   TestStream stream(Connect(process.Serving("listen")));
@@ -111,7 +111,7 @@ TEST(ProcessTest, ATracedStepAndTheModelAreLogged) {
   EXPECT_EQ(JsonText(*step, "level"), "info");
 }
 
-TEST(ProcessTest, ADeviceThatIsNotThereIsLoggedAndTheRestServes) {
+TEST(ProcessTest, AbsentDeviceIsLoggedOthersServe) {
   ServerProcess process({Arguments({"--devices=cuda:no-such,vulkan:no-such,cpu"}), {}, 0});
   EXPECT_EQ(process.Serving("devices"), "cpu0");
   std::vector<std::string> missing;
@@ -122,7 +122,7 @@ TEST(ProcessTest, ADeviceThatIsNotThereIsLoggedAndTheRestServes) {
   EXPECT_EQ(missing, (std::vector<std::string>{"cuda:no-such", "vulkan:no-such"}));
 }
 
-TEST(ProcessTest, ADeviceThatIsNotThereIsAMetric) {
+TEST(ProcessTest, AbsentDeviceIsAMetric) {
   ServerProcess process(
       {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--devices=cuda:no-such,vulkan:no-such,cpu"}, {}, 0});
   const std::string metrics = HttpGet(process.Serving("metrics"), "/metrics");
@@ -137,7 +137,7 @@ TEST(ProcessTest, ADeviceThatIsNotThereIsAMetric) {
   }
 }
 
-TEST(ProcessTest, WithoutAnyDeviceItDoesNotServe) {
+TEST(ProcessTest, NoDevicePreventsServing) {
   ServerProcess process({Arguments({"--devices=cuda:no-such"}), {}, 0});
   EXPECT_EQ(process.Wait(), 1);
   EXPECT_THAT(process.lines().front(), HasSubstr("device_missing"));
@@ -154,7 +154,7 @@ int Refusals(const std::string& metrics_address, const std::string& reason) {
   return count;
 }
 
-TEST(ProcessTest, ASecondSignalEndsItAtOnce) {
+TEST(ProcessTest, SecondSignalEndsAtOnce) {
   ServerProcess process(
       {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--drain_grace=1h", "--stalled_write=1h"}, {}, 0});
   // A client that never reads keeps the drain waiting. It says no hello, so that every message is answered by a
@@ -199,7 +199,7 @@ struct BadStart {
   const char* message;
 };
 
-TEST(ProcessTest, WhatIsWrongIsSaidAtStart) {
+TEST(ProcessTest, StartErrorsAreReported) {
   const BadStart starts[] = {
       {{"--listen=0.0.0.0:0"}, {}, 2, "--insecure"},
       {{"--max_streams=0"}, {}, 2, "--max_streams: 0 is not in 1..1000000"},
@@ -228,7 +228,7 @@ TEST(ProcessTest, WhatIsWrongIsSaidAtStart) {
   }
 }
 
-TEST(ProcessTest, ATakenMetricsAddressIsAnError) {
+TEST(ProcessTest, TakenMetricsAddressIsAnError) {
   ServerProcess first({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}, {}, 0});
   const std::string taken = first.Serving("metrics");
   ServerProcess second({{"--listen=127.0.0.1:0", absl::StrCat("--metrics_listen=", taken)}, {}, 0});
@@ -290,7 +290,7 @@ std::vector<std::string> ThreadNames(pid_t process) {
 
 // With gRPC's own health service, or a service of callbacks, a thread of that name waits for all sockets, and what it
 // reads of a stream it hands to the stream's thread.
-TEST(ProcessTest, NoThreadForCallbacksReadsStreams) {
+TEST(ProcessTest, CallbackThreadsReadNoStreams) {
   const std::string admin = absl::StrCat("unix:", TestPath("threads.sock"));
   ServerProcess process({Arguments({"--health_listen=127.0.0.1:0", absl::StrCat("--admin_listen=", admin)}), {}, 0});
   for (const char* listener : {"listen", "health"}) {
@@ -348,9 +348,9 @@ void ExpectSurvivesFlood(const std::vector<std::string>& arguments,
   EXPECT_EQ(process.Wait(), 0);
 }
 
-TEST(ProcessTest, SurvivesAFloodOfConnections) { ExpectSurvivesFlood({}, grpc::InsecureChannelCredentials()); }
+TEST(ProcessTest, SurvivesConnectionFlood) { ExpectSurvivesFlood({}, grpc::InsecureChannelCredentials()); }
 
-TEST(ProcessTest, SurvivesAFloodOfConnectionsWithTls) {
+TEST(ProcessTest, SurvivesConnectionFloodWithTls) {
   const TestCertificates certificates("flood");
   ExpectSurvivesFlood({absl::StrCat("--tls_certificate=", certificates.server_certificate_path()),
                        absl::StrCat("--tls_key=", certificates.server_key_path())},
@@ -358,7 +358,7 @@ TEST(ProcessTest, SurvivesAFloodOfConnectionsWithTls) {
 }
 
 // Every Unix socket, that of memory too, is flooded; health is asked for over TCP, and answers at once after the flood.
-TEST(ProcessTest, SurvivesAFloodOfConnectionsToItsUnixSockets) {
+TEST(ProcessTest, SurvivesConnectionFloodOnUnixSockets) {
   const std::string streams = absl::StrCat("unix:", TestPath("flood.sock"));
   const std::string memory = absl::StrCat("unix:", TestPath("flood_memory.sock"));
   ServerProcess process({Arguments({absl::StrCat("--listen=127.0.0.1:0,", streams),

@@ -88,7 +88,7 @@ v1::StreamRequest StepOf(uint64_t step_id, uint64_t hash, float logit) {
 }
 
 // Served and refused traffic at the most talkative level: every line, metric and page.
-TEST(SecretsTest, NothingTheServerSaysHoldsThem) {
+TEST(SecretsTest, OutputsHoldNoSecrets) {
   const ClientListFile clients(absl::StrCat("engine sample ", Sha256(kBearer)));
   const std::string key = TestPath("checkpoint.key");
   WriteFile(key, kKey);

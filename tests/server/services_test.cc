@@ -53,7 +53,7 @@ TEST(ServicesTest, EveryServiceIsServing) {
   EXPECT_NE(Health(*channel, "sortition.v1.NoService"), serving);
 }
 
-TEST(ServicesTest, TheHealthListenerServesHealthAlone) {
+TEST(ServicesTest, HealthListenerServesHealthAlone) {
   Config config = TestConfig();
   config.health_listen = "127.0.0.1:0";
   TestServer server(config);
@@ -124,7 +124,7 @@ TEST_F(InformationTest, DescribesTheServer) {
   EXPECT_EQ(information.limits(information.limits_size() - 1).value(), 1u);
 }
 
-TEST(MissingDevicesTest, AreNamedAfterTheOthersWithTheirReasonAndNoFigures) {
+TEST(MissingDevicesTest, ListedLastWithReasonWithoutFigures) {
   TestServer server(TestConfig(), nullptr,
                     {{"vulkan:no-such", "vulkan", "", "no driver"}, {"cuda0", "cuda", "Some GPU", "out of memory"}});
   grpc::ClientContext context;
@@ -147,7 +147,7 @@ TEST(MissingDevicesTest, AreNamedAfterTheOthersWithTheirReasonAndNoFigures) {
   EXPECT_EQ(information.devices(2).SerializeAsString(), expected.SerializeAsString());
 }
 
-TEST_F(InformationTest, CountersFollowWhatHappens) {
+TEST_F(InformationTest, CountersFollowEvents) {
   TestStream stream(server_.Connect());
   stream.Greet();
   stream.OpenSequence("r");

@@ -52,7 +52,7 @@ class SetClockTest : public ::testing::TestWithParam<int64_t> {
   TestStream stream_{channel_};
 };
 
-TEST_P(SetClockTest, TheLogSaysTheTimeOfDay) {
+TEST_P(SetClockTest, LogShowsTimeOfDay) {
   SetClock();
   const std::string day = absl::FormatTime("%Y-%m-%dT%H", absl::Now(), absl::UTCTimeZone());
   stream_.Greet();
@@ -62,7 +62,7 @@ TEST_P(SetClockTest, TheLogSaysTheTimeOfDay) {
   EXPECT_TRUE(line.starts_with("{\"time\":\"" + day) || line.starts_with("{\"time\":\"" + after)) << line;
 }
 
-TEST_P(SetClockTest, AStepThatWaitsIsRefusedAtItsDeadline) {
+TEST_P(SetClockTest, WaitingStepIsRefusedAtDeadline) {
   HoldStep();
   ASSERT_TRUE(stream_.SendStep("waits", 2, "", std::chrono::milliseconds(500)));
   SetClock();
@@ -72,14 +72,14 @@ TEST_P(SetClockTest, AStepThatWaitsIsRefusedAtItsDeadline) {
   EXPECT_LT(std::chrono::steady_clock::now() - start_, kSoon);
 }
 
-TEST_P(SetClockTest, ADrainEndsAfterItsGrace) {
+TEST_P(SetClockTest, DrainEndsAfterGrace) {
   HoldStep();
   SetClock();
   server_.server().Drain();
   EXPECT_LT(std::chrono::steady_clock::now() - start_, kSoon);
 }
 
-TEST_P(SetClockTest, AClientGivesUpAtItsDeadline) {
+TEST_P(SetClockTest, ClientGivesUpAtDeadline) {
   HoldStep();
   client::ClientOptions options;
   options.targets = {server_.target()};

@@ -25,7 +25,7 @@ TEST(StatusDetailsTest, HoldsReasonDomainFieldLimitAndRetry) {
   EXPECT_DOUBLE_EQ(details.retry_seconds, 2.5);
 }
 
-TEST(StatusDetailsTest, LeavesOutWhatThereIsNot) {
+TEST(StatusDetailsTest, OmitsAbsentFields) {
   const DecodedDetails details = DecodeStatusDetails(EncodeStatusDetails({Reason::kDraining, "", "", "", {}}));
   ASSERT_TRUE(details.valid);
   EXPECT_EQ(details.code, 14);
@@ -44,7 +44,7 @@ TEST(StatusDetailsTest, EncodesLongTexts) {
   EXPECT_EQ(details.metadata.at("limit"), text);
 }
 
-TEST(StatusDetailsTest, EveryReasonHasItsCodeInStatusAndDetails) {
+TEST(StatusDetailsTest, EveryReasonHasCodeInStatusAndDetails) {
   for (const Reason reason : service::kAllReasons) {
     const grpc::Status status = RefusedStatus({reason, "", "", "why", {}});
     const DecodedDetails details = DecodeStatusDetails(status.error_details());
@@ -55,7 +55,7 @@ TEST(StatusDetailsTest, EveryReasonHasItsCodeInStatusAndDetails) {
   }
 }
 
-TEST(StatusDetailsTest, TheDecoderNoticesDamage) {
+TEST(StatusDetailsTest, DecoderNoticesDamage) {
   EXPECT_FALSE(DecodeStatusDetails("").valid);
   EXPECT_FALSE(DecodeStatusDetails(EncodeStatusDetails({Reason::kDraining, "", "", "m", {}}).substr(1)).valid);
 }

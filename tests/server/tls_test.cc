@@ -73,14 +73,14 @@ TEST_F(TlsTest, ServesClientsThatTrustIt) {
   EXPECT_FALSE(Welcomes(server, TestCertificates("other").ClientCredentials("")));
 }
 
-TEST_F(TlsTest, ClientsMustShowACertificateOfTheAuthority) {
+TEST_F(TlsTest, ClientCertificateIsRequired) {
   TestServer server(TlsConfig(true));
   EXPECT_TRUE(Welcomes(server, certificates_.ClientCredentials("a.test")));
   EXPECT_FALSE(Welcomes(server, certificates_.ClientCredentials("")));
   EXPECT_FALSE(Welcomes(server, grpc::InsecureChannelCredentials()));
 }
 
-TEST_F(TlsTest, TheCertificatesIdentityIsTheTenant) {
+TEST_F(TlsTest, CertificateIdentityIsTenant) {
   TestServer server(TlsConfig(true));
   TestStream owner(Connect(server, certificates_.ClientCredentials("a.test")));
   owner.Greet("worker");
@@ -103,7 +103,7 @@ TEST_F(TlsTest, TheCertificatesIdentityIsTheTenant) {
 }
 
 // The next connection meets the new certificate; a stream that is open goes on as if nothing had happened.
-TEST_F(TlsTest, CertificatesAreReplacedUnderLiveStreams) {
+TEST_F(TlsTest, CertificatesReloadUnderLiveStreams) {
   const TestCertificates next("next");
   const TestCertificates serving("serving");
   Config config = TestConfig();
@@ -140,7 +140,7 @@ TEST_F(TlsTest, CertificatesAreReplacedUnderLiveStreams) {
   EXPECT_TRUE(open.Finish().ok());
 }
 
-TEST_F(TlsTest, FilesThatAreNoPemAreRefused) {
+TEST_F(TlsTest, NonPemFilesAreRefused) {
   const std::string path = TestPath("not.pem");
   WriteFile(path, "not a certificate");
   const auto credentials = TlsCredentials({certificates_.server_certificate_path(), path, "", absl::Seconds(30)});

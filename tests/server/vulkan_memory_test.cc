@@ -28,7 +28,7 @@ constexpr uint64_t kVulkanRowBytes = kVulkanVocabulary * 2;
 
 class VulkanMemoryTest : public ::testing::TestWithParam<testing::Driver> {};
 
-TEST_P(VulkanMemoryTest, RowsAreTheReferencesAndWereNotRead) {
+TEST_P(VulkanMemoryTest, RowsEqualReferenceWithoutHostRead) {
   const auto instance = testing::OpenDriver(GetParam());
   if (!instance.ok()) GTEST_SKIP() << instance.status();
   const auto makers = testing::OpenDriver(GetParam());

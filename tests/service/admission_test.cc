@@ -1,5 +1,5 @@
-// Who may join the queue: by rows, by time, by deadline; and what comes of it under more load than there is capacity
-// for.
+// Admission to the queue by rows, by time and by deadline; and shares and deadlines under more load than there is
+// capacity.
 #include "service/batch/admission.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ class AdmissionTest : public ::testing::Test {
   std::unique_ptr<Batcher> batcher_;
 };
 
-TEST_F(AdmissionTest, WhatWouldWaitTooLongIsRefusedAtOnce) {
+TEST_F(AdmissionTest, TooLongExpectedWaitIsRefusedAtOnce) {
   limits_.max_queue_time = absl::Milliseconds(100);
   Submit({0, 0}, 10);  // runs
   EXPECT_NEAR(Fill({0, 0}), 100, 3);
@@ -74,19 +74,19 @@ TEST_F(AdmissionTest, WhatWouldWaitTooLongIsRefusedAtOnce) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(refusal->retry_after), 50, 3);
 }
 
-TEST_F(AdmissionTest, AStepThatNothingGoesBeforeIsTakenHoweverLongItIs) {
+TEST_F(AdmissionTest, StepWithEmptyQueueIsAlwaysTaken) {
   limits_.max_queue_time = absl::Milliseconds(100);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, NoStepIsRefusedForTimeWhereThatIsOff) {
+TEST_F(AdmissionTest, NoStepIsRefusedForTimeIfOff) {
   limits_.max_queue_time = absl::ZeroDuration();
   Submit({0, 0}, 10);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());
 }
 
-TEST_F(AdmissionTest, AStepThatWouldMissItsDeadlineIsRefusedAtOnce) {
+TEST_F(AdmissionTest, StepThatWouldMissDeadlineIsRefused) {
   Submit({0, 0}, 10);
   Submit({0, 0}, 50);
   EXPECT_FALSE(Submit({0, 0}, 1, absl::Milliseconds(60)).has_value());
@@ -117,7 +117,7 @@ TEST_F(AdmissionTest, RowsOfLowerPriorityDoNotCount) {
   EXPECT_TRUE(Submit({0, 2}, 1).has_value()) << "and those of higher priority do";
 }
 
-TEST_F(AdmissionTest, EveryClientLeavesRoomForAnother) {
+TEST_F(AdmissionTest, EveryTenantLeavesRoomForAnother) {
   limits_.max_queue_time = absl::ZeroDuration();
   limits_.max_queued_rows = 810;
   Submit({0, 0}, 10);
@@ -131,7 +131,7 @@ TEST_F(AdmissionTest, EveryClientLeavesRoomForAnother) {
   EXPECT_FALSE(Submit({2, 3}, 1).has_value());
 }
 
-// Workers that send a step every so often whatever becomes of it, in virtual time.
+// Workers that send a step at a fixed interval, whether or not the step before was served, in virtual time.
 class Overload : public AdmissionTest {
  protected:
   struct Greed {
@@ -144,7 +144,8 @@ class Overload : public AdmissionTest {
     absl::Duration longest = absl::ZeroDuration();
   };
 
-  // What each gets while all of them ask, after the queue has filled; and that the device is never idle.
+  // Returns the shares of all workers while all of them ask, after the queue has filled. Expects the device never to be
+  // idle.
   std::map<uint64_t, Got> Run(const std::vector<Greed>& greeds, absl::Duration timeout) {
     std::map<uint64_t, Got> got;
     std::vector<absl::Time> next(greeds.size(), clock_.Now());
@@ -186,7 +187,7 @@ class Overload : public AdmissionTest {
   std::vector<Waiting> waiting_;
 };
 
-TEST_F(Overload, ClientsOfUnequalGreedGetEqualSharesAndModestOnesAllTheyWant) {
+TEST_F(Overload, GreedySharesAreEqualModestNeedsAreMet) {
   limits_.max_queue_time = absl::Milliseconds(100);
   // A thousand rows a second; 100 + 1000 + 2000 + 1000 are asked for.
   const auto got = Run({{{0, 0}, absl::Milliseconds(10), 1},
@@ -200,7 +201,7 @@ TEST_F(Overload, ClientsOfUnequalGreedGetEqualSharesAndModestOnesAllTheyWant) {
   for (const uint64_t stream : {1, 2, 3}) EXPECT_LE(got.at(stream).longest, absl::Milliseconds(150));
 }
 
-TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
+TEST_F(Overload, TenantOfManyStreamsGetsNoMore) {
   limits_.max_queue_time = absl::Milliseconds(100);
   std::vector<Greed> greeds = {{{0, 0}, absl::Milliseconds(1), 1}};
   for (uint64_t stream = 1; stream <= 5; ++stream) greeds.push_back({{1, stream}, absl::Milliseconds(1), 1});
@@ -209,8 +210,7 @@ TEST_F(Overload, ATenantOfManyStreamsGetsNoMore) {
   for (uint64_t stream = 1; stream <= 5; ++stream) EXPECT_NEAR(double(got.at(stream).rows), 1000, 20);
 }
 
-// With deadlines that are shorter than the queue, no row is computed that nobody waits for any more, and the device has
-// enough to do.
+// With deadlines shorter than the queue, no row is computed after its deadline, and the device still has enough work.
 TEST_F(Overload, DeadlinesAreKeptOrRefused) {
   const auto got =
       Run({{{0, 0}, absl::Milliseconds(1), 2}, {{0, 1}, absl::Milliseconds(1), 2}}, absl::Milliseconds(60));

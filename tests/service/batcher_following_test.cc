@@ -32,7 +32,7 @@ class FollowedStep : public RecordingStep, public std::enable_shared_from_this<F
   const uint32_t length_;
 };
 
-TEST_F(BatcherFollowing, RowsThatFollowOthersAreTakenWhateverWaits) {
+TEST_F(BatcherFollowing, FollowingRowsAreTakenDespiteFullQueue) {
   limits_.max_queued_rows = 2;
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   const auto step = std::make_shared<FollowedStep>(&batcher(), 4);
@@ -50,7 +50,7 @@ TEST_F(BatcherFollowing, RowsThatFollowOthersAreTakenWhateverWaits) {
 }
 
 // The batcher does not end between two of them.
-TEST_F(BatcherFollowing, ItsEndWaitsForRowsThatFollow) {
+TEST_F(BatcherFollowing, DestructionWaitsForFollowingRows) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   const auto step = std::make_shared<FollowedStep>(&batcher(), 50);
   ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 1)).has_value());

@@ -1,4 +1,4 @@
-// Random schedules: whatever happens in whatever order, every row is delivered exactly once, in the order of the rules.
+// Random schedules: in any order of events, every row is delivered exactly once, in the order of the rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace {
 using testing::FakeDevice;
 using testing::Scaled;
 
-// One random history of submits, finished and failed batches, cancels, passing time and sweeps; beside it a model of
-// the queue that is nothing but a sorted set. Rows of one client keep its order whatever others there are.
+// One random history of submits, finished and failed batches, cancels, passing time and sweeps, beside a model of the
+// queue that is only a sorted set. Rows of one client keep its order among any other rows.
 class Schedule {
  public:
   explicit Schedule(uint64_t seed) : random_(seed) {
@@ -114,7 +114,7 @@ class Schedule {
       device.Finish(index);
     } else {
       for (const uint32_t position : device.Positions(index)) {
-        // Rows run again where there is another device, but not for ever.
+        // Failed rows run again if there is another device, but not for ever.
         if (++attempts_[position] == Batcher::kMostAttempts || devices_.size() == 1) {
           failed_.insert(position);
         } else {
@@ -198,13 +198,13 @@ class Schedule {
   std::unique_ptr<Batcher> batcher_;
   std::deque<Submitted> steps_;  // by first position
   std::set<Order> waiting_;
-  std::map<uint32_t, uint32_t> attempts_;  // by position; those that failed
+  std::map<uint32_t, uint32_t> attempts_;  // failed attempts by position
   std::set<uint32_t> failed_;              // positions
   uint32_t next_position_ = 0;
   uint32_t clients_ = 1;
 };
 
-TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderRandomSchedules) {
+TEST(BatcherSchedule, RowsAreDeliveredOnceInRandomSchedules) {
   for (uint64_t seed = 0; seed < Scaled(1000); ++seed) {
     SCOPED_TRACE(seed);
     Schedule(seed).Run(200);
@@ -214,7 +214,7 @@ TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderRandomSchedules) {
 
 // Submitting, cancelling and sweeping threads, whose queue is full most of the time, against threads that finish
 // batches.
-TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderThreads) {
+TEST(BatcherSchedule, RowsAreDeliveredOnceUnderThreads) {
   constexpr uint32_t kSubmitters = 3;
   const auto steps_each = static_cast<uint32_t>(Scaled(2000));
   Limits limits;
@@ -247,7 +247,7 @@ TEST(BatcherSchedule, EveryRowIsDeliveredOnceUnderThreads) {
         --submitting;
       });
     }
-    // One finisher a device, so that a held batch is no other thread's.
+    // One finisher a device, so that no other thread waits for a held batch.
     for (FakeDevice* device : {&a, &b}) {
       threads.emplace_back([&, device] {
         while (submitting > 0 || batcher.queued_rows() > 0 || device->held() > 0) {

@@ -1,4 +1,4 @@
-// The rules of the queue: who goes next, what fits, what is refused, and that no device idles.
+// The rules of the queue: which rows go next, which fit, which are refused, and that no device idles.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
 
-TEST_F(BatcherTest, AnIdleDeviceStartsAtOnce) {
+TEST_F(BatcherTest, IdleDeviceStartsAtOnce) {
   FakeDevice& device = AddDevice({.max_batch_rows = 8});
   const auto step = Submit(10, 1);
   ASSERT_EQ(device.held(), 1u);
@@ -24,7 +24,7 @@ TEST_F(BatcherTest, AnIdleDeviceStartsAtOnce) {
   EXPECT_EQ(observer_.totals().batches, 1u);
 }
 
-TEST_F(BatcherTest, WhatComesWhileTheDeviceIsBusyGoesTogether) {
+TEST_F(BatcherTest, RowsArrivingWhileBusyShareABatch) {
   FakeDevice& device = AddDevice({.max_batch_rows = 8});
   const auto first = Submit(10, 1);
   const auto second = Submit(20, 2);
@@ -40,7 +40,7 @@ TEST_F(BatcherTest, WhatComesWhileTheDeviceIsBusyGoesTogether) {
   EXPECT_EQ(second->calls(), 1u) << "the rows of a step in a batch are delivered together";
 }
 
-TEST_F(BatcherTest, ABatchHasAtMostTheDevicesRows) {
+TEST_F(BatcherTest, BatchHasAtMostDevicesRows) {
   FakeDevice& device = AddDevice({.max_batch_rows = 4, .batches_in_flight = 2});
   const auto step = Submit(0, 10);
   ASSERT_EQ(device.held(), 2u);
@@ -56,7 +56,7 @@ TEST_F(BatcherTest, ABatchHasAtMostTheDevicesRows) {
   for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, ABatchTakesNoLongerThanOthersMayHaveToWait) {
+TEST_F(BatcherTest, BatchDurationIsBounded) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1000});
   for (int batch = 0; batch < 100; ++batch) {
     const uint32_t rows = batch % 2 == 0 ? 1 : 4;
@@ -86,7 +86,7 @@ TEST_F(BatcherTest, HighestPriorityFirstThenOldest) {
   EXPECT_EQ(batches, (std::vector<Positions>{{20, 40, 41}, {10, 11, 50}, {30}}));
 }
 
-TEST_F(BatcherTest, AFullQueueTakesAllOfAStepOrNothing) {
+TEST_F(BatcherTest, FullQueueTakesWholeStepOrNothing) {
   limits_.max_queued_rows = 5;
   FakeDevice& device = AddDevice({.max_batch_rows = 4});
   Submit(0, 4);
@@ -105,7 +105,7 @@ TEST_F(BatcherTest, AFullQueueTakesAllOfAStepOrNothing) {
   EXPECT_EQ(fits->delivered(), 2u);
 }
 
-TEST_F(BatcherTest, AStepBeyondTheQueueIsRefusedEvenByAnIdleDevice) {
+TEST_F(BatcherTest, StepLargerThanQueueIsRefused) {
   limits_.max_queued_rows = 5;
   FakeDevice& device = AddDevice({});
   EXPECT_EQ(batcher().Submit(Step(), RowsAt(0, 6))->reason, Reason::kOverloaded);
@@ -190,7 +190,7 @@ TEST_F(BatcherTest, SweptRowsMakeRoom) {
   EXPECT_EQ(fits->delivered(), 3u);
 }
 
-TEST_F(BatcherTest, ADeviceFailureIsItsRowsAlone) {
+TEST_F(BatcherTest, DeviceFailureFailsItsRowsAlone) {
   FakeDevice& device = AddDevice({.max_batch_rows = 4});
   const auto first = Submit(0, 2);
   const auto second = Submit(10, 2);
@@ -216,7 +216,7 @@ TEST_F(BatcherTest, RowsOfAFailedBatchRunOnAnotherDevice) {
   for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, ARowThatManyDevicesFailIsRefused) {
+TEST_F(BatcherTest, RowFailedByManyDevicesIsRefused) {
   FakeDevice& a = AddDevice({.name = "a"});
   FakeDevice& b = AddDevice({.name = "b"});
   const auto step = Submit(0, 1);
@@ -227,7 +227,7 @@ TEST_F(BatcherTest, ARowThatManyDevicesFailIsRefused) {
   EXPECT_EQ(step->WhyNot(0).reason, Reason::kDeviceFailed);
 }
 
-TEST_F(BatcherTest, RowsGoToDevicesThatAreAble) {
+TEST_F(BatcherTest, RowsGoToCapableDevices) {
   FakeDevice& small = AddDevice({.name = "small", .max_vocabulary = 100});
   FakeDevice& large = AddDevice({.name = "large"});
   std::vector<QueuedRow> rows = RowsAt(0, 6);
@@ -245,7 +245,7 @@ TEST_F(BatcherTest, RowsGoToDevicesThatAreAble) {
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, RowsGoToDevicesWhoseKernelsHaveWhatTheyAsk) {
+TEST_F(BatcherTest, RowsGoToDevicesWithTheirFeatures) {
   FakeDevice& plain = AddDevice({.name = "plain", .features = kernels::kNoFeatures});
   FakeDevice& full = AddDevice({.name = "full"});
   kernels::RowParameters chained;
@@ -262,7 +262,7 @@ TEST_F(BatcherTest, RowsGoToDevicesWhoseKernelsHaveWhatTheyAsk) {
   EXPECT_EQ(full.Positions(0), (Positions{1, 3}));
 }
 
-TEST_F(BatcherTest, RowsThatWaitForTheirDeviceHoldUpNoOthers) {
+TEST_F(BatcherTest, RowsWaitingForDeviceBlockNoOthers) {
   FakeDevice& full = AddDevice({.name = "full"});
   FakeDevice& plain = AddDevice({.name = "plain", .features = kernels::kNoFeatures});
   kernels::RowParameters chained;
@@ -294,7 +294,7 @@ TEST_F(BatcherTest, RowsOfTwoMemoriesShareNoBatch) {
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, ARowThatNoDeviceIsAbleToTakeIsRefused) {
+TEST_F(BatcherTest, RowNoDeviceCanTakeIsRefused) {
   AddDevice({.max_vocabulary = 100});
   std::vector<QueuedRow> rows = RowsAt(0, 1);
   rows[0].row.request.live_vocabulary = 101;
@@ -332,7 +332,7 @@ TEST_F(BatcherTest, NoDeviceIdlesWhileRowsWait) {
 }
 
 // A device whose batch fails, or whose rows were all refused at the door, takes the next one.
-TEST_F(BatcherTest, ADeviceGoesOnAfterFailureAndRefusals) {
+TEST_F(BatcherTest, DeviceServesAfterFailureAndRefusals) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   Submit(0, 1);
   const auto cancelled = Submit(10, 4);
@@ -345,13 +345,13 @@ TEST_F(BatcherTest, ADeviceGoesOnAfterFailureAndRefusals) {
   EXPECT_EQ(last->Token(0), 20u);
 }
 
-TEST_F(BatcherTest, ASynchronousDeviceMayAnswerWithinSubmit) {
+TEST_F(BatcherTest, DeviceMayAnswerWithinSubmit) {
   AddDevice({.max_batch_rows = 2, .synchronous = true});
   const auto step = Submit(0, 7);
   for (uint32_t i = 0; i < 7; ++i) EXPECT_EQ(step->Token(i), i);
 }
 
-TEST_F(BatcherTest, QueueWaitIsTheOldestRows) {
+TEST_F(BatcherTest, QueueWaitIsThatOfOldestRow) {
   FakeDevice& device = AddDevice({.max_batch_rows = 8});
   Submit(0, 1);
   Submit(10, 1);

@@ -153,7 +153,7 @@ SamplingParameters Usual() {
   return parameters;
 }
 
-TEST(ChainOptions, PresetsAreTheirPeersOrders) {
+TEST(ChainOptions, PresetsEqualPeersOrders) {
   SamplingParameters parameters = Usual();
   EXPECT_EQ(KindsOf(parameters), (std::vector{StageKind::kTemperature, StageKind::kMinP, StageKind::kTopK,
                                               StageKind::kTopP, StageKind::kTypicalP}));
@@ -184,8 +184,8 @@ TEST(ChainOptions, ExplicitOrders) {
   }
 }
 
-// What needs no chain has none, whatever the preset; the rest has nothing else.
-TEST(ChainOptions, OnlyOrdersThatDifferNeedAChain) {
+// Options that need no chain have none under any preset; all others have only the chain.
+TEST(ChainOptions, OnlyDifferentOrdersNeedAChain) {
   SequenceSpec spec;
   spec.vocabulary = spec.live_vocabulary = 1000;
   SamplingParameters parameters = Usual();

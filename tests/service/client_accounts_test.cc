@@ -51,7 +51,7 @@ TEST(ClientAccountTest, StreamsAndMemoryAreCounted) {
   EXPECT_EQ(account.use().memory_bytes, 100u);
 }
 
-TEST(ClientAccountTest, WithoutLimitsNothingIsRefused) {
+TEST(ClientAccountTest, NoLimitsNothingIsRefused) {
   FakeClock clock;
   ClientAccount account("a", Limits(), &clock);
   for (int i = 0; i < 10'000; ++i) {
@@ -62,8 +62,8 @@ TEST(ClientAccountTest, WithoutLimitsNothingIsRefused) {
   EXPECT_TRUE(account.settled());
 }
 
-// Whoever comes back when told is served; over any long time the rate holds.
-TEST(ClientAccountTest, RatesHoldOnAverageAndTheAdviceIsRight) {
+// A client that retries when advised is served; over any long time the rate holds.
+TEST(ClientAccountTest, RatesHoldAndAdviceIsRight) {
   Limits limits;
   limits.client_rows_per_second = 1000;
   FakeClock clock;
@@ -88,7 +88,7 @@ TEST(ClientAccountTest, RatesHoldOnAverageAndTheAdviceIsRight) {
   EXPECT_LE(rows, 100'000u + 1000 + 2 * 256);
 }
 
-TEST(ClientAccountTest, AMessageMayBeLargerThanASecondsWorth) {
+TEST(ClientAccountTest, MessageMayExceedOneSecondsRate) {
   Limits limits;
   limits.client_bytes_per_second = 1000;
   FakeClock clock;
@@ -104,7 +104,7 @@ TEST(ClientAccountTest, AMessageMayBeLargerThanASecondsWorth) {
   EXPECT_FALSE(account.Charge(0, 1, "step"));
 }
 
-TEST(ClientAccountsTest, TheTableIsBoundedAndDebtsAreNotForgotten) {
+TEST(ClientAccountsTest, TableIsBoundedAndKeepsDebts) {
   Limits limits;
   limits.max_clients = 3;
   limits.client_rows_per_second = 10;
@@ -130,7 +130,7 @@ TEST(ClientAccountsTest, TheTableIsBoundedAndDebtsAreNotForgotten) {
   EXPECT_TRUE(std::holds_alternative<std::shared_ptr<ClientAccount>>(accounts.Enter("one too many")));
 }
 
-TEST(ClientAccountsTest, StreamsAreGivenBackWithTheirHold) {
+TEST(ClientAccountsTest, StreamsAreReleasedWithTheirHold) {
   Limits limits;
   limits.client_streams = 1;
   FakeClock clock;
@@ -155,7 +155,7 @@ v1::StreamRequest AccountStep(uint64_t batch, uint32_t rows) {
   return step.Build();
 }
 
-TEST(ClientRateTest, StepsBeyondTheRateAreRefusedAndOtherClientsServed) {
+TEST(ClientRateTest, StepsBeyondRateAreRefusedOthersServed) {
   Limits limits;
   limits.client_rows_per_second = 4;
   TestEngine engine = TestEngine::OnCpu(limits);
@@ -203,7 +203,7 @@ TEST(ClientRateTest, ForksCountAsBytes) {
 }
 
 // A history that is refused at its first piece has one answer.
-TEST(ClientRateTest, AHistoryInPiecesThatIsRefusedHasOneAnswer) {
+TEST(ClientRateTest, RefusedHistoryInPiecesHasOneAnswer) {
   Limits limits;
   limits.client_bytes_per_second = 10;
   TestEngine engine = TestEngine::OnCpu(limits);
@@ -222,7 +222,7 @@ TEST(ClientRateTest, AHistoryInPiecesThatIsRefusedHasOneAnswer) {
   EXPECT_EQ(next.request_id(), "b") << "the last piece was answered";
 }
 
-TEST(ClientSequencesTest, AClientForgetsItsOwnIdleOnesAndNobodyElses) {
+TEST(ClientSequencesTest, TenantEvictsOnlyItsOwnIdleSequences) {
   Limits limits;
   limits.client_sequences = 2;
   limits.replay_guard = absl::ZeroDuration();
@@ -239,7 +239,7 @@ TEST(ClientSequencesTest, AClientForgetsItsOwnIdleOnesAndNobodyElses) {
   second.MustOpen(Reopened(StatefulOpen("a1", 1), 2));
   b.MustOpen(Reopened(StatefulOpen("b0", 1), 2));
 
-  // With a step in flight each, none can be forgotten.
+  // None can be evicted while each has a step in flight.
   const testing::PlainSequence plain(StatefulOpen("x", 1));
   a.Send(PeakStep(1, "a2", 1, plain, 5));
   second.Send(PeakStep(1, "a1", 1, plain, 5));
@@ -251,7 +251,7 @@ TEST(ClientSequencesTest, AClientForgetsItsOwnIdleOnesAndNobodyElses) {
   a.MustOpen(StatefulOpen("a3", 1));
 }
 
-TEST(ClientMemoryTest, RegionsOfAllConnectionsOfAClientCountTogether) {
+TEST(ClientMemoryTest, RegionsCountAcrossTenantsConnections) {
   Limits limits;
   limits.client_regions = 2;
   TestEngine engine = TestEngine::OnCpu(limits);

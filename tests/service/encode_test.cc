@@ -24,7 +24,7 @@ TEST(Encode, ErrorCarriesEverything) {
   EXPECT_EQ(error.retry_after().nanos(), 500'000'000);
 }
 
-TEST(Encode, NoAdviceNoRetry) {
+TEST(Encode, NoAdviceMeansNoRetryField) {
   v1::Error error;
   EncodeError(Refusal{Reason::kStaleStep, "", "", ""}, &error);
   EXPECT_FALSE(error.has_retry_after());
@@ -87,7 +87,7 @@ TEST(Encode, RowErrorsNameTheirRowAndToken) {
   EXPECT_EQ(RefusalOf(answer, 3).reason, Reason::kNoLiveToken);
 }
 
-TEST(Encode, RefusedMessagesAreAnsweredByWhatTheyName) {
+TEST(Encode, RefusalsCarryTheirMessagesNames) {
   const Refusal refusal{Reason::kNotImplemented, "f", "", "m"};
   v1::StreamRequest message;
   message.mutable_open()->set_request_id("a");
@@ -106,7 +106,7 @@ TEST(Encode, RefusedMessagesAreAnsweredByWhatTheyName) {
   EXPECT_TRUE(EncodeRefused(message, 9, refusal).exported().has_error());
 }
 
-TEST(Encode, WhatNamesNothingIsAnsweredByItsIndex) {
+TEST(Encode, UnnamedMessageIsRefusedByIndex) {
   const Refusal refusal{Reason::kMalformedMessage, "", "", ""};
   v1::StreamRequest message;
   EXPECT_EQ(EncodeRefused(message, 9, refusal).rejected().message_index(), 9u);

@@ -1,4 +1,4 @@
-// Shares of clients, to the row: who goes next, by work, by tenant, after a pause.
+// Shares of clients, to the row: the order by work, by tenant and after a pause.
 #include "service/batch/fair_queue.h"
 
 #include <gtest/gtest.h>
@@ -57,20 +57,20 @@ TEST_F(FairQueueTest, StreamsTakeTurns) {
   EXPECT_EQ(Take(9), "abcababaa");
 }
 
-TEST_F(FairQueueTest, SharesAreOfWork) {
+TEST_F(FairQueueTest, SharesCountWork) {
   Add({0, 0}, 3, kTwice);
   Add({0, 1}, 6);
   ASSERT_EQ(WorkOf(Row({}, kTwice).row.row), 2 * WorkOf(Row({}, kSmall).row.row));
   EXPECT_EQ(Take(9), "abbabbabb");
 }
 
-TEST_F(FairQueueTest, TenantsShareEquallyHoweverManyStreamsTheyHave) {
+TEST_F(FairQueueTest, TenantsShareEquallyAtAnyStreamCount) {
   Add({0, 0}, 6);
   for (const uint64_t stream : {1, 2, 3}) Add({1, stream}, 2);
   EXPECT_EQ(Take(12), "abacadabacad");
 }
 
-TEST_F(FairQueueTest, WhoComesLaterIsOwedNothingAndWaitsForOneTurn) {
+TEST_F(FairQueueTest, NewcomerIsOwedNothingWaitsOneTurn) {
   Add({0, 0}, 100);
   Take(50);
   Add({0, 1}, 10);
@@ -78,7 +78,7 @@ TEST_F(FairQueueTest, WhoComesLaterIsOwedNothingAndWaitsForOneTurn) {
 }
 
 // A stream of cheap rows has one at a time, the other always has more: they get the same work, not every second turn.
-TEST_F(FairQueueTest, WhatWasHadIsNotForgottenInAPause) {
+TEST_F(FairQueueTest, ShortPauseKeepsUsage) {
   Add({0, 1}, 10, kTwice);
   std::string taken;
   for (int i = 0; i < 9; ++i) {
@@ -88,7 +88,7 @@ TEST_F(FairQueueTest, WhatWasHadIsNotForgottenInAPause) {
   EXPECT_EQ(taken, "baabaabaa");
 }
 
-TEST_F(FairQueueTest, WhoWasAwayForLongBeginsAnew) {
+TEST_F(FairQueueTest, LongPauseResetsUsage) {
   Add({0, 0}, 1, 100 * kSmall);
   Add({0, 1}, 200);
   Take(150);
@@ -96,7 +96,7 @@ TEST_F(FairQueueTest, WhoWasAwayForLongBeginsAnew) {
   EXPECT_EQ(Take(8), "abababab");
 }
 
-TEST_F(FairQueueTest, RowsThatComeBackGoFirstAndAreNotChargedAgain) {
+TEST_F(FairQueueTest, ReturnedRowsGoFirstUncharged) {
   Add({0, 0}, 4);
   Add({0, 1}, 4);
   std::vector<WaitingRow> failed;
@@ -112,7 +112,7 @@ TEST_F(FairQueueTest, RowsThatComeBackGoFirstAndAreNotChargedAgain) {
   EXPECT_EQ(Take(5), "babab") << "as if nothing had happened";
 }
 
-TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
+TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
   Add({0, 0}, 3);
   Add({1, 1}, 3);
   Add({1, 2}, 3);
@@ -126,7 +126,7 @@ TEST_F(FairQueueTest, RowsAreTakenOutAnywhere) {
 }
 
 // Counted in rows.
-TEST_F(FairQueueTest, WorkAheadIsTheStreamsOwnAndAsMuchOfEachWhoShares) {
+TEST_F(FairQueueTest, WorkAheadCountsOwnAndEqualShares) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
   const auto ahead = [&](Client client) { return queue_.StandingOf(client).WorkAhead() / row; };
   Add({0, 0}, 900);
@@ -143,7 +143,7 @@ TEST_F(FairQueueTest, WorkAheadIsTheStreamsOwnAndAsMuchOfEachWhoShares) {
   EXPECT_NEAR(ahead({1, 2}), 2 * 100, 5);
 }
 
-TEST_F(FairQueueTest, WhoTakesLittleCountsForLittle) {
+TEST_F(FairQueueTest, LightStreamsCountForLittle) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
   Add({0, 0}, 1000);
   for (uint64_t i = 0; i < 80; ++i) {
@@ -154,7 +154,7 @@ TEST_F(FairQueueTest, WhoTakesLittleCountsForLittle) {
 }
 
 // Two streams that both wait from some moment to another get the same work in between, give or take a row of each.
-TEST_F(FairQueueTest, BackloggedStreamsGetEqualWorkUnderRandomSchedules) {
+TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
   for (uint64_t seed = 0; seed < testing::Scaled(200); ++seed) {
     std::mt19937_64 random(seed);
     FairQueue queue;

@@ -84,7 +84,7 @@ std::string Field(uint32_t number, uint32_t wire_type, const std::string& rest) 
   return bytes + rest;
 }
 
-TEST(Frame, EverySegmentationGivesTheSameFrame) {
+TEST(Frame, SegmentationDoesNotMatter) {
   const std::string bytes = SomeStep().SerializeAsString();
   std::mt19937_64 random(1);
   for (uint64_t i = 0; i < Scaled(2000); ++i) {
@@ -114,7 +114,7 @@ TEST(Frame, NoBytesAreTheEmptyMessage) {
   EXPECT_EQ(MustDecode(Deliver("")).payloads.size(), 0u);
 }
 
-TEST(Frame, PayloadsStayWhereTheyLie) {
+TEST(Frame, PayloadsAreNotCopied) {
   v1::StreamRequest message;
   message.add_payloads(std::string(1000, 'a'));
   message.add_payloads(std::string(500, 'b'));
@@ -265,8 +265,9 @@ TEST(Frame, TextThatIsNotUtf8IsRefused) {
   EXPECT_EQ(WhyNot(message.SerializePartialAsString()), Reason::kMalformedMessage);
 }
 
-// Damaged messages: whatever is taken apart is what protobuf reads from the same bytes, and what protobuf cannot read
-// is refused. Where only the reader refuses, the damage made a group, a payload too many or a key beyond 32 bits.
+// Damaged messages: the parts that the reader finds are those that protobuf reads from the same bytes, and bytes that
+// protobuf refuses are refused. If only the reader refuses, the damage made a group, a payload too many or a key beyond
+// 32 bits.
 TEST(Frame, EqualsProtobufOnDamagedMessages) {
   const google::protobuf::LogSilencer silencer;
   const std::string whole = SomeStep().SerializeAsString();

@@ -78,7 +78,7 @@ TEST(HistoryOptions, DryAtTheEndsOfItsRanges) {
                 "p.dry.window");
 }
 
-TEST(HistoryOptions, DryHasTheDefaultsThatItStates) {
+TEST(HistoryOptions, DryHasItsStatedDefaults) {
   const DryOptions dry = MustCompile(WithDry([](auto*) {})).history.dry;
   EXPECT_EQ(dry.base, 1.75f);
   EXPECT_EQ(dry.allowed_length, 2u);
@@ -87,7 +87,7 @@ TEST(HistoryOptions, DryHasTheDefaultsThatItStates) {
   EXPECT_EQ(dry.reach(), 24u);
 }
 
-TEST(HistoryOptions, StringsOfTokensAreBounded) {
+TEST(HistoryOptions, TokenStringsAreBounded) {
   const auto breaker = [](size_t tokens) {
     return WithDry([=](auto* dry) { Fill(dry->add_sequence_breakers(), tokens); });
   };
@@ -109,7 +109,7 @@ TEST(HistoryOptions, StringsOfTokensAreBounded) {
   ExpectRefused(words, Reason::kTooMany, "p.bad_words", limits);
 }
 
-TEST(HistoryOptions, ListsAreOfLiveTokensEachOnce) {
+TEST(HistoryOptions, ListsHoldLiveTokensOnce) {
   ExpectRefused([](auto* p) { p->add_stop_token_ids(kHistoryVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
   ExpectRefused([](auto* p) { p->mutable_forced_tokens()->add_tokens(kHistoryVocabulary); }, Reason::kOutOfRange,
                 "p.forced_tokens.tokens[0]");
@@ -127,13 +127,13 @@ TEST(HistoryOptions, ListsAreOfLiveTokensEachOnce) {
   ExpectRefused(words, Reason::kContradiction, "p.bad_words[1]");
 }
 
-TEST(HistoryOptions, AMinimumNeedsStopTokens) {
+TEST(HistoryOptions, MinimumNeedsStopTokens) {
   ExpectRefused([](auto* p) { p->set_min_tokens(5); }, Reason::kContradiction, "p.min_tokens");
   ExpectRefused([](auto* p) { p->set_no_repeat_ngram_size(1025); }, Reason::kOutOfRange, "p.no_repeat_ngram_size");
 }
 
-// What needs no history keeps none.
-TEST(HistoryOptions, OnlyWhatLooksAtTheHistoryNeedsState) {
+// Options that do not need the history keep none.
+TEST(HistoryOptions, OnlyHistoryOptionsNeedState) {
   EXPECT_FALSE(MustCompile([](auto* p) { p->add_stop_token_ids(2); }).stateful());
   const SequenceSpec banned = MustCompile([](auto* p) { p->add_bad_words()->add_tokens(7); });
   EXPECT_FALSE(banned.stateful());
@@ -142,7 +142,7 @@ TEST(HistoryOptions, OnlyWhatLooksAtTheHistoryNeedsState) {
   EXPECT_TRUE(MustCompile([](auto* p) { Fill(p->add_bad_words(), 2); }).stateful());
 }
 
-TEST(HistoryOptions, OffIsAbsentAndOnIsAnotherHistory) {
+TEST(HistoryOptions, OffEqualsAbsentOnChangesHistory) {
   const SequenceSpec absent = MustCompile([](auto*) {});
   for (const Set& off : std::vector<Set>{
            [](auto* p) { p->mutable_dry()->set_window(5); }, [](auto* p) { p->mutable_dry()->set_multiplier(-0.0f); },
@@ -179,7 +179,7 @@ TEST(HistoryOptions, OffIsAbsentAndOnIsAnotherHistory) {
 }
 
 // Sets may come in any order.
-TEST(HistoryOptions, TheOrderOfASetMeansNothing) {
+TEST(HistoryOptions, SetOrderDoesNotMatter) {
   const auto with = [](std::vector<std::vector<uint32_t>> strings) {
     return MustCompile([strings](SamplingParameters* p) {
       p->mutable_dry()->set_multiplier(1);
@@ -195,7 +195,7 @@ TEST(HistoryOptions, TheOrderOfASetMeansNothing) {
   EXPECT_EQ(with({{1, 2}, {3, 2}, {2, 2, 1}}), with({{2, 2, 1}, {3, 2}, {1, 2}}));
 }
 
-TEST(DryTerms, EndWhereAnyLogitIsMasked) {
+TEST(DryTerms, EndAtMaskedLogits) {
   const std::vector<double> terms = law::DryTerms(0.5f, 2);
   for (size_t e = 0; e < terms.size(); ++e) EXPECT_EQ(terms[e], std::ldexp(0.5, static_cast<int>(e)));
   EXPECT_GE(terms.back(), 131008);

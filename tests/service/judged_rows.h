@@ -27,12 +27,12 @@ inline std::string LogitsAfter(const std::vector<uint32_t>& text, uint64_t model
   return testing::F32Bytes(logits);
 }
 
-// One text as it comes about without speculation, and as the worker writes it.
+// One text as it grows without speculation, and as the worker writes it.
 struct Writer {
   Writer(const v1::OpenSequence& open, uint64_t number)
       : model(number), plain(open), text(open.history().tokens().begin(), open.history().tokens().end()) {}
 
-  // The token that the text goes on with after `ahead`, and its answer.
+  // Returns the answer for the token that follows `ahead` in the text.
   v1::DrawResult Right(const std::vector<uint32_t>& ahead) const {
     testing::PlainSequence then = plain;
     std::vector<uint32_t> longer = text;

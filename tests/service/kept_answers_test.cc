@@ -45,7 +45,7 @@ class KeptAnswersTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
 };
 
-TEST_F(KeptAnswersTest, AGreedyClientPushesOutItsOwn) {
+TEST_F(KeptAnswersTest, GreedyTenantEvictsItsOwn) {
   constexpr uint32_t kModest = 20;
   for (uint32_t i = 0; i < kModest; ++i) Put("modest", i);
   for (uint32_t i = 0; i < 1000; ++i) Put("greedy", i);
@@ -53,18 +53,18 @@ TEST_F(KeptAnswersTest, AGreedyClientPushesOutItsOwn) {
   const uint32_t left = Of("greedy", 1000);
   EXPECT_GT(left, 50u);
   for (uint32_t i = 1000 - left; i < 1000; ++i) EXPECT_NE(kept_.Find(Key("greedy", i)), nullptr) << "the last of its";
-  // One that comes later has room, too.
+  // A later answer finds room, too.
   for (uint32_t i = 0; i < kModest; ++i) Put("late", i);
   EXPECT_EQ(Of("late", kModest), kModest);
   EXPECT_EQ(Of("modest", kModest), kModest);
-  // And one answer of any size finds its own room, or none.
+  // An answer of any size finds its own room, or none.
   Put("modest", kModest, kBound);
   EXPECT_EQ(kept_.Find(Key("modest", kModest)), nullptr);
   EXPECT_EQ(Of("late", kModest), kModest);
 }
 
 // On the wire an empty message takes two bytes, in memory twenty times as many.
-TEST_F(KeptAnswersTest, AnswersAreCountedByTheMemoryThatTheyTake) {
+TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
   for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_kept_tokens();
   const uint64_t held = parts[0].SpaceUsedLong();
@@ -72,8 +72,8 @@ TEST_F(KeptAnswersTest, AnswersAreCountedByTheMemoryThatTheyTake) {
   EXPECT_GE(kept_.bytes(), held);
 }
 
-// What a client has within an even share it keeps, whatever the others do.
-TEST_F(KeptAnswersTest, AnEvenShareIsKept) {
+// A tenant keeps its answers within an equal share, however many the others put.
+TEST_F(KeptAnswersTest, EqualShareIsKept) {
   std::mt19937_64 random(1);
   const auto below = [&](uint64_t bound) { return static_cast<uint32_t>(random() % bound); };
   constexpr uint32_t kClients = 4;
@@ -90,7 +90,7 @@ TEST_F(KeptAnswersTest, AnEvenShareIsKept) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-TEST_F(KeptAnswersTest, OfOneClientThoseLookedForStay) {
+TEST_F(KeptAnswersTest, RequestedAnswersStay) {
   constexpr uint32_t kRoom = kBound / (kAnswer + 1000);
   for (uint32_t i = 0; i < kRoom; ++i) Put("client", i);
   ASSERT_NE(kept_.Find(Key("client", 0), Asked(1), 1, now_), nullptr);
@@ -100,7 +100,7 @@ TEST_F(KeptAnswersTest, OfOneClientThoseLookedForStay) {
   EXPECT_EQ(kept_.Find(Key("client", 1)), nullptr);
 }
 
-TEST_F(KeptAnswersTest, OneGoesWhenTheNextComesOrAllRanksHaveClosed) {
+TEST_F(KeptAnswersTest, ReplacedByNextOrDroppedAtLastClose) {
   Put("client", 0);
   const uint64_t bytes = kept_.bytes();
   Put("client", 0, kAnswer, 2);
@@ -115,7 +115,7 @@ TEST_F(KeptAnswersTest, OneGoesWhenTheNextComesOrAllRanksHaveClosed) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
+TEST_F(KeptAnswersTest, DroppingATenantSparesOthers) {
   for (uint32_t i = 0; i < 3; ++i) Put("kept", i);
   const uint64_t bytes = kept_.bytes();
   for (uint32_t i = 0; i < 5; ++i) Put("forgotten", i);
@@ -131,8 +131,8 @@ TEST_F(KeptAnswersTest, ThoseOfAClientAreForgottenAlone) {
   EXPECT_EQ(kept_.bytes(), 0u);
 }
 
-// The same from outside: the bound is the server's limit, and a client its tenant.
-TEST(KeptAnswersOfAServer, AGreedyClientPushesOutItsOwn) {
+// The same seen from outside: the bound is the server's limit, and the owner is the tenant.
+TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
   Limits limits;
   limits.max_shard_answer_bytes = 6000;
   TestEngine engine = TestEngine::OnCpu(limits);

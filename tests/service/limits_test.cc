@@ -18,9 +18,9 @@ std::map<std::string, uint64_t> Described(const Limits& limits) {
   return described;
 }
 
-// Each field changed alone changes the one description of its name; so no field is left out, and none stands for
-// another.
-TEST(Limits, EachIsDescribedByItsName) {
+// Changes each field alone and expects only the description of its name to change: no field is left out, and none
+// stands for another.
+TEST(Limits, EachLimitIsDescribed) {
   struct Change {
     const char* name;
     void (*change)(Limits&);
@@ -69,7 +69,7 @@ TEST(Limits, EachIsDescribedByItsName) {
   }
 }
 
-TEST(Limits, FixedOnesAreDescribed) {
+TEST(Limits, FixedLimitsAreDescribed) {
   const std::map<std::string, uint64_t> described = Described(Limits());
   EXPECT_EQ(described.at("max_name_bytes"), kMaxNameBytes);
   EXPECT_EQ(described.at("max_trace_state_bytes"), kMaxTraceStateBytes);

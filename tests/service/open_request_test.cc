@@ -31,7 +31,7 @@ void ExpectRefused(const v1::OpenSequence& open, Reason reason, const std::strin
   EXPECT_EQ(std::get<Refusal>(parsed).field, field);
 }
 
-TEST(OpenRequest, CarriesWhatWasSent) {
+TEST(OpenRequest, CarriesEveryField) {
   v1::OpenSequence open = OpenOf("request", 7, 100);
   open.set_live_vocabulary_size(90);
   open.set_choice_index(3);
@@ -98,7 +98,7 @@ TEST(OpenRequest, VocabularyRanges) {
   }
 }
 
-TEST(OpenRequest, ChoiceIndexFitsItsHalfOfTheNoiseWord) {
+TEST(OpenRequest, ChoiceIndexIsBounded) {
   v1::OpenSequence open = OpenOf("a", 1, 10);
   open.set_choice_index(65535);
   MustParse(open);
@@ -113,13 +113,13 @@ TEST(OpenRequest, MissingSeedIsDrawn) {
   EXPECT_NE(MustParse(open).spec->seed, MustParse(open).spec->seed);
 }
 
-TEST(OpenRequest, ParametersAreNamedBelowThePath) {
+TEST(OpenRequest, ParametersAreNamedByPath) {
   v1::OpenSequence open = OpenOf("a", 1, 10);
   open.mutable_parameters()->set_top_p(2);
   ExpectRefused(open, Reason::kOutOfRange, "open.parameters.top_p");
 }
 
-TEST(OpenRequest, TopKOfTheLiveVocabularyIsOff) {
+TEST(OpenRequest, TopKOfLiveVocabularyIsOff) {
   v1::OpenSequence open = OpenOf("a", 1, 10);
   open.set_live_vocabulary_size(5);
   open.mutable_parameters()->set_top_k(5);

@@ -18,7 +18,7 @@ using google::protobuf::Reflection;
 
 const std::set<std::string> kStepParameters = {"draw_salt", "mask"};
 
-TEST(ParameterTable, NamesAreTheFieldsOfTheContract) {
+TEST(ParameterTable, NamesEqualContractsFields) {
   std::set<std::string> sequence_names;
   std::set<std::string> step_names;
   for (const ParameterDescription& parameter : Parameters()) {
@@ -75,13 +75,13 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
   }
 }
 
-TEST(ParameterTable, ImplementedIsWhatAnOpenAccepts) {
+TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.scope != "sequence") continue;
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
-    // What it is for; without it there is a contradiction.
+    // min_tokens contradicts parameters without stop tokens.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
     // Names tokens for logprobs that something else asks for.
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();

@@ -165,7 +165,7 @@ TEST(Parameters, GreedyIsTemperatureZeroOfEitherSign) {
   EXPECT_EQ(MustCompile(zero), MustCompile(negative));
 }
 
-TEST(Parameters, ScalarsAreCompiledByTheLaw) {
+TEST(Parameters, ScalarsAreCompiledByLaw) {
   SamplingParameters parameters;
   parameters.set_temperature(0.7f);
   parameters.set_top_k(20);
@@ -335,7 +335,7 @@ TEST(Parameters, ListsAreBounded) {
   ExpectParametersRefused(banned, Reason::kTooMany, "p.banned_token_ids", limits);
 }
 
-TEST(Parameters, AScopeIsOffWithoutAPenaltyAndAtItsDefault) {
+TEST(Parameters, ScopeIsOffWithoutPenaltyOrAtDefault) {
   SamplingParameters scoped;
   scoped.mutable_penalty_scope()->set_window(64);
   EXPECT_EQ(MustCompile(scoped), MustCompile(SamplingParameters()));
@@ -351,7 +351,7 @@ TEST(Parameters, AScopeIsOffWithoutAPenaltyAndAtItsDefault) {
   EXPECT_TRUE(MustCompile(penalty).history.Words().empty());
 }
 
-TEST(Parameters, EveryPartOfAScopeIsAnotherHistory) {
+TEST(Parameters, EveryPartOfScopeChangesHistory) {
   std::set<std::vector<uint64_t>> words;
   for (const auto& set : std::vector<std::function<void(v1::PenaltyScope*)>>{
            [](auto*) {}, [](auto* scope) { scope->set_window(64); }, [](auto* scope) { scope->set_ignored_prefix(64); },

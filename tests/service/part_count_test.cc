@@ -57,7 +57,7 @@ TEST(PartCount, NumbersAreFree) {
   message.mutable_open()->set_seed(1);
   message.mutable_open()->set_epoch(1);
   EXPECT_EQ(PartsOf(message.SerializeAsString()), 2u);
-  // The same list, one field a number.
+  // The same list unpacked: one field for each number.
   std::string unpacked;
   for (int i = 0; i < 100; ++i) unpacked += "\x08\x05";
   EXPECT_EQ(PartsOf(Field(2, Field(10, unpacked))), 2u);
@@ -77,7 +77,7 @@ TEST(PartCount, DamagedBytesEndTheCount) {
 }
 
 // Sixteen megabytes of empty rows would take a gigabyte and a second to parse.
-TEST(PartCount, AFrameOfEmptyRowsIsRefused) {
+TEST(PartCount, FrameOfEmptyRowsIsRefused) {
   const auto rows = [](uint32_t count) {
     std::string body;
     for (uint32_t i = 0; i < count; ++i) body += Field(3, "");
@@ -92,8 +92,8 @@ TEST(PartCount, AFrameOfEmptyRowsIsRefused) {
   EXPECT_EQ(std::get<Refusal>(decoded).field, "message");
 }
 
-// Whatever an open and a step may hold fits.
-TEST(PartCount, TheLimitsFit) {
+// The largest open and the largest step fit the limits.
+TEST(PartCount, LimitsFit) {
   constexpr uint32_t kPartsOfARow = 6;  // itself, request_id, task, mask, its list, checkpoint
   EXPECT_LE(kMostStepRows * kPartsOfARow + 100, kMaxMessageParts);
   EXPECT_LE(kMostListedTokens + 100, kMaxMessageParts);

@@ -79,7 +79,7 @@ inline std::vector<QueuedRow> RowsAt(uint32_t first, uint32_t count) {
   return rows;
 }
 
-// What a fake device answers to such a row: its position as the token.
+// Output of a fake device for such a row: its position as the token.
 inline kernels::RowOutput PositionAsToken(const devices::DeviceRow& row) {
   kernels::RowOutput answer;
   answer.token = row.request.noise.position;

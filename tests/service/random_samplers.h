@@ -11,7 +11,7 @@ namespace sortition::service {
 // Above 0 and below `bound`.
 inline float Below(std::mt19937_64* random, float bound) { return bound * float(1 + (*random)() % 1000) / 1001; }
 
-// Each sampler of the chain that keeps no state is on now and then, in the order of some preset.
+// Sets each stateless sampler of the chain at random, in the order of a random preset.
 inline void SetSamplers(std::mt19937_64* random, v1::SamplingParameters* p) {
   const auto sometimes = [&] { return (*random)() % 5 == 0; };
   p->set_temperature(0.5f + Below(random, 1.5f));

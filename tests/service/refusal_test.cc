@@ -11,7 +11,7 @@
 namespace sortition::service {
 namespace {
 
-TEST(Refusal, ReasonsAreThoseOfTheContract) {
+TEST(Refusal, ReasonsEqualContract) {
   const google::protobuf::EnumDescriptor& contract = *v1::ErrorReason_descriptor();
   std::set<int> listed;
   for (const Reason reason : kAllReasons) {
@@ -28,7 +28,7 @@ TEST(Refusal, ReasonsAreThoseOfTheContract) {
 }
 
 // Numbers of google.rpc.Code, as the comments of errors.proto promise them; a new reason must be added here.
-TEST(Refusal, CodesAreThoseOfTheContract) {
+TEST(Refusal, CodesEqualContract) {
   const std::map<int, std::set<Reason>> expected = {
       {3,  // INVALID_ARGUMENT
 

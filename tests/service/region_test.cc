@@ -1,4 +1,5 @@
-// Memory regions: what is made is sealed and counted, and what is given back is unknown at once and freed last.
+// Memory regions: a new region is sealed and counted; a released one is unknown at once, and freed after its last
+// reader.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ class RegionTest : public ::testing::Test {
   int notices_ = 0;
 };
 
-TEST_F(RegionTest, NobodyCanChangeTheSizeOfARegionOrItsSeals) {
+TEST_F(RegionTest, RegionSizeAndSealsAreFixed) {
   const Connection connection = Connect();
   auto made = connection->Register(kPage + 1);
   const Registered& registered = std::get<Registered>(made);
@@ -70,7 +71,7 @@ TEST_F(RegionTest, NobodyCanChangeTheSizeOfARegionOrItsSeals) {
   EXPECT_EQ(munmap(mapped, 2 * kPage), 0);
 }
 
-TEST_F(RegionTest, HolesThatAClientMakesReadAsZeros) {
+TEST_F(RegionTest, PunchedHolesReadAsZeros) {
   const Connection connection = Connect();
   auto made = connection->Register(2 * kPage);
   const Registered& registered = std::get<Registered>(made);
@@ -78,7 +79,7 @@ TEST_F(RegionTest, HolesThatAClientMakesReadAsZeros) {
   EXPECT_EQ(connection->Find(registered.id)->bytes()[kPage], std::byte{0});
 }
 
-TEST_F(RegionTest, QuotasOfAConnectionAndOfAllAreKeptAndGivenBack) {
+TEST_F(RegionTest, ConnectionAndTotalQuotasHold) {
   const Connection one = Connect();
   const Connection two = Connect();
   EXPECT_EQ(Refused(one, 0).reason, Reason::kOutOfRange);
@@ -102,7 +103,7 @@ TEST_F(RegionTest, QuotasOfAConnectionAndOfAllAreKeptAndGivenBack) {
   EXPECT_EQ(table_.use().connections, 0u);
 }
 
-TEST_F(RegionTest, AsManyConnectionsAsThereMayBe) {
+TEST_F(RegionTest, ConnectionsAreCapped) {
   Connection one = Connect();
   const Connection two = Connect();
   const auto third = table_.Connect([] {});
@@ -125,7 +126,7 @@ TEST_F(RegionTest, TokensAreSecretsOfTheirConnections) {
   EXPECT_EQ(table_.Find(token), nullptr);
 }
 
-TEST_F(RegionTest, NoConnectionFindsAnothersRegion) {
+TEST_F(RegionTest, RegionsArePrivateToConnections) {
   const Connection one = Connect();
   const Connection two = Connect();
   const uint64_t id = Register(one, 1);
@@ -134,7 +135,7 @@ TEST_F(RegionTest, NoConnectionFindsAnothersRegion) {
   EXPECT_NE(Register(two, 1), id);
 }
 
-TEST_F(RegionTest, ARegionThatIsReadIsFreedWhenItIsReadNoMore) {
+TEST_F(RegionTest, RegionIsFreedAfterLastRead) {
   const Connection connection = Connect();
   const uint64_t id = Register(connection, kPage);
   std::shared_ptr<const Region> reader = connection->Find(id);
@@ -150,7 +151,7 @@ TEST_F(RegionTest, ARegionThatIsReadIsFreedWhenItIsReadNoMore) {
   EXPECT_EQ(table_.use().bytes, 0u);
 }
 
-TEST_F(RegionTest, AClientThatDiesTakesItsIdsAlongAndNotWhatIsRead) {
+TEST_F(RegionTest, DeadPeerLosesIdsButReadsFinish) {
   Connection connection = Connect();
   const uint64_t id = Register(connection, kPage);
   std::shared_ptr<const Region> reader = connection->Find(id);
@@ -165,8 +166,8 @@ TEST_F(RegionTest, AClientThatDiesTakesItsIdsAlongAndNotWhatIsRead) {
   EXPECT_EQ(table_.use().bytes, 0u);
 }
 
-// Stands for memory that is full, whatever filled it: the file system's answer to a process whose files may not grow.
-TEST_F(RegionTest, MemoryThatCannotBeHadIsARefusal) {
+// Stands for full memory: the file system's answer to a process whose files may not grow.
+TEST_F(RegionTest, FailedMappingIsRefused) {
   const Connection connection = Connect();
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old;
@@ -183,7 +184,7 @@ TEST_F(RegionTest, MemoryThatCannotBeHadIsARefusal) {
   Register(connection, 2 * kPage);
 }
 
-TEST_F(RegionTest, NoDescriptorIsARefusal) {
+TEST_F(RegionTest, MissingDescriptorIsRefused) {
   const Connection connection = Connect();
   rlimit old;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);

@@ -1,4 +1,4 @@
-// Rings: every message once and whole, whatever its size, and nothing that the other end writes harms this one.
+// Rings: every message of any size arrives once and whole, and no write of the other end harms this one.
 #include "service/memory/ring.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class RingTest : public ::testing::Test {
   std::string message_;
 };
 
-TEST_F(RingTest, MessagesOfAllSizesComeOnceAndInOrder) {
+TEST_F(RingTest, MessagesOfAllSizesArriveOnceInOrder) {
   std::mt19937_64 random(1);
   std::vector<std::string> sent;
   size_t taken = 0;
@@ -73,7 +73,7 @@ TEST_F(RingTest, MessagesOfAllSizesComeOnceAndInOrder) {
   EXPECT_EQ(reader_.Take(&message_), RingStatus::kNotNow);
 }
 
-TEST_F(RingTest, PartsAreOneMessage) {
+TEST_F(RingTest, PartsFormOneMessage) {
   const std::string a = "abc";
   const std::string b = "defgh";
   const std::span<const std::byte> parts[] = {std::as_bytes(std::span(a.data(), a.size())),
@@ -83,7 +83,7 @@ TEST_F(RingTest, PartsAreOneMessage) {
   EXPECT_EQ(message_, "abcdefgh");
 }
 
-TEST_F(RingTest, WhatTheWriterSaysIsJudged) {
+TEST_F(RingTest, WritersWordsAreValidated) {
   for (const uint64_t written : {uint64_t{1}, uint64_t{7}, uint64_t{12}, kRingBytes + 8, ~uint64_t{0}, ~uint64_t{7}}) {
     words_.written = written;
     EXPECT_EQ(reader_.Take(&message_), RingStatus::kBroken) << written;
@@ -96,7 +96,7 @@ TEST_F(RingTest, WhatTheWriterSaysIsJudged) {
   }
 }
 
-TEST_F(RingTest, WhatTheReaderSaysIsJudged) {
+TEST_F(RingTest, ReadersWordsAreValidated) {
   EXPECT_EQ(Put("abc"), RingStatus::kDone);
   for (const uint64_t read : {uint64_t{17}, ~uint64_t{0}, 16 + kRingBytes}) {
     words_.read = read;
@@ -105,7 +105,7 @@ TEST_F(RingTest, WhatTheReaderSaysIsJudged) {
 }
 
 // The other end writes anything at any time: each call returns, and what it returns was within the ring.
-TEST_F(RingTest, WordsAndBytesThatChangeAreSurvived) {
+TEST_F(RingTest, ChangingWordsAndBytesAreSurvived) {
   std::atomic<bool> over = false;
   std::thread other([&] {
     const RingPair pair(memory_.others());
@@ -134,7 +134,7 @@ TEST_F(RingTest, WordsAndBytesThatChangeAreSurvived) {
   other.join();
 }
 
-TEST_F(RingTest, ASleeperIsWoken) {
+TEST_F(RingTest, SleeperIsWoken) {
   const int messages = static_cast<int>(testing::Scaled(2000));
   std::thread writer([&] {
     for (int i = 0; i < messages; ++i) {

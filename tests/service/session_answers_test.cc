@@ -33,7 +33,7 @@ class SessionAnswers : public ::testing::Test {
     step.step().set_answer_early(early);
     worker_.Send(step.Build());
   }
-  // Of each message that came since the last call.
+  // Returns the number of rows of each message that came since the last call.
   std::vector<int> RowsOfMessages() {
     std::vector<int> rows;
     while (auto message = worker_.sink().Take([](const auto& response) { return response.has_results(); })) {
@@ -53,7 +53,7 @@ class SessionAnswersOneByOne : public SessionAnswers {
 
 using MessageRows = std::vector<int>;
 
-TEST_F(SessionAnswers, OfTwoBatchesLeaveInOneMessage) {
+TEST_F(SessionAnswers, TwoBatchesShareOneMessage) {
   Send(4);
   ASSERT_EQ(engine_.fake().held(), 2);
   engine_.fake().Finish(1);
@@ -63,7 +63,7 @@ TEST_F(SessionAnswers, OfTwoBatchesLeaveInOneMessage) {
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-TEST_F(SessionAnswers, LeaveAsRowsFinishWhereThatIsAskedFor) {
+TEST_F(SessionAnswers, LeaveAsRowsFinishIfRequested) {
   Send(4, /*early=*/true);
   engine_.fake().Finish(1);
   EXPECT_EQ(RowsOfMessages(), MessageRows{2});
@@ -73,7 +73,7 @@ TEST_F(SessionAnswers, LeaveAsRowsFinishWhereThatIsAskedFor) {
 }
 
 // Which may be long in coming, or pass the step's deadline there.
-TEST_F(SessionAnswersOneByOne, DoNotWaitForRowsThatAreQueued) {
+TEST_F(SessionAnswersOneByOne, DoNotWaitForQueuedRows) {
   Send(6);
   engine_.fake().Finish();
   EXPECT_EQ(RowsOfMessages(), MessageRows{2}) << "two rows are queued";
@@ -84,7 +84,7 @@ TEST_F(SessionAnswersOneByOne, DoNotWaitForRowsThatAreQueued) {
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-TEST_F(SessionAnswers, WaitForRowsThatRunAgainNoLongerThanForTheirBatch) {
+TEST_F(SessionAnswers, RepeatedRowsDelayNoOtherBatch) {
   Send(4);
   engine_.fake().Finish();
   EXPECT_EQ(RowsOfMessages(), MessageRows{});
@@ -94,7 +94,7 @@ TEST_F(SessionAnswers, WaitForRowsThatRunAgainNoLongerThanForTheirBatch) {
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-TEST_F(SessionAnswers, RefusalsThatAreKnownAtOnceWaitForNothing) {
+TEST_F(SessionAnswers, ImmediateRefusalsLeaveAtOnce) {
   StepBuilder step(1, kAnswersVocabulary);
   worker_.MustOpen(OpenOf("s0", 1, kAnswersVocabulary));
   step.AddRow("s0", 1, 0, F32Peak(kAnswersVocabulary, 1));
@@ -105,8 +105,9 @@ TEST_F(SessionAnswers, RefusalsThatAreKnownAtOnceWaitForNothing) {
   EXPECT_EQ(RowsOfMessages(), MessageRows{1});
 }
 
-// A message's worth: a step of thousands of rows, or of long answers, does not gather in memory what it comes to.
-TEST(SessionLargeAnswers, AreHeldUpToAMessage) {
+// Answers of one message's size: a step of thousands of rows, or of long answers, does not gather all its answers in
+// memory.
+TEST(SessionLargeAnswers, AreHeldUpToMessageSize) {
   constexpr uint32_t kLarge = 200'000;  // of whose tokens the answer names each
   TestEngine engine = TestEngine::OnFake({}, {.max_batch_rows = 1, .batches_in_flight = 4});
   StreamWorker worker(engine.get());

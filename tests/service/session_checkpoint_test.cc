@@ -21,7 +21,7 @@ v1::OpenSequence Mirostat(std::string_view request_id) {
   return open;
 }
 
-// The same logits for every step at a position.
+// Returns the same logits for every step at a position.
 std::string LogitsAt(uint32_t position) {
   std::mt19937_64 random(position);
   return testing::RandomLogits(kernels::DType::kF32, kCheckpointVocabulary, &random);
@@ -34,7 +34,7 @@ v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t posit
   return replica->worker().Run(step.Build()).at(0);
 }
 
-TEST(SessionCheckpoint, AnotherReplicaWithTheKeyGoesOnWithTheSameTokens) {
+TEST(SessionCheckpoint, ReplicaWithKeyContinuesIdentically) {
   Replica first(KeyOf('k')), second(KeyOf('k'));
   first.worker().MustOpen(Mirostat("a"));
   second.worker().MustOpen(Mirostat("a"));
@@ -50,7 +50,7 @@ TEST(SessionCheckpoint, AnotherReplicaWithTheKeyGoesOnWithTheSameTokens) {
   }
 }
 
-TEST(SessionCheckpoint, WhatWasChangedOrIsAnothersIsRefusedAlone) {
+TEST(SessionCheckpoint, AlteredOrForeignCheckpointFailsAlone) {
   Replica replica(KeyOf('k')), stranger(std::nullopt);
   for (const char* name : {"a", "b"}) {
     replica.worker().MustOpen(Mirostat(name));
@@ -110,7 +110,7 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
 
 // A worker that rewrote its text and then lost the replica sends the rewritten history, and its step has no rewrites
 // any more.
-TEST(SessionCheckpoint, GoesWithAHistoryThatWasRewritten) {
+TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
   Replica first(KeyOf('k')), second(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -141,12 +141,12 @@ TEST(SessionCheckpoint, GoesWithAHistoryThatWasRewritten) {
   plain.Append(here.draw().token());
   ExpectError(second.worker().Run(step(3, checkpoint).Build()).at(0).error(), Reason::kCheckpointRefused,
               "step.rows[0].checkpoint");
-  // As if step 3 had been answered elsewhere and taken back.
+  // As if step 3 had been answered elsewhere and reverted.
   EXPECT_TRUE(second.worker().Run(step(4, checkpoint).Build()).at(0).has_draw());
 }
 
-// The history is looked at first: a server that has another text asks for the worker's, whatever the checkpoint says.
-TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
+// The history is checked first: a server with another history asks for the worker's, with any checkpoint.
+TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   Replica replica(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -166,7 +166,7 @@ TEST(SessionCheckpoint, IsNotBlamedForAnotherText) {
   ExpectError(step(2, first.checkpoint()).error(), Reason::kHistoryRequired, "");
 }
 
-TEST(SessionCheckpoint, SequencesWithoutSuchASamplerHaveNone) {
+TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
   Replica replica(KeyOf('k'));
   replica.worker().MustOpen(testing::OpenOf("a", 1, kCheckpointVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());

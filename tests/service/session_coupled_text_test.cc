@@ -1,4 +1,4 @@
-// Speculation in coupled mode: the text is that of no speculation, whatever is drafted.
+// Speculation in coupled mode: the text equals that without speculation, for any drafts.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -57,7 +57,7 @@ class SessionCoupledText : public ::testing::Test {
 };
 
 // 10,000 sequences, with cuts between their steps.
-TEST_F(SessionCoupledText, IsThatOfNoSpeculation) {
+TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
   constexpr uint32_t kAtOnce = 50;
   std::mt19937_64 random(81);
   uint64_t accepted = 0;

@@ -1,5 +1,5 @@
-// Steps whose logits lie in a device's memory, which their worker made: the same bits as from the stream, whichever
-// device computes them and whatever becomes of that memory.
+// Steps whose logits lie in a device's memory that their worker made: the same bits as from the stream, on every device
+// that computes them, even if that memory is released or lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -124,7 +124,7 @@ struct Host {
 };
 
 // On the card's memory every row that the card gets was never touched by the host: it names the worker's own bytes.
-TEST(SessionDeviceMemory, LogitsAreSampledWhereTheyLie) {
+TEST(SessionDeviceMemory, LogitsAreSampledInPlace) {
   std::vector<const std::byte*> sampled;
   FakeDevice::Options options = Card();
   options.sample = [&](const devices::DeviceRow& row) {
@@ -144,7 +144,7 @@ TEST(SessionDeviceMemory, LogitsAreSampledWhereTheyLie) {
 }
 
 // Rows of a device that is busy, or out of service, are read by its driver for another one.
-TEST(SessionDeviceMemory, RowsThatRunElsewhereAreReadForIt) {
+TEST(SessionDeviceMemory, RowsRunningElsewhereAreRead) {
   Host host(Card(), "cpu0");
   const uint64_t region = host.Register();
   host.Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
@@ -153,8 +153,8 @@ TEST(SessionDeviceMemory, RowsThatRunElsewhereAreReadForIt) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// By no thread that serves streams: drivers take their time.
-TEST(SessionDeviceMemory, AReadingHoldsUpNoStream) {
+// Drivers take their time, so no thread that serves streams reads.
+TEST(SessionDeviceMemory, ReadingBlocksNoStream) {
   absl::Notification sent;
   FakeDevice::Options options = Card();
   options.read = [&] {
@@ -171,7 +171,7 @@ TEST(SessionDeviceMemory, AReadingHoldsUpNoStream) {
 }
 
 // A driver that cannot read gives its place to what waits behind.
-TEST(SessionDeviceMemory, AReadingThatFailsLetsOthersRun) {
+TEST(SessionDeviceMemory, FailedReadingLetsOthersRun) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "cpu0");
@@ -184,8 +184,9 @@ TEST(SessionDeviceMemory, AReadingThatFailsLetsOthersRun) {
   }
 }
 
-// Where they cannot be read, the rows say so, and their sequences go on with the same step from elsewhere.
-TEST(SessionDeviceMemory, MemoryThatIsLostIsARowsErrorAndItsSequenceGoesOn) {
+// If the logits cannot be read, the rows fail by name, and their sequences take the same step with logits from
+// elsewhere.
+TEST(SessionDeviceMemory, LostMemoryFailsRowKeepsSequence) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "cpu0");
@@ -201,8 +202,8 @@ TEST(SessionDeviceMemory, MemoryThatIsLostIsARowsErrorAndItsSequenceGoesOn) {
   EXPECT_EQ(host.worker->Run(again.Build()).at(0).draw().token(), 9u);
 }
 
-// What is compared with the reference is one reading of memory that its worker may write at any time.
-TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
+// The worker may write the memory at any time, so the re-check compares outputs of one reading.
+TEST(SessionDeviceMemory, RecheckedRowsAreReadOnce) {
   std::unique_ptr<Host> host;
   FakeDevice::Options options = Card();
   options.sample = [&](const devices::DeviceRow& row) {
@@ -218,9 +219,9 @@ TEST(SessionDeviceMemory, RowsThatAreRecheckedAreReadOnce) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// Rows that leave a batch because they cannot be read for a re-check are not among those that their device gives back.
-// Of 40 rows half are re-checked: all or none are with probability 2^-39.
-TEST(SessionDeviceMemory, RowsThatLeaveABatchAreOffTheDevicesBooks) {
+// Rows that leave a batch because they cannot be read for a re-check are not counted among those that their device
+// returns. Half of the 40 rows are re-checked: all or none with probability 2^-39.
+TEST(SessionDeviceMemory, RowsLeavingABatchAreUncounted) {
   constexpr uint32_t kRows = 40;
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
@@ -242,7 +243,7 @@ TEST(SessionDeviceMemory, RowsThatLeaveABatchAreOffTheDevicesBooks) {
   EXPECT_EQ(host.observer.given, 0);
 }
 
-TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsLieThere) {
+TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsAreTaken) {
   Host host;
   const uint64_t region = host.Register();
   v1::StreamRequest masks = host.Step(region, 0);
@@ -272,7 +273,7 @@ TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsLieThere) {
   ExpectError(answer->mask_uploaded().error(), Reason::kOutOfRange, "upload_mask.mask.source.region.region_id");
 }
 
-TEST(SessionDeviceMemory, RangesAndRegionsAreJudgedLikeAnyOthers) {
+TEST(SessionDeviceMemory, RangesAndRegionsAreValidated) {
   Host host;
   const uint64_t region = host.Register();
   host.ExpectRefused(host.Step(region, 4096 - 2 * kDeviceRowBytes + 4), Reason::kOutOfRange, kLogits);
@@ -284,7 +285,7 @@ TEST(SessionDeviceMemory, RangesAndRegionsAreJudgedLikeAnyOthers) {
 }
 
 // The worker dies while its rows wait: what the card reads stays mapped until it has answered.
-TEST(SessionDeviceMemory, MemoryStaysUntilItsRowsAreAnswered) {
+TEST(SessionDeviceMemory, MemoryStaysUntilRowsAreAnswered) {
   FakeDevice::Options options = Card();
   options.synchronous = false;
   Host host(options);
@@ -302,7 +303,7 @@ TEST(SessionDeviceMemory, MemoryStaysUntilItsRowsAreAnswered) {
   EXPECT_EQ(host.engine->regions().use().regions, 0u);
 }
 
-TEST(DeviceRegions, QuotasAreKeptAndGivenBack) {
+TEST(DeviceRegions, QuotasHoldAndAreReleased) {
   Host host;
   EXPECT_EQ(host.Refused({MemoryKind::kCuda, 0, 0, 0}).field, "register_device_region.bytes");
   EXPECT_EQ(host.Refused({MemoryKind::kCuda, 0, kMostDeviceBytes + 1, 0}).reason, Reason::kOutOfRange);
@@ -320,7 +321,7 @@ TEST(DeviceRegions, QuotasAreKeptAndGivenBack) {
   EXPECT_EQ(host.engine->regions().use().regions, 0u);
 }
 
-TEST(DeviceRegions, WhatTheDriverDoesNotTakeIsRefusedAndCountsNothing) {
+TEST(DeviceRegions, DriversRefusalCountsNothing) {
   Host host;
   for (int i = 0; i < 10; ++i) {
     const Refusal refusal = host.Refused({MemoryKind::kCuda, host.memory.handle().descriptor, 8192, 0});
@@ -331,7 +332,7 @@ TEST(DeviceRegions, WhatTheDriverDoesNotTakeIsRefusedAndCountsNothing) {
   EXPECT_EQ(host.engine->regions().use().regions, 1u);
 }
 
-TEST(DeviceRegions, RequestsThatMakeNoSenseAreRefusedByName) {
+TEST(DeviceRegions, InvalidRequestsAreRefusedByName) {
   v1::RegisterDeviceRegion request;
   const auto refused = [&](int descriptor) { return std::get<Refusal>(ParseDeviceRegion(request, descriptor)); };
   EXPECT_EQ(refused(3).field, "register_device_region.device.kind");

@@ -1,4 +1,4 @@
-// Forks: a sequence that goes on from another one's history.
+// Forks: a sequence that continues another one's history.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -47,7 +47,7 @@ class SessionFork : public ::testing::Test {
     EXPECT_EQ(response->forked().request_id(), request.fork().child().request_id());
     return response->forked();
   }
-  // What the child's history is, written down.
+  // Returns the child's history, written down.
   static PlainSequence PlainChild(v1::OpenSequence child, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {
     for (uint32_t token : tokens) child.mutable_history()->add_tokens(token);
     child.mutable_history()->set_prompt_length(prompt_length);
@@ -61,7 +61,7 @@ class SessionFork : public ::testing::Test {
   uint64_t batch_ = 0;
 };
 
-TEST_F(SessionFork, GoesOnFromTheParentsHistoryOnItsOwn) {
+TEST_F(SessionFork, ContinuesParentsHistoryIndependently) {
   const v1::SequenceForked forked = Fork(ForkOf(Child("child"), std::nullopt));
   ASSERT_TRUE(forked.has_state()) << forked.error().message();
   PlainSequence child = PlainChild(Child("child"), {1, 2, 3, 20, 21}, 2);
@@ -89,7 +89,7 @@ TEST_F(SessionFork, FromAnyKeptPosition) {
   }
 }
 
-TEST_F(SessionFork, OptionsAreTheChildsOwn) {
+TEST_F(SessionFork, ChildHasItsOptions) {
   v1::OpenSequence open = Child("child");
   open.mutable_parameters()->set_presence_penalty(0.25f);
   open.mutable_parameters()->mutable_raw_logprobs();
@@ -104,7 +104,7 @@ TEST_F(SessionFork, OptionsAreTheChildsOwn) {
   EXPECT_EQ(drawn.SerializeAsString(), child.Draw({.logits = logits}).SerializeAsString());
 }
 
-TEST_F(SessionFork, AStatelessChildNeedsNoHistory) {
+TEST_F(SessionFork, StatelessChildNeedsNoHistory) {
   v1::OpenSequence open = Child("child");
   open.clear_parameters();
   const v1::SequenceForked forked = Fork(ForkOf(open, std::nullopt));
@@ -112,7 +112,7 @@ TEST_F(SessionFork, AStatelessChildNeedsNoHistory) {
   EXPECT_FALSE(forked.state().stateful());
 }
 
-TEST_F(SessionFork, WhatCannotBeForkedIsRefusedByName) {
+TEST_F(SessionFork, InvalidForkIsRefusedByName) {
   ExpectError(Fork(ForkOf(Child("c"), 6)).error(), Reason::kHistoryRequired, "fork");
   ExpectError(Fork(ForkOf(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
   v1::StreamRequest request = ForkOf(Child("c"), 3);
@@ -129,12 +129,12 @@ TEST_F(SessionFork, WhatCannotBeForkedIsRefusedByName) {
   request = ForkOf(Child("c"), 3);
   request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_p(2);
   ExpectError(Fork(request).error(), Reason::kOutOfRange, "fork.child.parameters.top_p");
-  // Nothing of this has made a sequence or hurt the parent.
+  // None of these has made a sequence or changed the parent.
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   Draw(&plain_, "parent", 3, 30);
 }
 
-TEST_F(SessionFork, OfAStatelessParentNeedsTheHistory) {
+TEST_F(SessionFork, StatelessParentNeedsHistory) {
   v1::OpenSequence stateless = StatefulOpen("plain", 1);
   stateless.clear_parameters();
   stateless.clear_history();
@@ -144,7 +144,7 @@ TEST_F(SessionFork, OfAStatelessParentNeedsTheHistory) {
   ExpectError(Fork(request).error(), Reason::kHistoryRequired, "fork.parent_request_id");
 }
 
-TEST_F(SessionFork, OfALostParentIsSuperseded) {
+TEST_F(SessionFork, LostParentIsSuperseded) {
   StreamWorker other(engine_.get());
   other.MustOpen(Reopened(parent_, 2));
   ExpectError(Fork(ForkOf(Child("c"), 3)).error(), Reason::kSuperseded, "fork");

@@ -1,4 +1,5 @@
-// What a stream keeps beside the states of its sequences counts in `max_state_bytes`, too, and goes with the stream.
+// Memory that a stream holds beside the states of its sequences counts in `max_state_bytes`, too, and ends with the
+// stream.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -65,7 +66,7 @@ class SessionHeld : public ::testing::Test {
   StreamWorker other_{engine_.get(), {.tenant = "other"}};
 };
 
-TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {
+TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   const auto open = [](int i) { return testing::Message(WithOptions(i)); };
   const int opened = SendUntilRefused(&worker_, open);
   EXPECT_GT(opened, 20);
@@ -80,19 +81,19 @@ TEST_F(SessionHeld, OptionsOfSequencesWithoutStateAreBounded) {
 }
 
 // Opening a sequence anew takes the place of what it had.
-TEST_F(SessionHeld, ASequenceIsCountedOnce) {
+TEST_F(SessionHeld, SequenceIsCountedOnce) {
   worker_.MustOpen(WithOptions(0));
   const uint64_t once = held();
   for (int i = 0; i < 100; ++i) worker_.MustOpen(WithOptions(0));
   EXPECT_EQ(held(), once);
 }
 
-TEST_F(SessionHeld, HistoriesThatAreNotWholeAreBounded) {
+TEST_F(SessionHeld, PartialHistoriesAreBounded) {
   const int begun = SendUntilRefused(&worker_, [](int i) { return testing::Message(Begun(i)); });
   EXPECT_GT(begun, 3);
   EXPECT_LT(begun, 20);
   EXPECT_LE(held(), kMostBytes / 2);
-  // One that becomes whole is the table's.
+  // A history that is complete belongs to the table.
   v1::OpenSequence last = Begun(0);
   last.mutable_history()->set_offset(500);
   last.mutable_history()->set_continues(false);
@@ -100,7 +101,7 @@ TEST_F(SessionHeld, HistoriesThatAreNotWholeAreBounded) {
 }
 
 // A history of which more is to come is refused, and what follows of it is not looked at: that is remembered.
-TEST_F(SessionHeld, WhatIsSkippedIsBounded) {
+TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   const auto refused = [](int i) {
     v1::OpenSequence open = testing::OpenOf(absl::StrCat("refused-", i), 1, 0);
     open.mutable_history()->set_continues(true);
@@ -114,7 +115,7 @@ TEST_F(SessionHeld, WhatIsSkippedIsBounded) {
   EXPECT_LE(held(), kMostBytes / 2);
 }
 
-TEST_F(SessionHeld, StatesThatAreNotWholeAreBounded) {
+TEST_F(SessionHeld, PartialStatesAreBounded) {
   v1::StreamRequest piece;
   *piece.mutable_import_sequence()->mutable_open() = Reopened(StatefulOpen("imported", 1), 1);
   piece.mutable_import_sequence()->mutable_open()->set_seed(1);
@@ -125,7 +126,7 @@ TEST_F(SessionHeld, StatesThatAreNotWholeAreBounded) {
   EXPECT_LT(sent, 12);
 }
 
-// What is held goes before idle states, which workers can bring again.
+// Idle states are evicted to make room for held options, since workers can bring idle states again.
 TEST_F(SessionHeld, IdleStatesMakeRoom) {
   for (int i = 0; i < 200; ++i) {
     v1::OpenSequence open = StatefulOpen(absl::StrCat("idle-", i), 1);

@@ -21,7 +21,7 @@ StreamWorker::Options Silent() {
   return options;
 }
 
-TEST(SessionHello, WelcomeSaysWhatTheServerSpeaks) {
+TEST(SessionHello, WelcomeDescribesServer) {
   Limits limits;
   limits.stream_unanswered_bytes = 1234;
   limits.stream_unanswered_rows = 56;
@@ -43,14 +43,14 @@ TEST(SessionHello, WelcomeSaysWhatTheServerSpeaks) {
   EXPECT_EQ(welcome.max_stream_age().nanos(), 500'000'000);
 }
 
-TEST(SessionHello, AnUnboundedAgeIsAbsent) {
+TEST(SessionHello, UnboundedAgeIsAbsent) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get(), Silent());
   worker.Send(testing::Hello("w"));
   EXPECT_FALSE(worker.Await(IsWelcome)->welcome().has_max_stream_age());
 }
 
-TEST(SessionHello, NothingComesBeforeIt) {
+TEST(SessionHello, MessagesBeforeItAreRefused) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get(), Silent());
   ExpectError(worker.Open(testing::OpenOf("a", 1, 10)).error(), Reason::kProtocolViolation, "kind");
@@ -72,7 +72,7 @@ TEST(SessionHello, NothingComesBeforeIt) {
   EXPECT_TRUE(worker.IsIdle());
 }
 
-TEST(SessionHello, ComesOnce) {
+TEST(SessionHello, SecondHelloIsRefused) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());
   worker.Send(testing::Hello("other"));
@@ -82,7 +82,7 @@ TEST(SessionHello, ComesOnce) {
   worker.MustOpen(testing::OpenOf("a", 1, 10));
 }
 
-TEST(SessionHello, NamesAreBoundedAndARefusedOneMayBeSentAgain) {
+TEST(SessionHello, NamesAreBoundedRetryIsAllowed) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get(), Silent());
   worker.Send(testing::Hello(""));

@@ -54,7 +54,7 @@ class SessionHistory : public ::testing::Test {
   std::unique_ptr<StreamWorker> worker_;
 };
 
-TEST_F(SessionHistory, InPieces) {
+TEST_F(SessionHistory, PiecesEqualWhole) {
   const v1::OpenSequence whole = Long("a", 1, 100);
   SendSilently(Piece(whole, 0, 30, true));
   SendSilently(Piece(whole, 30, 30, true));
@@ -69,8 +69,8 @@ TEST_F(SessionHistory, InPieces) {
   EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), plain.Draw({.logits = logits}).token());
 }
 
-// For shells that serve other streams meanwhile.
-TEST_F(SessionHistory, ALongOneIsTakenInPieces) {
+// Pieces let a shell serve other streams in between.
+TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const v1::OpenSequence whole = Long("a", 1, 24'000);
   const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
   auto frame = DecodeFrame(delivery.segments, delivery.bytes);
@@ -85,14 +85,14 @@ TEST_F(SessionHistory, ALongOneIsTakenInPieces) {
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);
-  // The next message waits for the last piece's rest, and nothing else is left to do.
+  // The next message waits for the back-off of the last piece, and nothing else is left to do.
   EXPECT_GT(session.rest(), absl::ZeroDuration());
   session.GoOn();
   EXPECT_EQ(session.rest(), absl::ZeroDuration());
   EXPECT_EQ(worker().sink().size(), 0u);
 }
 
-TEST_F(SessionHistory, ALongOneThatIsRefusedHasOneAnswer) {
+TEST_F(SessionHistory, RefusedLongHistoryHasOneAnswer) {
   limits_.max_history = 20'000;
   const v1::OpenSequence other = Long("b", 1, 100);
   SendSilently(Piece(other, 0, 90, true));
@@ -103,14 +103,14 @@ TEST_F(SessionHistory, ALongOneThatIsRefusedHasOneAnswer) {
   ExpectOpened(worker().MustOpen(whole), whole);
 }
 
-TEST_F(SessionHistory, ThePromptIsThatOfTheFirstPiece) {
+TEST_F(SessionHistory, PromptIsThatOfFirstPiece) {
   v1::OpenSequence whole = Long("a", 1, 10);
   whole.mutable_history()->set_prompt_length(8);
   SendSilently(Piece(whole, 0, 5, true));
   v1::OpenSequence last = Piece(whole, 5, 10, false);
   last.mutable_history()->set_prompt_length(1);
   ExpectOpened(worker().MustOpen(last), whole);
-  // What a truncation leaves of the prompt is the prompt.
+  // After a truncation the remaining part of the prompt is the prompt.
   PlainSequence plain(whole);
   plain.TruncateTo(7);
   testing::StepBuilder step(1, kStatefulVocabulary);
@@ -140,14 +140,14 @@ TEST_F(SessionHistory, PiecesMustFollowOneAnother) {
     const v1::Error error = worker().Open(Piece(whole, from, 50, false)).error();
     ExpectError(error, Reason::kContradiction, "open.history.offset");
     EXPECT_EQ(error.limit(), limit);
-    // What had come is gone.
+    // The pieces so far are gone.
     ExpectError(worker().Open(Piece(whole, 20, 50, false)).error(), Reason::kContradiction, "open.history.offset");
   }
   SendSilently(Piece(whole, 0, 20, true));
   ExpectOpened(worker().MustOpen(Piece(whole, 20, 50, false)), whole);
 }
 
-TEST_F(SessionHistory, PiecesOfAnotherEpochDoNotMix) {
+TEST_F(SessionHistory, PiecesOfOtherEpochsDoNotMix) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   SendSilently(Piece(whole, 0, 20, true));
   v1::OpenSequence later = Piece(whole, 20, 50, false);
@@ -155,7 +155,7 @@ TEST_F(SessionHistory, PiecesOfAnotherEpochDoNotMix) {
   ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
 }
 
-TEST_F(SessionHistory, OffsetZeroStartsAnew) {
+TEST_F(SessionHistory, OffsetZeroRestarts) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   SendSilently(Piece(whole, 0, 20, true));
   SendSilently(Piece(whole, 0, 30, true));
@@ -179,7 +179,7 @@ TEST_F(SessionHistory, PiecesShareTheLiveVocabulary) {
   EXPECT_EQ(worker().MustOpen(last).position(), 50u);
 }
 
-TEST_F(SessionHistory, ThePromptIsWithinTheWhole) {
+TEST_F(SessionHistory, PromptIsWithinWhole) {
   v1::OpenSequence whole = Long("a", 1, 50);
   whole.mutable_history()->set_prompt_length(51);
   SendSilently(Piece(whole, 0, 20, true));
@@ -187,14 +187,14 @@ TEST_F(SessionHistory, ThePromptIsWithinTheWhole) {
   ExpectError(worker().Open(whole).error(), Reason::kOutOfRange, "open.history.prompt_length");
 }
 
-TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
+TEST_F(SessionHistory, BoundedAcrossPiecesOfAStream) {
   limits_.max_history = 60;
   const v1::OpenSequence a = Long("a", 1, 60);
   const v1::OpenSequence b = Long("b", 1, 60);
   SendSilently(Piece(a, 0, 40, true));
   ExpectError(worker().Open(Piece(b, 0, 30, true)).error(), Reason::kTooMany, "open.history.tokens");
   SendSilently(Piece(b, 0, 20, true));
-  // One that comes whole is not kept and does not count.
+  // A history that comes whole is not held and does not count.
   v1::OpenSequence c = Long("c", 1, 60);
   ExpectOpened(worker().MustOpen(c), c);
   // The refused piece took nothing, and what is refused gives back what it had.
@@ -205,7 +205,7 @@ TEST_F(SessionHistory, IsBoundedAcrossThePiecesOfAStream) {
   ExpectOpened(worker().MustOpen(Piece(a, 40, 60, false)), a);
 }
 
-TEST_F(SessionHistory, ABadPieceIsAnsweredOnceWhateverFollows) {
+TEST_F(SessionHistory, BadPieceIsAnsweredOnce) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   const auto spoil = [](v1::OpenSequence piece) {
     piece.mutable_history()->set_tokens(0, 1000);
@@ -225,8 +225,8 @@ TEST_F(SessionHistory, ABadPieceIsAnsweredOnceWhateverFollows) {
   ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
 }
 
-// Histories have a budget of their own, below that of steps; who has to wait is told how long.
-TEST_F(SessionHistory, LongOnesWaitForTheirBudget) {
+// Histories have a separate budget, below that of steps; a client that has to wait is told how long.
+TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   limits_.replay_tokens_per_second = 100'000;
   const v1::OpenSequence first = Long("first", 1, 20'000);
   ExpectOpened(worker().MustOpen(first), first);
@@ -247,8 +247,8 @@ TEST_F(SessionHistory, LongOnesWaitForTheirBudget) {
   ExpectOpened(worker().MustOpen(second), second);
 }
 
-// What comes in pieces may become long; how long those wait that come after it goes by what there is of it.
-TEST_F(SessionHistory, ShortPiecesAreNotTakenForLongHistories) {
+// Pieces may add up to a long history. The wait advised to those that come later depends on the length known so far.
+TEST_F(SessionHistory, ShortPiecesDoNotCountAsLong) {
   limits_.replay_tokens_per_second = 1000;
   const v1::OpenSequence first = Long("first", 1, 200);
   ExpectOpened(worker().MustOpen(first), first);
@@ -262,7 +262,7 @@ TEST_F(SessionHistory, ShortPiecesAreNotTakenForLongHistories) {
 }
 
 // Empty pieces hold no tokens, but each is an entry.
-TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
+TEST_F(SessionHistory, UnfinishedHistoriesAreCounted) {
   limits_.stream_sequences = 3;
   for (int i = 0; i < 3; ++i) SendSilently(Piece(Long(absl::StrCat("s", i), 1, 10), 0, 0, true));
   ExpectError(worker().Open(Piece(Long("s3", 1, 10), 0, 0, true)).error(), Reason::kTooMany, "open.history");
@@ -272,14 +272,14 @@ TEST_F(SessionHistory, UnfinishedOnesAreCounted) {
   SendSilently(Piece(Long("s3", 1, 10), 0, 0, true));
 }
 
-TEST_F(SessionHistory, WithoutOneTheServerMustHaveIt) {
+TEST_F(SessionHistory, UnknownHistoryIsRequired) {
   const v1::OpenSequence open = Long("a", 1, 50);
   ExpectError(worker().Open(Reopened(open, 1)).error(), Reason::kHistoryRequired, "open.history");
   worker().MustOpen(open);
   ExpectOpened(worker().MustOpen(Reopened(open, 2)), open);
 }
 
-TEST_F(SessionHistory, AnotherSpecNeedsTheHistoryAgain) {
+TEST_F(SessionHistory, ChangedOptionsNeedHistoryAgain) {
   const v1::OpenSequence open = Long("a", 1, 50);
   worker().MustOpen(open);
   v1::OpenSequence changed = Reopened(open, 1);
@@ -329,7 +329,7 @@ class Inverse {
   }
 };
 
-TEST_F(SessionHistory, ACollidingSpecIsAnotherSpec) {
+TEST_F(SessionHistory, CollidingOptionsAreDistinguished) {
   v1::OpenSequence wide = StatefulOpen("a", 1);
   wide.mutable_history()->add_tokens(kStatefulVocabulary - 1);
   worker().MustOpen(wide);
@@ -360,7 +360,7 @@ TEST_F(SessionHistory, MayBeEmpty) {
   EXPECT_EQ(worker().Run(PeakStep(1, "a", 1, plain, 9)).at(0).draw().token(), 9u);
 }
 
-TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
+TEST_F(SessionHistory, StatelessSequenceIgnoresIt) {
   v1::OpenSequence open = Long("a", 1, 50);
   open.clear_parameters();
   const v1::OpenedState state = worker().MustOpen(open);
@@ -368,9 +368,9 @@ TEST_F(SessionHistory, ASequenceWithoutStateIgnoresIt) {
   EXPECT_EQ(state.position(), 0u);
 }
 
-// Whoever serves a message serves nobody else meanwhile: what all its rows rewrite is bounded, and what is more is
+// A message is served without interruption, so the rewrites of all its rows are bounded; longer ones must come as
 // history.
-TEST_F(SessionHistory, WhatTheRowsOfAMessageEditIsBounded) {
+TEST_F(SessionHistory, RewritesOfAMessageAreBounded) {
   for (const bool indexed : {false, true}) {
     const auto row_of = [&](int i) { return absl::StrCat(indexed ? "indexed-" : "plain-", i); };
     std::vector<PlainSequence> plain;
@@ -402,8 +402,8 @@ TEST_F(SessionHistory, WhatTheRowsOfAMessageEditIsBounded) {
   }
 }
 
-// An idle sequence is forgotten; its worker replays and goes on as if nothing had happened.
-TEST_F(SessionHistory, AForgottenSequenceComesBackByReplay) {
+// An idle sequence is evicted; its worker replays and continues as if nothing had happened.
+TEST_F(SessionHistory, ReplayRestoresEvictedSequence) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::ZeroDuration();
   v1::OpenSequence a = StatefulOpen("a", 1);

@@ -1,5 +1,5 @@
-// Rows whose sampler keeps a state run position by position; whatever ends one half-way, it is answered once and leaves
-// the sequence as it was.
+// Rows whose sampler keeps a state run position by position. A row that ends half-way, for any cause, is answered once
+// and leaves the sequence as it was.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -33,7 +33,7 @@ void AddInOrder(std::string_view request_id, const PlainSequence& plain, uint64_
   step->AddRow(request_id, step_id, plain.position(), logits).set_history_hash(plain.hash());
 }
 
-// The first step of a sequence: it drafts 1, 2 and 3, and the model goes on with 1, 2, 3, 4.
+// Adds the first step of a sequence: it drafts 1, 2 and 3, and the model continues with 1, 2, 3, 4.
 void AddChain(std::string_view request_id, StepBuilder* step) {
   AddInOrder(request_id, PlainSequence(OpenMirostat(request_id, 1)), 1, step);
   v1::StepRow& row = *step->step().mutable_rows(step->step().rows_size() - 1);
@@ -83,12 +83,12 @@ class SessionInOrder : public ::testing::Test {
     worker->Send(step.Build());
     engine->fake().FinishAll();
     v1::DrawResult draw = worker->Results(batch_id + 1, 1).at(0).draw();
-    // Each engine seals with a key of its own.
+    // Each engine seals with a different key.
     verify.clear_checkpoint();
     draw.clear_checkpoint();
     return {verify.SerializeAsString(), draw.SerializeAsString()};
   }
-  // What failed comes again: nothing of it has stayed.
+  // Repeats the failed steps and expects the text of an undisturbed service: failures have left nothing behind.
   void ExpectTheTextOfAQuietService(StreamWorker* worker) {
     TestEngine quiet = TestEngine::OnFake();
     StreamWorker other(quiet.get());
@@ -101,14 +101,14 @@ class SessionInOrder : public ::testing::Test {
   StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionInOrder, APositionRunsOnceTheOneBeforeIsAnswered) {
+TEST_F(SessionInOrder, PositionRunsAfterOneBeforeIsAnswered) {
   worker_.Send(ChainOf(1, "a").Build());
   for (uint32_t position = 1; position <= 4; ++position) Finish({position});
   EXPECT_EQ(worker_.Results(1, 1).at(0).verify().accepted(), 3u);
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-TEST_F(SessionInOrder, NothingRunsBehindARejectedDraft) {
+TEST_F(SessionInOrder, NothingRunsAfterRejectedDraft) {
   StepBuilder step = ChainOf(1, "a");
   step.step().mutable_rows(0)->mutable_verify_draft()->set_draft_tokens(1, 30);
   worker_.Send(step.Build());
@@ -121,7 +121,7 @@ TEST_F(SessionInOrder, NothingRunsBehindARejectedDraft) {
   EXPECT_EQ(verify.position_matched_size(), 3);
 }
 
-TEST_F(SessionInOrder, RowsOfAStepGoOnTogether) {
+TEST_F(SessionInOrder, RowsOfAStepAdvanceTogether) {
   StepBuilder step(1, kModelVocabulary);
   AddChain("a", &step);
   step.AddRow("stateless", 1, 7, testing::F32Peak(kModelVocabulary, 5));
@@ -136,7 +136,7 @@ TEST_F(SessionInOrder, RowsOfAStepGoOnTogether) {
   EXPECT_EQ(worker_.Results(2, 1).at(0).verify().accepted(), 3u);
 }
 
-TEST_F(SessionInOrder, ACancelEndsTheRowBeforeItsNextPosition) {
+TEST_F(SessionInOrder, CancelEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   worker_.Send(testing::CancelOf(1));
@@ -146,7 +146,7 @@ TEST_F(SessionInOrder, ACancelEndsTheRowBeforeItsNextPosition) {
   ExpectTheTextOfAQuietService(&worker_);
 }
 
-TEST_F(SessionInOrder, SoDoesTheDeadline) {
+TEST_F(SessionInOrder, DeadlineEndsRowBeforeNextPosition) {
   StepBuilder step = ChainOf(1, "a");
   step.step().mutable_timeout()->set_seconds(1);
   worker_.Send(step.Build());
@@ -157,7 +157,7 @@ TEST_F(SessionInOrder, SoDoesTheDeadline) {
   ExpectTheTextOfAQuietService(&worker_);
 }
 
-TEST_F(SessionInOrder, SoDoesADeviceThatFails) {
+TEST_F(SessionInOrder, DeviceFailureEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   engine_.fake().Fail(absl::InternalError("broken"));
@@ -165,7 +165,7 @@ TEST_F(SessionInOrder, SoDoesADeviceThatFails) {
   ExpectTheTextOfAQuietService(&worker_);
 }
 
-TEST_F(SessionInOrder, SoDoesTheEndOfTheStream) {
+TEST_F(SessionInOrder, StreamEndEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   worker_.Disconnect();
@@ -178,7 +178,7 @@ TEST_F(SessionInOrder, SoDoesTheEndOfTheStream) {
   ExpectTheTextOfAQuietService(&next);
 }
 
-TEST_F(SessionInOrder, ASupersededRowIsRefusedAtItsEnd) {
+TEST_F(SessionInOrder, SupersededRowIsRefusedAtItsEnd) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
   StreamWorker next(engine_.get());
@@ -192,7 +192,7 @@ TEST_F(SessionInOrder, ASupersededRowIsRefusedAtItsEnd) {
 
 // A row that has begun stands where it was admitted, however full the queue is meanwhile. Its wait is counted anew at
 // each position.
-TEST_F(SessionInOrder, NoPositionIsRefusedForWantOfRoom) {
+TEST_F(SessionInOrder, FullQueueRefusesNoLaterPosition) {
   StreamWorker others(engine_.get(), {.worker_session = "others"});
   others.MustOpen(testing::OpenOf("s", 1, kModelVocabulary));
   worker_.Send(ChainOf(1, "a").Build());

@@ -88,7 +88,7 @@ class SessionLife : public ::testing::TestWithParam<Life> {};
 
 // Fifty steps in each element type. Among them: masks in both forms, redraws, truncations, and tokens that the worker
 // forced.
-TEST_P(SessionLife, EqualsThePlainSequence) {
+TEST_P(SessionLife, EqualsPlainSequence) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   std::mt19937_64 random(5);
@@ -189,7 +189,7 @@ TEST(SessionOpen, StatelessTakesAnyStep) {
   }
 }
 
-TEST(SessionOpen, ADrawnSeedIsReturnedAndInForce) {
+TEST(SessionOpen, DrawnSeedIsReturnedAndUsed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   v1::OpenSequence open = testing::OpenOf("a", 1, kLifeVocabulary);

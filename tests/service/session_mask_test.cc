@@ -67,7 +67,7 @@ class SessionMask : public ::testing::Test {
   uint64_t batch_ = 0;
 };
 
-TEST_F(SessionMask, AnUploadedMaskHoldsForTheStepsThatReferToIt) {
+TEST_F(SessionMask, UploadedMaskHoldsForItsSteps) {
   worker_.MustOpen(OpenOf("a", 1, kMaskVocabulary));
   ASSERT_FALSE(Upload(UploadOf(7, {3, 69})).has_error());
   EXPECT_EQ(Masked(7, 69).draw().token(), 69u);
@@ -81,7 +81,7 @@ TEST_F(SessionMask, AnUploadedMaskHoldsForTheStepsThatReferToIt) {
   EXPECT_EQ(engine_.get()->masks().bytes(), 0u);
 }
 
-TEST_F(SessionMask, AMaskOfAnotherWidthIsRefusedByName) {
+TEST_F(SessionMask, WrongMaskWidthIsRefusedByName) {
   worker_.MustOpen(OpenOf("a", 1, kMaskVocabulary));
   ASSERT_FALSE(Upload(UploadOf(1, {3}, kMaskVocabulary - 1)).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kVocabularyMismatch, "step.rows[0].mask.uploaded_mask_id");
@@ -102,7 +102,7 @@ TEST_F(SessionMask, AMaskOfAnotherWidthIsRefusedByName) {
   ExpectError(Upload(wrong).error(), Reason::kContradiction, "payloads[0]");
 }
 
-TEST_F(SessionMask, MasksAreBoundedByStreamAndInAllAndGoWithTheStream) {
+TEST_F(SessionMask, MasksAreBoundedAndEndWithStream) {
   for (const uint64_t id : {1u, 2u}) ASSERT_FALSE(Upload(UploadOf(id, {})).has_error());
   ExpectError(Upload(UploadOf(3, {})).error(), Reason::kTooMany, "upload_mask");  // 36 bytes
   ASSERT_FALSE(Upload(UploadOf(3, {}, 32)).has_error());
@@ -119,7 +119,7 @@ TEST_F(SessionMask, MasksAreBoundedByStreamAndInAllAndGoWithTheStream) {
 }
 
 // A retry may bring the same mask in another way.
-TEST_F(SessionMask, ARetryIsComparedByTheMasksContent) {
+TEST_F(SessionMask, RetryIsComparedByMaskContent) {
   v1::OpenSequence open = StatefulOpen("a", 1);
   worker_.MustOpen(open);
   ASSERT_FALSE(Upload(UploadOf(1, {5, 6}, kStatefulVocabulary)).has_error());
@@ -143,7 +143,7 @@ TEST_F(SessionMask, ARetryIsComparedByTheMasksContent) {
 }
 
 // Padding bits do not count.
-TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
+TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   v1::OpenSequence open = OpenOf("a", 1, kMaskVocabulary);
   open.set_live_vocabulary_size(66);
   worker_.MustOpen(open);
@@ -158,7 +158,7 @@ TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
   const std::vector<v1::RowResult> results = worker_.Run(step.Build());
   ExpectError(results.at(0).error(), Reason::kNoLiveToken, "step.rows[0].mask");
   EXPECT_EQ(results.at(1).draw().token(), 4u);
-  // So with an empty list; with one that the sequence's options leave nothing of, neither alone is to blame.
+  // An empty list alone fails; if the list and the sequence's options exclude each other, neither is named alone.
   const auto listed = [&](uint64_t batch, const std::vector<uint32_t>& tokens) {
     StepBuilder listed_step(batch, kMaskVocabulary);
     v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kMaskVocabulary, 3));
@@ -173,7 +173,7 @@ TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
   ExpectError(listed(102, {6}).error(), Reason::kNoLiveToken, "step.rows[0]");
   EXPECT_EQ(listed(103, {5}).draw().token(), 5u);
   open.mutable_parameters()->clear_allowed_token_ids();
-  // Where others ban what the mask allows, the mask is not to blame.
+  // If other options ban the tokens that the mask allows, the mask is not named.
   ASSERT_FALSE(Upload(UploadOf(2, {3})).has_error());
   open.set_epoch(3);
   open.mutable_parameters()->add_banned_token_ids(3);
@@ -181,7 +181,7 @@ TEST_F(SessionMask, AMaskThatAllowsNothingFailsItsRowByName) {
   ExpectError(Masked(2, 3).error(), Reason::kNoLiveToken, "step.rows[0]");
 }
 
-TEST_F(SessionMask, StopTokensEndAndForcedTokensStandInTheAnswers) {
+TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
   v1::OpenSequence open = OpenOf("a", 1, kMaskVocabulary);
   open.mutable_history();
   v1::SamplingParameters& parameters = *open.mutable_parameters();

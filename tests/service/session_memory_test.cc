@@ -42,7 +42,7 @@ TEST_F(SessionMemory, MasksInARegionAreSampled) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// An uploaded mask is the server's own copy: it stays what it was when it was uploaded, whatever becomes of the memory.
+// An uploaded mask is the server's copy: later writes to the memory do not change it.
 TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
   const uint32_t words[] = {1u << 9, 0};
   constexpr uint64_t kMaskBytes = sizeof(words);
@@ -85,7 +85,7 @@ TEST_F(SessionMemory, MasksAreUploadedFromARegion) {
   EXPECT_EQ(worker_.Run(step.Build()).at(0).draw().token(), 9u);
 }
 
-TEST_F(SessionMemory, RangesThatAreNotWithinTheRegionAreRefused) {
+TEST_F(SessionMemory, RangesOutsideRegionAreRefused) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   const std::string field = "step.logits.source.region";
   ExpectRefused(Step(region_.id, kRegionBytes - 2 * kMemoryRowBytes + 4), Reason::kOutOfRange, field);
@@ -103,7 +103,7 @@ TEST_F(SessionMemory, RangesThatAreNotWithinTheRegionAreRefused) {
       << "its very end";
 }
 
-TEST_F(SessionMemory, RegionsOfNobodyOfOthersAndOfThePastAreRefused) {
+TEST_F(SessionMemory, UnknownForeignAndEndedRegionsAreRefused) {
   const std::string field = "step.logits.source.region.region_id";
   const auto other = Connect(engine_.get());
   const ClientRegion others(other.get(), kRegionBytes);
@@ -118,7 +118,7 @@ TEST_F(SessionMemory, RegionsOfNobodyOfOthersAndOfThePastAreRefused) {
   ExpectRefused(Step(next.id, 0), Reason::kUnknownRegion, field);
 }
 
-TEST_F(SessionMemory, AStreamThatNamedNoConnectionHasNoRegions) {
+TEST_F(SessionMemory, StreamWithoutConnectionHasNoRegions) {
   StreamWorker stranger(engine_.get());
   stranger.MustOpen(OpenOf("c", 1, kMemoryVocabulary));
   const v1::StreamRequest request = Step(region_.id, 0);
@@ -132,7 +132,7 @@ TEST_F(SessionMemory, AStreamThatNamedNoConnectionHasNoRegions) {
 }
 
 // Draft probabilities are copied, so they fill the window as if they had been sent.
-TEST(SessionMemoryInFlight, WhatIsCopiedFillsTheWindow) {
+TEST(SessionMemoryInFlight, CopiedBytesFillTheWindow) {
   Limits limits;
   limits.stream_unanswered_bytes = kRegionBytes;
   TestEngine engine = TestEngine::OnFake(limits);
@@ -163,7 +163,7 @@ TEST(SessionMemoryInFlight, WhatIsCopiedFillsTheWindow) {
   EXPECT_TRUE(worker.session().WantsFrames());
 }
 
-TEST(SessionMemoryInFlight, ARegionIsFreedWhenTheStepThatReadsItIsAnswered) {
+TEST(SessionMemoryInFlight, RegionIsFreedWhenItsStepIsAnswered) {
   TestEngine engine = TestEngine::OnFake();
   const auto connection = Connect(engine.get());
   ClientRegion region(connection.get(), kRegionBytes);
@@ -222,7 +222,7 @@ void SampleWhileScribbling(TestEngine engine) {
     while (!over.load(std::memory_order_relaxed)) {
       const uint64_t throw_of = dice();
       std::atomic<uint32_t>& word = words[throw_of % (kSequences * kWide)];
-      // What makes a row unusable stays for a moment only, so that most rows get past the first look at them.
+      // The bits that make a row unusable stay for a moment only, so that most rows pass the first check.
       if ((throw_of >> 40 & 7) == 0) word.store(kWords[throw_of >> 60 & 7], std::memory_order_relaxed);
       word.store(0x40000000u + uint32_t(throw_of >> 48 << 7), std::memory_order_relaxed);
     }
@@ -266,10 +266,10 @@ void SampleWhileScribbling(TestEngine engine) {
   }
 }
 
-TEST(SessionMemoryRewritten, RowsThatChangeWhileTheyAreReadAreAnswered) { SampleWhileScribbling(TestEngine::OnCpu()); }
+TEST(SessionMemoryRewritten, RowsChangingDuringReadAreAnswered) { SampleWhileScribbling(TestEngine::OnCpu()); }
 
 // A device is not found wrong because its rows changed after it had read them.
-TEST(SessionMemoryRewritten, TheReferenceChecksWhatTheDeviceHasRead) {
+TEST(SessionMemoryRewritten, RecheckUsesBytesDeviceRead) {
   SampleWhileScribbling(TestEngine::OnCpu({}, 2, /*recheck_share=*/1));
 }
 

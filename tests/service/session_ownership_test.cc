@@ -1,4 +1,4 @@
-// Who may step a sequence: epochs, streams that fight, streams that end, and identities that never meet.
+// The right to step a sequence: epochs, streams that compete, streams that end, and tenants that stay apart.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +30,7 @@ class SessionOwnership : public ::testing::Test {
   StreamWorker second_{engine_.get()};
 };
 
-TEST_F(SessionOwnership, AHigherEpochTakesTheSequence) {
+TEST_F(SessionOwnership, HigherEpochTakesSequence) {
   first_.MustOpen(open_);
   EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
   plain_.Append(20);
@@ -45,7 +45,7 @@ TEST_F(SessionOwnership, AHigherEpochTakesTheSequence) {
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 2, plain_, 22)).draw().token(), 22u);
 }
 
-TEST_F(SessionOwnership, AnAnswerThatWasLostIsGivenToTheNewStream) {
+TEST_F(SessionOwnership, LostAnswerIsGivenToNewStream) {
   first_.MustOpen(open_);
   const v1::RowResult lost = Run(first_, PeakStep(1, "a", 1, plain_, 20));
   first_.Disconnect();
@@ -53,7 +53,7 @@ TEST_F(SessionOwnership, AnAnswerThatWasLostIsGivenToTheNewStream) {
   EXPECT_EQ(Run(second_, PeakStep(9, "a", 1, plain_, 20)).SerializeAsString(), lost.SerializeAsString());
 }
 
-TEST_F(SessionOwnership, LowerAndEqualEpochsAreRefusedAndChangeNothing) {
+TEST_F(SessionOwnership, LowerAndEqualEpochsChangeNothing) {
   first_.MustOpen(open_);
   for (const uint64_t epoch : {0, 4, 5}) {
     for (v1::OpenSequence open : {StatefulOpen("a", epoch), Reopened(open_, epoch)}) {
@@ -68,7 +68,7 @@ TEST_F(SessionOwnership, LowerAndEqualEpochsAreRefusedAndChangeNothing) {
   ExpectError(Run(second_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
 }
 
-TEST_F(SessionOwnership, TheSameStreamMayOpenAgain) {
+TEST_F(SessionOwnership, SameStreamMayOpenAgain) {
   first_.MustOpen(open_);
   first_.MustOpen(Reopened(open_, 5));
   first_.MustOpen(Reopened(open_, 8));
@@ -76,8 +76,8 @@ TEST_F(SessionOwnership, TheSameStreamMayOpenAgain) {
   EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
 }
 
-// The loser's device may answer whatever it likes: the winner has gone on from before that step.
-TEST_F(SessionOwnership, TheLosersStepInFlightLeavesNoTrace) {
+// The loser's device may answer anything: the winner has continued from before that step.
+TEST_F(SessionOwnership, LosersStepInFlightLeavesNoTrace) {
   first_.MustOpen(open_);
   first_.Send(PeakStep(1, "a", 1, plain_, 40));
   const v1::OpenedState state = second_.MustOpen(Reopened(open_, 6));
@@ -93,7 +93,7 @@ TEST_F(SessionOwnership, TheLosersStepInFlightLeavesNoTrace) {
   EXPECT_TRUE(second_.IsIdle());
 }
 
-TEST_F(SessionOwnership, TheLosersRewritingStepIsTakenBack) {
+TEST_F(SessionOwnership, LosersRewritingStepIsReverted) {
   first_.MustOpen(open_);
   PlainSequence rewritten = plain_;
   rewritten.TruncateTo(2);
@@ -109,7 +109,7 @@ TEST_F(SessionOwnership, TheLosersRewritingStepIsTakenBack) {
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
 }
 
-TEST_F(SessionOwnership, CloseForgets) {
+TEST_F(SessionOwnership, CloseDropsSequence) {
   first_.MustOpen(open_);
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   first_.Send(testing::CloseOf("a", 5));
@@ -131,7 +131,7 @@ TEST_F(SessionOwnership, OnlyTheOwnerCloses) {
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
 }
 
-TEST_F(SessionOwnership, ACloseWhileAStepIsInFlight) {
+TEST_F(SessionOwnership, CloseDuringStep) {
   first_.MustOpen(open_);
   first_.Send(PeakStep(1, "a", 1, plain_, 20));
   first_.Send(testing::CloseOf("a", 5));
@@ -142,7 +142,7 @@ TEST_F(SessionOwnership, ACloseWhileAStepIsInFlight) {
   EXPECT_TRUE(first_.IsIdle());
 }
 
-TEST_F(SessionOwnership, TenantsAndWorkerSessionsNeverMeet) {
+TEST_F(SessionOwnership, TenantsAndWorkerSessionsAreApart) {
   first_.MustOpen(open_);
   StreamWorker::Options other_identity;
   other_identity.tenant = "other";
@@ -160,7 +160,7 @@ TEST_F(SessionOwnership, TenantsAndWorkerSessionsNeverMeet) {
   EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
 }
 
-TEST_F(SessionOwnership, DrainingFinishesWhatIsInFlightAndTakesNoMore) {
+TEST_F(SessionOwnership, DrainFinishesStepsAndRefusesNew) {
   first_.MustOpen(open_);
   first_.Send(PeakStep(1, "a", 1, plain_, 20));
   first_.session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Milliseconds(1500));
@@ -180,13 +180,13 @@ TEST_F(SessionOwnership, DrainingFinishesWhatIsInFlightAndTakesNoMore) {
   EXPECT_EQ(first_.Results(1, 1).at(0).draw().token(), 20u);
   EXPECT_TRUE(first_.IsIdle());
 
-  // The worker goes on elsewhere.
+  // The worker continues elsewhere.
   plain_.Append(20);
   second_.MustOpen(Reopened(open_, 6));
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 2, plain_, 21)).draw().token(), 21u);
 }
 
-TEST_F(SessionOwnership, AStreamThatEndsWithRowsInFlight) {
+TEST_F(SessionOwnership, StreamEndsWithRowsInFlight) {
   first_.MustOpen(open_);
   first_.MustOpen(StatefulOpen("b", 5));
   first_.Send(PeakStep(1, "a", 1, plain_, 20));
@@ -196,7 +196,7 @@ TEST_F(SessionOwnership, AStreamThatEndsWithRowsInFlight) {
   first_.Disconnect();
   EXPECT_EQ(engine_->batcher().queued_rows(), 0u) << "what waits is cancelled";
   engine_.fake().FinishAll();
-  // Nobody heard the answer: the sequence is where it was, for whoever takes it over.
+  // The answer was lost: the sequence is where it was, for any stream that takes it over.
   const v1::OpenedState state = second_.MustOpen(Reopened(open_, 6));
   EXPECT_EQ(state.history_hash(), plain_.hash());
   EXPECT_EQ(state.last_step_id(), 0u);
@@ -204,7 +204,7 @@ TEST_F(SessionOwnership, AStreamThatEndsWithRowsInFlight) {
   EXPECT_EQ(engine_.observer().totals().tokens, 1u);
 }
 
-TEST_F(SessionOwnership, ACloseOfTheStreamTwice) {
+TEST_F(SessionOwnership, StreamClosedTwice) {
   first_.MustOpen(open_);
   first_.Send(PeakStep(1, "a", 1, plain_, 20));
   first_.session().Close();
@@ -214,7 +214,7 @@ TEST_F(SessionOwnership, ACloseOfTheStreamTwice) {
 }
 
 // The session is gone and the engine goes while a device still holds a batch.
-TEST_F(SessionOwnership, TheEngineWaitsForItsDevices) {
+TEST_F(SessionOwnership, EngineWaitsForItsDevices) {
   TestEngine engine = TestEngine::OnCpu();
   auto worker = std::make_unique<StreamWorker>(engine.get());
   testing::StepBuilder step(1, kStatefulVocabulary);

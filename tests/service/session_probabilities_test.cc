@@ -35,7 +35,7 @@ void SetChain(std::mt19937_64* random, v1::SamplingParameters* p) {
   }
 }
 
-// The names of the samplers that are on, in an order of their own; one that keeps a state stays last.
+// Shuffles the names of the samplers that are on; one that keeps a state stays last.
 void Reorder(std::mt19937_64* random, v1::SamplingParameters* p) {
   std::vector<law::Sampler> on;
   for (const law::Sampler sampler : law::PresetOrder(law::Preset::kVllm)) {
@@ -48,7 +48,7 @@ void Reorder(std::mt19937_64* random, v1::SamplingParameters* p) {
   }
 }
 
-// By id, of the tokens that the reference keeps.
+// Returns the probabilities of the tokens that the reference keeps, by id.
 std::map<uint32_t, double> SoftmaxOf(const kernels::RowOutput& answer, const kernels::RowParameters& parameters) {
   const double temperature = law::ProcessedTemperature(parameters, answer);
   const auto logit = [&](uint32_t bits) { return double(std::bit_cast<float>(bits)) / temperature; };
@@ -67,7 +67,7 @@ class SessionProbabilities : public ::testing::Test {
   testing::StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionProbabilities, AreThoseAfterEveryStage) {
+TEST_F(SessionProbabilities, CoverEveryStage) {
   std::mt19937_64 random(84);
   uint64_t zeros = 0;
   const uint64_t rows = std::max<uint64_t>(50, testing::Scaled(600));

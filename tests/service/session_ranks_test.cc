@@ -1,4 +1,4 @@
-// Slices of ranks that number their streams: an answer that some rank lost comes again, whatever the others do.
+// Shards of ranks that number their streams: an answer that a rank lost is repeated, at any progress of the others.
 #include <random>
 #include <thread>
 
@@ -28,8 +28,8 @@ class SessionRanks : public SessionShards {
   }
 };
 
-// The others have gone on, and send the slice never again.
-TEST_F(SessionRanks, ARankThatLostAnAnswerWithItsStreamGetsItAgain) {
+// The other ranks have advanced and do not send the shard again.
+TEST_F(SessionRanks, RankGetsLostAnswerAgain) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   const std::vector<std::string> draws = Draws(1);
   for (const uint32_t lost : {1, 0, 2}) {
@@ -40,14 +40,14 @@ TEST_F(SessionRanks, ARankThatLostAnAnswerWithItsStreamGetsItAgain) {
   }
   EXPECT_EQ(engine_->shards().kept(), 2u);
   EXPECT_EQ(engine_->shards().waiting(), 0u);
-  // Another step of the same id is none of it.
+  // A different step with the same id is not answered by it.
   v1::StreamRequest other = Numbered(2, 5, 1, 9);
   for (v1::StepRow& row : *other.mutable_step()->mutable_rows()) row.set_draw_salt(1);
   workers_[1]->Send(other);
   EXPECT_EQ(engine_->shards().waiting(), 2u);
 }
 
-TEST_F(SessionRanks, OneThatWaitsIsAnsweredByARankThatHadTheAnswerOfAnotherServer) {
+TEST_F(SessionRanks, BroughtAnswerAnswersWaitingRank) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   std::vector<v1::RowResult> answers = workers_[2]->Results(1, 2);
   TestEngine restarted = TestEngine::OnCpu();
@@ -82,7 +82,7 @@ TEST_F(SessionRanks, OneThatWaitsIsAnsweredByARankThatHadTheAnswerOfAnotherServe
 }
 
 // The sequence used to stay in flight, and could never make room for others.
-TEST_F(SessionRanks, ASequenceWhoseStepABroughtAnswerEndsIsIdle) {
+TEST_F(SessionRanks, BroughtAnswerFreesItsSequence) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
@@ -110,7 +110,7 @@ TEST_F(SessionRanks, ASequenceWhoseStepABroughtAnswerEndsIsIdle) {
   EXPECT_EQ(forgotten.forgotten, 2u);
 }
 
-TEST_F(SessionRanks, ALaterStreamsSliceTakesThePlaceOfAnEarlierOnes) {
+TEST_F(SessionRanks, LaterStreamsShardReplacesEarlier) {
   workers_[1]->Send(Numbered(1, 5, 1, 7));
   StreamWorker later(engine_.get());
   later.Send(Numbered(4, 5, 1, 8));
@@ -127,7 +127,7 @@ TEST_F(SessionRanks, ALaterStreamsSliceTakesThePlaceOfAnEarlierOnes) {
   EXPECT_EQ(later.Results(5, 2).at(0).draw().SerializeAsString(), DrawsOf(0, 1).at(0));
 }
 
-TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksHaveClosedTheSequence) {
+TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksClose) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   const std::vector<std::string> draws = Draws(1);
   const auto close = [&](uint32_t index) {
@@ -142,7 +142,7 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksHaveClosedTheSequence) {
   EXPECT_EQ(engine_->shards().kept(), 2u);
   workers_[1]->Send(Numbered(2, 5, 1));
   EXPECT_EQ(DrawsOf(1, 2), draws);
-  // Rank 2 is done with it: what it sends now is of another sequence of this name.
+  // Rank 2 has closed the sequence: its next shard belongs to another sequence of this name.
   workers_[2]->Send(Numbered(2, 5, 2));
   EXPECT_EQ(engine_->shards().waiting(), 2u);
   close(1);
@@ -150,14 +150,14 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksHaveClosedTheSequence) {
 }
 
 // Else a kept answer would grow by each index that a worker thinks of.
-TEST_F(SessionRanks, ACloseByARankThatCannotBeIsRefused) {
+TEST_F(SessionRanks, CloseByInvalidRankIsRefused) {
   v1::StreamRequest request = testing::CloseOf("a", 1);
   request.mutable_close()->set_shard_index(kMaxShards);
   workers_[0]->Send(request);
   ExpectError(workers_[0]->Rejected().error(), Reason::kOutOfRange, "close.shard_index");
 }
 
-TEST_F(SessionRanks, AnswersAreForgottenAfterAWhile) {
+TEST_F(SessionRanks, AnswersExpire) {
   for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Numbered(1, 5, i));
   Draws(1);
   Pass(engine_->limits().sequence_ttl - absl::Seconds(1));
@@ -166,8 +166,8 @@ TEST_F(SessionRanks, AnswersAreForgottenAfterAWhile) {
   EXPECT_EQ(engine_->shards().kept(), 0u);
 }
 
-// The worker opens the sequence and repeats its slice; the others' wait for it.
-TEST_F(SessionRanks, WhatSliceZeroMendsByOpeningIsItsAffairAlone) {
+// The worker opens the sequence and repeats its shard; the others' shards wait for it.
+TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
@@ -204,8 +204,8 @@ TEST_F(SessionRanks, WhatSliceZeroMendsByOpeningIsItsAffairAlone) {
   EXPECT_EQ(DrawsOf(0, 1), draws);
 }
 
-// What is wrong with the row itself all are told.
-TEST_F(SessionRanks, OtherRefusalsOfSliceZeroGoToAll) {
+// All ranks are told of errors of the row itself.
+TEST_F(SessionRanks, OtherRefusalsOfShardZeroGoToAll) {
   for (uint32_t i = 0; i < kShards; ++i) {
     v1::StreamRequest request = Numbered(1, 5, i);
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_draw_salt(70000);
@@ -215,7 +215,7 @@ TEST_F(SessionRanks, OtherRefusalsOfSliceZeroGoToAll) {
   EXPECT_EQ(engine_->shards().kept(), 0u);
 }
 
-TEST_F(SessionRanks, AServerThatShutsDownGivesWaitingSlicesBack) {
+TEST_F(SessionRanks, ShutdownReturnsWaitingShards) {
   for (const uint32_t rank : {0, 1}) workers_[rank]->Send(Numbered(1, 5, rank));
   workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Seconds(1));
   EXPECT_EQ(engine_->shards().waiting(), 2u) << "the others go on";
@@ -226,7 +226,7 @@ TEST_F(SessionRanks, AServerThatShutsDownGivesWaitingSlicesBack) {
   ExpectRefused(2, Numbered(1, 5, 2), Reason::kDraining, "step");
 }
 
-TEST_F(SessionRanks, AStreamThatDrainsForItsAgeGivesWaitingSlicesBackAtAShutdown) {
+TEST_F(SessionRanks, ShutdownReturnsShardsOfAgedStream) {
   workers_[1]->Send(Numbered(1, 5, 1));
   workers_[1]->session().Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, absl::Seconds(1));
   EXPECT_EQ(engine_->shards().waiting(), 2u) << "the others may still come";
@@ -235,8 +235,8 @@ TEST_F(SessionRanks, AStreamThatDrainsForItsAgeGivesWaitingSlicesBackAtAShutdown
   ExpectRowErrors(1, 1, 2, Reason::kDraining, "step");
 }
 
-// Each rank loses its stream now and then, with or without the answer, and repeats its slices until it has it.
-TEST_F(SessionRanks, RanksThatLoseTheirStreamsAtRandomGetTheSameAnswers) {
+// Each rank loses its stream at random, with or without the answer, and repeats its shard until it has the answer.
+TEST_F(SessionRanks, RandomStreamLossChangesNoAnswer) {
   const uint32_t steps = static_cast<uint32_t>(testing::Scaled(150));
   std::vector<std::vector<std::string>> got(kShards);
   const auto run = [&](uint32_t rank) {
@@ -269,7 +269,7 @@ TEST_F(SessionRanks, RanksThatLoseTheirStreamsAtRandomGetTheSameAnswers) {
         workers_[rank]->LetLeave();
         answered = true;
         for (const v1::RowResult& row : results) {
-          // The stream of slice 0 ended under the row.
+          // The stream of shard 0 ended during the row.
           if (row.has_error()) {
             EXPECT_EQ(row.error().reason(), v1::STEP_CANCELLED) << row.ShortDebugString();
             answered = false;

@@ -20,7 +20,7 @@ class SessionReady : public SessionMemory {
  protected:
   static constexpr uint64_t kWord = 1024;
 
-  // The step waits for the word to come to `value`.
+  // Builds a step that waits until the word has reached `value`.
   v1::StreamRequest EarlyStep(uint32_t value, uint64_t word = kWord) {
     v1::StreamRequest request = Step(region_.id, 0);
     v1::ReadyWord& ready = *request.mutable_step()->mutable_logits()->mutable_ready();
@@ -38,7 +38,7 @@ class SessionReady : public SessionMemory {
   }
 };
 
-TEST_F(SessionReady, LogitsThatComeAfterTheirStepAreSampled) {
+TEST_F(SessionReady, LogitsArrivingAfterStepAreSampled) {
   const v1::StreamRequest request = EarlyStep(1);
   worker_.Send(request);
   ASSERT_EQ(engine_->unready_steps().count(), 1u);
@@ -53,7 +53,7 @@ TEST_F(SessionReady, LogitsThatComeAfterTheirStepAreSampled) {
   EXPECT_THAT(engine_.observer().ready_waits(), ::testing::ElementsAre(absl::Milliseconds(20)));
 }
 
-TEST_F(SessionReady, OneWordCountsStepsAndTurnsOver) {
+TEST_F(SessionReady, OneWordCountsStepsAcrossWraparound) {
   WriteRows();
   SetWord(0xffffffff);
   for (const uint32_t value : {0x80000001u, 0xfffffffeu, 0xffffffffu})
@@ -65,7 +65,7 @@ TEST_F(SessionReady, OneWordCountsStepsAndTurnsOver) {
   EXPECT_TRUE(worker_.Results(request.step().batch_id(), 2)[0].has_draw());
 }
 
-TEST_F(SessionReady, LogitsThatDoNotComeAreNamedAndNothingIsLost) {
+TEST_F(SessionReady, MissingLogitsAreNamedNothingIsLost) {
   v1::StreamRequest request = EarlyStep(1);
   request.mutable_step()->mutable_timeout()->set_nanos(300'000'000);
   worker_.Send(request);
@@ -74,7 +74,7 @@ TEST_F(SessionReady, LogitsThatDoNotComeAreNamedAndNothingIsLost) {
     ExpectError(row.error(), Reason::kDeadlinePassed, "step.logits.ready");
     EXPECT_THAT(row.error().message(), ::testing::HasSubstr("is 0, and not 1 yet"));
   }
-  // The same step again, without a timeout: within ready_wait.
+  // The same step without a timeout waits for ready_wait.
   request.mutable_step()->clear_timeout();
   request.mutable_step()->set_batch_id(++batch_);
   worker_.Send(request);
@@ -88,7 +88,7 @@ TEST_F(SessionReady, LogitsThatDoNotComeAreNamedAndNothingIsLost) {
   }
 }
 
-TEST_F(SessionReady, AStepThatIsCancelledWaitsForNothing) {
+TEST_F(SessionReady, CancelledStepStopsWaiting) {
   const v1::StreamRequest request = EarlyStep(1);
   worker_.Send(request);
   v1::StreamRequest cancel;
@@ -99,7 +99,7 @@ TEST_F(SessionReady, AStepThatIsCancelledWaitsForNothing) {
   }
 }
 
-TEST_F(SessionReady, AWorkerThatDiesLeavesNothingBehind) {
+TEST_F(SessionReady, DeadWorkerLeavesNothingBehind) {
   {
     StreamWorker other(engine_.get(), {.worker_session = "other"});
     other.Send(Attach(*connection_));
@@ -113,7 +113,7 @@ TEST_F(SessionReady, AWorkerThatDiesLeavesNothingBehind) {
   EXPECT_TRUE(worker_.Run(Step(region_.id, 0))[0].has_draw());
 }
 
-TEST_F(SessionReady, ARegionStaysUntilItsStepsAreOver) {
+TEST_F(SessionReady, RegionStaysUntilItsStepsEnd) {
   const v1::StreamRequest request = EarlyStep(1);
   worker_.Send(request);
   connection_->Unregister(region_.id);
@@ -138,7 +138,7 @@ TEST_F(SessionReady, MistakesAreNamed) {
   ExpectRefused(request, Reason::kContradiction, "step.logits.ready");
 }
 
-TEST(SessionReadyLimits, MoreStepsThanMayWaitAreRefused) {
+TEST(SessionReadyLimits, WaitingStepsBeyondLimitAreRefused) {
   Limits limits;
   limits.max_unready_steps = 1;
   TestEngine engine = TestEngine::OnCpu(limits);

@@ -1,4 +1,5 @@
-// Messages that are refused as a whole: what is blamed, by what the answer is matched, and that the stream goes on.
+// Messages that are refused as a whole: the field that is named, the id that the answer carries, and that the stream
+// continues.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -39,7 +40,7 @@ class SessionRefusal : public ::testing::Test {
   StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionRefusal, BytesThatAreNoMessage) {
+TEST_F(SessionRefusal, MalformedBytes) {
   const google::protobuf::LogSilencer silencer;
   for (const char* bytes : {"\x0a\xff", "\x03", "not a message"}) {
     worker_.SendBytes(bytes);
@@ -49,7 +50,7 @@ TEST_F(SessionRefusal, BytesThatAreNoMessage) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, TheIndexIsThatOfTheMessage) {
+TEST_F(SessionRefusal, IndexIsThatOfMessage) {
   worker_.Send(v1::StreamRequest());
   EXPECT_EQ(worker_.Rejected().message_index(), 2u);
   worker_.Send(testing::CancelOf(1));
@@ -116,7 +117,7 @@ TEST_F(SessionRefusal, ParametersOutOfRange) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, AStepWhoseShapeIsWrong) {
+TEST_F(SessionRefusal, WrongStepShape) {
   const std::vector<std::tuple<Reason, std::string, std::function<void(v1::StreamRequest*)>>> cases = {
       {Reason::kSizeMismatch, "payloads[0]", [](auto* r) { r->mutable_payloads(0)->pop_back(); }},
       {Reason::kContradiction, "payloads[1]", [](auto* r) { r->add_payloads("x"); }},
@@ -138,7 +139,7 @@ TEST_F(SessionRefusal, AStepWhoseShapeIsWrong) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, ABatchIdThatIsStillUnanswered) {
+TEST_F(SessionRefusal, UnansweredBatchIdReused) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());
   worker.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
@@ -185,7 +186,7 @@ TEST(SessionLimits, SequencesOfAStream) {
 }
 
 // Longer answers than questions would let a worker fill the server's memory.
-TEST(SessionLimits, NamesThatAreTooLongAreNotEchoed) {
+TEST(SessionLimits, TooLongNamesAreNotEchoed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   const std::string name(100'000, 'x');

@@ -49,7 +49,7 @@ class SessionRetry : public ::testing::Test {
   uint64_t batch_id_ = 100;
 };
 
-TEST_F(SessionRetry, ARepeatedStepGetsTheSameAnswerAndIsCountedOnce) {
+TEST_F(SessionRetry, RepeatedStepGetsSameAnswerCountsOnce) {
   const v1::StreamRequest step = PeakStep(1, "a", 1, plain_, 20);
   const v1::RowResult first = Run(step);
   ASSERT_EQ(first.draw().token(), 20u);
@@ -66,12 +66,12 @@ TEST_F(SessionRetry, ARepeatedStepGetsTheSameAnswerAndIsCountedOnce) {
 }
 
 // The id, the hash and the options name the step; its bytes are promised to be the same and not looked at.
-TEST_F(SessionRetry, ARepeatedStepIsNotSampledAgain) {
+TEST_F(SessionRetry, RepeatedStepIsNotSampledAgain) {
   Run(PeakStep(1, "a", 1, plain_, 20));
   EXPECT_EQ(Run(PeakStep(2, "a", 1, plain_, 33)).draw().token(), 20u);
 }
 
-TEST_F(SessionRetry, LogprobsComeAgainToo) {
+TEST_F(SessionRetry, LogprobsAreRepeated) {
   v1::OpenSequence open = StatefulOpen("b", 1);
   open.mutable_parameters()->mutable_raw_logprobs()->set_top(3);
   open.mutable_parameters()->mutable_processed_logprobs()->set_top(3);
@@ -82,7 +82,7 @@ TEST_F(SessionRetry, LogprobsComeAgainToo) {
   EXPECT_EQ(Run(PeakStep(2, "b", 1, plain, 20)).SerializeAsString(), first.SerializeAsString());
 }
 
-TEST_F(SessionRetry, TheSameIdWithOtherOptionsConflicts) {
+TEST_F(SessionRetry, SameIdWithOtherOptionsConflicts) {
   const PlainSequence before = plain_;
   Draw(1, 20);
   StepBuilder salted(1, kStatefulVocabulary);
@@ -95,7 +95,7 @@ TEST_F(SessionRetry, TheSameIdWithOtherOptionsConflicts) {
   ExpectStateIsThePlainSequences();
 }
 
-TEST_F(SessionRetry, PackedMasksAreComparedByTheirBits) {
+TEST_F(SessionRetry, PackedMasksAreComparedByBits) {
   const auto masked = [&](uint64_t batch_id, uint32_t other) {
     StepBuilder step(batch_id, kStatefulVocabulary);
     std::vector<bool> allowed(kStatefulVocabulary);
@@ -109,7 +109,7 @@ TEST_F(SessionRetry, PackedMasksAreComparedByTheirBits) {
   ExpectError(Run(masked(3, 22)), Reason::kStepConflict, "step.rows[0].step_id");
 }
 
-TEST_F(SessionRetry, ALateDuplicateIsStale) {
+TEST_F(SessionRetry, LateDuplicateIsStale) {
   const v1::StreamRequest old = PeakStep(1, "a", 1, plain_, 20);
   Draw(1, 20);
   Draw(2, 21);
@@ -136,7 +136,7 @@ TEST_F(SessionRetry, OneStepAtATime) {
   ExpectStateIsThePlainSequences();
 }
 
-TEST_F(SessionRetry, GapsAndForeignHistoriesNeedTheHistory) {
+TEST_F(SessionRetry, GapOrForeignHashNeedsHistory) {
   Draw(1, 20);
   PlainSequence ahead = plain_;
   ahead.Append(5);
@@ -151,8 +151,8 @@ TEST_F(SessionRetry, GapsAndForeignHistoriesNeedTheHistory) {
   Draw(2, 21);
 }
 
-// What the service answers to a worker that lost its place, and how that worker goes on.
-TEST_F(SessionRetry, AReplayedHistoryPutsItRight) {
+// Answers to a worker that lost its place, and its way back.
+TEST_F(SessionRetry, ReplayedHistoryRepairsSequence) {
   PlainSequence other = plain_;
   other.Append(40);
   ExpectError(Run(PeakStep(1, "a", 1, other, 20)), Reason::kHistoryRequired, "");
@@ -165,7 +165,7 @@ TEST_F(SessionRetry, AReplayedHistoryPutsItRight) {
   EXPECT_EQ(engine_.observer().replayed_tokens(), 3u + 4u);
 }
 
-TEST_F(SessionRetry, ATokenForcedInPlaceOfTheDrawnOne) {
+TEST_F(SessionRetry, ForcedTokenReplacesDrawnOne) {
   Draw(1, 20);
   plain_.TruncateTo(plain_.position() - 1);
   const uint32_t kept = plain_.position();
@@ -187,7 +187,7 @@ TEST_F(SessionRetry, ATokenForcedInPlaceOfTheDrawnOne) {
   ExpectStateIsThePlainSequences();
 }
 
-TEST_F(SessionRetry, TruncationReachesIntoThePromptAndNotBeyondTheEnd) {
+TEST_F(SessionRetry, TruncationIsWithinPromptAndOutput) {
   Draw(1, 20);
   plain_.TruncateTo(2);
   StepBuilder step(1, kStatefulVocabulary);
@@ -202,7 +202,7 @@ TEST_F(SessionRetry, TruncationReachesIntoThePromptAndNotBeyondTheEnd) {
   ExpectError(Run(beyond.Build()), Reason::kHistoryRequired, "");
 }
 
-TEST_F(SessionRetry, AnotherSaltDrawsAnew) {
+TEST_F(SessionRetry, OtherSaltDrawsAnew) {
   // Flat logits, so that the salt decides.
   const std::string flat = testing::F32Bytes(std::vector<float>(kStatefulVocabulary, 0.0f));
   std::vector<uint32_t> tokens;
@@ -243,13 +243,13 @@ class SessionFailure : public SessionRetry {
   }
 };
 
-TEST_F(SessionFailure, UnusableLogitsLeaveTheState) {
+TEST_F(SessionFailure, UnusableLogitsKeepState) {
   std::vector<float> logits(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
   ExpectError(Run(RewritingStep(1, testing::F32Bytes(logits))), Reason::kLogitNan, "step.rows[0]");
   ExpectUntouched();
 }
 
-TEST_F(SessionFailure, ADeviceFailureLeavesTheState) {
+TEST_F(SessionFailure, DeviceFailureKeepsState) {
   worker_.Send(RewritingStep(1));
   engine_.fake().Fail(absl::UnavailableError("gone"));
   const auto results = worker_.Results(batch_id_, 1);
@@ -259,7 +259,7 @@ TEST_F(SessionFailure, ADeviceFailureLeavesTheState) {
 }
 
 // The device has one batch at a time, so that a second step waits.
-TEST_F(SessionFailure, ACancelledStepLeavesTheState) {
+TEST_F(SessionFailure, CancelledStepKeepsState) {
   worker_.MustOpen(StatefulOpen("b", 1));
   worker_.Send(PeakStep(1, "b", 1, PlainSequence(StatefulOpen("b", 1)), 5));
   worker_.Send(RewritingStep(1));
@@ -272,7 +272,7 @@ TEST_F(SessionFailure, ACancelledStepLeavesTheState) {
   ExpectUntouched();
 }
 
-TEST_F(SessionFailure, AStepPastItsDeadlineLeavesTheState) {
+TEST_F(SessionFailure, StepPastDeadlineKeepsState) {
   worker_.MustOpen(StatefulOpen("b", 1));
   worker_.Send(PeakStep(1, "b", 1, PlainSequence(StatefulOpen("b", 1)), 5));
   v1::StreamRequest step = RewritingStep(1);
@@ -289,7 +289,7 @@ TEST_F(SessionFailure, AStepPastItsDeadlineLeavesTheState) {
   ExpectUntouched();
 }
 
-TEST(SessionOverload, AFullQueueRefusesTheWholeStepAndLeavesTheState) {
+TEST(SessionOverload, FullQueueRefusesStepAndKeepsState) {
   Limits limits;
   limits.max_queued_rows = 2;
   TestEngine engine = TestEngine::OnFake(limits);

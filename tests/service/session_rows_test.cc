@@ -45,7 +45,7 @@ class SessionRows : public ::testing::Test {
   StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionRows, UnusableLogitsFailAloneAndTheirNeighboursAreAnswered) {
+TEST_F(SessionRows, UnusableLogitsFailAlone) {
   OpenAll(7);
   StepBuilder step(1, kRowsVocabulary);
   step.AddRow(Name(0), 1, 0, F32Peak(kRowsVocabulary, 10));
@@ -68,7 +68,7 @@ TEST_F(SessionRows, UnusableLogitsFailAloneAndTheirNeighboursAreAnswered) {
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-TEST_F(SessionRows, BiasCanMakeALogitTooLarge) {
+TEST_F(SessionRows, BiasMayMakeLogitTooLarge) {
   v1::OpenSequence open = OpenOf("a", 1, kRowsVocabulary);
   open.mutable_parameters()->add_logit_bias()->set_token(5);
   open.mutable_parameters()->mutable_logit_bias(0)->set_bias(60000);
@@ -139,7 +139,7 @@ TEST_F(SessionRows, RowsMayShareAMask) {
   for (const v1::RowResult& result : worker_.Run(step.Build())) EXPECT_EQ(result.draw().token(), 5u);
 }
 
-TEST_F(SessionRows, MasksOfTheStepMeetThoseOfTheSequence) {
+TEST_F(SessionRows, StepAndSequenceMasksCombine) {
   v1::OpenSequence open = OpenOf("a", 1, kRowsVocabulary);
   for (const uint32_t token : {5u, 6u, 7u}) open.mutable_parameters()->add_allowed_token_ids(token);
   open.mutable_parameters()->add_banned_token_ids(7);
@@ -164,7 +164,7 @@ TEST_F(SessionRows, MasksOfTheStepMeetThoseOfTheSequence) {
   ExpectError(worker_.Run(nothing.Build()).at(0), Reason::kNoLiveToken, "step.rows[0].mask");
 }
 
-TEST_F(SessionRows, ASequenceHasOneRowInAStep) {
+TEST_F(SessionRows, SequenceHasOneRowPerStep) {
   OpenAll(2);
   StepBuilder step(1, kRowsVocabulary);
   step.AddRow(Name(0), 1, 0, F32Peak(kRowsVocabulary, 1));

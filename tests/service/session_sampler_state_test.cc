@@ -112,7 +112,7 @@ class Author {
   Replica replica_{KeyOf('k')};
   PlainSequence plain_;
   std::vector<uint32_t> text_;
-  std::vector<std::string> checkpoints_;  // by the text's length; empty where none is known
+  std::vector<std::string> checkpoints_;  // by the text's length; empty if unknown
   uint64_t step_id_ = 0;
   bool cut_ = false;
 };
@@ -121,7 +121,7 @@ class SessionSamplerState : public ::testing::TestWithParam<uint32_t> {};
 
 // Chains, and trees in which every draft has a sibling before it. Texts are cut now and then, to where some step ended:
 // rejected drafts have moved nothing, and the checkpoint is the drawn text's, byte for byte.
-TEST_P(SessionSamplerState, CoupledTextIsThatOfDrawing) {
+TEST_P(SessionSamplerState, CoupledTextEqualsDrawing) {
   const v1::OpenSequence open = OpenKind(GetParam());
   const auto stops = [&](uint32_t token) { return open.parameters().stop_token_ids_size() > 0 && token == kStop; };
   Author drawn(open), drafted(open);
@@ -192,7 +192,7 @@ TEST_P(SessionSamplerState, CoupledTextIsThatOfDrawing) {
 
 // Against the law's reference, which is told the state that the tokens before leave: those of accepted drafts, and of
 // what was drawn in the place of rejected ones.
-TEST_P(SessionSamplerState, RejectionMovesTheStateByTheTokenEmitted) {
+TEST_P(SessionSamplerState, RejectionAdvancesStateByEmittedToken) {
   Author author(OpenKind(GetParam()));
   std::mt19937_64 random(100 + GetParam());
   std::optional<uint64_t> state;
@@ -253,7 +253,7 @@ TEST_P(SessionSamplerState, RejectionMovesTheStateByTheTokenEmitted) {
   for (const uint64_t count : lengths) EXPECT_GT(count, 0u);
 }
 
-// In one row, or in two of which the second takes up the checkpoint of the first.
+// Scores in one row, or in two of which the second takes the checkpoint of the first.
 TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
   Author author(OpenKind(GetParam()));
   std::optional<uint64_t> state;

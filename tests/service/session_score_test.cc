@@ -54,7 +54,7 @@ TEST_F(SessionScore, ScoresChangeNothing) {
   EXPECT_EQ(RunOne(draw).draw().token(), plain.Draw({.logits = logits}).token());
 }
 
-TEST_F(SessionScore, ATokenThatIsFilteredOutScoresMinusInfinity) {
+TEST_F(SessionScore, FilteredTokenScoresMinusInfinity) {
   open_.mutable_parameters()->set_top_k(1);
   open_.mutable_parameters()->mutable_raw_logprobs();
   worker_.MustOpen(open_);
@@ -67,7 +67,7 @@ TEST_F(SessionScore, ATokenThatIsFilteredOutScoresMinusInfinity) {
 }
 
 // Answers larger than a message come in pieces; what was filtered out has the probability 0 exactly.
-TEST_F(SessionScore, KeptSetsAndProbabilitiesComeInPieces) {
+TEST_F(SessionScore, KeptSetsAndProbabilitiesArriveInPieces) {
   constexpr uint32_t kLarge = 150'000;
   v1::OpenSequence open = OpenOf("large", 1, kLarge);
   open.mutable_parameters()->mutable_kept_set()->set_tokens(true);

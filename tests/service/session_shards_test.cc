@@ -1,5 +1,5 @@
-// Rows that come in slices of the vocabulary over several streams: the bits of the whole row, whatever comes first, and
-// nobody waits for ever for a slice that does not come.
+// Rows that come in shards of the vocabulary over several streams: the bits of the whole row in any order of arrival,
+// and no endless wait for a missing shard.
 #include <array>
 #include <numeric>
 #include <thread>
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST_F(SessionShards, InAnyOrderTheyAreTheWholeRow) {
+TEST_F(SessionShards, AnyOrderEqualsWholeRow) {
   std::array<uint32_t, kShards> order;
   std::iota(order.begin(), order.end(), 0u);
   uint64_t batch = 0;
@@ -31,8 +31,8 @@ TEST_F(SessionShards, InAnyOrderTheyAreTheWholeRow) {
   EXPECT_EQ(engine_->shards().waiting(), 0u);
 }
 
-// Which index has which tokens is the workers' affair, and each may have its rows in another order.
-TEST_F(SessionShards, SlicesNeedNotBeInTheOrderOfTheirTokens) {
+// Workers choose which index has which tokens, and each may have its rows in another order.
+TEST_F(SessionShards, ShardsNeedNotBeInTokenOrder) {
   workers_[0]->Send(Slice(1, 0, 340, kShardedVocabulary));
   workers_[1]->Send(Slice(1, 1, 0, 333));
   v1::StreamRequest last = Slice(1, 2, 333, 340);
@@ -46,7 +46,7 @@ TEST_F(SessionShards, SlicesNeedNotBeInTheOrderOfTheirTokens) {
   EXPECT_EQ(Draws(1)[1], whole.at(1).draw().SerializeAsString());
 }
 
-TEST_F(SessionShards, WhatDoesNotFitIsRefusedAndTheOthersGoOn) {
+TEST_F(SessionShards, MismatchedShardIsRefusedOthersContinue) {
   workers_[0]->Send(Slice(1, 0));
   workers_[2]->Send(Slice(1, 2));
   ExpectRowsRefused(1, Slice(1, 2), Reason::kContradiction, "step.logits.shard.index");
@@ -65,8 +65,8 @@ TEST_F(SessionShards, WhatDoesNotFitIsRefusedAndTheOthersGoOn) {
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
-// A row fails alone: its neighbour has all its slices.
-TEST_F(SessionShards, ARowThatDoesNotFitIsRefusedAlone) {
+// A row fails alone: its neighbour has all its shards.
+TEST_F(SessionShards, MismatchedRowIsRefusedAlone) {
   workers_[0]->Send(Slice(1, 0));
   v1::StreamRequest other = Slice(1, 1);
   other.mutable_step()->mutable_rows(1)->set_position(3);
@@ -87,7 +87,7 @@ TEST_F(SessionShards, ARowThatDoesNotFitIsRefusedAlone) {
 }
 
 // Ranks cut their messages as they like: rows meet by their names.
-TEST_F(SessionShards, MessagesNeedNotHoldTheSameRows) {
+TEST_F(SessionShards, MessagesMayHoldDifferentRows) {
   const auto only = [](v1::StreamRequest request, int row, uint64_t batch) {
     v1::Step& step = *request.mutable_step();
     step.set_batch_id(batch);
@@ -133,7 +133,7 @@ TEST_F(SessionShards, ShapesOutOfRangeAreRefused) {
   refuse("first_token", [](auto* shard) { shard->set_first_token(kShardedVocabulary - 6); });
 }
 
-TEST_F(SessionShards, AGapIsSaidToEverybody) {
+TEST_F(SessionShards, GapIsReportedToAllRanks) {
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1, 333, 339));
   workers_[2]->Send(Slice(1, 2));
@@ -145,7 +145,7 @@ TEST_F(SessionShards, AGapIsSaidToEverybody) {
   }
 }
 
-TEST_F(SessionShards, ARowThatASliceDoesNotHaveIsSaidToEverybody) {
+TEST_F(SessionShards, MissingRowIsReportedToAllRanks) {
   workers_[0]->Send(Slice(1, 0));
   v1::StreamRequest other = Slice(1, 1);
   other.mutable_step()->mutable_rows(1)->set_tensor_row(2);
@@ -158,8 +158,8 @@ TEST_F(SessionShards, ARowThatASliceDoesNotHaveIsSaidToEverybody) {
   }
 }
 
-// A row that verifies drafts has several tensor rows, in each slice.
-TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
+// A row that verifies drafts has several tensor rows in each shard.
+TEST_F(SessionShards, DraftsAreVerifiedAcrossShards) {
   const auto verify = [&](v1::StreamRequest request) {
     v1::Step& step = *request.mutable_step();
     step.mutable_logits()->set_tensor_rows(2);
@@ -184,7 +184,7 @@ TEST_F(SessionShards, DraftsAreVerifiedOverSlices) {
 
 // The first row takes three tensor rows, position by position as its sampler keeps a state, the second takes the
 // fourth.
-TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
+TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
   for (const char* name : {"drafts", "whole drafts"}) {
     v1::OpenSequence open = OpenOf(name, 1, kShardedVocabulary);
     open.set_live_vocabulary_size(990);
@@ -228,7 +228,7 @@ TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
       whole.at(0).mutable_verify()->clear_checkpoint();
       EXPECT_EQ(results.at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
     }
-    // One more of them is right the next time.
+    // One more of them is right in each batch.
     if (batch < 3) drafts[batch - 1] = whole.at(0).verify().tokens(static_cast<int>(batch) - 1);
   }
   v1::StreamRequest forgets = slice(4, 1);
@@ -240,7 +240,7 @@ TEST_F(SessionShards, RowsBeginBehindTheTensorRowsOfThoseBefore) {
   ExpectError(workers_[1]->Results(4, 2)[0].error(), Reason::kContradiction, "step.rows[0]");
 }
 
-TEST_F(SessionShards, AMissingSliceTimesOutByName) {
+TEST_F(SessionShards, MissingShardTimesOutByName) {
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1));
   Pass(engine_->limits().shard_wait - absl::Milliseconds(1));
@@ -256,7 +256,7 @@ TEST_F(SessionShards, AMissingSliceTimesOutByName) {
   EXPECT_EQ(Draws(1).size(), 2u) << "the same step again";
 }
 
-TEST_F(SessionShards, TheStepsOwnTimeoutHoldsIfItIsShorter) {
+TEST_F(SessionShards, ShorterStepTimeoutHolds) {
   v1::StreamRequest request = Slice(1, 1);
   request.mutable_step()->mutable_timeout()->set_nanos(1'000'000);
   workers_[1]->Send(request);
@@ -264,7 +264,7 @@ TEST_F(SessionShards, TheStepsOwnTimeoutHoldsIfItIsShorter) {
   ExpectRowErrors(1, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
 }
 
-TEST_F(SessionShards, StreamsThatEndTakeTheirSlicesAlong) {
+TEST_F(SessionShards, EndedStreamsDropTheirShards) {
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1));
   workers_[1]->Disconnect();
@@ -278,7 +278,7 @@ TEST_F(SessionShards, StreamsThatEndTakeTheirSlicesAlong) {
   workers_[2] = std::make_unique<StreamWorker>(engine_.get());
 }
 
-TEST_F(SessionShards, WorkersOfOtherSessionsDoNotMeet) {
+TEST_F(SessionShards, OtherWorkerSessionsAreApart) {
   StreamWorker stranger(engine_.get(), {.worker_session = "another"});
   workers_[0]->Send(Slice(1, 0));
   workers_[1]->Send(Slice(1, 1));
@@ -288,7 +288,7 @@ TEST_F(SessionShards, WorkersOfOtherSessionsDoNotMeet) {
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
-// A sequence with state: the answer is remembered, and a step that waits for its slices is in flight.
+// A sequence with state: the answer is remembered, and a step that waits for its shards is in flight.
 TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -315,8 +315,8 @@ TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
   EXPECT_EQ(Draws(3), draws) << "the same answer again";
 }
 
-// Slices of many steps from as many threads as there are streams.
-TEST_F(SessionShards, StreamsOfSeveralThreadsMeet) {
+// Sends shards of many steps from as many threads as there are streams.
+TEST_F(SessionShards, StreamsOfSeveralThreadsAssemble) {
   const uint64_t steps = testing::Scaled(200);
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < kShards; ++i) {

@@ -1,4 +1,4 @@
-// Export and import: a sequence's state as a message that another server goes on from.
+// Export and import: a sequence's state as a message with which another server continues.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -68,7 +68,7 @@ class SessionSnapshot : public ::testing::Test {
   uint64_t batch_ = 0;
 };
 
-TEST_F(SessionSnapshot, GoesOnElsewhereWithoutTheHistory) {
+TEST_F(SessionSnapshot, ContinuesElsewhereWithoutHistory) {
   const v1::SequenceExported exported = Export(first_, "a");
   ASSERT_FALSE(exported.has_error()) << exported.error().message();
   const v1::SequenceOpened opened = Import(second_, ImportOf(exported.state()));
@@ -78,7 +78,7 @@ TEST_F(SessionSnapshot, GoesOnElsewhereWithoutTheHistory) {
   Draw(second_, 3, 22);
 }
 
-TEST_F(SessionSnapshot, InPieces) {
+TEST_F(SessionSnapshot, PiecesEqualWhole) {
   const std::string state = Export(first_, "a").state();
   second_.Send(ImportOf(state.substr(0, 5), true));
   second_.Send(ImportOf("", true));
@@ -87,8 +87,8 @@ TEST_F(SessionSnapshot, InPieces) {
   Draw(second_, 3, 22);
 }
 
-// Whoever serves the stream serves others, too.
-TEST_F(SessionSnapshot, ALongOneIsBuiltInPieces) {
+// The thread that serves the stream serves others between the pieces.
+TEST_F(SessionSnapshot, LongSnapshotIsBuiltInPieces) {
   v1::OpenSequence open = Long("long", 24'000);
   open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
   const v1::OpenedState state = first_.MustOpen(open);
@@ -121,8 +121,8 @@ TEST_F(SessionSnapshot, ALongOneIsBuiltInPieces) {
   ExpectError(Import(second_, request).error(), Reason::kContradiction, "import_sequence.state");
 }
 
-// One that has not the whole of its history cannot be, so it is bounded.
-TEST_F(SessionSnapshot, ALongOneWithoutItsBeginningIsHistory) {
+// A snapshot without the start of its history cannot be built in pieces, so its size is bounded.
+TEST_F(SessionSnapshot, LongSnapshotWithoutStartNeedsHistory) {
   v1::OpenSequence open = Long("long", 48'000);
   open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
   for (const uint32_t window : {10'000u, 20'000u}) {
@@ -140,14 +140,14 @@ TEST_F(SessionSnapshot, ALongOneWithoutItsBeginningIsHistory) {
   }
 }
 
-TEST_F(SessionSnapshot, IsOfTheOrderOfWhatIsKept) {
+TEST_F(SessionSnapshot, SizeIsLinearInKeptState) {
   v1::OpenSequence large = StatefulOpen("large", 1);
   for (int i = 0; i < 100'000; ++i) large.mutable_history()->add_tokens(static_cast<uint32_t>(i % 60));
   first_.MustOpen(large);
   EXPECT_LT(Export(first_, "large").state().size(), 16u << 10);
 }
 
-TEST_F(SessionSnapshot, WhatIsNotExportedIsRefusedByName) {
+TEST_F(SessionSnapshot, InvalidExportIsRefusedByName) {
   ExpectError(Export(first_, "nobody").error(), Reason::kUnknownSequence, "export_sequence.request_id");
   v1::OpenSequence stateless = StatefulOpen("plain", 1);
   stateless.clear_parameters();
@@ -158,7 +158,7 @@ TEST_F(SessionSnapshot, WhatIsNotExportedIsRefusedByName) {
   ExpectError(Export(first_, "a").error(), Reason::kSuperseded, "export_sequence");
 }
 
-TEST_F(SessionSnapshot, WhatIsNoSnapshotOfTheSequenceIsRefusedByName) {
+TEST_F(SessionSnapshot, InvalidSnapshotIsRefusedByName) {
   v1::SequenceSnapshot good;
   ASSERT_TRUE(good.ParseFromString(Export(first_, "a").state()));
   const std::vector<std::tuple<Reason, std::string, std::function<void(v1::SequenceSnapshot*)>>> cases = {
@@ -194,7 +194,7 @@ TEST_F(SessionSnapshot, WhatIsNoSnapshotOfTheSequenceIsRefusedByName) {
   EXPECT_EQ(other_->sequences().live_sequences(), 0u);
 }
 
-TEST_F(SessionSnapshot, ABadPieceIsAnsweredOnce) {
+TEST_F(SessionSnapshot, BadPieceIsAnsweredOnce) {
   v1::StreamRequest bad = ImportOf("x", true);
   bad.mutable_import_sequence()->mutable_open()->clear_seed();
   ExpectError(Import(second_, bad).error(), Reason::kMissingField, "import_sequence.open.seed");
@@ -211,7 +211,7 @@ TEST_F(SessionSnapshot, PiecesAreBounded) {
   ExpectError(Import(second_, ImportOf(large + "x")).error(), Reason::kTooMany, "import_sequence.state");
 }
 
-TEST_F(SessionSnapshot, EpochsDecideAsForAnyOpen) {
+TEST_F(SessionSnapshot, EpochsDecideAsForOpen) {
   const std::string state = Export(first_, "a").state();
   StreamWorker late(engine_.get());
   v1::StreamRequest request = ImportOf(state);

@@ -1,5 +1,5 @@
-// Two clients who know everything of each other but are not the same: worker session, request ids, epochs, ids of masks
-// and regions, checkpoints. Neither gets at what the other has.
+// Two tenants who know all names of each other: worker session, request ids, epochs, ids of masks and regions,
+// checkpoints. Neither can use anything of the other.
 #include <gtest/gtest.h>
 
 #include "service/memory/region_table.h"
@@ -34,7 +34,7 @@ class SessionTenant : public ::testing::Test {
   StreamWorker stranger_{engine_.get(), {.tenant = "stranger"}};
 };
 
-TEST_F(SessionTenant, ASequenceIsItsOwnersAlone) {
+TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
   const v1::OpenSequence open = StatefulOpen("a", 5);
   PlainSequence plain(open);
   owner_.MustOpen(open);
@@ -59,7 +59,7 @@ TEST_F(SessionTenant, ASequenceIsItsOwnersAlone) {
   close.mutable_close()->set_epoch(5);
   stranger_.Send(close);
   ASSERT_TRUE(stranger_.Await([](const auto& message) { return message.has_closed(); }));
-  // One of its own of the same name is another sequence.
+  // The stranger's sequence of the same name is another sequence.
   stranger_.MustOpen(StatefulOpen("a", 99));
   ASSERT_EQ(engine_->sequences().live_sequences(), 2u);
 
@@ -68,7 +68,7 @@ TEST_F(SessionTenant, ASequenceIsItsOwnersAlone) {
   EXPECT_EQ(again_.MustOpen(Reopened(open, 6)).history_hash(), plain.hash()) << "while the owner finds it";
 }
 
-TEST_F(SessionTenant, ACheckpointIsItsOwnersAlone) {
+TEST_F(SessionTenant, CheckpointIsItsTenantsAlone) {
   v1::OpenSequence open = OpenOf("a", 1, kTenantVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
@@ -85,7 +85,7 @@ TEST_F(SessionTenant, ACheckpointIsItsOwnersAlone) {
   EXPECT_TRUE(Try(again_, step(1, checkpoint)).has_draw());
 }
 
-TEST_F(SessionTenant, AMaskIsItsStreamsAlone) {
+TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
   v1::StreamRequest upload;
   upload.mutable_upload_mask()->set_mask_id(7);
   upload.mutable_upload_mask()->set_vocabulary_size(kTenantVocabulary);
@@ -102,7 +102,7 @@ TEST_F(SessionTenant, AMaskIsItsStreamsAlone) {
 }
 
 // The id of a region means nothing without the secret of its connection, and that cannot be guessed.
-TEST_F(SessionTenant, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
+TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
   const auto connect = [&] { return std::get<std::shared_ptr<MemoryConnection>>(engine_->regions().Connect([] {})); };
   const auto owners = connect(), strangers = connect();
   auto made = owners->Register(kTenantVocabulary * sizeof(float));
@@ -134,8 +134,8 @@ TEST_F(SessionTenant, ARegionIsOfThoseWhoKnowItsConnectionsSecret) {
   EXPECT_TRUE(Try(owner_, step).has_draw());
 }
 
-// Slices of a row with the same worker session and batch id.
-TEST_F(SessionTenant, SlicesOfTwoClientsDoNotMeet) {
+// Shards of a row with the same worker session and batch id.
+TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
   const auto slice = [](uint32_t index) {
     StepBuilder builder(1, kTenantVocabulary / 2);
     builder.AddRow("a", 1, 0, F32Peak(kTenantVocabulary / 2, 7));

@@ -36,7 +36,7 @@ v1::OpenSequence OpenWith(const std::string& name, uint64_t epoch, std::mt19937_
   return open;
 }
 
-// One worker with several sequences, all of which step together.
+// Runs one worker with several sequences, all of which step together.
 void LiveAlone(Engine* engine, uint64_t seed, uint64_t steps) {
   constexpr int kSequences = 5;
   std::mt19937_64 random(seed);
@@ -83,9 +83,9 @@ TEST(SessionThreads, ManyStreamsOnOneEngine) {
   EXPECT_EQ(engine.observer().totals().errors, 0u);
 }
 
-// Two streams take one sequence from each other, time and again. Whatever is answered with a token is the token that is
-// due at its position of the one history.
-TEST(SessionThreads, TwoStreamsFightForOneSequence) {
+// Two streams take one sequence from each other, again and again. Every token that is answered is the token due at its
+// position of the one history.
+TEST(SessionThreads, TwoStreamsCompeteForOneSequence) {
   TestEngine engine = TestEngine::OnCpu();
   std::mt19937_64 random(11);
   v1::OpenSequence open = OpenWith("contested", 1, &random);
@@ -145,8 +145,8 @@ TEST(SessionThreads, TwoStreamsFightForOneSequence) {
   rival.join();
 }
 
-// Streams that end at any moment, with steps on their way, while others go on.
-TEST(SessionThreads, StreamsThatEndDisturbNobody) {
+// Streams end at any moment, with steps on their way, while other streams continue.
+TEST(SessionThreads, EndedStreamsDisturbNoOthers) {
   TestEngine engine = TestEngine::OnCpu();
   std::thread steady([&] { LiveAlone(engine.get(), 100, Scaled(100)); });
   std::mt19937_64 random(12);

@@ -25,7 +25,7 @@ using testing::StepBuilder;
 using SessionVerify = JudgedRows;
 
 // Random drafts, judged against dense probabilities, lists, and as certain ones: as the reference says, row by row.
-TEST_F(SessionVerify, RejectionIsTheReferencesVerdictAtEachPosition) {
+TEST_F(SessionVerify, RejectionEqualsReferenceEverywhere) {
   worker_.MustOpen(open_);
   const PlainSequence plain(open_);
   std::mt19937_64 random(82);
@@ -122,7 +122,7 @@ TEST_F(SessionVerify, FullAcceptanceAndCertainRejection) {
 }
 
 // A tree whose continuations are some of the tokens that may be drawn.
-TEST_F(SessionVerify, TreesAreWalkedAlongWhatIsDrawn) {
+TEST_F(SessionVerify, TreesAreWalkedAlongDrawnTokens) {
   open_.mutable_parameters()->set_presence_penalty(1);
   open_.mutable_history()->set_prompt_length(0);
   worker_.MustOpen(open_);
@@ -171,7 +171,7 @@ TEST_F(SessionVerify, TreesAreWalkedAlongWhatIsDrawn) {
   EXPECT_GT(accepted, testing::Scaled(300));
 }
 
-TEST_F(SessionVerify, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
+TEST_F(SessionVerify, RepeatedStepGetsSameAnswerCountsOnce) {
   open_.mutable_parameters()->set_presence_penalty(1);
   open_.mutable_parameters()->mutable_kept_set()->set_tokens(true);
   open_.mutable_history()->set_prompt_length(0);
@@ -190,8 +190,8 @@ TEST_F(SessionVerify, ARepeatedStepGetsTheSameAnswerAndCountsOnce) {
   ExpectError(RunOne(step), Reason::kStepConflict, "step.rows[0].step_id");
 }
 
-// Each position has penalties of its own: what they take counts with the sequences, as long as the step runs.
-TEST(SessionVerifyMemory, DraftsThatThereIsNoRoomForAreRefusedAndTheSequenceGoesOn) {
+// Each position has different penalties: their memory counts with the sequences while the step runs.
+TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
   Limits limits;
   limits.max_state_bytes = 48 << 10;
   testing::TestEngine engine = testing::TestEngine::OnCpu(limits);
@@ -220,7 +220,7 @@ TEST(SessionVerifyMemory, DraftsThatThereIsNoRoomForAreRefusedAndTheSequenceGoes
   EXPECT_EQ(run(1, 3).verify().tokens_size(), 1);
 }
 
-TEST_F(SessionVerify, AStopTokenEndsThePrefix) {
+TEST_F(SessionVerify, StopTokenEndsPrefix) {
   open_.mutable_parameters()->add_stop_token_ids(2);
   worker_.MustOpen(open_);
   StepBuilder step(1, kModelVocabulary);
@@ -235,8 +235,8 @@ TEST_F(SessionVerify, AStopTokenEndsThePrefix) {
   EXPECT_EQ(verify.matched(), 3u);
 }
 
-// What fails the rows of positions behind the first wrong draft concerns nobody.
-TEST_F(SessionVerify, OnlyPositionsThatMatterCanFail) {
+// Errors at positions behind the first wrong draft are ignored.
+TEST_F(SessionVerify, OnlyNeededPositionsCanFail) {
   worker_.MustOpen(open_);
   std::vector<float> broken(kModelVocabulary);
   broken[5] = std::numeric_limits<float>::quiet_NaN();
@@ -255,7 +255,7 @@ TEST_F(SessionVerify, OnlyPositionsThatMatterCanFail) {
   }
 }
 
-TEST_F(SessionVerify, DenseProbabilitiesThatAreNoneFailTheirRow) {
+TEST_F(SessionVerify, InvalidDenseProbabilitiesFailRow) {
   worker_.MustOpen(open_);
   std::vector<float> q(kModelVocabulary, 1.0f / kModelVocabulary);
   const auto run = [&](uint64_t id) {

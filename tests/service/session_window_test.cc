@@ -1,5 +1,5 @@
-// What a stream may leave unanswered: counted on arrival, released when answers have left, and zero at the end of
-// anything.
+// Rows and bytes that a stream may leave unanswered: counted on arrival, released when answers have left, and zero at
+// the end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void OpenAll(StreamWorker* worker, int count) {
   for (int i = 0; i < count; ++i) worker->MustOpen(OpenOf(absl::StrCat("s", i), 1, kWindowVocabulary));
 }
 
-TEST(SessionWindow, RowsCountUntilTheirAnswersHaveLeft) {
+TEST(SessionWindow, RowsCountUntilAnswersLeave) {
   Limits limits;
   limits.stream_unanswered_rows = 4;
   TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 2});
@@ -57,7 +57,7 @@ TEST(SessionWindow, RowsCountUntilTheirAnswersHaveLeft) {
   EXPECT_TRUE(worker.IsIdle());
 }
 
-TEST(SessionWindow, BytesCountUntilTheLastAnswerHasLeft) {
+TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
   const v1::StreamRequest step = WindowStep(1, 3);
   Limits limits;
   limits.stream_unanswered_bytes = step.ByteSizeLong();
@@ -75,7 +75,7 @@ TEST(SessionWindow, BytesCountUntilTheLastAnswerHasLeft) {
   EXPECT_TRUE(worker.session().WantsFrames());
 }
 
-TEST(SessionWindow, ALittleLessThanTheBytesIsNotFull) {
+TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
   const v1::StreamRequest step = WindowStep(1, 3);
   Limits limits;
   limits.stream_unanswered_bytes = step.ByteSizeLong() + 1;

@@ -1,4 +1,4 @@
-// Three workers of one session, each with a stream and a slice of the vocabulary.
+// Three workers of one session, each with a stream and a shard of the vocabulary.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ using testing::TestEngine;
 
 inline constexpr uint32_t kShardedVocabulary = 1000;
 inline constexpr size_t kElement = sizeof(float);
-// Where slices begin; the last entry is the end. They begin and end within groups of the kernels.
+// First tokens of the shards; the last entry is the end. Shards begin and end within groups of the kernels.
 inline constexpr std::array<uint32_t, 4> kBounds = {0, 333, 340, kShardedVocabulary};
 inline constexpr uint32_t kShards = 3;
 
@@ -51,7 +51,7 @@ class SessionShards : public ::testing::Test {
     builder.AddRow("whole b", batch_id, 0, logits_.substr(kShardedVocabulary * kElement));
     return builder.Build();
   }
-  // Slice `index` of both rows, of the tokens from `first` to `end`.
+  // Builds shard `index` of both rows, with the tokens from `first` to `end`.
   v1::StreamRequest Slice(uint64_t batch_id, uint32_t index, uint32_t first, uint32_t end) const {
     StepBuilder builder(batch_id, end - first);
     for (uint32_t row = 0; row < 2; ++row) {
@@ -86,7 +86,7 @@ class SessionShards : public ::testing::Test {
     ExpectError(results[0].error(), reason, field);
     return results[0].error();
   }
-  // What every worker is told, which is the same.
+  // Returns the answer that every worker gets; it is the same for all.
   std::vector<std::string> Draws(uint64_t batch_id) {
     std::vector<std::string> first;
     for (auto& worker : workers_) {

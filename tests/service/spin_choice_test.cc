@@ -1,4 +1,4 @@
-// What is looked for, and what is slept for.
+// When to spin for a message, and when to sleep.
 #include "service/memory/spin_choice.h"
 
 #include "gtest/gtest.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr absl::Duration kMost = absl::Microseconds(200);
 
-TEST(SpinChoiceTest, LooksForWhatComesSoonAndSleepsForWhatDoesNot) {
+TEST(SpinChoiceTest, SpinsForShortWaitsSleepsForLong) {
   SpinChoice choice(kMost);
   EXPECT_EQ(choice.Next(), kMost) << "nothing is known";
   choice.OnMessage(absl::Milliseconds(20));
@@ -17,7 +17,7 @@ TEST(SpinChoiceTest, LooksForWhatComesSoonAndSleepsForWhatDoesNot) {
   EXPECT_EQ(choice.Next(), kMost);
 }
 
-TEST(SpinChoiceTest, AWakeUpOnTopDoesNotKeepAMessageFromBeingLookedFor) {
+TEST(SpinChoiceTest, WakeCostDoesNotPreventSpinning) {
   SpinChoice choice(kMost);
   choice.OnMessage(kMost + absl::Microseconds(40));
   EXPECT_EQ(choice.Next(), kMost);
@@ -25,7 +25,7 @@ TEST(SpinChoiceTest, AWakeUpOnTopDoesNotKeepAMessageFromBeingLookedFor) {
   EXPECT_EQ(choice.Next(), absl::ZeroDuration());
 }
 
-TEST(SpinChoiceTest, NeverLooksWhereThatIsOff) {
+TEST(SpinChoiceTest, NeverSpinsIfOff) {
   SpinChoice choice(absl::ZeroDuration());
   EXPECT_EQ(choice.Next(), absl::ZeroDuration());
   choice.OnMessage(absl::ZeroDuration());

@@ -143,7 +143,7 @@ TEST(StepShape, RowsAreCounted) {
   ExpectRefused(StepOf(0), Payloads({0}), Reason::kMissingField, "step.rows");
 }
 
-TEST(StepShape, WhatMustBeSet) {
+TEST(StepShape, RequiredFields) {
   const std::vector<Payload> payloads = Payloads({kShapeVocabulary * 4});
   v1::Step step = StepOf(1);
   step.mutable_logits()->clear_source();
@@ -231,7 +231,7 @@ TEST(StepShape, Priority) {
   }
 }
 
-TEST(StepShape, RegionThatWasNotFound) {
+TEST(StepShape, UnknownRegion) {
   v1::Step step = StepOf(1);
   step.mutable_logits()->mutable_source()->mutable_region()->set_region_id(7);
   ExpectRefused(step, Payloads({kShapeVocabulary * 4}), Reason::kUnknownRegion, "step.logits.source.region.region_id");

@@ -1,4 +1,4 @@
-// One row of a step: what concerns it alone.
+// One row of a step: everything that concerns it alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -50,7 +50,7 @@ class StepRowTest : public ::testing::Test {
   v1::StepRow row_;
 };
 
-TEST_F(StepRowTest, CarriesWhatWasSent) {
+TEST_F(StepRowTest, CarriesEveryField) {
   row_.set_truncate_to(3);
   row_.add_append_tokens(kRowLive - 1);
   row_.set_draw_salt(65535);
@@ -69,7 +69,7 @@ TEST_F(StepRowTest, CarriesWhatWasSent) {
   EXPECT_FALSE(request.masks[0].has_allowed_tokens);
 }
 
-TEST_F(StepRowTest, DrawMayBeSpelledOut) {
+TEST_F(StepRowTest, DrawMayBeExplicit) {
   const uint64_t digest = MustParse().intent.options_digest;
   row_.mutable_draw();
   EXPECT_EQ(MustParse().intent.options_digest, digest);
@@ -91,7 +91,7 @@ TEST_F(StepRowTest, AnotherVocabulary) {
   ExpectRefused(Reason::kVocabularyMismatch, "step.logits.vocabulary_size");
 }
 
-TEST_F(StepRowTest, WhatMustBeSet) {
+TEST_F(StepRowTest, RequiredFields) {
   row_.set_step_id(0);
   ExpectRefused(Reason::kMissingField, "step.rows[2].step_id");
   row_.set_step_id(1);
@@ -160,7 +160,7 @@ TEST_F(StepRowTest, AllowedTokensAreASet) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].mask.allowed_tokens.tokens");
 }
 
-TEST_F(StepRowTest, ACheckpointNeedsASamplerThatKeepsAState) {
+TEST_F(StepRowTest, CheckpointNeedsStatefulSampler) {
   row_.set_checkpoint("x");
   ExpectRefused(Reason::kContradiction, "step.rows[2].checkpoint");
 }
@@ -291,7 +291,7 @@ TEST_F(StepRowTest, Scores) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].score.tokens");
 }
 
-// A retry is recognised by this: whatever may change the answer changes the digest, and nothing else does.
+// The digest identifies retries: every field that may change the answer changes the digest, and nothing else does.
 TEST_F(StepRowTest, DigestSeesEveryOption) {
   row_.set_truncate_to(5);
   row_.add_append_tokens(1);

@@ -92,14 +92,14 @@ TEST(Strictness, UnknownEnumValueInAOneof) {
   ExpectUnknown(message, Reason::kUnknownEnumValue, "open.parameters.chain.preset");
 }
 
-TEST(Strictness, PathStartsWhereTheCallerSays) {
+TEST(Strictness, PathStartsAtCallersPrefix) {
   v1::SamplingParameters parameters;
   AddUnknown(&parameters);
   EXPECT_EQ(FindUnknown(parameters, "fork.child.parameters")->field, "fork.child.parameters.#1234");
 }
 
-// Visits every field that leads to another message or to an enum, from StreamRequest down. Each is set in a message of
-// its own, so that the visit tells its path.
+// Visits every field that leads to another message or to an enum, from StreamRequest down. Each is set in a fresh
+// message, so that the visit tells its path.
 void VisitAll(Message* root, Message* at, const std::string& path, std::set<const Descriptor*>* seen,
               const std::function<void(Message*, const FieldDescriptor*, const std::string&)>& visit) {
   if (!seen->insert(at->GetDescriptor()).second) return;

@@ -41,7 +41,7 @@ TEST(Trace, FollowsTheRecommendation) {
   EXPECT_TRUE(IsSampled(Trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-ab")));
 }
 
-TEST(Trace, MalformedIsRefusedByName) {
+TEST(Trace, MalformedContextIsRefusedByName) {
   const std::string good = kSampled;
   std::vector<std::string> wrong = {
       "x",
@@ -92,7 +92,7 @@ class SessionTrace : public ::testing::Test {
   StreamWorker worker_{engine_.get()};
 };
 
-TEST_F(SessionTrace, ASampledStepIsLoggedOnceItIsAnswered) {
+TEST_F(SessionTrace, SampledStepIsLoggedWhenAnswered) {
   worker_.MustOpen(OpenOf("good", 1, kVocabulary));
   worker_.Send(Step(kSampled));
   EXPECT_TRUE(engine_.event_log().steps().empty()) << "not answered yet";
@@ -104,7 +104,7 @@ TEST_F(SessionTrace, ASampledStepIsLoggedOnceItIsAnswered) {
             absl::StrCat("worker 7 rows=2 refused=1 latency=3ms ", kSampled, " vendor=1"));
 }
 
-TEST_F(SessionTrace, AStepThatIsNotSampledIsNotLogged) {
+TEST_F(SessionTrace, UnsampledStepIsNotLogged) {
   worker_.MustOpen(OpenOf("good", 1, kVocabulary));
   worker_.Send(Step(kNotSampled));
   engine_.fake().FinishAll();
@@ -112,13 +112,13 @@ TEST_F(SessionTrace, AStepThatIsNotSampledIsNotLogged) {
   EXPECT_TRUE(engine_.event_log().steps().empty());
 }
 
-TEST_F(SessionTrace, AMalformedContextRefusesTheStep) {
+TEST_F(SessionTrace, MalformedContextRefusesStep) {
   worker_.MustOpen(OpenOf("good", 1, kVocabulary));
   worker_.Send(Step("00-trace"));
   EXPECT_EQ(worker_.StepError(7).field(), "step.trace.traceparent");
 }
 
-TEST_F(SessionTrace, OpeningTellsTheModel) {
+TEST_F(SessionTrace, OpenLogsTheModel) {
   v1::OpenSequence open = OpenOf("good", 1, kVocabulary);
   open.set_model("llama");
   worker_.MustOpen(open);

@@ -7,7 +7,7 @@
 
 namespace sortition::simulation {
 
-// What a choice is about; the first word of its key.
+// Subject of a choice; the first word of its key.
 enum class Choice : uint64_t {
   kWorld = 1,
   kFault,
@@ -45,9 +45,9 @@ class Draws {
  public:
   Draws(uint64_t seed, Choice choice, std::initializer_list<uint64_t> key) : word_(Draw(seed, choice, key)) {}
   uint64_t Next() { return Draw(word_, Choice::kWorld, {++count_}); }
-  // In [0, bound); bound > 0.
+  // Returns a number in [0, bound); bound > 0.
   uint32_t Below(uint64_t bound) { return static_cast<uint32_t>(Next() % bound); }
-  // In [low, high].
+  // Returns a number in [low, high].
   uint32_t Between(uint32_t low, uint32_t high) { return low + Below(high - low + 1); }
   bool OneIn(uint64_t n) { return Next() % n == 0; }
 

@@ -1,5 +1,5 @@
-// What goes wrong in a simulated world, and when. A world's faults are drawn before it runs, so that a failing run can
-// be repeated with fewer of them.
+// Faults of a simulated world, and their times. A world's faults are drawn before it runs, so that a failing run can be
+// repeated with fewer of them.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Fault {
     kBrokenDevice,  // a replica's device fails every batch for `length`
     kOtherLaw,      // for `length` a replica greets as one that speaks another version of the law
     kRestart,       // a worker dies and starts again with the texts it had
-    kZombie,        // the same, but the former process lives on for `length` and goes on with what it had submitted
+    kZombie,        // the same, but the former process lives on for `length` and continues its submitted steps
   };
   static constexpr int kKinds = 11;
 
@@ -34,7 +34,7 @@ struct Fault {
   bool OfReplica() const;
 };
 
-// In order of time, all within `horizon`.
+// Returns faults in order of time, all within `horizon`.
 std::vector<Fault> DrawFaults(uint64_t seed, uint32_t replicas, uint32_t workers, absl::Duration horizon);
 
 const char* NameOf(Fault::Kind kind);

@@ -1,4 +1,4 @@
-// One text that a simulated caller wants, and how far it has come.
+// One text that a simulated caller wants, and its progress.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ namespace sortition::simulation {
 struct Job {
   // A sequence of the world, or a rank's part in it.
   static std::unique_ptr<Job> Make(uint64_t world_seed, uint32_t number, bool of_ranks);
-  // A second completion of the same text, which goes on from some place in it. Once, for `fork`.
+  // Returns a second completion of the same text, which continues from some place in it. Called once, for `fork`.
   std::unique_ptr<Job> Fork(uint64_t world_seed);
 
   // The step's. False if a cut had nothing to cut, which would be a defect of the history.
   bool ApplyRewrites();
-  // The step's, or a rank's slice of each of their rows.
+  // Returns the step's logits, or a rank's shard of each of their rows.
   const std::byte* Logits(const std::optional<client::VocabularyShard>& shard);
-  // In a new process, which knows the text as far as it has come.
+  // Continues in a new process, which knows the text so far.
   void StartAnew();
 
   uint32_t number = 0;  // of the sequence, unique in the world

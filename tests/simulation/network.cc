@@ -30,7 +30,7 @@ struct Network::Connection {
   bool worker_gone = false;
   bool cut = false;     // nothing travels any more
   bool deaf = false;    // answers do not travel any more
-  bool silent = false;  // the same, and nobody tells the worker
+  bool silent = false;  // the same, and the worker is not told
   bool paused = false;  // requests wait on the way
 
   struct Request {
@@ -48,7 +48,7 @@ struct Network::Connection {
   std::optional<service::Session> session;  // the replica's end
   Uploads uploads;
   bool draining = false;
-  // For planted defects: where the service stood after its last answer, by request id.
+  // For planted defects: the service's position and hash after its last answer, by request id.
   std::map<std::string, std::pair<uint32_t, uint64_t>> last_draw;
   std::map<uint64_t, std::vector<std::pair<std::string, uint32_t>>> steps;
   std::set<std::string> stepped;
@@ -218,7 +218,7 @@ void Network::CountKept(const Connection& connection, const v1::Step& step) {
   }
 }
 
-// What a defective client would have sent in place of `request`.
+// Changes `request` into the request of a defective client.
 void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
   if (request->has_open() && request->open().has_history() && request->open().epoch() % 3 == 0) {
     v1::OpenSequence& open = *request->mutable_open();

@@ -28,12 +28,11 @@ class Network {
           Log log);
   ~Network();
 
-  // Workers are named by the ranks of the world here: each is a process of its own.
-  //
-  // The connector of one process of `worker`. Its streams' events go to `events` for as long as that lives.
+  // Returns the connector of one process of `worker`. Workers are named by the ranks of the world: each is a separate
+  // process. The streams' events go to `events` while that lives.
   std::unique_ptr<client::Connector> ConnectorOf(uint32_t worker, std::weak_ptr<client::StreamEvents> events);
 
-  // All streams of a worker, now. `length` as in Fault.
+  // Cuts all present streams of a worker. `length` as in Fault.
   void Cut(uint32_t worker, absl::Duration length);
   void Ghost(uint32_t worker, absl::Duration length);
   void Deafen(uint32_t worker, absl::Duration length);
@@ -41,7 +40,7 @@ class Network {
   void Silence(uint32_t worker);
   void Repeat(uint32_t worker, absl::Duration length);
 
-  // All streams of a replica, now: its process has died, or drains and ends them after `grace`.
+  // Ends all present streams of a replica: its process has died, or drains and ends them after `grace`.
   void Break(uint32_t replica);
   void Drain(uint32_t replica, v1::DrainingNotice::Cause cause, absl::Duration grace);
 

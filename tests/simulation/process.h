@@ -1,4 +1,5 @@
-// One life of a simulated worker: the client's real state machine, its timer, and what has ended and waits to be told.
+// One life of a simulated worker: the client's real state machine, its timer, and the ended steps that wait to be
+// reported.
 #pragma once
 
 #include <cstdint>

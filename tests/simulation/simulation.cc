@@ -73,7 +73,7 @@ class Simulation {
     return true;
   }
 
-  // Slices that wait for others are given up in time.
+  // Drops shards that have waited too long for others.
   void PlanSweep() {
     timeline_.After(world_.limits.shard_wait / 4, [this] {
       for (const auto& replica : replicas_) {

@@ -1,4 +1,4 @@
-// One world from its beginning until every text is there: a function of its seed and its faults.
+// One world from its beginning until every text is complete: a function of its seed and its faults.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ Outcome RunWorld(uint64_t seed, Plant plant, const std::vector<Fault>& faults, b
 // The fewest of `faults`, as far as leaving out finds them, with which the run still fails.
 std::vector<Fault> Shrink(uint64_t seed, Plant plant, std::vector<Fault> faults);
 
-// For people: the faults, the failure, and the messages of the failing run from its last fault on.
+// Describes a failure for people: the faults, the failure, and the messages of the failing run from its last fault on.
 std::string DescribeFailure(uint64_t seed, Plant plant, const std::vector<Fault>& faults);
 
 }  // namespace sortition::simulation

@@ -10,7 +10,7 @@
 namespace sortition::simulation {
 namespace {
 
-TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
+TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   Tally tally;
   // Fewer would not have everything happen that is counted below.
   const uint64_t worlds = std::max<uint64_t>(100, testing::Scaled(500));
@@ -21,7 +21,7 @@ TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
     tally += outcome.tally;
   }
   RecordProperty("tally", tally.Describe());
-  // What did not happen has not been tested.
+  // Every kind of event must have happened, or it has not been tested.
   EXPECT_GT(tally.tokens, 20 * worlds);
   EXPECT_GT(tally.replayed_tokens, 20 * worlds);
   EXPECT_GT(tally.evicted_sequences, worlds);
@@ -49,7 +49,7 @@ TEST(SimulationTest, EveryTokenIsTheOneOfTheRunWithoutFaults) {
   }
 }
 
-TEST(SimulationTest, ASeedIsOneHistory) {
+TEST(SimulationTest, SeedDeterminesHistory) {
   for (const uint64_t seed : {4u, 7u, 8u, 9u}) {
     const Outcome first = RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone), /*with_log=*/true);
     const Outcome second = RunWorld(seed, Plant::kNone, FaultsOf(seed, Plant::kNone), /*with_log=*/true);
@@ -58,9 +58,9 @@ TEST(SimulationTest, ASeedIsOneHistory) {
   }
 }
 
-// Of a worker that was replaced in the microsecond in which it had started both processes had the same epochs: nothing
-// comes of such a fault.
-TEST(SimulationTest, AWorkerIsNotReplacedInTheMicrosecondOfItsStart) {
+// A regression: both processes of a worker that was replaced in the microsecond of its start had the same epochs. Such
+// a fault has no effect now.
+TEST(SimulationTest, NewWorkerIsNotReplacedAtItsStart) {
   const Fault first = {Fault::Kind::kRestart, absl::Milliseconds(3), absl::ZeroDuration(), 0};
   const Fault second = {Fault::Kind::kZombie, first.at + absl::Nanoseconds(500), absl::Milliseconds(50), 0};
   for (const uint64_t seed : {1u, 2u, 3u}) {
@@ -73,8 +73,9 @@ TEST(SimulationTest, AWorkerIsNotReplacedInTheMicrosecondOfItsStart) {
   }
 }
 
-// Workers thought without end while they waited, and a world in which they waited long was taken for one that stands.
-TEST(SimulationTest, WorldsThatWaitDoNotStandStill) {
+// A regression: waiting workers computed without pause, and a world with long waits was taken for one that stands
+// still.
+TEST(SimulationTest, WaitingWorldsMakeProgress) {
   const uint64_t seed = 27494;
   const std::vector<Fault> faults = {{Fault::Kind::kCrash, absl::Microseconds(4880), absl::Microseconds(95548), 0}};
   const Outcome outcome = RunWorld(seed, Plant::kNone, faults);
@@ -82,8 +83,9 @@ TEST(SimulationTest, WorldsThatWaitDoNotStandStill) {
   EXPECT_LT(outcome.tally.steps, 100 * outcome.tally.tokens);
 }
 
-// Ranks took the first step of a fork before the others had come to where it begins: two batches waited for each other.
-TEST(SimulationTest, RanksBeginAForkWhenAllHaveTheAnswerBeforeIt) {
+// A regression: ranks took the first step of a fork before the others had reached its start, and two batches waited for
+// each other.
+TEST(SimulationTest, RanksForkWhenAllHaveAnswerBefore) {
   using enum Fault::Kind;
   const auto at = [](Fault::Kind kind, int64_t time, int64_t length, uint32_t who) {
     return Fault{kind, absl::Microseconds(time), absl::Microseconds(length), who};
@@ -110,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                                            Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedSlices));
 
 // A world stands still where a rank keeps to itself what others have lost with the server.
-TEST(SimulationTest, AnAnswerThatNoRankBringsIsMissed) {
+TEST(SimulationTest, AnswerNoRankBringsIsMissed) {
   constexpr Plant kPlant = Plant::kForgottenAnswer;
   constexpr uint64_t kSeed = 57;
   const std::vector<Fault> faults = FaultsOf(kSeed, kPlant);
@@ -119,7 +121,7 @@ TEST(SimulationTest, AnAnswerThatNoRankBringsIsMissed) {
 }
 
 // A defect in how histories are sent again shows only where one is lost.
-TEST(ShrinkTest, LeavesTheFaultsThatItTakes) {
+TEST(ShrinkTest, KeepsOnlyNeededFaults) {
   constexpr Plant kPlant = Plant::kShiftedPrompt;
   uint32_t shrunk = 0;
   for (uint64_t seed = 1; seed <= 200 && shrunk < 5; ++seed) {

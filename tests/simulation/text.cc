@@ -49,7 +49,7 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
   }
 }
 
-// Whether a mask leaves a token that nothing else bans.
+// True if a mask leaves a token that nothing else bans.
 bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
             uint32_t prompt_length) {
   for (const kernels::LogitEdit& edit : testing::PlainEdits(parameters, tokens, prompt_length)) {
@@ -58,7 +58,7 @@ bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::
   return mask != 0;
 }
 
-// Whether the history may ban tokens.
+// True if the history may ban tokens.
 bool Bans(const v1::SamplingParameters& parameters) {
   return parameters.no_repeat_ngram_size() != 0 || parameters.bad_words_size() > 0 || parameters.min_tokens() != 0;
 }

@@ -1,4 +1,4 @@
-// What the callers of a simulated world do, and what comes out of it when nothing goes wrong.
+// Requests of the callers of a simulated world, and their right results without faults.
 //
 // Both are functions of the seed alone: a caller overrides tokens, cuts its text, forces tokens, asks for other draws
 // and masks by draws that depend on the sequence, the step and the text so far. So a run with faults has one right
@@ -20,7 +20,7 @@ inline constexpr uint32_t kVocabulary = 24;
 
 // Sequence number `sequence`: its options. Some have no state, some leave the seed to the service.
 client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence);
-// How many tokens are drawn.
+// Returns the number of tokens to draw.
 uint32_t StepsOf(uint64_t seed, uint32_t sequence);
 // Before which of its steps a sequence is forked, and at which share of its length, in percent; absent for most.
 struct ForkPlan {
@@ -54,7 +54,7 @@ class Text {
  public:
   Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed)
       : Text(seed, sequence, options, sampler_seed, options.prompt, static_cast<uint32_t>(options.prompt.size())) {}
-  // Of a sequence that starts as a fork with these tokens.
+  // A sequence that starts as a fork with these tokens.
   Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed,
        const std::vector<uint32_t>& tokens, uint32_t prompt_length);
 

@@ -45,7 +45,8 @@ std::string ReleaseOf(uint64_t id) {
   return request.SerializeAsString();
 }
 
-// Nothing refers to the step's mask tensor any more. Masks are the payload after the logits, drafts none.
+// Removes the step's mask tensor, which no row refers to any more. Masks are the payload after the logits; there are no
+// drafts.
 void DropMasks(service::Frame* frame) {
   v1::Step& step = *frame->message.mutable_step();
   SORTITION_CHECK(step.masks().source().inline_().payload() == 1 && !step.has_draft_probabilities());

@@ -1,5 +1,5 @@
-// A worker's way of sending masks: some of those that come with a step are uploaded to the stream before it, replaced
-// by others while steps that name them are under way, and released again.
+// Masks of a worker: some of those that come with a step are uploaded to the stream before it, replaced by others while
+// steps that name them are under way, and released again.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Uploads {
     std::vector<std::string> after;
   };
 
-  // If the message is a step: makes rows of it name uploaded masks; what is left of its own masks stays. No tensor of
-  // the message lies in shared memory.
+  // If the message is a step, makes some of its rows name uploaded masks and keeps its other masks. No tensor of the
+  // message lies in shared memory.
   Messages Rewrite(Draws draws, service::Frame* frame);
 
  private:

@@ -59,7 +59,7 @@ bool Worker::IsAhead(const Job& job) const {
   });
 }
 
-// Before a restart. False if that cannot be, because a slice of a later step may be under way.
+// Called before a restart. False if that is impossible, because a shard of a later step may be under way.
 bool Worker::GoBackToPeers() {
   const auto is_ahead = [this](const auto& job) { return IsAhead(*job); };
   if (!rank_.in_step && std::ranges::any_of(jobs_, is_ahead)) return false;
@@ -156,7 +156,7 @@ void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status)
     absl::MutexLock lock(&job->record->mutex);
     seed = job->record->seed;
   }
-  // Whoever goes on with the text has to name the seed.
+  // The process that continues the text has to name the seed.
   job->options.seed = seed;
   job->text = std::make_unique<Text>(world_.seed, job->number, job->options, seed);
 }

@@ -22,7 +22,7 @@ class Worker {
  public:
   using Fail = std::function<void(std::string why)>;
 
-  // The world's rank `index`. `fail` is told of whatever differs from the run without faults.
+  // The world's rank `index`. `fail` is called with every difference from the run without faults.
   Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log, Fail fail);
   ~Worker();
 

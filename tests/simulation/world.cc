@@ -75,7 +75,7 @@ client::ClientOptions World::ClientOf(uint32_t rank) const {
   if (it.count == 1) return options;
   options.targets = {client.targets[ReplicaOf(rank, 0)]};
   options.message_rows = Draws(seed, Choice::kRanks, {it.worker, it.index}).Between(1, 3);
-  // None as wide as another.
+  // All shards have different widths.
   const auto begin = [&](uint32_t index) {
     return index == it.count ? kVocabulary : index * (kVocabulary / 4 + index);
   };

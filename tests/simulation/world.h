@@ -1,4 +1,4 @@
-// What a seed makes of a world before anything goes wrong: how many take part, their bounds and their speed.
+// Properties of a world that its seed decides before any fault: its members, their bounds and their speed.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ enum class Plant {
   kShiftedPrompt,     // a replay that takes one token of the output for prompt
   kOtherChoice,       // a replay that mistakes which of n completions it is
   kLostCheckpoint,    // a client that forgets with its stream where its samplers stood
-  kCrossedSlices,     // a rank that mistakes which slice of its message belongs to which row
+  kCrossedSlices,     // a rank that confuses which shard of its message belongs to which row
   kForgottenAnswer,   // a rank that brings its answer to no other server
 };
 inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows",    "forgotten-rewrite",
                                               "shifted-prompt", "other-choice",    "lost-checkpoint",
                                               "crossed-slices", "forgotten-answer"};
 
-// A process with streams of its own: a worker, or one of several ranks that are a worker together.
+// A process with its own streams: a worker, or one of several ranks that together are a worker.
 struct Rank {
   uint32_t worker = 0;
   uint32_t index = 0;
@@ -59,7 +59,7 @@ struct World {
   absl::Duration fault_horizon;
 };
 
-// What happened in one run, or in many.
+// Events of one run, or of many.
 struct Tally {
   uint64_t steps = 0;   // of the timeline: a message sent or arrived, a batch done, a timer, a fault
   uint64_t tokens = 0;  // drawn, and each compared
@@ -67,10 +67,10 @@ struct Tally {
   uint64_t replayed_tokens = 0;  // sent again because a replica did not have them
   uint64_t evicted_sequences = 0;
   uint64_t missed_deadlines = 0;
-  uint64_t silent_streams = 0;  // that their worker left by itself
+  uint64_t silent_streams = 0;  // left by their worker unprompted
   uint64_t drained_streams = 0;
   uint64_t lost_messages = 0;
-  uint64_t late_requests = 0;  // that reached a replica after their worker had left the stream
+  uint64_t late_requests = 0;  // reached a replica after their worker had left the stream
   uint64_t repeated_answers = 0;
   uint64_t superseded = 0;  // steps and opens of owners that had lost their sequence
   uint64_t overloaded = 0;
@@ -81,7 +81,7 @@ struct Tally {
   uint64_t mask_uploads = 0;   // and releases
   uint64_t checkpoints = 0;    // that came with an answer
   uint64_t zombie_tokens = 0;  // drawn by processes that had been replaced
-  uint64_t rank_tokens = 0;    // of `tokens`, drawn from rows in slices; each is counted by every rank
+  uint64_t rank_tokens = 0;    // tokens drawn from rows in shards; every rank counts each
   uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
   uint64_t brought_answers = 0;
   uint64_t missing_slices = 0;  // rows refused because some had not come in time

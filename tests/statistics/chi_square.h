@@ -1,4 +1,4 @@
-// Pearson's test of counts against probabilities, with the probability of an outcome as far out.
+// Pearson's test of counts against probabilities, with the probability of a statistic at least as extreme.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr double kLeastExpected = 100;
 ChiSquare CompareCounts(const std::vector<uint64_t>& counts, const std::vector<double>& probabilities);
 
 // Each comparison fails a correct sampler with less than this probability (over seeds; a fixed seed then never does).
-// All comparisons of this folder together, fewer than 40, stay below 10^-6.
+// All comparisons of this folder, fewer than 40, together stay below 10^-6.
 inline constexpr double kFailureProbability = 2.5e-8;
 
 // Expects both tails to be likelier than half of kFailureProbability, at least `least_bins` bins, and no count where

@@ -9,7 +9,7 @@
 namespace sortition::testing {
 namespace {
 
-TEST(ChiSquare, UpperGammaHasItsClosedForms) {
+TEST(ChiSquare, UpperGammaEqualsClosedForms) {
   for (const double x : {0.1, 1.0, 3.0, 20.0}) {
     EXPECT_NEAR(UpperGamma(1, x), std::exp(-x), 1e-12);
     EXPECT_NEAR(UpperGamma(0.5, x), std::erfc(std::sqrt(x)), 1e-12);
@@ -30,18 +30,18 @@ std::vector<uint64_t> Counts(double bias) {
   return counts;
 }
 
-TEST(ChiSquare, AcceptsFairCountsAndSeesABiasOfATenth) {
+TEST(ChiSquare, AcceptsFairCountsDetectsTenPercentBias) {
   const std::vector<double> uniform(100, 0.01);
   EXPECT_GT(CompareCounts(Counts(0), uniform).upper_tail, 1e-4);
   EXPECT_LT(CompareCounts(Counts(0.1), uniform).upper_tail, kFailureProbability / 2);
 }
 
-TEST(ChiSquare, SeesCountsThatAreTooEven) {
+TEST(ChiSquare, DetectsTooEvenCounts) {
   const std::vector<double> uniform(100, 0.01);
   EXPECT_LT(CompareCounts(std::vector<uint64_t>(100, 10'000), uniform).lower_tail, kFailureProbability / 2);
 }
 
-TEST(ChiSquare, ThrowsRareEntriesTogether) {
+TEST(ChiSquare, PoolsRareEntries) {
   const std::vector<double> probabilities = {0.00001, 0.49999, 0.5};
   EXPECT_EQ(CompareCounts({0, 500, 500}, probabilities).degrees, 1);
 }

@@ -82,7 +82,7 @@ TEST_P(LargeVocabulary, FollowsTheSoftmax) {
 INSTANTIATE_TEST_SUITE_P(Draw, LargeVocabulary, ::testing::Values(0.8f, 1.0f));
 
 // Noise of too few bits cannot reach 20 nats down; the tail then never wins.
-TEST(Draw, TailTwentyNatsDown) {
+TEST(Draw, TailAtTwentyNatsFollows) {
   std::vector<float> logits(16384, -20.0f);
   logits[12345] = 0;
   PreparedRow row(logits, {});
@@ -97,7 +97,7 @@ TEST(Draw, TailTwentyNatsDown) {
   EXPECT_GT(at_least, sortition::testing::kFailureProbability / 2) << hits << " hits, expected " << mean;
 }
 
-TEST(Draw, SeedsAndStreamsAreAsGoodAsPositions) {
+TEST(Draw, SeedsAndStreamsVaryLikePositions) {
   const std::vector<float> logits = ModelLogits(1000, 5);
   PreparedRow row(logits, {.temperature = 1.3f});
   std::vector<uint64_t> by_seed(1000);

@@ -57,7 +57,7 @@ class PreparedRow {
   }
 
   const RowRequest& request() const { return request_; }
-  // Whether the filters keep a token of these bits.
+  // True if the filters keep a token of these bits.
   bool Keeps(uint32_t bits, uint32_t token) const { return Candidate::Of(law::Key(bits), token) >= kept_.last; }
 
  private:

@@ -5,6 +5,7 @@
 // testing::kFailureProbability.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -23,7 +24,11 @@ using sortition::testing::Scaled;
 
 constexpr uint32_t kTokens = 20;
 
-// What a drafter knows of the target's logits: them with some noise, next to nothing, or all but their leading tokens.
+// Bins that the counts must fill; they grow with the root of the draws.
+int LeastBins() { return std::clamp(int(40 * std::sqrt(testing::TestScale())), 2, 20); }
+
+// Knowledge of the target's logits that a drafter has: the logits with some noise, next to nothing, or all except their
+// leading tokens.
 enum class Drafter { kClose, kBlind, kWrong };
 
 struct Combination {
@@ -119,7 +124,7 @@ class Bigrams {
 
 class Rejection : public ::testing::TestWithParam<int> {};
 
-TEST_P(Rejection, LeavesNoTraceOfTheDrafter) {
+TEST_P(Rejection, DistributionIsTheTargets) {
   const SamplingParameters chains[] = {
       {}, {.temperature = 0.7f, .top_k = 12, .top_p = 0.9f}, {.temperature = 1.5f, .min_p = 0.15f}};
   // Each form meets each drafter and each chain.
@@ -132,13 +137,13 @@ TEST_P(Rejection, LeavesNoTraceOfTheDrafter) {
   for (uint64_t n = 0; n < sequences; ++n) ++counts[model.DrawPair(n * 9 + uint64_t(GetParam()))];
   std::vector<double> joint(counts.size());
   for (uint32_t i = 0; i < joint.size(); ++i) joint[i] = model.p(0)[i / kTokens] * model.p(i / kTokens)[i % kTokens];
-  ExpectCounts(counts, joint, testing::TestScale() < 1 ? 2 : 20);
+  ExpectCounts(counts, joint, LeastBins());
 }
 
 INSTANTIATE_TEST_SUITE_P(, Rejection, ::testing::Range(0, 9));
 
-// Of a vocabulary that races group by group.
-TEST(RejectionAtVocabulary2000, LeavesNoTraceOfTheDrafter) {
+// A vocabulary large enough that the race runs group by group.
+TEST(RejectionAtVocabulary2000, DistributionIsTheTargets) {
   std::mt19937_64 random(72);
   std::vector<float> logits(2000), q(2000);
   double sum = 0;
@@ -160,7 +165,7 @@ TEST(RejectionAtVocabulary2000, LeavesNoTraceOfTheDrafter) {
   std::discrete_distribution<uint32_t> drafter(q.begin(), q.end());
   std::vector<uint64_t> counts(2000);
   for (uint64_t n = 0; n < Scaled(400'000); ++n) ++counts[row.Verify({73, uint32_t(n), 0}, drafter(random), draft)];
-  ExpectCounts(counts, p, testing::TestScale() < 1 ? 2 : 20);
+  ExpectCounts(counts, p, LeastBins());
 }
 
 }  // namespace

@@ -9,13 +9,13 @@
 
 namespace sortition::testing {
 
-// What a FakeDevice makes of a handle: a mapping of its descriptor, which SampleByReference reads. INVALID_ARGUMENT
-// where there is no file of that many bytes behind it. `read`: called by Read before it does anything, which ends
-// with what it says unless it is well.
+// Imports a handle for a FakeDevice: maps its descriptor, which SampleByReference reads. Returns INVALID_ARGUMENT if no
+// file of that many bytes is behind it. `read` is called first by every Read, which fails with its status if that is an
+// error.
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> ImportFakeMemory(
     const devices::MemoryHandle& handle, uint32_t memory, std::function<absl::Status()> read = nullptr);
 
-// As its maker has it: a mapping for writing, and the descriptor. `identity` is that of its device.
+// The memory as its maker has it: a mapping for writing, and the descriptor. `identity` is that of its device.
 class FakeCardMemory {
  public:
   explicit FakeCardMemory(uint64_t bytes);

@@ -21,11 +21,11 @@ struct Delivery {
   std::vector<devices::ByteSegment> segments;  // of `bytes`, in order
 };
 
-// In one piece.
+// Delivers the bytes in one piece.
 Delivery Deliver(std::string bytes);
-// In pieces that end at the offsets `cuts`, ascending and repeated where a piece is empty.
+// Delivers pieces that end at the offsets `cuts`, which ascend; a repeated offset makes an empty piece.
 Delivery Deliver(std::string bytes, std::span<const size_t> cuts);
-// In a few pieces of random sizes, some of them empty.
+// Delivers a few pieces of random sizes, some of them empty.
 Delivery DeliverInPieces(std::string bytes, std::mt19937_64* random);
 
 v1::StreamRequest Hello(std::string_view worker_session);
@@ -41,7 +41,7 @@ v1::StreamRequest CloseOf(std::string_view request_id, uint64_t epoch);
 std::string F32Bytes(std::span<const float> logits);
 // `vocabulary` normal logits, rounded to `dtype`.
 std::string RandomLogits(kernels::DType dtype, uint32_t vocabulary, std::mt19937_64* random);
-// One tensor row in which `token` is far above all others.
+// Returns one tensor row in which `token` is far above all others.
 std::string F32Peak(uint32_t vocabulary, uint32_t token);
 
 // A Step under construction. Rows are added with the bytes of their logits; everything else is set in `step()`.

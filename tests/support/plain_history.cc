@@ -36,8 +36,8 @@ bool Matches(const std::vector<uint32_t>& tokens, size_t at, const v1::TokenSequ
   return true;
 }
 
-// How many of the last tokens come after the last sequence breaker, by its start, of those within `from`; all from
-// there on if there is none.
+// Returns the number of tokens after the last sequence breaker that starts at or after `from`; all tokens from `from`
+// on if there is none.
 size_t AfterBreaker(const v1::Dry& dry, const std::vector<uint32_t>& tokens, size_t from) {
   for (size_t at = tokens.size(); at-- > from;) {
     int longest = 0;
@@ -49,7 +49,7 @@ size_t AfterBreaker(const v1::Dry& dry, const std::vector<uint32_t>& tokens, siz
   return tokens.size() - from;
 }
 
-// By token, how long the repetition is that it would go on with.
+// Maps each token to the length of the repetition that it would continue.
 std::map<uint32_t, size_t> Repetitions(const v1::Dry& dry, const std::vector<uint32_t>& tokens) {
   const size_t from = dry.window() == 0 || dry.window() >= tokens.size() ? 0 : tokens.size() - dry.window();
   const size_t limit = AfterBreaker(dry, tokens, from);

@@ -1,5 +1,5 @@
-// What the options that look at a history make of it for the next row, written down from their definitions and computed
-// anew from the whole history.
+// Effect of the options that look at a history on the next row, written down from their definitions and computed anew
+// from the whole history.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace sortition::testing {
 std::vector<kernels::LogitEdit> PlainEdits(const v1::SamplingParameters& parameters,
                                            const std::vector<uint32_t>& tokens, uint32_t prompt_length);
 
-// The token that is emitted after `output` tokens of output whatever the row says, if there is one.
+// Returns the token that is forced after `output` tokens of output for any logits, if there is one.
 std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& parameters, size_t output);
 
 }  // namespace sortition::testing

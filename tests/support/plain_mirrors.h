@@ -1,4 +1,4 @@
-// What a device may make of EditOrigin: copies of lists, changed by what changed.
+// Plain model of a device's edit cache: copies of edit lists, updated through EditOrigin.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,8 @@ class PlainMirrors {
     return edits;
   }
 
-  // How many rows' edits were not taken as they are, and of those such without a name.
+  // Number of rows whose edits were made by changing a copy, and how many of these had changes without a name
+  // (`ahead`).
   uint64_t changed() const { return changed_; }
   uint64_t changed_ahead() const { return changed_ahead_; }
 

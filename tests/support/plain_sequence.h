@@ -23,7 +23,7 @@ class PlainSequence {
   const std::vector<uint32_t>& tokens() const { return tokens_; }
   uint64_t hash() const;
 
-  // What one step adds to the parameters.
+  // Additions of one step to the parameters.
   struct Row {
     kernels::DType dtype = kernels::DType::kF32;
     std::string_view logits;  // a tensor row as on the wire
@@ -35,7 +35,7 @@ class PlainSequence {
     kernels::DraftDistribution draft = {};
     std::optional<uint64_t> sampler_state = {};  // absent: that of a sequence's first step
   };
-  // What the law's reference says of a row at `position`, as integers.
+  // Returns the output of the law's reference for a row at `position`.
   kernels::RowOutput Answer(const Row& row, uint32_t position) const;
   // The answer that a step at `position` is due, as a message; `position` is also the history's length unless the
   // sequence is stateless. The history stays as it is.

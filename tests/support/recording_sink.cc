@@ -25,7 +25,7 @@ std::optional<v1::StreamResponse> RecordingSink::Await(const Wanted& wanted) {
     return std::any_of(messages_.begin(), messages_.end(), wanted);
   };
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(&has_one), kPatience);
+  mutex_.AwaitWithTimeout(absl::Condition(&has_one), kLongestWait);
   return TakeLocked(wanted);
 }
 

@@ -12,22 +12,23 @@
 
 namespace sortition::testing {
 
-// Thread-safe. A wait that lasts longer than kPatience returns nothing, so that a lost answer fails its test.
+// Thread-safe. A wait that lasts longer than kLongestWait returns nothing, so that a lost answer fails its test.
 class RecordingSink : public service::SessionSink {
  public:
-  static constexpr absl::Duration kPatience = absl::Seconds(60);
+  static constexpr absl::Duration kLongestWait = absl::Seconds(60);
   using Wanted = std::function<bool(const v1::StreamResponse&)>;
 
   void Send(v1::StreamResponse message, service::SentRelease release) override;
 
   // Takes the first message that is `wanted` out of the record, waiting until one comes.
   std::optional<v1::StreamResponse> Await(const Wanted& wanted);
-  // The same without waiting.
+  // Take without waiting.
   std::optional<v1::StreamResponse> Take(const Wanted& wanted);
 
   // Messages in the record.
   size_t size() const;
-  // What has been given to Send and not yet taken by this function, taken or not: to be passed to Session::OnSent.
+  // Returns the releases given to Send that this function has not returned yet, whether or not their responses were
+  // taken; pass them to Session::OnSent.
   std::vector<service::SentRelease> TakeReleases();
 
  private:

@@ -1,4 +1,4 @@
-// How much work a randomised test does.
+// Amount of work of randomised tests.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 
 namespace sortition::testing {
 
-// What becomes of a batch, and when.
+// Fate of a batch, and its time.
 struct Fate {
   enum class Kind {
     kRight,

@@ -1,4 +1,4 @@
-// What a worker sends and awaits.
+// Messages that a worker sends and awaits.
 #include "tests/support/stream_worker.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 
 namespace sortition::testing {
 
-// One device: the real CPU device, or a fake that answers by the law's reference when it is told to.
+// Engine with one device: the real CPU device, or a fake that answers by the law's reference when it is told to.
 class TestEngine {
  public:
   static TestEngine OnCpu(const service::Limits& limits = {}, uint32_t threads = 2, double recheck_share = 0) {

@@ -94,7 +94,7 @@ class HostImportTest : public ::testing::TestWithParam<testing::Driver> {
 INSTANTIATE_TEST_SUITE_P(, HostImportTest, ::testing::ValuesIn(testing::Drivers()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(HostImportTest, RowsThatLieTogetherAreOneImport) {
+TEST_P(HostImportTest, AdjacentRowsAreOneImport) {
   MakeRows(6, 12, 100);
   ExpectRight();
   EXPECT_EQ(imports, 1);
@@ -102,7 +102,7 @@ TEST_P(HostImportTest, RowsThatLieTogetherAreOneImport) {
   EXPECT_EQ(imports, 2) << "nothing is kept beyond the batch";
 }
 
-TEST_P(HostImportTest, RowsApartAreImportsOfTheirOwn) {
+TEST_P(HostImportTest, DistantRowsAreSeparateImports) {
   MakeRows(3, 0, 70'000);
   // f16 and bf16 rows have fewer bytes than are worth it.
   int worth = 0;
@@ -122,7 +122,7 @@ TEST_P(HostImportTest, RowsInPiecesAreCopied) {
   EXPECT_EQ(imports, 0);
 }
 
-TEST_P(HostImportTest, MemoryThatTheDriverDoesNotTakeIsCopied) {
+TEST_P(HostImportTest, MemoryDriverRefusesIsCopied) {
   MakeRows(3, 0, 0);
   refused = true;
   ExpectRight();

@@ -220,7 +220,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
 INSTANTIATE_TEST_SUITE_P(, ImportedMemoryTest, ::testing::ValuesIn(testing::Drivers()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(ImportedMemoryTest, RowsGiveTheReferencesAnswers) {
+TEST_P(ImportedMemoryTest, RowsEqualReference) {
   Start();
   for (uint64_t batch = 0; batch < testing::Scaled(2); ++batch) {
     ExpectReference(Tasks::kAny, 20'000'000 + 100 * batch, 60, 300);
@@ -228,18 +228,18 @@ TEST_P(ImportedMemoryTest, RowsGiveTheReferencesAnswers) {
   ExpectReference(Tasks::kDraws, 21'000'000, 5, 40'000);
 }
 
-TEST_P(ImportedMemoryTest, RowsBesideCopiesOfTheHostsGiveTheReferencesAnswers) {
+TEST_P(ImportedMemoryTest, RowsBesideHostCopiesEqualReference) {
   Start({.copies = true});
   ExpectReference(Tasks::kDraws, 22'000'000, 40, 300);
   ExpectReference(Tasks::kDraws, 23'000'000, 5, 40'000);  // some of the host's large enough to be fetched
 }
 
-TEST_P(ImportedMemoryTest, RowsInSlicesGiveTheReferencesAnswers) {
+TEST_P(ImportedMemoryTest, RowsInChunksEqualReference) {
   Start({.max_buffer_bytes = 100'000});
   ExpectReference(Tasks::kDraws, 24'000'000, 60, 3'000);
 }
 
-TEST_P(ImportedMemoryTest, MemoriesTakeTurnsAndRowsShareBytes) {
+TEST_P(ImportedMemoryTest, AlternatingMemoriesAndSharedBytes) {
   Start({.batches_in_flight = 2});
   const size_t size = row_.tensor().size();
   const auto exported = Export(2 * size);
@@ -277,7 +277,7 @@ TEST_P(ImportedMemoryTest, MemoriesTakeTurnsAndRowsShareBytes) {
   ExpectRight(changed, *memory, 0);
 }
 
-TEST_P(ImportedMemoryTest, IsReadByTheHostEvenWithoutTheDevice) {
+TEST_P(ImportedMemoryTest, HostReadsItWithoutDevice) {
   Start();
   constexpr size_t kBytes = (8 << 20) + 4099;  // more than is copied at once
   const auto exported = Export(kBytes);
@@ -323,7 +323,7 @@ TEST_P(ImportedMemoryTest, OutlivesALostContext) {
 }
 
 // The standard input of the process is the row, and its standard output the socket by which the memory comes.
-TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
+TEST_P(ImportedMemoryTest, OutlivesItsProcess) {
   Start();
   int input[2], output[2];
   ASSERT_EQ(pipe2(input, O_CLOEXEC), 0);
@@ -360,7 +360,7 @@ TEST_P(ImportedMemoryTest, OutlivesTheProcessThatMadeIt) {
   ExpectRight(row_, *memory, 0);
 }
 
-TEST_P(ImportedMemoryTest, WhatIsNoMemoryOfTheDriversIsRefused) {
+TEST_P(ImportedMemoryTest, ForeignDescriptorIsRefused) {
   Start();
   const auto exported = Export(1 << 20);
   const MemoryHandle handle = exported->handle();
@@ -403,7 +403,7 @@ INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOnOneDriverTest, ::testing::Values(test
                          [](const auto& info) { return info.param.name; });
 
 // What a read uses lives on while the device may be at it, the memory's buffer among it.
-TEST_P(ImportedMemoryOnOneDriverTest, AReadThatIsNotAnsweredKeepsWhatItUses) {
+TEST_P(ImportedMemoryOnOneDriverTest, UnansweredReadKeepsItsMemory) {
   Start({.batches_in_flight = 1});
   const auto exported = Export(row_.tensor().size());
   auto memory = Import(exported->handle());
@@ -416,7 +416,7 @@ TEST_P(ImportedMemoryOnOneDriverTest, AReadThatIsNotAnsweredKeepsWhatItUses) {
   is_hanging = false;
 }
 
-TEST_P(ImportedMemoryOnOneDriverTest, IsTakenOnlyWhereItIsWanted) {
+TEST_P(ImportedMemoryOnOneDriverTest, TakenOnlyIfEnabled) {
   const vulkan::Hardware& hardware = instance_->hardware().front();
   const auto exported = Export(4096);
   ASSERT_TRUE(hardware.is_processor);
@@ -439,7 +439,7 @@ TEST_P(ImportedMemoryOnOneDriverTest, IsTakenOnlyWhereItIsWanted) {
   EXPECT_TRUE(absl::IsUnimplemented(device_->Import(handle).status()));
 }
 
-TEST_P(ImportedMemoryOnOneDriverTest, RefusedByTheDriverLeavesNothingBehind) {
+TEST_P(ImportedMemoryOnOneDriverTest, DriversRefusalLeavesNothingBehind) {
   Start({.batches_in_flight = 1});
   const auto exported = Export(row_.tensor().size());
   std::memcpy(exported->mapped(), row_.tensor().data(), row_.tensor().size());

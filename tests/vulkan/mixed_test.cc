@@ -45,7 +45,7 @@ struct CountByDevice : NullObserver {
   std::map<std::string, int> batches ABSL_GUARDED_BY(mutex);
 };
 
-TEST(Mixed, RandomRoutingEqualsTheCpuAlone) {
+TEST(Mixed, RandomRoutingEqualsCpuAlone) {
   const testing::Driver& driver = testing::Drivers().front();
   if (testing::ManifestOf(driver).empty()) GTEST_SKIP() << driver.package << " is not installed";
   const auto instance = testing::OpenDriver(driver);

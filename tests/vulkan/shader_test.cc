@@ -26,7 +26,7 @@ class Shaders : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(, Shaders, ::testing::Range(0, kShaders));
 
 // Without a type of floating point there is no arithmetic on it, and no conversion to it or from it.
-TEST_P(Shaders, HoldIntegersOf32BitsAlone) {
+TEST_P(Shaders, UseOnly32BitIntegers) {
   const std::span<const uint32_t> words = SpirV(Shader(GetParam()), Variant{});
   ASSERT_GT(words.size(), kHeaderWords);
   ASSERT_EQ(words[0], kMagic);
@@ -54,7 +54,7 @@ TEST_P(Shaders, HoldIntegersOf32BitsAlone) {
 }
 
 // Variants hold no floating point either.
-TEST_P(Shaders, HoldIntegersAloneInEveryVariant) {
+TEST_P(Shaders, UseOnlyIntegersInEveryVariant) {
   for (const Variant variant : kVariants) {
     const std::span<const uint32_t> words = SpirV(Shader(GetParam()), variant);
     std::set<uint32_t> widths;

@@ -150,7 +150,7 @@ class VulkanDeviceTest : public ::testing::Test {
   std::unique_ptr<VulkanDevice> device_;
 };
 
-TEST_F(VulkanDeviceTest, ALostDeviceStartsAnewWithTheNextBatch) {
+TEST_F(VulkanDeviceTest, LostDeviceRestartsWithNextBatch) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   ExpectRight();
   fault.device_lost = 1;
@@ -164,7 +164,7 @@ TEST_F(VulkanDeviceTest, ALostDeviceStartsAnewWithTheNextBatch) {
 }
 
 // It may still be at the batch: nothing that this uses goes before the device is done with it.
-TEST_F(VulkanDeviceTest, ADeviceThatDoesNotAnswerKeepsWhatItMayUse) {
+TEST_F(VulkanDeviceTest, SilentDeviceKeepsItsMemory) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   ExpectRight();
   destroyed_devices = 0;
@@ -184,24 +184,24 @@ TEST_F(VulkanDeviceTest, ADeviceThatDoesNotAnswerKeepsWhatItMayUse) {
   EXPECT_EQ(destroyed_devices, 3) << "the one that has answered, too";
 }
 
-TEST_F(VulkanDeviceTest, MemoryThatIsMissingFailsTheBatchAlone) {
+TEST_F(VulkanDeviceTest, MissingMemoryFailsBatchAlone) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   fault.no_memory = 1;
   EXPECT_TRUE(absl::IsResourceExhausted(RunBatch().status));
   ExpectRight();
 }
 
-TEST_F(VulkanDeviceTest, ADriverThatCannotCreateADeviceIsAnErrorAtStart) {
+TEST_F(VulkanDeviceTest, DeviceCreationFailureIsAStartError) {
   fault.no_device = 1;
   EXPECT_TRUE(absl::IsInternal(Start()));
 }
 
-TEST_F(VulkanDeviceTest, ARowLargerThanAnyBufferFailsItsBatch) {
+TEST_F(VulkanDeviceTest, RowLargerThanBufferFailsBatch) {
   ASSERT_TRUE(Start({.max_buffer_bytes = 1000}).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(RunBatch().status));
 }
 
-TEST_F(VulkanDeviceTest, BatchesInFlightAtOnceAndTheEnd) {
+TEST_F(VulkanDeviceTest, ConcurrentBatchesAndDestruction) {
   ASSERT_TRUE(Start({.batches_in_flight = 3}).ok());
   const kernels::RowOutput expected = law::SampleRowReference(row_.request());
   constexpr int kBatches = 40;
@@ -233,7 +233,7 @@ class VulkanCacheTest : public VulkanDeviceTest {
   std::filesystem::path folder_;
 };
 
-TEST_F(VulkanCacheTest, IsWrittenOnceAndReadAtTheNextStart) {
+TEST_F(VulkanCacheTest, WrittenOnceAndReadAtNextStart) {
   ASSERT_TRUE(Start({.pipeline_cache_folder = folder_}).ok());
   EXPECT_TRUE(device_->cache_status().ok()) << device_->cache_status();
   const Hardware& hardware = instance_->hardware().front();
@@ -247,7 +247,7 @@ TEST_F(VulkanCacheTest, IsWrittenOnceAndReadAtTheNextStart) {
   ExpectRight();
 }
 
-TEST_F(VulkanCacheTest, OfAnotherDriverIsLeftAloneAndReplaced) {
+TEST_F(VulkanCacheTest, OtherDriversCacheIsIgnoredAndReplaced) {
   const Hardware& hardware = instance_->hardware().front();
   const std::string path = vulkan::PipelineCachePath(folder_, hardware);
   std::ofstream(path) << std::string(5000, 'x');
@@ -257,13 +257,13 @@ TEST_F(VulkanCacheTest, OfAnotherDriverIsLeftAloneAndReplaced) {
   ExpectRight();
 }
 
-TEST_F(VulkanCacheTest, AFolderThatIsNotThereIsSaid) {
+TEST_F(VulkanCacheTest, MissingFolderIsReported) {
   ASSERT_TRUE(Start({.pipeline_cache_folder = folder_ / "nowhere"}).ok());
   EXPECT_TRUE(absl::IsUnavailable(device_->cache_status())) << device_->cache_status();
   ExpectRight();
 }
 
-TEST_F(VulkanDeviceTest, ProvesItself) {
+TEST_F(VulkanDeviceTest, PassesSelfTest) {
   ASSERT_TRUE(Start().ok());
   const SelfTest proof;
   const SelfTest::Verdict verdict = proof.Run(device_.get(), absl::Minutes(2));
@@ -271,12 +271,12 @@ TEST_F(VulkanDeviceTest, ProvesItself) {
   EXPECT_EQ(verdict.timings.size(), 3u);
 }
 
-TEST(VulkanLoader, AMachineWithoutOneIsToldApart) {
+TEST(VulkanLoader, MissingLoaderIsReported) {
   EXPECT_TRUE(absl::IsNotFound(Api::Load("libnosuchvulkan.so.1").status()));
   EXPECT_TRUE(absl::IsNotFound(Api::Load("libm.so.6").status())) << "a library, but no loader";
 }
 
-TEST(VulkanLoader, WithoutADriverThereIsNoDevice) {
+TEST(VulkanLoader, NoDriverMeansNoDevice) {
   const testing::Driver nobody{"nobody", "", {}};
   EXPECT_TRUE(absl::IsNotFound(testing::OpenDriver(nobody).status()));
 }

@@ -1,12 +1,12 @@
-// What a token costs a deployment: bytes on the wire and processor time on both ends, by transport and rows a step.
+// Cost of a token for a deployment: bytes on the wire and processor time on both ends, by transport and rows a step.
 //
 //   bench_capacity [--json FILE] [--plot FILE] [--rows N]
 //
-// bytes_in and bytes_out: of messages, for each row; the baseline of bytes_in is the row itself.
-// server_cpu_TRANSPORT_N: processor time of the server for each row in steps of N rows; its baseline is the part that
-// was spent sampling. client_cpu_TRANSPORT_N: the same of this process, without a baseline. rows_per_core_TRANSPORT_N:
-// what one core of a server so carries. observe_step: what metrics cost each step; its baseline is the server's time
-// for the cheapest one.
+// bytes_in and bytes_out: bytes of messages for each row; the baseline of bytes_in is the row itself.
+// server_cpu_TRANSPORT_N: processor time of the server for each row in steps of N rows; the baseline is the part spent
+// sampling. client_cpu_TRANSPORT_N: processor time of this process for each row, without a baseline.
+// rows_per_core_TRANSPORT_N: rows a second that one core of a server carries at that cost. observe_step: cost of
+// metrics for each step; the baseline is the server's time for the cheapest step.
 #include <time.h>
 
 #include <chrono>

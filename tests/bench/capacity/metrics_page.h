@@ -1,4 +1,4 @@
-// What a server's metrics page says.
+// Reads a server's metrics page.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 namespace sortition::bench {
 
-// A loopback port that nobody uses at the moment.
+// Returns a loopback port that is free at the moment.
 uint16_t FreePort();
 
-// The sum of all series of this name, whatever their labels, on the page of the server that listens on this loopback
-// port. Aborts if it cannot be read or has none. Blocks.
+// Returns the sum of all series of this name, over all labels, on the page of the server that listens on this loopback
+// port. Aborts if the page cannot be read or has no such series. Blocks.
 double ReadMetric(uint16_t port, const std::string& name);
 
 }  // namespace sortition::bench

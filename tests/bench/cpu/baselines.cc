@@ -12,7 +12,7 @@ namespace sortition::bench::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loads, and what is done with them, in eight chains: enough to hide the latency of each.
+// Loads and operations run in eight independent chains, enough to hide the latency of each.
 constexpr size_t kChains = 8;
 
 template <typename T>

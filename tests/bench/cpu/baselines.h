@@ -12,7 +12,7 @@ namespace sortition::bench {
 // The largest of `size` numbers.
 float MaxPass(const float* logits, size_t size);
 
-// The same for bf16, given as their bits; -1 if none is positive (then it did half of the work).
+// MaxPass for bf16 values, given as their bits. Returns -1 if none is positive (half of the work was done then).
 int16_t MaxPassBf16(const int16_t* logits, size_t size);
 
 // Sum of exp(logits[i] - max) by a polynomial of degree 5 in fused multiply-adds (relative error 2e-7).

@@ -1,8 +1,10 @@
-// How long the CPU's kernel takes for a row, beside the best plain loop over the same row, on one thread; NAME/TARGET
-// is the same on another instruction set than the best. rows_2_threads: a row of a device's batch on two threads,
-// beside one; those rows come from wherever the machine keeps 33 MB.
+// Time of the CPU's kernel for a row, beside the best plain loop over the same row, on one thread.
 //
 //   bench_cpu [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
+//
+// NAME/TARGET: the case NAME on another instruction set than the best. rows_2_threads: time of a row in a device's
+// batch on two threads, beside one thread; these rows fill 33 MB, so they come from the cache or memory that holds as
+// much.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -83,7 +85,8 @@ std::vector<Case> CasesOfBestTarget() {
   };
 }
 
-// Of the other targets, but for the one without vectors, the cases that differ most in what they need.
+// All cases on the best target. On the other targets, except the one without vectors, only the cases in kOnEveryTarget,
+// whose needs differ most.
 std::vector<Case> Cases() {
   std::vector<Case> cases = CasesOfBestTarget();
   const std::vector<Case> best = cases;
@@ -120,7 +123,7 @@ std::vector<LogitEdit> Penalties(const Logits& logits, size_t row, const law::Sa
   return edits;
 }
 
-// All that a case needs to sample any of its rows.
+// Everything that a case needs to sample any of its rows.
 class Sampling {
  public:
   explicit Sampling(const Case& what)
@@ -191,7 +194,7 @@ void Measure(const Case& what, Report* report) {
   report->Add({what.name + "_baseline", double(logits.row_bytes()) / medians[0] / 1e3, "GB/s", std::nullopt});
 }
 
-// All rows as one batch.
+// Samples all rows as one batch.
 void RunBatch(Sampling* sampling, devices::CpuDevice* device) {
   std::vector<devices::DeviceRow> rows(kRows);
   for (size_t row = 0; row < kRows; ++row) {

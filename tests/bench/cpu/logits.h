@@ -13,7 +13,7 @@ namespace sortition::bench {
 enum class Shape {
   kPeaked,     // a normal bulk, and 300 tokens above it whose probabilities follow a power law
   kFlat,       // all tokens almost alike
-  kTies,       // as peaked, on a grid of 0.5: most values are many tokens'
+  kTies,       // like kPeaked, on a grid of 0.5: most values occur at many tokens
   kOneAGroup,  // one token in each group of 64 consecutive ones shares the maximum, the others are out of reach
 };
 

@@ -23,7 +23,7 @@ size_t DistinctValues(Shape shape, kernels::DType dtype) {
 }
 
 // bf16 has a few hundred values between 4 and 20 itself: rows with ties must have fewer than that gives.
-TEST(BenchRows, TiesAreOfManyTokensInEveryType) {
+TEST(BenchRows, TiesHoldManyTokensInEveryType) {
   EXPECT_LE(DistinctValues(Shape::kTies, kernels::DType::kBF16), 80u);
   EXPECT_LE(DistinctValues(Shape::kTies, kernels::DType::kF32), 80u);
   EXPECT_GE(DistinctValues(Shape::kPeaked, kernels::DType::kBF16), 800u);

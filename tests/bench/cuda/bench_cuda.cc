@@ -1,6 +1,6 @@
-// What sampling a batch costs on a CUDA device, its logits in the device's memory. bf16; a graph of one batch after
-// another, each over other logits, so that none finds its own in the cache; microseconds a batch. The baseline is one
-// read of the logits at the bandwidth of a copy of them, measured in the same run.
+// Cost of sampling a batch on a CUDA device, its logits in the device's memory. Rows are bf16. A graph runs one batch
+// after another, each over other logits, so that no batch finds its logits in the cache; results are microseconds a
+// batch. The baseline is one read of the logits at the bandwidth of a copy of them, measured in the same run.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -34,7 +34,7 @@ namespace {
 using devices::cuda::Context;
 using kernels::RowParameters;
 
-// What rows of a batch ask for, by turns.
+// Parameters that the rows of a batch take in turn.
 std::vector<law::SamplingParameters> Mixed() {
   return {{.temperature = 0.7f, .top_k = 50, .top_p = 0.95f, .min_p = 0.02f},
           {.temperature = 0},
@@ -52,7 +52,7 @@ struct Case {
   bool logprob = false;
   uint32_t edits = 0;  // tokens with penalties, and a grammar's mask
   Shape shape = Shape::kPeaked;
-  bool times_steps = false;  // with the upload of each step's penalties, too
+  bool times_steps = false;  // true: also times the upload of each step's penalties
 };
 
 std::vector<Case> Cases() {
@@ -71,7 +71,8 @@ std::vector<Case> Cases() {
     cases.push_back({absl::StrCat("temperature_256_", name), 256, 128'256, {{.temperature = 0.8f}}, false, 0, shape});
     cases.push_back({absl::StrCat("top_p_256_", name), 256, 128'256, top_p, false, 0, shape});
   }
-  // Of the third kernel: chains that list what they keep at once, and such as need sums over whole rows first.
+  // Cases of the third kernel: chains that list their kept tokens at once, and chains that need sums over whole rows
+  // first.
   const std::pair<const char*, law::SamplingParameters> chains[] = {
       {"top_k_xtc", {.top_k = 50, .xtc_probability = 0.5f}},
       {"top_k_typical_p", {.top_k = 50, .typical_p = 0.9f}},
@@ -99,7 +100,7 @@ void CheckSuccess(const Status& status) {
   std::exit(1);
 }
 
-// A sampler with logits of its own.
+// A sampler with its logits.
 class Input {
  public:
   Input(const Case& what, const Logits& logits, uint32_t number, const std::shared_ptr<Context>& context,
@@ -134,7 +135,8 @@ class Input {
   uint64_t bytes() const { return bytes_; }
   void Sample() { CheckSuccess(sampler_->Sample(stream_.handle())); }
 
-  // What a step of decoding does: one token more is counted in every row, by a change of its edits or by all of them.
+  // Does the host's part of a decoding step: one more token is counted in every row, either by a change of its edits or
+  // by sending all of them.
   void Step(bool sends_all) {
     kernels::LogitEdit& edit = edits_[++steps_ % edits_.size()];
     edit.penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(6 + steps_ % 50));

@@ -1,8 +1,8 @@
-// What it costs that the sampler is another process: rows on a GPU, sampled by a sortitiond on the same GPU, beside
-// libsortition on the caller's stream. Microseconds from the launch of the work that writes the rows, a copy within the
-// device, to their tokens on the host; 128,256 bf16 logits a row, temperature, top-k and top-p.
+// Cost of sampling in another process: rows on a GPU, sampled by a sortitiond on the same GPU, beside libsortition on
+// the caller's stream. Results are microseconds from the launch of the work that writes the rows (a copy within the
+// device) until their tokens are on the host; 128,256 bf16 logits a row, temperature, top-k and top-p.
 //
-// Run it with and without MPS: without it kernels of the two processes take turns on the GPU.
+// Run it with and without MPS: without it the kernels of the two processes take turns on the GPU.
 #include <unistd.h>
 
 #include <algorithm>
@@ -134,7 +134,7 @@ class Worker {
   std::vector<std::unique_ptr<client::Sequence>> sequences_;
 };
 
-// What writes the rows, and the library's sampler of them.
+// The work that writes the rows, and the library's sampler of them.
 class Engine {
  public:
   Engine(std::shared_ptr<Context> context, uint32_t rows, uint32_t vocabulary)

@@ -1,4 +1,4 @@
-// What the benchmark needs of the driver beside what the library calls: graphs, copies, and time on the device.
+// Driver calls that the benchmark needs and the library does not: graphs, copies, and time on the device.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class Stream {
   // Microseconds that the device takes for what `work` puts into the stream: captured into a graph, replayed once
   // untimed and then `rounds` times; the median.
   double TimeGraph(const std::function<void()>& work, int rounds);
-  // The same of calls that cannot be captured, one after the other: where the host is the slower, its time.
+  // As TimeGraph, for calls that cannot be captured: they run one after the other. If the host is slower than the
+  // device, the result is the host's time.
   double TimeCalls(const std::function<void()>& work, int rounds);
   // Puts a copy within the device into the stream.
   void Copy(std::byte* to, const std::byte* from, uint64_t bytes);

@@ -1,8 +1,10 @@
-"""What other samplers cost on the same GPU, over the shapes of bench_cuda: PyTorch, FlashInfer and vLLM's Triton
-kernel, each where it is installed. Graph replays over rotated inputs where the peer can be captured, else events
-around calls. What is timed begins with f32 logits, which the peers want; bench_cuda reads bf16. Prints a table and
-writes JSON like the benchmarks do; with bench_cuda's own as `--ours`, the baseline of each result is what bench_cuda
-took for the same case, and the ratio says how many times as long the peer takes."""
+"""Cost of other samplers on the same GPU, over the shapes of bench_cuda: PyTorch, FlashInfer and vLLM's Triton kernel,
+each if it is installed.
+
+A peer that can be captured is timed by replays of a graph over rotated inputs, others by events around calls. The timed
+part begins with f32 logits, which the peers want; bench_cuda reads bf16. Prints a table and writes JSON like the
+benchmarks do. With bench_cuda's JSON as `--ours`, the baseline of each result is bench_cuda's time for the same case,
+and the ratio is the peer's time as a multiple of it."""
 
 from __future__ import annotations
 

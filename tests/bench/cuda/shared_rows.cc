@@ -37,10 +37,10 @@ void CheckSuccess(const absl::Status& status) {
   std::exit(1);
 }
 
-// Of every row 2,000 tokens have a penalty, and each step counts one of them once more.
+// Penalties on 2,000 tokens of every row; each step counts one of these tokens once more.
 class Penalties {
  public:
-  // Of a first list of 0 they have no name.
+  // `first_list` 0: the lists have no name.
   Penalties(uint32_t rows, uint64_t first_list) : edits_(rows), first_list_(first_list) {
     for (std::vector<kernels::LogitEdit>& edits : edits_) {
       for (uint32_t i = 0; i < kEdits; ++i) edits.push_back(EditOf(i * (kVocabulary / kEdits)));
@@ -203,7 +203,7 @@ class SharedRows {
   std::vector<std::unique_ptr<CudaSampler::State>> samplers_;
 };
 
-// Steps whose rows lie on the device, with penalties of which the device has all but changes, or none.
+// Measures steps whose rows lie on the device, with penalties that the device has except for the changes, or lacks.
 void MeasurePenalties(SharedRows* shared, uint32_t rows, Report* report) {
   Penalties named(rows, 1);
   Penalties nameless(rows, 0);

@@ -1,4 +1,4 @@
-// What a step costs whose rows another process has left in the device's memory.
+// Cost of a step whose rows another process has left in the device's memory.
 #pragma once
 
 #include <memory>

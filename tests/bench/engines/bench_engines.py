@@ -1,15 +1,15 @@
-"""What a token costs from Python and under engines, beside the C++ call and the engines' own samplers.
+"""Cost of a token from Python and under engines, beside the C++ call and the engines' own samplers.
 
     bench_engines.py [--json FILE] [--rounds N]
 
 A vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8, in
-the order of the engine beside which it stands. Contenders take turns row by row, each row another one; figures are
-medians, in microseconds a row.
+the order of the engine that is compared. Contenders take turns, each time with another row; results are medians, in
+microseconds a row.
 
 py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory,
-one row that lies there; the baseline is the C++ client's step. vs_llamacpp_*: the adapter in process, and the service
-over shared memory with 8 rows a step; the baseline is llama.cpp's own chain with its copy of the logits. vs_hf_*/N: N
-rows of a torch tensor, in process and over shared memory with the copy into it; the baseline is Transformers'
+with one row that lies there; the baseline is the C++ client's step. vs_llamacpp_*: the adapter in process, and the
+service over shared memory with 8 rows a step; the baseline is llama.cpp's chain with its copy of the logits. vs_hf_*/N:
+N rows of a torch tensor, in process and over shared memory with the copy into it; the baseline is Transformers'
 processors and torch's draw.
 """
 
@@ -70,7 +70,7 @@ def timed(call, prepare=lambda index: None):
 
 
 def medians(contenders, rounds):
-    """Of each contender's times; in turns, on rows of which none has just been read by the one before."""
+    """Times of each contender. They take turns on rows that the contender before has not just read."""
     times = {name: [] for name in contenders}
     for index in range(rounds + 3):
         for offset, (name, run) in enumerate(contenders.items()):

@@ -1,10 +1,10 @@
-// Contenders in C++, in a process of their own, for bench_engines.py:
+// Contenders in C++, in a separate process, for bench_engines.py:
 //
 //   engines_contenders LOGITS VOCABULARY ROWS TARGET
 //
-// LOGITS is a file of ROWS rows of f32. For each line "NAME INDEX" of standard input the contender of that name draws
-// the next token from the row INDEX (its text of several, from as many rows from there on), and the microseconds that
-// it took are printed.
+// LOGITS is a file of ROWS rows of f32. For each line "NAME INDEX" of standard input the contender NAME draws its next
+// token from row INDEX, and the microseconds that it took are printed. A contender of several texts takes as many rows
+// from INDEX on.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -23,8 +23,8 @@
 namespace sortition::bench {
 namespace {
 
-// The same for everybody: repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8, in llama.cpp's
-// order.
+// Parameters of all contenders: repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8, in
+// llama.cpp's order.
 v1::SamplingParameters Parameters() {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.1f);

@@ -97,7 +97,7 @@ service::Limits PatientLimits() {
   return limits;
 }
 
-// One way to place a stream of rows, kept while others have their turn.
+// One way to place a stream of rows. It stays alive while other ways take their turns.
 class Placement {
  public:
   Placement(std::vector<devices::Device*> devices, const devices::SelfTest& self_test)

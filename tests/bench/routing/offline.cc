@@ -14,7 +14,7 @@ class Search {
  public:
   Search(const Scenario& scenario, uint64_t seed)
       : scenario_(scenario), random_(seed), device_of_(scenario.batches.size()), ends_(scenario.devices.size(), 0) {
-    // Each batch where it would end first, in a random order.
+    // Puts each batch where it would end first, in a random order.
     std::vector<size_t> order(device_of_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     if (seed != 0) std::shuffle(order.begin(), order.end(), random_);

@@ -112,7 +112,7 @@ double RoutedMakespan(const Scenario& scenario) {
   std::vector<InFlight> in_flight;
   double now = 0;
   const auto time = [&] { return kStart + absl::Seconds(now); };
-  // As the service's queue has them: those of one memory in their order.
+  // As in the service's queue: batches of one memory in their order.
   std::map<uint32_t, std::deque<size_t>> waiting;
   for (size_t i = 0; i < scenario.batches.size(); ++i) waiting[scenario.batches[i].memory].push_back(i);
   const auto start_one = [&] {

@@ -9,7 +9,7 @@
 
 namespace sortition::bench {
 
-// What a device costs in truth, which the router has to find out.
+// True cost of a device, which the router has to find out.
 struct Truth {
   service::Costs costs;
   uint32_t memory = devices::kHostMemory;
@@ -18,7 +18,7 @@ struct Truth {
   double slow_factor = 1;
 };
 
-// All batches wait from the start, and start in their order.
+// Batches that all wait from the start, and start in their order.
 struct Scenario {
   std::string name;
   std::vector<Truth> devices;
@@ -31,7 +31,8 @@ std::vector<Scenario> Scenarios(uint64_t seed);
 // When a batch ends that a device starts at `start`, in seconds.
 double EndOf(const Truth& device, const service::Router::Batch& batch, double start);
 
-// Until the last batch is done, as the router chooses; it knows nothing of the devices before.
+// Returns the time until the last batch is done under the router's choices. The router knows nothing of the devices
+// before.
 double RoutedMakespan(const Scenario& scenario);
 
 }  // namespace sortition::bench

@@ -1,5 +1,5 @@
-// What each sampler costs alone, at temperature 0.8, on one thread, beside the usual token of the same run. Samplers
-// that need the probabilities of the whole row stand beside the token with exact logprobs.
+// Cost of each sampler alone, at temperature 0.8, on one thread, beside the usual token of the same run. Samplers that
+// need the probabilities of the whole row stand beside the token with exact logprobs.
 //
 //   bench_samplers [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
 #include <iostream>

@@ -54,7 +54,7 @@ std::shared_ptr<SequenceSpec> DrySpec() {
   return spec;
 }
 
-// One row of token_f32 (the suite of the CPU's kernel), and what may be added to it.
+// One row of token_f32 (of the suite cpu), with optional additions.
 class Token {
  public:
   Token() : logits_(Shape::kPeaked, kernels::DType::kF32, kHistoryRows, kHistoryVocabulary) {
@@ -83,7 +83,7 @@ class Token {
   uint32_t position_ = 0;
 };
 
-// Sequences of so many tokens whose text goes on with every step.
+// Sequences of a given length whose text grows with every step.
 class Texts {
  public:
   Texts(size_t count, uint32_t tokens) {

@@ -1,4 +1,4 @@
-// What judging drafts costs beside drawing tokens.
+// Cost of verifying drafts beside drawing tokens.
 #pragma once
 
 #include "tests/bench/cpu/logits.h"

@@ -8,7 +8,7 @@
 
 namespace sortition::bench {
 
-// A process of its own that reads requests and answers each, and our end of the connection to it. Aborts on any socket
+// A forked process that reads requests and answers each, and our end of the connection to it. Aborts on any socket
 // error. Not thread-safe. Create it before the process has threads.
 class RawTcpPeer {
  public:

@@ -1,12 +1,12 @@
-// What a step costs beside its kernel: finding the sequence's state current, advancing it, accounting for it.
+// Cost of a step without its kernel: finding the sequence's state current, advancing it, accounting for it.
 //
 //   bench_state [--json FILE] [--plot FILE] [--live N]
 //
-// update_H: one step of a sequence with H tokens of history out of 512 distinct ones; the baseline is update_100.
-// bytes_H: what the table counts for such a sequence. step_among_N: a step of one of N live sequences of 100 tokens,
-// taken at random, so that its memory is cold; the baseline is update_100. bytes_among_N: what the table counts for
-// each of them; the baseline is what the process has grown by. fork_H: a fork at H tokens and its first step; the
-// baseline is update_100. replay_H: building the state from its history.
+// update_H: one step of a sequence with H tokens of history, 512 of them distinct; the baseline is update_100. bytes_H:
+// bytes that the table counts for such a sequence. step_among_N: a step of a random one of N live sequences of 100
+// tokens, so that its memory is cold; the baseline is update_100. bytes_among_N: bytes that the table counts for each
+// of them; the baseline is the growth of the process. fork_H: a fork at H tokens and its first step; the baseline is
+// update_100. replay_H: building the state from its history.
 #include <unistd.h>
 
 #include <chrono>
@@ -187,7 +187,7 @@ int Run() {
     std::cerr << count << " live sequences\n";
     live.Add(count - static_cast<uint32_t>(live.size()));
     const double grown = static_cast<double>(ResidentBytes() - before) / static_cast<double>(count);
-    // Of so many that they do not stay in a cache; each has had a step, as live sequences have.
+    // Too many to stay in a cache. Each has had a step, as live sequences have.
     std::vector<size_t> some(kCold);
     for (size_t& index : some) index = random() % live.size();
     for (size_t index : some) live.Step(index);

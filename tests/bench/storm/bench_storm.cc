@@ -1,12 +1,12 @@
-// A replay storm: a replica dies, and all its sequences come with their long histories to the one that is left, which
-// has clients of its own.
+// A replay storm: a replica dies, and all its sequences come with their long histories to the replica that is left,
+// which serves other clients meanwhile.
 //
 //   bench_storm [--json FILE] [--plot FILE] [--sequences N] [--tokens N] [--state_mib N] [--rate N] [--piece N]
 //
-// others_p50, others_p99: latency of the other clients' steps while the histories come in; the baseline is the same
-// before. resumed: until every sequence has its next token. replica_bytes: the most memory the replica has had; the
-// baseline is its bound on sequence state and what it had before. wrong_tokens: of those sequences that are compared
-// with the plain reference.
+// others_p50, others_p99: latency of the other clients' steps while the histories come in; the baseline is their
+// latency before. resumed: time until every sequence has its next token. replica_bytes: the most memory that the
+// replica has had; the baseline is its bound on sequence state and its memory before. wrong_tokens: number of wrong
+// tokens among the sequences that are compared with the plain reference.
 #include <signal.h>
 
 #include <algorithm>
@@ -163,7 +163,7 @@ class Victims {
       sequences_.push_back(*std::move(sequence));
     }
   }
-  // One token for each; tokens in the sequences' order.
+  // Returns one token for each sequence, in the sequences' order.
   std::vector<uint32_t> Step(uint64_t step) {
     std::vector<std::vector<std::byte>> rows;
     client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};

@@ -1,5 +1,5 @@
-// What sampling a batch costs on a Vulkan device, beside a plain max shader over the same bytes on the same device.
-// Rows of bf16, 128,256 tokens, each different. Time on the device, uploads excluded.
+// Cost of sampling a batch on a Vulkan device, beside a plain max shader over the same bytes on the same device. Rows
+// of bf16, 128,256 tokens, each different. Time on the device, uploads excluded.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -99,7 +99,7 @@ void Measure(const Case& what, size_t batch, VulkanDevice* device, const std::sh
   report->Add({name, Median(sampled), "us", Median(baseline)});
 }
 
-// What the hardware offers beyond the core, against shaders that do without.
+// Compares the shaders that use the hardware's extensions with those that use Vulkan's core alone.
 void CompareVariants(const std::shared_ptr<Instance>& instance, const devices::vulkan::Hardware& hardware,
                      Report* report) {
   constexpr size_t kRows = 16;

@@ -1,25 +1,29 @@
-// The data plane: what each way of getting logits to the service costs, beside the plainest way there is.
+// The data plane: cost of each transport of logits to the service, beside the plainest transport there is.
 //
 //   bench_wire [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
 //
-// The client's end and the server's run on one core each. Greedy rows: the service reads each float once, as the peers
-// do, so that what differs is the wire. Ratios are of medians; contenders take turns input by input.
+// The client's end and the server's run on one core each. Rows are greedy: the service reads each float once, as the
+// peers do, so that only the wire differs. Ratios are of medians; contenders take turns input by input.
 //
-// inline_tcp_1m, inline_uds_1m: GB/s of rows of 1 MB, eight to a turn, within the stream; baseline raw TCP.
-// inline_vs_protobuf_1m: inline_tcp_1m again; baseline the contract's messages as protobuf and gRPC carry them.
-// raw_uds_1m: a raw Unix socket beside raw TCP. shm_vs_tcp_1m: the rows copied into shared memory; baseline raw TCP.
-// shm_direct_vs_tcp_1m: the rows lie there already. ring_vs_tcp_1m, ring_direct_vs_tcp_1m: the same with the messages
-// in rings. cpu_s_per_gb_*: processor seconds of both ends for a GB; baseline raw TCP. shm_control: a message and its
-// answer over rings in shared memory (the close of a sequence that nobody has), both ends asleep until it is their
-// turn, in microseconds; baseline a round trip over a blocking futex. shm_spin: the same, neither end sleeps.
+// inline_tcp_1m, inline_uds_1m: GB/s of rows of 1 MB, eight to a turn, within the stream; the baseline is raw TCP.
+// inline_vs_protobuf_1m: inline_tcp_1m again; the baseline is the contract's messages as protobuf and gRPC carry them.
+// raw_uds_1m: a raw Unix socket beside raw TCP. shm_vs_tcp_1m: the rows copied into shared memory; the baseline is raw
+// TCP. shm_direct_vs_tcp_1m: the rows lie there already. ring_vs_tcp_1m, ring_direct_vs_tcp_1m: the same with the
+// messages in rings. cpu_s_per_gb_*: processor seconds of both ends for a GB; the baseline is raw TCP.
+//
+// shm_control: microseconds of a message and its answer over rings in shared memory (the close of an unknown sequence),
+// both ends asleep until their turn; the baseline is a round trip over a blocking futex. shm_spin: the same, neither
+// end sleeps.
+//
 // step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows x 128256 bf16
-// (temperature, top-k, top-p, min-p), one of sixteen that follow one another; baseline the kernels alone over the same
-// rows on one thread. step_KIND_N_over: the difference. single_KIND_N, single_KIND_N_over: of one step at a time, after
-// the turns of all the others, which leave it no cache. device_N: the same rows given to a CPU device of one thread,
-// with nothing of the service around it; device_changing_N: as rows that another process may change.
-// shm_vs_inprocess_64, ring_vs_inprocess_64: 64 rows in shared memory; baseline the same client in process; both with
-// one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in slices of four ranks; baseline one client with
-// the whole rows.
+// (temperature, top-k, top-p, min-p), one of sixteen that follow one another; the baseline is the kernels alone over
+// the same rows on one thread. step_KIND_N_over: the difference. single_KIND_N, single_KIND_N_over: one step at a time,
+// after the turns of all other contenders, which have emptied the caches. device_N: the same rows given to a CPU device
+// of one thread, without the service; device_changing_N: as rows that another process may change.
+//
+// shm_vs_inprocess_64, ring_vs_inprocess_64: 64 rows in shared memory; the baseline is the same client in process; both
+// with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in shards of four ranks; the baseline is one
+// client with the whole rows.
 #include <time.h>
 #include <unistd.h>
 
@@ -95,7 +99,7 @@ v1::SamplingParameters Greedy() {
 // A client with its sequences.
 class Worker {
  public:
-  // In process if `target` is empty.
+  // An empty `target` means in process.
   Worker(const std::string& target, TransportKind kind, uint64_t message_bytes, bool row_memory = true) {
     client::ClientOptions options;
     if (!row_memory) options.shared_memory_bytes = 0;
@@ -122,7 +126,7 @@ class Worker {
     }
   }
 
-  // One row a batch, all in flight at once.
+  // Sends one row a batch, all in flight at once.
   void StepEach(std::span<const std::span<const std::byte>> rows) {
     absl::BlockingCounter left(static_cast<int>(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -136,7 +140,7 @@ class Worker {
     left.Wait();
   }
 
-  // One batch of rows that lie one after the other.
+  // Sends one batch of rows that lie one after the other.
   void Step(v1::DType dtype, uint32_t vocabulary, const std::byte* rows, size_t count, size_t stride) {
     client::Batch batch{dtype, vocabulary, {}};
     for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), rows + i * stride});

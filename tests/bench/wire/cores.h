@@ -1,4 +1,4 @@
-// Where a benchmark's two ends run: one core each, so that neither is helped by cores that a deployment has not.
+// Cores for a benchmark's two ends: one each, so that neither is helped by cores that a deployment lacks.
 #pragma once
 
 #include <sched.h>
@@ -7,7 +7,7 @@
 
 namespace sortition::bench {
 
-// The calling thread, and whatever it starts from now on, runs on this core alone.
+// Binds the calling thread, and all threads that it starts afterwards, to this core.
 inline void RunOnCore(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -15,7 +15,7 @@ inline void RunOnCore(int core) {
   SORTITION_CHECK(sched_setaffinity(0, sizeof(set), &set) == 0);
 }
 
-// For the time of its life.
+// Binds the thread to a core until destroyed.
 class OnCore {
  public:
   explicit OnCore(int core) {

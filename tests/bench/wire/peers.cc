@@ -29,7 +29,7 @@ namespace {
 constexpr size_t kReadBytes = 1 << 20;
 constexpr int kSendBufferBytes = 1 << 20;
 
-// In a form that a compiler turns into vector code.
+// Written so that compilers turn it into vector code.
 uint32_t Largest(const void* data, size_t bytes) {
   std::array<uint32_t, 64> lanes = {};
   const auto* words = static_cast<const uint32_t*>(data);

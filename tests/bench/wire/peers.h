@@ -1,5 +1,5 @@
-// What the service's transports are measured against: processes that take bytes, or only a word, by the plainest means
-// and do with the bytes what the service must do at least, a maximum over their floats.
+// Baselines of the service's transports: processes that take bytes, or only a word, by the plainest means and do with
+// the bytes the least that the service must do, a maximum over their floats.
 #pragma once
 
 #include <sys/types.h>
@@ -59,7 +59,7 @@ class ProtobufPeer final : public Peer {
  public:
   explicit ProtobufPeer(int core);
   ~ProtobufPeer() override;
-  // As RawSocketPeer. Connects at the first call.
+  // See RawSocketPeer::Send. Connects at the first call.
   void Send(std::span<const std::span<const std::byte>> messages);
 
  private:

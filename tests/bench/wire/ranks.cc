@@ -1,4 +1,4 @@
-// Clients with a slice each, all stepped at once.
+// Clients with a shard each, all stepped at once.
 #include "tests/bench/wire/ranks.h"
 
 #include <cstring>
@@ -22,7 +22,7 @@ constexpr uint32_t kRanks = 4;
 constexpr size_t kRows = 16;
 constexpr size_t kInputs = 4;
 
-// One rank, or all of it: a client, its sequences and its part of all rows, in memory that it shares if it does.
+// One rank, or all of them: a client, its sequences and its part of all rows, in shared memory if the transport has it.
 class Part {
  public:
   Part(const std::string& target, bool row_memory, uint32_t rank, uint32_t ranks, const Logits& logits)

@@ -1,4 +1,4 @@
-// What it costs that a step's rows come in slices of four ranks, beside one client with the whole rows.
+// Cost of a step whose rows come in shards of four ranks, beside one client with the whole rows.
 #pragma once
 
 #include <cstdint>
