@@ -50,7 +50,7 @@ class Session {
   // made it true again. Thread-safe.
   bool WantsFrames() const { return stream_->WantsFrames(); }
 
-  // The pause before the shell calls GoOn, for the sake of other streams. Same rules as OnFrame.
+  // Returns the pause before the shell calls GoOn, for the sake of other streams. Same rules as OnFrame.
   absl::Duration rest() const { return sequences_.pause(); }
 
   // True if every step of this stream is answered and every answer has left. Thread-safe.

@@ -50,7 +50,7 @@ class StreamSequences {
   // in between.
   bool has_pieces() const { return open_ != nullptr || import_ != nullptr; }
   std::optional<Refusal> TakePiece();
-  // The pause that the piece before asks for, for the sake of other streams.
+  // Returns the pause before the next call, for the sake of other streams.
   absl::Duration pause() const { return pause_; }
   void EndPause() { pause_ = absl::ZeroDuration(); }
 
