@@ -9,7 +9,6 @@
 #include "service/request/checks.h"
 #include "service/request/region_payloads.h"
 #include "service/request/stream_request.h"
-#include "service/request/strictness.h"
 #include "service/result/encode.h"
 #include "service/stream/step_message.h"
 #include "service/version.h"
@@ -48,7 +47,10 @@ void Session::BeginFrame(Frame frame) {
   ++messages_;
   sequences_.EndPause();
   const v1::StreamRequest& message = frame.message;
-  std::optional<Refusal> refusal = CheckFrame(frame);
+  std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
+  if (!refusal && !greeted_ && !message.has_hello()) {
+    refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
+  }
   if (refusal) return Refuse(message, *refusal);
   switch (message.kind_case()) {
     case v1::StreamRequest::kHello:
@@ -110,18 +112,6 @@ void Session::GoOn() {
   const auto refusal = sequences_.TakePiece();
   if (refusal) Refuse(*message_in_pieces_, *refusal);
   if (!sequences_.has_pieces()) message_in_pieces_.reset();
-}
-
-std::optional<Refusal> Session::CheckFrame(const Frame& frame) const {
-  if (auto refusal = CheckByteCount(frame.bytes, engine_.limits().max_message_bytes, "message")) return refusal;
-  if (auto refusal = FindUnknown(frame.message, "")) return refusal;
-  if (!frame.message.has_step() && !frame.message.has_upload_mask() && !frame.payloads.empty()) {
-    return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
-  }
-  if (!greeted_ && !frame.message.has_hello()) {
-    return Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
-  }
-  return std::nullopt;
 }
 
 std::optional<Refusal> Session::OnHello(const v1::Hello& hello) {

@@ -66,8 +66,6 @@ class Session {
   void Close();
 
  private:
-  // Checks what holds for a message of any kind.
-  std::optional<Refusal> CheckFrame(const Frame& frame) const;
   std::optional<Refusal> OnHello(const v1::Hello& hello);
   std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/checks.h"
 #include "service/request/snapshot_request.h"
+#include "service/request/stream_request.h"
 #include "service/sequence/history_hash.h"
 #include "service/stream/stream_sequences.h"
 
@@ -28,16 +28,9 @@ Refusal NotOfThese() {
 std::optional<Refusal> StreamSequences::OnImport(const v1::ImportSequence& message, uint64_t bytes) {
   if (partial_snapshots_.Skips(message)) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "import_sequence")) return refusal;
-  auto parsed = ParseOpen(message.open(), engine_.limits(), "import_sequence.open", &engine_.entropy());
+  auto parsed = ParseImport(message, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
-  if (request.history) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.history", "", "the history is in the state"};
-  }
-  if (!message.open().has_seed()) return MissingField("import_sequence.open.seed");
-  if (!request.spec->stateful()) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.parameters", "", "no option looks at the history"};
-  }
   auto added = partial_snapshots_.Add(message);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   const auto& whole = std::get<std::optional<std::string>>(added);

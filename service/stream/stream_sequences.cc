@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/stream_request.h"
 #include "service/result/encode.h"
 #include "service/result/encode_snapshot.h"
 #include "service/sequence/history_hash.h"
@@ -167,12 +168,9 @@ void StreamSequences::Skip(const v1::StreamRequest& message) {
 std::optional<Refusal> StreamSequences::OnFork(const v1::ForkSequence& fork, uint64_t bytes) {
   if (auto refusal = account_.Charge(0, bytes, "fork")) return refusal;
   const v1::OpenSequence& child = fork.child();
-  auto parsed = ParseOpen(child, engine_.limits(), "fork.child", &engine_.entropy());
+  auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   const OpenRequest& request = std::get<OpenRequest>(parsed);
-  if (request.history) {
-    return Refusal{Reason::kContradiction, "fork.child.history", "", "the history is the parent's"};
-  }
   auto found = FindNamed(fork.parent_request_id(), "fork.parent_request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
   const RowSequence& parent = *std::get<const RowSequence*>(found);
@@ -232,8 +230,7 @@ std::optional<Refusal> StreamSequences::OnExport(const v1::ExportSequence& messa
 }
 
 std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) {
-  if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
-  if (auto refusal = CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index")) return refusal;
+  if (auto refusal = CheckClose(close)) return refusal;
   partial_histories_.Drop(close.request_id());
   partial_snapshots_.Drop(close.request_id());
   if (close.has_shard_index()) engine_.shards().Close(stream_->worker(), close.request_id(), close.shard_index());

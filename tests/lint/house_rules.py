@@ -141,6 +141,14 @@ FORBIDDEN_INCLUDES = (
     ("devices/", r"(?:grpc\w*|google|sortition)/", "devices know no wire format"),
     ("devices/", r"(?:service|client)/", "devices know no layer above them"),
     ("service/", r"client/", "the service does not know its clients"),
+    ("service/sequence/", r"service/(?:row|request|result|shard|batch|route|stream|server)/", "nothing is below sequences"),
+    ("service/row/", r"service/(?:request|result|shard|batch|route|stream|server)/", "a row knows no messages"),
+    ("service/request/", r"service/(?:shard|batch|route|stream|server)/", "requests know no layer above them"),
+    ("service/result/", r"service/(?:shard|batch|route|stream|server)/", "results know no layer above them"),
+    ("service/shard/", r"service/(?:batch|route|stream|server)/", "shards know no layer above them"),
+    ("service/batch/", r"service/(?:request|result|shard|stream|server)/", "batches know no messages or streams"),
+    ("service/route/", r"service/(?:request|result|shard|stream|server)/", "routes know no messages or streams"),
+    ("service/stream/", r"service/server/", "a stream does not know its sockets"),
     ("", r"tests/", "only tests include tests"),
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')

@@ -40,6 +40,8 @@ OFFENCES = [
     (house_rules.no_wall_clock, "devices/self_test/a.cc", "mutex.AwaitWithTimeout(absl::Condition(&ended), timeout);"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
     (house_rules.no_sleep, "tests/server/a.cc", "  std::this_thread::sleep_for(1s);"),
+    (house_rules.include_layers, "service/row/a.cc", '#include "service/stream/session.h"'),
+    (house_rules.include_layers, "service/request/a.h", '#include "service/shard/shard_table.h"'),
     (prose.test_names, "tests/server/a_test.cc", f"TEST_F(AdminTest, {'Word' * 12}s) {{"),
     (prose.test_names, "tests/python/a_test.py", f"    def test_{'a' * 56}(self):"),
     (prose.comment_openers, "service/a.h", "// Of two rows the first."),
