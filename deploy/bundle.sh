@@ -30,7 +30,7 @@ assemble() {
   mkdir -p "$stage/bin" "$stage/share"
   cmake --install "$build" --component library --prefix "$stage" >/dev/null
   install "${programs[@]/#/$build/bin/}" "$stage/bin"
-  install -m 755 "$root/deploy/bundle/prove" "$stage/prove"
+  install -m 755 "$root/deploy/bundle/self-test" "$stage/self-test"
   install -m 644 "$root/deploy/bundle/README.md" "$root/LICENSE" "$stage"
   install -m 644 "$root/tests/bench/cuda/peers.py" "$stage/share"
   for library in $(needed "$stage"/bin/* "$stage"/lib*/libsortition.so); do install -m 644 "$library" "$stage/lib"; done
@@ -94,9 +94,9 @@ try() {
   kill -TERM "$server"
   wait "$server" || fail "the server does not end well: $(tail -n 3 "$folder/log")"
   server=''
-  in_empty_environment "$folder" prove "$folder/results" --rows=160 --no-bench >"$folder/proved" 2>&1 ||
-    fail "a device is wrong: $(tail -n 20 "$folder/proved")"
-  grep -q 'cpu0/wrong' "$folder/results/conformance.json" || fail "prove has left no results"
+  in_empty_environment "$folder" self-test "$folder/results" --rows=160 --no-bench >"$folder/self-test.log" 2>&1 ||
+    fail "a device is wrong: $(tail -n 20 "$folder/self-test.log")"
+  grep -q 'cpu0/wrong' "$folder/results/conformance.json" || fail "self-test has left no results"
 }
 
 assemble

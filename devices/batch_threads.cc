@@ -18,8 +18,8 @@ BatchThreads::~BatchThreads() {
 void BatchThreads::Add(Run run) {
   threads_.emplace_back([this, run = std::move(run)]() mutable {
     for (Batch batch = Take(); batch.done != nullptr; batch = Take()) {
-      BatchResult result = run(batch.rows);
-      if (!result.status.ok()) result.answers.clear();
+      BatchOutput result = run(batch.rows);
+      if (!result.status.ok()) result.outputs.clear();
       std::exchange(batch.done, nullptr)(std::move(result));
     }
   });

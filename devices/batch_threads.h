@@ -1,4 +1,4 @@
-// Threads of a device, each with a batch in flight.
+// Threads of a device whose driver blocks, one for each batch in flight.
 #pragma once
 
 #include <deque>
@@ -12,20 +12,20 @@
 
 namespace sortition::devices {
 
-// Thread-safe but for Add, which comes first.
+// Thread-safe, except Add, which must precede Submit.
 class BatchThreads {
  public:
-  // Blocks until the batch is done. Of one that failed the answers are dropped.
-  using Run = absl::AnyInvocable<BatchResult(const std::vector<DeviceRow>& rows)>;
+  // Samples a batch and blocks until it is done. The outputs of a batch that failed are dropped.
+  using Run = absl::AnyInvocable<BatchOutput(const std::vector<DeviceRow>& rows)>;
 
   BatchThreads() = default;
-  // Finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs meanwhile must
-  // not submit. Not from within `done`.
+  // Finishes every batch submitted before, calls its `done`, then joins the threads. A `done` that runs meanwhile must
+  // not submit. Must not be called from within `done`.
   ~BatchThreads();
   BatchThreads(const BatchThreads&) = delete;
   BatchThreads& operator=(const BatchThreads&) = delete;
 
-  // One more thread, which is the only one to call `run`, and destroys it when it ends.
+  // Adds a thread. It alone calls `run`, and destroys it when it ends.
   void Add(Run run);
   // As Device::Submit.
   void Submit(std::vector<DeviceRow> rows, Device::Done done) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -33,7 +33,7 @@ class BatchThreads {
  private:
   struct Batch {
     std::vector<DeviceRow> rows;
-    Device::Done done;  // null: there is none, and none will come
+    Device::Done done;  // null: the thread ends
   };
 
   Batch Take() ABSL_LOCKS_EXCLUDED(mutex_);

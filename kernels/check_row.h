@@ -1,4 +1,4 @@
-// What every kernel asserts of a request before it reads a byte: the promises of row.h that its callers keep.
+// Asserts that a request keeps row.h's promises. Every kernel checks them before it reads a byte.
 #pragma once
 
 #include "kernels/check.h"

@@ -1,5 +1,5 @@
-// What a row needs of the kernels that sample it, beyond what every kernel has. A device says which features its
-// kernels have; the router gives it no row that asks for another.
+// Features are abilities that some kernels lack. A device names the features of its kernels; the router gives it no row
+// that asks for another.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The contract between devices and kernels: one row of logits in, one answer of integers out.
+// The contract between devices and kernels: one row of logits in, one output of integers out.
 //
 // Everything here is plain data. A `RowRequest` is a snapshot: it refers to memory owned by the caller, which must stay
 // unchanged until the kernel returns. Parameters have been validated and compiled to integers
@@ -23,10 +23,11 @@ constexpr uint32_t ElementBytes(DType dtype) { return dtype == DType::kF32 ? 4 :
 inline constexpr uint32_t kMaxVocabulary = (1u << 20) - 1;
 inline constexpr uint32_t kMaxTopLogprobs = 1000;
 
-// Tokens named by penalties, bias or a ban, sorted by `token`, no token twice. O(distinct tokens), never O(vocabulary).
+// The edit of one token's logit: bias, penalty or ban. Lists of edits are sorted by `token`, no token twice, so their
+// cost is O(distinct tokens), never O(vocabulary).
 struct LogitEdit {
   enum Flags : uint32_t {
-    kBanned = 1,    // masked whatever its logit
+    kBanned = 1,    // masked
     kRepeated = 2,  // the repetition penalty applies
   };
   uint32_t token = 0;
@@ -77,14 +78,14 @@ struct NoiseKey {
   uint32_t stream = 0;    // choice index | draw salt << 16
 };
 
-// What is asked of a row.
+// The work that a row asks for.
 enum class RowTask : uint8_t {
   kDraw,    // a token, by the race
   kScore,   // nothing is drawn: the answer's token is `given`
   kVerify,  // `given`, which a drafter proposed, if it passes the law's test; else a token drawn in its place
 };
 
-// From what a drafter drew the token that it proposed (law: "Rejection").
+// The distribution from which a drafter drew the token that it proposed (law: "Rejection").
 struct DraftDistribution {
   enum class Form : uint8_t { kCertain, kDense, kSparse };
   Form form = Form::kCertain;
@@ -94,15 +95,16 @@ struct DraftDistribution {
   std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of `given` not 0; one a token
 };
 
-// Which list a row's edits are, for a device that keeps copies of lists. A list has versions; each has another edit
-// of one token than the one before, or may have. (list, version) never names two different lists of edits. A copy of
-// a version that is not above `version` becomes the row's edits where each token of the `version` - that + `ahead`
-// last changes gets the edit that it has among them, or none.
+// The name of a row's list of edits, for a device that keeps copies of lists. A list has versions; from each version to
+// the next the edit of one token changes, or may change. (list, version) never names two different lists of edits.
+//
+// A copy of version v <= `version` becomes the row's edits as follows. Take the last (version - v + ahead) tokens of
+// `changed`. Give each of them the edit that it has in RowRequest::edits, or none if it has none there.
 struct EditOrigin {
-  uint64_t list = 0;  // unique in the process; 0: nothing is known of the edits
+  uint64_t list = 0;  // unique in the process; 0: the edits have no name
   uint64_t version = 0;
-  uint32_t ahead = 0;                      // changes from `version` on; if not 0, the row's edits have no name
-  std::span<const uint32_t> changed = {};  // tokens, as far back as is known; the last change's last, maybe repeated
+  uint32_t ahead = 0;                      // changes after `version`; if not 0, the row's edits themselves have no name
+  std::span<const uint32_t> changed = {};  // the tokens of the last changes, the latest last; a token may come again
 };
 
 struct RowRequest {
@@ -127,8 +129,8 @@ struct RowRequest {
   // A token that the caller expects to be drawn: a kernel may begin with it. It changes no bit of the answer.
   static constexpr uint32_t kNoToken = 0xffffffffu;
   uint32_t likely = kNoToken;
-  // Of a chain that ends in mirostat or adaptive-p: what the answer to the step before said, and
-  // InitialSamplerState at first. Otherwise 0.
+  // The state of a chain that ends in mirostat or adaptive-p: InitialSamplerState before the first step, then
+  // RowOutput::sampler_state of the step before. 0 for other chains.
   uint64_t sampler_state = 0;
 };
 
@@ -149,7 +151,7 @@ struct TokenBits {
   bool operator==(const TokenBits&) const = default;
 };
 
-// A token's place in a distribution; of one that is not in it, the bits of -Inf and 0.
+// A token's place in a distribution. A token that is not in it has the bits of -Inf, and rank 0.
 struct Place {
   uint32_t bits = 0;
   uint32_t rank = 0;  // 1 + tokens of the distribution before it in order

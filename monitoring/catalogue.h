@@ -17,13 +17,14 @@ inline constexpr MetricName kErrors = {"sortition_errors_total",
 inline constexpr MetricName kStepLatency = {"sortition_step_latency_seconds",
                                             "Time from a step's arrival to the answer of its last row."};
 inline constexpr MetricName kReadyWait = {"sortition_ready_wait_seconds",
-                                          "Time from the arrival of a step sent early until its logits were there; "
-                                          "no part of the step's latency."};
+                                          "Time from the arrival of a step sent early until its logits were complete; "
+                                          "not part of the step's latency."};
 
 // Transports.
 inline constexpr MetricName kStreams = {"sortition_streams", "Sampling streams that are open."};
 inline constexpr MetricName kStreamsOpened = {"sortition_streams_opened_total", "Sampling streams that were admitted."};
-inline constexpr MetricName kStreamsEnded = {"sortition_streams_ended_total", "Sampling streams that ended, by how."};
+inline constexpr MetricName kStreamsEnded = {"sortition_streams_ended_total",
+                                             "Sampling streams that have ended, by the way they ended."};
 inline constexpr MetricName kReceivedMessages = {"sortition_received_messages_total", "Messages of streams received."};
 inline constexpr MetricName kReceivedBytes = {"sortition_received_bytes_total",
                                               "Bytes of the messages received, payloads included."};
@@ -40,8 +41,8 @@ inline constexpr MetricName kMemoryBytes = {"sortition_memory_bytes", "Bytes of 
 
 // The queue and the batches.
 inline constexpr MetricName kQueuedRows = {"sortition_queued_rows", "Rows that wait for a device."};
-inline constexpr MetricName kQueueSeconds = {"sortition_queue_seconds",
-                                             "Time to work off the rows that wait, by what batches have cost."};
+inline constexpr MetricName kQueueSeconds = {
+    "sortition_queue_seconds", "Expected time to serve the rows that wait, from the costs of earlier batches."};
 inline constexpr MetricName kQueueWait = {"sortition_queue_wait_seconds",
                                           "Time that a batch's oldest row had waited for a device."};
 inline constexpr MetricName kBatches = {"sortition_batches_total", "Batches that a device has finished."};
@@ -61,21 +62,21 @@ inline constexpr MetricName kDeviceState = {"sortition_device_state",
                                             "1 for the state that a device is in, 0 for the others; missing: what "
                                             "--devices asks for and this machine does not have or cannot start."};
 inline constexpr MetricName kRoutedBatches = {"sortition_routed_batches_total",
-                                              "Batches given to a device, by why to that one."};
+                                              "Batches given to a device, by the reason for its choice."};
 inline constexpr MetricName kRerunRows = {"sortition_rerun_rows_total",
-                                          "Rows of batches that failed on the device and went to another."};
-inline constexpr MetricName kRecheckedRows = {
-    "sortition_rechecked_rows_total", "Live rows whose answer was compared with the reference, by how that went."};
+                                          "Rows of batches that failed on the device and ran on another."};
+inline constexpr MetricName kRecheckedRows = {"sortition_rechecked_rows_total",
+                                              "Live rows whose answer was compared with the reference, by result."};
 
 // Sequences.
 inline constexpr MetricName kLiveSequences = {"sortition_live_sequences", "Sequences whose state is held."};
 inline constexpr MetricName kStateBytes = {"sortition_state_bytes",
-                                           "Memory of sequences: states, options, histories and snapshots that are "
-                                           "still coming."};
+                                           "Memory of sequences: states, options, and histories and snapshots in "
+                                           "transfer."};
 inline constexpr MetricName kSequencesOpened = {"sortition_sequences_opened_total",
                                                 "Sequences opened, those opened again included."};
 inline constexpr MetricName kEvictions = {"sortition_evictions_total",
-                                          "Idle sequences forgotten, by the bound they were forgotten for."};
+                                          "Idle sequences forgotten, by the bound that required it."};
 inline constexpr MetricName kReplays = {"sortition_replays_total",
                                         "Histories sent again because the server did not have them."};
 inline constexpr MetricName kReplayedTokens = {"sortition_replayed_tokens_total",

@@ -1,5 +1,5 @@
-// What is served on the metrics port: /metrics for Prometheus, /health for proxies that check replicas over HTTP (503
-// from the first stop signal on), and / for people.
+// The metrics port serves /metrics for Prometheus, /health for proxies that check replicas over HTTP (503 from the
+// first stop signal on), and / for people.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@ namespace sortition::monitoring {
 // Serves from construction to destruction. Its connections are few and bounded (http_server.h).
 class Exposition {
  public:
-  // `address` as HttpServer::Start takes it; empty = serve nothing. `observer` and `engine` are not owned and outlive
-  // the exposition, as does what `draining` refers to. The error names the address that could not be bound.
+  // `address` is that of HttpServer::Start; empty = nothing is served. `observer`, `engine` and the state that
+  // `draining` reads are not owned and outlive the exposition. The error names the address that could not be bound.
   static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, PrometheusObserver* observer,
                                                            service::Engine* engine, std::function<bool()> draining);
 
-  // With the port that was chosen; empty if nothing is served.
+  // The bound address with its port; empty if nothing is served.
   const std::string& address() const { return address_; }
 
  private:

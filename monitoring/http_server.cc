@@ -19,7 +19,7 @@ constexpr unsigned kMostConnections = 16;
 constexpr unsigned kIdleSeconds = 15;
 constexpr size_t kConnectionBytes = 16 << 10;
 
-// A page is read in a browser as it stands: nothing of it may come from elsewhere.
+// Lets a browser load nothing that is not in the page itself.
 constexpr char kContentPolicy[] =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
@@ -40,7 +40,7 @@ Response MakeResponse(std::string body, const std::string& content_type) {
   return response;
 }
 
-// What a client sends wrong is answered, and nobody else's business.
+// Drops the library's messages: a client's mistakes are answered and need no log.
 void DropLog(void*, const char*, va_list) {}
 
 }  // namespace
@@ -79,12 +79,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   if (!parsed.ok()) return parsed.status();
   const auto socket = server::ListenSocket::Bind(*parsed);
   if (!socket.ok()) return socket.status();
-  const int fd = dup((*socket)->fd());  // the daemon closes what it is given
+  const int fd = dup((*socket)->fd());  // a copy, because the daemon closes its descriptor
   if (fd < 0) return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": no descriptor is left"));
 
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(pages)));
   server->address_ = (*socket)->address().ToString();
-  // The first option must be the logger, or what the daemon says at its start goes to standard error.
+  // The first option must be the logger, or the daemon's first messages go to standard error.
   server->daemon_ =
       MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Handler::Answer,
                        server.get(), MHD_OPTION_EXTERNAL_LOGGER, &DropLog, nullptr, MHD_OPTION_LISTEN_SOCKET, fd,

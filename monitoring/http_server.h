@@ -1,4 +1,4 @@
-// A small HTTP server for pages that are read, never written.
+// A small HTTP server of read-only pages.
 #pragma once
 
 #include <functional>
@@ -14,28 +14,28 @@ namespace sortition::monitoring {
 
 struct HttpAnswer {
   std::string body;
-  bool available = true;  // answered with 200, or else with 503
+  bool available = true;  // true: answered with 200; false: with 503
 };
 
 struct HttpPage {
   std::string content_type;
-  // Called by the server's thread at each request; must not block for long.
+  // Called by the server's thread for each request; must not block for long.
   std::function<HttpAnswer()> answer;
 };
 
-// Serves from construction to destruction, which waits for a request that is being answered and for nothing else. One
-// thread of its own; at most 16 connections, each closed after 15 idle seconds; a request's head has at most 16 KB.
+// Serves from construction to destruction, which waits only for the request that is being answered. Has one thread and
+// at most 16 connections. Closes a connection after 15 idle seconds. A request's head has at most 16 KB.
 class HttpServer {
  public:
-  // `address` is IPV4:PORT or [IPV6]:PORT, port 0 = any free one. `pages` by path; another path is answered with 404, a
-  // method other than GET and HEAD with 405. The error names the address that could not be bound.
+  // `address` is IPV4:PORT or [IPV6]:PORT; port 0 = any free port. `pages` are by path. Another path is answered with
+  // 404, a method other than GET and HEAD with 405. The error names the address that could not be bound.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            std::map<std::string, HttpPage, std::less<>> pages);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // With the port that was chosen.
+  // The bound address with its port.
   const std::string& address() const { return address_; }
 
  private:

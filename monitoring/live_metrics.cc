@@ -73,7 +73,7 @@ prometheus::MetricFamily ProcessCpu() {
   return {kProcessCpu.name, kProcessCpu.help, prometheus::MetricType::Counter, {metric}};
 }
 
-// 0 where /proc does not say.
+// Returns 0 if /proc does not have the value.
 double ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   double total_pages = 0;
@@ -115,7 +115,7 @@ std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
       Gauge(kMemoryRegions, memory.regions),
       Gauge(kMemoryBytes, static_cast<double>(memory.bytes)),
       LimitGauges(engine_.limits()),
-      DeviceStates(engine_.batcher().device_statuses(), engine_.missing_devices()),
+      DeviceStates(engine_.batcher().keeper().statuses(), engine_.missing_devices()),
       Gauge(kDraining, draining_() ? 1 : 0),
       Gauge(kBuildInfo, 1,
             {{"version", std::string(service::Version())},

@@ -1,4 +1,4 @@
-// What is true at the moment of a scrape: queue, sequences, limits, versions and the process itself.
+// Metrics that are read at each scrape: queue, sequences, limits, versions and the process.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -11,10 +11,10 @@
 
 namespace sortition::monitoring {
 
-// Thread-safe; blocks for no longer than the engine's own readings.
+// Thread-safe; blocks no longer than the engine's getters.
 class LiveMetrics final : public prometheus::Collectable {
  public:
-  // `engine` is not owned and outlives this. `draining` says whether a stop signal has come; called by any thread.
+  // `engine` is not owned and outlives this. `draining` returns true after a stop signal; any thread calls it.
   LiveMetrics(service::Engine* engine, std::function<bool()> draining);
   std::vector<prometheus::MetricFamily> Collect() const override;
 

@@ -1,4 +1,4 @@
-// Counting of what the service reports.
+// Counters and histograms of the service's reports.
 #include "monitoring/metrics.h"
 
 #include <utility>
@@ -28,7 +28,7 @@ prometheus::Counter& Counter(Registry& registry, const MetricName& metric) {
   return Counters(registry, metric).Add({});
 }
 
-// From `first` on, each bound `factor` times the one before.
+// Returns bounds that begin with `first`, each `factor` times the one before.
 Histogram::BucketBoundaries Geometric(double first, double factor, int count) {
   Histogram::BucketBoundaries bounds;
   for (double bound = first; count > 0; --count, bound *= factor) bounds.push_back(bound);

@@ -1,4 +1,4 @@
-// What the service reports, as Prometheus metrics.
+// Collects the service's reports as Prometheus metrics.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -18,11 +18,11 @@
 
 namespace sortition::monitoring {
 
-// Every label value exists from the start, at 0. Thread-safe; a call costs a few atomic additions and, where it feeds a
-// histogram, a lock that is never held for long.
+// Every label value exists from the start, at 0. Thread-safe. A call costs a few atomic additions, and a briefly held
+// lock if it feeds a histogram.
 class PrometheusObserver final : public service::Observer {
  public:
-  // `devices`: all that will report.
+  // `devices`: all devices that will report.
   explicit PrometheusObserver(const std::vector<devices::DeviceDescription>& devices);
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
@@ -73,7 +73,7 @@ class PrometheusObserver final : public service::Observer {
 
   void AddDevices(const std::vector<devices::DeviceDescription>& devices);
   void AddTransports();
-  // Of a device that reports; another is a broken invariant.
+  // Returns the metrics of a device, which is one of the constructor's.
   DeviceMetrics& Device(std::string_view name);
 
   const std::shared_ptr<prometheus::Registry> registry_;

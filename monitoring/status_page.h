@@ -5,7 +5,7 @@
 
 namespace sortition::monitoring {
 
-// HTML that reads /metrics again and again and shows what it says. Static.
+// HTML that reads /metrics periodically and shows its values. A static string.
 std::string_view StatusPage();
 
 }  // namespace sortition::monitoring

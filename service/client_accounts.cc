@@ -26,7 +26,7 @@ void ClientAccount::Allowance::Refill(absl::Time now) {
 }
 
 absl::Duration ClientAccount::Allowance::UntilPositive() const {
-  // Rounded up, so that whoever comes then is served.
+  // Rounded up, so that a retry at that time is served.
   return absl::Seconds(-left / static_cast<double>(rate)) + absl::Milliseconds(1);
 }
 
@@ -123,7 +123,7 @@ std::shared_ptr<ClientAccount> ClientAccounts::FindOrAdd(const std::string& iden
 std::variant<std::shared_ptr<ClientAccount>, Refusal> ClientAccounts::Enter(const std::string& identity) {
   absl::MutexLock lock(&mutex_);
   if (!accounts_.contains(identity) && accounts_.size() >= limits_.max_clients) {
-    // Nobody can come to hold an account meanwhile but by this table.
+    // Only this table, whose lock is held, can give out another reference to the account.
     absl::erase_if(accounts_,
                    [](const auto& entry) { return entry.second.use_count() == 1 && entry.second->settled(); });
     if (accounts_.size() >= limits_.max_clients) {

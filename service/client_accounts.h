@@ -1,5 +1,5 @@
-// What each client has of the service at the moment, and how fast it uses it: the bounds on one client beside those on
-// all of them together. A client is an identity, the tenant of its sequences.
+// Accounts of what each client holds and how fast it uses the service, for the limits on one client. A client is an
+// identity, the tenant that owns its sequences. The limits on all clients together are elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace sortition::service {
 // Thread-safe; never blocks for long. Refusals are CLIENT_LIMIT and name the limit.
 class ClientAccount {
  public:
-  // What it has now.
+  // The streams, regions and bytes that the client holds now.
   struct Use {
     uint32_t streams = 0;
     uint32_t regions = 0;
@@ -34,23 +34,23 @@ class ClientAccount {
 
   const std::string& identity() const { return identity_; }
 
-  // Every take that is not refused is given back once.
+  // Each take that is not refused is given back once.
   std::optional<Refusal> TakeStream();
   void GiveBackStream();
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
-  // Rows and bytes that have arrived. Refused as long as what was charged before is more than the rates have let
-  // through since, beyond one second's worth; then nothing is charged, and the advice is when this will be over. So one
-  // message may be larger than a second's worth, and the average holds.
+  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed what the rates have allowed since,
+  // plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass. So
+  // one message may exceed a second's worth, and the average rate still holds.
   std::optional<Refusal> Charge(uint32_t rows, uint64_t bytes, const char* field);
 
   Use use() const;
-  // Nothing is owed: a new account would not be better off.
+  // True if nothing is owed: a new account would allow no more than this one.
   bool settled() const;
 
  private:
-  // What may still pass. Grows by the rate, up to one second's worth; below zero while something is owed.
+  // The amount that may still pass. Grows by the rate, up to one second's worth; negative while something is owed.
   struct Allowance {
     uint64_t rate = 0;  // 0 = unbounded
     double left = 0;
@@ -81,20 +81,20 @@ class ClientStream {
   std::shared_ptr<ClientAccount> account_;
 };
 
-// Accounts of clients that have something, or owe something. Thread-safe.
+// Accounts of the clients that hold or owe something. Thread-safe.
 class ClientAccounts {
  public:
   // `clock` is not owned and outlives the accounts, which may outlive this.
   ClientAccounts(const Limits& limits, const Clock* clock);
 
-  // The account of a client that has just connected. OVERLOADED if as many clients as there may be have one.
+  // Returns the account of a client that has just connected. OVERLOADED if limits.max_clients have one.
   std::variant<std::shared_ptr<ClientAccount>, Refusal> Enter(const std::string& identity);
-  // Enter, and a stream of it.
+  // Enters the client and opens a stream of it.
   std::variant<ClientStream, Refusal> OpenStream(const std::string& identity);
-  // The same account, of a client that has entered; of another a new one, whatever the bound.
+  // Returns the account of a client that has entered. Makes a new one, even beyond the bound, for another client.
   std::shared_ptr<ClientAccount> Of(const std::string& identity);
 
-  // Of those that anyone holds, ordered by identity.
+  // Returns the accounts that are in use, ordered by identity.
   std::vector<std::shared_ptr<const ClientAccount>> all() const;
 
  private:

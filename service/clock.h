@@ -1,4 +1,4 @@
-// The service's source of time, injected so that tests decide what time it is.
+// The service's source of time, injected so that tests set the time.
 #pragma once
 
 #include <chrono>
@@ -7,15 +7,15 @@
 
 namespace sortition::service {
 
-// Time that only ever goes on, for durations and deadlines: two of its times can be compared, and one alone says
-// nothing to people. What day it is, is the log's affair. Thread-safe.
+// Monotonic time, for durations and deadlines. Its times can be compared with each other but are not wall-clock times;
+// only the log uses wall-clock time. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
 };
 
-// Goes on evenly while somebody sets the machine's clock.
+// Advances evenly even if somebody sets the machine's clock.
 class SteadyClock : public Clock {
  public:
   absl::Time Now() const override {

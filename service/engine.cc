@@ -1,4 +1,4 @@
-// Construction order: devices outlive the batcher, which waits for them.
+// Construction of the engine. Devices outlive the batcher, which waits for them.
 #include "service/engine.h"
 
 #include <random>
@@ -24,13 +24,13 @@ EventLog& NoLog() {
 
 BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, CheckThreads* check_threads) {
   BatcherOptions batcher;
-  batcher.policy = options.route;
-  batcher.recheck_share = options.recheck_share;
-  // A device must not be able to guess which of its rows are checked.
+  batcher.devices.policy = options.route;
+  batcher.devices.recheck_share = options.recheck_share;
+  // Random, so that no device can predict which of its rows are checked.
   std::random_device random;
-  batcher.seed = uint64_t{random()} << 32 | random();
-  batcher.self_test = options.self_test;
-  batcher.event_log = event_log;
+  batcher.devices.seed = uint64_t{random()} << 32 | random();
+  batcher.devices.self_test = options.self_test;
+  batcher.devices.event_log = event_log;
   if (check_threads != nullptr) {
     batcher.run_aside = [check_threads](absl::AnyInvocable<void()> task) { check_threads->Run(std::move(task)); };
   }

@@ -1,5 +1,5 @@
-// Everything behind the streams: sequences, batches, devices. One per process; the in-process client has one of its
-// own.
+// The engine: everything behind the streams, such as sequences, batches and devices. A server has one; each in-process
+// client has another.
 #pragma once
 
 #include <memory>
@@ -27,15 +27,15 @@ namespace sortition::service {
 
 class ShardTable;
 
-// What was asked for and is not among the devices. For people: no row goes there.
+// A device that was asked for and is absent or did not start. Listed for people; it gets no rows.
 struct MissingDevice {
-  std::string name;      // as it was asked for; of what is here and did not start, as a device's
-  std::string kind;      // as DeviceDescription has it
-  std::string hardware;  // empty where nothing is here
+  std::string name;      // as it was asked for; for hardware that did not start, the name it would have as a device
+  std::string kind;      // as in DeviceDescription
+  std::string hardware;  // empty if the machine has none
   std::string reason;
 };
 
-// Thread-safe. Outlives the sessions that use it. Destruction waits for the devices to finish what they were given.
+// Thread-safe. Outlives the sessions that use it. Destruction blocks until the devices have finished their batches.
 class Engine {
  public:
   struct Options {
@@ -43,13 +43,13 @@ class Engine {
     std::vector<std::unique_ptr<devices::Device>> devices;  // at least one
     const Clock* clock = nullptr;                           // not owned, outlives the engine
     Observer* observer = nullptr;                           // not owned, outlives the engine
-    EventLog* event_log = nullptr;                          // not owned, outlives the engine; null: no log
-    Entropy* entropy = nullptr;                             // the same; null: the operating system's
-    std::optional<CheckpointKey> checkpoint_key = {};       // absent: one of this engine alone
+    EventLog* event_log = nullptr;                          // not owned, outlives the engine; null = no log
+    Entropy* entropy = nullptr;                             // not owned, outlives the engine; null = the system's
+    std::optional<CheckpointKey> checkpoint_key = {};       // absent = a random key, for this engine alone
     RoutePolicy route = {};
-    double recheck_share = 0;  // of live rows that are compared with the reference
+    double recheck_share = 0;  // share of live rows that are compared with the reference
     const devices::SelfTest* self_test =
-        nullptr;  // not owned, outlives the engine; null: devices are never out of service
+        nullptr;  // not owned, outlives the engine; null = devices are never quarantined
     std::vector<MissingDevice> missing_devices = {};
   };
 
@@ -68,7 +68,7 @@ class Engine {
   MaskMemory& masks() { return masks_; }
   const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }
   ShardTable& shards() { return *shards_; }
-  // Ends what has waited too long. Called now and then.
+  // Expires shards, sequences and rows that have waited too long. Called every few milliseconds.
   void Sweep();
   Batcher& batcher() { return batcher_; }
   UnreadySteps& unready_steps() { return unready_steps_; }
@@ -91,7 +91,7 @@ class Engine {
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;
   const std::unique_ptr<ShardTable> shards_;
-  std::unique_ptr<CheckThreads> check_threads_;  // null where there is nothing to run aside
+  std::unique_ptr<CheckThreads> check_threads_;  // null if no work runs on them
   Batcher batcher_;
   UnreadySteps unready_steps_;
 };

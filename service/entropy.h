@@ -9,7 +9,7 @@ namespace sortition::service {
 class Entropy {
  public:
   virtual ~Entropy() = default;
-  // A uniform word that nobody can foretell.
+  // Returns a uniform, unpredictable word.
   virtual uint64_t Draw() = 0;
 };
 

@@ -1,16 +1,16 @@
-// What the service tells its logs about single devices, sequences and steps: little, and only what somebody asks for.
-// Numbers over all of them are the metrics' (observer.h).
+// Events of single devices, sequences and steps for the log. They are rare, or a worker asks for them. Metrics about
+// all of them are observer.h.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "service/route/device_event.h"
+#include "service/route/health.h"
 
 namespace sortition::service {
 
-// A step whose worker records its trace, answered to its last row.
+// A step whose worker traces it and whose last row has been answered.
 struct TracedStep {
   std::string_view worker_session;
   std::string_view traceparent;
@@ -35,7 +35,7 @@ class EventLog {
   virtual ~EventLog() = default;
   virtual void StepTraced(const TracedStep& step) = 0;
   virtual void SequenceOpened(const OpenedSequence& sequence) = 0;
-  // A device has joined the pool, or left it.
+  // Called when a device has joined the pool or left it.
   virtual void DeviceChanged(const DeviceEvent& event) = 0;
 };
 

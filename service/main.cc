@@ -14,17 +14,12 @@
 #include "monitoring/metrics.h"
 #include "service/clock.h"
 #include "service/engine.h"
-#include "service/server/allocator.h"
-#include "service/server/checkpoint_key_file.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
-#include "service/server/event_log.h"
 #include "service/server/flags.h"
-#include "service/server/library_log.h"
 #include "service/server/log.h"
-#include "service/server/port_file.h"
+#include "service/server/process.h"
 #include "service/server/server.h"
-#include "service/server/stop_signals.h"
 #include "service/version.h"
 
 namespace sortition::server {
@@ -59,10 +54,10 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
               {"metrics", metrics}});
 }
 
-// Serves until a stop signal. The error says what kept it from serving.
+// Serves until a stop signal. The error says why it cannot serve.
 absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const service::SteadyClock clock;
-  // The batches of a device that is lost run elsewhere, but only a new process gets it back.
+  // Batches of a lost device run on other devices, but only a new process can use the device again.
   std::atomic<bool> draining = false;
   std::atomic<bool> restart_wanted = false;
   auto started = StartDevices(config, log, [&] {
@@ -97,8 +92,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   if (!checkpoint_key->has_value()) {
     log->Write(LogLevel::kInfo, "checkpoint_key_random",
                {{"message",
-                 "no other replica, and not this one after a restart, goes on with mirostat or adaptive-p "
-                 "sequences of this process; set --checkpoint_key"}});
+                 "mirostat and adaptive-p sequences of this process cannot continue on another replica or after a "
+                 "restart; set --checkpoint_key"}});
   }
   LogServing(**server, descriptions, (*exposition)->address(), log);
 
@@ -115,8 +110,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 int Main(int argc, char** argv) {
   TuneAllocator();
 #ifdef NDEBUG
-  // Abseil as Debian builds it looks for deadlocks whenever a mutex is locked, gRPC's too, and that under a lock of the
-  // whole process: of a step of one row over a ring 6 %.
+  // Debian's build of Abseil looks for deadlocks at every locking of a mutex, gRPC's mutexes included, and takes a
+  // process-wide lock for it. That costs 6 % of a step of one row over a ring.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   const absl::StatusOr<Config> config = ConfigFromFlags(argc, argv, environ, std::string(service::Version()));
@@ -125,7 +120,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "sortitiond: %s\n", std::string(valid.message()).c_str());
     return 2;
   }
-  // A file that may not grow, such as one of shared memory under ulimit -f, is an error like any other.
+  // Makes a file that may not grow, such as shared memory under ulimit -f, an ordinary error instead of a signal.
   std::signal(SIGXFSZ, SIG_IGN);
   const StopSignals signals;
   Log log(config->log_level);

@@ -1,5 +1,5 @@
-// What the service tells its metrics. Called once per batch, step or message, never per token, so that observing stays
-// cheap.
+// Events that the service reports to its metrics: once a batch, step or message, never once a token, so that reporting
+// stays cheap.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sortition::service {
 
-// How a stream's messages travel.
+// The transport of a stream's messages.
 enum class Transport : uint8_t { kTcp, kUnix, kRing };
 inline constexpr Transport kAllTransports[] = {Transport::kTcp, Transport::kUnix, Transport::kRing};
 
@@ -31,39 +31,39 @@ class Observer {
 
   // A step message of `rows` rows and `payload_bytes` bulk bytes has arrived.
   virtual void StepReceived(uint32_t rows, uint64_t payload_bytes) = 0;
-  // `bytes` of a step's bulk bytes lie in memory shared with the worker; counted among its payload bytes, too.
+  // `bytes` of a step's bulk bytes lie in memory shared with the worker. They are also among its payload bytes.
   virtual void SharedPayload(uint64_t bytes) = 0;
-  // The logits of a step that was sent early are there, `waited` after it arrived.
+  // The logits of a step sent early were complete `waited` after the step's arrival.
   virtual void StepReady(absl::Duration waited) = 0;
-  // The last row of a step has been answered, `latency` after it arrived, or after its logits were there.
+  // The last row of a step was answered, `latency` after its arrival, or after its logits were complete.
   virtual void StepAnswered(absl::Duration latency) = 0;
   // `count` rows were answered with a token.
   virtual void TokensDrawn(uint32_t count) = 0;
   // A row, sequence or message was refused.
   virtual void Refused(Reason reason, uint32_t count) = 0;
-  // A device is given a batch, and why this one; BatchDone says when it has finished.
+  // A device got a batch, chosen for this reason. BatchDone follows when it has finished.
   virtual void BatchStarted(std::string_view device, uint32_t rows, RouteReason reason) = 0;
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
-  // A device failed a batch: none of its answers was used.
+  // A device failed a batch, whose answers are not used.
   virtual void BatchFailed(std::string_view device) = 0;
   // A sequence was opened, or opened again.
   virtual void SequenceOpened() = 0;
-  // Rows of a batch that failed on `device` go to another.
+  // Rows of a batch that failed on `device` went to another device.
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
   // Live rows of `device` were compared with the reference.
   virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
-  // `count` idle sequences were dropped: to stay within a bound ("count", "bytes", "idle", of one client: "client"), or
-  // because an operator asked for it ("operator").
+  // `count` idle sequences were forgotten: for a bound ("count", "bytes", "idle", or "client" for one client's bound),
+  // or at an operator's request ("operator").
   virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
   // A sequence's history was sent again because the server did not have it.
   virtual void HistoryReplayed(uint32_t tokens) = 0;
 
-  // A sampling stream has been admitted, and has ended ("by client", "drained" or "abandoned").
+  // A sampling stream was admitted, or has ended ("by client", "drained" or "abandoned").
   virtual void StreamOpened(Transport transport) = 0;
   virtual void StreamEnded(Transport transport, std::string_view how) = 0;
-  // A message of `bytes` came over a stream, or has left; gRPC's framing and TLS are not counted.
+  // A message of `bytes` was received or sent over a stream. The bytes of gRPC's framing and of TLS do not count.
   virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;
   virtual void MessageSent(Transport transport, uint64_t bytes) = 0;
 

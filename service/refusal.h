@@ -1,5 +1,5 @@
-// Why a row, a sequence or a message is not served. The one error type inside the service; result/ turns it into the
-// wire's.
+// A refusal says why a row, a sequence or a message is not served. It is the one error type inside the service; result/
+// encodes it for the wire.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sortition::service {
 
-// Numbers and names are those of sortition.v1.ErrorReason; a test holds them together.
+// Numbers and names equal those of sortition.v1.ErrorReason, which a test checks.
 enum class Reason : uint8_t {
   kMalformedMessage = 1,
   kUnknownField = 2,
@@ -63,16 +63,16 @@ inline constexpr Reason kAllReasons[] = {
     Reason::kUnauthenticated,    Reason::kPermissionDenied, Reason::kClientLimit,
 };
 
-// The wire's name, e.g. "HISTORY_REQUIRED". A static string.
+// Returns the name on the wire, such as "HISTORY_REQUIRED". A static string.
 std::string_view ReasonName(Reason reason);
 
-// The google.rpc.Code that goes with a reason.
+// Returns the google.rpc.Code of a reason.
 absl::StatusCode CodeOf(Reason reason);
 
 struct Refusal {
   Reason reason;
-  std::string field;                                  // path from the message, empty if no field is to blame
-  std::string limit;                                  // what would have been accepted, empty if none
+  std::string field;                                  // path from the message; empty if no field is at fault
+  std::string limit;                                  // what would have been accepted; empty if no limit applies
   std::string message;                                // for people; never logits, seeds or tokens' text
   absl::Duration retry_after = absl::ZeroDuration();  // zero = no advice
 };

@@ -1,8 +1,9 @@
-// sortitionctl admin: what operators do to a running server.
+// sortitionctl admin: operators' actions on a running server.
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/command.h"
@@ -15,7 +16,7 @@ namespace {
 using Stub = v1::AdminService::Stub;
 using Arguments = std::vector<std::string>;
 
-// Calls a method and shows its answer: as JSON, or by `print`.
+// Calls a method and shows its answer as JSON or with `print`.
 template <typename Request, typename Response, typename Print>
 Outcome Call(Stub* stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
              const Request& request, Print print) {
@@ -60,12 +61,12 @@ Outcome Forget(Stub* stub, const Arguments& arguments) {
   });
 }
 
-Outcome Prove(Stub* stub, const Arguments& arguments) {
+Outcome SelfTest(Stub* stub, const Arguments& arguments) {
   v1::SelfTestDeviceRequest request;
   request.set_device(arguments[0]);
   return Call(stub, &Stub::SelfTestDevice, request, [](const v1::SelfTestDeviceResponse& response) {
-    std::printf("%s%s%s\n", response.passed() ? "proved" : "failed", response.verdict().empty() ? "" : ": ",
-                response.verdict().c_str());
+    std::printf("%s%s%s\n", response.passed() ? "passed" : "failed", response.reason().empty() ? "" : ": ",
+                response.reason().c_str());
     return response.passed() ? Outcome::kDone : Outcome::kRefused;
   });
 }
@@ -73,18 +74,23 @@ Outcome Prove(Stub* stub, const Arguments& arguments) {
 Outcome Quarantine(Stub* stub, const Arguments& arguments) {
   v1::QuarantineDeviceRequest request;
   request.set_device(arguments[0]);
-  if (arguments.size() > 1) request.set_why(arguments[1]);
+  if (arguments.size() > 1) request.set_reason(arguments[1]);
   return Call(stub, &Stub::QuarantineDevice, request, [](const auto&) {
-    std::printf("quarantined, until it is asked to prove itself\n");
+    std::printf("quarantined until a self-test passes\n");
     return Outcome::kDone;
   });
 }
 
 Outcome LogLevel(Stub* stub, const Arguments& arguments) {
   v1::SetLogLevelRequest request;
-  request.set_level(arguments[0]);
+  v1::LogLevel level;
+  if (!v1::LogLevel_Parse(absl::StrCat("LOG_LEVEL_", absl::AsciiStrToUpper(arguments[0])), &level) ||
+      level == v1::LOG_LEVEL_UNSPECIFIED) {
+    return Fail(absl::InvalidArgumentError("admin log-level: debug, info, warning or error"));
+  }
+  request.set_level(level);
   return Call(stub, &Stub::SetLogLevel, request, [](const v1::SetLogLevelResponse& response) {
-    std::printf("was %s\n", response.previous().c_str());
+    std::printf("was %s\n", WordOf(response.previous()).c_str());
     return Outcome::kDone;
   });
 }
@@ -94,8 +100,9 @@ struct Action {
   size_t least_arguments, most_arguments;
   Outcome (*run)(Stub*, const Arguments&);
 };
-constexpr Action kActions[] = {{"drain", 0, 0, Drain}, {"clients", 0, 0, Clients},       {"forget", 1, 1, Forget},
-                               {"prove", 1, 1, Prove}, {"quarantine", 1, 2, Quarantine}, {"log-level", 1, 1, LogLevel}};
+constexpr Action kActions[] = {{"drain", 0, 0, Drain},           {"clients", 0, 0, Clients},
+                               {"forget", 1, 1, Forget},         {"self-test", 1, 1, SelfTest},
+                               {"quarantine", 1, 2, Quarantine}, {"log-level", 1, 1, LogLevel}};
 
 }  // namespace
 
@@ -111,7 +118,7 @@ Outcome Admin(const std::vector<std::string>& arguments) {
     return action.run(v1::AdminService::NewStub(*channel).get(), {arguments.begin() + 1, arguments.end()});
   }
   return Fail(absl::InvalidArgumentError(
-      "admin: drain, clients, forget CLIENT, prove DEVICE, quarantine DEVICE [WHY] or log-level LEVEL"));
+      "admin: drain, clients, forget CLIENT, self-test DEVICE, quarantine DEVICE [WHY] or log-level LEVEL"));
 }
 
 }  // namespace sortition::cli

@@ -1,4 +1,4 @@
-// Connection flags and endings.
+// Connection flags, error output and exit codes.
 #include "client/cli/command.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ absl::StatusOr<std::string> ReadFile(const absl::Flag<std::string>& flag) {
 }  // namespace
 
 Outcome Fail(const absl::Status& status) {
-  const auto typed = client::ErrorOf(status);  // says by itself what kind it is
+  const auto typed = client::ErrorOf(status);  // its text names its kind
   const std::string text =
       typed ? std::string(status.message()) : status.ToString(absl::StatusToStringMode::kWithNoExtraData);
   std::fprintf(stderr, "sortitionctl: %s\n", text.c_str());
@@ -93,7 +93,7 @@ absl::StatusOr<std::string> Token() {
   const char* const variable = std::getenv("SORTITION_TOKEN");
   if (absl::GetFlag(FLAGS_token_file).empty() && variable != nullptr) *token = variable;
   absl::StripTrailingAsciiWhitespace(&*token);
-  // gRPC would end the process over other characters.
+  // gRPC ends the process if a token has other characters.
   if (!std::all_of(token->begin(), token->end(), absl::ascii_isgraph)) {
     return absl::InvalidArgumentError("--token_file: a token has printable characters of ASCII alone");
   }

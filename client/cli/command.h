@@ -1,4 +1,4 @@
-// What the commands of sortitionctl share: how to reach the server, and how a command ends.
+// Shared parts of sortitionctl's commands: reaching the server, output, and exit codes.
 #pragma once
 
 #include <memory>
@@ -20,31 +20,31 @@ namespace sortition::cli {
 // Exit codes, the same for every command (docs/operations.md).
 enum class Outcome : int {
   kDone = 0,
-  kWrongUse = 1,     // of flags, arguments or input files; also the flag library's own code
+  kWrongUse = 1,     // wrong flags, arguments or input files; also the flag library's exit code
   kUnreachable = 2,  // no answer from the server, or none in time
   kRefused = 3,      // the server answered with an error, or is not serving
 };
 
-// Says on stderr why, and which outcome that is: of what was said before a server was asked, or by the client library,
-// whose typed errors are the server's; and of what a server said.
+// Prints the error to stderr and returns its outcome. The first is for errors found before a server was asked and those
+// of the client library, whose typed errors come from the server; the second is for a server's status.
 Outcome Fail(const absl::Status& status);
 Outcome Fail(const grpc::Status& status);
 
-// From the flags --server, --timeout and --tls_*.
+// Return the values of the flags --server, --timeout and --tls_*.
 std::string ServerAddress();
 absl::Duration Timeout();
 absl::StatusOr<std::optional<client::TlsOptions>> Tls();
-// Of --token_file, or else of the variable SORTITION_TOKEN; empty if there is neither.
+// Returns the token in --token_file, or else in the variable SORTITION_TOKEN; empty if there is neither.
 absl::StatusOr<std::string> Token();
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel();
-// Shows the token to the server of a call.
+// Adds the token to a call.
 absl::Status Prepare(grpc::ClientContext* context);
 bool WantsJson();
 
-// A message as JSON, with the names of the contract and with every field that has no presence. Ends with a line break.
+// Returns a message as JSON, with the contract's names and all fields without presence. Ends with a line break.
 std::string ToJson(const google::protobuf::Message& message, bool one_line);
 
-// The commands. Each says on stderr what went wrong.
+// The commands. Each prints its errors to stderr.
 Outcome Info();
 Outcome Devices();
 Outcome Sample(const std::vector<std::string>& arguments);

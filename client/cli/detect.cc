@@ -17,7 +17,7 @@
 
 ABSL_FLAG(std::string, key_file, "", "detect: a file with the watermark's key, a decimal number");
 ABSL_FLAG(uint32_t, context_width, sortition::law::kDefaultWatermarkWidth, "detect: the watermark's context_width");
-ABSL_DECLARE_FLAG(uint32_t, choice_index);  // which of several completions the text may be
+ABSL_DECLARE_FLAG(uint32_t, choice_index);  // the completion that the text may be, of several
 
 namespace sortition::cli {
 namespace {

@@ -1,4 +1,4 @@
-// sortitionctl info and devices: what a server is and can do, and on what.
+// sortitionctl info and devices: a server's versions, limits, parameters and devices.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -13,9 +13,9 @@
 namespace sortition::cli {
 namespace {
 
-// There are none of a device that is not there.
+// A missing device has no costs.
 std::string FigureOf(const v1::DeviceInformation& device, const std::string& figure) {
-  return device.state() == "missing" ? "-" : figure;
+  return device.state() == v1::DeviceInformation::STATE_MISSING ? "-" : figure;
 }
 
 void PrintTables(const v1::ServerInformation& information) {
@@ -26,7 +26,7 @@ void PrintTables(const v1::ServerInformation& information) {
 
   std::vector<std::vector<std::string>> devices = {{"DEVICE", "KIND", "STATE", "BATCH ROWS", "HARDWARE"}};
   for (const auto& device : information.devices()) {
-    devices.push_back({device.name(), device.kind(), device.state(),
+    devices.push_back({device.name(), WordOf(device.kind()), WordOf(device.state()),
                        FigureOf(device, absl::StrCat(device.max_batch_rows())), device.hardware()});
   }
   std::vector<std::vector<std::string>> limits = {{"LIMIT", "VALUE", "UNIT", "MEANING"}};
@@ -35,7 +35,7 @@ void PrintTables(const v1::ServerInformation& information) {
   }
   std::vector<std::vector<std::string>> parameters = {{"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "BUILT", "MEANING"}};
   for (const auto& parameter : information.parameters()) {
-    parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), parameter.scope(),
+    parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), WordOf(parameter.scope()),
                           parameter.implemented() ? "yes" : "no", parameter.description()});
   }
   for (const auto& table : {devices, limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
@@ -45,7 +45,7 @@ void PrintDevices(const v1::ServerInformation& information) {
   std::vector<std::vector<std::string>> rows = {
       {"DEVICE", "KIND", "STATE", "WHY", "MAX VOCABULARY", "LAUNCH US", "ROW US", "BYTE NS", "HARDWARE"}};
   for (const auto& device : information.devices()) {
-    rows.push_back({device.name(), device.kind(), device.state(), device.reason(),
+    rows.push_back({device.name(), WordOf(device.kind()), WordOf(device.state()), device.reason(),
                     FigureOf(device, absl::StrCat(device.max_vocabulary())),
                     FigureOf(device, absl::StrFormat("%.1f", device.launch_nanoseconds() / 1000)),
                     FigureOf(device, absl::StrFormat("%.1f", device.row_nanoseconds() / 1000)),

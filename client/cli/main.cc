@@ -1,4 +1,4 @@
-// sortitionctl: what a server is, what it does right now, and one token from a row in a file.
+// sortitionctl: describes, watches and administers a server, and samples one token from a row in a file.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -16,12 +16,12 @@ namespace {
 constexpr char kUsage[] = R"(talks to a sortitiond.
 
   sortitionctl info            versions, devices, every limit, every parameter
-  sortitionctl devices         each device: whether it serves and why, and what batches cost on it; missing ones, too
+  sortitionctl devices         each device: its state with the reason, and the cost of a batch; missing ones, too
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
-  sortitionctl admin ACTION    what operators do, over the server's --admin_listen: drain, clients, forget CLIENT,
-                               prove DEVICE, quarantine DEVICE [WHY], log-level LEVEL
+  sortitionctl admin ACTION    actions of operators, over the server's --admin_listen: drain, clients, forget CLIENT,
+                               self-test DEVICE, quarantine DEVICE [WHY], log-level LEVEL
   sortitionctl watch           live counters, one line an interval (--interval, --count)
-  sortitionctl detect FILE     whether a text carries a watermark: token ids in decimal (--key_file); - reads stdin
+  sortitionctl detect FILE     tests a text for a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
 
 Exit codes: 0 done, 1 wrong use, 2 no answer from the server within --timeout, 3 refused by the server.)";

@@ -26,7 +26,7 @@ struct NpyHeader {
 
 absl::Status NpyError(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(".npy: ", what)); }
 
-// What follows 'key': in the header's dictionary.
+// Returns the text after 'key': in the header's dictionary.
 absl::StatusOr<absl::string_view> ValueOf(absl::string_view dictionary, absl::string_view key) {
   const size_t at = dictionary.find(absl::StrCat("'", key, "':"));
   if (at == absl::string_view::npos) return NpyError(absl::StrCat("the header has no '", key, "'"));

@@ -14,18 +14,18 @@ namespace sortition::cli {
 struct RowFile {
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   uint32_t vocabulary = 0;
-  std::string bytes;  // vocabulary elements
+  std::string bytes;  // as many elements as the vocabulary
 };
 
 // "f32", "f16" or "bf16".
 absl::StatusOr<v1::DType> ParseDType(const std::string& text);
 
-// The bytes of a file; of stdin for "-". INVALID_ARGUMENT naming the path.
+// Returns the bytes of a file, or of stdin for "-". The error is INVALID_ARGUMENT and names the path.
 absl::StatusOr<std::string> ReadBytes(const std::string& path);
 
-// Takes `bytes` for a .npy array if they begin as one, and for raw elements otherwise. An array has one row: shape (V)
-// or (1, V), of '<f4' or '<f2'; bf16, which NumPy does not have, as '<u2' or '<i2' with `dtype`. Raw elements
-// need `dtype`; `vocabulary`, if given, must fit either.
+// Parses `bytes` as a .npy array if they begin like one, otherwise as raw elements. An array has one row, of shape (V)
+// or (1, V) and type '<f4' or '<f2'. NumPy has no bf16: it is '<u2' or '<i2' with `dtype`. Raw elements need `dtype`.
+// `vocabulary`, if given, must equal the row's size.
 absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dtype, std::optional<uint32_t> vocabulary);
 
 }  // namespace sortition::cli

@@ -1,9 +1,13 @@
-// Column widths and padding.
+// Column widths and padding; names of enum values.
 #include "client/cli/table.h"
 
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
 
 namespace sortition::cli {
@@ -23,6 +27,15 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
     text += '\n';
   }
   return text;
+}
+
+std::string WordOf(const google::protobuf::EnumDescriptor& type, int value) {
+  const google::protobuf::EnumValueDescriptor* const named = type.FindValueByNumber(value);
+  if (value == 0 || named == nullptr) return "";
+  // Every enum has a value 0, PREFIX_UNSPECIFIED.
+  absl::string_view prefix = type.FindValueByNumber(0)->name();
+  absl::ConsumeSuffix(&prefix, "UNSPECIFIED");
+  return absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(named->name(), prefix)), {{"_", "-"}});
 }
 
 }  // namespace sortition::cli

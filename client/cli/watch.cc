@@ -23,7 +23,7 @@ void PrintHeader() {
               "ROW/BATCH", "STREAMS", "SEQUENCES", "STATE/bytes", "QUEUED");
 }
 
-// Rates are those since `before`, or since the server's start if there is none.
+// Rates are since `before`, or since the server's start if there is none.
 void PrintLine(const v1::Counters& before, const v1::Counters& now) {
   const double seconds = absl::ToDoubleSeconds(Uptime(now) - Uptime(before));
   const auto rate = [&](uint64_t from, uint64_t to) {
@@ -39,7 +39,7 @@ void PrintLine(const v1::Counters& before, const v1::Counters& now) {
               now.queued_rows());
 }
 
-// The counters as they come, with an end to every wait.
+// Reads the counters as they come, with a bound on each wait.
 class CounterReader {
  public:
   CounterReader(v1::InformationService::Stub* stub, grpc::ClientContext* context,
@@ -48,7 +48,7 @@ class CounterReader {
         stream_(stub->AsyncWatchCounters(context, request, &queue_, nullptr)),
         started_(Wait(patience)) {}
 
-  // False if none came for `patience`, or none will; Finish comes next, and says why.
+  // Returns false if none came within `patience`, or the call has ended. Finish is called next and returns the reason.
   bool Read(v1::Counters* counters, absl::Duration patience) {
     if (!started_) return false;
     stream_->Read(counters, nullptr);
@@ -62,7 +62,7 @@ class CounterReader {
   }
 
  private:
-  // For the only operation that is under way.
+  // The tag of the only operation in progress.
   bool Wait(absl::Duration patience) {
     void* tag;
     bool ok;
@@ -112,7 +112,7 @@ Outcome Watch() {
     before = now;
     if (++lines == count) {
       context.TryCancel();
-      reader.Finish();  // CANCELLED, as asked for
+      reader.Finish();  // CANCELLED, as requested
       return Outcome::kDone;
     }
   }

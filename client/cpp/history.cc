@@ -42,7 +42,7 @@ void History::Identify(uint64_t digest) {
 // Over the tokens from position `from` on, which the chain does not have yet.
 void History::ExtendChain(uint32_t from) {
   for (uint32_t at = from; at < position_; ++at) {
-    chain_ = service::ExtendChain(chain_, tokens_[at]);
+    chain_ = service::ExtendTokenHash(chain_, tokens_[at]);
     if ((at + 1) % kMarkSpacing == 0) marks_.push_back(chain_);
   }
 }
@@ -85,7 +85,7 @@ absl::Status History::Truncate(uint32_t position) {
     marks_.resize(position / kMarkSpacing + 1);
     chain_ = marks_.back();
     for (uint32_t at = position / kMarkSpacing * kMarkSpacing; at < position; ++at) {
-      chain_ = service::ExtendChain(chain_, tokens_[at]);
+      chain_ = service::ExtendTokenHash(chain_, tokens_[at]);
     }
   }
   return absl::OkStatus();

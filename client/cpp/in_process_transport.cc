@@ -7,8 +7,8 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "service/entropy.h"
-#include "service/sequence/checkpoint.h"
 #include "service/request/frame.h"
+#include "service/sequence/checkpoint.h"
 #include "service/stream/session.h"
 
 namespace sortition::client {

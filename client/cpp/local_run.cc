@@ -128,7 +128,7 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
 RowResult LocalRun::Encode(const service::RowResult& result) const {
   google::protobuf::RepeatedPtrField<v1::RowResult> pieces;
   service::EncodeOutcome(result, plan(), run_.spec(), {}, &pieces);
-  for (int i = 1; i < pieces.size(); ++i) pieces[0].MergeFrom(pieces[i]);
+  for (int i = 1; i < pieces.size(); ++i) AppendPart(std::move(pieces[i]), &pieces[0]);
   return ResultOf(std::move(pieces[0]));
 }
 

@@ -14,7 +14,6 @@
 #include "client/cpp/shared_memory.h"
 #include "kernels/check.h"
 #include "service/memory/ring.h"
-#include "service/memory/spin_choice.h"
 
 namespace sortition::client {
 namespace {

@@ -29,7 +29,41 @@ v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
                                      : message->mutable_verify_tree()->add_masks();
 }
 
+void AppendPositions(google::protobuf::RepeatedPtrField<v1::Position>* part,
+                     google::protobuf::RepeatedPtrField<v1::Position>* whole) {
+  for (v1::Position& position : *part) {
+    if (whole->empty() || whole->rbegin()->index() != position.index()) {
+      *whole->Add() = std::move(position);
+      continue;
+    }
+    v1::Position& last = *whole->rbegin();
+    last.mutable_kept_tokens()->MergeFrom(position.kept_tokens());
+    last.mutable_probabilities()->append(position.probabilities());
+  }
+}
+
 }  // namespace
+
+bool AppendPart(v1::RowResult part, v1::RowResult* whole) {
+  if (whole->kind_case() == v1::RowResult::KIND_NOT_SET) {
+    *whole = std::move(part);
+    return true;
+  }
+  if (whole->kind_case() != part.kind_case()) return false;
+  switch (part.kind_case()) {
+    case v1::RowResult::kDraw:
+      whole->mutable_draw()->mutable_kept_tokens()->MergeFrom(part.draw().kept_tokens());
+      return true;
+    case v1::RowResult::kScore:
+      AppendPositions(part.mutable_score()->mutable_positions(), whole->mutable_score()->mutable_positions());
+      return true;
+    case v1::RowResult::kVerify:
+      AppendPositions(part.mutable_verify()->mutable_positions(), whole->mutable_verify()->mutable_positions());
+      return true;
+    default:
+      return false;
+  }
+}
 
 void DescribeTask(const Row& row, v1::StepRow* message) {
   if (row.draw_salt != 0) message->set_draw_salt(row.draw_salt);
@@ -50,7 +84,7 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
 }
 
 RowResult ResultOf(v1::RowResult result) {
-  switch (result.outcome_case()) {
+  switch (result.kind_case()) {
     case v1::RowResult::kVerify:
       result.mutable_verify()->clear_continues();
       return std::move(*result.mutable_verify());

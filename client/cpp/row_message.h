@@ -19,7 +19,11 @@ void DescribeTask(const Row& row, v1::StepRow* message);
 // Names them, once the task is described: the rows of the tensors from `*taken` on, which moves behind them.
 void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message);
 
-// Of an answer that is whole: its pieces have been merged.
+// Appends the next part of a row's result to the parts before it. Returns false, and leaves `*whole` as it is, if the
+// two are not parts of one result. An empty `*whole` becomes `part`.
+bool AppendPart(v1::RowResult part, v1::RowResult* whole);
+
+// Returns a result whose parts have all been appended.
 RowResult ResultOf(v1::RowResult result);
 
 }  // namespace sortition::client

@@ -161,13 +161,9 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   const auto asked = row.row.drafts != nullptr ? v1::RowResult::kVerify
                      : row.row.scored.empty()  ? v1::RowResult::kDraw
                                                : v1::RowResult::kScore;
-  if (result.outcome_case() != asked) return absl::InternalError("a row was answered with what it did not ask for");
+  if (result.kind_case() != asked) return absl::InternalError("a row was answered with what it did not ask for");
   const bool continues = result.draw().continues() || result.score().continues() || result.verify().continues();
-  if (row.partial.outcome_case() == v1::RowResult::OUTCOME_NOT_SET) {
-    row.partial.Swap(taken);
-  } else {
-    row.partial.MergeFrom(result);
-  }
+  AppendPart(std::move(*taken), &row.partial);
   if (continues) return absl::OkStatus();
   index = SentStep::kAnswered;
   --sent->unanswered;

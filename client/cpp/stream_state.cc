@@ -265,7 +265,9 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult resu
       history.Drawn(draw->token());
       row->record->checkpoint = draw->checkpoint();
     } else if (const auto* verify = std::get_if<v1::VerifyResult>(&result)) {
-      history.Drawn({verify->tokens().data(), static_cast<size_t>(verify->tokens_size())});
+      std::vector<uint32_t> tokens;
+      for (const v1::Position& position : verify->positions()) tokens.push_back(position.token());
+      history.Drawn(tokens);
       row->record->checkpoint = verify->checkpoint();
     } else if (std::holds_alternative<v1::ScoreResult>(result)) {
       history.Scored();

@@ -130,8 +130,8 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   view.logprobs = batch_.logprobs;
   const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
       batch_.rows, kernels::cuda::GroupsOf(batch_.vocabulary), context_->hardware().multiprocessors);
-  view.chunk_groups = geometry.chunk_groups;
-  return context_->Launch(view, batch_.rows, geometry.chunks, needed_, stream);
+  view.section_groups = geometry.section_groups;
+  return context_->Launch(view, batch_.rows, geometry.sections, needed_, stream);
 }
 
 absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowOutput> answers) {

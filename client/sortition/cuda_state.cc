@@ -2,6 +2,7 @@
 #include "client/sortition/cuda_state.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition {
 
@@ -155,7 +156,7 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
 absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParameters& parameters,
                                         const kernels::NoiseKey& noise) {
   if (absl::Status status = CheckRow(row); !status.ok()) return status;
-  if (parameters.kept_tokens && kernels::cuda::MostKept(parameters, limits_.vocabulary) > limits_.kept) {
+  if (parameters.kept_tokens && law::MostKept(parameters, limits_.vocabulary) > limits_.kept) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameters: may keep more tokens than limits.kept, ", limits_.kept));
   }

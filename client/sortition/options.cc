@@ -1,5 +1,4 @@
-// Options, judged and compiled.
-#include <cmath>
+// Checks and compiles options.
 #include <string>
 #include <utility>
 
@@ -8,48 +7,12 @@
 #include "client/sortition/sampler.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
+#include "kernels/law/ranges.h"
 
 namespace sortition {
 namespace {
 
-Status CheckRange(const char* name, double value, double least, double most) {
-  if (value >= least && value <= most) return {};
-  return InvalidArgument(absl::StrCat(name, " is ", value, ", not in [", least, ", ", most, "]"));
-}
-
-// Above 0.
-double Above0() { return std::nextafter(0.0f, 1.0f); }
-
-Status CheckSamplers(const law::SamplingParameters& p) {
-  const float sigma = p.top_n_sigma == 0 ? law::kMinTopNSigma : p.top_n_sigma;
-  const Status checks[] = {
-      CheckRange("typical_p", p.typical_p, Above0(), 1),
-      CheckRange("top_n_sigma", sigma, law::kMinTopNSigma, law::kMaxTopNSigma),
-      CheckRange("epsilon_cutoff", p.epsilon_cutoff, 0, 1),
-      CheckRange("eta_cutoff", p.eta_cutoff, 0, 1),
-      CheckRange("top_a", p.top_a, 0, 1),
-      CheckRange("top_h", p.top_h, 0, 1),
-      CheckRange("xtc_probability", p.xtc_probability, 0, 1),
-      CheckRange("xtc_threshold", p.xtc_threshold, Above0(), 1),
-      CheckRange("dynamic_temperature_range", p.dynamic_temperature_range, 0, law::kMaxTemperature),
-      CheckRange("dynamic_temperature_exponent", p.dynamic_temperature_exponent, law::kMinDynamicExponent,
-                 law::kMaxDynamicExponent),
-      CheckRange("smoothing_factor", p.smoothing_factor, 0, law::kMaxSmoothingFactor),
-      CheckRange("smoothing_curve", p.smoothing_curve, law::kMinSmoothingCurve, law::kMaxSmoothingCurve),
-      CheckRange("mirostat", p.mirostat, 0, 2),
-      CheckRange("mirostat_tau", p.mirostat_tau, Above0(), law::kMaxMirostatTau),
-      CheckRange("mirostat_eta", p.mirostat_eta, Above0(), law::kMaxMirostatEta),
-      CheckRange("mirostat_m", p.mirostat_m, law::kMinMirostatM, law::kMaxMirostatM),
-      CheckRange("adaptive_target", p.adaptive_target, 0, 1),
-      CheckRange("adaptive_decay", p.adaptive_decay, 0, law::kMaxAdaptiveDecay)};
-  for (const Status& status : checks) {
-    if (!status.ok()) return status;
-  }
-  if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat, adaptive_p: one excludes the other");
-  return {};
-}
-
-// Parameters are in range.
+// Checks `order`. All options are in range.
 Status CheckOrder(const law::SamplingParameters& p) {
   if (p.order.empty()) return {};
   bool listed[law::kSamplers] = {};
@@ -71,22 +34,11 @@ Status CheckOrder(const law::SamplingParameters& p) {
 }
 
 Status CheckParameters(const law::SamplingParameters& p) {
-  if (p.temperature != 0) {
-    const Status status = CheckRange("temperature", p.temperature, law::kMinTemperature, law::kMaxTemperature);
-    if (!status.ok()) return status;
+  if (const auto found = law::FindOutOfRange(p)) {
+    return InvalidArgument(absl::StrCat(found->option, " is ", found->value, ", not in ", found->limit));
   }
-  const Status checks[] = {
-      CheckRange("top_k", p.top_k, 0, law::kMaxTopK),
-      CheckRange("top_p", p.top_p, Above0(), law::kMaxTopP),
-      CheckRange("min_p", p.min_p, law::kMinMinP, law::kMaxMinP),
-      CheckRange("repetition_penalty", p.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty),
-      CheckRange("frequency_penalty", std::abs(p.frequency_penalty), 0, law::kMaxAbsFrequencyPenalty),
-      CheckRange("presence_penalty", std::abs(p.presence_penalty), 0, law::kMaxAbsPresencePenalty)};
-  for (const Status& status : checks) {
-    if (!status.ok()) return status;
-  }
-  const Status status = CheckSamplers(p);
-  return status.ok() ? CheckOrder(p) : status;
+  if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat and adaptive_p exclude each other");
+  return CheckOrder(p);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace sortition::devices {
 namespace {
 
-// The processor's name as Linux reports it; "unknown" where it reports none.
+// Returns the processor's name as Linux reports it, or "unknown".
 std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -31,21 +31,21 @@ const kernels::cpu::Target& Named(std::string_view name) {
 
 using Memory = kernels::cpu::Array<std::byte>;
 
-// `memory` is for rows that cannot be looked at where they lie.
+// `memory` holds a copy of rows that cannot be read in place.
 kernels::RowOutput Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory,
                           kernels::cpu::Scratch* scratch) {
   kernels::RowRequest request = row.request;
   const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
-  kernels::cpu::Incoming incoming;
+  kernels::cpu::RowCopy copy;
   if (row.segments.size() == 1 && !row.may_change) {
     SORTITION_CHECK(row.segments[0].size >= bytes);
     request.logits = row.segments[0].data;
   } else {
-    incoming = {row.segments, memory->Reserve(bytes)};
-    request.logits = incoming.to;
+    copy = {row.segments, memory->Reserve(bytes)};
+    request.logits = copy.to;
   }
   kernels::RowOutput answer;
-  kernels::cpu::SampleRow(target, request, incoming, scratch, &answer);
+  kernels::cpu::SampleRow(target, request, copy, scratch, &answer);
   return answer;
 }
 
@@ -62,7 +62,7 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options) : target_(Named(options.ta
   description_.hardware = ProcessorName().append(", ").append(target_.name);
   description_.max_batch_rows = options.max_batch_rows;
   description_.features = kernels::kAllFeatures;
-  description_.batches_in_flight = threads;  // batches of one row keep that many threads busy
+  description_.batches_in_flight = threads;  // keeps all threads busy with batches of one row
   threads_.reserve(threads);
   for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
@@ -104,10 +104,10 @@ void CpuDevice::Run() {
   for (Work work = TakeRow(); work.batch != nullptr; work = TakeRow()) {
     Batch& batch = *work.batch;
     batch.answers[work.row] = Answer(target_, batch.rows[work.row], &memory, &scratch);
-    // The last one sees every other thread's answers: each decrement releases what came before it.
+    // The last thread sees the outputs of all others: each decrement releases what was written before it.
     if (batch.unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-    BatchResult result;
-    result.answers = std::move(batch.answers);
+    BatchOutput result;
+    result.outputs = std::move(batch.answers);
     result.kernel_nanoseconds =
         uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch.start).count());
     std::exchange(batch.done, nullptr)(std::move(result));

@@ -1,4 +1,4 @@
-// The CPU as a device: a fixed set of threads that share out the rows of the batches, oldest batch first.
+// The CPU as a device: a fixed set of threads that share the rows of the batches, oldest batch first.
 #pragma once
 
 #include <atomic>
@@ -21,25 +21,25 @@ namespace sortition::devices {
 
 struct CpuDeviceOptions {
   std::string name = "cpu0";
-  uint32_t threads = 0;  // 0 = as many as the machine runs at once
-  // The instruction set of the kernels, by name (kernels/cpu/target.h): one that this machine runs, or "auto" for the
-  // best. All give the same answers.
+  uint32_t threads = 0;  // 0 = the machine's hardware threads
+  // Instruction set of the kernels, by name (kernels/cpu/target.h): one that this machine runs, or "auto" for the best.
+  // All give the same outputs.
   std::string target = "auto";
   uint32_t max_batch_rows = 1024;
 };
 
-// What CpuDeviceOptions::target may be here, for a message: "auto, avx2, sse4, scalar".
+// Valid values of CpuDeviceOptions::target on this machine, for a message: "auto, avx2, sse4, scalar".
 std::string CpuTargetNames();
 bool IsCpuTarget(std::string_view name);
 
-// Thread-safe. A batch's rows run on as many threads as are free, so batches may end out of order; `kernel_nanoseconds`
+// Thread-safe. A batch's rows run on all threads that are free, so batches may end out of order; `kernel_nanoseconds`
 // is the time from its first row's start to its last row's end.
 //
-// Destruction finishes every batch submitted before, calls its `done`, then joins the threads; a `done` that runs
-// meanwhile must not submit. Not to be destroyed from within `done`.
+// Destruction finishes every batch submitted before, calls its `done`, then joins the threads. A `done` that runs
+// meanwhile must not submit. Must not be destroyed from within `done`.
 class CpuDevice final : public Device {
  public:
-  // Asserts that the target is one of these.
+  // The target must be valid on this machine.
   explicit CpuDevice(const CpuDeviceOptions& options);
   ~CpuDevice() override;
 
@@ -47,7 +47,7 @@ class CpuDevice final : public Device {
   void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Owned by whoever still has a row of it to finish; the one who finishes the last calls `done`.
+  // Shared by the threads that sample its rows; the one that finishes the last row calls `done`.
   struct Batch {
     std::vector<DeviceRow> rows;
     Done done;
@@ -56,7 +56,7 @@ class CpuDevice final : public Device {
     std::chrono::steady_clock::time_point start;  // written when the first row is taken
   };
   struct Work {
-    std::shared_ptr<Batch> batch;  // null: no more work will come
+    std::shared_ptr<Batch> batch;  // null: the thread ends
     size_t row = 0;
   };
 

@@ -1,4 +1,4 @@
-// The driver, found by the dynamic linker.
+// Finds the driver with the dynamic linker.
 #include "devices/cuda/api.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@ absl::StatusOr<Api> Api::Load(const char* library_name) {
   void* const handle = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return absl::NotFoundError(absl::StrCat("no CUDA driver: ", dlerror()));
   Api api;
-  // The driver keeps threads of its own; its code stays.
+  // Never unloaded: the driver has threads that run its code.
   api.library = std::shared_ptr<void>(handle, [](void*) {});
 #define SORTITION_CUDA_FUNCTION(name, symbol, ...)                                                         \
   api.name = reinterpret_cast<name##Function*>(dlsym(handle, #symbol));                                    \

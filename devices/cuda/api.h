@@ -9,7 +9,7 @@
 
 namespace sortition::devices::cuda {
 
-// A table of functions, as a value: a test replaces one to see what its failure does. Thread-safe once filled.
+// A table of functions, as a value: tests replace single functions to make them fail. Thread-safe once filled.
 struct Api {
   std::shared_ptr<void> library;  // keeps the functions alive
 
@@ -19,14 +19,14 @@ struct Api {
 #include "devices/cuda/functions.inc"
 #undef SORTITION_CUDA_FUNCTION
 
-  // Finds and starts the driver. NOT_FOUND where this machine has none, or one without a GPU; FAILED_PRECONDITION where
-  // it is too old or does not fit its kernel module. Blocks for the time that the driver takes, up to seconds.
+  // Finds and starts the driver. NOT_FOUND if this machine has no driver or no GPU; FAILED_PRECONDITION if the driver
+  // is too old or does not fit its kernel module. Blocks for as long as the driver takes, up to seconds.
   static absl::StatusOr<Api> Load(const char* library_name = "libcuda.so.1");
 };
 
-// RESOURCE_EXHAUSTED for memory; UNAVAILABLE for errors after which the process can do nothing more with the device
-// (CUDA calls them sticky); FAILED_PRECONDITION for a driver that cannot run these kernels; INTERNAL for anything else
-// but success. `what` was tried.
+// Converts a result: RESOURCE_EXHAUSTED for memory; UNAVAILABLE for errors after which the process can no longer use
+// the device (CUDA calls them sticky); FAILED_PRECONDITION for a driver that cannot run these kernels; INTERNAL for
+// other errors. `what` names the call.
 absl::Status ToStatus(const Api& api, Result result, const char* what);
 
 #define SORTITION_CUDA_RETURN_IF_ERROR(api, call) \

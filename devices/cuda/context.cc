@@ -1,4 +1,4 @@
-// Loading and launching.
+// Loads and launches the kernels.
 #include "devices/cuda/context.h"
 
 #include "kernels/cuda/image.h"
@@ -52,21 +52,21 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
                  {&merge_, edits_module_, kernels::cuda::kMergeKernel}};
   for (const auto& [function, module, name] : kernels) {
     SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleGetFunction(function, module, name));
-    // Drivers load a kernel when it is first asked about; the first batch, or a graph's capture, is too late for that.
+    // Makes the driver load the kernel now; it would otherwise do so at the first launch, or during a graph's capture.
     int registers = 0;
     SORTITION_CUDA_RETURN_IF_ERROR(api_, FuncGetAttribute(&registers, kFunctionRegisters, *function));
   }
   return absl::OkStatus();
 }
 
-absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks,
+absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,
                              kernels::cuda::LaterKernels needed, StreamHandle stream) const {
   void* arguments[] = {&view};
   const struct {
     FunctionHandle function;
     uint32_t blocks;  // of a row
     bool is_needed;
-  } kernels[] = {{read_, chunks, true}, {weigh_, chunks, needed.weigh}, {chain_, 1, needed.chain}};
+  } kernels[] = {{read_, sections, true}, {weigh_, sections, needed.weigh}, {chain_, 1, needed.chain}};
   for (const auto& [function, blocks, is_needed] : kernels) {
     if (!is_needed) continue;
     SORTITION_CUDA_RETURN_IF_ERROR(

@@ -1,4 +1,4 @@
-// A device's context with the kernels loaded: what all streams of a device share.
+// A device's context with the loaded kernels, shared by all streams of a device.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 
 namespace sortition::devices::cuda {
 
-// FAILED_PRECONDITION if the images are those of a build without nvcc.
+// Returns FAILED_PRECONDITION if the images are those of a build without nvcc.
 absl::Status CheckImages(const kernels::cuda::Images& images);
 
-// Thread-safe. It is the device's primary context, the one that other CUDA libraries of the process use, too.
+// Thread-safe. Uses the device's primary context, which other CUDA libraries of the process use too.
 class Context {
  public:
-  // Blocks for the time that the driver takes to load the kernels; seconds where it compiles them. FAILED_PRECONDITION
-  // where this build has no kernels, or the driver cannot run them.
+  // Loads the kernels. Blocks for as long as the driver takes; seconds if it compiles them. FAILED_PRECONDITION if this
+  // build has no kernels or the driver cannot run them.
   static absl::StatusOr<std::shared_ptr<Context>> Create(const Api& api, const Hardware& hardware,
                                                          const kernels::cuda::Images& images);
-  // On this machine's device of that number in the driver's order, with this build's kernels. NOT_FOUND: no driver, no
-  // such device.
+  // Creates the context of the device with this number in the driver's order, with this build's kernels. NOT_FOUND if
+  // there is no driver or no such device.
   static absl::StatusOr<std::shared_ptr<Context>> OfDevice(int device);
   ~Context();
   Context(const Context&) = delete;
@@ -35,13 +35,13 @@ class Context {
   const Hardware& hardware() const { return hardware_; }
   ContextHandle handle() const { return handle_; }
 
-  // Puts the kernels for a batch of `rows` rows, whose states are ready, into the stream: the first and those that are
-  // `needed`. The context is current. Does not wait; may be captured into a graph.
-  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t chunks, kernels::cuda::LaterKernels needed,
-                      StreamHandle stream) const;
+  // Enqueues the kernels for a batch of `rows` rows, whose states are ready: the first kernel and those that are
+  // `needed`. The context must be current. Does not wait; may be captured into a graph.
+  absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,
+                      kernels::cuda::LaterKernels needed, StreamHandle stream) const;
 
-  // Puts a kernel into the stream that changes edits where they are, one block for each of `merges`, which are the
-  // device's and at most 65,535. Likewise.
+  // Enqueues a kernel that changes edits in place, one block for each of `merges`, which lie in device memory and are
+  // at most 65,535. The context must be current. Does not wait; may be captured into a graph.
   absl::Status Merge(const kernels::cuda::EditMerge* merges, uint32_t count, StreamHandle stream) const;
 
  private:
@@ -60,7 +60,7 @@ class Context {
   FunctionHandle merge_ = nullptr;
 };
 
-// Makes a context current in this thread for as long as it lives.
+// Makes a context current in this thread during its life.
 class CurrentContext {
  public:
   explicit CurrentContext(const Context& context) : CurrentContext(context.api(), context.handle()) {}

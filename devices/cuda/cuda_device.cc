@@ -1,4 +1,4 @@
-// Lanes, and what is left of a device that is lost.
+// Lanes, and the state after the device is lost.
 #include "devices/cuda/cuda_device.h"
 
 #include <utility>
@@ -35,9 +35,9 @@ absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardwa
   auto context = Context::Create(api, hardware, options_.images);
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
-  const auto mirrors = std::make_shared<cuda::Mirrors>(context_, options_.max_mirror_bytes);
+  const auto cache = std::make_shared<cuda::EditCache>(context_, options_.max_edit_cache_bytes);
   for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
-    auto lane = Lane::Create(context_, options_.max_batch_bytes, mirrors);
+    auto lane = Lane::Create(context_, options_.max_batch_bytes, cache);
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }
@@ -58,8 +58,8 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> CudaDevice::Import(const M
   return cuda::ImportMemory(context_, handle, description_.memory);
 }
 
-// UNAVAILABLE if the driver does nothing more after an error that is not known to lose the device: CUDA says of many,
-// in later versions of others, that every call after them fails.
+// Returns UNAVAILABLE if the driver does nothing more after an error that is not known to lose the device. CUDA
+// documents for many errors, and for more in each version, that all later calls fail.
 absl::Status CudaDevice::AskAfter(absl::Status status) const {
   if (!absl::IsInternal(status)) return status;
   const cuda::CurrentContext current(*context_);
@@ -70,7 +70,7 @@ absl::Status CudaDevice::AskAfter(absl::Status status) const {
       absl::StrCat("the CUDA device is lost to this process: ", status.message(), ", and then ", now.message()));
 }
 
-// The reason why the device is lost, if it is; `status` otherwise.
+// Returns the reason why the device is lost, if it is; otherwise `status`.
 absl::Status CudaDevice::LostOr(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
@@ -82,11 +82,11 @@ absl::Status CudaDevice::LostOr(absl::Status status) {
   return status;
 }
 
-BatchResult CudaDevice::Run(Lane* lane, const std::vector<DeviceRow>& rows) {
-  BatchResult result;
+BatchOutput CudaDevice::Run(Lane* lane, const std::vector<DeviceRow>& rows) {
+  BatchOutput result;
   result.status = LostOr(absl::OkStatus());
   if (result.status.ok())
-    result.status = LostOr(AskAfter(lane->Run(rows, &result.answers, &result.kernel_nanoseconds)));
+    result.status = LostOr(AskAfter(lane->Run(rows, &result.outputs, &result.kernel_nanoseconds)));
   return result;
 }
 

@@ -23,22 +23,21 @@ struct CudaDeviceOptions {
   std::string name = "cuda0";
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
-  uint64_t max_batch_bytes = 512 << 20;   // of device memory; a batch that needs more runs in slices
-  uint64_t max_mirror_bytes = 256 << 20;  // of device memory, beside those, for mirrors of sequences' edits; 0: none
-  uint32_t memory = kHostMemory;          // DeviceDescription::memory; kHostMemory: it takes none of other processes
+  uint64_t max_batch_bytes = 512 << 20;       // of device memory; a batch that needs more runs in chunks
+  uint64_t max_edit_cache_bytes = 256 << 20;  // more device memory, for the edit cache; 0: none
+  uint32_t memory = kHostMemory;              // DeviceDescription::memory; kHostMemory: it imports none
   kernels::cuda::Images images = kernels::cuda::CompiledImages();
-  // Called once, on a thread of the device's, when the driver has lost the device to this process: nothing but a new
-  // process brings it back.
+  // Called once, on a thread of the device, when this process has lost the device; only a new process can use it again.
   std::function<void(const absl::Status&)> lost = nullptr;
 };
 
-// Thread-safe. A batch that ends with an error leaves no trace. UNAVAILABLE means that the device is lost to this
-// process: so end all batches in flight, and all later ones at once.
+// Thread-safe. A batch that ends with an error changes nothing. UNAVAILABLE means that this process has lost the
+// device: all batches in flight end so, and all later ones at once.
 //
-// Destruction as that of BatchThreads.
+// Destruction is that of BatchThreads.
 class CudaDevice final : public Device {
  public:
-  // Blocks for as long as the driver takes to load the kernels. The error says what it failed at.
+  // Blocks for as long as the driver takes to load the kernels. The error names the call that failed.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Start(const cuda::Api& api, const cuda::Hardware& hardware,
                                                            const CudaDeviceOptions& options);
 
@@ -49,7 +48,7 @@ class CudaDevice final : public Device {
  private:
   CudaDevice(const cuda::Hardware& hardware, const CudaDeviceOptions& options);
   absl::Status Open(const cuda::Api& api, const cuda::Hardware& hardware);
-  BatchResult Run(cuda::Lane* lane, const std::vector<DeviceRow>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
+  BatchOutput Run(cuda::Lane* lane, const std::vector<DeviceRow>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AskAfter(absl::Status status) const;
   absl::Status LostOr(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,11 +1,11 @@
-// The part of the CUDA driver's binary interface that is called here, declared here: the tree builds without CUDA's
-// headers, and the driver is found at run time. Where the headers are installed, a test compares the two.
+// Declarations of the CUDA driver functions that are called here. The tree builds without CUDA's headers, and the
+// driver is found at run time. If the headers are installed, a test compares them with this file.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// The driver's own names for what its handles point to.
+// The driver's own names for the types behind its handles.
 struct CUctx_st;
 struct CUmod_st;
 struct CUfunc_st;
@@ -14,7 +14,7 @@ struct CUevent_st;
 
 namespace sortition::devices::cuda {
 
-// As in CUDA's cuda.h. Handles are pointers, a device's address is a number.
+// As in CUDA's cuda.h. A handle is a pointer, a device address is a number.
 enum class Result : int {
   kSuccess = 0,
   kInvalidValue = 1,
@@ -74,7 +74,7 @@ inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr int kFunctionRegisters = 4;
 
-// A copy of lines of equal length, those of a side at equal distances.
+// Parameters of a copy of lines of equal length, at equal distances on each side.
 enum class MemoryType : int { kHost = 1, kDevice = 2 };
 struct CopySide {
   size_t x_bytes = 0;
@@ -93,7 +93,7 @@ struct Copy2D {
 };
 inline constexpr size_t kMostPitch = 0x7fffffff;
 
-// Memory that is allocated apart from its addresses, and can be passed to other processes.
+// An allocation without addresses, which can be passed to other processes.
 using AllocationHandle = unsigned long long;
 enum class LocationType : int { kDevice = 1 };
 enum class AllocationType : int { kPinned = 1 };

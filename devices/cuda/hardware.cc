@@ -1,4 +1,4 @@
-// What the driver says of its devices.
+// Queries the driver for its devices.
 #include "devices/cuda/hardware.h"
 
 #include "absl/strings/ascii.h"

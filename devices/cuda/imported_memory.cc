@@ -1,4 +1,4 @@
-// What is checked before the driver is asked, and what of it is kept.
+// Checks the handle, maps the memory and keeps it.
 #include "devices/cuda/imported_memory.h"
 
 #include <utility>

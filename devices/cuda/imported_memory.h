@@ -1,4 +1,4 @@
-// Memory of a CUDA device that another process made, in this one.
+// Imports memory of a CUDA device that another process allocated.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,11 @@
 
 namespace sortition::devices::cuda {
 
-// As Device::Import has it, for a device that shares memory. An error, whatever the descriptor is, leaves the device as
-// it was.
+// As Device::Import, for a device that shares memory. An error leaves the device unchanged.
 absl::StatusOr<std::shared_ptr<const ImportedMemory>> ImportMemory(std::shared_ptr<Context> context,
                                                                    const MemoryHandle& handle, uint32_t memory);
 
-// Copies from the device's memory to the host, once the work is done that the context's default stream has. Blocks.
-// Thread-safe.
+// Copies device memory to the host, after the work that the context's default stream already has. Blocks. Thread-safe.
 absl::Status ReadMemory(const Api& api, ContextHandle context, DevicePointer from, std::span<std::byte> to);
 
 }  // namespace sortition::devices::cuda

@@ -1,4 +1,4 @@
-// A batch's way over the device: upload, kernels, download.
+// A batch on the device: upload, kernels, download.
 #include "devices/cuda/lane.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace sortition::devices::cuda {
 
+using kernels::cuda::Chunk;
 using kernels::cuda::LogitsPath;
-using kernels::cuda::Slice;
 
 namespace {
 
@@ -23,7 +23,7 @@ void CopySegments(const DeviceRow& row, std::byte* to, size_t bytes) {
   SORTITION_CHECK(bytes == 0);
 }
 
-// The kernels look at a logit more than once, and rely on what they have found.
+// The kernels read a logit more than once and assume that it does not change.
 LogitsPath PathOf(const DeviceRow& row) {
   if (row.memory == kHostMemory) return LogitsPath::kUpload;
   const auto address = reinterpret_cast<uintptr_t>(row.segments.front().data);
@@ -31,14 +31,15 @@ LogitsPath PathOf(const DeviceRow& row) {
   return is_aligned && !row.may_change ? LogitsPath::kNone : LogitsPath::kCopy;
 }
 
-// Makes the copy one of one more line, if its lines are as long and at equal distances; those of a step mostly are.
+// Adds a line to the copy if all lines are then equally long and equally spaced, as those of a step mostly are. Returns
+// false otherwise.
 bool AddLine(DevicePointer from, DevicePointer to, uint64_t bytes, Copy2D* lines) {
   if (lines->height == 0) {
     *lines = {.from = {.device = from, .pitch = bytes}, .to = {.device = to, .pitch = bytes}, .width_bytes = bytes};
   } else if (lines->height == 1) {
     const uint64_t from_pitch = from - lines->from.device;
     const uint64_t to_pitch = to - lines->to.device;
-    // Of a line before this one, a distance is larger than any pitch.
+    // The pitch is unsigned: a line before the first one gives a huge value.
     if (bytes != lines->width_bytes || from_pitch < bytes || from_pitch > kMostPitch || to_pitch > kMostPitch) {
       return false;
     }
@@ -66,10 +67,10 @@ absl::Status CopyLines(const Api& api, const Copy2D& lines, StreamHandle stream)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes,
-                                                   std::shared_ptr<Mirrors> mirrors) {
+                                                   std::shared_ptr<EditCache> cache) {
   const CurrentContext current(*context);
   if (!current.status().ok()) return current.status();
-  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(mirrors)));
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(cache)));
   if (absl::Status status = lane->Open(); !status.ok()) return status;
   return lane;
 }
@@ -107,12 +108,12 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   uint64_t most_bytes = most_bytes_;
-  Mirrors* mirrors = mirrors_.get();
+  EditCache* cache = cache_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunSlice(rows, most_bytes, mirrors, &taken, answers, nanoseconds);
-    if (absl::IsResourceExhausted(status) && mirrors != nullptr) {
-      mirrors = nullptr;  // it has dropped them
+    const absl::Status status = RunChunk(rows, most_bytes, cache, &taken, answers, nanoseconds);
+    if (absl::IsResourceExhausted(status) && cache != nullptr) {
+      cache = nullptr;  // the failed run has dropped the cache
       continue;
     }
     if (absl::IsResourceExhausted(status) && taken > 1) {
@@ -137,80 +138,80 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, uint64_t most_bytes, Mirrors* mirrors, size_t* taken,
+absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
                             std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds) {
-  // Of rows that are copied to the device the request's own pointer only has to be one.
+  // For rows that are copied to the device, the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
-  Mirrors::OfSlice mirrored(mirrors, stream_);
-  Slice slice;
+  EditCache::Lease cached(cache, stream_);
+  Chunk chunk;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
-    const kernels::cuda::EditPath edits = mirrored.PathOf(row.request);
-    // One row is tried whatever it takes.
-    if (slice.Add(requests.back(), slice.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
-    mirrored.TakeBack();
+    const kernels::cuda::EditPath edits = cached.PathOf(row.request);
+    // The first row is always taken, however much memory it needs.
+    if (chunk.Add(requests.back(), chunk.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
+    cached.TakeBack();
     break;
   }
-  *taken = slice.rows();
-  if (absl::Status status = Reserve(slice); !status.ok()) return status;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
+  *taken = chunk.rows();
+  if (absl::Status status = Reserve(chunk); !status.ok()) return status;
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
     size_t bytes = 0;
-    std::byte* const to = slice.LogitsOf(row, host_upload_->data(), &bytes);
+    std::byte* const to = chunk.LogitsOf(row, host_upload_->data(), &bytes);
     if (rows[row].memory == kHostMemory) CopySegments(rows[row], to, bytes);
   }
-  slice.WriteInputs(host_upload_->data(), upload_->address(), work_->address(), download_->address());
-  if (absl::Status status = Submit(slice, rows); !status.ok()) return status;
+  chunk.WriteInputs(host_upload_->data(), upload_->address(), work_->address(), download_->address());
+  if (absl::Status status = Submit(chunk, rows); !status.ok()) return status;
 
   const Api& api = context_->api();
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventSynchronize(done_));
   float milliseconds = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
-  if (absl::Status status = DownloadKept(slice); !status.ok()) return status;
-  mirrored.Keep();
-  for (uint32_t row = 0; row < slice.rows(); ++row) answers->push_back(slice.AnswerOf(row, host_download_->data()));
+  if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
+  cached.Keep();
+  for (uint32_t row = 0; row < chunk.rows(); ++row) answers->push_back(chunk.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }
 
-absl::Status Lane::Reserve(const Slice& slice) {
-  if (absl::Status status = host_upload_->Reserve(slice.upload_bytes()); !status.ok()) return status;
-  if (absl::Status status = host_download_->Reserve(slice.download_bytes()); !status.ok()) return status;
-  if (absl::Status status = upload_->Reserve(slice.upload_bytes()); !status.ok()) return status;
-  if (absl::Status status = work_->Reserve(slice.work_bytes()); !status.ok()) return status;
-  return download_->Reserve(slice.download_bytes());
+absl::Status Lane::Reserve(const Chunk& chunk) {
+  if (absl::Status status = host_upload_->Reserve(chunk.upload_bytes()); !status.ok()) return status;
+  if (absl::Status status = host_download_->Reserve(chunk.download_bytes()); !status.ok()) return status;
+  if (absl::Status status = upload_->Reserve(chunk.upload_bytes()); !status.ok()) return status;
+  if (absl::Status status = work_->Reserve(chunk.work_bytes()); !status.ok()) return status;
+  return download_->Reserve(chunk.download_bytes());
 }
 
-absl::Status Lane::Submit(const Slice& slice, std::span<const DeviceRow> rows) {
+absl::Status Lane::Submit(const Chunk& chunk, std::span<const DeviceRow> rows) {
   const Api& api = context_->api();
   const uint32_t multiprocessors = context_->hardware().multiprocessors;
   SORTITION_CUDA_RETURN_IF_ERROR(
-      api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), slice.upload_bytes(), stream_));
-  if (absl::Status status = Copy(slice, rows); !status.ok()) return status;
-  SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, slice.states_bytes(), stream_));
+      api, MemcpyHtoDAsync(upload_->address(), host_upload_->data(), chunk.upload_bytes(), stream_));
+  if (absl::Status status = Copy(chunk, rows); !status.ok()) return status;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, chunk.states_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =
-      slice.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
-  if (slice.merges() != 0) {
-    absl::Status status = context_->Merge(slice.MergesAt(upload_->address()), slice.merges(), stream_);
+      chunk.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
+  if (chunk.merges() != 0) {
+    absl::Status status = context_->Merge(chunk.MergesAt(upload_->address()), chunk.merges(), stream_);
     if (!status.ok()) return status;
   }
   absl::Status status =
-      context_->Launch(view, slice.rows(), slice.geometry(multiprocessors).chunks, slice.needed(), stream_);
+      context_->Launch(view, chunk.rows(), chunk.geometry(multiprocessors).sections, chunk.needed(), stream_);
   if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(end_, stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(
-      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), slice.first_download_bytes(), stream_));
+      api, MemcpyDtoHAsync(host_download_->data(), download_->address(), chunk.first_download_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(done_, stream_));
   return absl::OkStatus();
 }
 
-absl::Status Lane::Copy(const Slice& slice, std::span<const DeviceRow> rows) {
+absl::Status Lane::Copy(const Chunk& chunk, std::span<const DeviceRow> rows) {
   const Api& api = context_->api();
   Copy2D lines;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    const Slice::Range copy = slice.CopyOf(row);
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    const Chunk::Range copy = chunk.CopyOf(row);
     if (copy.bytes == 0) continue;
     const auto from = reinterpret_cast<DevicePointer>(rows[row].segments.front().data);
     const DevicePointer to = work_->address() + copy.offset;
@@ -222,11 +223,11 @@ absl::Status Lane::Copy(const Slice& slice, std::span<const DeviceRow> rows) {
   return lines.height == 0 ? absl::OkStatus() : CopyLines(api, lines, stream_);
 }
 
-absl::Status Lane::DownloadKept(const Slice& slice) {
+absl::Status Lane::DownloadKept(const Chunk& chunk) {
   const Api& api = context_->api();
   bool has_any = false;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    const auto [offset, bytes] = slice.KeptOf(row, host_download_->data());
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    const auto [offset, bytes] = chunk.KeptOf(row, host_download_->data());
     if (bytes == 0) continue;
     SORTITION_CUDA_RETURN_IF_ERROR(
         api, MemcpyDtoHAsync(host_download_->data() + offset, download_->address() + offset, bytes, stream_));

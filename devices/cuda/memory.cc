@@ -1,4 +1,4 @@
-// Growth by half at least, so that batches that grow slowly do not allocate each time.
+// Grows by half at least, so that slowly growing batches do not allocate each time.
 #include "devices/cuda/memory.h"
 
 #include <algorithm>

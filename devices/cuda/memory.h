@@ -1,4 +1,4 @@
-// Memory that belongs to one stream, on the device and on the host, grown to the largest batch that there was.
+// Memory of one stream, on the device and on the host, that grows to the largest batch.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace sortition::devices::cuda {
 
-// On the device, from the driver's stream-ordered pool. Not thread-safe; the context is current in every call.
+// Device memory, from the driver's stream-ordered pool. Not thread-safe; the context is current in every call.
 class DeviceMemory {
  public:
   DeviceMemory(std::shared_ptr<Context> context, StreamHandle stream) : context_(std::move(context)), stream_(stream) {}
@@ -18,7 +18,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  // `bytes` of it at least; what it held is lost where it grows. An error leaves none.
+  // Provides at least `bytes`; growing loses the content. After an error there is no memory.
   absl::Status Reserve(uint64_t bytes);
   DevicePointer address() const { return address_; }
 
@@ -31,7 +31,7 @@ class DeviceMemory {
   uint64_t bytes_ = 0;
 };
 
-// On the host, where the device copies from and to without the processor. Likewise.
+// Pinned host memory, which the device copies from and to without the processor. Otherwise as DeviceMemory.
 class PinnedMemory {
  public:
   explicit PinnedMemory(std::shared_ptr<Context> context) : context_(std::move(context)) {}

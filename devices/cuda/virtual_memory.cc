@@ -1,4 +1,4 @@
-// Reserve, map, give access; and back.
+// Reserves, maps and gives access; and undoes it.
 #include "devices/cuda/virtual_memory.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ AllocationProperties PropertiesOn(const Hardware& hardware) {
   return properties;
 }
 
-// An error that another process's doing may have caused, as one of `field`; otherwise as it is.
+// Returns an error that another process may have caused as INVALID_ARGUMENT of `field`; others unchanged.
 absl::Status Blame(const char* field, const absl::Status& status) {
   if (!absl::IsInternal(status)) return status;
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", status.message()));
@@ -38,7 +38,7 @@ absl::StatusOr<Allocation> Allocation::Create(const Api& api, const Hardware& ha
 absl::StatusOr<Allocation> Allocation::Import(const Api& api, const Hardware& hardware, int descriptor) {
   if (descriptor < 0) return absl::InvalidArgumentError("descriptor: there is none");
   AllocationHandle handle = 0;
-  // The driver takes the number itself for a pointer.
+  // The driver takes the descriptor's number in place of a pointer.
   void* const number = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
   const Result result = api.MemImportFromShareableHandle(&handle, number, ShareableHandleType::kFileDescriptor);
   absl::Status imported = Blame("descriptor", ToStatus(api, result, "cuMemImportFromShareableHandle"));
@@ -97,7 +97,7 @@ absl::Status Mapping::Open(const Hardware& hardware, const Allocation& allocatio
   is_mapped_ = true;
   AccessDescription description = {LocationOf(hardware), access};
   Result allowed = api_.MemSetAccess(address_, bytes_, &description, 1);
-  // CUDA declares memory that is only read and does not say which drivers have it.
+  // CUDA declares read-only memory but does not say which drivers support it.
   if (access == AccessFlags::kRead && (allowed == Result::kNotSupported || allowed == Result::kInvalidValue)) {
     description.flags = AccessFlags::kReadWrite;
     allowed = api_.MemSetAccess(address_, bytes_, &description, 1);

@@ -1,4 +1,4 @@
-// Device memory that processes pass to one another: allocations, and the addresses at which they are seen.
+// Device memory that processes share: allocations, and the addresses at which a process sees them.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace sortition::devices::cuda {
 
-// A holder of an allocation: the memory lives until the last holder, descriptor and mapping is gone, in whatever
-// process. Outlived by its Api. Not thread-safe.
+// A reference to an allocation: the memory lives until its last reference, descriptor and mapping is gone in all
+// processes. The Api outlives it. Not thread-safe.
 class Allocation {
  public:
-  // `bytes`: a multiple of Granularity. RESOURCE_EXHAUSTED where the device has not as much.
+  // `bytes`: a multiple of Granularity. RESOURCE_EXHAUSTED if the device has too little memory.
   static absl::StatusOr<Allocation> Create(const Api& api, const Hardware& hardware, uint64_t bytes);
-  // What the descriptor, which stays the caller's, was exported from. INVALID_ARGUMENT if that is not memory of this
-  // device.
+  // Imports the allocation that the descriptor was exported from; the caller keeps the descriptor. INVALID_ARGUMENT if
+  // it is not memory of this device.
   static absl::StatusOr<Allocation> Import(const Api& api, const Hardware& hardware, int descriptor);
   ~Allocation() { Release(); }
   Allocation(Allocation&& other) noexcept;
   Allocation& operator=(Allocation&&) = delete;
 
-  // A descriptor of it, the caller's, that children of this process do not get.
+  // Returns a descriptor, owned by the caller, which child processes do not inherit.
   absl::StatusOr<int> Export() const;
   AllocationHandle handle() const { return handle_; }
 
@@ -36,15 +36,15 @@ class Allocation {
   AllocationHandle handle_;
 };
 
-// Of whose multiples the device allocates memory that can be shared.
+// Returns the unit in which the device allocates memory that can be shared.
 absl::StatusOr<uint64_t> Granularity(const Api& api, const Hardware& hardware);
 
-// Addresses at which the device, in this process, sees an allocation. They are given back when this is destroyed;
-// nothing must use them then. Immutable.
+// Addresses at which the device, in this process, sees an allocation. Destruction releases them; nothing may use them
+// then. Immutable.
 class Mapping {
  public:
-  // The first `bytes` of it, a multiple of Granularity. INVALID_ARGUMENT if it has not as many. Memory that the device
-  // is only to read is protected from it where the driver can do that.
+  // Maps the first `bytes`, a multiple of Granularity. INVALID_ARGUMENT if the allocation is smaller. Memory that the
+  // device only reads is write-protected if the driver supports it.
   static absl::StatusOr<std::unique_ptr<Mapping>> Create(const Api& api, const Hardware& hardware,
                                                          const Allocation& allocation, uint64_t bytes,
                                                          AccessFlags access);

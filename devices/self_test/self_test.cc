@@ -1,4 +1,4 @@
-// An attempt is a chain of batches, each started when the one before has ended.
+// A self-test is a series of batches, each started when the previous one has ended.
 #include "devices/self_test/self_test.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace sortition::devices {
 namespace {
 
-// The batches after the self-test: copies of a golden row, small, large and many. Those of a new length run once before
-// they are timed, because a driver may compile for it.
+// Batches after the golden rows, which are timed: copies of a golden row, small, large and many. A batch with rows of a
+// new length first runs untimed, because a driver may compile for it.
 struct AfterSelfTest {
   const char* row;
   uint32_t copies;
@@ -51,7 +51,7 @@ class SelfTest::Attempt {
     }
   }
 
-  // Starts the next batch, or ends.
+  // Starts the next batch, or ends the attempt.
   static void Continue(std::unique_ptr<Attempt> attempt) {
     Attempt& self = *attempt;
     self.ChooseBatch();
@@ -66,7 +66,7 @@ class SelfTest::Attempt {
       rows.push_back(std::move(row));
     }
     const auto start = std::chrono::steady_clock::now();
-    self.device_.Submit(std::move(rows), [attempt = std::move(attempt), start, bytes](BatchResult result) mutable {
+    self.device_.Submit(std::move(rows), [attempt = std::move(attempt), start, bytes](BatchOutput result) mutable {
       const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
       if (attempt->Judge(result)) attempt->Time({uint32_t(attempt->batch_.size()), bytes, took});
       Continue(std::move(attempt));
@@ -92,11 +92,11 @@ class SelfTest::Attempt {
     is_timed_ = next.is_timed;
   }
 
-  bool Judge(const BatchResult& result) {
+  bool Judge(const BatchOutput& result) {
     verdict_.status = result.status;
     if (!result.status.ok()) return false;
     for (size_t i = 0; i < batch_.size(); ++i) {
-      if (result.answers[i] == batch_[i]->answer) continue;
+      if (result.outputs[i] == batch_[i]->answer) continue;
       verdict_.status =
           absl::DataLossError(absl::StrCat("wrong answer to the golden row \"", batch_[i]->row.name, "\""));
       return false;
@@ -116,7 +116,7 @@ class SelfTest::Attempt {
   std::vector<const Case*> batch_;
   size_t next_ = 0;
   size_t after_ = 0;
-  bool is_timed_ = false;  // the batch that runs
+  bool is_timed_ = false;  // of the running batch
   Verdict verdict_;
 };
 
@@ -128,9 +128,12 @@ SelfTest::Verdict SelfTest::Run(Device* device, absl::Duration timeout) const {
   const auto promise = std::make_shared<std::promise<Verdict>>();
   std::future<Verdict> verdict = promise->get_future();
   Start(device, [promise](Verdict given) { promise->set_value(std::move(given)); });
-  // By the steady clock: machines are set to the right time soon after their start.
+  // Uses the steady clock: the wall-clock time is often set soon after a machine's start.
   if (verdict.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
-    return {absl::DeadlineExceededError(absl::StrCat("no self_test within ", absl::FormatDuration(timeout))), 0, {}};
+    return {
+        absl::DeadlineExceededError(absl::StrCat("the self-test did not end within ", absl::FormatDuration(timeout))),
+        0,
+        {}};
   }
   return verdict.get();
 }

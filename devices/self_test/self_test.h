@@ -1,5 +1,5 @@
-// What a device must show before it serves, and again after it failed: the law's golden rows, at real vocabulary sizes,
-// answered to the bit; then a few batches whose only purpose is their time.
+// Self-test: a device must answer the law's golden rows, at real vocabulary sizes, bit for bit before it serves, and
+// again after it failed. Then a few batches are timed.
 #pragma once
 
 #include <cstddef>
@@ -15,31 +15,31 @@
 
 namespace sortition::devices {
 
-// Rows with the answers of the law's reference. Thread-safe; made once and shared by all devices.
+// The golden rows and the reference's outputs. Thread-safe; made once and shared by all devices.
 class SelfTest {
  public:
-  // How long a batch of so many rows and bytes took.
+  // Time that a batch of this size took.
   struct Timing {
     uint32_t rows = 0;
     uint64_t bytes = 0;
     absl::Duration time;
   };
   struct Verdict {
-    absl::Status status;          // DATA_LOSS names the row whose answer was wrong; other errors are the device's own
+    absl::Status status;          // DATA_LOSS names the row with the wrong output; other errors are the device's
     uint32_t rows = 0;            // compared
-    std::vector<Timing> timings;  // of a device that is right
+    std::vector<Timing> timings;  // empty unless the device passed
   };
   using Done = absl::AnyInvocable<void(Verdict)>;
 
-  // Computes the answers: some hundred milliseconds for all golden rows.
+  // Computes the outputs, which takes some hundred milliseconds for all golden rows.
   explicit SelfTest(std::vector<law::GoldenRow> rows = law::GoldenRows());
 
-  // Has the device answer the rows it is able to, and judges it. Does not block; `done` is called exactly once, on a
-  // thread of the device's. This object outlives that.
+  // Runs the golden rows that the device can take and compares the outputs. Does not block; `done` is called exactly
+  // once, on a thread of the device. This object must outlive that call.
   void Start(Device* device, Done done) const;
 
-  // The same, and waits. DEADLINE_EXCEEDED after `timeout`: the device still holds a batch then, so it must not be
-  // given up; it is merely not proved.
+  // As Start, but waits. DEADLINE_EXCEEDED after `timeout`: the device still has a batch then and must not be
+  // destroyed; it has not passed.
   Verdict Run(Device* device, absl::Duration timeout) const;
 
  private:

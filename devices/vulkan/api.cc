@@ -1,4 +1,4 @@
-// The loader, found by the dynamic linker.
+// Finds the loader with the dynamic linker.
 #include "devices/vulkan/api.h"
 
 #include <dlfcn.h>
@@ -29,8 +29,8 @@ absl::Status Api::LoadFunctionsOf(VkInstance instance) {
   if (name == nullptr) name = reinterpret_cast<PFN_vk##name>(GetInstanceProcAddr(instance, "vk" #name));
 #include "devices/vulkan/functions.inc"
 #undef SORTITION_VULKAN_FUNCTION
-  // A debug messenger exists only where validation was asked for, host pointers where a driver takes them, and
-  // descriptors of memory where it makes them; all else is of Vulkan 1.1.
+  // May be null: the debug messenger without validation, host pointers and memory descriptors on drivers that lack
+  // them. All other functions are of Vulkan 1.1.
   if (QueueSubmit == nullptr) return absl::InternalError("the Vulkan loader lacks a function of Vulkan 1.0");
   return absl::OkStatus();
 }

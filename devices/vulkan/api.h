@@ -12,7 +12,7 @@
 
 namespace sortition::devices::vulkan {
 
-// A table of functions, as a value: a test replaces one to see what its failure does. Thread-safe once filled.
+// A table of functions, as a value: tests replace single functions to make them fail. Thread-safe once filled.
 struct Api {
   std::shared_ptr<void> library;  // keeps the functions alive
 
@@ -20,15 +20,15 @@ struct Api {
 #include "devices/vulkan/functions.inc"
 #undef SORTITION_VULKAN_FUNCTION
 
-  // The loader's functions that need no instance. NOT_FOUND where this machine has no Vulkan loader; blocks for the
-  // time that the dynamic linker takes.
+  // Loads the functions that need no instance. NOT_FOUND if this machine has no Vulkan loader. Blocks for as long as
+  // the dynamic linker takes.
   static absl::StatusOr<Api> Load(const char* library_name = "libvulkan.so.1");
-  // The other functions.
+  // Loads the other functions.
   absl::Status LoadFunctionsOf(VkInstance instance);
 };
 
-// UNAVAILABLE for a lost device, RESOURCE_EXHAUSTED for memory, INTERNAL for anything else but success; `what` was
-// tried.
+// Converts a result: UNAVAILABLE for a lost device, RESOURCE_EXHAUSTED for memory, INTERNAL for other errors. `what`
+// names the call.
 absl::Status ToStatus(VkResult result, const char* what);
 
 #define SORTITION_VULKAN_RETURN_IF_ERROR(expression)                                                         \

@@ -1,4 +1,4 @@
-// Choice of memory, and growth.
+// Choice of memory types, and growth.
 #include "devices/vulkan/buffer.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kLeastBytes = 4096;
 
-// The first type of memory, of those in `allowed`, that has all of `flags`; the driver lists better ones first.
+// Returns the first memory type in `allowed` that has all of `flags`; drivers list better types first.
 std::optional<uint32_t> FindType(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed,
                                  VkMemoryPropertyFlags flags) {
   for (uint32_t type = 0; type < memory.memoryTypeCount; ++type) {
@@ -18,7 +18,8 @@ std::optional<uint32_t> FindType(const VkPhysicalDeviceMemoryProperties& memory,
   return std::nullopt;
 }
 
-// In the order of preference. Every driver has a type that the host can map coherently, and one of the device's own.
+// Tries flags in the order of preference. Every driver has a type that the host can map coherently, and a device-local
+// one.
 std::optional<uint32_t> ChooseType(const VkPhysicalDeviceMemoryProperties& properties, uint32_t allowed,
                                    Memory memory) {
   constexpr VkMemoryPropertyFlags kMapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;

@@ -11,8 +11,8 @@ namespace sortition::devices::vulkan {
 
 // Where a buffer's memory may lie.
 enum class Memory {
-  kDevice,      // the device's, whether or not the host sees it
-  kHost,        // mapped; the device's own where that is one memory
+  kDevice,      // device-local, mapped or not
+  kHost,        // mapped; device-local if host and device share one memory
   kHostCached,  // mapped, for the host to read
 };
 
@@ -24,8 +24,8 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // At least `bytes` bytes, whose content is lost if there were fewer. The buffer must not be in use by the device.
-  // RESOURCE_EXHAUSTED leaves it empty.
+  // Provides at least `bytes`; growing loses the content. The device must not be using the buffer. RESOURCE_EXHAUSTED
+  // leaves it empty.
   absl::Status Reserve(Context* context, Memory memory, uint64_t bytes);
   void Free();
 
@@ -45,14 +45,14 @@ class Buffer {
   bool is_device_memory_ = false;
 };
 
-// Memory that host and device see: one buffer where the host can map the device's memory, otherwise two and a copy.
+// Memory that host and device see: one buffer if the host can map the device's memory, otherwise two and a copy.
 class SharedBuffer {
  public:
-  // `copies`: two buffers even where one would do. `memory`: kHost or kHostCached.
+  // `copies`: forces two buffers. `memory`: kHost or kHostCached.
   absl::Status Reserve(Context* context, Memory memory, bool copies, uint64_t bytes);
   void Free();
 
-  // There are two.
+  // True if there are two buffers.
   bool is_copied() const { return is_copied_; }
   VkBuffer on_host_handle() const { return host_.handle(); }
   VkBuffer on_device() const { return is_copied_ ? device_.handle() : host_.handle(); }
@@ -61,7 +61,7 @@ class SharedBuffer {
   T* on_host() const {
     return static_cast<T*>(host_.mapped());
   }
-  // Records the copy of the first `bytes` bytes, if one is needed at all.
+  // Records the copy of the first `bytes` bytes, if there are two buffers.
   void RecordUpload(const Api& api, VkCommandBuffer commands, uint64_t bytes) const;
   void RecordDownload(const Api& api, VkCommandBuffer commands, uint64_t bytes) const;
 

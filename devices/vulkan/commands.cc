@@ -7,7 +7,7 @@
 namespace sortition::devices::vulkan {
 namespace {
 
-// A driver that says nothing for so long is lost.
+// A driver that does not answer for this long is taken as lost.
 constexpr uint64_t kMostNanoseconds = 60'000'000'000;
 
 }  // namespace
@@ -49,7 +49,7 @@ absl::Status Commands::Run() {
   SORTITION_VULKAN_RETURN_IF_ERROR(api.ResetFences(device, 1, &fence_));
   if (absl::Status status = context_.Submit(commands_, fence_); !status.ok()) return status;
   const VkResult waited = api.WaitForFences(device, 1, &fence_, VK_TRUE, kMostNanoseconds);
-  // Of a device that is lost the driver lets everything go.
+  // After a device is lost, the driver frees everything.
   if (waited == VK_SUCCESS || waited == VK_ERROR_DEVICE_LOST) return ToStatus(waited, "vkWaitForFences");
   is_unanswered_ = true;
   return absl::UnavailableError(absl::StrCat("the Vulkan device does not answer: ", int(waited)));

@@ -6,8 +6,8 @@
 
 namespace sortition::devices::vulkan {
 
-// A command buffer that is recorded and run again and again. Not thread-safe; its context outlives it. Neither it nor
-// anything that its commands name is destroyed before it is done.
+// A command buffer that is recorded and run repeatedly. Not thread-safe; its context outlives it. It and all that its
+// commands name must live until the commands are done.
 class Commands {
  public:
   explicit Commands(Context* context) : context_(*context) {}
@@ -16,12 +16,12 @@ class Commands {
   Commands& operator=(const Commands&) = delete;
 
   absl::Status Open();
-  // To be recorded into from Begin to Run.
+  // Recorded into between Begin and Run.
   VkCommandBuffer handle() const { return commands_; }
   absl::Status Begin();
-  // Blocks until the device has run them. UNAVAILABLE: the context is lost.
+  // Blocks until the device has run the commands. UNAVAILABLE: the context is lost.
   absl::Status Run();
-  // False if the device did not answer in time, for as long as it may still be at them.
+  // Returns false while the device may still run commands that it did not finish in time.
   bool IsDone() const;
 
  private:

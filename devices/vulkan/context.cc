@@ -1,4 +1,4 @@
-// Making of a logical device and its pipelines.
+// Creates a logical device and its pipelines.
 #include "devices/vulkan/context.h"
 
 #include <algorithm>
@@ -11,8 +11,9 @@ namespace sortition::devices::vulkan {
 
 using kernels::vulkan::Shader;
 
-// A driver that computes on the CPU runs the threads of a workgroup by turns, and every barrier is a turn of each.
-constexpr uint32_t kChunkThreadsOfProcessor = 32;
+// Drivers that compute on the CPU run the threads of a workgroup in turn, once for each barrier; fewer threads cost
+// less.
+constexpr uint32_t kSectionThreadsOfProcessor = 32;
 constexpr uint32_t kRowThreadsOfProcessor = 32;
 
 Workgroups Workgroups::For(const Hardware& hardware) {
@@ -24,15 +25,16 @@ Workgroups Workgroups::For(const Hardware& hardware) {
     return count;
   };
   Workgroups workgroups;
-  workgroups.chunk = fitting(Shader::kRead, std::min(threads, hardware.is_processor ? kChunkThreadsOfProcessor : 256u));
+  workgroups.section =
+      fitting(Shader::kRead, std::min(threads, hardware.is_processor ? kSectionThreadsOfProcessor : 256u));
   workgroups.long_row = fitting(Shader::kSample, std::min(threads, 1024u));
   workgroups.row = hardware.is_processor ? std::min(workgroups.long_row, kRowThreadsOfProcessor) : workgroups.long_row;
   return workgroups;
 }
 
 uint32_t Workgroups::ThreadsOf(Shader shader, uint32_t vocabulary) const {
-  if (!kernels::vulkan::TakesWholeRows(shader)) return chunk;
-  if (shader == Shader::kDecide) return 1;
+  if (!kernels::vulkan::TakesWholeRows(shader)) return section;
+  if (shader == Shader::kChain) return 1;
   const uint32_t tokens = kernels::vulkan::TokensOfThread(shader);
   uint32_t threads = row;
   while (threads < long_row && uint64_t{threads} * tokens < vocabulary) threads *= 4;
@@ -113,7 +115,7 @@ absl::Status Context::SaveCache() {
   if (options_.pipeline_cache_folder.empty()) return absl::OkStatus();
   size_t bytes = 0;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, nullptr));
-  // Caches only grow: of the same size it is what was read.
+  // Pipeline caches only grow: one of the same size is the one that was read.
   if (bytes == cached_bytes_) return absl::OkStatus();
   std::vector<std::byte> data(bytes);
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, data.data()));

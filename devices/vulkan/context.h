@@ -1,4 +1,4 @@
-// A logical device with everything that the batches in flight share: queue, pipelines, memory types.
+// A logical device with all that its batches in flight share: queue, pipelines, memory types.
 #pragma once
 
 #include <atomic>
@@ -16,30 +16,30 @@
 
 namespace sortition::devices::vulkan {
 
-// Threads of workgroups; powers of two.
+// Workgroup sizes in threads; powers of two.
 struct Workgroups {
-  uint32_t chunk = 0;     // of shaders that share a row out
-  uint32_t row = 0;       // of shaders of which one workgroup does a row, ...
-  uint32_t long_row = 0;  // ... and the most of those, for rows too long for fewer (kernels::vulkan::MaxVocabulary)
+  uint32_t section = 0;   // of shaders that split a row among workgroups
+  uint32_t row = 0;       // of shaders that give a row to one workgroup, ...
+  uint32_t long_row = 0;  // ... and of these for rows too long for that many threads (kernels::vulkan::MaxVocabulary)
 
-  // What suits the hardware.
+  // Sizes that suit the hardware.
   static Workgroups For(const Hardware& hardware);
-  // Of a shader, where the longest row has so many tokens.
+  // Threads of a shader's workgroups if the longest row has this many tokens.
   uint32_t ThreadsOf(kernels::vulkan::Shader shader, uint32_t vocabulary) const;
 };
 
-// A shader as it runs.
+// A shader with the constants that it is compiled for.
 struct PipelineForm {
   kernels::vulkan::Shader shader = kernels::vulkan::Shader::kRead;
-  bool chained = false;  // for rows with a chain; of shaders that take whole rows
+  bool chained = false;  // for rows with a sampler chain; of shaders that take whole rows
   uint32_t threads = 0;  // of a workgroup
   auto operator<=>(const PipelineForm&) const = default;
 };
 
 struct ContextOptions {
   Workgroups workgroups;
-  kernels::vulkan::Variant variant;   // no more than the hardware offers
-  std::string pipeline_cache_folder;  // where compiled shaders are kept over restarts; empty: nowhere
+  kernels::vulkan::Variant variant;   // must be offered by the hardware
+  std::string pipeline_cache_folder;  // where compiled shaders are kept; empty: nowhere
 };
 
 // Thread-safe. Destroyed when nothing made from it is left.
@@ -58,19 +58,19 @@ class Context {
   VkDevice device() const { return device_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   VkPipelineLayout pipeline_layout() const { return pipeline_layout_; }
-  // Blocks for as long as the driver takes to compile it, the first time.
+  // Returns the pipeline. The first call blocks for as long as the driver takes to compile it.
   absl::StatusOr<VkPipeline> Pipeline(const PipelineForm& form) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The fence tells when the device is done with them. UNAVAILABLE: it is lost.
+  // Submits the commands; the fence is signalled when the device has run them. UNAVAILABLE: the device is lost.
   absl::Status Submit(VkCommandBuffer commands, VkFence fence) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Why the shaders that were compiled are not on disk; OK if they are, or are not to be.
+  // Reason why the compiled shaders are not on disk; OK if they are, or need not be.
   absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return cache_status_;
   }
 
-  // A lost device never comes back; a new context may.
+  // Marks the device as lost for good; a new context may find it again.
   void SetLost() { lost_.store(true); }
   bool lost() const { return lost_.load(); }
 
@@ -93,7 +93,7 @@ class Context {
   std::atomic<bool> lost_ = false;
   mutable absl::Mutex mutex_;
   std::map<PipelineForm, VkPipeline> pipelines_ ABSL_GUARDED_BY(mutex_);
-  bool keeps_cache_ ABSL_GUARDED_BY(mutex_) = false;  // with every pipeline that is made from now on
+  bool keeps_cache_ ABSL_GUARDED_BY(mutex_) = false;  // saves the cache with each new pipeline
   size_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // on disk
   absl::Status cache_status_ ABSL_GUARDED_BY(mutex_);
   VkQueue queue_ ABSL_GUARDED_BY(mutex_) = VK_NULL_HANDLE;

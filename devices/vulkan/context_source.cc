@@ -1,4 +1,4 @@
-// The way back from a lost device.
+// Replaces a lost context.
 #include "devices/vulkan/context_source.h"
 
 namespace sortition::devices::vulkan {

@@ -1,4 +1,4 @@
-// Where a device's context comes from.
+// Source of a device's context.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace sortition::devices::vulkan {
 
-// One context for all that ask, and another one once it is lost. Thread-safe.
+// Gives all callers one context, and a new one once it is lost. Thread-safe.
 class ContextSource {
  public:
   ContextSource(std::shared_ptr<Instance> instance, const Hardware& hardware, ContextOptions options)
@@ -23,13 +23,13 @@ class ContextSource {
   ContextSource(const ContextSource&) = delete;
   ContextSource& operator=(const ContextSource&) = delete;
 
-  // A context that is not lost, as far as anyone knows. Where it has to be made, blocks for as long as the driver takes
-  // to compile the shaders; an error leaves none, and the next call tries again.
+  // Returns a context that is not known to be lost. If one has to be made, blocks for as long as the driver takes to
+  // compile the shaders; after an error there is none, and the next call tries again.
   absl::StatusOr<std::shared_ptr<Context>> Get() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Keeps `owner` until the device is done with these commands of its, which it did not answer in time. The owner has
-  // all that they name, and their context. What the device is never done with is never destroyed.
+  // Keeps `owner` until the device is done with its commands, which did not end in time. The owner owns their context
+  // and all that they name. If the commands never end, it is never destroyed.
   void KeepUntilDone(std::shared_ptr<const void> owner, const Commands* commands) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of the context there is; OK if there is none.
+  // Cache status of the current context; OK if there is none.
   absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 constexpr VkExternalMemoryHandleTypeFlagBits kHostHandleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
 
-// What the host has written there is seen by every batch that is submitted later.
+// Memory types in which later batches see all that the host has written.
 uint32_t CoherentTypes(const VkPhysicalDeviceMemoryProperties& memory) {
   uint32_t types = 0;
   for (uint32_t type = 0; type < memory.memoryTypeCount; ++type) {
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<HostImport>> HostImport::Make(Context* context, s
 absl::Status HostImport::Open() {
   const Api& api = context_.api();
   const VkDevice device = context_.device();
-  // The device only reads; the interface has no constant form.
+  // The device only reads; the interface has no const variant.
   auto* const pointer = const_cast<std::byte*>(pages_);
   VkMemoryHostPointerPropertiesEXT allowed = {VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
   SORTITION_VULKAN_RETURN_IF_ERROR(api.GetMemoryHostPointerPropertiesEXT(device, kHostHandleType, pointer, &allowed));

@@ -1,4 +1,4 @@
-// Memory of this process that the device copies from by itself (VK_EXT_external_memory_host).
+// Memory of this process that the device reads directly (VK_EXT_external_memory_host).
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace sortition::devices::vulkan {
 
-// The pages that some bytes lie on, as a buffer to copy from. Not thread-safe; its context outlives it.
+// The pages around some bytes, as a buffer to copy from. Not thread-safe; its context outlives it.
 class HostImport {
  public:
-  // The bytes stay mapped as long as the import lives, and it lives until the device is done with it. Fails where the
-  // driver does not take this memory. Blocks for as long as the driver takes to make sure of the pages. Only where the
-  // hardware's host_import_alignment is not 0.
+  // Requires hardware with host_import_alignment != 0. The bytes must stay mapped while the import lives, and it must
+  // live until the device is done with it. Fails if the driver does not take this memory. Blocks while the driver pins
+  // the pages.
   static absl::StatusOr<std::unique_ptr<HostImport>> Make(Context* context, std::span<const std::byte> bytes);
   ~HostImport();
   HostImport(const HostImport&) = delete;
   HostImport& operator=(const HostImport&) = delete;
 
   VkBuffer handle() const { return handle_; }
-  // Where in the buffer a byte of the run lies.
+  // Returns the offset in the buffer of a byte of the run.
   uint64_t OffsetOf(const std::byte* at) const { return uint64_t(at - pages_); }
 
  private:

@@ -1,4 +1,4 @@
-// Import, and the passing of ownership from process to process.
+// Import, and the transfer of ownership between processes.
 #include "devices/vulkan/imported_buffer.h"
 
 #include <fcntl.h>
@@ -20,8 +20,8 @@ bool IsSameFile(int a, int b) {
   return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-// Drivers of the kernel judge a descriptor themselves. Those that compute on the CPU hand out files in memory, and some
-// map whatever they are given.
+// Checks that the descriptor is memory of this size. Kernel drivers check descriptors themselves, but drivers that
+// compute on the CPU share memory files, and some map any descriptor.
 absl::Status CheckDescriptor(const MemoryHandle& handle, bool is_processor) {
   struct stat file;
   if (handle.descriptor < 0 || fstat(handle.descriptor, &file) != 0) {
@@ -30,7 +30,7 @@ absl::Status CheckDescriptor(const MemoryHandle& handle, bool is_processor) {
   if (is_processor && fcntl(handle.descriptor, F_GET_SEALS) < 0) {
     return absl::InvalidArgumentError("descriptor: is not of memory");
   }
-  // Of some kinds of memory the kernel does not say how long they are.
+  // The kernel does not report the length of some kinds of memory.
   const bool has_length = is_processor || file.st_size > 0;
   if (has_length && uint64_t(file.st_size) < handle.bytes) {
     return absl::InvalidArgumentError(
@@ -96,14 +96,14 @@ absl::Status ImportedBuffer::Import(const MemoryHandle& handle) {
   if (import.fd < 0) return absl::ResourceExhaustedError("this process has no descriptor left");
   VkMemoryAllocateInfo allocate = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
   allocate.pNext = &import;
-  // Both as its maker has them; the standard demands it.
+  // The standard requires the owner's values of both.
   allocate.allocationSize = handle.bytes;
   allocate.memoryTypeIndex = handle.memory_type;
   const VkResult result = context_->api().AllocateMemory(context_->device(), &allocate, nullptr, &memory_);
-  if (result == VK_SUCCESS) return absl::OkStatus();  // the descriptor is the driver's now
-  // It is still ours; but lavapipe has closed it, and by now the number may be another thread's.
+  if (result == VK_SUCCESS) return absl::OkStatus();  // the driver owns the descriptor now
+  // The descriptor is still ours, unless lavapipe closed it: its number may belong to another thread by now.
   if (IsSameFile(import.fd, handle.descriptor)) close(import.fd);
-  // An import allocates nothing: by this lavapipe says that there are fewer bytes.
+  // An import allocates nothing: lavapipe reports a file that is too short in this way.
   if (result == VK_ERROR_INVALID_EXTERNAL_HANDLE || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
       result == VK_ERROR_MEMORY_MAP_FAILED) {
     return absl::InvalidArgumentError(absl::StrCat("descriptor: the Vulkan driver does not know it as ", handle.bytes,

@@ -1,4 +1,4 @@
-// Memory that another process has allocated with the same driver (VK_KHR_external_memory_fd), as one context knows it.
+// Memory that another process allocated with the same driver (VK_KHR_external_memory_fd), imported into one context.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace sortition::devices::vulkan {
 
-// A buffer over the whole allocation, to copy from. Immutable but for its content; it lives until the device is done
+// A buffer over the whole allocation, to copy from. Immutable, except its content; must live until the device is done
 // with it. Thread-safe.
 class ImportedBuffer {
  public:
-  // The descriptor stays the caller's. INVALID_ARGUMENT names what of the handle is not as the driver's memory is.
-  // Blocks for as long as the driver takes to map it. Only where the hardware imports memory; its maker is trusted
-  // where the hardware is the processor (VulkanDeviceOptions::trusts_makers).
+  // Requires hardware that imports memory; if the hardware is the processor, the memory's maker must be trusted
+  // (VulkanDeviceOptions::trusts_makers). The caller keeps the descriptor. INVALID_ARGUMENT names the part of the
+  // handle that does not match the driver's memory. Blocks for as long as the driver takes to map it.
   static absl::StatusOr<std::shared_ptr<const ImportedBuffer>> Make(std::shared_ptr<Context> context,
                                                                     const MemoryHandle& handle);
   ~ImportedBuffer();
@@ -27,8 +27,7 @@ class ImportedBuffer {
   ImportedBuffer& operator=(const ImportedBuffer&) = delete;
 
   const Context& context() const { return *context_; }
-  // Records copies, which read each of their bytes once. What the maker had written when the commands were submitted is
-  // seen by them.
+  // Records copies that read each byte once. They see all that the maker wrote before the commands were submitted.
   void RecordCopies(VkCommandBuffer commands, std::span<const VkBufferCopy> copies, VkBuffer to) const;
 
  private:

@@ -31,7 +31,7 @@ kernels::vulkan::Variant OfferOf(const Api& api, VkPhysicalDevice handle) {
   return {.int64 = features.shaderInt64 == VK_TRUE, .subgroups = has_subgroups};
 }
 
-// Names of those that the device offers; none if the driver cannot tell.
+// Returns the names of the device's extensions; none if the driver cannot list them.
 std::set<std::string> ExtensionsOf(const Api& api, VkPhysicalDevice handle) {
   uint32_t count = 0;
   if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, nullptr) != VK_SUCCESS) return {};
@@ -52,7 +52,7 @@ uint64_t HostImportAlignment(const Api& api, VkPhysicalDevice handle) {
   return host.minImportedHostPointerAlignment;
 }
 
-// Where the driver takes dedicated allocations alone, the maker's buffer would have to be known, too.
+// A driver that requires dedicated allocations would also need the maker's buffer.
 bool ImportsMemory(const Api& api, VkPhysicalDevice handle) {
   VkPhysicalDeviceExternalBufferInfo buffer = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
   buffer.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT;

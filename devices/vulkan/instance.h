@@ -14,7 +14,7 @@
 namespace sortition::devices::vulkan {
 
 struct InstanceOptions {
-  // Tests: the functions to call instead of the loader's; and where validation layers complain, if set (any thread).
+  // For tests: replaces the loader's functions, and receives the complaints of validation layers (on any thread).
   std::function<void(Api*)> replace_functions;
   std::function<void(const std::string&)> validation;
 };
@@ -29,17 +29,16 @@ struct Hardware {
   uint32_t vendor_id = 0;
   uint32_t device_id = 0;
   uint32_t driver_version = 0;
-  uint8_t cache_uuid[VK_UUID_SIZE] = {};  // of the form in which its driver keeps pipelines
+  uint8_t cache_uuid[VK_UUID_SIZE] = {};  // identifies the driver's format of cached pipelines
   uint32_t queue_family = 0;              // the first that computes
   bool has_timestamps = false;
-  kernels::vulkan::Variant offers;  // what its shaders may make use of
-  // Bytes at whose multiples memory of the process must begin and end for the device to copy from it; 0: it cannot.
+  kernels::vulkan::Variant offers;  // capabilities that shaders may use
+  // Alignment of process memory that the device can read directly; 0: it cannot.
   uint64_t host_import_alignment = 0;
-  // The device copies from memory that another process has allocated with the same driver and passed on as a
-  // descriptor.
+  // True if the device imports memory that another process allocated with the same driver.
   bool imports_memory = false;
-  std::string device_uuid;  // raw bytes, by which processes know that they mean the same device, ...
-  std::string driver_uuid;  // ... and the same driver of it
+  std::string device_uuid;  // raw bytes; equal in processes that use the same device, ...
+  std::string driver_uuid;  // ... and the same driver
   VkPhysicalDeviceLimits limits = {};
   VkPhysicalDeviceMemoryProperties memory = {};
 };
@@ -47,7 +46,7 @@ struct Hardware {
 // A connection to the loader and its drivers. Thread-safe.
 class Instance {
  public:
-  // NOT_FOUND where this machine has no Vulkan loader, or no driver.
+  // Returns NOT_FOUND if this machine has no Vulkan loader or no driver.
   static absl::StatusOr<std::shared_ptr<Instance>> Create(InstanceOptions options = {});
   ~Instance();
   Instance(const Instance&) = delete;

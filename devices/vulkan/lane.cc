@@ -1,4 +1,4 @@
-// A batch's way over the device: upload, kernels, download.
+// A batch on the device: upload, kernels, download.
 #include "devices/vulkan/lane.h"
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 namespace sortition::devices::vulkan {
 
+using kernels::vulkan::Chunk;
 using kernels::vulkan::RawOutput;
 using kernels::vulkan::RowInput;
 using kernels::vulkan::Shader;
-using kernels::vulkan::Slice;
 
 namespace {
 
-// Kernels and copies before it are done, and seen by the host and by those after it.
+// Waits for earlier kernels and copies, and makes their results visible to the host and to later ones.
 void RecordBarrier(const Api& api, VkCommandBuffer commands) {
   VkMemoryBarrier barrier = {VK_STRUCTURE_TYPE_MEMORY_BARRIER};
   barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
@@ -70,7 +70,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
                        uint64_t* nanoseconds) {
   while (!rows.empty()) {
     size_t taken = 0;
-    absl::Status status = RunSlice(rows, &taken, answers, nanoseconds);
+    absl::Status status = RunChunk(rows, &taken, answers, nanoseconds);
     if (absl::IsUnavailable(status)) context_->SetLost();
     if (!status.ok()) return status;
     rows = rows.subspan(taken);
@@ -78,35 +78,35 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
+absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
                             uint64_t* nanoseconds) {
-  // Kernels read the device's copy; the request's own pointer only has to be one.
+  // Kernels read the device's copy; the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
-  Slice slice;
+  Chunk chunk;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
-    if (!slice.Add(requests.back(), options_.most_bytes)) break;
+    if (!chunk.Add(requests.back(), options_.most_bytes)) break;
   }
-  if (slice.rows() == 0) {
+  if (chunk.rows() == 0) {
     return absl::ResourceExhaustedError("a row is larger than any buffer of the Vulkan device");
   }
-  *taken = slice.rows();
-  if (absl::Status status = Reserve(slice.sizes()); !status.ok()) return status;
+  *taken = chunk.rows();
+  if (absl::Status status = Reserve(chunk.sizes()); !status.ok()) return status;
   const absl::Cleanup release = [this] {
     if (commands_.IsDone()) logits_.Release();
   };
-  if (absl::Status status = Upload(rows.first(*taken), &slice); !status.ok()) return status;
-  if (absl::Status status = Record(slice); !status.ok()) return status;
+  if (absl::Status status = Upload(rows.first(*taken), &chunk); !status.ok()) return status;
+  if (absl::Status status = Record(chunk); !status.ok()) return status;
   if (absl::Status status = RunCommands(nanoseconds); !status.ok()) return status;
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    answers->push_back(slice.AnswerOf(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    answers->push_back(chunk.AnswerOf(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
   }
   return absl::OkStatus();
 }
 
-absl::Status Lane::Reserve(const Slice::Sizes& sizes) {
+absl::Status Lane::Reserve(const Chunk::Sizes& sizes) {
   Context* const context = context_.get();
   if (absl::Status status = logits_.Reserve(context_, options_.copies, sizes.logits); !status.ok()) return status;
   const struct {
@@ -147,16 +147,16 @@ void Lane::Bind() {
   context_->api().UpdateDescriptorSets(context_->device(), kernels::vulkan::kBindings, writes, 0, nullptr);
 }
 
-absl::Status Lane::Upload(std::span<const DeviceRow> rows, Slice* slice) {
-  if (absl::Status status = logits_.Put(rows, *slice); !status.ok()) return status;
-  slice->WriteExtras(extras_.on_host<uint32_t>());
-  slice->WriteInputs(inputs_.on_host<RowInput>());
+absl::Status Lane::Upload(std::span<const DeviceRow> rows, Chunk* chunk) {
+  if (absl::Status status = logits_.Put(rows, *chunk); !status.ok()) return status;
+  chunk->WriteExtras(extras_.on_host<uint32_t>());
+  chunk->WriteInputs(inputs_.on_host<RowInput>());
   return absl::OkStatus();
 }
 
-absl::Status Lane::Dispatch(const Slice& slice, Shader shader, bool chained, uint32_t x, uint32_t y) {
+absl::Status Lane::Dispatch(const Chunk& chunk, Shader shader, bool chained, uint32_t x, uint32_t y) {
   const Api& api = context_->api();
-  const uint32_t threads = context_->workgroups().ThreadsOf(shader, slice.max_vocabulary());
+  const uint32_t threads = context_->workgroups().ThreadsOf(shader, chunk.max_vocabulary());
   const auto pipeline = context_->Pipeline({shader, chained, threads});
   if (!pipeline.ok()) return pipeline.status();
   RecordBarrier(api, commands_.handle());
@@ -165,9 +165,9 @@ absl::Status Lane::Dispatch(const Slice& slice, Shader shader, bool chained, uin
   return absl::OkStatus();
 }
 
-absl::Status Lane::Record(const Slice& slice) {
+absl::Status Lane::Record(const Chunk& chunk) {
   const Api& api = context_->api();
-  const Slice::Sizes& sizes = slice.sizes();
+  const Chunk::Sizes& sizes = chunk.sizes();
   if (absl::Status status = commands_.Begin(); !status.ok()) return status;
   const VkCommandBuffer commands = commands_.handle();
   if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands, timestamps_, 0, 2);
@@ -182,12 +182,12 @@ absl::Status Lane::Record(const Slice& slice) {
   const VkDescriptorSet set = descriptors_;
   api.CmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, context_->pipeline_layout(), 0, 1, &set, 0,
                             nullptr);
-  const uint32_t rows = slice.rows();
-  const uint32_t threads = context_->workgroups().chunk;
+  const uint32_t rows = chunk.rows();
+  const uint32_t threads = context_->workgroups().section;
   const auto run = [&](Shader shader, uint32_t x, uint32_t y) {
     for (const bool chained : {false, true}) {
-      if (!slice.Needs(shader, chained)) continue;
-      if (absl::Status status = Dispatch(slice, shader, chained, x, y); !status.ok()) return status;
+      if (!chunk.Needs(shader, chained)) continue;
+      if (absl::Status status = Dispatch(chunk, shader, chained, x, y); !status.ok()) return status;
     }
     return absl::OkStatus();
   };
@@ -195,11 +195,11 @@ absl::Status Lane::Record(const Slice& slice) {
     Shader shader;
     uint32_t x, y;
   };
-  std::vector<Step> steps = {{Shader::kRead, slice.chunks(), rows},
-                             {Shader::kChange, (slice.edits() + threads - 1) / threads, rows},
-                             {Shader::kWeigh, slice.chunks(), rows}};
-  for (uint32_t turn = 0; turn < slice.turns(); ++turn) {
-    for (const Shader shader : {Shader::kSum, Shader::kFallOff, Shader::kDecide, Shader::kSearch, Shader::kDecide}) {
+  std::vector<Step> steps = {{Shader::kRead, chunk.sections(), rows},
+                             {Shader::kEdit, (chunk.edits() + threads - 1) / threads, rows},
+                             {Shader::kWeigh, chunk.sections(), rows}};
+  for (uint32_t turn = 0; turn < chunk.turns(); ++turn) {
+    for (const Shader shader : {Shader::kSum, Shader::kFallOff, Shader::kChain, Shader::kSearch, Shader::kChain}) {
       steps.push_back({shader, rows, 1});
     }
   }

@@ -12,16 +12,16 @@
 #include "devices/vulkan/commands.h"
 #include "devices/vulkan/context.h"
 #include "devices/vulkan/logits_upload.h"
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 
 namespace sortition::devices::vulkan {
 
 struct LaneOptions {
-  uint64_t most_bytes = 0;  // of one buffer; a batch that needs more runs in slices
-  bool copies = false;      // through memory of the host's own even where the device's can be mapped
+  uint64_t most_bytes = 0;  // of one buffer; a batch that needs more runs in chunks
+  bool copies = false;      // through host memory even if the device's can be mapped
 };
 
-// Not thread-safe; several lanes of one context may run at once. Buffers grow to the largest batch that there was.
+// Not thread-safe; several lanes of one context may run at once. Buffers grow to the largest batch.
 class Lane {
  public:
   static absl::StatusOr<std::unique_ptr<Lane>> Create(std::shared_ptr<Context> context, const LaneOptions& options);
@@ -30,25 +30,26 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   const Context& context() const { return *context_; }
-  // Those of the last batch. The lane lives until they are done.
+  // Commands of the last batch. The lane must live until they are done.
   const Commands& commands() const { return commands_; }
 
-  // Samples the rows and appends one answer for each to `*answers`, and the time on the device to `*nanoseconds`.
-  // Blocks until they are there. An error leaves some of them out; if it is UNAVAILABLE, the context is lost.
+  // Samples the rows; appends one output for each to `*answers` and adds the time on the device to `*nanoseconds`.
+  // Blocks until the batch is done. After an error some outputs are missing; UNAVAILABLE means that the context is
+  // lost.
   absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
 
  private:
   Lane(std::shared_ptr<Context> context, const LaneOptions& options)
       : context_(std::move(context)), options_(options), commands_(context_.get()) {}
   absl::Status Open();
-  // Samples as many rows, from the first, as fit the buffers; `*taken` of them.
-  absl::Status RunSlice(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
+  // Samples as many of the first rows as fit the buffers; sets `*taken` to their number.
+  absl::Status RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
                         uint64_t* nanoseconds);
-  absl::Status Reserve(const kernels::vulkan::Slice::Sizes& sizes);
-  absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Slice* slice);
+  absl::Status Reserve(const kernels::vulkan::Chunk::Sizes& sizes);
+  absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Chunk* chunk);
   void Bind();
-  absl::Status Record(const kernels::vulkan::Slice& slice);
-  absl::Status Dispatch(const kernels::vulkan::Slice& slice, kernels::vulkan::Shader shader, bool chained, uint32_t x,
+  absl::Status Record(const kernels::vulkan::Chunk& chunk);
+  absl::Status Dispatch(const kernels::vulkan::Chunk& chunk, kernels::vulkan::Shader shader, bool chained, uint32_t x,
                         uint32_t y);
   absl::Status RunCommands(uint64_t* nanoseconds);
 

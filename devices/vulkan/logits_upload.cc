@@ -1,4 +1,4 @@
-// Runs of rows that lie together.
+// Finds runs of rows that lie together.
 #include "devices/vulkan/logits_upload.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace sortition::devices::vulkan {
 namespace {
 
-// Fewer bytes are copied sooner than a driver has made sure of their pages.
+// Smaller runs are copied: that is faster than the driver's pinning of their pages.
 constexpr uint64_t kLeastFetch = 128 << 10;
 
 uint64_t BytesOf(const DeviceRow& row) {
@@ -29,7 +29,7 @@ void CopySegments(const DeviceRow& row, std::byte* to) {
   SORTITION_CHECK(left == 0);
 }
 
-// How many rows, from the first, lie in one piece each, one behind the other with less than a page between them, so
+// Returns how many of the first rows form a run: each in one piece, one after the other, with gaps below a page, so
 // that every page of the run has a part of a row.
 size_t RunOf(std::span<const DeviceRow> rows, uint64_t page) {
   const auto is_whole = [](const DeviceRow& row) { return row.segments.size() == 1 && row.imported == nullptr; };
@@ -50,10 +50,10 @@ absl::Status LogitsUpload::Reserve(const std::shared_ptr<Context>& context, bool
   return buffer_.Reserve(context.get(), Memory::kHost, copies, bytes);
 }
 
-absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice) {
+absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::vulkan::Chunk& chunk) {
   std::vector<VkBufferCopy> places;
   for (size_t row = 0; row < rows.size(); ++row) {
-    const uint64_t at = uint64_t{16} * slice.inputs()[row].logits;
+    const uint64_t at = uint64_t{16} * chunk.inputs()[row].logits;
     places.push_back({at, at, BytesOf(rows[row])});
   }
   const uint64_t page = context_->hardware().host_import_alignment;
@@ -74,9 +74,9 @@ absl::Status LogitsUpload::Put(std::span<const DeviceRow> rows, const kernels::v
       if (buffer_.is_copied()) staged_.push_back(places[row]);
     }
   }
-  for (uint32_t row = 0; row < slice.rows(); ++row) {
-    const std::span<const std::byte> draft = slice.DenseDraftOf(row);
-    if (!draft.empty()) Stage(draft, uint64_t{16} * slice.inputs()[row].draft);
+  for (uint32_t row = 0; row < chunk.rows(); ++row) {
+    const std::span<const std::byte> draft = chunk.DenseDraftOf(row);
+    if (!draft.empty()) Stage(draft, uint64_t{16} * chunk.inputs()[row].draft);
   }
   return absl::OkStatus();
 }
@@ -91,7 +91,7 @@ bool LogitsUpload::FetchRun(std::span<const DeviceRow> rows, const VkBufferCopy*
   const std::byte* const end = rows.back().segments.front().data + BytesOf(rows.back());
   if (uint64_t(end - begin) < kLeastFetch) return false;
   auto import = HostImport::Make(context_.get(), {begin, end});
-  // Some drivers take only some kinds of memory; nobody can tell which but by trying.
+  // Some drivers take only some kinds of memory; only a try can tell.
   if (!import.ok()) return false;
   Fetch& fetch = fetched_.emplace_back();
   fetch.from = *std::move(import);

@@ -1,4 +1,4 @@
-// The way of a batch's logits into the device's memory, with as few copies as the hardware allows.
+// Brings a batch's logits into the device's memory, with as few copies as the hardware allows.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,24 @@
 #include "devices/vulkan/buffer.h"
 #include "devices/vulkan/host_import.h"
 #include "devices/vulkan/imported_buffer.h"
-#include "kernels/vulkan/slice.h"
+#include "kernels/vulkan/chunk.h"
 
 namespace sortition::devices::vulkan {
 
-// Where the host can map the device's memory, the processor writes there. Elsewhere the device fetches the rows itself
-// from where they lie, if its driver offers that and they lie together; the others go through memory of the host's that
-// is made for that. Rows in memory of another process are copied by the device in any case. Each byte of a row is read
-// once. Not thread-safe.
+// If the host can map the device's memory, the processor writes there. Otherwise the device reads the rows where they
+// lie, if its driver supports that and they lie together, and other rows are staged in host memory. Rows in memory of
+// another process are always copied by the device. Each byte of a row is read once. Not thread-safe.
 class LogitsUpload {
  public:
-  // `copies`: as if the host could not map the device's memory.
+  // `copies`: acts as if the host could not map the device's memory.
   absl::Status Reserve(const std::shared_ptr<Context>& context, bool copies, uint64_t bytes);
 
-  // Takes the rows of a slice, and their drafters' probabilities, which stay as they are until Release. Fails where the
+  // Takes the rows of a chunk and their drafters' probabilities, which must not change until Release. Fails if the
   // driver does.
-  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Slice& slice);
-  // Records what is left to copy.
+  absl::Status Put(std::span<const DeviceRow> rows, const kernels::vulkan::Chunk& chunk);
+  // Records the copies that the device has to make.
   void Record(const Api& api, VkCommandBuffer commands) const;
-  // The device is done with the rows.
+  // Call when the device is done with the rows.
   void Release();
 
   VkBuffer on_device() const { return buffer_.on_device(); }
@@ -51,7 +50,7 @@ class LogitsUpload {
 
   std::shared_ptr<Context> context_;
   SharedBuffer buffer_;
-  std::vector<VkBufferCopy> staged_;  // rows in the buffer's half that the host maps
+  std::vector<VkBufferCopy> staged_;  // rows in the host half of the buffer
   std::vector<Fetch> fetched_;
   std::vector<Import> imported_;
 };

@@ -1,4 +1,4 @@
-// The file's name and its header tell drivers apart.
+// The file's name and its header distinguish drivers.
 #include "devices/vulkan/pipeline_cache_file.h"
 
 #include <unistd.h>
@@ -33,7 +33,7 @@ std::vector<std::byte> LoadPipelineCache(const std::string& path, const Hardware
 }
 
 absl::Status SavePipelineCache(const std::string& path, std::span<const std::byte> data) {
-  // Of this process alone until it is whole.
+  // A file of this process alone until it is complete.
   const std::string draft = absl::StrCat(path, ".", getpid());
   {
     std::ofstream file(draft, std::ios::binary | std::ios::trunc);

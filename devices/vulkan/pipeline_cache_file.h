@@ -1,4 +1,4 @@
-// What a driver made of the shaders, kept on disk so that the next start need not wait for its compiler.
+// Compiled shaders, kept on disk so that the next start need not wait for the driver's compiler.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace sortition::devices::vulkan {
 
-// The file of this hardware and driver version in `folder`.
+// Path in `folder` of the file for this hardware and driver version.
 std::string PipelineCachePath(const std::string& folder, const Hardware& hardware);
 
-// Empty where there is no such file, or where another driver wrote it.
+// Returns nothing if there is no such file or another driver wrote it.
 std::vector<std::byte> LoadPipelineCache(const std::string& path, const Hardware& hardware);
 
-// Replaces the file at once: nobody reads half of it. UNAVAILABLE, with the path, if it cannot be written.
+// Replaces the file atomically. UNAVAILABLE, with the path, if it cannot be written.
 absl::Status SavePipelineCache(const std::string& path, std::span<const std::byte> data);
 
 }  // namespace sortition::devices::vulkan

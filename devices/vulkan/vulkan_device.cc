@@ -1,4 +1,4 @@
-// Lanes, of a context that may be lost.
+// Lanes, and contexts that may be lost.
 #include "devices/vulkan/vulkan_device.h"
 
 #include <algorithm>
@@ -78,10 +78,10 @@ void VulkanDevice::CloseLane(std::unique_ptr<Lane> lane) {
   contexts_->KeepUntilDone(std::shared_ptr<Lane>(std::move(lane)), commands);
 }
 
-BatchResult VulkanDevice::Run(const std::vector<DeviceRow>& rows, std::unique_ptr<Lane>* lane) {
-  BatchResult result;
+BatchOutput VulkanDevice::Run(const std::vector<DeviceRow>& rows, std::unique_ptr<Lane>* lane) {
+  BatchOutput result;
   if (*lane == nullptr || (*lane)->context().lost()) result.status = OpenLane(lane);
-  if (result.status.ok()) result.status = (*lane)->Run(rows, &result.answers, &result.kernel_nanoseconds);
+  if (result.status.ok()) result.status = (*lane)->Run(rows, &result.outputs, &result.kernel_nanoseconds);
   if (!result.status.ok() && *lane != nullptr && (*lane)->context().lost()) CloseLane(std::move(*lane));
   return result;
 }

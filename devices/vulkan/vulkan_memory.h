@@ -1,4 +1,4 @@
-// Memory of another process, whatever becomes of the device.
+// Memory of another process that survives the loss of the device.
 #pragma once
 
 #include <cstddef>
@@ -17,21 +17,21 @@
 
 namespace sortition::devices::vulkan {
 
-// Keeps a descriptor of its own, from which each context that comes to read it imports it anew.
+// Keeps its own descriptor, from which each new context imports the memory again.
 class VulkanMemory final : public ImportedMemory {
  public:
-  // The descriptor stays the caller's. Errors as ImportedBuffer::Make and ContextSource::Get; it blocks as they do.
+  // The caller keeps the descriptor. Errors and blocking are those of ImportedBuffer::Make and ContextSource::Get.
   static absl::StatusOr<std::shared_ptr<const VulkanMemory>> Make(std::shared_ptr<ContextSource> contexts,
                                                                   const MemoryHandle& handle, uint32_t memory);
   ~VulkanMemory() override;
 
-  // Of an address within bytes().
+  // Returns the offset of an address within bytes().
   uint64_t OffsetOf(const std::byte* at) const { return uint64_t(at - bytes().data()); }
-  // The buffer of this context, which is not used again once the context is lost: UNAVAILABLE. Blocks for as long as
-  // the driver takes to map it, the first time.
+  // Returns the buffer in this context. UNAVAILABLE if the context is lost. The first call blocks for as long as the
+  // driver takes to map it.
   absl::StatusOr<std::shared_ptr<const ImportedBuffer>> In(const std::shared_ptr<Context>& context) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // If the context was lost, another one is made for it.
+  // If the context was lost, another one is made.
   absl::Status Read(uint64_t offset, std::span<std::byte> to) const override;
 
  private:
@@ -40,7 +40,7 @@ class VulkanMemory final : public ImportedMemory {
       : ImportedMemory(bytes, memory), contexts_(std::move(contexts)), handle_(handle) {}
 
   const std::shared_ptr<ContextSource> contexts_;
-  const MemoryHandle handle_;  // its descriptor is this object's
+  const MemoryHandle handle_;  // owns its descriptor
   mutable absl::Mutex mutex_;
   mutable std::shared_ptr<const ImportedBuffer> buffer_ ABSL_GUARDED_BY(mutex_);  // of the last context
 };

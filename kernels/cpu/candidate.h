@@ -1,8 +1,11 @@
-// A token with its key, as selection sees it.
+// Tokens as selection sees them, and the prefix of the order that filters keep.
 #pragma once
 
+#include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace sortition::kernels::cpu {
 
@@ -18,5 +21,27 @@ struct Candidate {
 
 // The last candidate of all live tokens: every other that is not masked comes before it.
 inline constexpr Candidate kLastLive = {uint64_t{1} << 32};
+
+// A prefix of the order, as every filter keeps one.
+struct Kept {
+  // Its last token, or one after that and before every token that is not kept.
+  Candidate last = kLastLive;
+  // All of its tokens, in no particular order, where they are few; otherwise empty.
+  std::span<Candidate> listed;
+
+  // Up to this number, tokens race faster one by one than group by group.
+  static constexpr size_t kMostListed = 1024;
+
+  // `candidate` is a live token.
+  bool Has(Candidate candidate) const { return candidate >= last; }
+
+  // `candidates`, of which there is one at least, are the prefix.
+  static Kept Of(std::span<Candidate> candidates) {
+    Kept kept;
+    kept.last = *std::min_element(candidates.begin(), candidates.end());
+    if (candidates.size() <= kMostListed) kept.listed = candidates;
+    return kept;
+  }
+};
 
 }  // namespace sortition::kernels::cpu

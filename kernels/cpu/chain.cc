@@ -1,4 +1,4 @@
-// The stages, and what they keep.
+// The stages' loops and searches.
 #include "kernels/cpu/chain.h"
 
 #include <algorithm>
@@ -7,10 +7,9 @@
 #include <functional>
 
 #include "kernels/check.h"
-#include "kernels/cpu/mask_head.h"
+#include "kernels/cpu/filter.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/sums.h"
-#include "kernels/cpu/top_p.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -18,6 +17,47 @@ namespace {
 
 constexpr uint32_t kLeading = 128;      // groups, about, that typical-p looks at first
 constexpr uint32_t kNearest = ~0u - 1;  // no candidate's rank may be the largest number there is
+
+// Masks in `*row` every token before `first`, which is live. `*row` is the changed row; what it refers to then lies in
+// `scratch` alone, but for the logits. O(vocabulary / 64) and the groups of the masked tokens.
+void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* row) {
+  const std::span<Candidate> head = CollectBetween(kernels, *row, first.key(), kNoCeiling, scratch, &scratch->leading);
+  uint64_t* const words = scratch->sent_words.Reserve(row->groups);
+  if (row->sent_words == nullptr) std::fill_n(words, row->groups, ~uint64_t{0});
+  const size_t padded = (row->groups + 63) / 64 * 64;
+  uint32_t* const maxima = scratch->changed_maxima.Reserve(row->groups);
+  uint32_t* const reached = scratch->reached.Reserve(row->groups);
+  if (row->reached != reached) std::copy_n(row->reached, padded, reached);
+  // In groups that lose no token none comes before `first`.
+  std::transform(row->maxima, row->maxima + padded, maxima, [&](uint32_t key) { return std::min(key, first.key()); });
+
+  uint32_t* const groups = scratch->groups.Reserve(head.size());
+  uint32_t count = 0;
+  for (const Candidate& candidate : head) {
+    if (candidate <= first) continue;
+    words[candidate.token() / law::kGroupSize] &= ~(uint64_t{1} << (candidate.token() % law::kGroupSize));
+    groups[count++] = candidate.token() / law::kGroupSize;
+  }
+  std::sort(groups, groups + count);
+  count = uint32_t(std::unique(groups, groups + count) - groups);
+
+  Candidate* const edited = scratch->edited.data();
+  Candidate* const kept_end =
+      std::remove_if(edited, edited + row->edited.size(), [&](Candidate c) { return c > first; });
+  row->edited = {edited, size_t(kept_end - edited)};
+  row->sent_words = words;
+  row->maxima = maxima;
+  row->reached = reached;
+  uint32_t* const largest = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(*row, groups, count, largest);
+  for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = reached[groups[i]] = largest[i];
+  for (const Candidate& candidate : row->edited) {
+    const uint32_t group = candidate.token() / law::kGroupSize;
+    maxima[group] = std::max(maxima[group], candidate.key());
+    reached[group] = std::max(reached[group], candidate.key());
+  }
+  row->max_key = first.key();
+}
 
 }  // namespace
 
@@ -27,8 +67,9 @@ Chain::Chain(const Kernels& kernels, const RowRequest& request, const Row& row, 
 }
 
 void Chain::Run() {
-  for (const Stage& stage : request_.parameters->chain) Apply(stage);
-  if (KeepsSamplerState(request_.parameters->chain) && !shape_.is_adapted) sum_ = SumOfKept();
+  for (const Stage& stage : request_.parameters->chain) Apply(law::WordsOf(stage));
+  const Stage& last = request_.parameters->chain.back();
+  if (law::StateNeedsSum(uint32_t(last.kind))) sum_ = SumOfKept();
 }
 
 Kept Chain::kept() const {
@@ -38,57 +79,38 @@ Kept Chain::kept() const {
   return kept;
 }
 
-void Chain::Apply(const Stage& stage) {
-  const auto [a, b, c, d] = stage.operands;
-  switch (stage.kind) {
-    case StageKind::kTemperature:
-      return SetTemperature({a, int32_t(b), c});
-    case StageKind::kMinP:
-      return KeepWithin(a);
-    case StageKind::kTopK:
-      return KeepFirst(a);
-    case StageKind::kTopP:
-      return KeepTopP(a);
-    case StageKind::kTypicalP:
-      return KeepTypical(a);
-    case StageKind::kTopNSigma:
-      return KeepNSigma(a);
-    case StageKind::kEpsilonCutoff:
-      return KeepWithin(law::EpsilonBound(SumOfKept(), a));
-    case StageKind::kEtaCutoff: {
-      const Moments m = MomentsOfKept(MomentsWanted::kMoment);
-      return KeepWithin(law::EtaBound(m.sum, m.moment, a));
-    }
-    case StageKind::kTopA:
-      return KeepWithin(law::TopABound(SumOfKept(), a));
-    case StageKind::kTopH:
-      return KeepTopH(a);
-    case StageKind::kPLess: {
-      const Moments m = MomentsOfKept(MomentsWanted::kSquare);
-      return KeepWithin(law::PLessBound(m.sum, m.square));
-    }
-    case StageKind::kXtc:
-      return DropTop(a, b);
-    case StageKind::kDynamicTemperature: {
-      const Moments m = MomentsOfKept(MomentsWanted::kMomentAndCount);
-      temperature_ = law::DynamicTemperature(m.count, m.sum, m.moment, a, b, c);
-      return SetTemperature(law::TemperatureOf(temperature_));
-    }
-    case StageKind::kQuadraticSmoothing:
-      shape_ = law::SmoothedShape(shape_, FirstBits(), a, b);
-      return Rescale();
-    case StageKind::kMirostat1:
-      return KeepMirostat1(c);
-    case StageKind::kMirostat2:
-      return KeepWithin(law::MirostatBound(SumOfKept(), request_.sampler_state));
-    case StageKind::kAdaptiveP:
-      shape_.share = law::ShareOf(SumOfKept());
-      shape_.target = law::AdaptedTarget(a, uint32_t(request_.sampler_state));
-      shape_.is_adapted = true;
-      scale_.adapted = &shape_;
-      return;
+void Chain::Apply(const law::StageWords& stage) {
+  if (!law::ActsInDraw(stage, law::KeyOf(request_.noise))) return;
+  switch (law::CutOf(stage.kind)) {
+    case law::kCutReshape:
+      return Reshape(stage);
+    case law::kCutWithin:
+      return KeepFrom(FloorWithin(law::BoundOf(stage, SumsOfKept(stage), request_.sampler_state)));
+    case law::kCutDepth:
+      return KeepDepth(stage);
+    case law::kCutFirst:
+      return KeepFirst(law::FirstCount(stage));
+    case law::kCutMass:
+      return KeepMass(stage.a);
+    case law::kCutNearest:
+      return KeepNearest(stage);
+    case law::kCutTerms:
+      return KeepTerms(stage);
+    case law::kCutHead:
+      return DropHead(stage);
+    case law::kCutFallOff:
+      return KeepByFallOff(stage);
   }
-  __builtin_unreachable();
+  SORTITION_CHECK(false);
+}
+
+void Chain::Reshape(const law::StageWords& stage) {
+  shape_ = law::Reshaped(stage, shape_, FirstBits(), SumsOfKept(stage), request_.sampler_state);
+  if (shape_.is_adapted) {
+    scale_.adapted = &shape_;
+  } else {
+    scale_ = ScaleOf(shape_, row_.max_key);
+  }
 }
 
 void Chain::Rescale() {
@@ -96,9 +118,26 @@ void Chain::Rescale() {
   scale_ = ScaleOf(shape_, row_.max_key);
 }
 
-void Chain::SetTemperature(const law::Temperature& temperature) {
-  shape_.temperature = temperature;
-  Rescale();
+law::StageSums Chain::SumsOfKept(const law::StageWords& stage) const {
+  const auto sums = [&](MomentsWanted wanted) { return MomentsOfKept(wanted); };
+  switch (law::SumsOf(stage.kind)) {
+    case law::kSumWeights:
+      return {0, sums(MomentsWanted::kSum).sum, 0};
+    case law::kSumMoments: {
+      const Moments m = sums(MomentsWanted::kMoment);
+      return {0, m.sum, m.moment};
+    }
+    case law::kSumCountedMoments: {
+      const Moments m = sums(MomentsWanted::kMomentAndCount);
+      return {m.count, m.sum, m.moment};
+    }
+    case law::kSumSquares: {
+      const Moments m = sums(MomentsWanted::kSquare);
+      return {0, m.sum, m.square};
+    }
+    default:
+      return law::NoSums();
+  }
 }
 
 Moments Chain::MomentsOfKept(MomentsWanted wanted) const {
@@ -145,12 +184,9 @@ void Chain::KeepNotAfter(Candidate last) {
   }
 }
 
-void Chain::KeepWithin(uint32_t bound) {
-  if (!scale_.curve.is_on) return KeepFrom(FirstKeyWithin(bound, scale_.scale));
-  KeepFrom(FirstKeyWhere(row_.max_key, [&](uint32_t bits) {
-    const uint32_t t = DistanceOfKey(law::Key(bits), scale_);
-    return t != law::kDead && t <= bound;
-  }));
+uint32_t Chain::FloorWithin(law::Bound bound) const {
+  if (!shape_.is_curved) return FirstKeyWithin(bound, shape_.scale);
+  return law::FirstKeyKept(law::kCutWithin, bound, row_.max_key, shape_);
 }
 
 void Chain::KeepFirst(uint32_t count) {
@@ -163,7 +199,7 @@ void Chain::KeepFirst(uint32_t count) {
   is_listed_ = true;
 }
 
-void Chain::KeepTopP(uint32_t p) {
+void Chain::KeepMass(uint32_t p) {
   // A search over the row starts from a key.
   if (!is_listed_ && last_ != Candidate::Of(last_.key(), ~0u)) List();
   if (is_listed_) {
@@ -176,27 +212,23 @@ void Chain::KeepTopP(uint32_t p) {
   is_listed_ = !list_.empty();
 }
 
-void Chain::KeepNSigma(uint32_t log_n) {
-  law::Shape unit = shape_;
-  unit.temperature = law::UnitTemperature();
-  unit.scale = law::ScaleFrom(FirstBits(), unit);
+void Chain::KeepDepth(const law::StageWords& stage) {
+  const law::Shape unit = law::UnitShape(shape_, FirstBits());
   const RowScale scale = ScaleOf(unit, row_.max_key);
-  const auto floor = [&](uint32_t count, uint64_t levels, uint64_t squares) {
-    const uint32_t bound = law::SigmaBound(count, levels, squares, log_n);
-    return FirstKeyWhere(row_.max_key,
-                         [&](uint32_t bits) { return law::Depth(law::ShapedBits(bits, unit), unit.scale) <= bound; });
+  const auto floor = [&](const law::StageSums& levels) {
+    const law::Bound bound = law::BoundOf(stage, levels, request_.sampler_state);
+    return law::FirstKeyKept(law::kCutDepth, bound, row_.max_key, unit);
   };
   if (!is_listed_ && last_ == kLastLive && !scale.curve.is_on) {
     // The deviation of the levels, which are off by a half at most, lies between two nearly equal ones. Seldom does a
     // token lie between what those keep.
     const auto [count, least, most] = SquaredDeviations(scale);
-    const uint32_t first = floor(count, 0, most);
-    const uint32_t last = floor(count, 0, least);
+    const uint32_t first = floor({count, 0, most});
+    const uint32_t last = floor({count, 0, least});
     if (first == last || CollectBetween(kernels_, row_, first, last, scratch_, &scratch_->leading).empty())
       return KeepFrom(last);
   }
-  const Levels levels = LevelsOfKept(unit, scale);
-  KeepFrom(floor(levels.count, uint64_t(levels.sum), levels.squares));
+  KeepFrom(floor(LevelsOfKept(unit, scale)));
 }
 
 Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
@@ -221,53 +253,43 @@ Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
   return {spread.count, uint64_t(std::max(least * least - kCut, 0.0)), uint64_t(most * most + kCut)};
 }
 
-Levels Chain::LevelsOfKept(const law::Shape& unit, const RowScale& scale) const {
-  Levels levels;
+law::StageSums Chain::LevelsOfKept(const law::Shape& unit, const RowScale& scale) const {
+  law::StageSums sums = law::NoSums();
   const auto add = [&](Candidate candidate) {
-    const auto level = int32_t(law::Level(law::ShapedBits(law::KeyBits(candidate.key()), unit), unit.scale));
-    ++levels.count;
-    levels.sum += level;
-    levels.squares += uint64_t(int64_t{level} * level);
+    sums = law::WithLevel(sums, law::ShapedBits(law::KeyBits(candidate.key()), unit), unit.scale);
   };
   if (is_listed_) {
     std::ranges::for_each(list_, add);
-    return levels;
+    return sums;
   }
   uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
   const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
-  levels = kernels_.SumLevels(row_, groups, count, last_, scale);
+  const Levels levels = kernels_.SumLevels(row_, groups, count, last_, scale);
+  sums = {levels.count, uint64_t(levels.sum), levels.squares};
   for (const Candidate& candidate : row_.edited) {
     if (candidate >= last_) add(candidate);
   }
-  return levels;
+  return sums;
 }
 
-void Chain::KeepTopH(uint32_t h) {
-  KeepFirst(law::kTopHTokens);
+void Chain::KeepTerms(const law::StageWords& stage) {
+  KeepFirst(law::FirstCount(stage));
   const auto count = uint32_t(list_.size());
-  const uint32_t log_sum = law::SumOctaves(SumOfKept());
+  const uint32_t log_sum = law::SumOctaves(SumsOfKept(stage).first);
   uint64_t* const terms = scratch_->weights.Reserve(count);
   const uint32_t* const t = Distances(list_);
-  uint64_t sum = 0;
-  for (uint32_t i = 0; i < count; ++i) sum += terms[i] = law::EntropyTerm(t[i], log_sum);
-  const uint64_t limit = law::TopHLimit(sum, h);
-  if (sum <= limit) return;
-  // The first that takes the sum beyond the limit, and all after it, go; but not the first of all.
-  const Candidate beyond = kernels_.LastReaching(list_.data(), terms, count, limit + 1);
+  law::StageSums sums = law::NoSums();
+  for (uint32_t i = 0; i < count; ++i) sums.second += terms[i] = law::EntropyTerm(t[i], log_sum);
+  const law::Threshold threshold = law::ThresholdOf(stage, sums);
+  if (!law::Reaches(sums.second, threshold)) return;
+  const Candidate beyond = kernels_.LastReaching(list_.data(), terms, count, threshold);
   const Candidate first = *std::ranges::max_element(list_);
   KeepNotAfter(beyond == first ? first : Candidate{beyond.rank + 1});
 }
 
-void Chain::DropTop(uint32_t chance, uint32_t threshold) {
-  if (!law::XtcActs(law::KeyOf(request_.noise), chance)) return;
-  const uint32_t bound = law::EpsilonBound(SumOfKept(), threshold);
-  const auto reaches = [&](Candidate c) {
-    const uint32_t t = DistanceOfKey(c.key(), scale_);
-    return t != law::kDead && t <= bound;
-  };
-  // The last token that reaches the threshold; those are the first ones.
-  const uint32_t floor =
-      FirstKeyWhere(row_.max_key, [&](uint32_t bits) { return reaches(Candidate::Of(law::Key(bits), 0)); });
+void Chain::DropHead(const law::StageWords& stage) {
+  // The last of the tokens that are within the bound, which are the first ones.
+  const uint32_t floor = FloorWithin(law::BoundOf(stage, SumsOfKept(stage), request_.sampler_state));
   if (is_listed_) {
     Candidate last = *std::ranges::max_element(list_);
     for (const Candidate& candidate : list_) {
@@ -288,12 +310,12 @@ void Chain::DropBefore(Candidate first) {
   Rescale();
 }
 
-void Chain::KeepTypical(uint32_t p) {
-  const Moments m = MomentsOfKept(MomentsWanted::kMoment);
-  const uint32_t mean = law::MeanDistance(m.sum, m.moment);
-  const uint64_t threshold = law::TopPThreshold(m.sum, p);
-  // Leading tokens, more of them until they hold all that lie as near to the mean as is needed. Whoever is not among
-  // them is as far as `edge` at least.
+void Chain::KeepNearest(const law::StageWords& stage) {
+  const law::StageSums sums = SumsOfKept(stage);
+  const uint32_t mean = law::MeanDistance(sums.first, sums.second);
+  const law::Threshold threshold = law::ThresholdOf(stage, sums);
+  // Leading tokens, more of them until they hold all that lie as near to the mean as is needed. Every other token is at
+  // least as far as `edge`.
   std::span<Candidate> leading;
   const uint32_t* t = nullptr;
   Candidate farthest;
@@ -316,24 +338,23 @@ void Chain::KeepTypical(uint32_t p) {
     kernels_.WeighCandidates(leading.data(), count, scale_, weights);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t gap = t[i] > mean ? t[i] - mean : mean - t[i];
+      const uint32_t gap = law::TypicalGap(t[i], mean);
       nearest[i] = Candidate::Of(kNearest - gap, i);
       if (t[i] >= edge || (edge != law::kDead && gap >= edge - std::min(edge, mean))) weights[i] = 0;
       sum += weights[i];
     }
-    if (sum < threshold) continue;
+    if (!law::Reaches(sum, threshold)) continue;
     farthest = kernels_.LastReaching(nearest, weights, count, threshold);
     break;
   }
-  const uint32_t gap = kNearest - farthest.key();
-  const uint32_t low = mean > gap ? mean - gap : 0;
+  const law::Window window = law::TypicalWindow(mean, kNearest - farthest.key());
   Candidate first = {0};
   Candidate head = {0};
   for (size_t i = 0; i < leading.size(); ++i) {
     head = std::max(head, leading[i]);
-    if (t[i] >= low) first = std::max(first, leading[i]);
+    if (!law::IsInHead(t[i], window)) first = std::max(first, leading[i]);
   }
-  KeepWithin(uint32_t(std::min<uint64_t>(uint64_t{mean} + gap, law::kFarthest)));
+  KeepFrom(FloorWithin(window.bound));
   if (first != head) DropBefore(first);
 }
 
@@ -343,39 +364,33 @@ const uint32_t* Chain::Distances(std::span<const Candidate> candidates) {
   return t;
 }
 
-void Chain::KeepMirostat1(uint32_t m) {
+void Chain::KeepByFallOff(const law::StageWords& stage) {
+  const uint32_t number = law::FirstCount(stage);
   std::span<Candidate> leading;
-  Candidate* const copy = scratch_->leading.Reserve(m);
+  Candidate* const copy = scratch_->leading.Reserve(number);
   if (is_listed_) {
-    leading = {copy, std::min<size_t>(m, list_.size())};
+    leading = {copy, std::min<size_t>(number, list_.size())};
     std::ranges::partial_sort_copy(list_, leading, std::greater<>());
   } else {
-    leading = SelectFirst(kernels_, row_, m, last_.key(), scratch_, &scratch_->leading);
+    leading = SelectFirst(kernels_, row_, number, last_.key(), scratch_, &scratch_->leading);
     leading = leading.first(kernels_.MoveNotAfter(leading.data(), uint32_t(leading.size()), last_));
     std::ranges::sort(leading, std::greater<>());
   }
-  uint64_t terms = 0;
-  uint64_t squares = 0;
+  law::StageSums sums = law::NoSums();
   uint32_t t = 0;
-  uint32_t i = 0;
-  for (; i + 1 < leading.size(); ++i) {
+  for (uint32_t i = 0; i + 1 < leading.size(); ++i) {
     const uint32_t next = DistanceOfKey(leading[i + 1].key(), scale_);
     if (next == law::kDead) break;
-    terms += law::RankTerm(i, next - t);
-    squares += law::RankSquare(i);
+    sums = law::WithStep(sums, i, t, next);
     t = next;
   }
-  if (i == 0) return KeepFirst(1);
-  KeepFirst(law::MirostatTokens(law::FallOff(terms, squares), request_.sampler_state, request_.live_vocabulary));
+  KeepFirst(law::MirostatCount(sums, request_.sampler_state, request_.live_vocabulary));
 }
 
 uint64_t Chain::NextState(Candidate token) const {
-  if (!KeepsSamplerState(request_.parameters->chain)) return 0;
-  const Stage& stage = request_.parameters->chain.back();
-  const auto [a, b, c, d] = stage.operands;
+  const Stage& last = request_.parameters->chain.back();
   const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(token.key()), shape_), shape_.scale);
-  if (stage.kind != StageKind::kAdaptiveP) return law::NextMu(request_.sampler_state, sum_, t, a, b);
-  return law::NextAverage(uint32_t(request_.sampler_state), law::ProbabilityOf(law::Weight(t), shape_.share), b);
+  return law::StateAfter(law::WordsOf(last), shape_, t, sum_, request_.sampler_state);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -28,7 +28,7 @@ std::span<Candidate> AllKept(const Kernels& kernels, const Row& row, const Kept&
       size_t(std::partition(from.begin(), from.end(), [&](Candidate c) { return kept.Has(c); }) - from.begin()));
 }
 
-// Of so many tokens on, ranks are counted in one pass over the kept tokens for all of them together.
+// From this number of tokens on, ranks are counted in one pass over the kept tokens for all of them together.
 constexpr size_t kFewRanks = 8;
 
 // The places of all `tokens`, that each rank is counted for.

@@ -1,13 +1,13 @@
-// What logprobs need of a distribution: sum, rank and leading tokens. Runs only for rows that ask.
+// Describes a distribution for logprobs: its sum, ranks and leading tokens. Runs only for rows that ask.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "kernels/cpu/kept.h"
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/candidate.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/row.h"
@@ -19,14 +19,14 @@ namespace sortition::kernels::cpu {
 void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Candidate chosen,
               uint32_t top, std::span<const Candidate> requested, Scratch* scratch, Distribution* distribution);
 
-// The distribution of a greedy row: all on `first`.
+// Fills in the distribution of a greedy row: all on `first`.
 void DescribePointMass(Candidate first, Candidate chosen, uint32_t top, std::span<const Candidate> requested,
                        Distribution* distribution);
 
-// How many tokens are kept.
+// Returns the number of kept tokens.
 uint32_t CountKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch);
 
-// The kept tokens, by ascending id. O(kept log kept).
+// Lists the kept tokens by ascending id. O(kept log kept).
 void ListKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch,
               std::vector<TokenBits>* tokens);
 

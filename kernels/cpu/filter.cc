@@ -1,11 +1,92 @@
-// Each filter keeps a prefix of the order, so the next one starts from its end.
+// Each filter keeps a prefix of the order, so the next one starts from its end. Top-p finds the prefix's end without
+// sorting the vocabulary.
 #include "kernels/cpu/filter.h"
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/check.h"
 #include "kernels/cpu/select.h"
-#include "kernels/cpu/top_p.h"
+#include "kernels/cpu/sums.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
+
+constexpr uint32_t kLeading = 256;
+constexpr size_t kSample = 2048;
+
+// Moves the shortest prefix whose weights reach `threshold`, which those of all candidates do, to the front and returns
+// it. `weights` are theirs.
+std::span<Candidate> PrefixReaching(const Kernels& kernels, law::Threshold threshold, std::span<Candidate> candidates,
+                                    const uint64_t* weights) {
+  const auto count = uint32_t(candidates.size());
+  const Candidate last = kernels.LastReaching(candidates.data(), weights, count, threshold);
+  return candidates.first(kernels.MoveNotAfter(candidates.data(), count, last));
+}
+
+// Keys between which the threshold is crossed: the tokens of a key >= low reach it, those of a key >= high do not.
+struct Bracket {
+  uint32_t low;
+  uint32_t high;
+  double share;  // of the weights between, that the prefix needs; a guess as long as the row's sum is not known
+};
+
+// The share of the weights between two sums that a prefix still needs after the first sum.
+double ShareLeft(law::Threshold threshold, uint64_t before, uint64_t after) {
+  return double(law::LeastSum(law::Remaining(threshold, before))) / double(after - before);
+}
+
+// Two keys that probably lie close to the crossing, on either side of it; bracket.low <= first < second <=
+// bracket.high. `sample` is of the tokens between.
+std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& bracket, std::span<const Candidate> sample,
+                                    const RowScale& scale, Scratch* scratch) {
+  const auto count = uint32_t(sample.size());
+  uint64_t* const weights = scratch->weights.Reserve(count);
+  const uint64_t sum = kernels.WeighCandidates(sample.data(), count, scale, weights);
+  if (sum == 0) return {bracket.low, bracket.high};
+  const auto needed = uint64_t(std::clamp(bracket.share, 0.0, 1.0) * double(sum));
+  const law::Threshold guess = law::MakeThreshold(std::clamp(needed, uint64_t{1}, sum));
+  const Candidate crossing = kernels.LastReaching(sample.data(), weights, count, guess);
+  const auto index = uint32_t(std::count_if(sample.begin(), sample.end(), [&](Candidate c) { return c >= crossing; }));
+  // Three times the deviation of the crossing's place in a sample: seldom does the bracket miss it.
+  const auto margin = 2 + uint32_t(3 * std::sqrt(double(index) * double(count - index) / double(count)));
+  const uint32_t first =
+      index + margin <= count ? kernels.NthCandidate(sample.data(), count, index + margin).key() : bracket.low;
+  const uint32_t second =
+      index > margin ? kernels.NthCandidate(sample.data(), count, index - margin).key() : bracket.high;
+  return {first, std::max(second, first + 1)};
+}
+
+Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Bracket bracket, Sample sample,
+                   const Row& row, const RowScale& scale, Scratch* scratch) {
+  for (;;) {
+    const auto [first, second] = Guess(kernels, bracket, sample.candidates, scale, scratch);
+    const SplitSum sum = SplitSumOfWeights(kernels, row, floor, second, scale, scratch);
+    const std::span<Candidate> between = CollectBetween(kernels, row, first, second, scratch, &scratch->kept);
+    uint64_t* const weights = scratch->weights.Reserve(between.size());
+    const uint64_t sum_between = kernels.WeighCandidates(between.data(), uint32_t(between.size()), scale, weights);
+    const law::Threshold threshold = law::TopPThreshold(sum.all, top_p);
+    if (law::Crosses(sum.above, sum.above + sum_between, threshold)) {
+      Kept kept;
+      kept.last =
+          kernels.LastReaching(between.data(), weights, uint32_t(between.size()), law::Remaining(threshold, sum.above));
+      return kept;
+    }
+    // Missed. A bracket that was guessed may end below the crossing; it never begins above it.
+    const uint64_t beyond = SplitSumOfWeights(kernels, row, bracket.low, bracket.high, scale, scratch).above;
+    if (law::Reaches(beyond, threshold)) {
+      bracket = {bracket.high, row.max_key + 1, ShareLeft(threshold, 0, beyond)};
+    } else if (law::Reaches(sum.above, threshold)) {
+      bracket = {second, bracket.high, ShareLeft(threshold, beyond, sum.above)};
+    } else {
+      const uint64_t low = SplitSumOfWeights(kernels, row, floor, bracket.low, scale, scratch).above;
+      bracket = {bracket.low, first, ShareLeft(threshold, sum.above + sum_between, low)};
+    }
+    sample = SampleBetween(kernels, row, bracket.low, bracket.high, kSample, scratch, &scratch->kept);
+  }
+}
 
 // The tokens of a key >= `floor`.
 Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* scratch) {
@@ -24,7 +105,7 @@ Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, c
             Scratch* scratch) {
   const RowParameters& parameters = *request.parameters;
   const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
-  const uint32_t floor = min_p ? FirstKeyWithin(parameters.min_p_distance, scale.scale) : 1;
+  const uint32_t floor = min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), scale.scale) : 1;
   if (parameters.top_k != 0 && parameters.top_k < request.live_vocabulary) {
     std::span<Candidate> first = SelectFirst(kernels, row, parameters.top_k, floor, scratch, &scratch->kept);
     if (parameters.top_p != 0) first = TopPOfCandidates(kernels, parameters.top_p, scale, first, scratch);
@@ -32,6 +113,44 @@ Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, c
   }
   if (parameters.top_p != 0) return TopPOfRow(kernels, parameters.top_p, floor, row, scale, scratch);
   return min_p ? KeepFrom(kernels, row, floor, scratch) : Kept();
+}
+
+std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, const RowScale& scale,
+                                      std::span<Candidate> candidates, Scratch* scratch) {
+  uint64_t* const weights = scratch->weights.Reserve(candidates.size());
+  const uint64_t sum = kernels.WeighCandidates(candidates.data(), uint32_t(candidates.size()), scale, weights);
+  return PrefixReaching(kernels, law::TopPThreshold(sum, top_p), candidates, weights);
+}
+
+Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
+               Scratch* scratch) {
+  // The row's leading tokens: of a peaked row they reach the threshold.
+  uint32_t* const folded = scratch->folded.Reserve(row.groups);
+  const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, kLeading, floor, folded);
+  const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);
+  const auto number = uint32_t(leading.size());
+  const uint64_t leading_sum = kernels.WeighCandidates(leading.data(), number, scale, scratch->weights.Reserve(number));
+  // Estimates the weight of the others by a sample: tells whether the leading ones suffice before the row is summed.
+  const Sample sample = SampleBetween(kernels, row, floor, from, kSample, scratch, &scratch->leading);
+  const auto sampled = uint32_t(sample.candidates.size());
+  const double others = double(sample.step) * double(kernels.WeighCandidates(sample.candidates.data(), sampled, scale,
+                                                                             scratch->weights.Reserve(sampled)));
+  const uint64_t estimated_sum = leading_sum + uint64_t(std::min(others, 0x1p62));
+  const law::Threshold estimate = law::TopPThreshold(estimated_sum, top_p);
+  if (from > floor && !law::Reaches(leading_sum, estimate)) {
+    const Bracket bracket = {floor, from, ShareLeft(estimate, leading_sum, estimated_sum)};
+    return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
+  }
+  const uint64_t sum =
+      from == floor ? leading_sum : SumOfWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch);
+  const law::Threshold threshold = law::TopPThreshold(sum, top_p);
+  if (!law::Reaches(leading_sum, threshold)) {
+    const Bracket bracket = {floor, from, ShareLeft(threshold, leading_sum, sum)};
+    return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
+  }
+  uint64_t* const weights = scratch->weights.Reserve(number);
+  kernels.WeighCandidates(leading.data(), number, scale, weights);
+  return Kept::Of(PrefixReaching(kernels, threshold, leading, weights));
 }
 
 }  // namespace sortition::kernels::cpu

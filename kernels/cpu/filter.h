@@ -1,17 +1,30 @@
-// The filters in their order: min-p, top-k, top-p.
+// The filters in their order: min-p, top-k, top-p. Each keeps a prefix of the order.
 #pragma once
 
-#include "kernels/cpu/kept.h"
-#include "kernels/cpu/row_scale.h"
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/candidate.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
-// What all the filters together keep; a list of it lies in scratch->kept. A filter that is off costs nothing; only
-// top-p without top-k looks at the whole row.
+// Returns what all the filters together keep; a list of it lies in scratch->kept. A filter that is off costs nothing;
+// only top-p without top-k looks at the whole row.
 Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, Scratch* scratch);
+
+// Top-p keeps the shortest prefix of the order that has a share of the weights. `top_p` is RowParameters', and not 0.
+
+// Moves the kept candidates to the front and returns them.
+std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, const RowScale& scale,
+                                      std::span<Candidate> candidates, Scratch* scratch);
+
+// Returns what top-p keeps of a row's tokens of a key >= `floor`, at least one. A list lies in scratch->kept.
+Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
+               Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "kernels/cpu/candidate.h"
-#include "kernels/cpu/incoming.h"
+#include "kernels/cpu/row_copy.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
@@ -21,17 +21,17 @@ struct Row {
   const std::byte* last_group;
   DType dtype;
   uint32_t groups;
-  // Of the groups that lie at `elements`, which is where they are going; the last one, if it is filled up, has come.
-  Incoming incoming;
-  // What is looked at after the row: ReadMaxima asks for it on its way.
+  // The copy of the groups that lie at `elements`, its destination. A last group that is filled up has been copied.
+  RowCopy copy;
+  // Memory that is read after the row: ReadMaxima prefetches it.
   std::span<const std::byte> read_next[2];
 
   // Two keys per group, 0 where nothing is live; then zeros to a multiple of 64. No token of the group has a larger key
   // than its `maxima`, and some live token has one that is not smaller than its `reached`, where that is not 0. None is
   // above max_key, and until a chain masks a head, a group that has it in `maxima` has such a token.
   //
-  // Of a masked row they are one array, and `reached` may promise too much: not of the groups that come first, as many
-  // as the request's filters look for, and of no other that is not below those.
+  // In a masked row they are one array, and `reached` may be too large, but only below the groups that come first, as
+  // many as the request's filters look for.
   const uint32_t* maxima;
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's
@@ -44,7 +44,7 @@ struct Row {
 
 inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + law::kGroupSize - 1) / law::kGroupSize; }
 
-// How many groups lie at `elements`.
+// Returns the number of groups that lie at `elements`.
 inline uint32_t GroupsInPlace(const Row& row) {
   const size_t last = size_t{row.groups - 1} * law::kGroupSize * ElementBytes(row.dtype);
   return row.last_group == row.elements + last ? row.groups : row.groups - 1;

@@ -1,17 +1,16 @@
-// A row's way: read, change, filter, draw, describe.
+// A row's way: read, edit, filter, race, describe.
 #include "kernels/cpu/sample_row.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "kernels/check_row.h"
-#include "kernels/cpu/allowed_words.h"
 #include "kernels/cpu/chain.h"
-#include "kernels/cpu/change_row.h"
 #include "kernels/cpu/describe.h"
-#include "kernels/cpu/draw.h"
+#include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/race.h"
+#include "kernels/cpu/read.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/verify.h"
 #include "kernels/law/chain.h"
@@ -72,12 +71,12 @@ void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Sc
   if (parameters.kept_tokens) answer->kept_tokens = {{first.token(), law::KeyBits(first.key())}};
 }
 
-// Whether the first token is all that is needed, of the row as it was sent.
+// True if only the first token of the row as it was sent is needed.
 bool IsPlainGreedy(const RowRequest& request) {
   return request.parameters->greedy && !request.parameters->raw_logprob && request.edits.empty() && !IsMasked(request);
 }
 
-// Whether tokens other than the first are looked at all the same.
+// True if the request names other tokens than the first.
 bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
 
 // The token that the caller expects, if the race can begin with it.
@@ -118,7 +117,7 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
   chain.Run();
   const Kept kept = chain.kept();
   SampleKept(kernels, request, chain.row(), chain.scale(), kept, scratch, answer);
-  answer->temperature = chain.temperature();
+  answer->temperature = chain.shape().dynamic;
   const Candidate chosen = Changed(request, chain.row(), answer->token);
   const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
   answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;
@@ -127,17 +126,17 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
 
 }  // namespace
 
-void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
+void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
                RowOutput* answer) {
   CheckAllButEdits(request);
   const Kernels& kernels = target.kernels;
   const RowParameters& parameters = *request.parameters;
   *answer = RowOutput();
 
-  Row raw = LayRow(request, incoming, scratch);
+  Row raw = LayRow(request, copy, scratch);
   Row row;
-  // Of elements that are still to come nothing is there afterwards but the first token.
-  if (IsPlainGreedy(request) && (incoming.segments.empty() || !NamesTokens(request))) {
+  // Of a row that is copied only the first token is there afterwards.
+  if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
     Candidate first;
     if (kernels.FindPlainFirst(raw, &first)) {
       if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
@@ -168,7 +167,7 @@ void SampleRow(const Target& target, const RowRequest& request, const Incoming& 
 }
 
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer) {
-  SampleRow(target, request, Incoming(), scratch, answer);
+  SampleRow(target, request, RowCopy(), scratch, answer);
 }
 
 void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer) {

@@ -1,4 +1,4 @@
-// The CPU's kernel: one row of logits in, one answer out, the bits of law::SampleRowReference.
+// The CPU's kernel: one row of logits in, one output out, with the bits of law::SampleRowReference.
 #pragma once
 
 #include "kernels/cpu/row_view.h"
@@ -8,20 +8,20 @@
 
 namespace sortition::kernels::cpu {
 
-// Samples one row into `*answer`, whatever that held. Asserts the promises of row.h. An answer with an error carries
-// nothing but `error` and `error_token`. Every target gives the same answer. Blocks for the time of the computation:
-// one pass over the logits, and what the row's options ask for on top. Thread-safe for distinct scratches and answers.
+// Samples one row and overwrites `*answer`. Asserts the promises of row.h. An output with an error has no other field
+// than `error` and `error_token`. Every target gives the same output. Blocks for the time of the computation: one pass
+// over the logits, and the work that the row's options ask for. Thread-safe for distinct scratches and answers.
 //
-// `incoming`: where the logits are to be read from, if not at request.logits, which they are copied to on the way: room
-// for them, incoming.to. Asserts that there are as many. Of logits that are changed meanwhile any answer is right that
-// some mixture has.
-void SampleRow(const Target& target, const RowRequest& request, const Incoming& incoming, Scratch* scratch,
+// With segments in `copy`, the logits are read from these and copied to copy.to, which is request.logits. Asserts that
+// the segments hold as many bytes as the row. If another process changes the logits meanwhile, the output is that of
+// some mixture of old and new logits.
+void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
                RowOutput* answer);
 
-// Of a row that lies at request.logits.
+// Samples a row that lies at request.logits.
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer);
 
-// On the best target.
+// Samples on the best target.
 void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

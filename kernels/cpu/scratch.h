@@ -1,5 +1,4 @@
-// Working memory of one thread that samples rows. Grows to the largest vocabulary it has met and is then reused as it
-// is.
+// Working memory of one thread that samples rows. It grows to the largest vocabulary so far, and is reused.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +6,12 @@
 
 #include "kernels/cpu/array.h"
 #include "kernels/cpu/candidate.h"
-#include "kernels/cpu/entrants.h"
+#include "kernels/cpu/racers.h"
 
 namespace sortition::kernels::cpu {
 
-// What each stage leaves for the next lies in Row (row_view.h) and Kept (filter.h), which refer to the memory here. Not
-// thread-safe; no content survives from one row to the next.
+// Row (row_view.h) and Kept (candidate.h) refer to the memory here. Not thread-safe. No content survives from one row
+// to the next.
 struct Scratch {
   Array<std::byte> numbers;     // the tensor without its NaNs
   Array<std::byte> last_group;  // its last group, filled up
@@ -20,7 +19,7 @@ struct Scratch {
 
   Array<uint64_t> sent_words;      // one word a group, one bit a token
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits
-  Array<uint32_t> reached;         // Row's, where it is an array of its own
+  Array<uint32_t> reached;         // Row's, if it is not `maxima`
   Array<Candidate> edited;
   Array<uint32_t> moved_keys;  // Edited's
 
@@ -32,8 +31,8 @@ struct Scratch {
   Array<uint64_t> weights;
   Array<uint32_t> distances;
   Array<Candidate> nearest;
-  GroupEntrants group_entrants;
-  TokenEntrants token_entrants;
+  GroupRacers group_racers;
+  TokenRacers token_racers;
   Array<uint32_t> survivors;
 };
 

@@ -4,20 +4,20 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/row_scale.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 
 namespace sortition::kernels::cpu {
 
-// Of the weights of listed tokens.
+// Returns the sum of the weights of listed tokens.
 uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, const RowScale& scale, Scratch* scratch);
 
-// Of the weights of the tokens that are not after `last`. Reads the groups that have one.
+// Returns the sum of the weights of the tokens that are not after `last`. Reads the groups that have one.
 uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch);
 
-// Of the weights of the tokens of a key >= `floor`, and of those of them of a key >= `high`. 1 <= floor <= high.
+// Sums the weights of the tokens of a key >= `floor`, and of those with a key >= `high`. 1 <= floor <= high.
 struct SplitSum {
   uint64_t all;
   uint64_t above;
@@ -25,7 +25,7 @@ struct SplitSum {
 SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t high, const RowScale& scale,
                            Scratch* scratch);
 
-// How many tokens are not after `last`. Reads the groups that have one.
+// Returns the number of tokens that are not after `last`. Reads the groups that have one.
 uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -25,7 +25,7 @@ const Target& BestTarget();
 // The target of that name, or the best one for "auto"; null where this machine cannot run it, or there is none.
 const Target* FindTarget(std::string_view name);
 
-// What FindTarget knows, for a message: "auto, avx2, sse4, scalar".
+// Returns the names that FindTarget knows, for a message: "auto, avx2, sse4, scalar".
 std::string TargetNames();
 
 }  // namespace sortition::kernels::cpu

@@ -2,7 +2,7 @@
 #include "kernels/cpu/verify.h"
 
 #include "kernels/check.h"
-#include "kernels/cpu/draw.h"
+#include "kernels/cpu/race.h"
 #include "kernels/cpu/sums.h"
 #include "kernels/law/draft_probability.h"
 #include "kernels/law/row_law.h"

@@ -1,16 +1,16 @@
 // The test of a drafted token, and the draw in its place.
 #pragma once
 
-#include "kernels/cpu/kept.h"
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/candidate.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
-// Whether the request's draft distribution can be used; if not, `answer` says why. One pass over a dense one.
+// True if the request's draft distribution can be used; if not, `answer` says why. Costs one pass over a dense one.
 bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* answer);
 
 // Fills in the token of a row that verifies `draft`, which is the request's `given` with its key after the changes, 0

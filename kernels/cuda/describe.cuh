@@ -2,10 +2,21 @@
 #pragma once
 
 #include "kernels/cuda/filter.cuh"
-#include "kernels/cuda/logprob.cuh"
 #include "kernels/cuda/read.cuh"
 
 namespace sortition::kernels::cuda {
+
+// law::Logprob on the device: the only floating point of the kernels. IEEE double, each operation rounded once and
+// never fused, so the bits are the host's.
+
+// 2^32 log2(x), exact at powers of two.
+__device__ inline i64 Log2Clamped(u64 x) { return max(i64(Log2Raw(x)), i64(63 - LeadingZeros64(x)) << 32); }
+
+__device__ inline float Logprob(u32 bits, u32 max_bits, u64 weight_sum, double temperature) {
+  const double log_sum = __dmul_rn(__ll2double_rn(Log2Clamped(weight_sum) - (i64{44} << 32)), 0x1.62e42fefa39efp-33);
+  const double below = __ddiv_rn(__dsub_rn(NumberOf(bits), NumberOf(max_bits)), temperature);
+  return __double2float_rn(__dsub_rn(below, log_sum));
+}
 
 // A distribution, but for its first tokens.
 struct Summary {

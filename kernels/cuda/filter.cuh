@@ -21,7 +21,7 @@ __device__ inline Kept KeptList(u32 count) { return {OnChip().list[count - 1], c
 // Top-p over the listed first `count`.
 template <typename AnyScale>
 __device__ Kept TopPOfList(u32 count, u32 top_p, const AnyScale& scale) {
-  const u64 target = TopPThreshold(SumOfList(count, scale), top_p);
+  const Threshold target = TopPThreshold(SumOfList(count, scale), top_p);
   return KeptList(PrefixReaching(count, target, scale));
 }
 
@@ -29,7 +29,7 @@ __device__ Kept TopPOfList(u32 count, u32 top_p, const AnyScale& scale) {
 template <typename AnyScale>
 __device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u32 top_p, u64 last,
                                        const AnyScale& scale) {
-  const u64 target = TopPThreshold(sum, top_p);
+  const Threshold target = TopPThreshold(sum, top_p);
   // Of a peaked row the leading tokens will do.
   const u32 leading = SelectFirst(row, view, kLeadingGroups, last);
   const u32 count = PrefixReaching(leading, target, scale);

@@ -20,7 +20,7 @@
 
 IMAGE(SortitionCudaSampleImage, "sample.fatbin");
 IMAGE(SortitionCudaChainImage, "chain.fatbin");
-IMAGE(SortitionCudaEditsImage, "edits.fatbin");
+IMAGE(SortitionCudaEditsImage, "edit.fatbin");
 
 namespace sortition::kernels::cuda {
 Images CompiledImages() {

@@ -18,7 +18,7 @@ struct Images {
 Images CompiledImages();
 
 // The kernels' names in them. Each of a batch's, in the order in which they run, takes a BatchView; SortitionMerge
-// takes a pointer to a EditMerge for each block.
+// takes a pointer to an EditMerge for each block.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
 inline constexpr char kChainKernel[] = "SortitionChain";  // of Images::chain

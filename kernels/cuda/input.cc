@@ -90,23 +90,12 @@ ChainedInput ChainedOf(const RowParameters& parameters) {
   return input;
 }
 
-uint32_t MostKept(const RowParameters& parameters, uint32_t vocabulary) {
-  if (parameters.greedy) return 1;
-  uint32_t most = vocabulary;
-  if (parameters.top_k != 0) most = std::min(most, parameters.top_k);
-  for (const Stage& stage : parameters.chain) {
-    if (stage.kind == StageKind::kTopK) most = std::min(most, stage.operands[0]);
-    if (stage.kind == StageKind::kTopH) most = std::min(most, law::kTopHTokens);
-  }
-  return most;
-}
-
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors) {
   SORTITION_CHECK(rows >= 1 && largest_groups >= 1 && multiprocessors >= 1);
   const uint32_t tiles = (largest_groups + kTileGroups - 1) / kTileGroups;
   const uint32_t wanted = std::max(1u, kWaves * kBlocksAtOnce * multiprocessors / rows);  // blocks of a row
-  const uint32_t chunk_tiles = std::clamp((tiles + wanted - 1) / wanted, 1u, kMaxChunkGroups / kTileGroups);
-  return {chunk_tiles * kTileGroups, (tiles + chunk_tiles - 1) / chunk_tiles};
+  const uint32_t section_tiles = std::clamp((tiles + wanted - 1) / wanted, 1u, kMaxSectionGroups / kTileGroups);
+  return {section_tiles * kTileGroups, (tiles + section_tiles - 1) / section_tiles};
 }
 
 RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result) {

@@ -23,9 +23,6 @@ RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType d
 // left empty.
 ChainedInput ChainedOf(const RowParameters& parameters);
 
-// More tokens than this are never kept.
-uint32_t MostKept(const RowParameters& parameters, uint32_t vocabulary);
-
 // The kernels after the first that rows need. Such rows may come to need them or not; others never do.
 struct LaterKernels {
   bool weigh = false;
@@ -39,8 +36,8 @@ LaterKernels NeededBy(const RowInput& input);
 
 // How a launch splits the rows of a batch.
 struct Geometry {
-  uint32_t chunk_groups = 0;  // of 64 tokens, that a block reads
-  uint32_t chunks = 0;        // blocks of the longest row
+  uint32_t section_groups = 0;  // of 64 tokens, that a block reads
+  uint32_t sections = 0;        // blocks of the longest row
 };
 
 // `largest_groups` of the longest row; `multiprocessors` of the device, to be kept busy.

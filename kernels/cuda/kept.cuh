@@ -14,8 +14,7 @@ struct Chain {
   u64 last;     // rank of the last kept token, or one after it and before every token that is not kept
   u32 listed;   // so many, in order, in the list; 0: not listed. Then the list alone says what is kept.
   Shape shape;
-  u32 temperature;  // Q8.24, of dynamic temperature
-  u64 state;        // of the sampler that goes on from step to step
+  u64 state;  // the sampler's before the draw
 };
 
 // The largest keys of groups, which a chain may change: the raw row keeps its own.
@@ -87,9 +86,9 @@ __device__ inline void KeepNotAfter(Chain& chain, u64 last) {
 
 __device__ inline void KeepFrom(Chain& chain, u32 floor) { KeepNotAfter(chain, RankOf(floor, kNone)); }
 
-// Drops the tokens of a larger distance, and dead ones.
-__device__ inline void KeepWithin(Chain& chain, u32 bound) {
-  KeepFrom(chain, FirstKeyWithin(bound, chain.max_key, chain.shape));
+// Drops the tokens that are not within the bound.
+__device__ inline void KeepWithin(Chain& chain, Bound bound) {
+  KeepFrom(chain, FirstKeyWithin(kCutWithin, bound, chain.max_key, chain.shape));
 }
 
 __device__ __noinline__ void KeepFirst(Chain& chain, u32 count) {
@@ -159,27 +158,15 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   Rescale(chain);
 }
 
-// What kept tokens' weights are summed up with.
-enum class With { kNothing, kMoment, kSquare, kSurplus };
-
-struct Sums {
-  u64 weights;
-  u64 others;
-  u32 count;
-};
-
-__device__ __noinline__ Sums SumKept(const Chain& chain, With with) {
-  Sums sums = {0, 0, 0};
-  VisitKept(chain, [&](u64 rank) {
-    const u32 t = DistanceOf(KeyOfRank(rank), chain.shape);
-    const u64 weight = Weight(t);
-    sums.weights += weight;
-    ++sums.count;
-    if (with == With::kMoment) sums.others += Moment(t);
-    if (with == With::kSquare) sums.others += SquaredWeight(t);
-    if (with == With::kSurplus) sums.others += Surplus(weight, t);
-  });
-  return {SumOfAll(sums.weights), SumOfAll(sums.others), CountOfAll(sums.count)};
+// The sums over the kept tokens that the law names `what`; not kSumLevels and kSumFallOff.
+__device__ __noinline__ StageSums SumKept(const Chain& chain, u32 what) {
+  if (what == kSumNothing) return NoSums();
+  StageSums sums = NoSums();
+  VisitKept(chain, [&](u64 rank) { sums = WithDistance(sums, what, DistanceOf(KeyOfRank(rank), chain.shape)); });
+  sums.count = CountOfAll(sums.count);
+  sums.first = SumOfAll(sums.first);
+  sums.second = SumOfAll(sums.second);
+  return sums;
 }
 
 }  // namespace sortition::kernels::cuda

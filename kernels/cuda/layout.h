@@ -22,7 +22,7 @@ inline constexpr uint32_t kThreads = 256;
 
 // What a block reads of a row, in groups of 64 tokens: a multiple of kTileGroups, which a warp reads at once.
 inline constexpr uint32_t kTileGroups = 32;
-inline constexpr uint32_t kMaxChunkGroups = 1024;
+inline constexpr uint32_t kMaxSectionGroups = 1024;
 
 // Up to so many kept tokens stand in a list on chip; where more may be kept, the read leaves noise for the race.
 inline constexpr uint32_t kMostListed = 1024;
@@ -106,7 +106,7 @@ struct ChainedOutput {
 // In the flags of a change of edits: its token has none any more.
 inline constexpr uint32_t kEditGone = 1u << 31;
 
-// Whether a edit does anything.
+// Whether an edit does anything.
 SORTITION_HOST_DEVICE inline bool EditChanges(const LogitEdit& edit) {
   return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0;
 }
@@ -155,7 +155,7 @@ struct BatchView {
   RawOutput* outputs = nullptr;
   int32_t* tokens = nullptr;  // one a row, -1 where the row failed; null: not wanted
   float* logprobs = nullptr;  // one a row: raw if asked for, else processed, else 0; null: not wanted
-  uint32_t chunk_groups = 0;
+  uint32_t section_groups = 0;
 };
 
 SORTITION_HOST_DEVICE inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + 63) / 64; }

@@ -16,7 +16,7 @@ namespace sortition::kernels::cuda {
 constexpr i64 kNever = 0x7fffffffffffffff;
 constexpr i64 kOctave = i64{1} << 32;  // of a race key
 
-// What a draw is among: a token's race key is its handicap and the logarithm of its noise. Here by its distance.
+// What a draw is among: it gives each token's lag (kernels/law/functions/race.inc). Here by the token's distance.
 template <typename AnyScale>
 struct ByDistance {
   const AnyScale scale;
@@ -24,12 +24,12 @@ struct ByDistance {
   static constexpr bool kIsInline = std::is_same_v<AnyScale, Scale>;
 
   // kNever: does not race.
-  __device__ i64 Handicap(u64 rank) const { return HandicapOf(DistanceOf(KeyOfRank(rank), scale)); }
-  // Of the tokens whose keys are at most `key`.
-  __device__ i64 Least(u32 key) const { return HandicapOf(LeastDistance(key, scale)); }
+  __device__ i64 LagOf(u64 rank) const { return LagOfDistance(DistanceOf(KeyOfRank(rank), scale)); }
+  // The least lag of the tokens whose keys are at most `key`.
+  __device__ i64 LeastLagOf(u32 key) const { return LagOfDistance(LeastDistance(key, scale)); }
 
  private:
-  __device__ static i64 HandicapOf(u32 t) { return t == kDead ? kNever : i64(RaceKey(t, 0)); }
+  __device__ static i64 LagOfDistance(u32 t) { return t == kDead ? kNever : i64(Lag(t)); }
 };
 
 // A thread's, or the block's, best token so far.
@@ -69,8 +69,8 @@ class Race {
 
   __device__ void Enter(u64 rank) {
     const u32 token = TokenOfRank(rank);
-    const i64 handicap = entry_.Handicap(rank);
-    if (handicap == kNever) return;
+    const i64 lag = entry_.LagOf(rank);
+    if (lag == kNever) return;
     if (token / kGroupSize != group_) {
       group_ = token / kGroupSize;
       group_word_ = WordOf(NoiseWords(group_ / 2, kGroupTag, draw_), group_);
@@ -78,11 +78,11 @@ class Race {
       owner_log_ = OwnerLog(a_);
     }
     // As good as the owner would be, and so no worse than any token.
-    i64 race_key = handicap + i64(owner_log_);
+    i64 race_key = lag + i64(owner_log_);
     if (race_key > best_) return;
     if (Owner(group_word_) != token % kGroupSize) {
       const u64 b = NegLog2(Uniform(WordOf(NoiseWords(token / 2, kTokenTag, draw_), token)));
-      race_key = handicap + i64(OtherLog(a_, b));
+      race_key = lag + i64(OtherLog(a_, b));
     }
     // Of equal race keys the lower id wins.
     if (race_key > best_ || (race_key == best_ && token >= TokenOfRank(winner_))) return;
@@ -113,8 +113,8 @@ __device__ i64 BoundGroups(const Row& row, const View& view, u64 last, const Ent
   i64 least = kNever;
   for (u32 i = Thread(); i < row.groups; i += kThreads) {
     const u32 key = view.maxima[i];
-    const i64 handicap = key >= floor ? entry.Least(key) : kNever;
-    const i64 bound = handicap == kNever ? kNever : handicap + row.noise()[i];
+    const i64 lag = key >= floor ? entry.LeastLagOf(key) : kNever;
+    const i64 bound = lag == kNever ? kNever : lag + row.noise()[i];
     row.noise()[i] = bound;
     least = min(least, bound);
   }

@@ -98,9 +98,9 @@ __device__ void ReduceOverLanes(u32 (&values)[kLoads]) {
   if (distance != 0) values[0] = Order<kType>::Max(values[0], __shfl_xor_sync(kAllLanes, values[0], distance));
 }
 
-// Reads a warp's tile from `tile_group`. `visible` is of the chunk that begins at `chunk_group`, or null.
+// Reads a warp's tile from `tile_group`. `visible` is of the section that begins at `section_group`, or null.
 template <DType kType>
-__device__ void ReadTile(const Row& row, u32 tile_group, u32 chunk_group, const u32* visible) {
+__device__ void ReadTile(const Row& row, u32 tile_group, u32 section_group, const u32* visible) {
   using E = Elements<kType>;
   constexpr u32 kGroupsPerLoad = 32 / E::kQuads;
   const u32 vocabulary = OnChip().input.vocabulary;
@@ -159,7 +159,7 @@ __device__ void ReadTile(const Row& row, u32 tile_group, u32 chunk_group, const 
     const u32 token = first + load * 32 * E::kPerQuad;
     largest[load] = Order<kType>::kNothing;
     if (token >= vocabulary) continue;
-    const u32 bits = VisibleBits(visible, token - chunk_group * kGroupSize);
+    const u32 bits = VisibleBits(visible, token - section_group * kGroupSize);
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32 shown = Order<kType>::Show(Order<kType>::Of(quads[load].words[i]), bits >> (i * E::kPerQuad / 4));
@@ -206,7 +206,7 @@ __device__ inline u32 ChangedKey(const Row& row, const LogitEdit& edit) {
   return 0;
 }
 
-// Lays the chunk's masks and edits out: the bitmap of what shows, on chip and in the scratch, and the edits' keys.
+// Lays the section's masks and edits out: the bitmap of what shows, on chip and in the scratch, and the edits' keys.
 __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = OnChip().input;
   const u32 first_word = 2 * first_group;
@@ -248,7 +248,7 @@ __device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 f
   }
 }
 
-// The warps share the chunk's tiles. A function of its own, so that what follows takes no register from it.
+// The warps share the section's tiles. A function of its own, so that what follows takes no register from it.
 template <DType kType>
 __device__ __noinline__ void ReadTiles(const Row& row, u32 first_group, u32 end_group, const u32* visible) {
   constexpr u32 kGroups = kLoads * 32 / Elements<kType>::kQuads;
@@ -258,7 +258,7 @@ __device__ __noinline__ void ReadTiles(const Row& row, u32 first_group, u32 end_
 }
 
 // Groups [first_group, end_group) of the row; first_group is a multiple of kTileGroups.
-__device__ inline void ReadChunk(const Row& row, u32 first_group, u32 end_group) {
+__device__ inline void ReadSection(const Row& row, u32 first_group, u32 end_group) {
   const u32* visible = nullptr;
   if (row.IsVisibleInPart()) {
     LayChanges(row, first_group, end_group);

@@ -3,7 +3,7 @@
 //
 // The first reads every row and samples all but those whose top-p needs the row's sum of weights. The second is for
 // rows that need such a sum; a batch without any is done after the first. Chained rows are left to the third (chain.cu)
-// but for the sum of a raw distribution. x counts a row's chunks, y rows.
+// but for the sum of a raw distribution. x counts a row's sections, y rows.
 #include "kernels/cuda/answer.cuh"
 #include "kernels/cuda/describe.cuh"
 #include "kernels/cuda/race.cuh"
@@ -165,20 +165,20 @@ __device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch)
 extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionRead(BatchView batch) {
   OpenInput(batch);
   const Row row(batch, blockIdx.y);
-  const u32 first = blockIdx.x * batch.chunk_groups;
+  const u32 first = blockIdx.x * batch.section_groups;
   if (first >= row.groups) return;
-  ReadChunk(row, first, min(first + batch.chunk_groups, row.groups));
-  const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
+  ReadSection(row, first, min(first + batch.section_groups, row.groups));
+  const u32 blocks = (row.groups + batch.section_groups - 1) / batch.section_groups;
   if (IsLastToArrive(&row.state.read_arrivals, blocks)) FinishRead(row, batch);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionWeigh(BatchView batch) {
   OpenInput(batch);
   const Row row(batch, blockIdx.y);
-  const u32 first = blockIdx.x * batch.chunk_groups;
+  const u32 first = blockIdx.x * batch.section_groups;
   if (first >= row.groups || (row.state.pending & ~kPendingChain) == 0) return;
-  WeighChunk(row, first, min(first + batch.chunk_groups, row.groups));
-  const u32 blocks = (row.groups + batch.chunk_groups - 1) / batch.chunk_groups;
+  WeighSection(row, first, min(first + batch.section_groups, row.groups));
+  const u32 blocks = (row.groups + batch.section_groups - 1) / batch.section_groups;
   if (IsLastToArrive(&row.state.weigh_arrivals, blocks)) FinishWeigh(row, batch);
 }
 

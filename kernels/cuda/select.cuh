@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/row.cuh"
-#include "kernels/cuda/shape.cuh"
+#include "kernels/cuda/scale.cuh"
 
 namespace sortition::kernels::cuda {
 
@@ -21,24 +21,24 @@ __device__ inline void AddToBin(u32 bin, u64 value) {
 
 // Finds the bin, from the highest down, in which `before` plus the bins reaches `target`. Leaves it and the sum before
 // it in shared.cut_*.
-__device__ inline void FindBin(u64 before, u64 target) {
+__device__ inline void FindBin(u64 before, Threshold target) {
   Shared& shared = OnChip();
   __syncthreads();
   const u32 bin = kBins - 1 - Thread();
   const u64 value = Make64(shared.bins_low[bin], shared.bins_high[bin]);
   const u64 end = before + SumUpToThis(value);
-  if (end - value < target && target <= end) {
+  if (Crosses(end - value, end, target)) {
     shared.cut_digit = bin;
     shared.cut_before = end - value;
   }
   __syncthreads();
 }
 
-// The rank of the last candidate of the shortest prefix that counts at least `target`; all together do, and target >=
-// 1. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
+// The rank of the last candidate of the shortest prefix whose counts reach `target`, which is at least 1; all together
+// do. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
 // `floor`, among which all that count are.
 template <typename VisitAll>
-__device__ u64 FindCut(u32 digits, u64 target, VisitAll visit_all) {
+__device__ u64 FindCut(u32 digits, Threshold target, VisitAll visit_all) {
   Shared& shared = OnChip();
   u64 prefix = 0;
   u64 before = 0;
@@ -161,7 +161,7 @@ __device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) 
 
 // The end of the first `count` candidates from `last`; there are more.
 __device__ __noinline__ u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
-  return FindCut(kRankDigits, count, [&](u32 from, auto visit) {
+  return FindCut(kRankDigits, MakeThreshold(count), [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)), [&](u64 rank) { visit(rank, 1); });
   });
 }
@@ -208,7 +208,7 @@ __device__ u64 SumOfList(u32 count, const AnyScale& scale) {
 
 // How many of the sorted list's candidates, from the first, weigh `target` together; 0 if all weigh less.
 template <typename AnyScale>
-__device__ u32 PrefixReaching(u32 count, u64 target, const AnyScale& scale) {
+__device__ u32 PrefixReaching(u32 count, Threshold target, const AnyScale& scale) {
   Shared& shared = OnChip();
   const u32 each = (count + kThreads - 1) / kThreads;
   const u32 begin = min(Thread() * each, count);
@@ -219,7 +219,7 @@ __device__ u32 PrefixReaching(u32 count, u64 target, const AnyScale& scale) {
   SetCount(0);
   for (u32 i = begin; i < end; ++i) {
     const u64 next = sum + WeightOf(KeyOfRank(shared.list[i]), scale);
-    if (sum < target && target <= next) shared.count = i + 1;
+    if (Crosses(sum, next, target)) shared.count = i + 1;
     sum = next;
   }
   return CountOf();

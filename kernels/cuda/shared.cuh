@@ -16,8 +16,8 @@ static_assert(kBins == kThreads);
 
 struct Shared {
   union {
-    u64 list[kListed];                 // ranks of candidates
-    u32 visible[2 * kMaxChunkGroups];  // while a chunk is read
+    u64 list[kListed];                   // ranks of candidates
+    u32 visible[2 * kMaxSectionGroups];  // while a section is read
   };
   u32 maxima[kSharedGroups];
   u16 groups[kSharedGroups];

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/answer.cuh"
-#include "kernels/cuda/places.cuh"
+#include "kernels/cuda/place.cuh"
 #include "kernels/cuda/race.cuh"
 
 namespace sortition::kernels::cuda {
@@ -70,15 +70,15 @@ struct ByResidual {
   bool leaves_all;
   static constexpr bool kIsInline = false;
 
-  __device__ i64 Handicap(u64 rank) const {
+  __device__ i64 LagOf(u64 rank) const {
     u64 weight = WeightOf(KeyOfRank(rank), shape);
     if (!leaves_all) weight = Residual(weight, DraftWeight(DraftBits(ask, TokenOfRank(rank)), sum));
-    return HandicapOf(weight);
+    return LagOfWeight(weight);
   }
-  __device__ i64 Least(u32 key) const { return HandicapOf(LargestWeight(key, shape)); }
+  __device__ i64 LeastLagOf(u32 key) const { return LagOfWeight(LargestWeight(key, shape)); }
 
  private:
-  __device__ static i64 HandicapOf(u64 weight) { return weight == 0 ? kNever : i64(ResidualRaceKey(weight, 0)); }
+  __device__ static i64 LagOfWeight(u64 weight) { return weight == 0 ? kNever : i64(ResidualLag(weight)); }
 };
 
 // The token of a row that verifies a draft; `sum` of the kept tokens' weights.

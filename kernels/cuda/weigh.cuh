@@ -107,7 +107,7 @@ __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
 }
 
 // Adds groups [first_group, end_group) of the row and, with the first, its edited tokens to the row's state.
-__device__ __noinline__ void WeighChunk(const Row& row, u32 first_group, u32 end_group) {
+__device__ __noinline__ void WeighSection(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = OnChip().input;
   WeighingOfRow weighing = OpenWeighing(row);
   if (Thread() < 32) OnChip().powers[Thread()] = kPowers[Thread()];

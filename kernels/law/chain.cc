@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/check.h"
+#include "kernels/law/row_law.h"
 #include "kernels/law/units.h"
 
 namespace sortition::law {
@@ -117,7 +118,7 @@ Stage StageOf(const SamplingParameters& p, Sampler sampler) {
 
 bool IsWithin(float value, float low, float high) { return value >= low && value <= high; }
 
-// Whether a threshold on probabilities can drop anything.
+// True if a threshold on probabilities can drop anything.
 bool IsThreshold(float q) {
   SORTITION_CHECK(IsWithin(q, 0, 1));
   return MinPDistance(q) != kernels::RowParameters::kMinPOff;
@@ -218,35 +219,24 @@ std::vector<Stage> CompileChain(const SamplingParameters& parameters) {
 
 namespace {
 
-// The temperature that divides the processed distribution's logits.
-struct LastTemperature {
-  Temperature constants;
-  double value;
-};
-
-LastTemperature LastTemperatureOf(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
-  LastTemperature last = {{parameters.multiplier, parameters.exponent, parameters.window}, parameters.temperature};
-  for (const Stage& stage : parameters.chain) {
-    const auto [a, b, c, d] = stage.operands;
-    if (stage.kind == StageKind::kTemperature) last = {{a, int32_t(b), c}, std::bit_cast<float>(d)};
-    if (stage.kind == StageKind::kDynamicTemperature) {
-      last = {TemperatureOf(answer.temperature), answer.temperature * 0x1p-24};
-    }
-    if (stage.kind == StageKind::kQuadraticSmoothing || stage.kind == StageKind::kAdaptiveP) {
-      last = {UnitTemperature(), 1};
-    }
-  }
-  return last;
+// The temperature that divides the logits which a chain's answers show.
+ShownTemperature ShownBy(std::span<const Stage> chain, const kernels::RowOutput& answer) {
+  ShownTemperature shown = ShownAtFirst();
+  for (const Stage& stage : chain) shown = ShownAfter(WordsOf(stage), shown, answer.temperature);
+  return shown;
 }
 
 }  // namespace
 
 double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
-  return LastTemperatureOf(parameters, answer).value;
+  if (parameters.chain.empty()) return parameters.temperature;
+  const ShownTemperature shown = ShownBy(parameters.chain, answer);
+  return shown.units != 0 ? shown.units * 0x1p-24 : std::bit_cast<float>(shown.bits);
 }
 
 Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
-  return ScaleOf(answer.processed.max_bits, LastTemperatureOf(parameters, answer).constants);
+  if (parameters.chain.empty()) return ScaleAt(parameters, answer.processed.max_bits);
+  return ScaleOf(answer.processed.max_bits, ShownBy(parameters.chain, answer).constants);
 }
 
 void ShowProcessed(const Shape& shape, kernels::RowOutput* answer) {

@@ -1,4 +1,4 @@
-// What the host does about a chain: it compiles one, and reads answers of rows that have one.
+// Sampler chains on the host: their compilation, and the outputs of rows that have one.
 //
 // Every function here is pure, thread-safe and gives the same bits on every machine.
 #pragma once
@@ -21,7 +21,7 @@ std::string_view SamplerName(Sampler sampler);
 enum class Preset { kVllm, kLlamaCpp, kHf };
 std::span<const Sampler> PresetOrder(Preset preset);
 
-// Whether the sampler has another value than its off value.
+// True if the sampler has another value than its off value.
 bool IsOn(const SamplingParameters& parameters, Sampler sampler);
 
 // The stages of the samplers that are on, in their order.

@@ -96,7 +96,7 @@ std::string TopPThresholdCases() {
   std::vector<std::string> cases;
   for (const uint32_t p : {1u, 0x80000000u, 0xe6666666u, 0xffffff00u}) {
     for (const uint64_t sum : {kUnitWeight, 3 * kUnitWeight + 12345, uint64_t{0xfedcba9876543210}}) {
-      cases.push_back(List({Wide(sum), Number(p), Wide(TopPThreshold(sum, p))}));
+      cases.push_back(List({Wide(sum), Number(p), Wide(LeastSum(TopPThreshold(sum, p)))}));
     }
   }
   return Function("top_p_threshold", cases);

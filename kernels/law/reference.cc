@@ -101,17 +101,15 @@ DistanceOf DistanceAt(const Scale& scale) {
 // Drops from the tokens, which stand in order, those that a filter does not keep.
 void Filter(const RowParameters& parameters, const DistanceOf& distance, std::vector<TokenBits>* tokens) {
   if (parameters.min_p_distance != RowParameters::kMinPOff) {
-    std::erase_if(*tokens, [&](const TokenBits& token) {
-      const u32 t = distance(token.bits);
-      return t == kDead || t > parameters.min_p_distance;
-    });
+    const Bound bound = MakeBound(parameters.min_p_distance);
+    std::erase_if(*tokens, [&](const TokenBits& token) { return !IsWithin(distance(token.bits), bound); });
   }
   if (parameters.top_k != 0 && parameters.top_k < tokens->size()) tokens->resize(parameters.top_k);
   if (parameters.top_p != 0) {
-    const u64 threshold = TopPThreshold(SumOfWeights(*tokens, distance), parameters.top_p);
+    const Threshold threshold = TopPThreshold(SumOfWeights(*tokens, distance), parameters.top_p);
     u64 sum = 0;
     size_t kept = 0;
-    while (sum < threshold) sum += Weight(distance((*tokens)[kept++].bits));
+    while (!Reaches(sum, threshold)) sum += Weight(distance((*tokens)[kept++].bits));
     tokens->resize(kept);
   }
 }
@@ -218,7 +216,7 @@ RowOutput SampleRowReference(const RowRequest& request) {
     chain.Run();
     kept = chain.kept();
     distance = [shape = chain.shape()](u32 bits) { return ShapedDistance(bits, shape); };
-    answer.temperature = chain.temperature();
+    answer.temperature = chain.shape().dynamic;
   }
 
   switch (request.task) {

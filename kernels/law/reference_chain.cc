@@ -1,4 +1,4 @@
-// Each stage sees what the one before it left: the kept tokens in order, and the shape.
+// Each stage sees what the stage before it left: the kept tokens in order, and the shape.
 #include "kernels/law/reference_chain.h"
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 namespace sortition::law {
 
 using kernels::Stage;
-using kernels::StageKind;
 using kernels::TokenBits;
 
 ReferenceChain::ReferenceChain(const kernels::RowRequest& request, std::vector<TokenBits> tokens)
@@ -17,8 +16,9 @@ ReferenceChain::ReferenceChain(const kernels::RowRequest& request, std::vector<T
 
 void ReferenceChain::Run() {
   for (const Stage& stage : request_.parameters->chain) {
-    Apply(stage);
-    Rescale();
+    Apply(WordsOf(stage));
+    SORTITION_CHECK(!kept_.empty());
+    shape_.scale = ScaleFrom(kept_[0].bits, shape_);
   }
 }
 
@@ -26,155 +26,119 @@ u32 ReferenceChain::DistanceOf(const TokenBits& token) const {
   return Distance(ShapedBits(token.bits, shape_), shape_.scale);
 }
 
-ReferenceChain::Moments ReferenceChain::MomentsOfKept() const {
-  Moments moments;
+StageSums ReferenceChain::SumsOfKept(const StageWords& stage) const {
+  const u32 what = SumsOf(stage.kind);
+  StageSums sums = NoSums();
+  if (what == kSumFallOff) {
+    for (size_t i = 0; i + 1 < std::min<size_t>(stage.c, kept_.size()); ++i) {
+      const u32 next = DistanceOf(kept_[i + 1]);
+      if (next == kDead) break;
+      sums = WithStep(sums, u32(i), DistanceOf(kept_[i]), next);
+    }
+    return sums;
+  }
+  const Shape unit = UnitShape(shape_, kept_[0].bits);
   for (const TokenBits& token : kept_) {
-    const u32 t = DistanceOf(token);
-    moments.sum += Weight(t);
-    moments.moment += Moment(t);
-    moments.square += SquaredWeight(t);
+    sums = what == kSumLevels ? WithLevel(sums, ShapedBits(token.bits, unit), unit.scale)
+                              : WithDistance(sums, what, DistanceOf(token));
   }
-  return moments;
+  return sums;
 }
 
-void ReferenceChain::Apply(const Stage& stage) {
-  const auto [a, b, c, d] = stage.operands;
-  const Moments m = MomentsOfKept();
-  switch (stage.kind) {
-    case StageKind::kTemperature:
-      shape_.temperature = {a, i32(b), c};
+void ReferenceChain::Apply(const StageWords& stage) {
+  if (!ActsInDraw(stage, KeyOf(request_.noise))) return;
+  const u64 state = request_.sampler_state;
+  const StageSums sums = SumsOfKept(stage);
+  switch (CutOf(stage.kind)) {
+    case kCutReshape:
+      shape_ = Reshaped(stage, shape_, kept_[0].bits, sums, state);
       return;
-    case StageKind::kMinP:
-      return KeepWithin(a);
-    case StageKind::kTopK:
-      return KeepFirst(a);
-    case StageKind::kTopP:
-      return KeepTopP(a);
-    case StageKind::kTypicalP:
-      return KeepTypical(a);
-    case StageKind::kTopNSigma:
-      return KeepNSigma(a);
-    case StageKind::kEpsilonCutoff:
-      return KeepWithin(EpsilonBound(m.sum, a));
-    case StageKind::kEtaCutoff:
-      return KeepWithin(EtaBound(m.sum, m.moment, a));
-    case StageKind::kTopA:
-      return KeepWithin(TopABound(m.sum, a));
-    case StageKind::kTopH:
-      return KeepTopH(a);
-    case StageKind::kPLess:
-      return KeepWithin(PLessBound(m.sum, m.square));
-    case StageKind::kXtc:
-      return DropTop(a, b);
-    case StageKind::kDynamicTemperature:
-      temperature_ = DynamicTemperature(u32(kept_.size()), m.sum, m.moment, a, b, c);
-      shape_.temperature = TemperatureOf(temperature_);
-      return;
-    case StageKind::kQuadraticSmoothing:
-      shape_ = SmoothedShape(shape_, kept_[0].bits, a, b);
-      return;
-    case StageKind::kMirostat1:
-      return KeepMirostat1(c);
-    case StageKind::kMirostat2:
-      return KeepWithin(MirostatBound(m.sum, request_.sampler_state));
-    case StageKind::kAdaptiveP:
-      shape_.share = ShareOf(m.sum);
-      shape_.target = AdaptedTarget(a, u32(request_.sampler_state));
-      shape_.is_adapted = true;
-      return;
+    case kCutWithin:
+      return KeepWithin(BoundOf(stage, sums, state));
+    case kCutDepth:
+      return KeepDepth(BoundOf(stage, sums, state));
+    case kCutFirst:
+      return KeepFirst(FirstCount(stage));
+    case kCutMass:
+      return KeepMass(ThresholdOf(stage, sums));
+    case kCutNearest:
+      return KeepNearest(MeanDistance(sums.first, sums.second), ThresholdOf(stage, sums));
+    case kCutTerms:
+      return KeepTerms(stage);
+    case kCutHead:
+      return DropHead(BoundOf(stage, sums, state));
+    case kCutFallOff:
+      return KeepFirst(MirostatCount(sums, state, request_.live_vocabulary));
   }
+  SORTITION_CHECK(false);
 }
 
-void ReferenceChain::KeepBetween(u64 low, u64 high) {
-  std::erase_if(kept_, [&](const TokenBits& token) {
-    const u32 t = DistanceOf(token);
-    return t == kDead || t < low || t > high;
-  });
-  SORTITION_CHECK(!kept_.empty());
+template <typename Goes>
+void ReferenceChain::Drop(Goes goes) {
+  std::erase_if(kept_, goes);
 }
 
 void ReferenceChain::KeepFirst(size_t count) { kept_.resize(std::min(count, kept_.size())); }
 
-void ReferenceChain::KeepTopP(u32 p) {
-  const u64 threshold = TopPThreshold(MomentsOfKept().sum, p);
+void ReferenceChain::KeepWithin(Bound bound) {
+  Drop([&](const TokenBits& token) { return !IsWithin(DistanceOf(token), bound); });
+}
+
+void ReferenceChain::KeepDepth(Bound bound) {
+  const Shape unit = UnitShape(shape_, kept_[0].bits);
+  Drop([&](const TokenBits& token) { return !IsWithin(Depth(ShapedBits(token.bits, unit), unit.scale), bound); });
+}
+
+void ReferenceChain::KeepMass(Threshold threshold) {
   u64 sum = 0;
   size_t count = 0;
-  while (sum < threshold) sum += Weight(DistanceOf(kept_[count++]));
+  while (!Reaches(sum, threshold)) sum += WeightOf(kept_[count++]);
   KeepFirst(count);
 }
 
-void ReferenceChain::KeepTypical(u32 p) {
-  const Moments m = MomentsOfKept();
-  const u32 mean = MeanDistance(m.sum, m.moment);
-  const u64 threshold = TopPThreshold(m.sum, p);
-  const auto gap = [&](const TokenBits& token) {
-    const u32 t = DistanceOf(token);
-    return t > mean ? t - mean : mean - t;
-  };
+void ReferenceChain::KeepNearest(u32 mean, Threshold threshold) {
+  const auto gap = [&](const TokenBits& token) { return TypicalGap(DistanceOf(token), mean); };
   std::vector<TokenBits> nearest = kept_;
   std::sort(nearest.begin(), nearest.end(), [&](auto& x, auto& y) { return gap(x) < gap(y); });
   u64 sum = 0;
   size_t count = 0;
-  while (sum < threshold) sum += Weight(DistanceOf(nearest[count++]));
-  const u64 farthest = gap(nearest[count - 1]);
-  KeepBetween(mean > farthest ? mean - farthest : 0, mean + farthest);
+  while (!Reaches(sum, threshold)) sum += WeightOf(nearest[count++]);
+  const Window window = TypicalWindow(mean, gap(nearest[count - 1]));
+  Drop([&](const TokenBits& token) {
+    const u32 t = DistanceOf(token);
+    return !IsWithin(t, window.bound) || IsInHead(t, window);
+  });
 }
 
-void ReferenceChain::KeepNSigma(u32 log_n) {
-  const Scale unit = ScaleOf(ShapedBits(kept_[0].bits, shape_), UnitTemperature());
-  int64_t levels = 0;
-  u64 squares = 0;
-  for (const TokenBits& token : kept_) {
-    const int64_t level = i32(Level(ShapedBits(token.bits, shape_), unit));
-    levels += level;
-    squares += u64(level * level);
-  }
-  const u32 bound = SigmaBound(u32(kept_.size()), u64(levels), squares, log_n);
-  std::erase_if(kept_, [&](const TokenBits& token) { return Depth(ShapedBits(token.bits, shape_), unit) > bound; });
-}
-
-void ReferenceChain::KeepTopH(u32 h) {
-  KeepFirst(kTopHTokens);
-  const u32 log_sum = SumOctaves(MomentsOfKept().sum);
-  u64 terms = 0;
-  for (const TokenBits& token : kept_) terms += EntropyTerm(DistanceOf(token), log_sum);
-  const u64 limit = TopHLimit(terms, h);
+void ReferenceChain::KeepTerms(const StageWords& stage) {
+  KeepFirst(FirstCount(stage));
+  const u32 log_sum = SumOctaves(SumsOfKept(stage).first);
+  const auto term = [&](const TokenBits& token) { return EntropyTerm(DistanceOf(token), log_sum); };
+  StageSums terms = NoSums();
+  for (const TokenBits& token : kept_) terms.second += term(token);
+  const Threshold threshold = ThresholdOf(stage, terms);
   size_t count = 0;
   for (u64 sum = 0; count < kept_.size(); ++count) {
-    sum += EntropyTerm(DistanceOf(kept_[count]), log_sum);
-    if (sum > limit) break;
+    sum += term(kept_[count]);
+    if (Reaches(sum, threshold)) break;
   }
   KeepFirst(std::max<size_t>(count, 1));
 }
 
-void ReferenceChain::DropTop(u32 chance, u32 threshold) {
-  if (!XtcActs(KeyOf(request_.noise), chance)) return;
-  const u32 bound = EpsilonBound(MomentsOfKept().sum, threshold);
-  const auto reach = std::ranges::find_if(kept_, [&](const TokenBits& token) { return DistanceOf(token) > bound; });
-  kept_.erase(kept_.begin(), reach - 1);
-}
-
-void ReferenceChain::KeepMirostat1(u32 m) {
-  u64 terms = 0;
-  u64 squares = 0;
-  size_t i = 0;
-  for (; i + 1 < std::min<size_t>(m, kept_.size()) && DistanceOf(kept_[i + 1]) != kDead; ++i) {
-    terms += RankTerm(u32(i), DistanceOf(kept_[i + 1]) - DistanceOf(kept_[i]));
-    squares += RankSquare(u32(i));
-  }
-  if (i == 0) return KeepFirst(1);
-  KeepFirst(MirostatTokens(FallOff(terms, squares), request_.sampler_state, request_.live_vocabulary));
+void ReferenceChain::DropHead(Bound bound) {
+  const auto end =
+      std::ranges::find_if(kept_, [&](const TokenBits& token) { return !IsWithin(DistanceOf(token), bound); });
+  kept_.erase(kept_.begin(), end - 1);
 }
 
 u64 ReferenceChain::NextState(u32 token) const {
   const std::vector<Stage>& chain = request_.parameters->chain;
   if (!kernels::KeepsSamplerState(chain)) return 0;
-  const auto [a, b, c, d] = chain.back().operands;
   const auto chosen = std::ranges::find(kept_, token, &TokenBits::token);
   if (chosen == kept_.end()) return request_.sampler_state;
-  const u32 t = DistanceOf(*chosen);
-  if (chain.back().kind != StageKind::kAdaptiveP) return NextMu(request_.sampler_state, MomentsOfKept().sum, t, a, b);
-  return NextAverage(u32(request_.sampler_state), ProbabilityOf(Weight(t), shape_.share), b);
+  u64 sum = 0;
+  for (const TokenBits& kept : kept_) sum += WeightOf(kept);
+  return StateAfter(WordsOf(chain.back()), shape_, DistanceOf(*chosen), sum, request_.sampler_state);
 }
 
 }  // namespace sortition::law

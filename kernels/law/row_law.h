@@ -1,5 +1,7 @@
-// The law's leaf functions in terms of the row contract (kernels/row.h).
+// The law's functions in terms of the row contract (kernels/row.h).
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/law/law.h"
 #include "kernels/row.h"
@@ -29,7 +31,24 @@ inline Scale ScaleAt(const kernels::RowParameters& parameters, u32 max_bits) {
 }
 
 // The scale of the raw distribution, whose temperature is 1.
-inline Scale UnitScale(u32 max_bits) { return ScaleAt(kernels::RowParameters(), max_bits); }
+inline Scale UnitScale(u32 max_bits) { return ScaleOf(max_bits, UnitTemperature()); }
+
+inline StageWords WordsOf(const kernels::Stage& stage) {
+  const auto [a, b, c, d] = stage.operands;
+  return {u32(stage.kind), a, b, c, d};
+}
+
+// The most tokens that the row can keep.
+inline u32 MostKept(const kernels::RowParameters& parameters, u32 live_vocabulary) {
+  if (parameters.greedy) return 1;
+  u32 most = live_vocabulary;
+  if (parameters.top_k != 0) most = std::min(most, parameters.top_k);
+  for (const kernels::Stage& stage : parameters.chain) {
+    const StageWords words = WordsOf(stage);
+    if (CutOf(words.kind) == kCutFirst || CutOf(words.kind) == kCutTerms) most = std::min(most, FirstCount(words));
+  }
+  return most;
+}
 
 inline DrawKey KeyOf(const kernels::NoiseKey& noise) {
   return {u32(noise.seed), u32(noise.seed >> 32), noise.position, noise.stream};

@@ -2,7 +2,7 @@
 // 0 for the processed and 1 for the raw distribution.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/select.glsl"
 #include "kernels/vulkan/mass.glsl"
 
 // The answer's token; its key is 0 where it is not in the distribution.
@@ -28,7 +28,7 @@ u32 RankOf(Token chosen) {
 // Writes the first `count` of the `kept` tokens, in no particular order, and returns how many there are. Keeps no
 // others.
 u32 WriteTop(u32 kept, u32 count, u32 at) {
-  if (count < kept) g_last = FindCut(kTokens, Make64(count, 0u));
+  if (count < kept) g_last = FindCut(kTokens, MakeThreshold(Make64(count, 0u)));
   u32 listed = ListGroups(g_last.key);
   barrier();
   if (thread == 0u) shared_count = 0u;
@@ -55,7 +55,7 @@ void main() {
   u32 max_key = raw ? LargestKey() : OpenKept();
   Mass mass;
   if (raw) {
-    mass = MassOfChunks(kPartialRaw);
+    mass = MassOfSections(kPartialRaw);
   } else {
     mass = MassOfSampled();
   }

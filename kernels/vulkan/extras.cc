@@ -10,25 +10,6 @@
 namespace sortition::kernels::vulkan {
 namespace {
 
-// Kinds have the same numbers on both sides.
-static_assert(kStageTemperature == uint32_t(StageKind::kTemperature));
-static_assert(kStageMinP == uint32_t(StageKind::kMinP));
-static_assert(kStageTopK == uint32_t(StageKind::kTopK));
-static_assert(kStageTopP == uint32_t(StageKind::kTopP));
-static_assert(kStageTypicalP == uint32_t(StageKind::kTypicalP));
-static_assert(kStageTopNSigma == uint32_t(StageKind::kTopNSigma));
-static_assert(kStageEpsilonCutoff == uint32_t(StageKind::kEpsilonCutoff));
-static_assert(kStageEtaCutoff == uint32_t(StageKind::kEtaCutoff));
-static_assert(kStageTopA == uint32_t(StageKind::kTopA));
-static_assert(kStageTopH == uint32_t(StageKind::kTopH));
-static_assert(kStagePLess == uint32_t(StageKind::kPLess));
-static_assert(kStageXtc == uint32_t(StageKind::kXtc));
-static_assert(kStageDynamicTemperature == uint32_t(StageKind::kDynamicTemperature));
-static_assert(kStageQuadraticSmoothing == uint32_t(StageKind::kQuadraticSmoothing));
-static_assert(kStageMirostat1 == uint32_t(StageKind::kMirostat1));
-static_assert(kStageMirostat2 == uint32_t(StageKind::kMirostat2));
-static_assert(kStageAdaptiveP == uint32_t(StageKind::kAdaptiveP));
-
 void WriteMask(const RowRequest& request, uint32_t* visible) {
   const uint64_t words = VisibleWords(request);
   if (!request.has_allowed_tokens) {

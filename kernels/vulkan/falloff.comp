@@ -4,7 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
 #include "kernels/vulkan/sort.glsl"
-#include "kernels/vulkan/summed.glsl"
 
 // Sorts the kept tokens, and returns their number.
 u32 SortKept() {
@@ -33,21 +32,19 @@ u32 SortKept() {
 void main() {
   OpenRow(gl_WorkGroupID.x);
   if (!IsMine() || !IsSampled()) return;
-  if (outputs[row].chain.stage == kChainEnd || outputs[row].chain.summed != kFallOff) return;
+  if (outputs[row].chain.stage == kChainEnd || outputs[row].chain.summed != kSumFallOff) return;
   LookAt(false);
   g_list = Area(KERNEL_LIST(g_groups));
   OpenKept();
   u32 count = SortKept();
-  u64 terms = Make64(0u, 0u);
-  u64 squares = terms;
+  StageSums sums = NoSums();
   for (u32 i = thread; i + 1u < count; i += kThreads) {
     u32 next = DistanceOf(sorted_keys[i + 1u]);
     if (next == kDead) break;
-    terms = Add64(terms, RankTerm(i, next - DistanceOf(sorted_keys[i])));
-    squares = Add64(squares, RankSquare(i));
+    sums = WithStep(sums, i, DistanceOf(sorted_keys[i]), next);
   }
-  terms = SumOfAll(terms);
-  squares = SumOfAll(squares);
+  u64 terms = SumOfAll(sums.first);
+  u64 squares = SumOfAll(sums.second);
   if (thread != 0u) return;
   outputs[row].chain.first_low = Low(terms);
   outputs[row].chain.first_high = High(terms);

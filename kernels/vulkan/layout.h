@@ -1,4 +1,4 @@
-// layout.inc and stages.inc for C++.
+// layout.inc for C++.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,6 @@ using i32 = int32_t;
 
 #define KERNEL_CONSTANT inline constexpr
 #include "kernels/vulkan/layout.inc"
-#include "kernels/vulkan/stages.inc"
 #undef KERNEL_CONSTANT
 
 }  // namespace sortition::kernels::vulkan

@@ -23,16 +23,16 @@ Mass MassOfAll(Mass mass) {
   return mass;
 }
 
-u32 PartialOfChunk(u32 chunk) {
-  return Area(KERNEL_PARTIALS(g_groups, g_row.edit_count)) + chunk * kPartialWords;
+u32 PartialOfSection(u32 section) {
+  return Area(KERNEL_PARTIALS(g_groups, g_row.edit_count)) + section * kPartialWords;
 }
 
-// What weigh.comp left of all chunks; `which`: kPartialProcessed or kPartialRaw.
-Mass MassOfChunks(u32 which) {
+// What weigh.comp left of all sections; `which`: kPartialProcessed or kPartialRaw.
+Mass MassOfSections(u32 which) {
   Mass mass = NoMass();
-  u32 chunks = (g_groups + kChunkGroups - 1u) / kChunkGroups;
-  for (u32 i = 0u; i < chunks; ++i) {
-    u32 at = PartialOfChunk(i) + which;
+  u32 sections = (g_groups + kSectionGroups - 1u) / kSectionGroups;
+  for (u32 i = 0u; i < sections; ++i) {
+    u32 at = PartialOfSection(i) + which;
     mass.sum = Add64(mass.sum, Make64(scratch[at], scratch[at + 1u]));
     mass.count += scratch[at + 2u];
   }
@@ -52,6 +52,6 @@ Mass MassOfKept() {
 
 // Of those that are left after sample.comp, where weigh.comp has run for rows without a chain.
 Mass MassOfSampled() {
-  if (!kChained && g_row.top_k == 0u && g_row.top_p == 0u) return MassOfChunks(kPartialProcessed);
+  if (!kChained && g_row.top_k == 0u && g_row.top_p == 0u) return MassOfSections(kPartialProcessed);
   return MassOfKept();
 }

@@ -4,10 +4,9 @@
 // the groups that are expanded are those whose bound does not lose to the best token so far; the best is found early by
 // taking the smallest bounds first. This prunes; it decides nothing. Needs scan.glsl.
 //
-// The includer says how far tokens are behind, which is a race key without its noise: those that are not in the race
-// give false.
+// The includer gives a token's lag (kernels/law/functions/race.inc); false of a token that is not in the race.
 bool LagOf(Token token, out u64 lag);
-// The least that any token of this key or a smaller one can be behind.
+// The least lag of the tokens whose keys are at most `key`.
 bool LeastLagOf(u32 key, out u64 lag);
 // The noise's key.
 DrawKey g_draw;

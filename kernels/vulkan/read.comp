@@ -1,6 +1,6 @@
 // The one pass over the logits that every row pays: the largest key of each group, and the check of the domain.
 //
-// A workgroup reads a chunk of a row, 16 bytes a thread and load. x counts chunks, y rows.
+// A workgroup reads a section of a row, 16 bytes a thread and load. x counts sections, y rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/row.glsl"
@@ -61,10 +61,10 @@ i32 LargestOf(uvec4 quad, u32 first, u32 count) {
 void ReadMaxima(u32 maxima) {
   u32 per_load = g_row.dtype == kElementF32 ? 4u : 8u;
   u32 loads = kGroupSize / per_load;  // of a group
-  u32 chunk = gl_WorkGroupID.x * kChunkGroups;
-  u32 chunk_end = min(chunk + kChunkGroups, g_groups);
-  for (u32 begin = chunk; begin < chunk_end; begin += kThreads) {
-    u32 groups = min(kThreads, chunk_end - begin);
+  u32 section = gl_WorkGroupID.x * kSectionGroups;
+  u32 section_end = min(section + kSectionGroups, g_groups);
+  for (u32 begin = section; begin < section_end; begin += kThreads) {
+    u32 groups = min(kThreads, section_end - begin);
     for (u32 i = thread; i < groups * loads; i += kThreads) {
       u32 first = begin * kGroupSize + i * per_load;
       u32 count = first < g_row.vocabulary ? min(per_load, g_row.vocabulary - first) : 0u;
@@ -86,7 +86,7 @@ void ReadMaxima(u32 maxima) {
 
 void main() {
   OpenRow(gl_WorkGroupID.y);
-  if (gl_WorkGroupID.x * kChunkGroups >= g_groups) return;
+  if (gl_WorkGroupID.x * kSectionGroups >= g_groups) return;
   g_raw = false;
   ReadMaxima(Maxima());
   if (Has(kFlagVisible) && Has(kFlagRaw)) {

@@ -91,7 +91,7 @@ u32 SentKey(u32 id) {
   return Key(Canonical(SentBits(id)));
 }
 
-// The same, and of a edited token what it was changed to.
+// The same, and of an edited token what it was changed to.
 u32 KeyOf(u32 id) {
   if (g_raw || !Has(kFlagVisible) || IsVisible(id)) return SentKey(id);
   u32 first = 0u;

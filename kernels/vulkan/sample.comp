@@ -1,12 +1,12 @@
 // Filters and draw. A workgroup samples a row; x counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/select.glsl"
 #include "kernels/vulkan/mass.glsl"
 #include "kernels/vulkan/race.glsl"
 
 bool LagOfDistance(u32 t, out u64 lag) {
-  lag = RaceKey(t, Make64(0u, 0u));
+  lag = Lag(t);
   return t != kDead;
 }
 bool LagOf(Token token, out u64 lag) { return LagOfDistance(DistanceOf(token.key), lag); }
@@ -19,7 +19,7 @@ void Filter(u32 max_key) {
   g_last.key = MinPFloor(max_key);
   for (u32 search = kGroupMaxima; search <= kTokenWeights; ++search) {
     if (search == kTokenWeights ? g_row.top_p == 0u : g_row.top_k == 0u) continue;
-    u64 target = Make64(g_row.top_k, 0u);
+    Threshold target = MakeThreshold(Make64(g_row.top_k, 0u));
     if (search == kGroupMaxima) {
       if (g_row.top_k > CountOfGroups(g_last.key)) continue;
     } else {
@@ -27,7 +27,7 @@ void Filter(u32 max_key) {
       if (g_row.top_k != 0u) {
         mass = MassOfKept();
       } else {
-        mass = MassOfChunks(kPartialProcessed);
+        mass = MassOfSections(kPartialProcessed);
       }
       if (search == kTokens && mass.count <= g_row.top_k) continue;
       if (search == kTokenWeights) target = TopPThreshold(mass.sum, g_row.top_p);

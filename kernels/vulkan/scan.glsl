@@ -10,9 +10,39 @@ shared u32 shared_sum_low;
 shared u32 shared_sum_high;
 
 #ifdef KERNEL_SUBGROUPS
-#include "kernels/vulkan/subgroup.glsl"
+// Threads of a subgroup speak to each other, and one of them goes to the workgroup's memory for all. Needs subgroup
+// operations of the classes basic, ballot and arithmetic. All threads of a subgroup call these together.
+
+bool SpeaksForNeighbours() { return subgroupElect(); }
+u32 MaxOfNeighbours(u32 value) { return subgroupMax(value); }
+u32 CountOfNeighbours(u32 value) { return subgroupAdd(value); }
+
+// A subgroup has at most 128 threads: sums of 16 bits fit a word. What the upper word loses is beyond 2^64.
+u64 SumOfNeighbours(u64 value) {
+  u32 lower = subgroupAdd(Low(value) & 0xffffu);
+  u32 middle = subgroupAdd(Low(value) >> 16);
+  u32 upper = subgroupAdd(High(value));
+  return Add64(Make64(lower, upper), ShiftLeft64(Make64(middle, 0u), 16u));
+}
+
+// A place in the list that shared_count counts, for the threads that list something.
+u32 PlaceInList(bool is_listed) {
+  uvec4 listed = subgroupBallot(is_listed);
+  u32 count = subgroupBallotBitCount(listed);
+  u32 first = 0u;
+  if (count != 0u && subgroupElect()) first = atomicAdd(shared_count, count);
+  return subgroupBroadcastFirst(first) + subgroupBallotExclusiveBitCount(listed);
+}
 #else
-#include "kernels/vulkan/workgroup.glsl"
+// Threads that have no neighbours to speak to: each goes to the workgroup's memory itself.
+
+bool SpeaksForNeighbours() { return true; }
+u32 MaxOfNeighbours(u32 value) { return value; }
+u64 SumOfNeighbours(u64 value) { return value; }
+u32 CountOfNeighbours(u32 value) { return value; }
+
+// A place in the list that shared_count counts, for the threads that list something.
+u32 PlaceInList(bool is_listed) { return is_listed ? atomicAdd(shared_count, 1u) : 0u; }
 #endif
 
 // Adds to the sum in the workgroup's memory, which begins at zero.
@@ -150,7 +180,7 @@ u64 WeightOf(u32 key) { return Weight(DistanceOf(key)); }
 // The raw distribution's temperature is 1.
 void ScaleFor(u32 max_key) {
   if (g_raw) {
-    g_scale = MakeScale(KeyBits(max_key), 0x5c551d95u, 0, 132u);
+    g_scale = ScaleOf(KeyBits(max_key), UnitTemperature());
   } else {
     g_scale = MakeScale(KeyBits(max_key), g_row.multiplier, g_row.exponent, g_row.window);
   }
@@ -171,6 +201,7 @@ u32 OpenKept() {
   g_shape.temperature.multiplier = chain.multiplier;
   g_shape.temperature.exponent = chain.exponent;
   g_shape.temperature.window = chain.window;
+  g_shape.dynamic = chain.temperature;
   g_shape.is_curved = chain.is_curved != 0u;
   g_shape.curve.max = chain.curve_max;
   g_shape.curve.inverse = chain.curve_inverse;
@@ -184,21 +215,10 @@ u32 OpenKept() {
   return chain.first_key;
 }
 
-// The smallest key of a distance <= `bound`, as min-p keeps it; some keys are no canonical logit's, and it may be such.
-u32 FirstKeyWithin(u32 bound, u32 max_key) {
-  u32 first = 1u;
-  u32 last = max_key;
-  while (first < last) {
-    u32 middle = first + (last - first) / 2u;
-    u32 t = DistanceOf(middle);
-    if (t != kDead && t <= bound) {
-      last = middle;
-    } else {
-      first = middle + 1u;
-    }
-  }
-  return first;
-}
+// The smallest key that min-p keeps.
 u32 MinPFloor(u32 max_key) {
-  return g_row.min_p_distance == kNone ? 1u : FirstKeyWithin(g_row.min_p_distance, max_key);
+  if (g_row.min_p_distance == kNone) return 1u;
+  Shape shape = PlainShape(KeyBits(max_key));
+  shape.scale = g_scale;
+  return FirstKeyKept(kCutWithin, MakeBound(g_row.min_p_distance), max_key, shape);
 }

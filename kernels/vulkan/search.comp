@@ -1,7 +1,7 @@
 // Searches among a chain's kept tokens. A workgroup searches a row; x counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "kernels/vulkan/cut.glsl"
+#include "kernels/vulkan/select.glsl"
 
 void main() {
   OpenRow(gl_WorkGroupID.x);
@@ -13,7 +13,8 @@ void main() {
   OpenKept();
   g_mean = outputs[row].chain.mean;
   g_log_sum = outputs[row].chain.log_sum;
-  Token cut = FindCut(search, Make64(outputs[row].chain.target_low, outputs[row].chain.target_high));
+  u64 target = Make64(outputs[row].chain.target_low, outputs[row].chain.target_high);
+  Token cut = FindCut(search, MakeThreshold(target));
   if (thread != 0u) return;
   outputs[row].chain.cut_key = cut.key;
   outputs[row].chain.cut_token = cut.id;

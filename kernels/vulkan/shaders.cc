@@ -40,7 +40,7 @@ uint32_t SharedBytes(Shader shader, uint32_t threads) {
   switch (shader) {
     case Shader::kRead:
       return 64 * threads;
-    case Shader::kChange:
+    case Shader::kEdit:
       return 0;
     case Shader::kWeigh:
       return kRest;
@@ -48,7 +48,7 @@ uint32_t SharedBytes(Shader shader, uint32_t threads) {
       return kRest;
     case Shader::kFallOff:
       return kSorted + kRest;
-    case Shader::kDecide:
+    case Shader::kChain:
       return 0;
     case Shader::kSearch:
       return kBins + kRest;

@@ -1,6 +1,6 @@
 // The compute shaders, compiled at build time, and how they are run.
 //
-// All take the six buffers of Slice::Sizes as storage buffers at bindings 0 to 5, in its order, and two specialisation
+// All take the six buffers of Chunk::Sizes as storage buffers at bindings 0 to 5, in its order, and two specialisation
 // constants: 0 is the workgroup's number of threads, a power of two; 1 says of a shader that takes whole rows whether
 // it takes those with a chain, or those without. They run in the order of Shader, each after the one before has
 // written. Before the first the outputs are filled with kNone.
@@ -15,11 +15,11 @@ namespace sortition::kernels::vulkan {
 
 enum class Shader {
   kRead,
-  kChange,
+  kEdit,
   kWeigh,
   kSum,  // this and the next three by turns
   kFallOff,
-  kDecide,
+  kChain,
   kSearch,
   kSample,
   kVerify,

@@ -2,44 +2,28 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
-#include "kernels/vulkan/summed.glsl"
+#include "kernels/vulkan/chain.glsl"
 
-Scale g_unit;  // at temperature 1, for levels
+Scale g_unit;  // the unit shape's, for levels
 u32 g_log_sum;
 u32 g_summed;
 
-struct Sums {
-  u32 count;
-  u64 first;
-  u64 second;
-};
-
-void AddToSums(inout Sums sums, u32 key) {
-  ++sums.count;
-  if (g_summed == kCounts) return;
-  if (g_summed == kLevels) {
-    i32 level = i32(Level(ShapedBits(KeyBits(key), g_shape), g_unit));
-    u32 size = u32(abs(level));
-    sums.first = AddSigned64(sums.first, level);
-    sums.second = Add64(sums.second, Mul32(size, size));
-    return;
+void AddToSums(inout StageSums sums, u32 key) {
+  if (g_summed == kSumCounts) {
+    ++sums.count;
+  } else if (g_summed == kSumLevels) {
+    sums = WithLevel(sums, ShapedBits(KeyBits(key), g_shape), g_unit);
+  } else if (g_summed == kSumTerms) {
+    ++sums.count;
+    sums.second = Add64(sums.second, EntropyTerm(DistanceOf(key), g_log_sum));
+  } else {
+    sums = WithDistance(sums, g_summed, DistanceOf(key));
   }
-  u32 t = DistanceOf(key);
-  if (g_summed == kEntropyTerms) {
-    sums.second = Add64(sums.second, EntropyTerm(t, g_log_sum));
-    return;
-  }
-  sums.first = Add64(sums.first, Weight(t));
-  if (g_summed == kMoments) sums.second = Add64(sums.second, Moment(t));
-  if (g_summed == kSquares) sums.second = Add64(sums.second, SquaredWeight(t));
 }
 
 // Of the thread.
-Sums SumTokens() {
-  Sums sums;
-  sums.count = 0u;
-  sums.first = Make64(0u, 0u);
-  sums.second = sums.first;
+StageSums SumTokens() {
+  StageSums sums = NoSums();
   u32 listed = ListGroups(g_last.key);
   for (u32 i = thread; i < ScanLength(listed); i += kThreads) {
     Token token = Scan(listed, i);
@@ -70,21 +54,19 @@ void main() {
     if (thread == 0u && max_key != 0u) outputs[row].max_key = max_key;
     return;
   }
-  if (outputs[row].chain.stage == kChainEnd || g_summed == kNothing || g_summed == kFallOff) return;
+  if (outputs[row].chain.stage == kChainEnd || g_summed == kSumNothing || g_summed == kSumFallOff) return;
   OpenKept();
-  g_unit = ScaleOf(ShapedBits(KeyBits(g_first.key), g_shape), UnitTemperature());
+  g_unit = UnitShape(g_shape, KeyBits(g_first.key)).scale;
   g_log_sum = outputs[row].chain.log_sum;
-  Sums sums;
-  if (g_summed == kGroups) {
+  StageSums sums = NoSums();
+  if (g_summed == kSumGroups) {
     sums.count = CountKeptGroups();
-    sums.first = Make64(0u, 0u);
-    sums.second = sums.first;
   } else {
     sums = SumTokens();
   }
   u32 count = CountOfAll(sums.count);
   // One after the other.
-  for (u32 i = 0u; i < 2u && g_summed > kCounts; ++i) {
+  for (u32 i = 0u; i < 2u && g_summed != kSumCounts && g_summed != kSumGroups; ++i) {
     u64 sum = SumOfAll(sums.first);
     if (thread == 0u && i == 0u) {
       outputs[row].chain.first_low = Low(sum);

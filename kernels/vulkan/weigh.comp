@@ -1,5 +1,5 @@
 // Sums of weights over whole rows, for those that ask: of the raw distribution, and of what min-p leaves of the changed
-// one. A workgroup weighs a chunk of a row; x counts chunks, y rows.
+// one. A workgroup weighs a section of a row; x counts sections, y rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
@@ -11,22 +11,22 @@ bool WeighsProcessed() {
   return g_row.top_p != 0u || Has(kFlagProcessed | kFlagVerify);
 }
 
-// Leaves the mass of the chunk's tokens of a key >= `floor`.
-void Weigh(u32 chunk, u32 floor, u32 which) {
-  u32 first = chunk * kChunkGroups * kGroupSize;
-  u32 end = min(first + kChunkGroups * kGroupSize, g_row.vocabulary);
+// Leaves the mass of the section's tokens of a key >= `floor`.
+void Weigh(u32 section, u32 floor, u32 which) {
+  u32 first = section * kSectionGroups * kGroupSize;
+  u32 end = min(first + kSectionGroups * kGroupSize, g_row.vocabulary);
   Mass mass = NoMass();
   for (u32 id = first + thread; id < end; id += kThreads) {
     u32 key = SentKey(id);
     if (key >= floor) AddToMass(mass, key);
   }
-  // The first chunk weighs the edited tokens, too.
-  for (u32 i = thread; chunk == 0u && i < EditCount(); i += kThreads) {
+  // The first section weighs the edited tokens, too.
+  for (u32 i = thread; section == 0u && i < EditCount(); i += kThreads) {
     if (EditedKey(i) >= floor) AddToMass(mass, EditedKey(i));
   }
   mass = MassOfAll(mass);
   if (thread != 0u) return;
-  u32 at = PartialOfChunk(chunk) + which;
+  u32 at = PartialOfSection(section) + which;
   scratch[at] = Low(mass.sum);
   scratch[at + 1u] = High(mass.sum);
   scratch[at + 2u] = mass.count;
@@ -34,14 +34,14 @@ void Weigh(u32 chunk, u32 floor, u32 which) {
 
 void main() {
   OpenRow(gl_WorkGroupID.y);
-  u32 chunk = gl_WorkGroupID.x;
-  if (chunk * kChunkGroups >= g_groups || HasFailed()) return;
+  u32 section = gl_WorkGroupID.x;
+  if (section * kSectionGroups >= g_groups || HasFailed()) return;
   for (u32 raw = 0u; raw < 2u; ++raw) {
     if (raw == 0u ? !WeighsProcessed() : !Has(kFlagRaw)) continue;
     LookAt(raw != 0u);
     u32 max_key = LargestKey();
     if (max_key == 0u) return;
     ScaleFor(max_key);
-    Weigh(chunk, g_raw ? 1u : MinPFloor(max_key), g_raw ? kPartialRaw : kPartialProcessed);
+    Weigh(section, g_raw ? 1u : MinPFloor(max_key), g_raw ? kPartialRaw : kPartialProcessed);
   }
 }

@@ -10,18 +10,18 @@
 namespace sortition::service {
 namespace {
 
-// Who comes back sooner is refused again, most likely.
+// Shortest retry advice: a step that returns earlier would most likely be refused again.
 constexpr absl::Duration kLeastAdvice = absl::Milliseconds(5);
 
-// Of `free` rows.
+// Returns how many of `free` rows one party may take: 8/9, so that there is always room for another.
 uint64_t MostOf(uint64_t free) { return free - free / 9; }
 
 Refusal NoRoom(std::string limit, std::string message, absl::Duration advice) {
   return {Reason::kOverloaded, "step", std::move(limit), std::move(message), std::max(advice, kLeastAdvice)};
 }
 
-std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, const Client& client, uint64_t count) {
-  const RowQueue::ClientRows own = queue.RowsOf(client);
+std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, const QueueOwner& owner, uint64_t count) {
+  const RowQueue::OwnerRows own = queue.RowsOf(owner);
   const uint64_t others = queue.rows() - own.tenant;
   const uint64_t siblings = own.tenant - own.stream;
   const uint64_t most = limits.max_queued_rows;
@@ -39,16 +39,16 @@ std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, co
 
 }  // namespace
 
-std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const Router& router,
+std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper,
                                       const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now) {
   if (queue.rows() == 0 && rows.size() <= limits.max_queued_rows) return std::nullopt;
-  if (auto refusal = WhyNoRows(limits, queue, step.client, rows.size())) return refusal;
-  // All rows of a step wait for about the same.
-  const RowQueue::Ahead ahead = queue.AheadOf(rows.front().row, step.client, step.priority);
+  if (auto refusal = WhyNoRows(limits, queue, step.owner, rows.size())) return refusal;
+  // All rows of a step wait for about the same time, so its first row stands for all.
+  const RowQueue::Ahead ahead = queue.AheadOf(rows.front().row, step.owner, step.priority);
   if (ahead.share == 0) return std::nullopt;
-  const absl::Duration wait = absl::Seconds(ahead.share * router.SecondsToDrain(ahead.all, now));
+  const absl::Duration wait = absl::Seconds(ahead.share * keeper.SecondsToDrain(ahead.all, now));
   const bool by_limit = limits.max_queue_time != absl::ZeroDuration() && wait > limits.max_queue_time;
-  // What is late already is answered as such.
+  // A step that is past its deadline already is admitted, and refused with DEADLINE_PASSED when its rows are taken.
   const bool by_deadline = step.deadline > now && wait > step.deadline - now;
   if (!by_limit && !by_deadline) return std::nullopt;
   const auto milliseconds = [](absl::Duration time) { return absl::StrCat(absl::ToInt64Milliseconds(time), " ms"); };

@@ -1,4 +1,4 @@
-// Two levels of turns over the streams' own queues.
+// Two levels of fair order, tenants and their streams, over queues of rows.
 #include "service/batch/fair_queue.h"
 
 #include <algorithm>
@@ -35,25 +35,25 @@ void FairQueue::Add(WaitingRow row) {
     again_.insert(place, std::move(row));
     return;
   }
-  const bool alone = tenants_.empty() && (alone_.empty() || IsAlone(row.client));
-  if (!alone && !alone_.empty()) BeginTurns();
+  const bool alone = tenants_.empty() && (alone_.empty() || IsAlone(row.owner));
+  if (!alone && !alone_.empty()) LeaveAlone();
   Stream* stream = &alone_;
   if (alone) {
-    alone_client_ = row.client;
+    alone_owner_ = row.owner;
   } else {
-    Tenant& tenant = tenants_.Join(row.client.tenant);
+    Tenant& tenant = tenants_.Join(row.owner.tenant);
     Count(&tenant.backlog, work);
-    stream = &tenant.streams.Join(row.client.stream);
+    stream = &tenant.streams.Join(row.owner.stream);
   }
   Count(&stream->backlog, work);
   SORTITION_CHECK(stream->rows.empty() || stream->rows.back().number < row.number);
   stream->rows.push_back(std::move(row));
 }
 
-void FairQueue::BeginTurns() {
-  Tenant& tenant = tenants_.Join(alone_client_.tenant);
+void FairQueue::LeaveAlone() {
+  Tenant& tenant = tenants_.Join(alone_owner_.tenant);
   tenant.backlog = alone_.backlog;
-  tenant.streams.Join(alone_client_.stream) = std::exchange(alone_, {});
+  tenant.streams.Join(alone_owner_.stream) = std::exchange(alone_, {});
 }
 
 const WaitingRow& FairQueue::front() const {
@@ -101,19 +101,19 @@ void FairQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
   });
 }
 
-Standing FairQueue::StandingOf(const Client& client) const {
+Standing FairQueue::StandingOf(const QueueOwner& owner) const {
   Standing standing;
   standing.all = all_;
   if (!alone_.empty()) {
-    if (client.tenant == alone_client_.tenant) standing.tenant = alone_.backlog;
-    if (IsAlone(client)) standing.stream = alone_.backlog;
+    if (owner.tenant == alone_owner_.tenant) standing.tenant = alone_.backlog;
+    if (IsAlone(owner)) standing.stream = alone_.backlog;
     return standing;
   }
-  const Tenant* const tenant = tenants_.Find(client.tenant);
+  const Tenant* const tenant = tenants_.Find(owner.tenant);
   if (tenant == nullptr) return standing;
   standing.tenants = tenants_.sharers();
   standing.tenant = tenant->backlog;
-  const Stream* const stream = tenant->streams.Find(client.stream);
+  const Stream* const stream = tenant->streams.Find(owner.stream);
   if (stream == nullptr) return standing;
   standing.streams = tenant->streams.sharers();
   standing.stream = stream->backlog;

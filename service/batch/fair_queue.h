@@ -1,54 +1,54 @@
-// Rows of one kind and priority, in an order that gives each client its share.
+// Queue of rows of one kind and priority, in an order that gives each tenant and stream its share.
 //
-// Tenants share devices equally, and the streams of a tenant share what it gets. Shares are of work, a row's
-// bytes and something for the row itself, so that neither many small rows nor few large ones get more. Within a stream
-// the oldest row goes first. Rows that come back because a device failed them go before all others, and cost nothing
-// again.
+// Tenants share the devices equally, and the streams of a tenant share what it gets. Shares are counted in work: a
+// row's bytes plus a constant for each row, so neither many small rows nor few large ones get more. Within a stream the
+// oldest row goes first. Rows that return because a device failed them go before all others and are not charged again.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 
-#include "service/batch/turns.h"
+#include "service/batch/fair_order.h"
 #include "service/batch/waiting_row.h"
 
 namespace sortition::service {
 
-// What waits.
+// Rows that wait, and their work.
 struct Backlog {
   uint32_t rows = 0;
   uint64_t work = 0;
 };
 
-// What of it concerns a client.
+// State of the queue as one owner sees it.
 struct Standing {
   Backlog all;
   Backlog tenant;
   Backlog stream;
-  double tenants = 1;  // that share the work, and ...
-  double streams = 1;  // ... streams that share its tenant's; by what has been done of late
+  double tenants = 1;  // effective number of tenants that share the work (FairOrder::sharers)
+  double streams = 1;  // effective number of streams that share the tenant's work
 
-  // So much will be done before a row that the client adds now, if others go on as they have.
+  // Work that is done before a row that the owner adds now, if all continue at their recent rates.
   double WorkAhead() const { return tenants * streams * double(stream.work); }
 };
 
-// Of a row, in bytes: as long as a CPU core needs for the row beside its bytes, it could have read this many.
+// Returns the row's work, in bytes: its logits, plus as many bytes as a CPU core reads in the time that it needs for
+// the row beside them.
 uint64_t WorkOf(const devices::DeviceRow& row);
 
-// Not thread-safe. Add and Take cost O(log clients).
+// Not thread-safe. Add and Take cost O(log streams).
 class FairQueue {
  public:
-  // Rows of a stream come in the order of their numbers, but for those that have been tried before.
+  // Rows of a stream must arrive in the order of their numbers, except those that were tried before.
   void Add(WaitingRow row);
   bool empty() const { return all_.rows == 0; }
   uint32_t rows() const { return all_.rows; }
   const WaitingRow& front() const;
   WaitingRow Take();
-  // Takes out the rows of which `is_out` says so; it may move from them.
+  // Removes the rows for which `is_out` returns true; it may move from them.
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
 
-  Standing StandingOf(const Client& client) const;
+  Standing StandingOf(const QueueOwner& owner) const;
 
  private:
   struct Stream {
@@ -58,21 +58,21 @@ class FairQueue {
   };
   struct Tenant {
     Backlog backlog;
-    Turns<Stream> streams;
+    FairOrder<Stream> streams;
     bool empty() const { return backlog.rows == 0; }
   };
 
-  bool IsAlone(const Client& client) const {
-    return client.tenant == alone_client_.tenant && client.stream == alone_client_.stream;
+  bool IsAlone(const QueueOwner& owner) const {
+    return owner.tenant == alone_owner_.tenant && owner.stream == alone_owner_.stream;
   }
-  // A second stream has come.
-  void BeginTurns();
+  // Moves the rows of the only stream into the fair order, because a second stream arrives.
+  void LeaveAlone();
 
   Backlog all_;
-  Stream alone_;  // a stream without others takes no turns; empty while tenants_ is not
-  Client alone_client_;
-  Turns<Tenant> tenants_;
-  std::deque<WaitingRow> again_;  // by number
+  Stream alone_;  // rows of the only stream, which needs no fair order; empty while tenants_ is not
+  QueueOwner alone_owner_;
+  FairOrder<Tenant> tenants_;
+  std::deque<WaitingRow> again_;  // rows that a device has failed, by number
 };
 
 }  // namespace sortition::service

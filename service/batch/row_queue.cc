@@ -1,4 +1,4 @@
-// Open batches are few: they are looked through.
+// Open batches are few, so they are searched linearly.
 #include "service/batch/row_queue.h"
 
 #include <algorithm>
@@ -80,11 +80,11 @@ void RowQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
   std::erase_if(open_, [](const OpenBatch& open) { return open.count == 0; });
 }
 
-RowQueue::ClientRows RowQueue::RowsOf(const Client& client) const {
-  ClientRows rows;
+RowQueue::OwnerRows RowQueue::RowsOf(const QueueOwner& owner) const {
+  OwnerRows rows;
   for (const OpenBatch& open : open_) {
     for (const auto& [priority, queue] : open.rows) {
-      const Standing standing = queue.StandingOf(client);
+      const Standing standing = queue.StandingOf(owner);
       rows.tenant += standing.tenant.rows;
       rows.stream += standing.stream.rows;
     }
@@ -92,7 +92,7 @@ RowQueue::ClientRows RowQueue::RowsOf(const Client& client) const {
   return rows;
 }
 
-RowQueue::Ahead RowQueue::AheadOf(const devices::DeviceRow& row, const Client& client, int32_t priority) const {
+RowQueue::Ahead RowQueue::AheadOf(const devices::DeviceRow& row, const QueueOwner& owner, int32_t priority) const {
   const uint64_t able = AbleToTake(NeedsOf(row));
   const auto open = std::find_if(open_.begin(), open_.end(), [&](const OpenBatch& other) {
     return other.able == able && other.memory == row.memory;
@@ -101,7 +101,7 @@ RowQueue::Ahead RowQueue::AheadOf(const devices::DeviceRow& row, const Client& c
   double all = 0;
   double before = 0;
   for (const auto& [other, queue] : open->rows) {
-    const Standing standing = queue.StandingOf(client);
+    const Standing standing = queue.StandingOf(owner);
     all += double(standing.all.work);
     if (other >= priority) before += other > priority ? double(standing.all.work) : standing.WorkAhead();
   }

@@ -1,7 +1,7 @@
 // Rows that wait for a device, as open batches: one for each kind of row that devices tell apart.
 //
-// Rows of one open batch lie in one memory, and the same devices are able to take them. So a batch that waits for the
-// device where its rows lie holds up none that runs elsewhere.
+// Rows of one open batch lie in one memory, and the same devices can take them. So a batch that waits for the device
+// where its rows lie does not hold up batches for other devices.
 #pragma once
 
 #include <cstdint>
@@ -17,45 +17,45 @@
 
 namespace sortition::service {
 
-// Highest priority first; within a priority and an open batch clients have equal shares (fair_queue.h), and of several
-// open batches goes first the one whose next row is oldest. Not thread-safe.
+// Rows of the highest priority go first. Within a priority and an open batch, tenants have equal shares (fair_queue.h).
+// Among open batches, the one with the oldest next row goes first. Not thread-safe.
 class RowQueue {
  public:
-  // At most 64 devices; not owned.
+  // `devices`: at most 64; not owned.
   explicit RowQueue(std::vector<const devices::Device*> devices);
 
   void Add(WaitingRow row);
   uint32_t rows() const { return rows_; }
 
-  // What the open batches would be, if every row of each were like its first: in the order of their first rows.
+  // Returns the open batches, ordered by their next rows. Each is described as if all its rows were like its next one.
   std::vector<Router::Batch> OpenBatches() const;
-  // Takes the first row that lies in `memory` and that the device is able to take.
+  // Takes the first row that lies in `memory` and that the device can take.
   std::optional<WaitingRow> TakeFor(const devices::DeviceDescription& device, uint32_t memory);
-  // Takes out the rows of which `is_out` says so; it may move from them.
+  // Removes the rows for which `is_out` returns true; it may move from them.
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
 
-  // Rows of a client's streams: of all in its tenant, and of its own.
-  struct ClientRows {
+  // Number of waiting rows of the owner's tenant, and of the owner's stream.
+  struct OwnerRows {
     uint32_t tenant = 0;
     uint32_t stream = 0;
   };
-  ClientRows RowsOf(const Client& client) const;
-  // What would go before such a row of the client's if it came now: of its open batch.
+  OwnerRows RowsOf(const QueueOwner& owner) const;
+  // The part of the queue that goes before such a row of the owner if it arrived now.
   struct Ahead {
-    Router::Batch all;  // what waits in the open batch; without rows where there is none
-    double share = 0;   // of it, by work, goes before; more than 1 where others go on to come
+    Router::Batch all;  // the open batch that the row would join; without rows if there is none
+    double share = 0;   // part of its work that goes before the row; above 1 if others keep adding rows
   };
-  Ahead AheadOf(const devices::DeviceRow& row, const Client& client, int32_t priority) const;
+  Ahead AheadOf(const devices::DeviceRow& row, const QueueOwner& owner, int32_t priority) const;
 
  private:
-  using Rows = std::map<int32_t, FairQueue, std::greater<>>;  // by priority; no entry is empty
+  using Rows = std::map<int32_t, FairQueue, std::greater<>>;  // by priority; no queue is empty
   struct OpenBatch {
-    uint64_t able = 0;  // devices, a bit each
+    uint64_t able = 0;  // devices that can take the rows, a bit each
     uint32_t memory = devices::kHostMemory;
     uint32_t count = 0;
     Rows rows;
     const WaitingRow& front() const { return rows.begin()->second.front(); }
-    // As if every row were like the first.
+    // Describes the batch as if all its rows were like its first.
     Router::Batch Whole() const;
   };
 
@@ -63,7 +63,7 @@ class RowQueue {
   uint64_t AbleToTake(const Router::Needs& needs) const;
 
   const std::vector<const devices::Device*> devices_;
-  std::vector<OpenBatch> open_;  // none empty
+  std::vector<OpenBatch> open_;  // no open batch is empty
   uint32_t rows_ = 0;
 };
 

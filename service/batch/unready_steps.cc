@@ -1,4 +1,4 @@
-// The thread that looks, and what becomes of a step.
+// The thread that polls the ready words.
 #include "service/batch/unready_steps.h"
 
 #include <sys/prctl.h>
@@ -56,7 +56,7 @@ size_t UnreadySteps::count() const {
 
 void UnreadySteps::Run() {
   using SteadyClock = std::chrono::steady_clock;
-  // Short sleeps are as long as they say; by default the kernel makes 50 µs more of each.
+  // Makes short sleeps precise: by default the kernel adds up to 50 µs to each.
   prctl(PR_SET_TIMERSLACK, 1);
   SteadyClock::time_point changed;
   size_t count = 0;
@@ -112,9 +112,9 @@ void UnreadySteps::Settle(Waiting waiting, absl::Time now) {
 }
 
 void UnreadySteps::Refuse(const Waiting& waiting, const Refusal& refusal) {
-  std::vector<RowOutcome> outcomes;
-  for (const QueuedRow& row : waiting.rows) outcomes.push_back({row.index, refusal});
-  waiting.step->Deliver(std::move(outcomes));
+  std::vector<QueuedOutput> outputs;
+  for (const QueuedRow& row : waiting.rows) outputs.push_back({row.index, refusal});
+  waiting.step->Deliver(std::move(outputs));
 }
 
 }  // namespace sortition::service

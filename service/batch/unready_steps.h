@@ -1,9 +1,8 @@
-// Steps that were sent before their logits were done: each waits, here and not with a device, for the word by which its
-// worker says that they are.
+// Steps that were sent before their logits exist. Each waits here until its worker sets the step's ready word
+// (service/memory/ready_word.h).
 //
-// No queue of a device waits for another process: a worker that dies leaves its own step to its deadline, and nobody
-// else's. A GPU cannot wake a thread of the host, so one thread looks at all words, as often as kPause while there are
-// any.
+// They do not wait in a device's queue: if a worker dies, only its own step waits until the deadline. A GPU cannot wake
+// a thread of the host, so one thread polls all words, every kPause while there are any.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +26,19 @@ namespace sortition::service {
 // Thread-safe.
 class UnreadySteps {
  public:
-  // A word is looked at again after this long; at once for kSpin after a step has come or gone, when another is likely.
+  // Pause between two looks at a word. The thread spins instead for kSpin after a step has come or gone, when another
+  // is likely.
   static constexpr absl::Duration kPause = absl::Microseconds(20);
   static constexpr absl::Duration kSpin = absl::Microseconds(50);
 
   // `clock`, `observer` and `batcher` are not owned and outlive this.
   UnreadySteps(const Limits& limits, const Clock* clock, Observer* observer, Batcher* batcher);
-  // Gives what is left to the batcher.
+  // Submits the waiting steps to the batcher, cancelled.
   ~UnreadySteps();
 
-  // Takes the rows, and submits them to the batcher once the word is set or the step is cancelled; what the batcher
-  // refuses then is delivered through `step`, as is DEADLINE_PASSED when the step's timeout, or Limits::ready_wait, has
-  // passed. OVERLOADED, and nothing is taken, while Limits::max_unready_steps wait.
+  // Takes the rows, and submits them to the batcher once the word is set or the step is cancelled. Delivers a refusal
+  // of the batcher through `step`; likewise DEADLINE_PASSED after the step's timeout or Limits::ready_wait. Returns
+  // OVERLOADED, and takes nothing, while Limits::max_unready_steps wait.
   std::optional<Refusal> Add(ReadyWord word, std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   size_t count() const;
@@ -53,7 +53,7 @@ class UnreadySteps {
   };
 
   void Run();
-  // Takes those that wait no longer.
+  // Takes the steps that need not wait any longer.
   std::vector<Waiting> Take(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Settle(Waiting waiting, absl::Time now);
   static void Refuse(const Waiting& waiting, const Refusal& refusal);
@@ -65,7 +65,7 @@ class UnreadySteps {
   mutable absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // since the first step came
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // started by the first step
 };
 
 }  // namespace sortition::service

@@ -14,34 +14,34 @@ namespace sortition::service {
 
 class PendingStep;
 
-// Among whom devices are shared out: tenants, and within each of them its streams. Numbers that tell them apart;
-// where two should have the same, they share one share.
-struct Client {
+// Identifies whose share of the devices a row uses: a tenant's, and within it a stream's. Two owners with the same
+// numbers share one share.
+struct QueueOwner {
   uint64_t tenant = 0;
   uint64_t stream = 0;
 };
 
 struct QueuedRow {
   uint32_t index = 0;
-  std::string sequence;    // its request id
+  std::string sequence;    // request id
   devices::DeviceRow row;  // all it refers to stays alive as long as its step does
 };
 
 struct WaitingRow {
   std::shared_ptr<PendingStep> step;
   QueuedRow row;
-  Client client = {};
+  QueueOwner owner = {};
   int32_t priority = 0;
-  uint64_t number = 0;                         // in the order of arrival
-  absl::Time since = absl::InfinitePast();     // when it came
-  uint32_t attempts = 0;                       // that failed
-  std::shared_ptr<const void> copy = nullptr;  // of the row's bytes, if it refers to one
+  uint64_t number = 0;                         // by order of arrival
+  absl::Time since = absl::InfinitePast();     // time of arrival
+  uint32_t attempts = 0;                       // devices that failed the row
+  std::shared_ptr<const void> copy = nullptr;  // owns the row's bytes after TakeCopy
 };
 
 uint64_t BytesOf(const devices::DeviceRow& row);
 
-// From now on the row reads a copy of its bytes, in the host's memory. An error, of a device's memory, leaves the row
-// as it was; blocks for as long as that device takes.
+// Copies the row's bytes to the host's memory and lets the row refer to the copy. An error, of reading a device's
+// memory, leaves the row unchanged. Blocks for as long as that device takes.
 absl::Status TakeCopy(WaitingRow* waiting);
 
 Router::Needs NeedsOf(const devices::DeviceRow& row);

@@ -7,7 +7,7 @@
 
 namespace sortition::service {
 
-// Closes it at the end of its life; -1 = none. Not thread-safe.
+// Owns a descriptor and closes it on destruction; -1: none. Not thread-safe.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -21,7 +21,7 @@ class Descriptor {
   }
 
   int get() const { return fd_; }
-  // To whoever owns it from now on.
+  // Gives the descriptor to the caller, who owns it from now on.
   int Release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 

@@ -1,4 +1,4 @@
-// Counting of masks' memory.
+// Counts the memory of masks.
 #include "service/memory/mask_memory.h"
 
 #include "absl/hash/hash.h"

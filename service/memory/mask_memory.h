@@ -1,4 +1,4 @@
-// Packed masks that are held for later steps, and the bound on their memory.
+// Packed masks that are kept for later steps, and the bound on their memory.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace sortition::service {
 
-// Immutable. A step that refers to it holds it, so that it may be replaced or released meanwhile.
+// Immutable. A step that uses a mask holds a reference, so the mask may be replaced or released meanwhile.
 struct UploadedMask {
   uint32_t vocabulary = 0;
   std::vector<uint32_t> words;  // ceil(vocabulary / 32), least significant bit first, 1 = allowed
@@ -18,15 +18,15 @@ struct UploadedMask {
   uint64_t bytes() const { return words.size() * sizeof(uint32_t); }
 };
 
-// What a mask adds to the digest of a step's options: of its content alone, so that a retry may send the same mask in
-// another way. Not the same in every process.
+// Digest of a mask's content, part of the digest of a step's options: a retry may send the same mask in another way.
+// Differs between processes.
 uint64_t MaskDigest(std::span<const uint32_t> words);
 
-// How many bytes of masks are held, of all streams together. Thread-safe. Masks may outlive it.
+// Counts the bytes of uploaded masks, of all streams together. Thread-safe. Masks may outlive it.
 class MaskMemory {
  public:
   explicit MaskMemory(uint64_t most) : most_(most) {}
-  // Null if there is no room for it.
+  // Returns null if there is no room.
   std::shared_ptr<const UploadedMask> Hold(UploadedMask mask);
   uint64_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
 
@@ -35,8 +35,8 @@ class MaskMemory {
   const std::shared_ptr<std::atomic<uint64_t>> bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
-// The packed mask of a row: its own copy of one that came with the step, or an uploaded one, or one that its lender
-// keeps for as long as the row runs, or none.
+// The packed mask of a row: a copy that arrived with the step, an uploaded mask, a mask borrowed for as long as the row
+// runs, or none.
 class RowMaskBits {
  public:
   RowMaskBits() = default;
@@ -55,7 +55,7 @@ class RowMaskBits {
     return lent_.empty() ? std::span<const uint32_t>(own_) : lent_;
   }
   uint64_t digest() const { return uploaded_ != nullptr ? uploaded_->digest : MaskDigest(words()); }
-  // There is a mask, and it allows no id below `live_vocabulary`.
+  // Returns true if there is a mask and it allows no token below `live_vocabulary`.
   bool AllowsNone(uint32_t live_vocabulary) const;
 
  private:

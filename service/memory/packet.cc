@@ -13,7 +13,7 @@
 namespace sortition::service {
 
 bool SendPacket(int socket, std::string_view packet, int descriptor, int flags) {
-  iovec part = {const_cast<char*>(packet.data()), packet.size()};  // only read
+  iovec part = {const_cast<char*>(packet.data()), packet.size()};  // sendmsg only reads
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control = {};
   msghdr message = {};
   message.msg_iov = &part;
@@ -38,7 +38,7 @@ ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor
   message.msg_iovlen = 1;
   if (descriptor != nullptr) {
     message.msg_control = control.data();
-    message.msg_controllen = CMSG_LEN(sizeof(int));  // the space, with its padding, would hold two
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // not CMSG_SPACE: with padding it would hold two
   }
   const ssize_t size = recvmsg(socket, &message, flags | MSG_TRUNC | MSG_CMSG_CLOEXEC);
   const cmsghdr* const header = size < 0 ? nullptr : CMSG_FIRSTHDR(&message);

@@ -1,4 +1,4 @@
-// Packets of Unix sockets of type SOCK_SEQPACKET, with a descriptor along (SCM_RIGHTS); and who is at the other end.
+// Packets of Unix sockets of type SOCK_SEQPACKET that can carry a file descriptor (SCM_RIGHTS), and the peer's user.
 #pragma once
 
 #include <sys/types.h>
@@ -10,16 +10,16 @@
 
 namespace sortition::service {
 
-// Sends a packet, with `descriptor` unless that is -1; it stays its owner's. False, with errno, if not all of it is
-// taken. `flags` as send's; a lost reader raises no signal.
+// Sends a packet, with `descriptor` unless it is -1; the caller keeps ownership. Returns false, with errno, if not all
+// of it is taken. `flags` as for send(); a lost reader raises no signal.
 bool SendPacket(int socket, std::string_view packet, int descriptor, int flags);
 
-// Receives a packet; as recv, but the size is the packet's, which may be more than the span's. A descriptor that came
-// along goes to `*descriptor`, if that is not null; of several, none, and all are closed.
+// Receives a packet as recv() does, but returns the packet's size, which may exceed the span's. Puts a descriptor that
+// came with it into `*descriptor`, if that is not null. If several came, closes all of them.
 ssize_t ReceivePacket(int socket, std::span<char> packet, Descriptor* descriptor, int flags);
 
-// The user of the process at the other end of a Unix socket of any type, as the kernel noted it when that process
-// connected, or began to listen.
+// Returns the user of the process at the other end of a Unix socket of any type, as the kernel noted it at connect() or
+// listen().
 uid_t UserOfPeer(int socket);
 
 }  // namespace sortition::service

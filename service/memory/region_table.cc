@@ -27,15 +27,15 @@ std::string RandomBytes(size_t count, Entropy* entropy) {
 
 }  // namespace
 
-// What a region takes of quotas.
+// A region's part of the quotas.
 struct MemoryConnection::Charge {
-  uint64_t bytes = 0;         // of the host's memory
-  uint64_t device_bytes = 0;  // of a device's
+  uint64_t bytes = 0;         // of host memory
+  uint64_t device_bytes = 0;  // of device memory
 };
 
-// What all connections of a table have together. Thread-safe.
+// Totals of all connections of a table. Thread-safe.
 struct MemoryConnection::Accounts {
-  // False if it would be more than `most`.
+  // Returns false, and takes nothing, if the total would exceed `most`.
   bool Take(uint64_t bytes, uint64_t most) {
     absl::MutexLock lock(&mutex);
     if (bytes > most || use.bytes > most - bytes) return false;
@@ -54,7 +54,7 @@ struct MemoryConnection::Accounts {
   MemoryUse use ABSL_GUARDED_BY(mutex);
 };
 
-// What of a connection's quota is in use, and what has become free. Thread-safe.
+// The used part of a connection's quota, and the regions released since the last report. Thread-safe.
 struct MemoryConnection::Releases {
   absl::Mutex mutex;
   std::function<void()> notify ABSL_GUARDED_BY(mutex);  // null once the connection has ended
@@ -220,7 +220,7 @@ std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::MakeRing(uint64_
 }
 
 std::optional<Refusal> MemoryConnection::Unregister(uint64_t id) {
-  std::shared_ptr<const Region> last;  // released after the lock
+  std::shared_ptr<const Region> last;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
   const auto it = regions_.find(id);
   if (it == regions_.end()) {

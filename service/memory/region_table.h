@@ -1,9 +1,8 @@
-// The memory regions of all connections to the memory socket: who has which, how much they may have, and when they are
-// gone.
+// Memory regions of all connections to the memory socket: ownership, quotas and release.
 //
-// Life of a region: registered -> (unregistered, or its connection has ended) -> released, once nobody reads it any
-// more. From the second on its id is unknown; its memory counts until the third. A region is the host's memory, which
-// the table makes, or a device's, which the worker has made.
+// Life of a region: registered -> unregistered, by request or because its connection ended -> released, when its last
+// reader is gone. Its id is unknown once it is unregistered; its memory counts until it is released. A region is host
+// memory, which the table allocates, or device memory, which the worker allocates.
 #pragma once
 
 #include <atomic>
@@ -30,19 +29,19 @@ namespace sortition::service {
 
 class RegionTable;
 
-// What of a table is in use.
+// Used amounts of a table.
 struct MemoryUse {
-  uint64_t bytes = 0;    // of the host's memory, of regions that are not released
-  uint32_t regions = 0;  // that are not released
+  uint64_t bytes = 0;    // host memory of unreleased regions
+  uint32_t regions = 0;  // unreleased regions
   uint32_t connections = 0;
 };
 
-// A registered region. Whoever holds a reference may read it. Immutable but for its content.
+// A registered region; holders of a reference may read it. Immutable except its content.
 class Region {
  public:
   using Memory =
-      std::variant<std::unique_ptr<SealedMemory>, std::shared_ptr<const devices::ImportedMemory>>;  // none null
-  // `released` runs when nobody reads the region any more; on any thread.
+      std::variant<std::unique_ptr<SealedMemory>, std::shared_ptr<const devices::ImportedMemory>>;  // never null
+  // `released` is called, on any thread, when the last reader is gone.
   Region(uint64_t id, Memory memory, std::function<void()> released)
       : id_(id), memory_(std::move(memory)), released_(std::move(released)) {}
   ~Region();
@@ -50,11 +49,11 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   uint64_t id() const { return id_; }
-  // Where its bytes are named; of a device's memory the host cannot read there.
+  // The region's address range. The host cannot read it if it is device memory.
   std::span<const std::byte> bytes() const;
-  // Null if it is the host's memory.
+  // Null if it is host memory.
   const devices::ImportedMemory* imported() const;
-  // Of rings only, which both ends write.
+  // Writable bytes; rings only, which both ends write.
   std::byte* data() const { return std::get<0>(memory_)->data(); }
 
  private:
@@ -68,7 +67,7 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
  public:
   ~MemoryConnection();
 
-  // The secret by which a stream names this connection; kTokenBytes.
+  // The secret, of kTokenBytes, by which a stream names this connection.
   const std::string& token() const { return token_; }
 
   struct Registered {
@@ -76,31 +75,33 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
     uint64_t bytes;
     Descriptor descriptor;
   };
-  // OVERLOADED where a quota or the machine's memory does not allow it, OUT_OF_RANGE for what never will be. Blocks for
-  // the time it takes to clear the pages.
+  // Allocates a region. OVERLOADED if a quota or the machine's memory does not allow it now, OUT_OF_RANGE if it never
+  // will. Blocks while the pages are cleared.
   std::variant<Registered, Refusal> Register(uint64_t bytes);
 
-  // The worker's own memory on a device, which reads it from now on. OVERLOADED where a quota does not allow it,
-  // OUT_OF_RANGE for what never will be or the device's driver does not take. Blocks for as long as the driver takes.
+  // Registers the worker's own memory on a device, which reads it from now on. OVERLOADED if a quota does not allow it
+  // now, OUT_OF_RANGE if it never will or the device's driver rejects the memory. Blocks for as long as the driver
+  // takes.
   std::variant<uint64_t, Refusal> Import(devices::Device* device, const devices::MemoryHandle& handle);
 
-  // Memory that this process writes too, and steps cannot name; counts like a region. Same refusals.
+  // Memory that this process writes too and that steps cannot name; counts like a region, with the same refusals.
   struct Ring {
     std::shared_ptr<const Region> memory;
     Descriptor descriptor;
   };
   std::variant<Ring, Refusal> MakeRing(uint64_t bytes);
 
-  // From its return on the id is unknown; `released` tells when the memory is free. UNKNOWN_REGION if it is already.
+  // Makes the id unknown from its return on; TakeReleased reports when the memory is free. UNKNOWN_REGION if the id is
+  // unknown already.
   std::optional<Refusal> Unregister(uint64_t id);
 
-  // Null if this connection has no such region.
+  // Returns null if this connection has no such region.
   std::shared_ptr<const Region> Find(uint64_t id) const;
 
-  // The regions that were released since the last call.
+  // Returns the regions that were released since the last call.
   std::vector<uint64_t> TakeReleased();
 
-  // The client has gone: every id is unknown from now on, and nothing can be registered. Idempotent.
+  // Ends the connection: all ids become unknown, and nothing can be registered any more. Idempotent.
   void Close();
 
  private:
@@ -119,8 +120,8 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   const Limits limits_;
   const std::string token_;
   const std::shared_ptr<Accounts> accounts_;     // of all connections; outlives the table while regions are read
-  const std::shared_ptr<ClientAccount> client_;  // null: nobody's bounds
-  const std::shared_ptr<Releases> releases_;     // of this connection; the same
+  const std::shared_ptr<ClientAccount> client_;  // null: no per-client bounds
+  const std::shared_ptr<Releases> releases_;     // of this connection; outlives it while regions are read
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Region>> regions_ ABSL_GUARDED_BY(mutex_);
@@ -132,23 +133,23 @@ class RegionTable {
   static constexpr size_t kTokenBytes = 16;
   static constexpr size_t kInstanceBytes = 16;
 
-  // `entropy` outlives the table; tokens and the instance come from it.
+  // `entropy` outlives the table and supplies tokens and the instance name.
   RegionTable(const Limits& limits, Entropy* entropy);
   ~RegionTable();
 
-  // A client has come. OVERLOADED while there are as many as there may be. `on_released` is called whenever
-  // TakeReleased has something new, on any thread; it must not block. It is not called after the connection's Close.
-  // `client`: whose bounds hold, too; null = nobody's.
+  // Adds a connection. OVERLOADED if the maximum number is reached. `on_released` is called, on any thread, whenever
+  // TakeReleased has something new; it must not block, and is not called after the connection's Close. `client`: the
+  // account whose bounds hold too; null: none.
   std::variant<std::shared_ptr<MemoryConnection>, Refusal> Connect(std::function<void()> on_released,
                                                                    std::shared_ptr<ClientAccount> client = nullptr);
 
-  // Null if there is no such connection.
+  // Returns null if there is no such connection.
   std::shared_ptr<MemoryConnection> Find(const std::string& token) const;
 
-  // Where clients connect, as Welcome says it; empty = nowhere. Set once, before the first stream.
+  // Address of the memory socket for Welcome; empty: there is none. Set once, before the first stream.
   void SetAddress(std::string address) { address_ = std::move(address); }
   const std::string& address() const { return address_; }
-  // Of this table alone: by which a client knows that what listens at the address is the server of its stream.
+  // Unique name of this table. A client compares it to verify that the socket's server is the server of its stream.
   const std::string& instance() const { return instance_; }
 
   MemoryUse use() const;

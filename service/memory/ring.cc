@@ -32,7 +32,7 @@ RingStatus RingWriter::Put(std::span<const std::span<const std::byte>> parts) {
   for (const auto& part : parts) size += part.size();
   SORTITION_CHECK(size > 0 && size <= kMostRingMessageBytes);
   const uint64_t unread = written_ - words_.read.load(std::memory_order_acquire);
-  // A reader goes forward, and not beyond what was written.
+  // The reader may only advance, and not past what was written.
   if (unread > written_ - known_read_) return RingStatus::kBroken;
   known_read_ = written_ - unread;
   const uint64_t needed = kHeaderBytes + Padded(size);
@@ -55,7 +55,7 @@ RingStatus RingReader::Take(std::string* message) {
   const uint64_t available = words_.written.load(std::memory_order_acquire) - read;
   if (available == 0) return RingStatus::kNotNow;
   if (available > kRingBytes || available < kHeaderBytes || available % 8 != 0) return RingStatus::kBroken;
-  uint32_t size;  // counts are multiples of 8, and so is the ring's size: a header never wraps around
+  uint32_t size;  // never wraps around: counts and the ring's size are multiples of 8
   std::memcpy(&size, bytes_ + read % kRingBytes, sizeof(size));
   if (size == 0 || size > kMostRingMessageBytes || Padded(size) > available - kHeaderBytes) return RingStatus::kBroken;
   message->resize(size);

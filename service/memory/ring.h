@@ -1,10 +1,10 @@
-// Messages through memory that two processes share, for a writer and a reader that mean each other well, or not.
+// A message queue in memory that two processes share, for one writer and one reader that do not trust each other.
 //
-// A ring holds each message as its length (32 bits), 4 bytes that are not looked at, and its bytes, filled up to a
-// multiple of 8. Both ends count the bytes they have written or read, from 0 on; a position is its count modulo the
-// ring's size. A reader that is going to sleep says so, and looks once more before it does.
+// Each message is its length (32 bits), 4 unused bytes and its content, padded to a multiple of 8. Each end counts the
+// bytes that it has written or read, from 0; a position is a count modulo the ring's size. A reader announces that it
+// will sleep and looks once more before it does.
 //
-// What the other end may write is read once and judged before it is used; each end trusts only its own count.
+// Values that the other end may write are read once and checked before use; each end trusts only its own count.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,15 @@
 
 namespace sortition::service {
 
-// One direction, as it lies in shared memory: zeros at first.
+// Control words of one direction in shared memory; initially zero.
 struct RingWords {
   alignas(64) std::atomic<uint64_t> written;  // by the writer
   alignas(64) std::atomic<uint64_t> read;     // by the reader
-  alignas(64) std::atomic<uint32_t> asleep;   // 1 while the reader sleeps on it (futex), cleared by who wakes it
+  alignas(64) std::atomic<uint32_t> asleep;   // 1 while the reader sleeps on it (futex); cleared by its waker
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// A pair of rings: the words of requests, those of answers, then the bytes of requests and those of answers.
+// A pair of rings: control words of requests and of answers, then the bytes of requests and of answers.
 inline constexpr uint64_t kRingBytes = uint64_t{4} << 20;  // of each direction
 inline constexpr uint64_t kRingWordsBytes = 4096;
 inline constexpr uint64_t kRingPairBytes = kRingWordsBytes + 2 * kRingBytes;
@@ -33,7 +33,7 @@ static_assert(2 * sizeof(RingWords) <= kRingWordsBytes);
 inline constexpr uint64_t kMostRingMessageBytes = kRingBytes / 2;
 
 struct RingPair {
-  // `memory`: kRingPairBytes at a page, zeros when it was made.
+  // `memory`: kRingPairBytes at a page boundary, initially zero.
   explicit RingPair(std::byte* memory)
       : request_words(reinterpret_cast<RingWords*>(memory)),
         answer_words(request_words + 1),
@@ -49,7 +49,7 @@ struct RingPair {
 enum class RingStatus {
   kDone,
   kNotNow,  // nothing to read, or no room to write
-  kBroken,  // the other end has written what no ring can hold
+  kBroken,  // the other end has written values that are impossible
 };
 
 // Not thread-safe.
@@ -57,7 +57,7 @@ class RingWriter {
  public:
   RingWriter(RingWords* words, std::byte* bytes) : words_(*words), bytes_(bytes) {}
 
-  // One message in parts, together 1 to kMostRingMessageBytes; wakes the reader.
+  // Writes one message in parts, together 1 to kMostRingMessageBytes, and wakes the reader.
   RingStatus Put(std::span<const std::span<const std::byte>> parts);
 
  private:
@@ -69,20 +69,20 @@ class RingWriter {
   uint64_t known_read_ = 0;  // not more than kRingBytes behind written_
 };
 
-// Not thread-safe, but for HasMore, StayAwake and SleepOn.
+// Not thread-safe, except HasMore, StayAwake and SleepOn.
 class RingReader {
  public:
   RingReader(RingWords* words, const std::byte* bytes) : words_(*words), bytes_(bytes) {}
 
-  // Copies the next message out.
+  // Copies the next message to `*message`.
   RingStatus Take(std::string* message);
-  // Whether Take would find something; costs one load.
+  // Returns true if Take would find something; costs one load.
   bool HasMore() const {
     return words_.written.load(std::memory_order_acquire) != read_.load(std::memory_order_relaxed);
   }
-  // Returns when there is something to read, at a Wake, or after `most`; sometimes earlier.
+  // Returns when there is something to read, after a Wake, or after `most`; may return earlier.
   void Sleep(absl::Duration most);
-  // While a thread is in Sleep: the writer need not wake it, for somebody else looks all the time; and the end of that.
+  // StayAwake: tells the writer not to wake a thread that is in Sleep, because another thread polls. SleepOn ends that.
   void StayAwake() { words_.asleep.store(0, std::memory_order_seq_cst); }
   void SleepOn();
 
@@ -92,7 +92,29 @@ class RingReader {
   std::atomic<uint64_t> read_ = 0;
 };
 
-// Between two looks at a word that another processor writes.
+// Predicts the next wait from the last one: after quick messages the reader polls, after slow ones it sleeps and uses
+// no processor. Thread-safe.
+class SpinChoice {
+ public:
+  // `most`: upper bound on polling before sleep; zero: never poll.
+  explicit SpinChoice(absl::Duration most) : most_(most) {}
+
+  // Returns how long to poll before sleeping.
+  absl::Duration Next() const {
+    const absl::Duration last = absl::Nanoseconds(last_wait_.load(std::memory_order_relaxed));
+    return last <= most_ + kWakeUp ? most_ : absl::ZeroDuration();
+  }
+  // Records a message; `wait`: time since the reader began to wait for it.
+  void OnMessage(absl::Duration wait) { last_wait_.store(absl::ToInt64Nanoseconds(wait), std::memory_order_relaxed); }
+
+ private:
+  // Delay of waking up, tolerated beyond `most`: otherwise one sleep would prevent polling for the next message.
+  static constexpr absl::Duration kWakeUp = absl::Microseconds(50);
+  const absl::Duration most_;
+  std::atomic<int64_t> last_wait_ = 0;
+};
+
+// Pauses between two looks at a word that another processor writes.
 inline void SpinPause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -1,4 +1,4 @@
-// Making and sealing of memory files.
+// Allocates and seals memory files.
 #include "service/memory/sealed_memory.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<SealedMemory>> SealedMemory::Make(uint64_t bytes,
   if (!descriptor) return Failed("memfd_create");
   const int fd = descriptor.get();
   if (ftruncate(fd, static_cast<off_t>(size)) != 0) return Failed("ftruncate");
-  // Pages are taken now: a file that is larger than the memory there is would end this process by SIGBUS later.
+  // Takes all pages now: a file larger than the free memory would end this process with SIGBUS later.
   if (fallocate(fd, 0, 0, static_cast<off_t>(size)) != 0) return Failed("fallocate");
   SORTITION_CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;

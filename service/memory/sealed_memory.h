@@ -1,4 +1,4 @@
-// Memory that this process makes and shares with another one, of a size that neither can change.
+// Memory that this process allocates and shares with another one; neither can change its size.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace sortition::service {
 
-// Owns a mapping; destruction unmaps it. The memory itself lives as long as anybody has it mapped or open. What lies in
-// it is written by another process at any time, also while it is read: read each byte once, and believe none.
+// Owns a mapping; destruction unmaps it. The memory itself lives until the last process has closed and unmapped it. The
+// other process may write to it at any time, also during a read: read each byte once and trust none.
 class SealedMemory {
  public:
-  // What this process may do; whoever has the descriptor may read and write.
+  // Access of this process; holders of the descriptor may read and write.
   enum class Access { kRead, kReadWrite };
 
-  // `bytes`, 1 to 2^62, rounded up to whole pages, all of them there: what cannot be had fails here and not at the
-  // first touch. RESOURCE_EXHAUSTED says what was missing: memory, descriptors or room. Blocks for the time it takes to
-  // clear the pages.
+  // Allocates `bytes`, 1 to 2^62, rounded up to whole pages. All pages are taken at once, so a lack of memory fails
+  // here and not at the first access. RESOURCE_EXHAUSTED names what is missing: memory, descriptors or room. Blocks
+  // while the pages are cleared.
   static absl::StatusOr<std::unique_ptr<SealedMemory>> Make(uint64_t bytes, Access access);
 
-  // `bytes` rounded up, as Make does it; at most 2^62.
+  // Returns `bytes` rounded up as Make does; at most 2^62.
   static uint64_t WholePages(uint64_t bytes);
 
   ~SealedMemory();
@@ -31,9 +31,9 @@ class SealedMemory {
   SealedMemory& operator=(const SealedMemory&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Asserts Access::kReadWrite.
+  // Requires Access::kReadWrite.
   std::byte* data() const;
-  // To be passed on. Once.
+  // Gives the descriptor away, once.
   Descriptor TakeDescriptor() { return std::move(descriptor_); }
 
  private:

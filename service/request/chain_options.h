@@ -1,4 +1,4 @@
-// The samplers of the chain and their order, validated.
+// Validates the samplers of the chain and their order.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace sortition::service {
 
-// Fills the fields of `*law` from typical_p on; the ones before are set. What is out of range, unknown or contradicts
-// another option is refused by its field path below `path`. Thread-safe.
+// Sets the members of `*law` from typical_p on; the caller has set those before. Then checks all members: an option
+// that is out of range, unknown, or contradicts another one is refused, by its field path below `path`. Thread-safe.
 std::optional<Refusal> TakeChainOptions(const v1::SamplingParameters& parameters, absl::string_view path,
                                         law::SamplingParameters* law);
 

@@ -1,6 +1,7 @@
-// Small checks that all request parsers share. Each returns a refusal that names the field, or nothing.
+// Checks that all request parsers share. Each returns a refusal that names the field, or nothing.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -8,9 +9,28 @@
 #include "absl/strings/string_view.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/request/field_name.h"
 
 namespace sortition::service {
+
+// Names a field in refusals. The text is put together only if there is a refusal. Refers to the text that it is made
+// of, which must outlive it.
+class FieldName {
+ public:
+  FieldName(const char* name) : name_(name) {}
+  FieldName(const std::string& name) : name_(name) {}
+  FieldName(absl::string_view name) : name_(name) {}
+  // `name` of row `row` of a step.
+  FieldName(int row, absl::string_view name) : row_(row), name_(name) {}
+
+  std::string Text() const {
+    return row_ == kNoRow ? std::string(name_) : absl::StrCat("step.rows[", row_, "].", name_);
+  }
+
+ private:
+  static constexpr int kNoRow = -1;
+  const int row_ = kNoRow;
+  const absl::string_view name_;
+};
 
 inline Refusal MissingField(const FieldName& field) {
   return Refusal{Reason::kMissingField, field.Text(), "", "must be set"};
@@ -22,7 +42,7 @@ inline Refusal NotImplemented(const FieldName& field) {
 
 template <typename T>
 std::optional<Refusal> CheckRange(T value, T low, T high, const FieldName& field) {
-  // Written so that NaN fails.
+  // NaN fails both comparisons.
   if (value >= low && value <= high) return std::nullopt;
   return Refusal{Reason::kOutOfRange, field.Text(), absl::StrCat(low, "..", high),
                  absl::StrCat(value, " is out of range")};
@@ -34,7 +54,7 @@ inline std::optional<Refusal> CheckByteCount(uint64_t count, uint64_t most, cons
                  absl::StrCat("has ", count, " bytes")};
 }
 
-// A required name of at most kMaxNameBytes.
+// Checks a required name of at most kMaxNameBytes bytes.
 inline std::optional<Refusal> CheckName(absl::string_view name, const FieldName& field) {
   if (name.empty()) return MissingField(field.Text());
   return CheckByteCount(name.size(), kMaxNameBytes, field);

@@ -1,4 +1,4 @@
-// Validation of RegisterDeviceRegion.
+// Names of devices, and validation of RegisterDeviceRegion.
 #include "service/request/device_memory.h"
 
 #include "kernels/check.h"

@@ -1,4 +1,4 @@
-// Devices and their memory as messages name them.
+// Translates devices and their memory to and from messages.
 #pragma once
 
 #include <variant>
@@ -9,16 +9,16 @@
 
 namespace sortition::service {
 
-// Not of a kind that is kNone.
+// Sets `*message` to the name of a device. `identity.kind` is not kNone.
 void EncodeIdentity(const devices::MemoryIdentity& identity, v1::DeviceMemory* message);
-// kNone where the message names no kind.
+// Returns the device that a message names; kind kNone if it names none.
 devices::MemoryIdentity DecodeIdentity(const v1::DeviceMemory& message);
 
 struct DeviceRegionRequest {
   devices::MemoryIdentity identity;
   devices::MemoryHandle handle;
 };
-// `descriptor` came with the message and stays its owner's; -1 = none. Thread-safe.
+// Validates a request. `descriptor` came with the message; -1: none did. The caller keeps its ownership. Thread-safe.
 std::variant<DeviceRegionRequest, Refusal> ParseDeviceRegion(const v1::RegisterDeviceRegion& message, int descriptor);
 
 }  // namespace sortition::service

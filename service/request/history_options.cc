@@ -1,4 +1,4 @@
-// Scopes of penalties, DRY, n-grams, words, stop tokens and forced tokens.
+// Penalty scopes, DRY, n-grams, bad words, stop tokens, forced tokens and the watermark.
 #include "service/request/history_options.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ bool HasPenalty(const v1::SamplingParameters& p) {
          p.presence_penalty() != 0;
 }
 
-// What each engine counts where nothing else is asked for.
+// Returns the scope that the preset's engine has by default.
 PenaltyScope DefaultScope(const v1::Chain& chain) {
   if (chain.preset() == v1::Chain::PRESET_LLAMA_CPP) return {.window = 64, .frequency_counts_prompt = true};
   return {};
@@ -67,7 +67,7 @@ std::vector<TokenString> CompileBadWords(const TokenSequences& asked) {
   return words;
 }
 
-// Checks that all refusals of one message share.
+// The checks of one message. Each returns a refusal or nothing.
 class Checker {
  public:
   Checker(const Limits& limits, absl::string_view path, uint32_t live_vocabulary)
@@ -118,7 +118,7 @@ class Checker {
                                 Field("watermark.context_width"));
   }
 
-  // Token sequences that are a set.
+  // Checks token sequences that form a set.
   std::optional<Refusal> Strings(const TokenSequences& strings, absl::string_view name) const {
     uint64_t tokens = 0;
     std::set<TokenString> distinct;

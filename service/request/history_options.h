@@ -1,4 +1,4 @@
-// The parameters that look at the history, validated and compiled.
+// Validates and compiles the parameters that look at the history.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace sortition::service {
 
-// What of them is out of range or contradicts another, by field path below `path`. Thread-safe.
+// Refuses, by its field path below `path`, an option that is out of range or contradicts another one. Thread-safe.
 std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& parameters, const Limits& limits,
                                            absl::string_view path, uint32_t live_vocabulary);
 
-// Their compiled form; ranges are not looked at. Clients use it for the history hash of their own. Thread-safe.
+// Returns the compiled options, whose ranges are not checked. Clients compute history hashes with it. Thread-safe.
 HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& parameters);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Validation of OpenSequence.
+// Validates OpenSequence.
 #include "service/request/open_request.h"
 
 #include <utility>

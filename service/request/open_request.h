@@ -1,4 +1,4 @@
-// An OpenSequence message, validated and compiled.
+// Validates and compiles OpenSequence.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,13 @@
 
 namespace sortition::service {
 
+// A piece of a history that comes in one or several messages.
 struct HistoryPiece {
-  std::vector<uint32_t> tokens;  // of this piece
-  uint32_t prompt_length = 0;    // of the whole history
-  uint32_t offset = 0;           // of the piece in the whole history
+  std::vector<uint32_t> tokens;  // this piece's
+  uint32_t prompt_length = 0;    // prompt tokens of the whole history
+  uint32_t offset = 0;           // index of the piece's first token in the whole history
   bool continues = false;        // more pieces follow
-  uint32_t known_length = 0;     // of the whole history, as far as its first message tells; 0: not at all
+  uint32_t known_length = 0;     // length of the whole history; 0 until the last piece
 };
 
 struct OpenRequest {
@@ -33,8 +34,8 @@ struct OpenRequest {
   std::optional<HistoryPiece> history;
 };
 
-// Refuses by field path below `path` ("open" or "fork_sequence.child"). A missing seed is
-// drawn from `entropy`. `message` holds no unknown fields (strictness.h). Thread-safe.
+// Validates an open. Draws a missing seed from `entropy`. Refuses by field path below `path`, e.g. "open" or
+// "fork.child". `message` has no unknown fields (strictness.h). Thread-safe.
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
                                              absl::string_view path, Entropy* entropy);
 

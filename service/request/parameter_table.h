@@ -1,5 +1,5 @@
-// Every sampling parameter of the contract: range, default, scope, and whether this server builds it. One list feeds
-// validation of what is not built, the information service and the documentation.
+// Every sampling parameter of the contract: range, default, scope, and whether this server builds it. The information
+// service publishes the list.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 namespace sortition::service {
 
 struct ParameterDescription {
-  std::string_view name;  // field of SamplingParameters, or of StepRow with the scope "step"
+  std::string_view name;  // field of SamplingParameters, or of StepRow if is_per_step
   std::string_view range;
-  std::string_view default_value;  // the off value, where there is one
-  std::string_view scope;          // "sequence" or "step"
-  std::string_view description;    // what it does, its unit and where it comes from
+  std::string_view default_value;  // also the off value, if there is one
+  std::string_view description;    // effect, unit and origin
   bool implemented;
+  bool is_per_step = false;
 };
 
 std::span<const ParameterDescription> Parameters();

@@ -1,4 +1,4 @@
-// Validation and compilation of sampling parameters.
+// Validates and compiles sampling parameters.
 #include "service/request/parameters.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using kernels::LogitEdit;
 
-// -0 is 0: an off value means the same as absent, also to the history hash.
+// Turns -0 into 0. An off value then has the same bits as an absent field, also in the history hash.
 float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
 
 class Compiler {
@@ -49,28 +49,8 @@ class Compiler {
     if (p.has_frequency_penalty()) law.frequency_penalty = WithoutNegativeZero(p.frequency_penalty());
     if (p.has_presence_penalty()) law.presence_penalty = WithoutNegativeZero(p.presence_penalty());
 
-    if (law.temperature != 0 && !(law.temperature >= law::kMinTemperature && law.temperature <= law::kMaxTemperature)) {
-      return Refusal{Reason::kOutOfRange, Field("temperature"),
-                     absl::StrCat("0 or ", law::kMinTemperature, "..", law::kMaxTemperature),
-                     absl::StrCat(law.temperature, " is out of range")};
-    }
-    if (!(law.top_p > 0 && law.top_p <= law::kMaxTopP)) {
-      return Refusal{Reason::kOutOfRange, Field("top_p"), "(0, 1]", absl::StrCat(law.top_p, " is out of range")};
-    }
-    // A top_k of the vocabulary or more is off, so any number is in range; beyond the law's it is off by definition.
+    // Values from the live vocabulary on are off, so every value is in range.
     law.top_k = law.top_k >= spec_.live_vocabulary ? 0 : law.top_k;
-    const std::optional<Refusal> checks[] = {
-        CheckRange(law.min_p, law::kMinMinP, law::kMaxMinP, Field("min_p")),
-        CheckRange(law.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty,
-                   Field("repetition_penalty")),
-        CheckRange(law.frequency_penalty, -law::kMaxAbsFrequencyPenalty, law::kMaxAbsFrequencyPenalty,
-                   Field("frequency_penalty")),
-        CheckRange(law.presence_penalty, -law::kMaxAbsPresencePenalty, law::kMaxAbsPresencePenalty,
-                   Field("presence_penalty")),
-    };
-    for (const std::optional<Refusal>& refusal : checks) {
-      if (refusal) return refusal;
-    }
     if (auto refusal = TakeChainOptions(p, path_, &law)) return refusal;
     law::Compile(law, &spec_.parameters);
     spec_.repetition_penalty = law.repetition_penalty;
@@ -105,7 +85,7 @@ class Compiler {
     return LogprobTokens();
   }
 
-  // In the order asked for, in which they are answered.
+  // The order of the list is kept: results have it.
   std::optional<Refusal> LogprobTokens() {
     const auto& tokens = parameters_.logprob_token_ids();
     if (tokens.empty()) return std::nullopt;
@@ -164,7 +144,7 @@ class Compiler {
     return TokenSet(parameters_.allowed_token_ids(), "allowed_token_ids", &spec_.allowed_tokens);
   }
 
-  // A list of distinct live tokens, sorted.
+  // Takes a list of distinct live tokens, and sorts it.
   template <typename Repeated>
   std::optional<Refusal> TokenSet(const Repeated& tokens, absl::string_view name, std::vector<uint32_t>* sorted) {
     const std::string field = Field(name);

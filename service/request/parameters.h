@@ -1,4 +1,4 @@
-// SamplingParameters, validated and compiled to what kernels and sequences use.
+// Validates SamplingParameters, and compiles them for kernels and sequences.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace sortition::service {
 
-// Fills the fields of `*spec` that parameters decide; spec->live_vocabulary is set. Every parameter is honoured or
-// refused by name.
+// Sets the members of `*spec` that parameters decide. spec->live_vocabulary has been set. Every parameter is honoured,
+// or refused by its field path below `path`. Thread-safe.
 std::optional<Refusal> CompileParameters(const v1::SamplingParameters& parameters, const Limits& limits,
                                          absl::string_view path, SequenceSpec* spec);
 

@@ -1,4 +1,4 @@
-// Slicing of segmented payloads.
+// Finds the segments of a byte range.
 #include "service/request/payload_view.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Random access to a payload that came in many segments.
+// Random access to a payload that may have several segments.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ class PayloadView {
  public:
   explicit PayloadView(const Payload& payload);
 
-  // The bytes [offset, offset + size), which lie within the payload.
+  // Returns the bytes [offset, offset + size) as segments, in order. They must lie within the payload.
   absl::InlinedVector<devices::ByteSegment, 2> Slice(uint64_t offset, uint64_t size) const;
 
-  // Of bytes that lie in a device's memory, which Copy cannot read; otherwise null.
+  // The device memory that the payload lies in, which Copy cannot read. Null: host memory.
   const devices::ImportedMemory* imported() const { return payload_.imported; }
 
-  // The worker may write to the bytes at any time: each is to be read once.
+  // True if the worker may write to the bytes at any time. Each byte must then be read only once.
   bool may_change() const { return payload_.may_change; }
 
-  // The same, copied.
+  // Copies the bytes [offset, offset + size) to `to`.
   void Copy(uint64_t offset, uint64_t size, void* to) const;
 
  private:
   const Payload& payload_;
-  std::vector<uint64_t> starts_;  // of each segment within the payload
+  std::vector<uint64_t> starts_;  // offset of each segment within the payload
 };
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Bounds of ranges within regions.
+// Checks ranges within regions.
 #include "service/request/region_payloads.h"
 
 #include <algorithm>
@@ -24,10 +24,10 @@ Refusal UnknownRegion(const std::string& field, const RegionRange& range) {
                  absl::StrCat("this stream has no memory region ", range.region_id)};
 }
 
-// What may lie in a device's memory.
+// Who reads a tensor. Only tensors that devices read may lie in a device's memory.
 enum class Reader { kDevice, kHost };
 
-// The region, if the whole range lies in it.
+// Returns the region of the range. Refuses a range that is not wholly within one.
 std::variant<std::shared_ptr<const Region>, Refusal> FindRange(const RegionRange& range, uint32_t alignment,
                                                                Reader reader, const std::string& field,
                                                                const MemoryConnection* memory) {
@@ -67,7 +67,7 @@ std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t align
   return std::nullopt;
 }
 
-// Copies the payload's bytes, for a reader that looks at them more than once.
+// Copies the payload's bytes, for a reader that reads them more than once.
 void TakeCopy(Payload* payload) {
   auto copy = std::make_shared<std::vector<std::byte>>(payload->size);
   std::memcpy(copy->data(), payload->segments[0].data, payload->size);

@@ -1,4 +1,4 @@
-// Validation of SequenceSnapshot.
+// Reads SequenceSnapshot.
 #include "service/request/snapshot_request.h"
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +33,7 @@ std::variant<SequenceSnapshot, Refusal> ParseSnapshot(const std::string& bytes, 
   snapshot.prompt_length = message.prompt_length();
   snapshot.history_hash = message.history_hash();
   snapshot.kept_from = message.kept_from();
-  snapshot.chain_before = message.chain_before();
+  snapshot.hash_before = message.chain_before();
   snapshot.kept.assign(message.kept().begin(), message.kept().end());
   snapshot.tokens.assign(message.tokens().begin(), message.tokens().end());
   snapshot.in_history.assign(message.in_history().begin(), message.in_history().end());

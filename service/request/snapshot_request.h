@@ -1,4 +1,4 @@
-// An exported state, read back.
+// Reads an exported state.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace sortition::service {
 
-// Refuses by field path below `path` what is no snapshot of a format that this server reads. Whether it contradicts
-// itself is for SequenceState::FromSnapshot to tell. Thread-safe.
+// Parses the bytes of a snapshot. Refuses bytes that are none, and other formats than kSnapshotFormat, by field path
+// below `path`. SequenceState::FromSnapshot checks whether the parts agree with each other. Thread-safe.
 std::variant<SequenceSnapshot, Refusal> ParseSnapshot(const std::string& bytes, const Limits& limits,
                                                       absl::string_view path);
 

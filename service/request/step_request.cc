@@ -11,6 +11,7 @@
 #include "service/request/checks.h"
 #include "service/request/position_request.h"
 #include "service/request/region_payloads.h"
+#include "service/request/strictness.h"
 #include "service/request/trace.h"
 
 namespace sortition::service {
@@ -223,6 +224,10 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                             const SequenceSpec& spec, const Limits& limits) {
   const auto field = [index](absl::string_view name) { return FieldName(index, name); };
+  if (auto refusal = FindUnknown(row, "")) {
+    refusal->field = field(refusal->field).Text();
+    return *std::move(refusal);
+  }
   const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
   if (!row.checkpoint().empty() && !keeps_sampler_state) {
     return Refusal{Reason::kContradiction, field("checkpoint").Text(), "", "no sampler of this sequence keeps a state"};

@@ -47,12 +47,12 @@ struct StepShape {
   bool traced = false;  // the worker records this step's trace
 };
 
-// A refusal here concerns every row of the step. `message` holds no unknown fields. Thread-safe.
+// A refusal here concerns every row of the step. `message` holds no unknown fields beside those of rows. Thread-safe.
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
 // Makes the plan of one row, as far as the message and its sequence's spec decide it: packed masks and checkpoints are
-// not looked up. A refusal here concerns this row alone. Thread-safe.
+// not looked up. A refusal here, also of an unknown field or enum value, concerns this row alone. Thread-safe.
 std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                             const SequenceSpec& spec, const Limits& limits);
 

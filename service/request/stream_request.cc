@@ -11,7 +11,7 @@ namespace sortition::service {
 
 std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits) {
   if (auto refusal = CheckByteCount(frame.bytes, limits.max_message_bytes, "message")) return refusal;
-  if (auto refusal = FindUnknown(frame.message, "")) return refusal;
+  if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
   if (frame.message.has_step() || frame.message.has_upload_mask() || frame.payloads.empty()) return std::nullopt;
   return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
 }

@@ -1,16 +1,43 @@
-// Refuses what protobuf would drop in silence: unknown fields and unknown enum values, anywhere in a message.
+// Finds what protobuf would drop in silence: unknown fields and unknown enum values, anywhere in a message.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 #include "service/refusal.h"
+#include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
-// The first unknown field (UNKNOWN_FIELD) or enum value (UNKNOWN_ENUM_VALUE) in `message` or in any message below it.
-// `path` is the message's own, "" for a whole StreamRequest. Thread-safe.
+// Returns the first unknown field (UNKNOWN_FIELD) or enum value (UNKNOWN_ENUM_VALUE) in `message` or in any message
+// below it. `path` is the message's own, "" for a whole StreamRequest. Thread-safe.
 std::optional<Refusal> FindUnknown(const google::protobuf::Message& message, absl::string_view path);
+
+// As FindUnknown for a message of a stream, but leaves the rows of a step to ParseStepRow, so that a bad row fails
+// alone. Rows are judged here if the step cannot be understood without them: if the row may have an unknown task, and a
+// later row does not say where its logits are; and if the rows come in shards. Thread-safe.
+std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message);
+
+// The unknown fields that one stream ignores (UNKNOWN_FIELDS_IGNORE). Not thread-safe.
+class IgnoredFields {
+ public:
+  // Paths that are reported for one stream; further ones are not ignored.
+  static constexpr size_t kMostPaths = 64;
+
+  // Removes the unknown fields of `*message` and of all messages below it. Keeps those that may be a member of an unset
+  // oneof, and those beyond kMostPaths: FindUnknown refuses them. Returns the paths that occur for the first time,
+  // without indexes: "step.rows[].mask.#7".
+  std::vector<std::string> Drop(google::protobuf::Message* message);
+
+ private:
+  void DropFrom(google::protobuf::Message* message, const std::string& path, std::vector<std::string>* first);
+
+  absl::flat_hash_set<std::string> paths_;
+};
 
 }  // namespace sortition::service

@@ -1,4 +1,5 @@
-// traceparent = version "-" trace-id "-" parent-id "-" flags, in lower-case hexadecimal digits of fixed number.
+// Parses traceparent: version "-" trace-id "-" parent-id "-" flags, each in a fixed number of lower-case hexadecimal
+// digits.
 #include "service/request/trace.h"
 
 #include <string>

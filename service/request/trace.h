@@ -1,4 +1,4 @@
-// Validation of a step's W3C trace context (https://www.w3.org/TR/trace-context/).
+// Validates the W3C trace context of a step (https://www.w3.org/TR/trace-context/).
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace sortition::service {
 
-// What is wrong with `trace`, by field. Thread-safe.
+// Refuses a trace context that is not of the recommendation's form, by field. Thread-safe.
 std::optional<Refusal> CheckTrace(const v1::TraceContext& trace);
 
-// The caller recorded this trace: bit 0 of the flags. `trace` has passed CheckTrace.
+// Returns true if the caller records this trace (bit 0 of the flags). `trace` has passed CheckTrace.
 bool IsSampled(const v1::TraceContext& trace);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Integers to logprobs, reasons to errors.
+// Turns integers into log probabilities, and refusals into errors.
 #include "service/result/encode.h"
 
 #include <string>
@@ -7,8 +7,10 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "service/limits.h"
+#include "sortition/v1/sequence_snapshot.pb.h"
 
 namespace sortition::service {
+namespace {
 
 void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs) {
   logprobs->set_logprob(law::Logprob(distribution, distribution.chosen.bits, temperature));
@@ -25,6 +27,8 @@ void EncodeLogprobs(const kernels::Distribution& distribution, double temperatur
   }
 }
 
+}  // namespace
+
 void EncodeError(const Refusal& refusal, v1::Error* error) {
   error->set_code(static_cast<int32_t>(CodeOf(refusal.reason)));
   error->set_reason(static_cast<v1::ErrorReason>(refusal.reason));
@@ -39,7 +43,7 @@ void EncodeError(const Refusal& refusal, v1::Error* error) {
 }
 
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal) {
-  // A longer name is no sequence's and is not echoed.
+  // No sequence has a longer name; it is not echoed.
   const auto is_name = [](const std::string& name) { return !name.empty() && name.size() <= kMaxNameBytes; };
   v1::StreamResponse response;
   v1::Error* error = nullptr;
@@ -68,16 +72,38 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
   return response;
 }
 
+template <typename To>
+void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to) {
+  if (parameters.raw_logprob) EncodeLogprobs(output.raw, 1, to->mutable_raw());
+  if (parameters.processed_logprob) {
+    EncodeLogprobs(output.processed, law::ProcessedTemperature(parameters, output), to->mutable_processed());
+  }
+  if (parameters.entropy) to->set_entropy(law::Entropy(output.entropy));
+  if (parameters.kept_count) to->set_kept_count(output.kept);
+}
+template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameters&, v1::DrawResult*);
+template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameters&, v1::Position*);
+
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result) {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   result->set_token(answer.token);
   if (history_hash) result->set_history_hash(*history_hash);
-  if (parameters.raw_logprob) EncodeLogprobs(answer.raw, 1, result->mutable_raw());
-  if (parameters.processed_logprob)
-    EncodeLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer), result->mutable_processed());
-  if (parameters.entropy) result->set_entropy(law::Entropy(answer.entropy));
-  if (parameters.kept_count) result->set_kept_count(answer.kept);
+  EncodeAsked(answer, parameters, result);
+}
+
+std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {
+  v1::SequenceSnapshot message;
+  message.set_format(kSnapshotFormat);
+  message.set_prompt_length(snapshot.prompt_length);
+  message.set_history_hash(snapshot.history_hash);
+  message.set_kept_from(snapshot.kept_from);
+  message.set_chain_before(snapshot.hash_before);
+  message.mutable_kept()->Add(snapshot.kept.begin(), snapshot.kept.end());
+  message.mutable_tokens()->Add(snapshot.tokens.begin(), snapshot.tokens.end());
+  message.mutable_in_history()->Add(snapshot.in_history.begin(), snapshot.in_history.end());
+  message.mutable_in_output()->Add(snapshot.in_output.begin(), snapshot.in_output.end());
+  return message.SerializeAsString();
 }
 
 }  // namespace sortition::service

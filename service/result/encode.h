@@ -1,27 +1,36 @@
-// Results and refusals as messages of the contract.
+// Encodes results and refusals as messages of the contract.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "kernels/row.h"
 #include "service/refusal.h"
+#include "service/sequence/sequence_snapshot.h"
 #include "sortition/v1/errors.pb.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
+// Sets `*error` to a refusal.
 void EncodeError(const Refusal& refusal, v1::Error* error);
 
-// The answer to a message that is refused as a whole: by its sequence or mask where it names one, else by its index on
-// the stream. Not for steps.
+// Returns the answer to a message that is refused as a whole. It names the message's sequence or mask if there is one,
+// otherwise the message's index on the stream. Not for steps.
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal);
 
-// The logprobs are computed here, on the host, from the device's integers.
-void EncodeLogprobs(const kernels::Distribution& distribution, double temperature, v1::Logprobs* logprobs);
+// Sets raw and processed log probabilities, which are computed here on the host from the device's integers, entropy and
+// kept count of `*to`, as far as `parameters` ask for them. `To` is DrawResult or Position.
+template <typename To>
+void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to);
 
-// Everything but the kept tokens, which may take several messages (encode_outcome.h). `answer.error` is kNone.
+// Sets everything but the kept tokens, which may take several parts (encode_outcome.h). `answer.error` is kNone.
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
+
+// Returns the state of a sequence for another server: a serialized sortition.v1.SequenceSnapshot, never empty.
+// Thread-safe.
+std::string EncodeSnapshot(const SequenceSnapshot& snapshot);
 
 }  // namespace sortition::service

@@ -1,5 +1,4 @@
-// Encodes the result of a row: its tokens, and the logprobs, which are computed here, on the host, from devices'
-// integers.
+// Encodes the result of a row. The log probabilities are computed here, on the host, from the devices' integers.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +13,17 @@
 
 namespace sortition::service {
 
-// Where a row's answer goes.
+// The row that a result belongs to.
 struct RowPlace {
-  uint32_t row = 0;
+  uint32_t row = 0;  // index into Step.rows
   uint64_t step_id = 0;
 };
 
-// Appends the answer in as many messages as it takes (`continues`): one holds at most kPieceTokens log probabilities,
-// kept tokens or probabilities, and so less than 1 MB. Answers what `spec` and `plan` ask for, and no more.
-inline constexpr uint32_t kPieceTokens = 1u << 16;
+// Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
+inline constexpr uint32_t kPartNumbers = 1u << 16;
+
+// Appends the result of one row, in as many parts as it takes (v1::RowResult). It has what `spec` and `plan` ask for,
+// and no more. The checkpoint is not set.
 void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                    google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 

@@ -1,4 +1,4 @@
-// Rows to messages.
+// Splits results by their size, and counts them.
 #include "service/result/split_results.h"
 
 #include <algorithm>
@@ -32,6 +32,17 @@ bool Continues(const v1::RowResult& row) {
 uint32_t AnsweredRows(const v1::StepResults& results) {
   return static_cast<uint32_t>(
       std::ranges::count_if(results.rows(), [](const v1::RowResult& row) { return !Continues(row); }));
+}
+
+uint32_t TokensDrawn(const v1::StepResults& results) {
+  uint32_t tokens = 0;
+  for (const v1::RowResult& row : results.rows()) {
+    if (Continues(row)) continue;
+    if (row.has_draw()) ++tokens;
+    // The last part ends with the last token's entry.
+    if (row.has_verify()) tokens += row.verify().positions(row.verify().positions_size() - 1).index() + 1;
+  }
+  return tokens;
 }
 
 }  // namespace sortition::service

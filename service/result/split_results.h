@@ -1,4 +1,4 @@
-// Answers in messages that every client takes.
+// Splits results into messages of a size that every client accepts.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,20 @@
 
 namespace sortition::service {
 
-// gRPC's clients take messages of 4 MiB unless told otherwise.
+// Most bytes of a message with several rows. gRPC clients accept 4 MiB by default.
 inline constexpr uint64_t kAnswerBytes = 1u << 20;
 
-// The same rows in their order, in messages of at most kAnswerBytes, or of one row. Costs nothing where they fit one.
+// Returns the rows in the same order, in messages of one row or of at most kAnswerBytes. Does not copy if one message
+// is enough.
 std::vector<v1::StepResults> SplitResults(v1::StepResults results);
 
-// The rows whose answers end in this message.
+// Returns the number of rows whose results end in this message.
 uint32_t AnsweredRows(const v1::StepResults& results);
 
-// More of the row's answer follows in another one.
+// Returns the number of tokens drawn or accepted in the results that end in this message.
+uint32_t TokensDrawn(const v1::StepResults& results);
+
+// True if another part of the row's result follows.
 bool Continues(const v1::RowResult& row);
 
 }  // namespace sortition::service

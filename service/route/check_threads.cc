@@ -1,4 +1,4 @@
-// A queue and its threads.
+// A queue of tasks and its threads.
 #include "service/route/check_threads.h"
 
 #include <utility>

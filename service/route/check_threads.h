@@ -1,4 +1,4 @@
-// Threads that compare rows with the reference, so that a device's own threads go on.
+// Threads for long tasks beside the devices' work: re-checks and reads of a device's memory.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace sortition::service {
 
-// Thread-safe. What waits is bounded by the batches in flight: a batch that is being checked still takes its place on
-// the device.
+// Thread-safe. The queue is bounded by the batches in flight: a batch that is being checked still counts as one on its
+// device.
 class CheckThreads {
  public:
   explicit CheckThreads(uint32_t threads);
-  // Runs what was given before.
+  // Runs all tasks that were given before, then joins the threads.
   ~CheckThreads();
 
   void Run(absl::AnyInvocable<void()> check) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -9,12 +9,12 @@
 namespace sortition::service {
 namespace {
 
-constexpr double kForgetBatch = 0.93;    // what a batch counts for, one batch later
-constexpr double kForgetSeconds = 20.0;  // after which what was measured counts for half
-constexpr double kPriorWeight = 1e-3;    // in batches, for each term
-constexpr double kShortest = 1e-9;       // seconds; nothing is predicted to cost less
+constexpr double kForgetBatch = 0.93;    // factor on a batch's weight with each later batch
+constexpr double kForgetSeconds = 20.0;  // half-life of what was measured
+constexpr double kPriorWeight = 1e-3;    // weight of the prior in each term, in batches
+constexpr double kShortest = 1e-9;       // seconds; lower bound on predictions
 
-// Solves a * x = b for the terms in `used` by Gaussian elimination; the others are 0. `a` is positive definite.
+// Solves a * x = b for the terms in `used` by Gaussian elimination; the other terms are 0. `a` is positive definite.
 template <size_t kTerms>
 std::array<double, kTerms> Solve(std::array<std::array<double, kTerms>, kTerms> a, std::array<double, kTerms> b,
                                  const std::array<bool, kTerms>& used) {
@@ -54,7 +54,8 @@ void CostModel::Observe(const Work& work, absl::Duration time, absl::Time now) {
   const double bytes = double(work.bytes);
   const Terms terms = {prior_.launch, prior_.row * double(work.rows), prior_.byte * bytes,
                        work.moves ? prior_.moved_byte * bytes : 0};
-  // Errors count in proportion to the work, not to the time: a device that has become slow outweighs what it was.
+  // Errors are relative to the work, not to the time: so batches of a device that has become slow outweigh earlier
+  // ones.
   const double scale = prior_.Seconds(work);
   for (int i = 0; i < kTerms; ++i) {
     targets_[i] = kForgetBatch * targets_[i] + terms[i] / scale * (seconds / scale);
@@ -68,7 +69,7 @@ void CostModel::Observe(const Work& work, absl::Duration time, absl::Time now) {
 void CostModel::Fit() {
   std::array<Terms, kTerms> a = products_;
   Terms b = targets_;
-  // What no batch tells apart keeps the prior's proportions, times the one factor that fits best.
+  // Terms that no batch tells apart keep the prior's proportions, times the one factor that fits best.
   double products = 0;
   double targets = 0;
   for (int i = 0; i < kTerms; ++i) {
@@ -80,7 +81,7 @@ void CostModel::Fit() {
     a[i][i] += kPriorWeight / (factor * factor);
     b[i] += kPriorWeight / factor;
   }
-  // A term that would be negative is left out, and the rest fitted again.
+  // Leaves out a term that would be negative, and fits the others again.
   std::array<bool, kTerms> used = {true, true, true, true};
   Terms x = Solve<kTerms>(a, b, used);
   for (int left_out = 0; left_out < kTerms; ++left_out) {

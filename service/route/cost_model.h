@@ -1,4 +1,4 @@
-// What a batch costs on a device, learned from those it has done.
+// Cost of a batch on a device, learned from the batches that the device has done.
 #pragma once
 
 #include <array>
@@ -8,14 +8,14 @@
 
 namespace sortition::service {
 
-// What a batch asks of a device.
+// Size of a batch, as far as its cost depends on it.
 struct Work {
   uint32_t rows = 0;
-  uint64_t bytes = 0;  // of logits
-  bool moves = false;  // the logits lie elsewhere than in the device's memory
+  uint64_t bytes = 0;  // bytes of logits
+  bool moves = false;  // true if the logits lie outside the device's memory
 };
 
-// Seconds each; all positive.
+// Seconds for each unit; all positive.
 struct Costs {
   double launch = 50e-6;
   double row = 20e-6;
@@ -27,21 +27,21 @@ struct Costs {
   }
 };
 
-// Seconds = launch + rows * row + bytes * byte + (moves ? bytes * moved_byte : 0), fitted to what was measured by least
-// squares of the error relative to the work. Older batches count less, and where nothing was measured, or not for long,
-// the prior stands; so a device that was slow for a while is tried again. Not thread-safe.
+// Models seconds = launch + rows * row + bytes * byte + (moves ? bytes * moved_byte : 0). Least squares fit the terms
+// to measured batches, with errors relative to the work. Older batches count less. Without measurements, or long after
+// the last one, the prior holds; so a device that was slow for a while is tried again. Not thread-safe.
 class CostModel {
  public:
   explicit CostModel(const Costs& prior = Costs()) : prior_(prior), costs_(prior) {}
 
-  // Expected of batches that start now.
+  // Expected costs of batches that start now.
   Costs At(absl::Time now) const;
   double Seconds(const Work& work, absl::Time now) const;
   const Costs& costs() const { return costs_; }
 
-  // `time` is what the device was busy with the batch alone; at least zero.
+  // `time`: how long the device was busy with this batch alone; at least zero.
   void Observe(const Work& work, absl::Duration time, absl::Time now);
-  // What is known now is what stands where nothing better is known.
+  // Makes the current estimate the prior, for terms without observations.
   void MakePrior() { prior_ = costs_; }
 
  private:
@@ -52,7 +52,7 @@ class CostModel {
 
   Costs prior_;
   Costs costs_;
-  // Of the normal equations, in units of the prior.
+  // The normal equations, in units of the prior.
   std::array<Terms, kTerms> products_ = {};
   Terms targets_ = {};
   absl::Time observed_ = absl::InfinitePast();

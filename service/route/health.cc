@@ -1,4 +1,4 @@
-// Backoff.
+// Pauses before self-tests.
 #include "service/route/health.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@ namespace sortition::service {
 
 std::string_view DeviceStateName(DeviceState state) {
   switch (state) {
-    case DeviceState::kProving:
-      return "proving";
+    case DeviceState::kSelfTest:
+      return "self_test";
     case DeviceState::kServing:
       return "serving";
     case DeviceState::kQuarantined:
@@ -34,7 +34,7 @@ void DeviceHealth::Quarantine(std::string why, absl::Time now, bool for_memory) 
   if (state_ == DeviceState::kServing && now - serves_since_ >= kForgiven) failures_ = 0;
   state_ = DeviceState::kQuarantined;
   reason_ = std::move(why);
-  rests_until_ = absl::InfinitePast();
+  backs_off_until_ = absl::InfinitePast();
   if (for_memory) {
     next_self_test_ = now + kMemoryBackoff;
     return;

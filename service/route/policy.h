@@ -1,4 +1,4 @@
-// How devices are chosen, as an operator says it.
+// The operator's policy for the choice of devices.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace sortition::service {
 
 struct RoutePolicy {
   enum class Kind {
-    kAuto,        // where the batch is expected to be done first, though that device be busy
+    kAuto,        // the device that is expected to finish the batch first, even if it is busy
     kPinned,      // `device` alone
-    kRoundRobin,  // by turns, among those with room
-    kRandom,      // any of those with room; the same answers come out, which is what it is there to show
+    kRoundRobin,  // in turn, among devices with room
+    kRandom,      // any device with room; shows that the choice does not change results
   };
   Kind kind = Kind::kAuto;
-  std::string device;  // of kPinned
+  std::string device;  // for kPinned
 
-  // "auto", "round-robin", "random" or "pinned:NAME". INVALID_ARGUMENT for anything else.
+  // Parses "auto", "round-robin", "random" or "pinned:NAME". INVALID_ARGUMENT for anything else.
   static absl::StatusOr<RoutePolicy> Parse(std::string_view text);
 };
 
@@ -28,12 +28,12 @@ struct RoutePolicy {
 bool AbslParseFlag(absl::string_view text, RoutePolicy* policy, std::string* error);
 std::string AbslUnparseFlag(const RoutePolicy& policy);
 
-// Why a batch went where it went; the label of a metric.
+// Reason why a batch went to its device; the label of a metric.
 enum class RouteReason : uint8_t {
-  kFastest,   // expected to be done first there
-  kOnly,      // no other device serves that is able to
-  kFeatures,  // likewise, and another that serves has not the kernels for what the rows ask
-  kMemory,    // the logits are in its memory; others would have them read to the host first
+  kFastest,   // expected to finish it first
+  kOnly,      // no other serving device can take it
+  kFeatures,  // as kOnly, because another serving device lacks kernels for it
+  kMemory,    // the logits lie in its memory; other devices would have to read them through the host
   kPinned,
   kTurn,
   kRandom,

@@ -1,7 +1,7 @@
-// Live rows that are computed a second time, by the law's reference, before their answers leave.
+// Re-check: a live row is sampled again by the law's reference before its output leaves.
 //
-// With share 1 no wrong token leaves. With a smaller share a device that lies in some rows is caught by each of them
-// with that probability, so the chance that n wrong rows pass is (1 - share)^n.
+// With share 1 no wrong token leaves. With a smaller share, each wrong row exposes its device with that probability, so
+// n wrong rows stay unnoticed with probability (1 - share)^n.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,18 @@
 
 namespace sortition::service {
 
-// Wrong rows after which a device has been caught with at least this probability; share and probability in (0, 1).
+// Returns the number of wrong rows after which a device is caught with at least this probability. Both arguments lie in
+// (0, 1).
 uint64_t WrongRowsUntilCaught(double share, double probability);
 
 // Not thread-safe.
 class RecheckLottery {
  public:
-  // `share`: 0 to 1. A device must not be able to guess which rows are drawn, so a service seeds it from a secret.
+  // `share`: 0 to 1. A device must not be able to guess which rows are drawn, so a service uses a secret seed.
   RecheckLottery(double share, uint64_t seed) : share_(share), random_(seed) {}
 
   double share() const { return share_; }
-  // Whether the next row is drawn. Costs nothing at share 0.
+  // Returns true if the next row is drawn. Costs nothing at share 0.
   bool Draw() { return share_ > 0 && (share_ >= 1 || std::uniform_real_distribution<double>()(random_) < share_); }
 
  private:
@@ -29,7 +30,7 @@ class RecheckLottery {
   std::mt19937_64 random_;
 };
 
-// Whether the law's reference gives this answer. Takes milliseconds at large vocabularies. Thread-safe.
+// Returns true if the law's reference gives this output. Takes milliseconds at large vocabularies. Thread-safe.
 bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& answer);
 
 }  // namespace sortition::service

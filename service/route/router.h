@@ -1,9 +1,9 @@
-// Chooses the device of the next batch, by capability, health and the time that it will take there.
+// Chooses the device of the next batch, by capability, health and expected time.
 //
-// Every choice gives the same answer, so the router is free to choose. It learns each device's costs from the batches
-// that it has done, expects each batch to be done when what the device already has is done and then it, and chooses the
-// device where that comes first. If that is a device without room, the batch waits: it would be done later elsewhere.
-// Logits that lie in a device's memory stay there as long as it serves.
+// Every choice gives the same results, so the router is free to choose. It learns each device's costs from the batches
+// that the device has done. It expects a batch to finish after all that the device already has, and chooses the device
+// where it finishes first. If that device has no room, the batch waits: it would finish later elsewhere. Logits that
+// lie in a device's memory stay there as long as that device serves.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace sortition::service {
 
-// What the router knows of a device, for people.
+// State of a device, for people.
 struct DeviceStatus {
   const devices::Device* device = nullptr;
   DeviceState state = DeviceState::kServing;
@@ -28,20 +28,20 @@ struct DeviceStatus {
   Costs costs;
 };
 
-// Not thread-safe; the batcher guards it.
+// Not thread-safe; the device keeper guards it.
 class Router {
  public:
-  // What a row, or all rows of a batch, ask of a device.
+  // Requirements of a row, or of all rows of a batch.
   struct Needs {
     uint32_t vocabulary = 0;
     kernels::Features features = kernels::kNoFeatures;
   };
-  // Of a batch that may be chosen for: what it asks of a device, and of its longest row.
+  // Describes a batch: totals, and the requirements of its most demanding row.
   struct Batch {
     uint32_t rows = 0;
     uint64_t bytes = 0;
     uint32_t vocabulary = 0;
-    uint32_t memory = devices::kHostMemory;  // where its logits lie
+    uint32_t memory = devices::kHostMemory;  // where the logits lie
     kernels::Features features = kernels::kNoFeatures;
     Needs needs() const { return {vocabulary, features}; }
   };
@@ -50,31 +50,32 @@ class Router {
     RouteReason reason = RouteReason::kFastest;
   };
 
-  // `devices` are not owned and outlive the router. They serve from the start. A pinned device that is not among them
-  // is a broken invariant.
+  // `devices` are not owned and outlive the router. They serve from the start. A pinned device must be among them.
   explicit Router(std::vector<devices::Device*> devices, const RoutePolicy& policy = {}, uint64_t random_seed = 0);
 
   static bool CanTake(const devices::DeviceDescription& device, const Needs& needs);
 
-  // Null where the batch has to wait.
+  // Returns no device if the batch has to wait.
   Choice Choose(const Batch& batch, absl::Time now);
-  // Whether any device that serves is able to take the batch, now or later.
+  // Returns true if any serving device can take such rows, now or later.
   bool CanServe(const Needs& needs) const { return OtherCanServe(nullptr, needs); }
-  // The same of the devices but `device`.
+  // As CanServe, without `device`.
   bool OtherCanServe(const devices::Device* device, const Needs& needs) const;
 
-  // Expected until the devices that serve would have done the batch, sharing it out among them and beginning with it
-  // now. Infinite where none is able to take it.
+  // Expected seconds until the serving devices have done the batch, if they share it and start with it now. Infinite if
+  // no device can take it.
   double SecondsToDrain(const Batch& batch, absl::Time now) const;
 
-  // A batch starts; `Finished` ends it. `is_measured`: it was done in whole, so its time teaches something.
+  // Records the start and the end of a batch. `is_measured`: the device did all of it, so its time enters the cost
+  // model.
   void Started(const devices::Device* device, const Batch& batch, absl::Time now);
   void Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now);
 
-  // Of all devices whose time has come.
-  void EndRests(absl::Time now);
+  // Ends the back-off of each device whose pause is over.
+  void EndBackoffs(absl::Time now);
   DeviceHealth& health(const devices::Device* device) { return Find(device).health; }
   CostModel& costs(const devices::Device* device) { return Find(device).costs; }
+  const CostModel& costs(const devices::Device* device) const { return Find(device).costs; }
   std::vector<devices::Device*> DueForSelfTest(absl::Time now) const;
   std::vector<DeviceStatus> Statuses() const;
 
@@ -83,35 +84,38 @@ class Router {
     Work work;
     double expected = 0;  // seconds
   };
-  struct Book {
+  struct Entry {
     devices::Device* device = nullptr;
     DeviceHealth health;
     CostModel costs;
     std::vector<InFlight> in_flight;
-    double expected = 0;                             // seconds of all in flight
-    absl::Time worked_since = absl::InfinitePast();  // on what is in flight now
+    double expected = 0;                             // seconds, sum over in_flight
+    absl::Time worked_since = absl::InfinitePast();  // start of the time that in_flight is charged with
   };
 
-  Book& Find(const devices::Device* device);
-  bool IsAble(const Book& book, const Needs& needs) const;
-  // Whether the batch is for the devices in whose memory its logits are: where one of them is able to take it.
+  Entry& Find(const devices::Device* device);
+  const Entry& Find(const devices::Device* device) const;
+  bool IsAble(const Entry& entry, const Needs& needs) const;
+  // Returns true if only the devices whose memory holds the logits may have the batch: when one of them can take it.
   bool StaysInMemory(const Batch& batch) const;
-  static bool IsThere(const Book& book, const Batch& batch) {
-    return book.device->description().memory == batch.memory;
+  static bool IsThere(const Entry& entry, const Batch& batch) {
+    return entry.device->description().memory == batch.memory;
   }
-  // Whether every device that serves has what the batch's rows ask of its kernels.
+  // Returns true if all serving devices have these kernels.
   bool AllHave(kernels::Features features) const;
-  static bool HasRoom(const Book& book) { return book.in_flight.size() < book.device->description().batches_in_flight; }
-  static Work WorkOf(const Book& book, const Batch& batch);
-  // From now until the batch would be done.
-  static double SecondsUntilDone(const Book& book, const Batch& batch, absl::Time now);
-  Choice ChooseFastest(const std::vector<Book*>& able, const Batch& batch, absl::Time now) const;
+  static bool HasRoom(const Entry& entry) {
+    return entry.in_flight.size() < entry.device->description().batches_in_flight;
+  }
+  static Work WorkOf(const Entry& entry, const Batch& batch);
+  // Expected seconds from now until the batch is done.
+  static double SecondsUntilDone(const Entry& entry, const Batch& batch, absl::Time now);
+  Choice ChooseFastest(const std::vector<Entry*>& able, const Batch& batch, absl::Time now) const;
 
   const RoutePolicy policy_;
   std::mt19937_64 random_;
-  std::vector<Book> books_;
+  std::vector<Entry> entries_;
   size_t turn_ = 0;
-  std::vector<Book*> able_;  // memory of Choose
+  std::vector<Entry*> able_;  // scratch memory of Choose
 };
 
 }  // namespace sortition::service

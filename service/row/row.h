@@ -36,11 +36,11 @@ namespace sortition::service {
 
 // The sequence of a row, as the stream that has opened it knows it.
 struct RowSequence {
-  std::shared_ptr<const SequenceSpec> spec;
-  SequenceOwner owner;
+  std::shared_ptr<const SequenceSpec> spec = nullptr;
+  SequenceOwner owner = {};
   // Set if the service keeps state for the sequence.
-  std::shared_ptr<const SequenceKey> key;
-  std::shared_ptr<Sequence> state;
+  std::shared_ptr<const SequenceKey> key = nullptr;
+  std::shared_ptr<Sequence> state = nullptr;
   SequenceTable* table = nullptr;  // accounts for the state's memory; not owned, outlives every row
 };
 

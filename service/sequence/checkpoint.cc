@@ -1,5 +1,5 @@
-// Format 1: the byte 1; sampler state, position and history hash, little-endian; 16 bytes of HMAC-SHA-256 over these,
-// the law's version and the owner.
+// Format 1: the byte 1; sampler state, position and history hash, little-endian; then 16 bytes of HMAC-SHA-256 over
+// these, the law's version and the owner.
 #include "service/sequence/checkpoint.h"
 
 #include <openssl/crypto.h>
@@ -36,7 +36,7 @@ Number Take(std::string_view* bytes) {
   return number;
 }
 
-// With its length, so that no two owners' names make the same bytes.
+// Adds the name with its length, so that names of different owners never give the same bytes.
 void AddName(std::string_view name, std::string* bytes) {
   Add(uint64_t{name.size()}, bytes);
   bytes->append(name);

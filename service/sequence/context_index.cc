@@ -86,7 +86,7 @@ uint32_t ContextIndex::LeafFor(const TokenLog& log, uint32_t position) {
   return leaf;
 }
 
-// A node of `depth` between `child` and its parent.
+// Inserts a node of `depth` between `child` and its parent.
 uint32_t ContextIndex::Split(const TokenLog& log, uint32_t child, uint32_t depth) {
   const uint32_t middle = NewNode();
   const uint32_t parent = nodes_[child].parent;
@@ -103,7 +103,7 @@ uint32_t ContextIndex::Split(const TokenLog& log, uint32_t child, uint32_t depth
   return middle;
 }
 
-// The follower of the position just descended to, in every node of its path.
+// Counts the follower of the position just descended to, in every node of its path.
 void ContextIndex::CountFollower(const TokenLog& log, uint32_t position, int32_t change) {
   const uint32_t token = log.at(position);
   for (size_t i = walk_.path.size(); i-- > 0 && nodes_[walk_.path[i]].depth >= least_;) {
@@ -156,7 +156,7 @@ uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t positi
   FreeNode(leaf);
   walk_.path.pop_back();
   const uint32_t only = nodes_[parent].first_child;
-  if (only == kNone) return kNone;  // the root's last
+  if (only == kNone) return kNone;  // the root's last child
   const uint32_t left = nodes_[only].position;
   if (parent == kRoot || nodes_[only].next != kNone) return left;
   const uint32_t above = nodes_[parent].parent;
@@ -214,7 +214,7 @@ uint64_t ContextIndex::BytesOf(const Followers& followers) {
 }
 
 uint64_t ContextIndex::bytes() const {
-  constexpr uint64_t kChildBytes = sizeof(decltype(children_)::value_type) + 1;  // a byte tells whether a slot is used
+  constexpr uint64_t kChildBytes = sizeof(decltype(children_)::value_type) + 1;  // and whether the slot is used
   return nodes_.capacity() * sizeof(Node) + free_.capacity() * sizeof(uint32_t) + children_.capacity() * kChildBytes +
          links_.size() * sizeof(Link) + follower_bytes_;
 }

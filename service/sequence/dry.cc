@@ -18,7 +18,7 @@ std::span<const TokenString> BreakersFrom(const DryOptions& options, uint32_t he
 
 bool IsBreaker(const DryOptions& options, uint32_t token) {
   const std::span<const TokenString> breakers = BreakersFrom(options, token);
-  return !breakers.empty() && breakers.front().size() == 1;  // sorted, so a single token comes first
+  return !breakers.empty() && breakers.front().size() == 1;  // sorted, so a single token is first
 }
 
 bool StandsAt(const TokenString& breaker, const TokenLog& log, uint32_t position) {
@@ -74,7 +74,7 @@ std::vector<DryTerm> Dry::Terms(const TokenLog& log, const DryOptions& options) 
   const uint32_t limit = RepetitionLimit(log, options, length - Start(length), reach_);
   if (limit < least_) return {};
 
-  // By token, its longest repetition first.
+  // Sorts by token, the longest repetition of each first.
   std::ranges::sort(found, [](const Found& a, const Found& b) {
     return a.token != b.token ? a.token < b.token : a.length > b.length;
   });

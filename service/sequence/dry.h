@@ -1,5 +1,5 @@
-// DRY: which tokens would go on with a repetition of the end of a history, and how long it is (llama.cpp's semantics,
-// after p-e-w's proposal of 2024).
+// DRY: finds the tokens that would continue a repetition of the history's end, and the length of the repetition
+// (llama.cpp's semantics, after p-e-w's proposal of 2024).
 #pragma once
 
 #include <cstdint>
@@ -17,38 +17,38 @@ struct DryTerm {
   bool operator==(const DryTerm&) const = default;
 };
 
-// Of one history, kept step by step: the time of a step is of the order of the longest repetition that counts and of
-// the tokens found, not of the history. Not thread-safe. `options` outlive it and are on. Every call is given the log
-// of the same history, which keeps the window and what can be cut off.
+// Index of one history, updated with each token. The time of a step is proportional to the longest repetition that
+// counts and the tokens found, not to the history. Not thread-safe. `options` outlive it and are on. Every call must
+// get the log of the same history, which keeps the window and all that can be cut off.
 class Dry {
  public:
-  // Of the history that `log` holds.
+  // Indexes the history that `log` holds.
   Dry(const DryOptions& options, const TokenLog& log);
 
-  // The last token of `log` was appended just now.
+  // Call after the last token of `log` was appended.
   void Pushed(const TokenLog& log);
-  // The last of the first `length` tokens is about to be cut off, as those after it were before.
+  // Call before the last of the first `length` tokens is cut off; later tokens are cut off already.
   void Popping(const TokenLog& log, uint32_t length);
 
-  // The tokens that `log`'s next token should not be, by ascending token.
+  // Returns the tokens that DRY penalises at `log`'s next position, by ascending token.
   std::vector<DryTerm> Terms(const TokenLog& log, const DryOptions& options) const;
 
-  uint64_t bytes() const { return index_.bytes(); }  // beside the object itself
+  uint64_t bytes() const { return index_.bytes(); }  // without the object itself
 
  private:
-  // Where the window starts in a history of `length` tokens.
+  // Returns the window's start in a history of `length` tokens.
   uint32_t Start(uint32_t length) const { return window_ != 0 && length > window_ ? length - window_ : 0; }
-  // Repetitions that start closer to the window's start than the index has contexts.
+  // Finds repetitions that start too close to the window's start for the index to have their contexts.
   void FindAtStart(const TokenLog& log, std::vector<ContextIndex::Found>* found) const;
 
   uint32_t window_;
   uint32_t least_;
-  uint32_t reach_;      // tokens; longer repetitions count like one of this length
-  ContextIndex index_;  // of the positions with so many tokens of the window before them
+  uint32_t reach_;      // tokens; longer repetitions count as this length
+  ContextIndex index_;  // positions with at least this many tokens of the window before them
 };
 
-// How many of the last tokens repetitions may consist of: those after the last sequence breaker, or `length` if there
-// is none among the last `length` tokens, or none that matters to repetitions of `reach` tokens.
+// Returns how many of the last tokens repetitions may consist of: the tokens after the last sequence breaker. Returns
+// `length` if there is none among the last `length` tokens, or none that affects repetitions of `reach` tokens.
 uint32_t RepetitionLimit(const TokenLog& log, const DryOptions& options, uint32_t length, uint32_t reach);
 
 }  // namespace sortition::service

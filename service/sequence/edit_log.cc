@@ -1,4 +1,4 @@
-// Names by counting.
+// Names of lists, from a counter.
 #include "service/sequence/edit_log.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ uint64_t NewList() {
 }  // namespace
 
 EditLog EditLog::OfNewList() {
-  EditLog trail;
-  trail.list_ = NewList();
-  return trail;
+  EditLog edit_log;
+  edit_log.list_ = NewList();
+  return edit_log;
 }
 
 void EditLog::Push(uint32_t token) {

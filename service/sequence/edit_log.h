@@ -1,4 +1,5 @@
-// The name of a sequence's edits, and the tokens whose edits changed last: what a device needs that keeps a copy.
+// Edit log: the name and version of a sequence's logit edits, and the tokens whose edits changed last. A device that
+// caches the edits uses it to find what to upload.
 #pragma once
 
 #include <array>
@@ -10,28 +11,28 @@
 
 namespace sortition::service {
 
-// The versions of one list (kernels::EditOrigin). A plain value, so that a step's snapshot has its own. Of all copies
-// of a trail only one may be pushed to without Leave, or two lists had one name. Not thread-safe.
+// Versions of one list of edits (kernels::EditOrigin). A plain value: the snapshot of a step has its own copy. Only one
+// of all copies may be pushed to without Leave; otherwise different edits would have the same name. Not thread-safe.
 class EditLog {
  public:
-  // More changes back, nothing is known. A step changes one token, or two with a window of penalties; one after drafts
-  // is as many more as were accepted behind what devices have.
+  // Number of changes that are remembered. A step changes one token, or two with a window of penalties; after drafts a
+  // device is behind by as many more as were accepted.
   static constexpr uint32_t kTokens = 32;
 
-  // Of no list: it names nothing.
+  // Names no list.
   EditLog() = default;
   static EditLog OfNewList();
 
-  // The edit of `token` may be another from now on.
+  // Records that the edit of `token` may have changed.
   void Push(uint32_t token);
 
-  // What is pushed from now on makes no versions; origin() says how many changes it is ahead of this one.
+  // Makes later pushes part of no version; origin() reports how many changes lie between them and the last version.
   void Leave() { named_ = named_.value_or(version_); }
 
-  // Nothing was pushed between this and `other`, of which one was copied from the other.
+  // Returns true if nothing was pushed between this log and `other`, one of which was copied from the other.
   bool SameEdits(const EditLog& other) const { return list_ == other.list_ && version_ == other.version_; }
 
-  // Refers to this.
+  // Refers to this object.
   kernels::EditOrigin origin() const;
 
  private:
@@ -39,7 +40,7 @@ class EditLog {
   uint64_t version_ = 0;           // counts pushes
   std::optional<uint64_t> named_;  // the last version, after Leave
   uint32_t count_ = 0;
-  std::array<uint32_t, kTokens> tokens_ = {};  // `count_` of them, the last change's last
+  std::array<uint32_t, kTokens> tokens_ = {};  // the last `count_` changes, the latest last
 };
 
 }  // namespace sortition::service

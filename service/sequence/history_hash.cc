@@ -1,4 +1,4 @@
-// The history hash: a chain of 64-bit mixes.
+// The history hash: a sequence of 64-bit mixes.
 #include "service/sequence/history_hash.h"
 
 #include <bit>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kIncrement = 0x9e3779b97f4a7c15u;
 
-// SplitMix64's output function: a bijection whose every output bit depends on every input bit.
+// SplitMix64's output function: a bijection in which every output bit depends on every input bit.
 constexpr uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -19,7 +19,7 @@ constexpr uint64_t Absorb(uint64_t hash, uint64_t word) { return Mix((hash ^ wor
 
 }  // namespace
 
-uint64_t ExtendChain(uint64_t chain, uint32_t token) { return Absorb(chain, token); }
+uint64_t ExtendTokenHash(uint64_t token_hash, uint32_t token) { return Absorb(token_hash, token); }
 
 uint64_t HistoryDigest(const HistoryIdentity& identity) {
   const uint64_t words[] = {
@@ -38,8 +38,8 @@ uint64_t HistoryDigest(const HistoryIdentity& identity) {
   return digest;
 }
 
-uint64_t HistoryHash(uint64_t chain, uint32_t prompt_length, uint64_t digest) {
-  return Absorb(Absorb(chain, prompt_length), digest);
+uint64_t HistoryHash(uint64_t token_hash, uint32_t prompt_length, uint64_t digest) {
+  return Absorb(Absorb(token_hash, prompt_length), digest);
 }
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// The 64-bit hash that ties a step to the history it was computed for. Algorithm and test vectors:
+// The 64-bit hash that ties a step to the history that it was computed for. Algorithm and test vectors:
 // proto/history_hash.md.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace sortition::service {
 
-// All but its tokens that must be equal for a history to mean the same. Penalties are 1, 0 and 0 when off.
+// All that must be equal, besides the tokens, for two histories to mean the same. Penalties are 1, 0 and 0 when off.
 struct HistoryIdentity {
   uint32_t law_version = 0;
   uint64_t seed = 0;
@@ -20,13 +20,13 @@ struct HistoryIdentity {
   std::vector<uint64_t> options;  // HistoryOptions::Words
 };
 
-// The chain over the tokens alone, so that sequences that share tokens share it: forks go on from their parent's.
+// Hash of no tokens. ExtendTokenHash adds a token; a fork continues from the value of its parent.
 inline constexpr uint64_t kEmptyHash = 0x736f72746974696f;  // "sortitio"
-uint64_t ExtendChain(uint64_t chain, uint32_t token);
+uint64_t ExtendTokenHash(uint64_t token_hash, uint32_t token);
 
 uint64_t HistoryDigest(const HistoryIdentity& identity);
 
-// The hash of a history: of its tokens' chain, of how many of them are prompt, and of its identity's digest.
-uint64_t HistoryHash(uint64_t chain, uint32_t prompt_length, uint64_t digest);
+// Hash of a history: of its tokens, the length of its prompt, and the digest of its identity.
+uint64_t HistoryHash(uint64_t token_hash, uint32_t prompt_length, uint64_t digest);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// The words of options in the history hash: for each option that is on its field number in SamplingParameters, then
+// Words of the options in the history hash: for each option that is on, its field number in SamplingParameters and then
 // its values.
 #include "service/sequence/history_options.h"
 
@@ -23,7 +23,7 @@ using Words = std::vector<uint64_t>;
 
 void Add(Words* words, uint64_t word) { words->push_back(word); }
 
-// Its length, then its elements.
+// Adds the string's length, then its elements.
 void Add(Words* words, const TokenString& tokens) {
   Add(words, tokens.size());
   for (const uint32_t token : tokens) Add(words, token);

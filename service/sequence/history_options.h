@@ -1,4 +1,4 @@
-// The options of a sequence that look at its history, or at where it stands in its output, beside the three penalties.
+// Options of a sequence that look at its history, or at the position in its output, besides the three penalties.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,20 @@ namespace sortition::service {
 
 using TokenString = std::vector<uint32_t>;
 
-// Which tokens of the history penalties count (PenaltyScope in proto/sortition/v1/parameters.proto).
+// The tokens of the history that penalties count (PenaltyScope in proto/sortition/v1/parameters.proto).
 struct PenaltyScope {
-  uint32_t window = 0;          // only the last so many tokens; 0 = all
-  uint32_t ignored_prefix = 0;  // tokens of the prompt before this position do not count
+  uint32_t window = 0;          // counts only this many last tokens; 0 = all
+  uint32_t ignored_prefix = 0;  // tokens of the prompt before this position are not counted
   bool repetition_counts_prompt = true;
   bool frequency_counts_prompt = false;  // presence likewise
   bool operator==(const PenaltyScope&) const = default;
 };
 
 struct DryOptions {
-  float multiplier = 0;  // 0 = off, and then the rest has its default
+  float multiplier = 0;  // 0 = off; the other fields have their defaults then
   float base = 0;
   uint32_t allowed_length = 0;
-  uint32_t window = 0;                // only the last so many tokens; 0 = all
+  uint32_t window = 0;                // looks at only this many last tokens; 0 = all
   std::vector<TokenString> breakers;  // none empty; sorted, distinct
 
   std::vector<double> terms;     // law::DryTerms
@@ -29,36 +29,36 @@ struct DryOptions {
   bool operator==(const DryOptions&) const = default;
 
   bool on() const { return multiplier != 0; }
-  // Repetitions of more tokens than this count like one of this length.
+  // Length from which all repetitions count the same.
   uint32_t reach() const { return allowed_length + static_cast<uint32_t>(terms.size()) - 1; }
 };
 
-// Immutable once compiled. An option that is off has the value here that it has when it is absent, and lists that are
-// sets are sorted, so that options that mean the same are equal.
+// Immutable once compiled. An option that is off has its default value, and lists that stand for sets are sorted; so
+// options that mean the same are equal.
 struct HistoryOptions {
-  PenaltyScope scope;  // the default where no penalty is on
+  PenaltyScope scope;  // the default if no penalty is on
   DryOptions dry;
   uint32_t no_repeat_ngram = 0;  // tokens; 0 = off
-  // Of two tokens at least; a word of one token is a ban. Sorted by their last token but one, then by the last,
-  // distinct.
+  // Strings of at least two tokens, distinct; a bad word of one token is a ban. Sorted by their last token but one,
+  // then by their last.
   std::vector<TokenString> bad_words;
-  bool bad_words_in_prompt = false;  // a word may have begun in the prompt
-  uint32_t min_tokens = 0;           // stop tokens are banned until the output has so many; 0 = off
-  TokenString stop_tokens;           // sorted, distinct; with min_tokens only
-  uint32_t forced_start = 0;         // of the output
-  TokenString forced_tokens;         // from there on; empty = off
+  bool bad_words_in_prompt = false;  // a word may begin in the prompt
+  uint32_t min_tokens = 0;           // stop tokens are banned until the output has this many; 0 = off
+  TokenString stop_tokens;           // sorted, distinct; only with min_tokens
+  uint32_t forced_start = 0;         // position in the output
+  TokenString forced_tokens;         // from that position; empty = off
   uint64_t watermark_key = 0;        // of the noise; a secret
-  uint32_t watermark_width = 0;      // so many last tokens decide the noise; 0 = off
+  uint32_t watermark_width = 0;      // number of last tokens that decide the noise; 0 = off
 
   bool operator==(const HistoryOptions&) const = default;
 
-  // Whether an option beside the penalties looks at the history.
+  // Returns true if an option besides the penalties looks at the history.
   bool on() const;
-  // How many tokens before a position must be known to go on from it; UINT32_MAX: all of them.
+  // Number of tokens before a position that must be known to continue from it; UINT32_MAX: all.
   uint32_t lookback() const;
-  // What they add to the digest of a history's identity (proto/history_hash.md); empty for the default.
+  // The options' part of the digest of a history's identity (proto/history_hash.md); empty for the defaults.
   std::vector<uint64_t> Words() const;
-  uint64_t bytes() const;  // beside the object itself
+  uint64_t bytes() const;  // without the object itself
 };
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Forward and back by the state's own rewrites, so that every option that it keeps holds after drafts, too.
+// Steps forward and back by the state's own rewrites, so that all options that it applies hold after drafts too.
 #include "service/sequence/look_ahead.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Walk {
   Walk(SequenceState* state, const TokenTree& tree) : state_(*state), tree_(tree) {}
   ~Walk() { BackTo(0); }
 
-  // Goes to the position after token `index`.
+  // Moves to the position after token `index`.
   void GoTo(int32_t index) {
     std::vector<int32_t> way;
     for (int32_t at = index; at >= 0; at = tree_.parents[static_cast<size_t>(at)]) way.push_back(at);
@@ -42,7 +42,7 @@ class Walk {
   SequenceState& state_;
   const TokenTree& tree_;
   std::vector<int32_t> way_;
-  std::vector<SequenceState::Undo> rewrites_;  // one for each token of the way
+  std::vector<SequenceState::Undo> rewrites_;  // one for each token of the path
 };
 
 }  // namespace
@@ -74,7 +74,7 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
     Walk walk(state, tree);
     for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
       walk.GoTo(index);
-      Edits edits = state->CopyEdits(views.back().trail);
+      Edits edits = state->CopyEdits(views.back().edit_log);
       views.push_back(ViewOf(state, edits != nullptr ? std::move(edits) : views.back().edits));
     }
   }

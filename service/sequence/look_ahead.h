@@ -1,5 +1,4 @@
-// What a sequence would see at positions that do not exist yet: after tokens that a drafter proposes, or that are
-// given.
+// Look-ahead: what a sequence's options see at positions that do not exist yet, after drafts or given tokens.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +22,21 @@ struct TokenTree {
   bool operator==(const TokenTree&) const = default;
 };
 
-// What a row at one position sees of the history.
+// The options' view of the history at one position.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
-  EditLog trail;                       // of the edits
-  std::optional<uint64_t> noise_seed;  // of a watermark: it stands for the sequence's seed, and the position is 0
-  std::optional<uint32_t> forced;      // the token that comes whatever the row says; the edits do not matter then
+  EditLog edit_log;                    // of the edits
+  std::optional<uint64_t> noise_seed;  // of a watermark: replaces the sequence's seed, and the position is 0
+  std::optional<uint32_t> forced;      // token that is emitted in any case; the edits do not matter then
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;
 
-// Of edits that the first view does not have, too; views one after the other may share theirs.
+// Bytes of the edits that the first view does not share; consecutive views may share theirs.
 uint64_t BytesAhead(const PositionViews& views);
 
-// The views at the history's end and after each token of the tree, tokens.size() + 1 of them. The state is the same
-// afterwards. Edits are the borrower's, unless there is no token: then they are lent, as LendEdits says.
+// Returns the views at the history's end and after each token of the tree, tokens.size() + 1 in all. Leaves the state
+// as it was. The borrower owns the edits; without any token they are lent instead, as LendEdits says.
 PositionViews LookAhead(SequenceState* state, const TokenTree& tree);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Counts to edits.
+// Turns counts into edits.
 #include "service/sequence/penalty_counts.h"
 
 #include <algorithm>

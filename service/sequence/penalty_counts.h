@@ -1,4 +1,4 @@
-// How often tokens occur where penalties count them, and the edits that follow from it, kept incrementally.
+// Counts of tokens in the scope of penalties and the logit edits that follow from them, kept incrementally.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace sortition::service {
 
-// How often a token occurs in the scope of penalties.
+// Occurrences of a token in the scope of penalties.
 struct TokenCount {
   uint32_t in_prompt = 0;
   uint32_t in_output = 0;
@@ -18,26 +18,26 @@ struct TokenCount {
   bool operator==(const TokenCount&) const = default;
 };
 
-// The edit of a token with these bias and ban (`listed`; its other fields are not looked at), this count, and this
-// term of DRY.
+// Returns the edit of a token with the bias and ban of `listed` (its other fields are ignored), this count, and this
+// DRY term.
 kernels::LogitEdit EditOf(const SequenceSpec& spec, const kernels::LogitEdit& listed, TokenCount count, double dry = 0);
 
-// Not thread-safe. O(tokens that are listed or counted). `spec` is the same in every call.
+// Not thread-safe. Memory is O(tokens that are listed or counted). Every call must get the same `spec`.
 class PenaltyCounts {
  public:
   using Counts = absl::flat_hash_map<uint32_t, TokenCount>;
 
-  // No count in `counts` is zero.
+  // `counts` has no zeros.
   PenaltyCounts(const SequenceSpec& spec, const Counts& counts);
 
-  // One more (`change` 1) or one less (-1) of `token`.
+  // Counts one more (`change` 1) or one less (-1) of `token`.
   void Add(const SequenceSpec& spec, uint32_t token, bool output, int32_t change);
 
-  // Sorted by token; counts() in parallel, zero for tokens that are listed only.
+  // Sorted by token; counts() is parallel, zero for tokens that are only listed.
   const std::vector<kernels::LogitEdit>& edits() const { return edits_; }
   const std::vector<TokenCount>& counts() const { return counts_; }
 
-  // What another set of options starts from.
+  // The counts, as another set of options can start from.
   Counts ByToken() const;
 
   uint64_t bytes() const;

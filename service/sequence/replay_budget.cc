@@ -8,9 +8,9 @@
 namespace sortition::service {
 namespace {
 
-// So much of the budget may be taken at once.
+// Part of the budget that may be used at once.
 constexpr absl::Duration kBurst = absl::Milliseconds(50);
-// Nobody is told to wait longer: whoever is refused again is given a better estimate.
+// Longest advice. A worker that is refused again gets a better estimate.
 constexpr absl::Duration kLongestWait = absl::Seconds(30);
 constexpr double kCostWhileRowsWait = 4;
 constexpr absl::Duration kPruneEvery = absl::Milliseconds(10);

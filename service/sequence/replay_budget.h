@@ -1,5 +1,5 @@
-// How fast histories may come in, all streams together, so that a replica that takes over another one's sequences goes
-// on answering steps meanwhile.
+// Bound on the rate at which histories arrive, over all streams, so that a replica that takes over another one's
+// sequences still answers steps meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -15,54 +15,52 @@
 
 namespace sortition::service {
 
-// A budget of tokens a second, a quarter of it while rows wait for a device. Workers that have to wait are each given a
-// time of their own, so that those who lost one replica together do not come back together. The times are places in a
-// queue of each stream's own: tenants that wait share the budget equally, and so do streams within theirs, so that
-// one with many lost sequences makes itself wait and nobody else. Thread-safe.
+// A budget of tokens per second; a quarter of it while rows wait for a device. Each worker that has to wait is given
+// its own time, so that workers which lost one replica do not return all at once. The times are places in one queue per
+// stream: waiting tenants share the budget equally, and so do the streams of a tenant. So a stream with many lost
+// sequences delays only itself. Thread-safe.
 class ReplayBudget {
  public:
-  // Histories up to so many tokens are taken whatever the budget, so that new short requests do not wait behind
-  // replays.
+  // Histories up to this many tokens are always admitted, so that new short requests do not wait behind replays.
   static constexpr uint32_t kShortHistory = 4096;
 
   // `clock` and `entropy` are not owned and outlive the budget.
   ReplayBudget(const Limits& limits, const Clock* clock, Entropy* entropy);
 
-  // Whose history it is.
+  // The stream and tenant that a history belongs to.
   struct Owner {
-    uint64_t tenant = 0;  // a number that stands for it
+    uint64_t tenant = 0;  // a number that identifies the tenant
     uint64_t stream = 0;
   };
 
-  // A history of `tokens` tokens begins to arrive, or, if it is `open_ended`, of at least so many: such a one may turn
-  // out to be long, whatever they are. OVERLOADED with advice if it has to wait; what follows of an admitted one is
-  // taken.
+  // Asks to receive a history of `tokens` tokens, or of at least that many if `open_ended`; an open-ended one is never
+  // treated as short. OVERLOADED with advice if it has to wait. The rest of an admitted history is always received.
   std::optional<Refusal> Admit(const Owner& owner, uint64_t tokens, bool open_ended);
-  // So many tokens have arrived.
+  // Records that this many tokens have arrived.
   void Spend(uint64_t tokens, bool rows_wait);
-  // A history is whole.
+  // Records that a history is complete.
   void Completed(uint64_t tokens);
 
-  // How long a worker that has to send a history of `tokens` should wait before it does; 0 = unknown length. Zero if
+  // Returns how long a worker should wait before it sends a history of `tokens` tokens; 0 = unknown length. Zero if
   // there is room now.
   absl::Duration Advice(const Owner& owner, uint64_t tokens);
 
  private:
   absl::Duration Cost(uint64_t tokens) const;
   absl::Duration Reserve(const Owner& owner, uint64_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets who need not wait any more. Now and then: it looks at all of them.
+  // Forgets streams that need not wait any more. Looks at all streams, so it is called rarely.
   void Prune(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const double tokens_per_second_;
   const Clock& clock_;
   Entropy& entropy_;
   absl::Mutex mutex_;
-  absl::Time spent_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by what has arrived
-  // When a stream's own share of the budget will have paid for what it was told to wait with; by tenant.
+  absl::Time spent_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by the tokens that have arrived
+  // Time by which a stream's own share of the budget pays for the waits that it was given; by tenant.
   using Promises = absl::flat_hash_map<uint64_t, absl::Time>;
   absl::flat_hash_map<uint64_t, Promises> promised_until_ ABSL_GUARDED_BY(mutex_);
   absl::Time next_prune_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  double usual_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // of a history, lately
+  double usual_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // moving average of a history's length
 };
 
 }  // namespace sortition::service

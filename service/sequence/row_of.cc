@@ -1,4 +1,4 @@
-// Options of a spec, edits and noise of a view.
+// Builds a row from the options of a spec and the edits and noise of a view.
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -13,7 +13,7 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
     row.noise.position = 0;
   }
   row.edits = view != nullptr ? std::span<const kernels::LogitEdit>(*view->edits) : spec.listed_edits;
-  if (view != nullptr) row.edit_origin = view->trail.origin();
+  if (view != nullptr) row.edit_origin = view->edit_log.origin();
   row.has_allowed_tokens = spec.has_allowed_tokens;
   row.allowed_tokens = spec.allowed_tokens;
   row.requested = spec.logprob_token_ids;

@@ -1,4 +1,4 @@
-// A row of a sequence, as its options and its history say.
+// Builds the kernel request of a sequence's row.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 
 namespace sortition::service {
 
-// What a kernel is asked to draw at `position`: all but the logits, the step's masks and drafts, and a sampler's state.
-// `view` is null where the sequence keeps no state. Refers to `spec` and to `*view`. Thread-safe.
+// Returns the request for a draw at `position`, without logits, masks, drafts and sampler state. `view` is null if the
+// sequence keeps no state. The result refers to `spec` and `*view`. Thread-safe.
 kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt);
 
-// Once masks are set: where the history forces a token, nothing else can come, whatever other options say.
+// Call after masks are set. If the history forces a token, lets the row emit no other token; this overrides all other
+// options.
 void ForceToken(const PositionView* view, kernels::RowRequest* row);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// What a row came to: the answer that its worker gets, as plain values.
+// The result of a row, which its worker gets, in plain values.
 #pragma once
 
 #include <cstdint>

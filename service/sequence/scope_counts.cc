@@ -1,4 +1,4 @@
-// Counts from tokens, and from snapshots.
+// Counts from tokens and from snapshots.
 #include "service/sequence/scope_counts.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ PenaltyCounts::Counts CountFrom(uint32_t start, const SequenceSpec& spec, uint32
   return counts;
 }
 
-// The counts as they stand in the snapshot; nothing if they are no counts of tokens.
+// Returns the counts that the snapshot lists, or nothing if they are invalid.
 std::optional<PenaltyCounts::Counts> Listed(const SequenceSnapshot& snapshot, uint32_t live_vocabulary) {
   const size_t distinct = snapshot.tokens.size();
   if (snapshot.in_history.size() != distinct || snapshot.in_output.size() != distinct) return std::nullopt;
@@ -60,7 +60,7 @@ std::optional<PenaltyCounts::Counts> CountsOf(const SequenceSnapshot& snapshot, 
   if (in_prompt != snapshot.prompt_length - ignored || in_output != log.length() - snapshot.prompt_length) {
     return std::nullopt;
   }
-  // What is kept must be among what is counted, or taking it back would count below zero.
+  // The counts must include the kept tokens; otherwise cutting those off would count below zero.
   for (const auto& [token, kept] : CountFrom(log.kept_from(), spec, snapshot.prompt_length, log)) {
     const auto it = counts->find(token);
     if (it == counts->end() || it->second.in_prompt < kept.in_prompt || it->second.in_output < kept.in_output) {

@@ -1,4 +1,4 @@
-// Counting tokens in the scope of penalties from a history, where they are not counted step by step.
+// Counts the tokens in the scope of penalties from a whole history.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace sortition::service {
 
-// Whether the counts are those of the whole history, so that the kept tokens do not tell them.
+// Returns true if the counts cover the whole history, so that the kept tokens do not suffice to find them.
 inline bool CountsWholeHistory(const SequenceSpec& spec) { return spec.penalises() && spec.history.scope.window == 0; }
 
-// Whether a token at `position` counts while it is in the window.
+// Returns true if a token at `position` counts while it is in the window.
 inline bool InScope(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position) {
   return position >= prompt_length || position >= spec.history.scope.ignored_prefix;
 }
 
-// One more token, which stands at `position`, as far as it counts. Windows are not looked at.
+// Counts a token at `position`, if it counts; ignores windows.
 void CountToken(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position, uint32_t token,
                 PenaltyCounts::Counts* counts);
 
-// Those of the history that `log` keeps all of, or at least the scope's window. None where nothing penalises.
+// Counts a history of which `log` keeps all tokens, or at least the scope's window. Empty if no penalty is on.
 PenaltyCounts::Counts CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
 
-// Those that belong to a snapshot, whose kept tokens are `log`; nothing if it contradicts itself.
+// Returns the counts of a snapshot whose kept tokens are `log`, or nothing if the snapshot contradicts itself.
 std::optional<PenaltyCounts::Counts> CountsOf(const SequenceSnapshot& snapshot, const SequenceSpec& spec,
                                               const TokenLog& log);
 

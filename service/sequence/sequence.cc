@@ -11,8 +11,8 @@ namespace {
 
 Refusal HistoryRequired(std::string message) { return Refusal{Reason::kHistoryRequired, "", "", std::move(message)}; }
 
-// Whether a state built under one spec is the state the other would have. By value: equal hashes of the empty history
-// would not do, because a worker can choose seeds that make them equal.
+// Returns true if states built under the two specs are equal. Compares by value: a worker can choose seeds that make
+// the hashes of the empty history equal.
 bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
   return a.law_version == b.law_version && a.seed == b.seed && a.choice_index == b.choice_index &&
          a.vocabulary == b.vocabulary && a.live_vocabulary == b.live_vocabulary &&
@@ -42,8 +42,8 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   }
   owner_ = owner;
   if (in_flight_) {
-    // The former owner's step is abandoned: whatever its device answers, the state is what it was before. The device
-    // may go on reading what was lent to it.
+    // Abandons the former owner's step: the state is as before it, and its output is ignored. The device may still
+    // read the lent edits.
     state_->LeaveLoan();
     state_->Revert(in_flight_->undo);
     in_flight_.reset();
@@ -98,8 +98,8 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
                                                                       ", the history has ", position, " tokens")
                                                        : "history_hash differs from the history the server has");
   }
-  // Where the worker has rewritten its text since the last answer, in this step, in a history or elsewhere, it alone
-  // can tell which state it goes on from.
+  // If the worker has rewritten its text since the last answer, in this step, in a history or elsewhere, only the
+  // worker knows which sampler state it continues from.
   const bool is_rewritten = intent.truncate_to || !intent.append_tokens.empty();
   const bool follows = last_ && last_->step_id + 1 == intent.step_id && !is_rewritten;
   if (intent.checkpoint && follows && intent.checkpoint != TextPlace{intent.position, *intent.history_hash}) {

@@ -1,5 +1,4 @@
-// One sequence with state: its owner, its history, the step in flight and the last answer. The rules of steps and
-// retries.
+// One sequence with state: its owner, history, step in flight and last answer, and the rules of steps and retries.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +21,7 @@
 
 namespace sortition::service {
 
-// Who may step a sequence. The highest epoch owns it; `stream` tells apart two streams of one epoch.
+// The right to step a sequence. The highest epoch owns it; `stream` distinguishes streams of one epoch.
 struct SequenceOwner {
   uint64_t epoch = 0;
   uint64_t stream = 0;  // unique per session in the process
@@ -35,7 +34,7 @@ struct SequencePosition {
   uint64_t last_step_id = 0;
 };
 
-// A place in a text.
+// A position in a text.
 struct TextPlace {
   uint32_t position = 0;
   uint64_t history_hash = 0;
@@ -47,20 +46,20 @@ struct StepIntent {
   uint64_t step_id = 0;
   uint32_t position = 0;
   std::optional<uint64_t> history_hash;
-  std::optional<TextPlace> checkpoint;  // where the state of samplers that it brings was left
+  std::optional<TextPlace> checkpoint;  // position at which the sampler state that the step brings was left
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append_tokens;
-  uint64_t options_digest = 0;  // of everything else that may change the answer
+  uint64_t options_digest = 0;  // of all else that may change the result
 };
 
-// How many tokens the steps of one message may cut off histories and append to them, since whoever takes the message
-// serves nobody else meanwhile: some 10 ms of rewrites. The first row that rewrites always may; what is more is
-// history, which is taken in pieces.
+// Bound on the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in
+// which the thread serves no other stream. The first row that rewrites is always allowed; longer rewrites are
+// histories, which are taken in pieces.
 class RewriteAllowance {
  public:
   static constexpr uint32_t kTokens = 16'384;
 
-  // `cost`: tokens, by SequenceState::rewrite_cost(). False, and nothing is taken, if it is too much.
+  // `cost`: tokens, by SequenceState::rewrite_cost(). Returns false, and takes nothing, if it is too much.
   bool Take(uint64_t cost) {
     if (cost > left_ && left_ < kTokens) return false;
     left_ -= std::min(cost, left_);
@@ -71,7 +70,7 @@ class RewriteAllowance {
   uint64_t left_ = kTokens;
 };
 
-// A step that may run: what it sees at each position, and the ticket with which its result comes back.
+// Grant: the right to run a step, with what it sees at each position. The ticket identifies its result.
 struct StepGrant {
   uint64_t ticket = 0;
   PositionViews views;
@@ -82,39 +81,38 @@ class Sequence {
  public:
   Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history);
 
-  // Ownership. TakeOver refuses as SequenceTable::Open describes; a step in flight for another owner is abandoned: its
-  // result will be refused. The state becomes `*replayed` if that is given, which is taken unless refused; it is kept
-  // if it was built under an equal spec, dropped otherwise (HISTORY_REQUIRED).
+  // Transfers ownership. Refuses as SequenceTable::Open describes. A step in flight for another owner is abandoned: its
+  // result will be refused. The state becomes `*replayed`, if that is given and not refused. Otherwise it is kept if it
+  // was built under an equal spec, and dropped if not (HISTORY_REQUIRED).
   std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
                                                    std::unique_ptr<SequenceState>* replayed);
 
-  // Starts a step. Returns the grant, or the step's result if it has been answered already, or a refusal, which changes
-  // nothing.
-  // `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, pays for the intent's;
-  // rewrites that are refused for another reason are paid for, too.
+  // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
+  // nothing. `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, is charged for
+  // the intent's rewrites, even if they are refused for another reason.
   std::variant<StepGrant, RowResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
                                                     const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
 
-  // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and by them, exactly once.
-  // Returns the result with its history hash, and keeps it for retries.
-  // Refused with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
-  // Neither after Commit nor after Abort does anybody read the grant's edits.
+  // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and these tokens, exactly
+  // once. Returns the result with its history hash, and keeps it for retries. Refuses with SUPERSEDED if another owner
+  // has taken over meanwhile, with STEP_CANCELLED if the sequence was closed. The caller must not read the grant's
+  // edits after Commit or Abort.
   std::variant<RowResult, Refusal> Commit(uint64_t ticket, RowResult result);
 
-  // Ends the step of `ticket` without a token; the state stays what it was before the step.
+  // Ends the step of `ticket` without a token; the state is as before the step.
   void Abort(uint64_t ticket);
 
-  // The state that a sequence of `spec` goes on from, which has this one's history up to `position` (absent: all of
-  // it). Refuses where a step is in flight, and what is not kept any more with HISTORY_REQUIRED.
+  // Returns a state for a sequence of `spec` that continues this one's history from `position` (absent: its end).
+  // Refuses if a step is in flight, and with HISTORY_REQUIRED if that part of the history is not kept any more.
   std::variant<std::unique_ptr<SequenceState>, Refusal> Fork(const SequenceOwner& owner,
                                                              std::shared_ptr<const SequenceSpec> spec,
                                                              std::optional<uint32_t> position);
   std::variant<SequenceSnapshot, Refusal> Export(const SequenceOwner& owner) const;
 
-  // The table forgets this object for good: drops the state, abandons a step in flight; later steps get
+  // Ends this object when the table forgets it: drops the state and abandons a step in flight. Later steps get
   // HISTORY_REQUIRED.
   void Retire();
-  // Retires it if no step is in flight; false if one is.
+  // Retires it if no step is in flight; returns false if one is.
   bool RetireIfIdle();
   bool retired() const;
 
@@ -131,7 +129,7 @@ class Sequence {
     uint64_t step_id;
     uint64_t digest;
     SequenceState::Undo undo;  // of the step's rewrites, already applied
-    uint64_t view_bytes = 0;   // of the grant's edits, but for the state's own
+    uint64_t view_bytes = 0;   // of the grant's edits, without the state's own
   };
   struct LastStep {
     uint64_t step_id;

@@ -6,18 +6,19 @@
 
 namespace sortition::service {
 
-// The form in which it travels (proto/sortition/v1/sequence_snapshot.proto).
+// Version of the wire format (proto/sortition/v1/sequence_snapshot.proto).
 inline constexpr uint32_t kSnapshotFormat = 1;
 
-// O(distinct tokens + kept history), as the state itself. The options are not part of it.
+// Size is O(distinct tokens + kept history), like the state's. The options are not part of it.
 struct SequenceSnapshot {
   uint32_t prompt_length = 0;
   uint64_t history_hash = 0;
-  // Tokens before `kept_from`, a multiple of TokenLog::kChunkTokens, are known by their chain and their counts alone.
+  // Tokens before `kept_from`, a multiple of TokenLog::kChunkTokens, are known only by their hash and counts.
   uint32_t kept_from = 0;
-  uint64_t chain_before = 0;
-  std::vector<uint32_t> kept;  // tokens from kept_from on
-  // In parallel, by ascending token; of all that penalties count. Empty where `kept` tells the counts.
+  uint64_t hash_before = 0;
+  std::vector<uint32_t> kept;  // tokens from kept_from
+  // Counts of all tokens that penalties count: parallel lists, by ascending token. Empty if `kept` suffices to find
+  // them.
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> in_history;
   std::vector<uint32_t> in_output;

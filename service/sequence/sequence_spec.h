@@ -1,4 +1,4 @@
-// What a sequence is asked to be, fixed when it opens: validated and compiled options, seed, vocabulary.
+// Parameters of a sequence, fixed when it opens: validated and compiled options, seed, vocabulary.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct SequenceSpec {
   uint32_t live_vocabulary = 0;
 
   kernels::RowParameters parameters;
-  // Penalties as asked for; 1, 0 and 0 when off.
+  // Penalties as requested; 1, 0 and 0 when off.
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
@@ -31,7 +31,7 @@ struct SequenceSpec {
   bool has_allowed_tokens = false;
   std::vector<uint32_t> allowed_tokens;     // sorted, distinct
   std::vector<uint32_t> stop_tokens;        // sorted, distinct
-  std::vector<uint32_t> logprob_token_ids;  // distinct, as asked for
+  std::vector<uint32_t> logprob_token_ids;  // distinct, in the requested order
 
   bool operator==(const SequenceSpec&) const = default;
 
@@ -48,10 +48,10 @@ struct SequenceSpec {
            history.bytes();
   }
 
-  // Whether any option looks at the history. If not, the service keeps nothing for the sequence.
+  // Returns true if any option looks at the history. If none does, the service keeps no state for the sequence.
   bool stateful() const { return penalises() || history.on(); }
   bool stops(uint32_t token) const { return std::ranges::binary_search(stop_tokens, token); }
-  // Whether occurrences of tokens are counted.
+  // Returns true if occurrences of tokens are counted.
   bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
 };
 

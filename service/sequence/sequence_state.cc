@@ -14,13 +14,13 @@ namespace {
 
 using kernels::LogitEdit;
 
-// How many tokens the log keeps, so that `kept_history` of them can be cut off.
+// Number of tokens that the log keeps, so that `kept_history` of them can be cut off.
 uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
   const uint64_t tokens = uint64_t{spec.history.lookback()} + kept_history;
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
 }
 
-// Whether equal histories give equal counts, and equal counts equal edits.
+// Returns true if equal histories give equal counts, and equal counts equal edits.
 bool SameCounts(const SequenceSpec& a, const SequenceSpec& b) {
   return a.penalises() && b.penalises() && a.history.scope.window == b.history.scope.window &&
          a.history.scope.ignored_prefix == b.history.scope.ignored_prefix;
@@ -31,7 +31,7 @@ bool SameEdits(const SequenceSpec& a, const SequenceSpec& b) {
          a.history.scope == b.history.scope;
 }
 
-// Of the history that `log` ends, of which it keeps what the options look at; null if they need none.
+// Indexes the end of a history that `log` keeps; null if the options need no index.
 std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
   if (!HistoryIndex::Needed(spec.history)) return nullptr;
   return std::make_shared<HistoryIndex>(spec.history, log);
@@ -97,13 +97,13 @@ uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
 
 void SequenceState::ChangeForStep() {
   std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
-  PushDifferences(step_changes_, changes, &trail_);
+  PushDifferences(step_changes_, changes, &edit_log_);
   step_changes_ = std::move(changes);
 }
 
 std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const EditLog& known) {
   ChangeForStep();
-  if (trail_.SameEdits(known)) return nullptr;
+  if (edit_log_.SameEdits(known)) return nullptr;
   if (step_changes_.empty()) return std::make_shared<std::vector<LogitEdit>>(counts_->edits());
   auto merged = std::make_shared<std::vector<LogitEdit>>();
   merged->reserve(counts_->edits().size() + step_changes_.size());
@@ -124,13 +124,13 @@ std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
 }
 
 SequenceState::NamedEdits SequenceState::LeaveNames() {
-  NamedEdits named = {trail_, step_changes_};
-  trail_.Leave();
+  NamedEdits named = {edit_log_, step_changes_};
+  edit_log_.Leave();
   return named;
 }
 
 void SequenceState::ReturnTo(NamedEdits named) {
-  trail_ = named.trail;
+  edit_log_ = named.edit_log;
   step_changes_ = std::move(named.changes);
 }
 
@@ -167,11 +167,11 @@ void SequenceState::Append(uint32_t token) {
   log_.Trim(KeptTokens(*spec_, kept_history_));
 }
 
-// The token at `position` comes into the scope of penalties, or leaves it.
+// Counts the token at `position`, which enters or leaves the scope of penalties.
 void SequenceState::Count(uint32_t position, int32_t change) {
   if (!InScope(*spec_, prompt_length_, position)) return;
   OwnCounts().Add(*spec_, log_.at(position), position >= prompt_length_, change);
-  trail_.Push(log_.at(position));
+  edit_log_.Push(log_.at(position));
 }
 
 void SequenceState::Push(uint32_t token) {
@@ -231,7 +231,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   }
   child->merged_ = nullptr;
   child->merged_lent_ = false;
-  child->trail_ = EditLog::OfNewList();
+  child->edit_log_ = EditLog::OfNewList();
   if (HistoryIndex::Same(spec->history, spec_->history)) {
     index_shared_ = child->index_shared_ = index_ != nullptr;
   } else {
@@ -250,12 +250,12 @@ SequenceSnapshot SequenceState::Snapshot() const {
   snapshot.kept_from = log_.kept_from();
   TokenLog start = log_;
   start.Truncate(log_.kept_from());
-  snapshot.chain_before = start.chain();
+  snapshot.hash_before = start.token_hash();
   for (uint32_t at = log_.kept_from(); at < position(); ++at) snapshot.kept.push_back(log_.at(at));
   if (!CountsWholeHistory(*spec_)) return snapshot;
   for (size_t i = 0; i < counts_->counts().size(); ++i) {
     const TokenCount& count = counts_->counts()[i];
-    if (count.all() == 0) continue;  // listed only
+    if (count.all() == 0) continue;  // only listed
     snapshot.tokens.push_back(counts_->edits()[i].token);
     snapshot.in_history.push_back(count.all());
     snapshot.in_output.push_back(count.in_output);
@@ -269,7 +269,7 @@ std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const
   if (snapshot.kept_from % TokenLog::kChunkTokens != 0 || snapshot.prompt_length > length) return nullptr;
   if (snapshot.kept_from != 0 && snapshot.kept.size() < spec->history.lookback()) return nullptr;
   TokenLog log;
-  log.StartAt(snapshot.kept_from, snapshot.chain_before);
+  log.StartAt(snapshot.kept_from, snapshot.hash_before);
   for (uint32_t token : snapshot.kept) {
     if (token >= spec->live_vocabulary) return nullptr;
     log.Push(token);

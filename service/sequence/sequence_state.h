@@ -1,7 +1,7 @@
-// The history of one sequence and what its options see of it, kept incrementally.
+// State of one sequence: its history and what its options derive from it, kept incrementally.
 //
-// Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history), unless an option looks at all of the
-// history. Equal to a state rebuilt from the whole history after every step, byte for byte.
+// Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history), unless an option looks at the whole
+// history. After every step the state equals one rebuilt from the whole history, byte for byte.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@
 
 namespace sortition::service {
 
-// Not thread-safe. Token ids have been checked against the live vocabulary.
+// Not thread-safe. The caller has checked token ids against the live vocabulary.
 class SequenceState {
  public:
-  // A history that comes in pieces. Its memory is that of the state it becomes. Not thread-safe.
+  // Builds a state from a history that arrives in pieces. Uses as much memory as the state. Not thread-safe.
   class Builder {
    public:
-    // `kept_history`: how many tokens back the history can be truncated at least.
+    // `kept_history`: least number of tokens that can be truncated.
     Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history);
     void Add(std::span<const uint32_t> tokens);
     uint32_t length() const { return log_.length(); }
     uint32_t prompt_length() const { return prompt_length_; }
     const SequenceSpec& spec() const { return *spec_; }
     uint64_t bytes() const;
-    // Needs prompt_length() <= length(). Once. Of the builder's own spec, `spec` differs in its seed alone.
+    // Requires prompt_length() <= length(). Called once. `spec` may differ from the builder's only in its seed.
     std::unique_ptr<SequenceState> Finish(std::shared_ptr<const SequenceSpec> spec);
 
    private:
@@ -52,62 +52,62 @@ class SequenceState {
                                               uint32_t kept_history);
 
   uint32_t position() const { return log_.length(); }
-  uint64_t history_hash() const { return HistoryHash(log_.chain(), prompt_length_, digest_); }
+  uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
-  // Truncation below this position needs a replay.
+  // Lowest position that the history can be truncated to without a replay.
   uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
-  // What it costs to append or cut a token, in tokens of a history without an index and with few distinct tokens.
+  // Cost of appending or cutting a token, in tokens of a history with no index and few distinct tokens.
   uint64_t rewrite_cost() const { return 1 + (index_ ? 7 : 0) + counts_->edits().size() / 4096; }
 
-  // Lends the edits that the next row sees: listed bias and bans, and what the history adds. They stay as they
-  // are until EndLoan, which the borrower's owner calls once nobody reads them any more. If it cannot tell when that
-  // is, it calls LeaveLoan instead: the edits are then left to the borrower, and this state goes on with a copy.
+  // Lends the edits that the next row sees: listed bias and bans, and what the history adds. They do not change until
+  // EndLoan, which must be called once they are read no longer. If the lender cannot know when that is, it calls
+  // LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits();
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
-  // A copy of the same edits; null if they are those that had the trail `known`.
+  // Returns a copy of the same edits; null if they are those of the log `known`.
   std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const EditLog& known);
-  // The name of the edits that were lent or copied last, as long as nothing has been rewritten since.
-  const EditLog& edit_log() const { return trail_; }
+  // Log of the edits that were lent or copied last; valid until the next rewrite.
+  const EditLog& edit_log() const { return edit_log_; }
 
-  // Rewrites between the two are all reverted: the edits, once lent again, have the name that they had before. What was
-  // lent or copied meanwhile has none.
+  // Brackets rewrites that are all reverted: the edits, lent again, have their earlier name. What was lent or copied in
+  // between has none.
   struct NamedEdits {
-    EditLog trail;
+    EditLog edit_log;
     std::vector<StepChange> changes;
   };
   NamedEdits LeaveNames();
   void ReturnTo(NamedEdits named);
 
-  // The token that comes next whatever the row says, if there is one.
+  // The token that is emitted next in any case, if the options force one.
   std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
 
-  // What stands for the seed of the next draw's noise, at position 0; absent without a watermark.
+  // Value that replaces the seed of the next draw's noise, at position 0; absent without a watermark.
   std::optional<uint64_t> watermark_seed() const;
 
-  // A drawn token, which is there to stay.
+  // Appends a drawn token.
   void Append(uint32_t token);
 
-  // What Rewrite changed, to take it back.
+  // Changes of a Rewrite, to revert it.
   struct Undo {
     std::vector<uint32_t> removed;  // tokens cut off, in order
     uint32_t appended = 0;
     uint32_t prompt_length = 0;  // before the cut
   };
-  // Truncates to `truncate_to` (lowest_truncation() <= it <= position()), then appends. A cut into the prompt shortens
-  // the prompt. Returns how to undo it; until the next Append it can be.
+  // Truncates to `truncate_to`, between lowest_truncation() and position(), then appends. A cut into the prompt
+  // shortens the prompt. The returned Undo is valid until the next Append.
   Undo Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
   void Revert(const Undo& undo);
 
-  // The state of a sequence that goes on from `position` of this one under `spec`, whose vocabularies are the same;
-  // null if its options look at more of the history than is kept. Shares what is equal. lowest_truncation() <=
-  // position <= position().
+  // Returns a state that continues this one from `position`, between lowest_truncation() and position(), under `spec`,
+  // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
+  // equal parts.
   std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
 
-  // What another process needs to go on, and the state made of it; null if it contradicts itself or belongs to another
-  // spec.
+  // Snapshot: what another process needs to continue. The other direction returns null if the snapshot contradicts
+  // itself or belongs to another spec.
   SequenceSnapshot Snapshot() const;
   static std::unique_ptr<SequenceState> FromSnapshot(std::shared_ptr<const SequenceSpec> spec,
                                                      const SequenceSnapshot& snapshot, uint32_t kept_history);
@@ -116,7 +116,7 @@ class SequenceState {
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
                 const PenaltyCounts::Counts& counts, std::shared_ptr<HistoryIndex> index);
 
-  // For a state of these options with this log.
+  // Lowest truncation of a state of these options with this log.
   uint64_t LowestTruncation(const SequenceSpec& spec) const;
   PenaltyCounts& OwnCounts();
   HistoryIndex& OwnIndex();
@@ -132,15 +132,15 @@ class SequenceState {
   uint32_t prompt_length_;
   TokenLog log_;
   std::shared_ptr<PenaltyCounts> counts_;
-  // Somebody else reads *counts_, for the time of a loan or for longer: it is copied before it is written.
+  // *counts_ is read elsewhere, during a loan or longer; it must be copied before it is written.
   bool lent_ = false;
   bool shared_ = false;
   std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
-  bool index_shared_ = false;            // with forks: it is copied before it is written
-  // The edits of the last step that changed something beside the counts.
+  bool index_shared_ = false;            // with forks; must be copied before it is written
+  // Edits of the last step that changed more than the counts.
   std::shared_ptr<std::vector<kernels::LogitEdit>> merged_;
   bool merged_lent_ = false;
-  EditLog trail_ = EditLog::OfNewList();
+  EditLog edit_log_ = EditLog::OfNewList();
   std::vector<StepChange> step_changes_;  // in the edits that were lent or copied last
 };
 

@@ -9,7 +9,7 @@
 namespace sortition::service {
 namespace {
 
-// What a sequence costs beside its own object: list and map nodes, the key, allocations' heads.
+// Bytes of a sequence beside its own object: list and map nodes, the key, allocation headers.
 constexpr uint64_t kEntryBytes = 208;
 
 }  // namespace
@@ -27,13 +27,13 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
     auto& sequence = std::get<std::shared_ptr<Sequence>>(found);
     auto taken = sequence->TakeOver(owner, spec, replays ? &replayed : nullptr);
     if (sequence->retired()) continue;  // forgotten by another thread in between
-    // Of another's sequence not even its recency is changed.
+    // Leaves the recency of another owner's sequence unchanged.
     if (auto* refusal = std::get_if<Refusal>(&taken); refusal && refusal->reason != Reason::kHistoryRequired) {
       return std::move(*refusal);
     }
     const absl::Time guarded_until = replays ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
     if (!Account(key, sequence.get(), guarded_until) && replays) {
-      // It is larger than what could be forgotten for it.
+      // The sequence is larger than all that could be forgotten for it.
       Close(key, owner);
       return NoRoom();
     }
@@ -50,7 +50,7 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   if (!may_add) {
     return Refusal{Reason::kHistoryRequired, "open.history", "", "the server does not know this sequence"};
   }
-  if (!MakeRoomOfClient(key.tenant)) {
+  if (!MakeRoomOfTenant(key.tenant)) {
     return Refusal{Reason::kClientLimit, "open", absl::StrCat("client_sequences ", limits_.client_sequences),
                    "no idle sequence of this client can be forgotten to make room", absl::Milliseconds(100)};
   }
@@ -58,24 +58,24 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   return Add(key, std::make_shared<Sequence>(owner, spec, limits_.kept_history))->sequence;
 }
 
-SequenceTable::Client& SequenceTable::ClientOf(const std::string& tenant) {
-  std::unique_ptr<Client>& client = clients_[tenant];
-  if (client == nullptr) client = std::make_unique<Client>();
-  return *client;
+SequenceTable::TenantAccount& SequenceTable::AccountOf(const std::string& tenant) {
+  std::unique_ptr<TenantAccount>& account = accounts_[tenant];
+  if (account == nullptr) account = std::make_unique<TenantAccount>();
+  return *account;
 }
 
 void SequenceTable::EraseIfEmpty(const std::string& tenant) {
-  const auto found = clients_.find(tenant);
-  if (found->second->entries.empty() && found->second->held == 0) clients_.erase(found);
+  const auto found = accounts_.find(tenant);
+  if (found->second->entries.empty() && found->second->held == 0) accounts_.erase(found);
 }
 
 SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
-  Client& client = ClientOf(key.tenant);
+  TenantAccount& account = AccountOf(key.tenant);
   entries_.push_front({key, std::move(sequence), 0, clock_.Now()});
   Entry& entry = entries_.front();
-  entry.client = &client;
-  client.entries.push_front(&entry);
-  entry.place = client.entries.begin();
+  entry.account = &account;
+  account.entries.push_front(&entry);
+  entry.place = account.entries.begin();
   by_key_.emplace(&entry.key, entries_.begin());
   return entries_.begin();
 }
@@ -93,12 +93,12 @@ bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Ti
   if (it == by_key_.end() || it->second->sequence.get() != sequence) return true;
   Entry& entry = *it->second;
   bytes_ += bytes - entry.bytes;
-  entry.client->bytes += bytes - entry.bytes;
+  entry.account->bytes += bytes - entry.bytes;
   entry.bytes = bytes;
   entry.used = clock_.Now();
   entry.guarded_until = guarded_until;
   entries_.splice(entries_.begin(), entries_, it->second);
-  entry.client->entries.splice(entry.client->entries.begin(), entry.client->entries, entry.place);
+  entry.account->entries.splice(entry.account->entries.begin(), entry.account->entries, entry.place);
   return MakeRoom(0);
 }
 
@@ -120,8 +120,8 @@ void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
 std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t bytes, const char* field) {
   if (bytes == 0) return std::nullopt;
   absl::MutexLock lock(&mutex_);
-  const auto found = clients_.find(tenant);
-  const uint64_t has = (found == clients_.end() ? 0 : found->second->held) + bytes;
+  const auto found = accounts_.find(tenant);
+  const uint64_t has = (found == accounts_.end() ? 0 : found->second->held) + bytes;
   if (has + held_ + bytes <= limits_.max_state_bytes) {
     Held(tenant, static_cast<int64_t>(bytes));
     if (MakeRoom(0)) return std::nullopt;
@@ -139,8 +139,8 @@ void SequenceTable::GiveBack(const std::string& tenant, uint64_t bytes) {
 }
 
 void SequenceTable::Held(const std::string& tenant, int64_t bytes) {
-  Client& client = ClientOf(tenant);
-  for (uint64_t* total : {&client.held, &client.bytes, &held_, &bytes_}) *total += static_cast<uint64_t>(bytes);
+  TenantAccount& account = AccountOf(tenant);
+  for (uint64_t* total : {&account.held, &account.bytes, &held_, &bytes_}) *total += static_cast<uint64_t>(bytes);
   EraseIfEmpty(tenant);
 }
 
@@ -161,8 +161,8 @@ void SequenceTable::Sweep() {
 
 void SequenceTable::Forget(Entries::iterator entry) {
   bytes_ -= entry->bytes;
-  entry->client->bytes -= entry->bytes;
-  entry->client->entries.erase(entry->place);
+  entry->account->bytes -= entry->bytes;
+  entry->account->entries.erase(entry->place);
   EraseIfEmpty(entry->key.tenant);
   by_key_.erase(&entry->key);
   entries_.erase(entry);
@@ -174,9 +174,9 @@ bool SequenceTable::ForgetIfIdle(Entries::iterator entry, absl::Time now) {
   return true;
 }
 
-bool SequenceTable::MakeRoomOfClient(const std::string& tenant) {
-  const auto found = clients_.find(tenant);
-  if (limits_.client_sequences == 0 || found == clients_.end()) return true;
+bool SequenceTable::MakeRoomOfTenant(const std::string& tenant) {
+  const auto found = accounts_.find(tenant);
+  if (limits_.client_sequences == 0 || found == accounts_.end()) return true;
   std::list<Entry*>& entries = found->second->entries;
   if (entries.size() < limits_.client_sequences) return true;
   const absl::Time now = clock_.Now();
@@ -188,11 +188,11 @@ bool SequenceTable::MakeRoomOfClient(const std::string& tenant) {
   return false;
 }
 
-std::vector<std::pair<std::string, SequenceTable::ClientUse>> SequenceTable::client_uses() const {
+std::vector<std::pair<std::string, SequenceTable::TenantUse>> SequenceTable::tenant_uses() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<std::pair<std::string, ClientUse>> uses;
-  for (const auto& [tenant, client] : clients_) {
-    uses.push_back({tenant, {static_cast<uint32_t>(client->entries.size()), client->bytes}});
+  std::vector<std::pair<std::string, TenantUse>> uses;
+  for (const auto& [tenant, account] : accounts_) {
+    uses.push_back({tenant, {static_cast<uint32_t>(account->entries.size()), account->bytes}});
   }
   return uses;
 }
@@ -200,8 +200,8 @@ std::vector<std::pair<std::string, SequenceTable::ClientUse>> SequenceTable::cli
 SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& tenant) {
   absl::MutexLock lock(&mutex_);
   Forgotten forgotten;
-  const auto found = clients_.find(tenant);
-  if (found == clients_.end()) return forgotten;
+  const auto found = accounts_.find(tenant);
+  if (found == accounts_.end()) return forgotten;
   const std::vector<Entry*> entries(found->second->entries.begin(), found->second->entries.end());
   for (const Entry* entry : entries) {
     ++(ForgetIfIdle(by_key_.at(&entry->key), absl::InfiniteFuture()) ? forgotten.forgotten : forgotten.busy);
@@ -226,7 +226,7 @@ bool SequenceTable::MakeRoom(uint32_t room) {
     } else {
       return true;
     }
-    // A sequence with a step in flight is in use, however long ago it was last touched.
+    // A sequence with a step in flight is in use, however long ago it was touched.
     const auto entry = candidate++;
     if (ForgetIfIdle(entry, now)) {
       observer_.SequencesEvicted(cause, 1);

@@ -1,4 +1,4 @@
-// All sequences that keep state: who owns them, and which idle ones are forgotten to stay within the bounds.
+// Table of all sequences that keep state: their owners, and the bounds that idle ones are forgotten for.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct SequenceKey {
   }
 };
 
-// Thread-safe. Never blocks for longer than a table operation; evicting costs O(evicted).
+// Thread-safe. Blocks for one table operation at most; evicting costs O(evicted).
 class SequenceTable {
  public:
   // `clock` and `observer` are not owned and outlive the table.
@@ -44,40 +44,40 @@ class SequenceTable {
     SequencePosition at;
   };
 
-  // Makes `owner` with `epoch` the owner of the sequence and returns it. A lower epoch, or an equal one of another
-  // owner, is refused with SUPERSEDED and changes nothing. With `replayed`, which was built under `spec`, that is the
-  // sequence's state from now on; without, the state the table holds is kept if it was built under the same spec, or
-  // else HISTORY_REQUIRED is returned. OVERLOADED if no room can be made.
+  // Makes `owner`, with its epoch, the owner of the sequence and returns it. Refuses a lower epoch, or an equal one of
+  // another owner, with SUPERSEDED, and changes nothing. With `replayed`, which was built under `spec`, that becomes
+  // the state. Without it, a state built under the same spec is kept; otherwise returns HISTORY_REQUIRED. OVERLOADED if
+  // no room can be made.
   std::variant<Opened, Refusal> Open(const SequenceKey& key, const SequenceOwner& owner,
                                      std::shared_ptr<const SequenceSpec> spec, std::unique_ptr<SequenceState> replayed);
 
-  // Marks the sequence as used now and accounts for the memory it has grown by. Call after every step.
+  // Marks the sequence as used now and accounts for its memory. Call after every step.
   void Touch(const SequenceKey& key, Sequence* sequence) { Account(key, sequence, absl::InfinitePast()); }
 
-  // Accounts for what a step that has begun looks ahead at, until the next Touch. OVERLOADED if no room can be made:
-  // the step is to be aborted then.
+  // Accounts for the look-ahead of a step that has begun, until the next Touch. OVERLOADED if no room can be made: the
+  // step must be aborted then.
   std::optional<Refusal> MakeRoomAhead(const SequenceKey& key, Sequence* sequence);
 
   // Forgets the sequence if `owner` still owns it.
   void Close(const SequenceKey& key, const SequenceOwner& owner);
 
-  // Forgets what has been idle for its time. Called now and then; without it that waits for the next open.
+  // Periodic work: forgets sequences that were idle for too long. The next Open does it otherwise.
   void Sweep();
 
-  // Memory of a client that is of no sequence here, is not forgotten for others and counts with them all the same, for
-  // `field` of a message. OVERLOADED, and nothing is held, if no room can be made, or if the client would hold more
-  // than is left for what is held: so one alone gets half of `max_state_bytes`, two a third each.
+  // Reserves memory of a tenant outside its sequences, for `field` of a message. It counts with the sequences' memory
+  // but cannot be evicted. OVERLOADED, and nothing is reserved, if no room can be made, or if the tenant would hold
+  // more than is left for reservations: so one tenant alone gets half of `max_state_bytes`, two get a third each.
   std::optional<Refusal> Hold(const std::string& tenant, uint64_t bytes, const char* field);
   void GiveBack(const std::string& tenant, uint64_t bytes);
 
-  // What each client has, by tenant, what is held for it included.
-  struct ClientUse {
+  // Sequences and memory of each tenant, reservations included.
+  struct TenantUse {
     uint32_t sequences = 0;
     uint64_t bytes = 0;
   };
-  std::vector<std::pair<std::string, ClientUse>> client_uses() const;
+  std::vector<std::pair<std::string, TenantUse>> tenant_uses() const;
 
-  // Forgets every sequence of a client that has no step in flight; how many, and how many are left.
+  // Forgets every sequence of a tenant that has no step in flight; returns their number, and that of the others.
   struct Forgotten {
     uint32_t forgotten = 0;
     uint32_t busy = 0;
@@ -88,24 +88,24 @@ class SequenceTable {
   uint64_t state_bytes() const;
 
  private:
-  struct Client;
+  struct TenantAccount;
   struct Entry {
     SequenceKey key;
     std::shared_ptr<Sequence> sequence;
     uint64_t bytes = 0;  // as last accounted
     absl::Time used;
-    absl::Time guarded_until = absl::InfinitePast();  // its history has come, its first step has not
-    Client* client = nullptr;
-    std::list<Entry*>::iterator place = {};  // among the client's
+    absl::Time guarded_until = absl::InfinitePast();  // a replayed history waits for its first step until then
+    TenantAccount* account = nullptr;
+    std::list<Entry*>::iterator place = {};  // among the tenant's
   };
   using Entries = std::list<Entry>;
-  // A tenant's part of the table; gone with its last entry, once nothing is held for it.
-  struct Client {
+  // A tenant's part of the table; removed with its last entry and reservation.
+  struct TenantAccount {
     std::list<Entry*> entries;  // most recently used first
-    uint64_t bytes = 0;         // of entries, and what is held
+    uint64_t bytes = 0;         // of entries and reservations
     uint64_t held = 0;
   };
-  // Finds entries by their own keys, so that a key is kept once.
+  // Finds entries by their own keys, so that a key is stored once.
   struct HashKey {
     size_t operator()(const SequenceKey* key) const { return absl::HashOf(*key); }
   };
@@ -116,22 +116,22 @@ class SequenceTable {
   std::variant<std::shared_ptr<Sequence>, Refusal> FindOrAdd(const SequenceKey& key, const SequenceOwner& owner,
                                                              const std::shared_ptr<const SequenceSpec>& spec,
                                                              bool may_add);
-  // False if the bounds cannot be kept.
+  // Returns false if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   Refusal NoRoom() const;
-  Client& ClientOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TenantAccount& AccountOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseIfEmpty(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Held(const std::string& tenant, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entries::iterator Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False, and nothing is forgotten, if it is in use at `now`.
+  // Returns false, and forgets nothing, if it is in use at `now`.
   bool ForgetIfIdle(Entries::iterator entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets idle sequences of one client until it may have one more. False if it may not.
-  bool MakeRoomOfClient(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets idle sequences, longest unused first, until the bounds hold with `room` more sequences. False if they
-  // cannot. Spared are those with a step in flight, and those whose history was sent for a step that is on its way:
-  // otherwise workers that replay would push out each other's histories, and none would ever get to its step.
+  // Forgets idle sequences of one tenant until it may have one more. Returns false if it may not.
+  bool MakeRoomOfTenant(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets idle sequences, least recently used first, until the bounds hold with `room` more sequences. Returns false
+  // if they cannot. Keeps sequences with a step in flight, and those whose history was replayed for a step that has not
+  // arrived yet: otherwise workers that replay would evict each other's histories, and none would reach its step.
   bool MakeRoom(uint32_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
@@ -140,9 +140,9 @@ class SequenceTable {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);  // by tenant
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                 // of all clients
-  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;                                                  // of these, what is held
+  absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_ ABSL_GUARDED_BY(mutex_);  // by tenant
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                         // of all tenants
+  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // reservations, part of bytes_
 };
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Bans and DRY's terms, and their way into edits.
+// Bans and DRY terms, and how they enter the edits.
 #include "service/sequence/step_changes.h"
 
 #include <algorithm>
@@ -74,16 +74,16 @@ void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const s
   edits->insert(edits->end(), base, counts.edits().end());
 }
 
-void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* trail) {
+void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* edit_log) {
   auto a = one.begin();
   auto b = other.begin();
   while (a != one.end() || b != other.end()) {
     if (b == other.end() || (a != one.end() && a->token < b->token)) {
-      trail->Push((a++)->token);
+      edit_log->Push((a++)->token);
     } else if (a == one.end() || b->token < a->token) {
-      trail->Push((b++)->token);
+      edit_log->Push((b++)->token);
     } else {
-      if (*a != *b) trail->Push(a->token);
+      if (*a != *b) edit_log->Push(a->token);
       ++a, ++b;
     }
   }

@@ -1,4 +1,4 @@
-// What options add to the bias, bans and penalties of one step, as far as the history decides it anew at every step.
+// Changes that options make to the bias, bans and penalties of one step, derived anew from the history at every step.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ struct StepChange {
   bool operator==(const StepChange&) const = default;
 };
 
-// By ascending token, each once. `index` is null if the options need none.
+// Returns the changes by ascending token, each token once. `index` is null if the options need none.
 std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
                                       const HistoryIndex* index);
 
-// `edits` becomes those of `counts` with `changes`; its memory is used again.
+// Sets `edits` to those of `counts` with `changes`; reuses its memory.
 void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
                   std::vector<kernels::LogitEdit>* edits);
 
-// Pushes the tokens that one step changes otherwise than the other.
-void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* trail);
+// Pushes the tokens that the two steps change differently.
+void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* edit_log);
 
-// The token that is emitted after `position` tokens instead of a drawn one, if there is one.
+// Returns the token that is emitted after `position` tokens instead of a drawn one, if there is one.
 std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Chunks of tokens, each with the chain before it.
+// Chunks of tokens, each with the hash of the tokens before it.
 #include "service/sequence/token_log.h"
 
 #include "kernels/check.h"
@@ -13,11 +13,11 @@ uint32_t TokenLog::at(uint32_t position) const {
 
 void TokenLog::Push(uint32_t token) {
   open_.tokens[length_ % kChunkTokens] = token;
-  chain_ = ExtendChain(chain_, token);
+  token_hash_ = ExtendTokenHash(token_hash_, token);
   ++length_;
   if (length_ % kChunkTokens != 0) return;
   full_.push_back(std::make_shared<const Chunk>(open_));
-  open_.chain_before = chain_;
+  open_.hash_before = token_hash_;
 }
 
 void TokenLog::Truncate(uint32_t position) {
@@ -28,8 +28,8 @@ void TokenLog::Truncate(uint32_t position) {
     full_.resize(chunk);
   }
   length_ = position;
-  chain_ = open_.chain_before;
-  for (uint32_t i = 0; i < position % kChunkTokens; ++i) chain_ = ExtendChain(chain_, open_.tokens[i]);
+  token_hash_ = open_.hash_before;
+  for (uint32_t i = 0; i < position % kChunkTokens; ++i) token_hash_ = ExtendTokenHash(token_hash_, open_.tokens[i]);
 }
 
 void TokenLog::Trim(uint32_t kept) {
@@ -39,10 +39,10 @@ void TokenLog::Trim(uint32_t kept) {
   kept_from_ += chunks * kChunkTokens;
 }
 
-void TokenLog::StartAt(uint32_t kept_from, uint64_t chain) {
+void TokenLog::StartAt(uint32_t kept_from, uint64_t token_hash) {
   SORTITION_CHECK(length_ == 0 && kept_from % kChunkTokens == 0);
   kept_from_ = length_ = kept_from;
-  chain_ = open_.chain_before = chain;
+  token_hash_ = open_.hash_before = token_hash;
 }
 
 uint64_t TokenLog::bytes() const {

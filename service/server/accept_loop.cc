@@ -1,16 +1,18 @@
-// The accepting thread.
+// The accepting thread, and its count of connections.
 #include "service/server/accept_loop.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,11 +20,35 @@
 #include "service/memory/packet.h"
 
 namespace sortition::server {
+
 namespace {
 
-// With fewer than this many the reserve would leave nothing for connections.
+std::optional<ino_t> InodeOf(int descriptor) {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) return std::nullopt;
+  return status.st_ino;
+}
+
+}  // namespace
+
+bool ConnectionCount::Admit(int socket) {
+  if (most_ == 0) return true;
+  open_.erase(socket);  // the connection that had this number is closed
+  if (open_.size() >= most_) {
+    absl::erase_if(open_, [](const auto& entry) { return InodeOf(entry.first) != entry.second; });
+  }
+  if (open_.size() >= most_) return false;
+  const std::optional<ino_t> inode = InodeOf(socket);
+  SORTITION_CHECK(inode.has_value());
+  open_.emplace(socket, *inode);
+  return true;
+}
+
+namespace {
+
+// Fewer descriptors than this leave nothing for connections beside the reserve.
 constexpr rlim_t kLeastDescriptors = 64;
-// How long accepting pauses when the whole system is out of descriptors or memory.
+// Pause in accepting when the whole system is out of descriptors or memory.
 constexpr int kPauseMilliseconds = 50;
 
 rlim_t DescriptorLimit() {
@@ -89,23 +115,23 @@ void AcceptLoop::Run() {
 void AcceptLoop::Accept(const Listener& listener) {
   service::Descriptor connection(accept4(listener.socket->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!connection) {
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // the connection has gone
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // the client has closed it
     log_.Write(LogLevel::kWarning, "accept_failed",
                {{"listener", listener.socket->address().ToString()}, {"error", std::strerror(errno)}});
     pollfd stop = {stop_event_, POLLIN, 0};
     poll(&stop, 1, kPauseMilliseconds);
     return;
   }
-  // The kernel gives the lowest free descriptor, so its number tells whether only the reserve is left.
+  // The kernel gives the lowest free descriptor, so its number shows whether only the reserve is left.
   if (connection.get() >= descriptor_limit_) {
     log_.Write(LogLevel::kWarning, "connection_refused",
                {{"listener", listener.socket->address().ToString()}, {"descriptors", descriptor_limit_}});
     return;
   }
-  // Whatever becomes of the mode of the socket's path.
+  // Holds even if somebody changes the mode of the socket's path.
   if (listener.socket->address().is_unix() && !admits_(service::UserOfPeer(connection.get()))) {
     log_.Write(LogLevel::kWarning, "connection_refused",
-               {{"listener", listener.socket->address().ToString()}, {"error", "a process of a user who may not"}});
+               {{"listener", listener.socket->address().ToString()}, {"error", "its user is not admitted"}});
     return;
   }
   if (listener.counts && !connections_.Admit(connection.get())) {

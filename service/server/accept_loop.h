@@ -1,50 +1,69 @@
-// Accepts connections and hands them on, to gRPC for the most part, so that no flood of connections can take the
-// process's last file descriptor, and only processes of users who may are served over a Unix socket.
+// Accepts connections and passes them to gRPC or to the memory server.
 //
-// gRPC's own listeners do not recover once accept() has failed for want of a descriptor (CVE-2023-4785 in releases
-// before 1.57).
+// Keeps a reserve of file descriptors, so that a flood of connections cannot exhaust them. Admits only processes of
+// listed users to a Unix socket. gRPC's own listeners do not recover once accept() has failed for lack of a descriptor
+// (CVE-2023-4785 in releases before 1.57).
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "service/memory/descriptor.h"
-#include "service/server/connection_count.h"
 #include "service/server/listen_socket.h"
 #include "service/server/log.h"
 
 namespace sortition::server {
+
+// Counts the connections that are still open. gRPC, which owns most of them, does not report when it closes one. Not
+// thread-safe.
+class ConnectionCount {
+ public:
+  // `most`: the largest count; 0 = no bound.
+  explicit ConnectionCount(uint32_t most) : most_(most) {}
+
+  uint32_t most() const { return most_; }
+
+  // Counts `socket`, which its owner closes later, and returns true; or returns false if there are too many. Looks for
+  // closed ones among all that are counted when the bound is reached.
+  bool Admit(int socket);
+
+ private:
+  const uint32_t most_;
+  absl::flat_hash_map<int, ino_t>
+      open_;  // by descriptor; a descriptor's number is used again after close, its inode's is not
+};
 
 // One thread for all listeners. Not thread-safe.
 class AcceptLoop {
  public:
   struct Listener {
     std::unique_ptr<ListenSocket> socket;
-    // Given each connection, on the loop's thread; must not block.
+    // Takes each connection. Called by the loop's thread; must not block.
     std::function<void(service::Descriptor)> take;
-    bool counts = true;  // its connections, among those there may be
+    bool counts = true;  // its connections count towards `most_connections`
   };
 
-  // Descriptors that connections may never take: logs, the metrics endpoint's own connections, certificates read again.
+  // Descriptors that connections never get. They serve logs, the metrics endpoint and certificates that are read again.
   static constexpr int kReservedDescriptors = 40;
 
-  // Whether the process may have enough descriptors open to serve at all.
+  // FAILED_PRECONDITION if the process may not open enough descriptors to serve at all.
   static absl::Status CheckDescriptorLimit();
 
-  // Accepts until Stop. Those that take connections outlive the loop's Stop. A connection that arrives while only the
-  // reserved descriptors are free is closed at once, and so is one to a Unix socket from a process of a user who is not
-  // admitted, or one too many: there may be `most_connections`, 0 = any number, of listeners that count. `log` is not
-  // owned and outlives the loop.
+  // Accepts until Stop. The objects behind `take` live until Stop has returned. Closes a connection at once if only the
+  // reserved descriptors are free, if it comes over a Unix socket from a user that `admits` rejects, or if
+  // `most_connections` of listeners that count are open (0 = no bound). `log` is not owned and outlives the loop.
   AcceptLoop(std::vector<Listener> listeners, std::function<bool(uid_t)> admits, uint32_t most_connections, Log* log);
   ~AcceptLoop();
 
-  // Closes the listeners and waits for the thread. Idempotent.
+  // Closes the listeners and blocks until the thread has ended. Idempotent.
   void Stop();
 
   std::vector<ListenAddress> addresses() const;
@@ -55,9 +74,9 @@ class AcceptLoop {
 
   std::vector<Listener> listeners_;
   const std::function<bool(uid_t)> admits_;
-  ConnectionCount connections_;  // of the thread
+  ConnectionCount connections_;  // used by the thread alone
   Log& log_;
-  const int descriptor_limit_;  // connections get only descriptors below
+  const int descriptor_limit_;  // connections get descriptors below this one
   const int stop_event_;
   std::thread thread_;
 };

@@ -24,18 +24,48 @@ using service::Refusal;
 
 namespace {
 
-// A device that has not answered golden rows by then has more wrong with it than a verdict would say.
+// The longest wait for a verdict. A device that has not answered the golden rows by then is stuck.
 constexpr absl::Duration kLongestSelfTest = absl::Seconds(60);
-// How often a call that waits looks whether its client still does.
+// Period in which a waiting call checks that its client still waits.
 constexpr std::chrono::milliseconds kLook(100);
 
-// What the batcher says of a device, as the wire's reasons.
+// Turns the batcher's status about a device into a refusal.
 Refusal OfDevice(const absl::Status& status) {
   if (absl::IsNotFound(status)) {
     return {Reason::kOutOfRange, "device", "a device of GetServerInformation that is not missing",
             std::string(status.message())};
   }
   return {Reason::kContradiction, "device", "", std::string(status.message())};
+}
+
+// Nothing for a value that the contract does not name.
+std::optional<LogLevel> LevelOf(v1::LogLevel level) {
+  switch (level) {
+    case v1::LOG_LEVEL_DEBUG:
+      return LogLevel::kDebug;
+    case v1::LOG_LEVEL_INFO:
+      return LogLevel::kInfo;
+    case v1::LOG_LEVEL_WARNING:
+      return LogLevel::kWarning;
+    case v1::LOG_LEVEL_ERROR:
+      return LogLevel::kError;
+    default:
+      return std::nullopt;
+  }
+}
+
+v1::LogLevel LevelOf(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return v1::LOG_LEVEL_DEBUG;
+    case LogLevel::kInfo:
+      return v1::LOG_LEVEL_INFO;
+    case LogLevel::kWarning:
+      return v1::LOG_LEVEL_WARNING;
+    case LogLevel::kError:
+      return v1::LOG_LEVEL_ERROR;
+  }
+  return v1::LOG_LEVEL_UNSPECIFIED;
 }
 
 }  // namespace
@@ -77,12 +107,12 @@ grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRe
 
 grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1::SelfTestDeviceRequest* request,
                                           v1::SelfTestDeviceResponse* response) {
-  if (grpc::Status status = Begin(*context, *request, "prove", "device", request->device()); !status.ok())
+  if (grpc::Status status = Begin(*context, *request, "self_test", "device", request->device()); !status.ok())
     return status;
-  // The verdict may come after the call has been given up.
+  // Shared: the verdict may come after the call has been cancelled.
   const auto promise = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> verdict = promise->get_future();
-  const absl::Status started = engine_.batcher().Prove(
+  const absl::Status started = engine_.batcher().keeper().RunSelfTest(
       request->device(), [promise](absl::Status status) { promise->set_value(std::move(status)); });
   if (!started.ok()) return Refuse(OfDevice(started));
   const auto end = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(kLongestSelfTest);
@@ -94,7 +124,7 @@ grpc::Status AdminService::SelfTestDevice(grpc::ServerContext* context, const v1
   }
   const absl::Status status = verdict.get();
   response->set_passed(status.ok());
-  response->set_verdict(std::string(status.message()));
+  response->set_reason(std::string(status.message()));
   return grpc::Status::OK;
 }
 
@@ -102,30 +132,27 @@ grpc::Status AdminService::QuarantineDevice(grpc::ServerContext* context, const 
                                             v1::QuarantineDeviceResponse*) {
   if (grpc::Status status = Begin(*context, *request, "quarantine", "device", request->device()); !status.ok())
     return status;
-  if (auto refusal = service::CheckByteCount(request->why().size(), service::kMaxNameBytes, "why")) {
+  if (auto refusal = service::CheckByteCount(request->reason().size(), service::kMaxNameBytes, "reason")) {
     return Refuse(*refusal);
   }
-  const absl::Status held = engine_.batcher().Hold(request->device(), request->why());
+  const absl::Status held = engine_.batcher().keeper().Hold(request->device(), request->reason());
   return held.ok() ? grpc::Status::OK : Refuse(OfDevice(held));
 }
 
 grpc::Status AdminService::SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
                                        v1::SetLogLevelResponse* response) {
-  if (grpc::Status status = Begin(*context, *request, "log_level", "level", request->level()); !status.ok())
-    return status;
-  LogLevel level;
-  std::string error;
-  if (!AbslParseFlag(request->level(), &level, &error)) {
-    return Refuse({Reason::kOutOfRange, "level", "debug, info, warning or error", "no level has this name"});
-  }
-  response->set_previous(AbslUnparseFlag(log_.SetLeast(level)));
+  const std::optional<LogLevel> level = LevelOf(request->level());
+  const std::string target = level ? AbslUnparseFlag(*level) : "";
+  if (grpc::Status status = Begin(*context, *request, "log_level", "level", target); !status.ok()) return status;
+  if (!level) return Refuse({Reason::kMissingField, "level", "debug, info, warning or error", "must be set"});
+  response->set_previous(LevelOf(log_.SetLeast(*level)));
   return grpc::Status::OK;
 }
 
 grpc::Status AdminService::ListClients(grpc::ServerContext* context, const v1::ListClientsRequest* request,
                                        v1::ListClientsResponse* response) {
   if (grpc::Status status = Begin(*context, *request, "clients", "", ""); !status.ok()) return status;
-  // By identity. Some have only the sequences that they have left behind.
+  // By identity. Some clients have no stream any more, only sequences.
   std::map<std::string, v1::Client> clients;
   for (const auto& account : engine_.clients().all()) {
     const service::ClientAccount::Use use = account->use();
@@ -134,7 +161,7 @@ grpc::Status AdminService::ListClients(grpc::ServerContext* context, const v1::L
     client.set_regions(use.regions);
     client.set_memory_bytes(use.memory_bytes);
   }
-  for (const auto& [identity, use] : engine_.sequences().client_uses()) {
+  for (const auto& [identity, use] : engine_.sequences().tenant_uses()) {
     clients[identity].set_sequences(use.sequences);
     clients[identity].set_state_bytes(use.bytes);
   }

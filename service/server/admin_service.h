@@ -1,4 +1,4 @@
-// AdminService: what operators do to a running server. Served on a listener of its own.
+// AdminService: operators' actions on a running server. Served on a separate listener.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace sortition::server {
 
-// Thread-safe. Calls run on gRPC's own threads and may block for as long as a device's self-test takes. Whatever is
-// done is logged, with who did it.
+// Thread-safe. Calls run on gRPC's own threads and may block for as long as a device's self-test takes. Every
+// action is logged with the operator's identity.
 class AdminService final : public v1::AdminService::Service {
  public:
   // Nothing is owned; all of it outlives the service. `stop` ends the process as SIGTERM does; it returns at once.
@@ -32,8 +32,8 @@ class AdminService final : public v1::AdminService::Service {
                                v1::ForgetSequencesResponse* response) override;
 
  private:
-  // OK if the caller may and the request has no field that is not known; then it is logged as `action` upon `target`,
-  // the request's `field`.
+  // Returns OK and logs `action` on `target` if the caller has the role `admin` and the request has no unknown field.
+  // `target` is the value of the request's `field`.
   grpc::Status Begin(const grpc::ServerContext& context, const google::protobuf::Message& request, const char* action,
                      const char* field, const std::string& target);
   grpc::Status Refuse(const service::Refusal& refusal);

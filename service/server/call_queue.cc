@@ -9,7 +9,7 @@ CallQueue::CallQueue(grpc::ServerBuilder* builder) : queue_(builder->AddCompleti
 
 CallQueue::~CallQueue() {
   if (!shut_down_) ShutDown();
-  Serve();  // gRPC asks that a queue be empty
+  Serve();  // gRPC requires an empty queue
 }
 
 void CallQueue::Serve() {

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 
 namespace sortition::server {
 namespace {
@@ -27,7 +27,7 @@ struct DurationRange {
 absl::Status ValidateRanges(const Config& config) {
   const service::Limits& limits = config.limits;
   constexpr uint64_t kTera = uint64_t{1} << 40;
-  // gRPC counts message sizes in int, and its own bound is twice ours.
+  // gRPC counts message sizes in int, and its bound is set to twice ours.
   constexpr uint64_t kMostMessageBytes = (uint64_t{1} << 30) - 1;
   const NumberRange numbers[] = {
       {"cpu_threads", config.cpu_threads, 0, 1024},
@@ -95,7 +95,7 @@ absl::Status ValidateRanges(const Config& config) {
   return absl::OkStatus();
 }
 
-// A message or step that is allowed alone must also fit the bounds on many.
+// Checks that one message or step of the largest allowed size fits the bounds on many.
 absl::Status ValidateRelations(const Config& config) {
   const service::Limits& limits = config.limits;
   if (config.max_received_bytes < limits.stream_unanswered_bytes) {
@@ -168,7 +168,7 @@ absl::Status ValidateListeners(const Config& config) {
     const auto address = ListenAddress::Parse(config.admin_listen);
     if (!address.ok()) return Wrong("admin_listen", address.status().message());
     if (!address->is_unix() && (!config.uses_tls() || config.clients.empty())) {
-      return Wrong("admin_listen", "over TCP it needs TLS, and --clients that says who may; or give unix:PATH");
+      return Wrong("admin_listen", "over TCP it needs TLS and a list of --clients; or give unix:PATH");
     }
   }
   if (absl::Status status = ValidateOptionalTcp("health_listen", config.health_listen); !status.ok()) return status;

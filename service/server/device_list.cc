@@ -1,4 +1,4 @@
-// The kinds of devices this build has.
+// Parsing of device entries, and starting of each kind of device that this build has.
 #include "service/server/device_list.h"
 
 #include <algorithm>
@@ -21,12 +21,12 @@ using devices::vulkan::Instance;
 
 constexpr char kCuda[] = "cuda";
 constexpr char kVulkan[] = "vulkan";
-// Memories of devices: each has one of its own, by its place in its driver's order.
+// Numbers of device memories. Each device has its own memory, numbered by its place in its driver's order.
 constexpr uint32_t kCudaMemory = devices::kHostMemory + 1;
 constexpr uint32_t kVulkanMemory = kCudaMemory + 0x10000;
-constexpr absl::Duration kSelfTestTimeout = absl::Minutes(2);  // compiling of shaders included
+constexpr absl::Duration kSelfTestTimeout = absl::Minutes(2);  // includes the compiling of shaders
 
-// "KIND" or "KIND:WHICH".
+// True if the entry is "KIND" or "KIND:WHICH".
 bool IsOf(const char* kind, const std::string& entry) {
   return entry == kind || absl::StartsWith(entry, absl::StrCat(kind, ":"));
 }
@@ -48,7 +48,8 @@ absl::Status CheckEntries(const std::vector<std::string>& entries) {
   return absl::OkStatus();
 }
 
-// An entry of --devices that nothing here is, or the name of a device that did not start, and what it is.
+// Records that a device is missing. `name` is an entry of --devices that matches nothing here, or the name of a device
+// that did not start; `hardware` is then the driver's name of it.
 void Miss(const std::string& name, const std::string& hardware, const absl::Status& why, Log* log,
           StartedDevices* started) {
   const std::string reason(why.message());
@@ -57,7 +58,7 @@ void Miss(const std::string& name, const std::string& hardware, const absl::Stat
   started->missing.push_back({name, absl::StartsWith(name, kCuda) ? kCuda : kVulkan, hardware, reason});
 }
 
-// The Vulkan devices that the entries mean, each once.
+// Starts the Vulkan devices that the entries name, each once.
 void StartVulkan(const Config& config, Log* log, StartedDevices* started) {
   const auto instance = Instance::Create();
   std::set<uint32_t> taken;
@@ -95,7 +96,7 @@ void StartVulkan(const Config& config, Log* log, StartedDevices* started) {
   }
 }
 
-// Likewise the CUDA devices.
+// Starts the CUDA devices that the entries name, each once.
 void StartCuda(const std::vector<std::string>& entries, const std::function<void()>& restart_wanted, Log* log,
                StartedDevices* started) {
   const absl::Status built = devices::cuda::CheckImages(kernels::cuda::CompiledImages());
@@ -165,7 +166,7 @@ absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log, std:
   }
   if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config, log, &started);
   if (started.devices.empty()) {
-    return absl::InvalidArgumentError("--devices: none of them is here, and at least one is needed");
+    return absl::InvalidArgumentError("--devices: none of them is present, and at least one is needed");
   }
   return started;
 }
@@ -183,12 +184,12 @@ absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine
   bool any = false;
   for (const auto& device : engine->devices()) {
     const devices::SelfTest::Verdict verdict = self_test.Run(device.get(), kSelfTestTimeout);
-    engine->batcher().SetSelfTested(device.get(), verdict);
+    engine->batcher().keeper().SetSelfTested(device.get(), verdict);
     any = any || verdict.status.ok();
     absl::StrAppend(&reasons, "; ", device->description().name, ": ", verdict.status.message());
   }
   if (any) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("no device has proved itself", reasons));
+  return absl::FailedPreconditionError(absl::StrCat("no device has passed its self-test", reasons));
 }
 
 }  // namespace sortition::server

@@ -1,4 +1,4 @@
-// The devices that a configuration asks for.
+// Starts and tests the devices that the configuration names.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,8 @@
 
 namespace sortition::server {
 
-// What an entry of --devices means to the Vulkan devices of a machine: those that "vulkan" names (all), "vulkan:INDEX"
-// (the one at that place in the loader's order) or "vulkan:TEXT" (whose name has that part, whatever its case). Empty
-// if none is meant.
+// Returns the Vulkan devices that an entry of --devices names. "vulkan" names all, "vulkan:INDEX" the one at this place
+// in the loader's order, "vulkan:TEXT" those whose name contains the text in any case. May be empty.
 std::vector<devices::vulkan::Hardware> Matching(const std::string& entry,
                                                 const std::vector<devices::vulkan::Hardware>& hardware);
 
@@ -27,16 +26,16 @@ struct StartedDevices {
   std::vector<service::MissingDevice> missing;
 };
 
-// Starts what `config.devices` names. A CUDA or Vulkan device that is not there, or that its driver cannot start, is
-// logged and missing. The error names an entry that means nothing, or says that no device is left. `restart_wanted` is
-// called, on any thread, when a driver has lost a device to this process for good.
+// Starts the devices that `config.devices` names. A CUDA or Vulkan device that is absent, or that its driver cannot
+// start, is logged and goes to `missing`. The error names an invalid entry, or says that no device is left.
+// `restart_wanted` is called, on any thread, when a driver has lost a device and only a new process can use it again.
 absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log,
                                             std::function<void()> restart_wanted = nullptr);
 
-// INVALID_ARGUMENT if --route names a device that has not started.
+// Returns INVALID_ARGUMENT if --route names a device that has not started.
 absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<devices::Device>>& devices);
 
-// Has every device of the engine prove itself, before the first row. FAILED_PRECONDITION if none does.
+// Runs the self-test of every device of the engine, before the first row. FAILED_PRECONDITION if none passes.
 absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine* engine);
 
 }  // namespace sortition::server

@@ -10,11 +10,14 @@
 
 namespace sortition::server {
 
-// Reads SORTITION_<FLAG IN CAPITALS> variables of `environment` (NAME=VALUE, null-terminated list) into the flags, then
-// the command line over them. Exits, with a text that names the flag, if the command line is wrong, and for --help and
-// --version. The error names a variable that is no flag's, a bad value, or an argument that is no flag. `version` is
-// what --version prints. Not thread-safe; flags are process-wide.
+// Reads the variables SORTITION_<FLAG IN CAPITALS> of `environment` (a null-terminated list of NAME=VALUE) into the
+// flags, and then the command line, which overrides them. Prints and exits for --help and --version. A wrong flag on
+// the command line also ends the process, with a text that names it. The error names an unknown variable, a bad value
+// of one, or an argument that is not a flag. --version prints `version`. Not thread-safe: flags are process-wide.
 absl::StatusOr<Config> ConfigFromFlags(int argc, char** argv, const char* const* environment,
                                        const std::string& version);
+
+// Fills in the settings whose flags are in tuning_flags.cc. Called by ConfigFromFlags.
+void ReadTuningFlags(Config* config);
 
 }  // namespace sortition::server

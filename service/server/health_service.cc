@@ -1,4 +1,4 @@
-// What the health check answers.
+// Answers of the health check.
 #include "service/server/health_service.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class HealthService::ServiceWatch final : public Watch<Response> {
  private:
   const HealthService& health_;
   const std::string service_;
-  Response::ServingStatus said_ = Response::UNKNOWN;  // which is never said
+  Response::ServingStatus said_ = Response::UNKNOWN;  // never sent
 };
 
 HealthService::HealthService(const std::atomic<bool>* serving)

@@ -1,5 +1,5 @@
-// The standard health check of gRPC on a queue of ours: gRPC's own waits for sockets in a thread of its own
-// (call_queue.h).
+// The standard health check of gRPC, on a queue of this server: gRPC's own implementation would wait for sockets in
+// another thread (call_queue.h).
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -10,21 +10,19 @@
 #include "absl/time/time.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "service/server/call_queue.h"
-#include "service/server/unary_method.h"
-#include "service/server/watch_method.h"
 
 namespace sortition::server {
 
 // Thread-safe. One for each gRPC server.
 class HealthService {
  public:
-  // `serving` is not owned and outlives the service: what is said of the server and of its services from one tick on.
+  // `serving` is not owned and outlives the service. It is the state of the server and of each of its services.
   explicit HealthService(const std::atomic<bool>* serving);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
-  // The server has been started.
+  // Called when the server has been started.
   void Start(CallQueue* queue);
-  // Tells those who watch what has changed.
+  // Sends changes to the calls that watch.
   void Tick(absl::Time now) { watch_.Tick(now); }
 
  private:

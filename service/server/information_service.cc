@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -35,12 +36,32 @@ void AddLimit(const service::LimitDescription& description, v1::ServerInformatio
   limit->set_description(std::string(description.description));
 }
 
+// KIND_UNSPECIFIED if the contract has no such kind.
+v1::DeviceInformation::Kind KindOf(std::string_view kind) {
+  if (kind == "cpu") return v1::DeviceInformation::KIND_CPU;
+  if (kind == "vulkan") return v1::DeviceInformation::KIND_VULKAN;
+  if (kind == "cuda") return v1::DeviceInformation::KIND_CUDA;
+  return v1::DeviceInformation::KIND_UNSPECIFIED;
+}
+
+v1::DeviceInformation::State StateOf(service::DeviceState state) {
+  switch (state) {
+    case service::DeviceState::kSelfTest:
+      return v1::DeviceInformation::STATE_SELF_TEST;
+    case service::DeviceState::kServing:
+      return v1::DeviceInformation::STATE_SERVING;
+    case service::DeviceState::kQuarantined:
+      return v1::DeviceInformation::STATE_QUARANTINED;
+  }
+  return v1::DeviceInformation::STATE_UNSPECIFIED;
+}
+
 void AddMissing(const service::MissingDevice& device, v1::ServerInformation* information) {
   v1::DeviceInformation* missing = information->add_devices();
   missing->set_name(device.name);
-  missing->set_kind(device.kind);
+  missing->set_kind(KindOf(device.kind));
   missing->set_hardware(device.hardware);
-  missing->set_state(std::string(service::kMissingState));
+  missing->set_state(v1::DeviceInformation::STATE_MISSING);
   missing->set_reason(device.reason);
 }
 
@@ -49,7 +70,8 @@ void AddParameter(const service::ParameterDescription& description, v1::ServerIn
   parameter->set_name(std::string(description.name));
   parameter->set_range(std::string(description.range));
   parameter->set_default_value(std::string(description.default_value));
-  parameter->set_scope(std::string(description.scope));
+  parameter->set_scope(description.is_per_step ? v1::ParameterInformation::SCOPE_STEP
+                                               : v1::ParameterInformation::SCOPE_SEQUENCE);
   parameter->set_description(std::string(description.description));
   parameter->set_implemented(description.implemented);
 }
@@ -67,10 +89,10 @@ std::variant<absl::Duration, Refusal> ParseInterval(const v1::WatchCountersReque
 
 }  // namespace
 
-// Counters, a pause of one interval, and again.
+// Sends the counters once an interval.
 class InformationService::CounterWatch final : public Watch<v1::Counters> {
  public:
-  // Counts as one of the service's watchers, which the caller has added.
+  // The caller has added one to the service's watchers; the destructor removes it.
   CounterWatch(InformationService* service, absl::Duration interval) : service_(*service), interval_(interval) {}
   ~CounterWatch() override { service_.watchers_.fetch_sub(1); }
 
@@ -123,14 +145,14 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
   response->set_version(std::string(service::Version()));
   response->add_contracts("sortition.v1");
   response->add_law_versions(law::kLawVersion);
-  for (const service::DeviceStatus& status : engine_.batcher().device_statuses()) {
+  for (const service::DeviceStatus& status : engine_.batcher().keeper().statuses()) {
     const devices::DeviceDescription& description = status.device->description();
     v1::DeviceInformation* information = response->add_devices();
     information->set_name(description.name);
-    information->set_kind(description.kind);
+    information->set_kind(KindOf(description.kind));
     information->set_hardware(description.hardware);
     information->set_max_batch_rows(description.max_batch_rows);
-    information->set_state(std::string(service::DeviceStateName(status.state)));
+    information->set_state(StateOf(status.state));
     information->set_reason(status.reason);
     information->set_max_vocabulary(description.max_vocabulary);
     information->set_launch_nanoseconds(status.costs.launch * 1e9);

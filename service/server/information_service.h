@@ -1,4 +1,4 @@
-// InformationService: what this server is and can do, and its counters as a stream.
+// InformationService: describes this server, its devices, limits and parameters, and streams its counters.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -15,8 +15,6 @@
 #include "service/server/authorization.h"
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
-#include "service/server/unary_method.h"
-#include "service/server/watch_method.h"
 #include "sortition/v1/information.grpc.pb.h"
 
 namespace sortition::server {
@@ -24,14 +22,14 @@ namespace sortition::server {
 // Thread-safe. Does not block.
 class InformationService {
  public:
-  // `authorization` and `engine` are not owned and outlive the service; `streams` says how many streams are open.
+  // `authorization` and `engine` are not owned and outlive the service; `streams` returns the number of open streams.
   InformationService(const Config& config, const Authorization* authorization, service::Engine* engine,
                      std::function<uint32_t()> streams);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
-  // The server has been started.
+  // Called when the server has been started.
   void Start(CallQueue* queue);
-  // Sends counters to those for whom it is time.
+  // Sends counters to the calls whose interval has passed.
   void Tick(absl::Time now) { watch_counters_.Tick(now); }
 
  private:

@@ -1,22 +1,53 @@
-// A bound, listening socket.
+// Listening: addresses as an operator writes them, and bound sockets.
 #pragma once
 
+#include <sys/socket.h>
+
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
-#include "service/server/listen_address.h"
 
 namespace sortition::server {
 
-// Owns the socket; destruction closes it and removes the path of a Unix socket. Immutable after Bind.
+// A TCP address and port, or the path of a Unix socket. Immutable after parsing.
+class ListenAddress {
+ public:
+  // Parses "127.0.0.1:50051", "[::1]:50051" or "unix:/run/sortition.sock". Addresses are numeric, so the bound address
+  // never depends on a name service. Port 0 = any free port. The error names the text and the expected form.
+  static absl::StatusOr<ListenAddress> Parse(std::string_view text);
+
+  bool is_unix() const { return storage_.ss_family == AF_UNIX; }
+  // True if only this machine can reach the address.
+  bool is_local() const;
+  uint16_t port() const;          // of a TCP address
+  std::string unix_path() const;  // of a Unix socket
+
+  // Returns the text that Parse takes.
+  std::string ToString() const;
+
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t size() const { return size_; }
+
+  // Returns the address of a bound socket, with the port that the system chose.
+  static ListenAddress OfSocket(int fd);
+
+ private:
+  sockaddr_storage storage_ = {};
+  socklen_t size_ = 0;
+};
+
+// Owns a bound, listening socket. Destruction closes it and removes the path of a Unix socket. Immutable after Bind.
 class ListenSocket {
  public:
-  // Binds and listens. No address is shared with another process: one that is in use is an error. A Unix socket's path
-  // gets mode 0600; one that a server which has ended left behind is replaced.
-  // `type`: SOCK_STREAM, or of a Unix socket SOCK_SEQPACKET.
+  // Binds and listens. An address that another process uses is an error. The path of a Unix socket gets mode 0600; a
+  // path that an ended server left behind is replaced. `type`: SOCK_STREAM, or SOCK_SEQPACKET for a Unix socket.
   static absl::StatusOr<std::unique_ptr<ListenSocket>> Bind(const ListenAddress& address, int type = SOCK_STREAM);
 
-  // Lets processes of all users connect to a Unix socket; who is served is decided later. An error if the path is gone.
+  // Lets processes of all users connect to a Unix socket; AcceptLoop rejects users that are not admitted. An error if
+  // the path is gone.
   absl::Status OpenToAllUsers();
 
   ~ListenSocket();
@@ -24,7 +55,7 @@ class ListenSocket {
   ListenSocket& operator=(const ListenSocket&) = delete;
 
   int fd() const { return fd_; }
-  // With the port that was chosen if 0 was asked for.
+  // The bound address; port 0 has been replaced by the chosen port.
   const ListenAddress& address() const { return address_; }
 
  private:

@@ -1,14 +1,28 @@
-// Writing log lines: levels, JSON and the bound on lines a second.
+// The structured log: levels, JSON, the bound on lines a second, and the lines of the service and of libraries.
 #include "service/server/log.h"
 
+#include <google/protobuf/stubs/common.h>
+#include <grpc/support/log.h>
+#include <grpcpp/version_info.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+// gRPC logs through Abseil since 1.66, and protobuf since 22. Their lines are then not redirected.
+#define SORTITION_GRPC_HAS_LOG_FUNCTION (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 66)
+#define SORTITION_PROTOBUF_HAS_LOG_HANDLER (GOOGLE_PROTOBUF_VERSION < 4022000)
+#if SORTITION_PROTOBUF_HAS_LOG_HANDLER
+#include <google/protobuf/stubs/logging.h>
+#endif
 
 namespace sortition::server {
 namespace {
@@ -35,7 +49,7 @@ struct AppendValue {
   void operator()(std::string_view text) const { AppendText(text, line); }
   void operator()(int64_t number) const { absl::StrAppend(line, number); }
   void operator()(double number) const {
-    // JSON has no NaN and no infinities.
+    // JSON has neither NaN nor infinities.
     if (std::isfinite(number)) {
       absl::StrAppend(line, number);
     } else {
@@ -101,9 +115,109 @@ std::optional<uint64_t> Log::Admit(std::string_view event, absl::Time now) {
 void Log::ToStandardError(std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-    if (written < 0) return;  // nobody is left to read it
+    if (written < 0) return;  // no process reads it any more
     line.remove_prefix(static_cast<size_t>(written));
   }
+}
+
+namespace {
+
+// So that the lines of one second hold all names, of two devices.
+constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostSequences / Log::kLinesPerSecond;
+
+}  // namespace
+
+void LoggedEvents::StepTraced(const service::TracedStep& step) {
+  log_.Write(LogLevel::kInfo, "step",
+             {{"traceparent", step.traceparent},
+              {"tracestate", step.tracestate},
+              {"worker_session", step.worker_session},
+              {"batch_id", step.batch_id},
+              {"rows", step.rows},
+              {"refused_rows", step.refused_rows},
+              {"latency_seconds", absl::ToDoubleSeconds(step.latency)}});
+}
+
+void LoggedEvents::SequenceOpened(const service::OpenedSequence& sequence) {
+  log_.Write(LogLevel::kDebug, "sequence_opened",
+             {{"worker_session", sequence.worker_session},
+              {"model", sequence.model},
+              {"vocabulary_size", sequence.vocabulary},
+              {"stateful", sequence.stateful}});
+}
+
+void LoggedEvents::DeviceChanged(const service::DeviceEvent& event) {
+  const bool serves = event.state == service::DeviceState::kServing;
+  log_.Write(serves ? LogLevel::kInfo : LogLevel::kError, "device",
+             {{"device", event.device},
+              {"state", service::DeviceStateName(event.state)},
+              {"reason", event.reason},
+              {"unchecked_rows", event.unchecked_rows},
+              {"touched_sequences", event.sequences.size()}});
+  for (size_t first = 0; first < event.sequences.size(); first += kNamesInLine) {
+    const size_t end = std::min(first + kNamesInLine, event.sequences.size());
+    const std::string names =
+        absl::StrJoin(event.sequences.begin() + ptrdiff_t(first), event.sequences.begin() + ptrdiff_t(end), " ");
+    log_.Write(LogLevel::kError, "touched_sequence", {{"device", event.device}, {"request_ids", names}});
+  }
+}
+
+namespace {
+
+[[maybe_unused]] constexpr size_t kMaxMessageBytes = 1024;
+
+#if SORTITION_GRPC_HAS_LOG_FUNCTION
+
+Log* grpc_log = nullptr;
+
+void ForwardGrpc(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarning
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  grpc_log->Write(level, "grpc",
+                  {{"message", std::string_view(args->message).substr(0, kMaxMessageBytes)},
+                   {"file", std::string_view(args->file)},
+                   {"line", args->line}});
+}
+
+void RedirectGrpc(Log* log) {
+  grpc_log = log;
+  gpr_set_log_function(ForwardGrpc);
+}
+
+#else
+
+void RedirectGrpc(Log*) {}
+
+#endif
+
+#if SORTITION_PROTOBUF_HAS_LOG_HANDLER
+
+Log* protobuf_log = nullptr;
+
+void ForwardProtobuf(google::protobuf::LogLevel, const char* file, int line, const std::string& message) {
+  protobuf_log->Write(LogLevel::kWarning, "protobuf",
+                      {{"message", std::string_view(message).substr(0, kMaxMessageBytes)},
+                       {"file", std::string_view(file)},
+                       {"line", line}});
+}
+
+void RedirectProtobuf(Log* log) {
+  protobuf_log = log;
+  google::protobuf::SetLogHandler(ForwardProtobuf);
+}
+
+#else
+
+void RedirectProtobuf(Log*) {}
+
+#endif
+
+}  // namespace
+
+void RedirectLibraryLogs(Log* log) {
+  RedirectGrpc(log);
+  RedirectProtobuf(log);
 }
 
 }  // namespace sortition::server

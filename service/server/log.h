@@ -1,4 +1,4 @@
-// Structured logs: one JSON object a line. Never holds logits, seeds, tokens or history.
+// The structured log: one JSON object a line. It never holds logits, seeds, tokens or history.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "service/event_log.h"
 
 namespace sortition::server {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// For flags: "debug", "info", "warning", "error".
+// Parses and prints levels for flags: "debug", "info", "warning", "error".
 bool AbslParseFlag(absl::string_view text, LogLevel* level, std::string* error);
 std::string AbslUnparseFlag(LogLevel level);
 
@@ -42,24 +43,24 @@ struct LogField {
 // Thread-safe. A line is written as a whole; writing may block on the sink.
 class Log {
  public:
-  // Takes one line, newline included.
+  // Takes one line, with its newline.
   using Sink = std::function<void(std::string_view line)>;
 
-  // Lines of one event within one second; the rest is counted, and the event's next line says how many as "suppressed".
-  // So a client cannot flood the log, whatever it does.
+  // Most lines of one event in one second, so that no client can flood the log. Further lines are only counted; the
+  // event's next line has their number as "suppressed".
   static constexpr uint32_t kLinesPerSecond = 50;
 
-  // The time of day, which is what people compare a log with.
+  // Returns the wall-clock time, which people compare a log with.
   using TimeOfDay = std::function<absl::Time()>;
 
   // Lines below `least` are dropped.
   explicit Log(LogLevel least, Sink sink = ToStandardError, TimeOfDay time = absl::Now);
 
-  // `event` names what happened and is one of a fixed set of literals. Texts that come from a client are bounded by the
-  // caller.
+  // Writes a line. `event` is one of a fixed set of literals. The caller bounds the length of texts that come from a
+  // client.
   void Write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
-  // From now on. Returns the level until now.
+  // Sets the least level of lines that are written. Returns the previous one.
   LogLevel SetLeast(LogLevel least) { return least_.exchange(least, std::memory_order_relaxed); }
 
   static void ToStandardError(std::string_view line);
@@ -71,7 +72,7 @@ class Log {
     uint64_t suppressed = 0;
   };
 
-  // How many lines of the event were suppressed since its last one; nothing if this one is to be suppressed too.
+  // Returns the number of the event's lines suppressed since its last line, or nothing if this one is suppressed too.
   std::optional<uint64_t> Admit(std::string_view event, absl::Time now);
 
   std::atomic<LogLevel> least_;
@@ -80,5 +81,28 @@ class Log {
   absl::Mutex mutex_;
   std::map<std::string, Rate, std::less<>> rates_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Writes the service's events into the log. Thread-safe.
+class LoggedEvents : public service::EventLog {
+ public:
+  // `log` is not owned and outlives this.
+  explicit LoggedEvents(Log* log) : log_(*log) {}
+
+  // Writes "step" at level info, for a worker that traces.
+  void StepTraced(const service::TracedStep& step) override;
+  // Writes "sequence_opened" at level debug.
+  void SequenceOpened(const service::OpenedSequence& sequence) override;
+  // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences to which a
+  // device that gave wrong answers may have given more, several a line, so that the log takes all of them at once.
+  void DeviceChanged(const service::DeviceEvent& event) override;
+
+ private:
+  Log& log_;
+};
+
+// Redirects the messages of gRPC and protobuf into the log, so that standard error holds only JSON lines and no client
+// can flood it with malformed messages. `log` is not owned and outlives every use of gRPC and protobuf in the process.
+// Call once, before either is used.
+void RedirectLibraryLogs(Log* log);
 
 }  // namespace sortition::server

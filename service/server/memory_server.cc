@@ -23,7 +23,6 @@
 #include "service/result/encode.h"
 #include "service/server/accept_loop.h"
 #include "service/server/ring_stream.h"
-#include "service/server/steady_wait.h"
 
 namespace sortition::server {
 
@@ -34,10 +33,11 @@ using service::Refusal;
 namespace {
 
 constexpr size_t kMostPacketBytes = 4096;
-// How often connections are looked at that a new list of clients may not name any more.
+// Period in which connections are checked against a new list of clients.
 constexpr int kLookMilliseconds = 500;
 
-// Whether a client that was let in still would be, as the same. Looks again only where the list may have changed.
+// True if an admitted client would still be admitted under the same identity. Asks again only when the list may have
+// changed.
 class StillAuthorized {
  public:
   StillAuthorized(const Authorization* authorization, const Evidence& evidence, std::string identity)
@@ -54,10 +54,10 @@ class StillAuthorized {
   const Authorization& authorization_;
   const Evidence evidence_;
   const std::string identity_;
-  std::optional<uint64_t> version_;  // that was looked at last
+  std::optional<uint64_t> version_;  // of the authorization asked last
 };
 
-// False if the client does not take it now: its buffer holds hundreds of packets.
+// Returns false if the client does not take the packet now: its buffer is full, with hundreds of packets.
 bool SendResponse(int socket, const v1::MemoryResponse& response, const Descriptor& descriptor) {
   return service::SendPacket(socket, response.SerializeAsString(), descriptor.get(), MSG_DONTWAIT);
 }
@@ -70,10 +70,10 @@ v1::MemoryResponse Refused(const Refusal& refusal) {
 
 }  // namespace
 
-// Ends a wait for events; may outlive the server.
-class MemoryServer::Wakeup {
+// Ends the thread's wait for events. May outlive the server.
+class MemoryServer::WakeEvent {
  public:
-  Wakeup() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SORTITION_CHECK(event_); }
+  WakeEvent() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SORTITION_CHECK(event_); }
   int fd() const { return event_.get(); }
   void Signal() {
     const uint64_t one = 1;
@@ -88,16 +88,17 @@ class MemoryServer::Wakeup {
   const Descriptor event_;
 };
 
-struct MemoryServer::Client {
-  Client(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory, const Evidence& evidence,
-         std::string identity, StillAuthorized still_authorized)
+struct MemoryServer::Peer {
+  Peer(Descriptor socket, std::shared_ptr<service::MemoryConnection> memory, const Evidence& evidence,
+       std::string identity, StillAuthorized still_authorized)
       : socket(std::move(socket)),
         memory(std::move(memory)),
         evidence(evidence),
         identity(std::move(identity)),
         still_authorized(std::move(still_authorized)) {}
-  ~Client() {
+  ~Peer() {
     if (ring != nullptr) ring->Stop();
+    ring.reset();
     memory->Close();
   }
 
@@ -110,10 +111,10 @@ struct MemoryServer::Client {
   const Evidence evidence;
   const std::string identity;
   StillAuthorized still_authorized;
-  absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the client waits for
-  service::ClientStream stream;                // of the ring
-  std::shared_ptr<RingStream> ring;            // null if it has none
-  bool drained = false;                        // the ring's stream has been told
+  absl::flat_hash_set<uint64_t> unregistered;  // regions whose release the worker waits for
+  service::ClientStream stream;                // the ring's
+  std::unique_ptr<RingStream> ring;            // null if it has none
+  bool drained = false;                        // the ring's stream has been told to end
   bool over = false;
 };
 
@@ -122,7 +123,7 @@ MemoryServer::MemoryServer(const Config& config, const Authorization* authorizat
       authorization_(*authorization),
       engine_(*engine),
       log_(*log),
-      wakeup_(std::make_shared<Wakeup>()),
+      wake_event_(std::make_shared<WakeEvent>()),
       thread_([this] { Run(); }) {}
 
 MemoryServer::~MemoryServer() { Stop(); }
@@ -131,7 +132,7 @@ void MemoryServer::Take(Descriptor connection) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   taken_.push_back(std::move(connection));
-  wakeup_->Signal();
+  wake_event_->Signal();
 }
 
 void MemoryServer::Stop() {
@@ -141,44 +142,45 @@ void MemoryServer::Stop() {
     stopping_ = true;
     taken_.clear();
   }
-  wakeup_->Signal();
+  wake_event_->Signal();
   thread_.join();
 }
 
 void MemoryServer::Run() {
   for (;;) {
-    std::vector<pollfd> polled = {{wakeup_->fd(), POLLIN, 0}};
-    for (const Client& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
+    std::vector<pollfd> polled = {{wake_event_->fd(), POLLIN, 0}};
+    for (const Peer& peer : peers_) polled.push_back({peer.socket.get(), POLLIN, 0});
     if (poll(polled.data(), polled.size(), authorization_.has_list() ? kLookMilliseconds : -1) < 0) {
       SORTITION_CHECK(errno == EINTR);
       continue;
     }
     size_t index = 1;
-    for (Client& client : clients_) {
-      if (polled[index++].revents != 0) Receive(&client);
+    for (Peer& peer : peers_) {
+      if (polled[index++].revents != 0) Receive(&peer);
     }
     std::vector<Descriptor> taken;
     if (polled[0].revents != 0) {
-      wakeup_->Clear();
-      for (Client& client : clients_) AnswerReleased(&client);
+      wake_event_->Clear();
+      for (Peer& peer : peers_) AnswerReleased(&peer);
       absl::MutexLock lock(&mutex_);
       if (stopping_) break;
       taken.swap(taken_);
     }
     EndRings();
     EndRevoked();
-    RemoveClients();
+    RemovePeers();
     for (Descriptor& connection : taken) Admit(std::move(connection));
   }
-  clients_.clear();
+  peers_.clear();
 }
 
-void MemoryServer::RemoveClients() {
+void MemoryServer::RemovePeers() {
   uint32_t rings = 0;
-  for (const Client& client : clients_) rings += client.over && client.ring != nullptr;
-  clients_.remove_if([](const Client& client) { return client.over; });
+  for (const Peer& peer : peers_) rings += peer.over && peer.ring != nullptr;
+  peers_.remove_if([](const Peer& peer) { return peer.over; });
   absl::MutexLock lock(&mutex_);
   rings_ -= rings;
+  if (rings_ == 0) rings_ended_.NotifyAll();
 }
 
 void MemoryServer::Admit(Descriptor connection) {
@@ -191,7 +193,7 @@ void MemoryServer::Admit(Descriptor connection) {
   if (const auto* refusal = std::get_if<Refusal>(&authorized)) return refuse(*refusal);
   auto entered = engine_.clients().Enter(std::get<std::string>(authorized));
   if (const auto* refusal = std::get_if<Refusal>(&entered)) return refuse(*refusal);
-  auto connected = engine_.regions().Connect([wakeup = wakeup_] { wakeup->Signal(); },
+  auto connected = engine_.regions().Connect([wake_event = wake_event_] { wake_event->Signal(); },
                                              std::get<std::shared_ptr<service::ClientAccount>>(entered));
   if (const auto* refusal = std::get_if<Refusal>(&connected)) return refuse(*refusal);
   auto memory = std::get<std::shared_ptr<service::MemoryConnection>>(std::move(connected));
@@ -211,65 +213,64 @@ void MemoryServer::Admit(Descriptor connection) {
   }
   std::string identity = std::get<std::string>(std::move(authorized));
   StillAuthorized still_authorized(&authorization_, evidence, identity);
-  clients_
+  peers_
       .emplace_back(std::move(connection), std::move(memory), evidence, std::move(identity),
                     std::move(still_authorized))
       .Send(response);
 }
 
-void MemoryServer::Receive(Client* client) {
+void MemoryServer::Receive(Peer* peer) {
   std::array<char, kMostPacketBytes> packet;
   Descriptor descriptor;
   const ssize_t size =
-      service::ReceivePacket(client->socket.get(), packet, TakesDeviceMemory() ? &descriptor : nullptr, MSG_DONTWAIT);
+      service::ReceivePacket(peer->socket.get(), packet, TakesDeviceMemory() ? &descriptor : nullptr, MSG_DONTWAIT);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (size <= 0) {
-    client->over = true;
+    peer->over = true;
     return;
   }
   v1::MemoryRequest request;
   if (static_cast<size_t>(size) > packet.size() || !request.ParseFromArray(packet.data(), static_cast<int>(size))) {
-    client->Send(Refused({Reason::kMalformedMessage, "", "", "not a sortition.v1.MemoryRequest"}));
-    client->over = true;
+    peer->Send(Refused({Reason::kMalformedMessage, "", "", "not a sortition.v1.MemoryRequest"}));
+    peer->over = true;
     return;
   }
-  Answer(client, request, descriptor);
+  Answer(peer, request, descriptor);
 }
 
-void MemoryServer::Answer(Client* client, const v1::MemoryRequest& request, const Descriptor& descriptor) {
-  if (auto refusal = service::FindUnknown(request, "")) return client->Send(Refused(*refusal));
+void MemoryServer::Answer(Peer* peer, const v1::MemoryRequest& request, const Descriptor& descriptor) {
+  if (auto refusal = service::FindUnknown(request, "")) return peer->Send(Refused(*refusal));
   switch (request.kind_case()) {
     case v1::MemoryRequest::kRegisterRegion:
-      return Register(client, request.register_region().bytes());
+      return Register(peer, request.register_region().bytes());
     case v1::MemoryRequest::kUnregisterRegion:
-      return Unregister(client, request.unregister_region().region_id());
+      return Unregister(peer, request.unregister_region().region_id());
     case v1::MemoryRequest::kOpenRing:
-      return OpenRing(client);
+      return OpenRing(peer);
     case v1::MemoryRequest::kRegisterDeviceRegion:
-      return RegisterDevice(client, request.register_device_region(), descriptor);
+      return RegisterDevice(peer, request.register_device_region(), descriptor);
     case v1::MemoryRequest::KIND_NOT_SET:
-      return client->Send(Refused(service::MissingField("kind")));
+      return peer->Send(Refused(service::MissingField("kind")));
   }
 }
 
-void MemoryServer::Register(Client* client, uint64_t bytes) {
-  auto made = client->memory->Register(bytes);
+void MemoryServer::Register(Peer* peer, uint64_t bytes) {
+  auto made = peer->memory->Register(bytes);
   if (const auto* refusal = std::get_if<Refusal>(&made)) {
     log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal->message}, {"limit", refusal->limit}});
-    return client->Send(Refused(*refusal));
+    return peer->Send(Refused(*refusal));
   }
   const auto& registered = std::get<service::MemoryConnection::Registered>(made);
   v1::MemoryResponse response;
   response.mutable_registered()->set_region_id(registered.id);
   response.mutable_registered()->set_bytes(registered.bytes);
-  client->Send(response, registered.descriptor);
+  peer->Send(response, registered.descriptor);
 }
 
-void MemoryServer::RegisterDevice(Client* client, const v1::RegisterDeviceRegion& request,
-                                  const Descriptor& descriptor) {
+void MemoryServer::RegisterDevice(Peer* peer, const v1::RegisterDeviceRegion& request, const Descriptor& descriptor) {
   const auto refuse = [&](const Refusal& refusal) {
     log_.Write(LogLevel::kWarning, "memory_refused", {{"message", refusal.message}, {"limit", refusal.limit}});
-    client->Send(Refused(refusal));
+    peer->Send(Refused(refusal));
   };
   if (!TakesDeviceMemory()) {
     return refuse({Reason::kOutOfRange, "register_device_region", "connection_device_bytes 0",
@@ -285,56 +286,57 @@ void MemoryServer::RegisterDevice(Client* client, const v1::RegisterDeviceRegion
     return refuse({Reason::kOutOfRange, "register_device_region.device", "one of the welcome's devices",
                    "this server has no such device"});
   }
-  auto made = client->memory->Import(device->get(), region.handle);
+  auto made = peer->memory->Import(device->get(), region.handle);
   if (const auto* refusal = std::get_if<Refusal>(&made)) return refuse(*refusal);
   v1::MemoryResponse response;
   response.mutable_registered()->set_region_id(std::get<uint64_t>(made));
   response.mutable_registered()->set_bytes(region.handle.bytes);
-  client->Send(response);
+  peer->Send(response);
 }
 
-void MemoryServer::Unregister(Client* client, uint64_t region_id) {
-  const bool is_first = client->unregistered.insert(region_id).second;  // before it can be released
-  if (auto refusal = client->memory->Unregister(region_id)) {
-    if (is_first) client->unregistered.erase(region_id);
-    client->Send(Refused(*refusal));
+void MemoryServer::Unregister(Peer* peer, uint64_t region_id) {
+  const bool is_first = peer->unregistered.insert(region_id).second;  // before it can be released
+  if (auto refusal = peer->memory->Unregister(region_id)) {
+    if (is_first) peer->unregistered.erase(region_id);
+    peer->Send(Refused(*refusal));
   }
 }
 
-void MemoryServer::OpenRing(Client* client) {
-  if (client->ring != nullptr) {
-    return client->Send(Refused({Reason::kContradiction, "open_ring", "1", "this connection has a ring"}));
+void MemoryServer::OpenRing(Peer* peer) {
+  if (peer->ring != nullptr) {
+    return peer->Send(Refused({Reason::kContradiction, "open_ring", "1", "this connection has a ring"}));
   }
   const uint32_t most = engine_.limits().max_rings;
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) {
-      return client->Send(Refused({Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)}));
+      return peer->Send(Refused({Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)}));
     }
     if (rings_ >= most) {
-      return client->Send(Refused({Reason::kOverloaded, "open_ring", absl::StrCat("max_rings ", most),
-                                   "as many streams over rings are open as there may be", absl::Seconds(1)}));
+      return peer->Send(Refused({Reason::kOverloaded, "open_ring", absl::StrCat("max_rings ", most),
+                                 "as many streams over rings are open as there may be", absl::Seconds(1)}));
     }
   }
-  auto stream = engine_.clients().OpenStream(client->identity);
-  if (const auto* refusal = std::get_if<Refusal>(&stream)) return client->Send(Refused(*refusal));
-  auto made = client->memory->MakeRing(service::kRingPairBytes);
-  if (const auto* refusal = std::get_if<Refusal>(&made)) return client->Send(Refused(*refusal));
+  auto stream = engine_.clients().OpenStream(peer->identity);
+  if (const auto* refusal = std::get_if<Refusal>(&stream)) return peer->Send(Refused(*refusal));
+  auto made = peer->memory->MakeRing(service::kRingPairBytes);
+  if (const auto* refusal = std::get_if<Refusal>(&made)) return peer->Send(Refused(*refusal));
   auto& ring = std::get<service::MemoryConnection::Ring>(made);
   v1::MemoryResponse response;
   response.mutable_ring_opened()->set_bytes(service::kRingPairBytes);
-  client->Send(response, ring.descriptor);
+  peer->Send(response, ring.descriptor);
   absl::MutexLock lock(&mutex_);
-  client->stream = std::get<service::ClientStream>(std::move(stream));
-  client->ring = RingStream::Start({.engine = &engine_,
-                                    .log = &log_,
-                                    .peer = absl::StrCat("ring:uid:", *client->evidence.user),
-                                    .tenant = client->identity,
-                                    .still_authorized = client->still_authorized,
-                                    .spin = config_.ring_spin,
-                                    .drain_grace = config_.drain_grace,
-                                    .on_ended = [wakeup = wakeup_] { wakeup->Signal(); }},
-                                   std::move(ring.memory));
+  peer->stream = std::get<service::ClientStream>(std::move(stream));
+  peer->ring = std::make_unique<RingStream>(
+      RingStream::Options{.engine = &engine_,
+                          .log = &log_,
+                          .peer = absl::StrCat("ring:uid:", *peer->evidence.user),
+                          .tenant = peer->identity,
+                          .still_authorized = peer->still_authorized,
+                          .spin = config_.ring_spin,
+                          .drain_grace = config_.drain_grace,
+                          .on_ended = [wake_event = wake_event_] { wake_event->Signal(); }},
+      std::move(ring.memory));
   ++rings_;
 }
 
@@ -344,28 +346,28 @@ void MemoryServer::EndRings() {
     absl::MutexLock lock(&mutex_);
     drain = draining_;
   }
-  for (Client& client : clients_) {
-    if (client.ring == nullptr) continue;
-    if (client.ring->ended()) {
-      client.over = true;
-    } else if (drain && !client.drained) {
-      client.drained = true;
-      client.ring->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, config_.drain_grace);
+  for (Peer& peer : peers_) {
+    if (peer.ring == nullptr) continue;
+    if (peer.ring->ended()) {
+      peer.over = true;
+    } else if (drain && !peer.drained) {
+      peer.drained = true;
+      peer.ring->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, config_.drain_grace);
     }
   }
 }
 
 void MemoryServer::EndRevoked() {
-  for (Client& client : clients_) {
-    // A stream over a ring is told why it ends, and takes its connection along.
-    if (client.ring == nullptr && !client.still_authorized()) client.over = true;
+  for (Peer& peer : peers_) {
+    // A connection with a ring ends with its stream, which notices the change itself.
+    if (peer.ring == nullptr && !peer.still_authorized()) peer.over = true;
   }
 }
 
 void MemoryServer::StartDraining() {
   absl::MutexLock lock(&mutex_);
   draining_ = true;
-  wakeup_->Signal();
+  wake_event_->Signal();
 }
 
 uint32_t MemoryServer::rings() const {
@@ -374,16 +376,17 @@ uint32_t MemoryServer::rings() const {
 }
 
 uint32_t MemoryServer::AwaitRings(absl::Duration grace) {
-  WaitSteadily(grace, [this] { return rings() == 0; });
-  return rings();
+  absl::MutexLock lock(&mutex_);
+  rings_ended_.WaitFor(&mutex_, grace, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rings_ == 0; });
+  return rings_;
 }
 
-void MemoryServer::AnswerReleased(Client* client) {
-  for (const uint64_t id : client->memory->TakeReleased()) {
-    if (client->unregistered.erase(id) == 0) continue;
+void MemoryServer::AnswerReleased(Peer* peer) {
+  for (const uint64_t id : peer->memory->TakeReleased()) {
+    if (peer->unregistered.erase(id) == 0) continue;
     v1::MemoryResponse response;
     response.mutable_unregistered()->set_region_id(id);
-    client->Send(response);
+    peer->Send(response);
   }
 }
 

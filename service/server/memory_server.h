@@ -1,5 +1,5 @@
-// The memory socket: hands out memory regions to workers on this machine (memory.proto). What regions are, and how many
-// there may be, is service/memory/region_table.h.
+// The memory socket: gives memory regions and rings to workers on this machine (memory.proto). Regions and their limits
+// are service/memory/region_table.h.
 #pragma once
 
 #include <atomic>
@@ -19,63 +19,65 @@
 #include "service/server/authorization.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
+#include "service/steady_cond_var.h"
 #include "sortition/v1/memory.pb.h"
 
 namespace sortition::server {
 
-// One thread for all connections. A client that waits for the clearing of its pages, or for a device's driver, makes
-// the others wait; one that does not read its answers loses its connection. Thread-safe.
+// One thread serves all connections. While it clears one client's pages, or waits for a device's driver, the other
+// clients wait. A client that does not read its answers loses its connection. Thread-safe.
 class MemoryServer {
  public:
   // `authorization`, `engine` and `log` are not owned and outlive the server.
   MemoryServer(const Config& config, const Authorization* authorization, service::Engine* engine, Log* log);
   ~MemoryServer();
 
-  // A connection that was accepted; takes the descriptor. Refused, and closed, after Stop.
+  // Takes an accepted connection. Closes it after Stop.
   void Take(service::Descriptor connection);
 
-  // Streams over rings open now.
+  // The number of open streams over rings.
   uint32_t rings() const;
   // Tells every stream over rings to end, and refuses new ones.
   void StartDraining();
-  // Returns when no stream over rings is left, or after `grace`; how many were left.
+  // Blocks until no stream over rings is left, at most for `grace`. Returns the number left.
   uint32_t AwaitRings(absl::Duration grace);
 
-  // Ends every connection, and with it its regions. Idempotent; called by one thread.
+  // Ends every connection and its regions. Idempotent; called by one thread.
   void Stop();
 
  private:
-  struct Client;
-  class Wakeup;
+  struct Peer;  // one connection
+  class WakeEvent;
 
   void Run();
   void Admit(service::Descriptor connection);
-  void Receive(Client* client);
-  // `descriptor`: that came with the request, if one did.
-  void Answer(Client* client, const v1::MemoryRequest& request, const service::Descriptor& descriptor);
-  void Register(Client* client, uint64_t bytes);
-  void RegisterDevice(Client* client, const v1::RegisterDeviceRegion& request, const service::Descriptor& descriptor);
+  void Receive(Peer* peer);
+  // `descriptor` came with the request, or is empty.
+  void Answer(Peer* peer, const v1::MemoryRequest& request, const service::Descriptor& descriptor);
+  void Register(Peer* peer, uint64_t bytes);
+  void RegisterDevice(Peer* peer, const v1::RegisterDeviceRegion& request, const service::Descriptor& descriptor);
   bool TakesDeviceMemory() const { return engine_.limits().connection_device_bytes != 0; }
-  void Unregister(Client* client, uint64_t region_id);
-  void OpenRing(Client* client);
-  void RemoveClients();
-  // Of the clients whose streams over rings have ended.
+  void Unregister(Peer* peer, uint64_t region_id);
+  void OpenRing(Peer* peer);
+  void RemovePeers();
+  // Marks the connections whose streams over rings have ended, and begins to drain the others at a shutdown.
   void EndRings();
-  // Connections of clients that the list does not name any more.
+  // Marks the connections of clients that the list no longer names.
   void EndRevoked();
-  void AnswerReleased(Client* client);
+  void AnswerReleased(Peer* peer);
 
   const Config config_;
   const Authorization& authorization_;
   service::Engine& engine_;
   Log& log_;
-  const std::shared_ptr<Wakeup> wakeup_;  // shared with regions that are still read
-  std::list<Client> clients_;             // of the thread
+  const std::shared_ptr<WakeEvent> wake_event_;  // shared with regions that rows still read
+  std::list<Peer> peers_;                        // used by the thread alone
   mutable absl::Mutex mutex_;
   std::vector<service::Descriptor> taken_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t rings_ ABSL_GUARDED_BY(mutex_) = 0;
+  service::SteadyCondVar rings_ended_;  // when rings_ becomes 0
   std::thread thread_;
 };
 

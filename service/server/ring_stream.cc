@@ -1,14 +1,12 @@
-// The thread of a ring, and its answers.
+// The thread of a ring, and the writing of its answers.
 #include "service/server/ring_stream.h"
 
-#include <algorithm>
 #include <chrono>
-#include <thread>
+#include <span>
 #include <utility>
 #include <variant>
 
 #include "kernels/check.h"
-#include "service/request/frame.h"
 
 namespace sortition::server {
 
@@ -16,110 +14,164 @@ using service::RingStatus;
 
 namespace {
 
-// Whoever sleeps looks up now and then: at the time, and past a client that plays with the words that wake it.
+// The longest sleep. The thread then looks at the time, and at a ring whose worker has spoilt the words that wake it.
 constexpr absl::Duration kSleep = absl::Milliseconds(100);
-// While answers wait for room, which nobody announces.
+// While answers wait for room: no worker announces that there is some.
 constexpr absl::Duration kShortSleep = absl::Milliseconds(1);
-constexpr size_t kMostWaiting = 1024;  // answers; then no request is read
 
 }  // namespace
 
-std::shared_ptr<RingStream> RingStream::Start(const Options& options, std::shared_ptr<const service::Region> memory) {
-  std::shared_ptr<RingStream> stream(new RingStream(options, std::move(memory)));
-  stream->session_ = std::make_unique<service::Session>(options.engine, options.tenant, stream);
-  stream->thread_ = std::thread([stream = stream.get()] { stream->Run(); });
-  return stream;
-}
+// Writes into the answers' ring, and wakes the stream's thread. Keeps the memory for rows that end after the stream.
+class RingStream::Transport final : public StreamTransport {
+ public:
+  Transport(const service::Clock* clock, absl::Duration spin, std::shared_ptr<const service::Region> memory,
+            const service::RingPair& rings)
+      : clock_(*clock),
+        memory_(std::move(memory)),
+        request_words_(rings.request_words),
+        spins_(spin),
+        answered_(absl::ToUnixNanos(clock->Now())),
+        writer_(rings.answer_words, rings.answer_bytes) {}
+
+  // The time to look for the next message before sleeping. Thread-safe.
+  absl::Duration spin() const { return spins_.Next(); }
+  // Called when a message has come. Thread-safe.
+  void OnMessage() {
+    spins_.OnMessage(absl::Nanoseconds(absl::ToUnixNanos(clock_.Now()) - answered_.load(std::memory_order_acquire)));
+  }
+
+  Bytes Encode(const v1::StreamResponse& message) const override { return message.SerializeAsString(); }
+  Written Write(const Bytes& message, bool) override {
+    const std::string& text = std::get<std::string>(message);
+    // Answers are split far below what a ring's message holds (service/result/split_results.h), pieces of state too.
+    SORTITION_CHECK(text.size() <= service::kMostRingMessageBytes);
+    const std::span<const std::byte> part = std::as_bytes(std::span(text.data(), text.size()));
+    switch (writer_.Put({&part, 1})) {
+      case RingStatus::kDone:
+        answered_.store(absl::ToUnixNanos(clock_.Now()), std::memory_order_release);
+        return Written::kDone;
+      case RingStatus::kNotNow:
+        return Written::kNoRoom;
+      case RingStatus::kBroken:
+        return Written::kBroken;
+    }
+    __builtin_unreachable();
+  }
+  // The session learns with the worker's next message what has left, unless the thread has something to do at once.
+  void AfterSend(bool urgent) override {
+    if (urgent || spins_.Next() > absl::ZeroDuration()) service::WakeRingReader(request_words_);
+  }
+  void Close() override {}
+
+ private:
+  const service::Clock& clock_;
+  const std::shared_ptr<const service::Region> memory_;
+  service::RingWords* const request_words_;
+  service::SpinChoice spins_;
+  std::atomic<int64_t> answered_;  // when the last answer was written
+  service::RingWriter writer_;     // guarded by the outbox's lock
+};
 
 RingStream::RingStream(const Options& options, std::shared_ptr<const service::Region> memory)
+    : RingStream(options, memory, service::RingPair(memory->data()),
+                 std::make_unique<Transport>(&options.engine->clock(), options.spin, memory,
+                                             service::RingPair(memory->data()))) {}
+
+RingStream::RingStream(const Options& options, std::shared_ptr<const service::Region> memory,
+                       const service::RingPair& rings, std::unique_ptr<Transport> transport)
     : options_(options),
       memory_(std::move(memory)),
-      rings_(memory_->data()),
-      reader_(rings_.request_words, rings_.request_bytes),
-      stream_log_(options.log, options.peer, options.tenant),
-      spins_(options.spin),
-      answered_(options.engine->clock().Now()),
-      writer_(rings_.answer_words, rings_.answer_bytes) {}
+      request_words_(rings.request_words),
+      transport_(*transport),
+      reader_(rings.request_words, rings.request_bytes),
+      shell_({.engine = options.engine,
+              .log = options.log,
+              .transport = service::Transport::kRing,
+              .peer = options.peer,
+              .tenant = options.tenant,
+              .drain_grace = options.drain_grace},
+             std::move(transport)),
+      thread_([this] { Run(); }) {}
 
 RingStream::~RingStream() { SORTITION_CHECK(!thread_.joinable()); }
 
 void RingStream::Stop() {
   stopping_.store(true, std::memory_order_release);
-  service::WakeRingReader(rings_.request_words);
+  service::WakeRingReader(request_words_);
   thread_.join();
-  session_.reset();  // and with it the session's hold on this
 }
 
 void RingStream::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
-  {
-    absl::MutexLock lock(&mutex_);
-    drain_deadline_ = std::min(drain_deadline_, options_.engine->clock().Now() + grace);
-  }
-  session_->Drain(cause, grace);
-  draining_.store(true, std::memory_order_release);
-  service::WakeRingReader(rings_.request_words);
+  shell_.Drain(cause, grace);
+  service::WakeRingReader(request_words_);
 }
 
 void RingStream::Run() {
-  service::Observer& observer = options_.engine->observer();
-  observer.StreamOpened(service::Transport::kRing);
-  opened_ = options_.engine->clock().Now();
   while (!stopping_.load(std::memory_order_acquire) && Serve()) {
   }
-  session_->Close();
-  observer.StreamEnded(service::Transport::kRing, how_);
-  stream_log_.Closed(how_, options_.engine->clock().Now() - opened_);
+  shell_.Close();
+  shell_.LogEnd(how_);
   ended_.store(true, std::memory_order_release);
   options_.on_ended();
 }
 
 bool RingStream::Serve() {
-  if (!Write() || !CheckTime()) return false;
-  if (session_->rest() > absl::ZeroDuration()) {
-    session_->GoOn();
+  if (!shell_.Flush()) {
+    how_ = "abandoned";
+    return false;
+  }
+  if (!CheckTime()) return false;
+  if (shell_.back_off() > absl::ZeroDuration()) {
+    shell_.Continue();  // no other stream waits for this thread
     return true;
   }
-  if (session_->WantsFrames() && HasRoom() && reader_.HasMore()) return TakeMessage();
-  if (draining_.load(std::memory_order_acquire) && session_->Idle() && HasSaidAll()) {
+  if (reader_.HasMore() && shell_.MayRead()) return TakeMessage();
+  if (shell_.CloseIfDone(/*half_closed=*/false)) {
     how_ = "drained";
     return false;
   }
-  Rest();
+  AwaitMessage();
   return true;
 }
 
-bool RingStream::TakeMessage() {
-  {
-    absl::MutexLock lock(&mutex_);
-    spins_.OnMessage(options_.engine->clock().Now() - answered_);
+bool RingStream::CheckTime() {
+  if (!options_.still_authorized()) {
+    how_ = "abandoned";
+    return false;
   }
+  switch (shell_.CheckTime(options_.engine->clock().Now())) {
+    case StreamShell::Due::kNothing:
+      return true;
+    case StreamShell::Due::kStalled:
+      how_ = "abandoned";
+      return false;
+    case StreamShell::Due::kGraceOver:
+      how_ = "drained";
+      return false;
+  }
+  __builtin_unreachable();
+}
+
+bool RingStream::TakeMessage() {
+  transport_.OnMessage();
   if (reader_.Take(&message_) != RingStatus::kDone) {
     options_.log->Write(LogLevel::kWarning, "ring_broken", {{"message", "a message that no ring can hold"}});
     how_ = "abandoned";
     return false;
   }
-  options_.engine->observer().MessageReceived(service::Transport::kRing, message_.size());
   auto owner = std::make_shared<const std::string>(std::move(message_));
   const devices::ByteSegment segment{reinterpret_cast<const std::byte*>(owner->data()), owner->size()};
-  auto decoded = service::DecodeFrame({&segment, 1}, owner);
-  if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
-    session_->OnRejectedFrame(*refusal);
-  } else {
-    auto& frame = std::get<service::Frame>(decoded);
-    if (frame.message.has_hello()) stream_log_.Opened(frame.message.hello());
-    session_->BeginFrame(std::move(frame));
-  }
+  const uint64_t bytes = owner->size();
+  shell_.TakeMessage({&segment, 1}, std::move(owner), bytes);
   return true;
 }
 
-// While rows of this stream are computed the processor is theirs: the next message, if one comes, wakes.
-void RingStream::Rest() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!waiting_.empty()) return reader_.Sleep(kShortSleep);
-  }
-  if (session_->Idle()) {
-    const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(spins_.Next());
+// While rows of this stream are computed the thread sleeps, and leaves the processor to them: the next message wakes
+// it.
+void RingStream::AwaitMessage() {
+  if (shell_.has_waiting()) return reader_.Sleep(kShortSleep);
+  if (shell_.idle()) {
+    const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(transport_.spin());
     while (std::chrono::steady_clock::now() < end) {
       for (int i = 0; i < 64; ++i) {
         if (reader_.HasMore()) return;
@@ -134,90 +186,6 @@ void RingStream::Rest() {
   } else {
     std::this_thread::sleep_for(absl::ToChronoMicroseconds(kShortSleep));
   }
-}
-
-bool RingStream::HasRoom() {
-  absl::MutexLock lock(&mutex_);
-  return waiting_.size() < kMostWaiting && waiting_bytes_ < options_.engine->limits().stream_unanswered_bytes;
-}
-
-bool RingStream::HasSaidAll() {
-  absl::MutexLock lock(&mutex_);
-  return waiting_.empty();
-}
-
-// What has left the session learns with the next message, unless the thread has something to do for it at once.
-void RingStream::Send(v1::StreamResponse message, service::SentRelease release) {
-  bool wakes = spins_.Next() > absl::ZeroDuration();
-  {
-    absl::MutexLock lock(&mutex_);
-    waiting_.push_back({message.SerializeAsString(), release});
-    waiting_bytes_ += waiting_.back().bytes.size();
-    WriteWaiting();
-    answered_ = options_.engine->clock().Now();
-    wakes = wakes || broken_ || !waiting_.empty();
-  }
-  // Looked at once the answer is there: a drain that begins later finds it.
-  if (wakes || draining_.load(std::memory_order_acquire)) service::WakeRingReader(rings_.request_words);
-}
-
-void RingStream::WriteWaiting() {
-  while (!waiting_.empty() && !broken_) {
-    const std::string& bytes = waiting_.front().bytes;
-    const std::span<const std::byte> part = std::as_bytes(std::span(bytes.data(), bytes.size()));
-    // Answers are split far below what a ring's message holds (service/result/split_results.h), pieces of state too.
-    SORTITION_CHECK(bytes.size() <= service::kMostRingMessageBytes);
-    const RingStatus status = writer_.Put({&part, 1});
-    broken_ = status == RingStatus::kBroken;
-    if (status != RingStatus::kDone) break;
-    options_.engine->observer().MessageSent(service::Transport::kRing, bytes.size());
-    sent_.rows += waiting_.front().release.rows;
-    sent_.bytes += waiting_.front().release.bytes;
-    waiting_bytes_ -= bytes.size();
-    waiting_.pop_front();
-  }
-  if (waiting_.empty()) {
-    waiting_since_ = absl::InfiniteFuture();
-  } else if (waiting_since_ == absl::InfiniteFuture()) {
-    waiting_since_ = options_.engine->clock().Now();
-  }
-}
-
-bool RingStream::Write() {
-  service::SentRelease sent;
-  {
-    absl::MutexLock lock(&mutex_);
-    WriteWaiting();
-    if (broken_) {
-      how_ = "abandoned";
-      return false;
-    }
-    sent = std::exchange(sent_, {});
-  }
-  session_->OnSent(sent);
-  return true;
-}
-
-bool RingStream::CheckTime() {
-  const service::Limits& limits = options_.engine->limits();
-  const absl::Time now = options_.engine->clock().Now();
-  if (limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age &&
-      !draining_.load(std::memory_order_acquire)) {
-    Drain(v1::DrainingNotice::CAUSE_STREAM_AGE, options_.drain_grace);
-  }
-  if (!options_.still_authorized()) {
-    how_ = "abandoned";
-    return false;
-  }
-  absl::MutexLock lock(&mutex_);
-  if (now >= drain_deadline_) {
-    how_ = "drained";
-    return false;
-  }
-  if (now - waiting_since_ <= limits.stalled_write) return true;
-  stream_log_.Stalled();
-  how_ = "abandoned";
-  return false;
 }
 
 }  // namespace sortition::server

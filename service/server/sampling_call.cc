@@ -1,8 +1,8 @@
-// The events of one stream.
+// The events of one call.
 #include "service/server/sampling_call.h"
 
-#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <utility>
 #include <variant>
 
@@ -10,7 +10,6 @@
 #include "kernels/check.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
-#include "service/request/frame.h"
 
 namespace sortition::server {
 namespace {
@@ -23,11 +22,51 @@ service::Refusal Draining() {
 
 }  // namespace
 
+ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget)
+    : budget_(std::move(budget)), bytes_(buffer->Length()) {
+  // An empty message has no buffer at all.
+  if (buffer->Valid()) SORTITION_CHECK(buffer->Dump(&slices_).ok());
+  buffer->Clear();
+  // A short slice holds its bytes within itself: views are valid only at the slices' final place.
+  segments_.reserve(slices_.size());
+  for (const grpc::Slice& slice : slices_) {
+    segments_.push_back({reinterpret_cast<const std::byte*>(slice.begin()), slice.size()});
+  }
+  budget_->held_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
+}
+
+ReceivedMessage::~ReceivedMessage() { budget_->held_bytes_.fetch_sub(bytes_, std::memory_order_relaxed); }
+
+// Writes to the call's stream, one message at a time, with `written` as the completion queue's tag.
+class SamplingCall::Transport final : public StreamTransport {
+ public:
+  Transport(Stream* stream, void* written) : stream_(stream), written_(written) {}
+
+  Bytes Encode(const v1::StreamResponse& message) const override {
+    grpc::ByteBuffer bytes;
+    bool own_buffer;
+    SORTITION_CHECK(grpc::SerializationTraits<v1::StreamResponse>::Serialize(message, &bytes, &own_buffer).ok());
+    return bytes;
+  }
+  Written Write(const Bytes& message, bool more) override {
+    grpc::WriteOptions options;
+    // With more to come, gRPC may hold this message back to send several in one packet.
+    if (more) options.set_buffer_hint();
+    stream_->Write(std::get<grpc::ByteBuffer>(message), options, written_);
+    return Written::kStarted;
+  }
+  void AfterSend(bool) override {}
+  void Close() override { stream_ = nullptr; }
+
+ private:
+  Stream* stream_;
+  void* const written_;
+};
+
 SamplingCall::SamplingCall(const Surroundings& surroundings, CallQueue* queue)
-    : surroundings_(surroundings),
-      queue_(queue),
-      outbox_(std::make_shared<Outbox>(&stream_, written_.tag(), &surroundings.engine->clock(),
-                                       surroundings.engine->limits().stream_unanswered_bytes)) {}
+    : surroundings_(surroundings), queue_(queue) {}
+
+SamplingCall::~SamplingCall() = default;
 
 void SamplingCall::Request() {
   absl::MutexLock lock(&mutex_);
@@ -49,7 +88,7 @@ void SamplingCall::Run(Handler handler, bool ok) {
 }
 
 bool SamplingCall::IsOver() const {
-  return !requesting_ && !reading_ && !resting_ && !finishing_ && !done_pending_ && !outbox_->writing();
+  return !requesting_ && !reading_ && !backing_off_ && !finishing_ && !done_pending_ && !(shell_ && shell_->writing());
 }
 
 void SamplingCall::OnRequested(bool ok) {
@@ -80,11 +119,11 @@ void SamplingCall::OnRequested(bool ok) {
 
 std::optional<service::Refusal> SamplingCall::Authorize() {
   const Authorization& authorization = *surroundings_.authorization;
-  authorized_version_ = authorization.version();  // first, so that a list that comes now is asked again
+  authorized_version_ = authorization.version();  // read first: a list that comes meanwhile is then noticed
   auto authorized = authorization.Authorize(evidence_, kSample);
   if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
   std::string& identity = std::get<std::string>(authorized);
-  if (session_ != nullptr && identity != tenant_) {
+  if (shell_ && identity != tenant_) {
     return service::Refusal{service::Reason::kUnauthenticated, "identity", "", "this client has another identity now"};
   }
   tenant_ = std::move(identity);
@@ -102,8 +141,8 @@ void SamplingCall::Refuse(const service::Refusal& refusal) {
 }
 
 void SamplingCall::End(const service::Refusal& refusal) {
-  // Behind a write that does not end no status would reach the client either.
-  if (outbox_->writing()) {
+  // A status cannot overtake a write in progress, which may never end.
+  if (shell_ && shell_->writing()) {
     Abandon();
   } else {
     Finish(RefusedStatus(refusal));
@@ -112,10 +151,13 @@ void SamplingCall::End(const service::Refusal& refusal) {
 
 void SamplingCall::Open() {
   phase_ = Phase::kOpen;
-  opened_ = surroundings_.engine->clock().Now();
-  observer().StreamOpened(transport_);
-  stream_log_.emplace(surroundings_.log, peer_, tenant_);
-  session_ = std::make_unique<service::Session>(surroundings_.engine, tenant_, outbox_);
+  shell_.emplace(StreamShell::Options{.engine = surroundings_.engine,
+                                      .log = surroundings_.log,
+                                      .transport = transport_,
+                                      .peer = peer_,
+                                      .tenant = tenant_,
+                                      .drain_grace = surroundings_.drain_grace},
+                 std::make_unique<Transport>(&stream_, written_.tag()));
   Advance();
 }
 
@@ -130,41 +172,33 @@ void SamplingCall::OnRead(bool ok) {
   Advance();
 }
 
-void SamplingCall::OnRested(bool) {
-  resting_ = false;
+void SamplingCall::OnBackedOff(bool) {
+  backing_off_ = false;
   if (phase_ == Phase::kOpen) {
-    session_->GoOn();
-    Rest();
+    shell_->Continue();
+    BackOff();
   }
   Advance();
 }
 
 void SamplingCall::TakeMessage() {
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
-  observer().MessageReceived(transport_, message->bytes());
-  auto decoded = service::DecodeFrame(message->segments(), message);
-  if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
-    session_->OnRejectedFrame(*refusal);
-    return;
-  }
-  auto& frame = std::get<service::Frame>(decoded);
-  if (frame.message.has_hello()) stream_log_->Opened(frame.message.hello());
-  session_->BeginFrame(std::move(frame));
-  Rest();
+  const std::span<const devices::ByteSegment> segments = message->segments();
+  const uint64_t bytes = message->bytes();
+  shell_->TakeMessage(segments, std::move(message), bytes);
+  BackOff();
 }
 
-void SamplingCall::Rest() {
-  // The queue would go on with what this stream has sent, as long as there is any, before it looks at other streams.
-  const absl::Duration rest = session_->rest();
-  if (rest == absl::ZeroDuration()) return;
-  resting_ = true;
-  rest_.Set(queue_->get(), std::chrono::system_clock::now() + absl::ToChronoMicroseconds(rest), rested_.tag());
+void SamplingCall::BackOff() {
+  // Without a pause the queue would run this stream's next pieces, as long as there are any, before other streams.
+  const absl::Duration pause = shell_->back_off();
+  if (pause == absl::ZeroDuration()) return;
+  backing_off_ = true;
+  back_off_.Set(queue_->get(), std::chrono::system_clock::now() + absl::ToChronoMicroseconds(pause), backed_off_.tag());
 }
 
 void SamplingCall::OnWritten(bool ok) {
-  const Outbox::Written written = outbox_->OnWritten(ok);
-  observer().MessageSent(transport_, written.bytes);
-  if (session_ != nullptr) session_->OnSent(written.release);
+  shell_->OnWritten(ok);
   Advance();
 }
 
@@ -173,20 +207,16 @@ void SamplingCall::OnFinished(bool) { finishing_ = false; }
 void SamplingCall::OnDone(bool) {
   done_pending_ = false;
   if (phase_ == Phase::kOpen) Abandon();
-  if (session_ == nullptr) return;
-  const char* const ended = phase_ == Phase::kAbandoned ? "abandoned" : draining_ ? "drained" : "by client";
-  observer().StreamEnded(transport_, ended);
-  stream_log_->Closed(ended, surroundings_.engine->clock().Now() - opened_);
+  if (shell_) shell_->LogEnd(phase_ == Phase::kAbandoned ? "abandoned" : shell_->draining() ? "drained" : "by client");
 }
 
 void SamplingCall::Advance() {
   if (phase_ != Phase::kOpen) return;
-  if ((half_closed_ || draining_) && session_->Idle() && outbox_->CloseIfEmpty()) {
+  if (shell_->CloseIfDone(half_closed_)) {
     Finish(half_closed_ ? grpc::Status::OK : RefusedStatus(Draining()));
     return;
   }
-  if (!reading_ && !resting_ && !half_closed_ && session_->WantsFrames() && outbox_->HasRoom() &&
-      surroundings_.budget->HasRoom()) {
+  if (!reading_ && !backing_off_ && !half_closed_ && shell_->MayRead() && surroundings_.budget->HasRoom()) {
     reading_ = true;
     stream_.Read(&incoming_, read_.tag());
   }
@@ -194,56 +224,43 @@ void SamplingCall::Advance() {
 
 void SamplingCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
   absl::MutexLock lock(&mutex_);
-  StartDraining(cause, grace);
-}
-
-void SamplingCall::StartDraining(v1::DrainingNotice::Cause cause, absl::Duration grace) {
   if (phase_ != Phase::kOpen) return;
-  draining_ = true;
-  drain_deadline_ = std::min(drain_deadline_, surroundings_.engine->clock().Now() + grace);
-  session_->Drain(cause, grace);
+  shell_->Drain(cause, grace);
   Advance();
 }
 
 void SamplingCall::Tick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (phase_ != Phase::kOpen) return;
-  const service::Limits& limits = surroundings_.engine->limits();
   if (surroundings_.authorization->version() != authorized_version_) {
     if (std::optional<service::Refusal> refusal = Authorize()) {
       Refuse(*refusal);
       return;
     }
   }
-  if (now - outbox_->writing_since() > limits.stalled_write) {
-    stream_log_->Stalled();
-    Abandon();
-    return;
+  switch (shell_->CheckTime(now)) {
+    case StreamShell::Due::kStalled:
+      Abandon();
+      break;
+    case StreamShell::Due::kGraceOver:
+      End(Draining());
+      break;
+    case StreamShell::Due::kNothing:
+      Advance();
+      break;
   }
-  if (now >= drain_deadline_) {
-    End(Draining());
-    return;
-  }
-  if (!draining_ && limits.max_stream_age > absl::ZeroDuration() && now - opened_ >= limits.max_stream_age) {
-    StartDraining(v1::DrainingNotice::CAUSE_STREAM_AGE, surroundings_.drain_grace);
-  }
-  Advance();
 }
 
 void SamplingCall::Finish(const grpc::Status& status) {
   phase_ = Phase::kFinishing;
-  if (session_ != nullptr) {
-    session_->Close();
-    session_->OnSent(outbox_->Close());
-  }
+  if (shell_) shell_->Close();
   finishing_ = true;
   stream_.Finish(status, finished_.tag());
 }
 
 void SamplingCall::Abandon() {
   phase_ = Phase::kAbandoned;
-  session_->Close();
-  session_->OnSent(outbox_->Close());
+  shell_->Close();
   context_.TryCancel();
 }
 

@@ -16,61 +16,82 @@
 #include "absl/strings/str_cat.h"
 #include "service/memory/packet.h"
 #include "service/server/credentials.h"
-#include "service/server/user_acceptors.h"
 
 namespace sortition::server {
+
+Timekeeper::Timekeeper(absl::Duration period, std::function<void()> tick)
+    : thread_([this, period, tick = std::move(tick)] {
+        while (!AwaitStop(period)) tick();
+      }) {}
+
+bool Timekeeper::AwaitStop(absl::Duration period) {
+  absl::MutexLock lock(&mutex_);
+  return stopped_.WaitFor(&mutex_, period, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_; });
+}
+
+Timekeeper::~Timekeeper() { Stop(); }
+
+void Timekeeper::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+    stopped_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
 namespace {
 
-// Calls other than streams that one connection may have open at once: health, reflection, information.
+// Calls other than streams that one connection may have open at once: for health, reflection and information.
 constexpr uint32_t kOtherCalls = 64;
 constexpr int kUnreadStreamBytes = 1 << 20;
 constexpr int kFrameBytes = 1 << 20;
 constexpr int kReadChunkBytes = 1 << 18;
 // Threads for reflection and operators' calls.
 constexpr int kMostThreads = 32;
-constexpr int kSmallMessageBytes = 1 << 16;  // where no logits come
-// How long calls other than streams may take to end by themselves.
+constexpr int kSmallMessageBytes = 1 << 16;  // for listeners that receive no logits
+// Time for calls other than streams to end by themselves.
 constexpr std::chrono::milliseconds kShutDown{200};
-// How often is done what only time tells.
+// Period of the timer that expires calls, streams and drains.
 constexpr absl::Duration kTick = absl::Milliseconds(20);
 
 void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   const service::Limits& limits = config.limits;
-  // gRPC ends a call that exceeds its own bound; ours lets the stream go on, so it must be met first.
+  // gRPC ends a call whose message exceeds its bound. Our bound refuses the message and keeps the stream, so it must be
+  // the smaller one.
   builder->SetMaxReceiveMessageSize(static_cast<int>(2 * limits.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);
-  // Logits do not compress, and a compressed message is larger in memory than any bound on received bytes sees.
+  // Logits do not compress, and the bound on received bytes does not see how large a compressed message becomes.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(limits.max_streams + kOtherCalls));
-  // What a stream that is not read may have in the transport. gRPC's own estimate of a fitting window has no such
-  // bound.
+  // Bounds what the transport holds of a stream that is not read. gRPC's own estimate of a window has no such bound.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadStreamBytes);
-  // A message of a megabyte in a few frames and reads, not in a hundred.
+  // Lets a message of a megabyte come in a few frames and reads instead of a hundred.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
   builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadChunkBytes);
-  // Finds workers that vanished without a word, and keeps proxies from closing a stream between two steps.
+  // Detects workers that have vanished, and keeps proxies from closing a stream between two steps.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Workers may ping as often as this themselves.
+  // The shortest interval in which workers may ping.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  // A connection that says nothing, or carries no call, gives its descriptor back.
+  // Closes connections that send nothing or carry no call.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
 
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(kMostThreads);
-  // Messages that are held, what streams that are not read may have sent, and messages that have come in part only: of
-  // those there may be one a stream, and when memory is short gRPC ends calls. Workers open theirs again and lose
+  // Covers the messages held, what streams that are not read have sent, and messages received in part. Each stream may
+  // have one of the latter, so memory can still run short. gRPC then ends calls; workers open them again and lose
   // nothing.
   quota.Resize(config.max_received_bytes + uint64_t{limits.max_streams} * kUnreadStreamBytes);
   builder->SetResourceQuota(quota);
 }
 
-// Process-wide in gRPC, and to be switched on before a server is built.
+// Reflection is process-wide in gRPC, and must be enabled before a server is built.
 void EnableReflection() {
   static std::once_flag once;
   std::call_once(once, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
@@ -136,7 +157,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(const std::string& address, gr
                                              {{"error", "processes of too many users have connected"}});
                                 }};
   }
-  // Without a list of clients all who may connect to a Unix socket are the same.
+  // Without a list of clients all peers of a Unix socket are the same caller.
   const auto credentials = (*socket)->address().is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
   using Builder = grpc::ServerBuilder::experimental_type;
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
@@ -152,7 +173,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(const std::string& address, gr
 absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
   auto socket = BindSocket(config_.memory_listen, SOCK_SEQPACKET);
   if (!socket.ok()) return socket.status();
-  // Workers may run in another folder.
+  // An absolute path, because workers may run in another folder.
   engine_.regions().SetAddress(
       absl::StrCat("unix:", std::filesystem::absolute((*socket)->address().unix_path()).string()));
   memory_server_.emplace(config_, authorization_.get(), &engine_, &log_);
@@ -184,7 +205,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(
   if (!listener.ok()) return listener.status();
   admin_address_ = listener->socket->address();
   builder.RegisterService(&admin_);
-  // Its calls have threads of their own. But where there is a queue that is served, those leave sockets alone.
+  // The calls run on gRPC's threads, which leave sockets alone if the server has a queue that is polled.
   admin_server_.queue = std::make_unique<CallQueue>(&builder);
   admin_server_.server = builder.BuildAndStart();
   if (admin_server_.server == nullptr) return NotStarted();
@@ -277,7 +298,7 @@ void Server::Stop() {
     ShutDown(*side->server);
     queues.push_back(side->queue.get());
   }
-  // An event on a queue that has been shut down would be a broken invariant of gRPC's.
+  // gRPC asserts that no event comes to a queue that has been shut down.
   streams_.AwaitNoCalls();
   for (CallQueue* queue : queues) queue->AwaitNoCalls();
   timekeeper_->Stop();

@@ -11,7 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "service/engine.h"
 #include "service/server/accept_loop.h"
 #include "service/server/admin_service.h"
@@ -20,44 +23,67 @@
 #include "service/server/config.h"
 #include "service/server/health_service.h"
 #include "service/server/information_service.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "service/server/log.h"
 #include "service/server/memory_server.h"
 #include "service/server/stream_set.h"
-#include "service/server/timekeeper.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
+
+// A thread that calls a function periodically. Made and stopped by one thread.
+class Timekeeper {
+ public:
+  // Calls `tick` every `period` until Stop.
+  Timekeeper(absl::Duration period, std::function<void()> tick);
+  // Stops unless Stop was called.
+  ~Timekeeper();
+  Timekeeper(const Timekeeper&) = delete;
+  Timekeeper& operator=(const Timekeeper&) = delete;
+
+  // Blocks until the last tick is over.
+  void Stop();
+
+ private:
+  // Blocks for a period. Returns whether Stop has been called.
+  bool AwaitStop(absl::Duration period);
+
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  service::SteadyCondVar stopped_;
+  std::thread thread_;
+};
 
 // Life: Start -> Drain (optional) -> Stop. These are called by one thread; streams() is thread-safe.
 class Server {
  public:
-  // Serves when it returns. `config` has been validated; `engine` and `log` are not owned and outlive the server. The
-  // error says which address or file could not be used.
-  // `stop` is called when an operator asks for the end; it returns at once, and Drain and Stop follow.
+  // Begins to serve before it returns. `config` has been validated. `engine` and `log` are not owned and outlive the
+  // server. `stop` is called when an operator asks for the end; it returns at once, and the caller then drains and
+  // stops. The error names the address or file that could not be used.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, service::Engine* engine, Log* log,
                                                        std::function<void()> stop);
-  // Stops if that has not been done.
+  // Stops unless Stop was called.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // What it listens on, with the ports that were chosen, in the configuration's order.
+  // The addresses it listens on, with the chosen ports, in the configuration's order.
   const std::vector<ListenAddress>& addresses() const { return addresses_; }
-  // Where health alone is served; nothing if that is not configured.
+  // The address that serves health alone; nothing if not configured.
   const std::optional<ListenAddress>& health_address() const { return health_address_; }
-  // Where operators are served; nothing if that is not configured.
+  // The address that serves operators; nothing if not configured.
   const std::optional<ListenAddress>& admin_address() const { return admin_address_; }
-  // Sampling streams open now, over gRPC and over rings.
+  // The number of open sampling streams, over gRPC and over rings.
   uint32_t streams() const;
 
-  // Reports NOT_SERVING, refuses new streams, tells open ones to end, and blocks until their steps are answered or
-  // config.drain_grace has passed. Health and information are served on.
+  // Reports NOT_SERVING, refuses new streams and tells open ones to end. Blocks until their steps are answered or
+  // config.drain_grace has passed. Still serves health and information.
   void Drain();
-  // Ends what is left and closes the listeners. Blocks until no call is left. Idempotent.
+  // Closes the listeners and ends all calls. Blocks until no call is left. Idempotent.
   void Stop();
 
  private:
-  // A gRPC server for what may wait a tick, whose queue no thread of its own serves.
+  // A gRPC server whose calls may wait for a tick: its queue has no thread and is polled.
   struct SideServer {
     std::unique_ptr<CallQueue> queue;
     std::unique_ptr<grpc::Server> server;  // null if not configured
@@ -67,9 +93,9 @@ class Server {
          std::function<void()> stop);
   absl::Status Listen();
   void Tick();
-  // A Unix socket for whoever may connect.
+  // Opens a Unix socket to all users if the list of clients names users.
   absl::StatusOr<std::unique_ptr<ListenSocket>> BindSocket(const std::string& address, int type) const;
-  // `marks_users`: calls over a Unix socket know the user at its other end.
+  // `marks_users`: calls over a Unix socket carry the user of their peer (UserAcceptors).
   absl::StatusOr<AcceptLoop::Listener> Bind(const std::string& address, grpc::ServerBuilder* builder,
                                             const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials,
                                             bool marks_users) const;
@@ -85,10 +111,10 @@ class Server {
   StreamSet streams_;
   InformationService information_;
   HealthService health_;
-  HealthService health_alone_;  // on the listener of its own
+  HealthService health_alone_;  // on the listener for health alone
   AdminService admin_;
   std::vector<std::unique_ptr<CallQueue>> queues_;
-  std::vector<std::thread> threads_;  // one for each
+  std::vector<std::thread> threads_;  // one for each queue
   std::unique_ptr<grpc::Server> server_;
   SideServer health_server_;
   SideServer admin_server_;

@@ -2,12 +2,11 @@
 #include "service/server/stream_set.h"
 
 #include "absl/strings/str_cat.h"
-#include "service/server/steady_wait.h"
 
 namespace sortition::server {
 namespace {
 
-// For the final status of streams that were ended at the end of the grace.
+// Time for the final status of streams that the end of the grace has ended.
 constexpr absl::Duration kLastWrites = absl::Seconds(1);
 
 }  // namespace
@@ -20,10 +19,19 @@ StreamSet::StreamSet(const Config& config, Authorization* authorization, service
                     .engine = engine,
                     .log = log,
                     .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
-                    .drain_grace = config.drain_grace} {}
+                    .drain_grace = config.drain_grace},
+      samples_({.host = this,
+                .service = &service_,
+                .authorization = authorization,
+                .engine = engine,
+                .log = log,
+                .budget = surroundings_.budget}) {}
 
 void StreamSet::Start(const std::vector<std::unique_ptr<CallQueue>>& queues) {
-  for (const auto& queue : queues) RequestCall(queue.get());
+  for (const auto& queue : queues) {
+    RequestCall(queue.get());
+    samples_.Start(queue.get());
+  }
 }
 
 void StreamSet::RequestCall(CallQueue* queue) {
@@ -32,13 +40,17 @@ void StreamSet::RequestCall(CallQueue* queue) {
     absl::MutexLock lock(&mutex_);
     calls_.emplace(call.get(), call);
   }
-  // Not under the lock, which is taken under the locks of calls. The queues are not shut down as long as calls_ holds
-  // it.
+  // Called without the lock: calls take it under their own locks. The queues are not shut down while calls_ holds the
+  // call.
   call->Request();
 }
 
 std::optional<service::Refusal> StreamSet::OnAccepted(SamplingCall* call) {
   RequestCall(call->queue());
+  return Admit();
+}
+
+std::optional<service::Refusal> StreamSet::Admit() {
   absl::MutexLock lock(&mutex_);
   if (draining_) {
     return service::Refusal{service::Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)};
@@ -52,10 +64,15 @@ std::optional<service::Refusal> StreamSet::OnAccepted(SamplingCall* call) {
   return std::nullopt;
 }
 
+void StreamSet::Release() {
+  absl::MutexLock lock(&mutex_);
+  if (--streams_ == 0) streams_ended_.NotifyAll();
+}
+
 void StreamSet::OnOver(SamplingCall* call, bool admitted) {
   std::shared_ptr<SamplingCall> last;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
-  if (admitted) --streams_;
+  if (admitted && --streams_ == 0) streams_ended_.NotifyAll();
   const auto it = calls_.find(call);
   last = std::move(it->second);
   calls_.erase(it);
@@ -67,8 +84,10 @@ uint32_t StreamSet::Drain(absl::Duration grace) {
     draining_ = true;
   }
   for (const auto& call : calls()) call->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, grace);
-  WaitSteadily(grace + kLastWrites, [this] { return streams() == 0; });
-  return streams();
+  absl::MutexLock lock(&mutex_);
+  streams_ended_.WaitFor(&mutex_, grace + kLastWrites,
+                         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return streams_ == 0; });
+  return streams_;
 }
 
 void StreamSet::AwaitNoCalls() {

@@ -1,4 +1,4 @@
-// All sampling streams of a gRPC server: how many there may be, and their end.
+// All sampling streams of a gRPC server: bounds their number, and drains them.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -16,37 +16,40 @@
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
-#include "service/server/received_message.h"
+#include "service/server/sample_call.h"
 #include "service/server/sampling_call.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
 
 // Life: constructed -> registered (Register) -> serving (Start) -> draining (Drain) -> ended (AwaitNoCalls). Start,
 // Drain and AwaitNoCalls are called by one thread; the rest is thread-safe.
-class StreamSet : private SamplingCall::Host {
+class StreamSet : private SamplingCall::Host, private SampleCalls::Host {
  public:
   // `authorization`, `engine` and `log` are not owned and outlive the set.
   StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
-  // The server has been started. A stream lives on the queue that it came to.
+  // Called when the server has been started. A stream stays on the queue that it came to.
   void Start(const std::vector<std::unique_ptr<CallQueue>>& queues);
-  // Lets streams notice what only time tells; called every few milliseconds.
+  // Runs SamplingCall::Tick of each stream. Called every few milliseconds.
   void Tick(absl::Time now);
 
-  // From now on streams are refused, and those that are open are told to end. Returns when none is left, or once
-  // `grace` and a moment for the last writes have passed; how many were left.
+  // Refuses new streams from now on and tells the open ones to end. Blocks until none is left, at most for `grace` and
+  // a second for the last writes. Returns the number left.
   uint32_t Drain(absl::Duration grace);
 
-  // Blocks until no call is left. The server has been shut down, which has ended them.
+  // Blocks until no call is left. Called after the server's shutdown, which ends calls.
   void AwaitNoCalls();
 
-  // Open now.
+  // The number of open streams and of unary calls that run.
   uint32_t streams() const;
 
  private:
   std::optional<service::Refusal> OnAccepted(SamplingCall* call) override;
   void OnOver(SamplingCall* call, bool admitted) override;
+  std::optional<service::Refusal> Admit() override;
+  void Release() override;
 
   void RequestCall(CallQueue* queue);
   std::vector<std::shared_ptr<SamplingCall>> calls() const;
@@ -55,11 +58,13 @@ class StreamSet : private SamplingCall::Host {
   service::Engine& engine_;
   SamplingCall::AsyncService service_;
   const SamplingCall::Surroundings surroundings_;
+  SampleCalls samples_;
 
   mutable absl::Mutex mutex_;
-  // Open ones, and one that waits for a client on each queue.
+  // The open calls, and on each queue one that waits for a client.
   absl::flat_hash_map<SamplingCall*, std::shared_ptr<SamplingCall>> calls_ ABSL_GUARDED_BY(mutex_);
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  service::SteadyCondVar streams_ended_;  // when streams_ becomes 0
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

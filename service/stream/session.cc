@@ -47,6 +47,7 @@ void Session::BeginFrame(Frame frame) {
   ++messages_;
   sequences_.EndPause();
   const v1::StreamRequest& message = frame.message;
+  DropIgnored(&frame.message);
   std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
   if (!refusal && !greeted_ && !message.has_hello()) {
     refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
@@ -114,6 +115,23 @@ void Session::GoOn() {
   if (!sequences_.has_pieces()) message_in_pieces_.reset();
 }
 
+// The welcome has the fields of the hello, every other message a notice before its answer.
+void Session::DropIgnored(v1::StreamRequest* message) {
+  if (!greeted_) {
+    ignored_fields_.reset();
+    if (message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE) ignored_fields_.emplace();
+  }
+  if (!ignored_fields_) return;
+  std::vector<std::string> fields = ignored_fields_->Drop(message);
+  if (!greeted_) {
+    ignored_in_hello_ = std::move(fields);
+  } else if (!fields.empty()) {
+    v1::StreamResponse response;
+    response.mutable_ignored_fields()->mutable_fields()->Assign(fields.begin(), fields.end());
+    stream_->Send(std::move(response));
+  }
+}
+
 std::optional<Refusal> Session::OnHello(const v1::Hello& hello) {
   if (greeted_) return Refusal{Reason::kProtocolViolation, "hello", "", "a stream has one hello"};
   if (auto refusal = CheckHello(hello)) return refusal;
@@ -132,6 +150,7 @@ std::optional<Refusal> Session::OnHello(const v1::Hello& hello) {
   welcome->set_max_message_bytes(limits.max_message_bytes);
   welcome->set_ready_words(true);
   welcome->set_server_instance(engine_.regions().instance());
+  welcome->mutable_ignored_fields()->Assign(ignored_in_hello_.begin(), ignored_in_hello_.end());
   stream_->Send(std::move(response));
   return std::nullopt;
 }

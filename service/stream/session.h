@@ -15,6 +15,7 @@
 #include "service/engine.h"
 #include "service/refusal.h"
 #include "service/request/frame.h"
+#include "service/request/strictness.h"
 #include "service/stream/shard_assembler.h"
 #include "service/stream/step_runner.h"
 #include "service/stream/stream_context.h"
@@ -66,6 +67,8 @@ class Session {
   void Close();
 
  private:
+  // Removes the unknown fields that the worker has asked to ignore, and reports those that occur for the first time.
+  void DropIgnored(v1::StreamRequest* message);
   std::optional<Refusal> OnHello(const v1::Hello& hello);
   std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
@@ -83,6 +86,8 @@ class Session {
 
   // For the thread of BeginFrame alone.
   bool greeted_ = false;
+  std::optional<IgnoredFields> ignored_fields_;  // if the worker has asked for it
+  std::vector<std::string> ignored_in_hello_;
   uint64_t messages_ = 0;
   std::optional<v1::StreamRequest> message_in_pieces_;
   std::shared_ptr<MemoryConnection> memory_;  // has the regions that steps may name; null if none

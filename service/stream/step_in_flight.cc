@@ -53,7 +53,7 @@ StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr
   arrived = message_->arrived();
   deadline = arrived + shape.timeout;
   priority = shape.priority;
-  client = message_->stream().client();
+  owner = message_->stream().owner();
 }
 
 void StepInFlight::AddRow(RowRun&& run, SetLogits set_logits) {
@@ -93,14 +93,14 @@ void StepInFlight::AbortRows() {
   for (auto& row : rows_) row->run.Abort();
 }
 
-void StepInFlight::Deliver(std::vector<RowOutcome> outcomes) {
+void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
   v1::StepResults results;
-  results.mutable_rows()->Reserve(static_cast<int>(outcomes.size()));
+  results.mutable_rows()->Reserve(static_cast<int>(outputs.size()));
   const bool wanted = !message_->stream().closed();
   std::vector<QueuedRow> following;
-  for (RowOutcome& outcome : outcomes) {
-    const auto [row, position] = queued_[outcome.index];
-    const RowRun::Progress progress = Take(row, position, std::move(outcome.result));
+  for (QueuedOutput& output : outputs) {
+    const auto [row, position] = queued_[output.index];
+    const RowRun::Progress progress = Take(row, position, std::move(output.output));
     if (progress.next && wanted) {
       QueuedRow& next = row->positions[progress.next->index].queued;
       next.row.request.sampler_state = progress.next->sampler_state;

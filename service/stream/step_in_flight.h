@@ -41,7 +41,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   // Gives up a step that was not submitted: the sequences are as they were.
   void AbortRows();
 
-  void Deliver(std::vector<RowOutcome> outcomes) override;
+  void Deliver(std::vector<QueuedOutput> outputs) override;
 
  private:
   struct Position {

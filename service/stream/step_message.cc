@@ -40,11 +40,9 @@ void StepMessage::Answer(v1::StepResults results) {
 }
 
 void StepMessage::Send(v1::StepResults results) {
-  uint32_t tokens = 0;
+  const uint32_t tokens = TokensDrawn(results);
   uint32_t refused = 0;
   for (const v1::RowResult& row : results.rows()) {
-    if (row.has_draw() && !row.draw().continues()) ++tokens;
-    if (row.has_verify()) tokens += static_cast<uint32_t>(row.verify().tokens_size());
     if (!row.has_error()) continue;
     engine_.observer().Refused(static_cast<Reason>(row.error().reason()), 1);
     ++refused;

@@ -52,7 +52,7 @@ class StreamContext {
   std::string worker_session;    // set by the hello, before the first step, and constant from then on
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
-  Client client() const { return {client_number, stream_id}; }
+  QueueOwner owner() const { return {client_number, stream_id}; }
   CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
 
   // Queues a message to the worker, which leaves the window with `release`.

@@ -53,7 +53,7 @@ std::optional<Refusal> StreamSequences::ImportAtOnce(const OpenRequest& request,
 }
 
 std::optional<Refusal> StreamSequences::BeginImport(OpenRequest request, SequenceSnapshot snapshot) {
-  if (snapshot.prompt_length > snapshot.kept.size() || snapshot.chain_before != kEmptyHash) return NotOfThese();
+  if (snapshot.prompt_length > snapshot.kept.size() || snapshot.hash_before != kEmptyHash) return NotOfThese();
   const uint64_t bytes = (snapshot.kept.capacity() + 3 * snapshot.tokens.capacity()) * sizeof(uint32_t);
   if (auto refusal = memory_.Grow(bytes, "import_sequence.state")) return refusal;
   auto builder =

@@ -8,7 +8,6 @@
 #include "service/request/checks.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
-#include "service/result/encode_snapshot.h"
 #include "service/sequence/history_hash.h"
 
 namespace sortition::service {

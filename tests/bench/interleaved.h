@@ -1,5 +1,5 @@
-// Timing in which everything meets the same weather: contenders take turns input by input, so what else the machine
-// does at a time slows all of them alike, and medians drop what hits only one.
+// Interleaved timing: contenders take turns input by input, so other work on the machine slows all of them alike, and
+// medians drop disturbances of a single one.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Schedule {
   size_t in_a_row = 1;
 };
 
-// Medians in microseconds, in the contenders' order. Says on standard error what it is at. Single-threaded.
+// Medians in microseconds, in the contenders' order. Reports progress on standard error. Single-threaded.
 std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders, const Schedule& schedule);
 
 }  // namespace sortition::bench

@@ -1,5 +1,6 @@
 // A worker that knows the first revision of the contract alone: its messages are built and read by the protos in
-// first_contract/, which is never changed, and all that came later is unknown to it.
+// first_contract/, which is never changed, and all that came later is unknown to it. It opens sequences and draws,
+// which is as it was then; results of scores and drafts have changed since.
 //
 //   old_worker --target=ADDRESS [--steps=N]
 //

@@ -2,11 +2,11 @@
 //
 //   overload [--seconds=N] [--seed=S] [--factor=F] [--share_error=E] [--plant=admission|shares|token]
 //
-// Phases in turn, so that both meet the same weather: the most that streams get which wait for their answers, then F
-// times as much offered by streams that do not, of unequal greed, beside one that reads no answer. What must hold then
-// stands in Judge. The device is one slow thread, so that it, and not the load, is what there is too little of; time
-// for which that thread waits for a processor, because the machine, or its host, has other things to do, is not
-// counted.
+// Two phases alternate, so that other work on the machine slows both alike. In the first, streams wait for their
+// answers, which gives the capacity. In the second, streams that do not wait offer F times as much, with unequal
+// demands, beside one that reads no answer. Judge lists the expectations. The device is one slow thread, so that the
+// device and not the load is the bottleneck. Time for which that thread waits for a processor, because the machine or
+// its host has other work, is not counted.
 #include <signal.h>
 #include <unistd.h>
 

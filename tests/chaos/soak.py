@@ -2,9 +2,9 @@
 
     soak.py [--seconds=N] [--plant]
 
-Workers come and go, a generation after another. The server's memory and descriptors are read between generations, and
-each generation's slowest percent of steps; what they would grow by over the whole run, by the straight line through
-them, must be within what they vary by anyway. Latency is judged in runs of ten minutes and more.
+Generations of workers follow one another. Between generations the server's memory and descriptors are read, and the
+slowest percent of each generation's steps. Their growth over the whole run, along the regression line, must be within
+their variation. Latency is judged in runs of ten minutes and more.
 """
 
 import argparse

@@ -17,7 +17,7 @@ constexpr uint64_t kDigest = 7;
 
 uint64_t HashOf(const std::vector<uint32_t>& tokens, uint32_t prompt_length = 3) {
   uint64_t chain = service::kEmptyHash;
-  for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
+  for (uint32_t token : tokens) chain = service::ExtendTokenHash(chain, token);
   return service::HistoryHash(chain, prompt_length, kDigest);
 }
 

@@ -116,9 +116,10 @@ v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logit
   v1::ScoreResult score;
   for (const uint32_t token : given) {
     const kernels::RowOutput answer = then.Answer(dtype, logits, 0, allowed_bits, token);
-    if (row.raw_logprob) FillLogprobs(answer.raw, 1, score.add_raw());
+    v1::Position& position = *score.add_positions();
+    if (row.raw_logprob) FillLogprobs(answer.raw, 1, position.mutable_raw());
     if (row.processed_logprob) {
-      FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), score.add_processed());
+      FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), position.mutable_processed());
     }
     then.tokens_.push_back(token);
     then.sampler_state_ = answer.sampler_state;
@@ -141,8 +142,10 @@ std::string Bits(const v1::DrawResult& draw) {
 
 std::string Bits(const v1::ScoreResult& score) {
   std::string text = "score";
-  for (const v1::Logprobs& raw : score.raw()) absl::StrAppend(&text, " raw ", Bits(raw));
-  for (const v1::Logprobs& processed : score.processed()) absl::StrAppend(&text, " processed ", Bits(processed));
+  for (const v1::Position& position : score.positions()) {
+    if (position.has_raw()) absl::StrAppend(&text, " raw ", Bits(position.raw()));
+    if (position.has_processed()) absl::StrAppend(&text, " processed ", Bits(position.processed()));
+  }
   return text;
 }
 
@@ -153,12 +156,12 @@ std::optional<std::string> Bits(const client::RowResult& outcome) {
   const auto* verify = std::get_if<v1::VerifyResult>(&outcome);
   if (verify == nullptr) return std::nullopt;
   std::string text;
-  for (int i = 0; i < verify->tokens_size(); ++i) {
+  for (const v1::Position& position : verify->positions()) {
     v1::DrawResult draw;
-    draw.set_token(verify->tokens(i));
-    if (verify->raw_size() > 0) *draw.mutable_raw() = verify->raw(i);
-    if (verify->processed_size() > 0) *draw.mutable_processed() = verify->processed(i);
-    if (i + 1 == verify->tokens_size()) draw.set_finish_reason(verify->finish_reason());
+    draw.set_token(position.token());
+    if (position.has_raw()) *draw.mutable_raw() = position.raw();
+    if (position.has_processed()) *draw.mutable_processed() = position.processed();
+    if (&position == &*verify->positions().rbegin()) draw.set_finish_reason(verify->finish_reason());
     text += Bits(draw);
   }
   return text + stop(*verify);

@@ -41,7 +41,7 @@ TEST_F(RowsTest, StatelessRowsCarryNoHistory) {
 
 uint64_t HashOf(const client::SequenceRecord& record, const std::vector<uint32_t>& tokens) {
   uint64_t chain = service::kEmptyHash;
-  for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
+  for (uint32_t token : tokens) chain = service::ExtendTokenHash(chain, token);
   return service::HistoryHash(chain, static_cast<uint32_t>(record.options.prompt.size()), record.Digest(77));
 }
 

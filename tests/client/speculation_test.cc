@@ -78,11 +78,11 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
     accepted += verify.accepted();
     ++steps;
     // The text is that of no speculation.
-    for (const uint32_t token : verify.tokens()) {
+    for (const v1::Position& position : verify.positions()) {
       const std::vector<float> row = LogitsAfter((*plain)->tokens(), 0);
       auto drawn = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {{plain->get(), row.data()}}});
       ASSERT_TRUE(drawn.ok());
-      ASSERT_EQ(TokenOf(drawn->front()), token);
+      ASSERT_EQ(TokenOf(drawn->front()), position.token());
     }
     ASSERT_EQ((*target)->tokens(), (*plain)->tokens());
   }
@@ -155,9 +155,9 @@ TEST(Speculation, ScoresKeepThePosition) {
   ASSERT_TRUE(outcomes.ok());
   const auto* score = std::get_if<v1::ScoreResult>(&outcomes->front());
   ASSERT_TRUE(score != nullptr) << Describe(std::get<RowError>(outcomes->front()));
-  ASSERT_EQ(score->raw_size(), 2);
-  EXPECT_EQ(score->raw(1).logprob(), float(-std::log(double(kDraftedVocabulary))));
-  EXPECT_EQ(score->raw(1).rank(), 9u);
+  ASSERT_EQ(score->positions_size(), 2);
+  EXPECT_EQ(score->positions(1).raw().logprob(), float(-std::log(double(kDraftedVocabulary))));
+  EXPECT_EQ(score->positions(1).raw().rank(), 9u);
   EXPECT_EQ((*sequence)->position(), 3u);
   Drafts drafts;
   asked.drafts = &drafts;

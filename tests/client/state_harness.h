@@ -131,7 +131,7 @@ class StateHarness {
     identity.frequency_penalty = open.parameters().frequency_penalty();
     identity.presence_penalty = open.parameters().presence_penalty();
     uint64_t chain = service::kEmptyHash;
-    for (uint32_t token : tokens) chain = service::ExtendChain(chain, token);
+    for (uint32_t token : tokens) chain = service::ExtendTokenHash(chain, token);
     return service::HistoryHash(chain, open.history().prompt_length(), service::HistoryDigest(identity));
   }
   static uint64_t SeedOf(const v1::OpenSequence& open) { return open.has_seed() ? open.seed() : 77; }

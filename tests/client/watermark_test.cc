@@ -106,7 +106,7 @@ TEST(Watermark, SameInServiceAndUnderSpeculation) {
     const auto* verify = std::get_if<v1::VerifyResult>(&outcomes->front());
     ASSERT_TRUE(verify != nullptr) << Describe(std::get<RowError>(outcomes->front()));
     ASSERT_EQ(verify->accepted(), 2u) << at;
-    ASSERT_EQ(verify->tokens(2), text[at + 2]) << at;
+    ASSERT_EQ(verify->positions(2).token(), text[at + 2]) << at;
   }
 }
 

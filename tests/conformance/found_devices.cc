@@ -1,4 +1,4 @@
-// What each kind's driver finds.
+// Devices that each kind's driver finds.
 #include "tests/conformance/found_devices.h"
 
 #include <iostream>

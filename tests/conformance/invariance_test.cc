@@ -16,7 +16,7 @@
 namespace sortition::kernels {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::CpuDevice;
 using devices::DeviceRow;
 using testing::RunBatch;
@@ -49,10 +49,10 @@ TEST(Invariance, BatchAndThreadsDoNotMatter) {
       for (size_t begin = 0; begin < count; begin += batch) {
         std::vector<DeviceRow> part;
         for (size_t i = begin; i < std::min(count, begin + batch); ++i) part.push_back(Whole(*rows.rows[i]));
-        const BatchResult result = RunBatch(&device, std::move(part));
+        const BatchOutput result = RunBatch(&device, std::move(part));
         ASSERT_TRUE(result.status.ok());
-        for (size_t i = 0; i < result.answers.size(); ++i) {
-          ASSERT_EQ(result.answers[i], rows.expected[begin + i]) << threads << " threads, batches of " << batch;
+        for (size_t i = 0; i < result.outputs.size(); ++i) {
+          ASSERT_EQ(result.outputs[i], rows.expected[begin + i]) << threads << " threads, batches of " << batch;
         }
       }
     }
@@ -80,8 +80,8 @@ TEST(Invariance, SegmentsAndAlignmentDoNotMatter) {
     }
     std::vector<DeviceRow> batch;
     batch.push_back(std::move(row));
-    const BatchResult result = RunBatch(&device, std::move(batch));
-    ASSERT_EQ(result.answers.at(0), rows.expected[i]) << rows.rows[i]->description();
+    const BatchOutput result = RunBatch(&device, std::move(batch));
+    ASSERT_EQ(result.outputs.at(0), rows.expected[i]) << rows.rows[i]->description();
   }
 }
 

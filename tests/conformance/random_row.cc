@@ -40,7 +40,7 @@ RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options)
   MakeOptions(options);
   request_.logits = tensor_.data();
   request_.dtype = dtype_;
-  // Sometimes the last ids are padding, which nobody may read into the answer.
+  // Sometimes the last ids are padding, which must not affect the output.
   request_.live_vocabulary = OneIn(4) ? 1 + Below(vocabulary) : vocabulary;
   request_.parameters = &parameters_;
   request_.noise = {random_(), uint32_t(random_()), uint32_t(random_())};

@@ -23,7 +23,7 @@ using devices::cuda::StreamHandle;
 using kernels::RandomRow;
 
 constexpr kernels::DType kDType = kernels::DType::kBF16;
-constexpr int kLaunches = 2;  // samplers with a state go on from the first
+constexpr int kLaunches = 2;  // samplers with a state continue from the first
 
 bool IsGood(bool good, absl::string_view what, absl::string_view why) {
   if (!good) std::cerr << "sampler: " << what << ": " << why << "\n";
@@ -32,7 +32,7 @@ bool IsGood(bool good, absl::string_view what, absl::string_view why) {
 bool IsGood(const absl::Status& status, absl::string_view what) { return IsGood(status.ok(), what, status.message()); }
 bool IsGood(const Status& status, absl::string_view what) { return IsGood(status.ok(), what, status.message); }
 
-// The device's primary context, which samplers use, with a stream and memory of its own.
+// The device's primary context, which samplers use, with a separate stream and memory.
 class OnDevice {
  public:
   OnDevice(const Api& api, const devices::cuda::Hardware& hardware) : api_(api), device_(hardware.handle) {}
@@ -76,7 +76,7 @@ class OnDevice {
   DevicePointer memory_ = 0;
 };
 
-// Of those that random rows may be, the ones that a batch of the library's can have.
+// Makes the random rows that a batch of the library's can have.
 std::vector<std::unique_ptr<RandomRow>> MakeRows(uint64_t seed, uint32_t vocabulary, uint32_t count) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   for (uint64_t i = 0; rows.size() < count; ++i) {

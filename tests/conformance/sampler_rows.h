@@ -7,8 +7,8 @@
 
 namespace sortition {
 
-// Whether a CudaSampler answers random rows as the reference does, launched on a stream and from what a launch before
-// it has left; stderr says what is wrong. `*rows` are as many as were compared. Blocks, for seconds.
+// True if a CudaSampler answers random rows as the reference does, launched on a stream and from the state of a launch
+// before; errors are written to stderr. `*rows` is set to the number of rows compared. Blocks for seconds.
 bool TestSampler(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows);
 
 }  // namespace sortition

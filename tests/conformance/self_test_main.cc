@@ -26,14 +26,14 @@ ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "c
 ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
 ABSL_FLAG(uint64_t, seed, 1, "Other rows for another one");
 ABSL_FLAG(std::string, json, "", "File for the results");
-// Of the process that this one starts.
+// Used by the process that this one starts.
 ABSL_FLAG(int, shared_rows_device, 0, "Which CUDA device, in the driver's order, has --shared_rows_descriptor");
 ABSL_FLAG(int, shared_rows_descriptor, -1, "Memory of the device, to be checked instead of all else");
 
 namespace sortition {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::Device;
 using devices::DeviceRow;
 using kernels::RandomRow;
@@ -77,7 +77,7 @@ void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows
     index.push_back(i);
   }
   if (batch.empty()) return;
-  const BatchResult result = RunBatch(device, std::move(batch));
+  const BatchOutput result = RunBatch(device, std::move(batch));
   if (!result.status.ok()) {
     tally->unanswered += index.size();
     std::cerr << device->description().name << ": " << result.status.message() << "\n";
@@ -85,14 +85,14 @@ void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows
   }
   for (size_t i = 0; i < index.size(); ++i) {
     tally->Count(rows[index[i]]->request());
-    if (result.answers[i] == expected[index[i]]) continue;
+    if (result.outputs[i] == expected[index[i]]) continue;
     if (++tally->wrong <= 10) {
       std::cerr << device->description().name << ": wrong: " << rows[index[i]]->description() << "\n";
     }
   }
 }
 
-// Whether the device was right, and was asked for all that it says it has.
+// True if the device was right, and was asked for every feature that it claims.
 bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::Report* report) {
   const struct {
     const char* name;
@@ -108,7 +108,8 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
   return is_whole && tally.rows != 0 && tally.wrong == 0 && tally.unanswered == 0;
 }
 
-// What a CUDA device does beside batches of the host's rows: rows in memory of another process, if it shares memory,
+// Tests of a CUDA device beyond batches of the host's rows: rows in memory of another process, if it shares memory, and
+// libsortition.
 // and libsortition.
 bool TestMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
   const struct {

@@ -1,4 +1,4 @@
-// What a user would notice, checked on the reference and on every target of the CPU kernel alike.
+// Rules that a user would notice, checked on the reference and on every target of the CPU kernel alike.
 #include <gtest/gtest.h>
 
 #include <algorithm>

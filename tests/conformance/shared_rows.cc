@@ -132,10 +132,10 @@ bool CheckSharedRows(int index, int descriptor, uint64_t seed) {
       on_device.imported = imported->get();
       on_device.may_change = may_change;
     }
-    const devices::BatchResult result = RunBatch(device->get(), std::move(batch));
+    const devices::BatchOutput result = RunBatch(device->get(), std::move(batch));
     if (!IsGood(result.status, "batch")) return false;
     for (size_t i = 0; i < rows.size(); ++i) {
-      if (result.answers[i] == law::SampleRowReference(rows[i].row->request())) continue;
+      if (result.outputs[i] == law::SampleRowReference(rows[i].row->request())) continue;
       if (++wrong <= 10) std::cerr << "shared rows: wrong: " << rows[i].row->description() << "\n";
     }
   }

@@ -57,7 +57,7 @@ void NoiseLanesOf(const uint32_t* pairs, uint32_t tag, const law::DrawKey& key, 
   const NoiseSource source(tag, key);
   for (uint32_t i = 0; i < kBatch / 2; i += kLanes / 2) {
     uint64_t wide[kLanes / 2];
-    // What lies in the upper halves must not matter.
+    // Contents of the upper halves must not matter.
     for (uint32_t lane = 0; lane < kLanes / 2; ++lane) wide[lane] = uint64_t{0xabcdef12} << 32 | pairs[i + lane];
     NoiseLanes noise[1];
     source.Words({hn::LoadU(d, wide)}, noise);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
@@ -27,7 +27,7 @@ struct Lanes {
                   const uint32_t* repeated, const uint32_t* penalty, uint32_t* changed, uint32_t* large);
 };
 
-// Of all targets that this machine can run.
+// Returns the functions of all targets that this machine can run.
 std::vector<Lanes> RunnableLanes();
 
 }  // namespace sortition::kernels::cpu

@@ -17,7 +17,7 @@ class OrderTest : public ::testing::TestWithParam<const Target*> {
  protected:
   const Kernels& kernels() const { return GetParam()->kernels; }
 
-  // Of few keys, many or all alike; each token once.
+  // Returns candidates with few, many or all equal keys; each token once.
   std::vector<Candidate> Candidates(uint32_t count) {
     const uint32_t keys = uint32_t{1} << (random_() % 32);
     const uint32_t base = uint32_t(random_()) >> (random_() % 8);
@@ -75,7 +75,7 @@ TEST_P(OrderTest, FindsWhereWeightsReachThreshold) {
     if (n % 2 == 0) threshold = std::clamp(sums[random_() % sums.size()] + n % 4 / 2, uint64_t{1}, sums.back());
     const auto reached = std::ranges::lower_bound(sums, threshold);
     const Candidate expected = candidates[size_t(reached - sums.begin()) - 1];
-    ASSERT_EQ(kernels().LastReaching(laid, weight, count, threshold), expected) << count;
+    ASSERT_EQ(kernels().LastReaching(laid, weight, count, law::MakeThreshold(threshold)), expected) << count;
   }
 }
 

@@ -8,14 +8,14 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/read.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/target.h"
 
 namespace sortition::kernels::cpu {
 namespace {
 
-// What the sums are in (nearly) exact arithmetic.
+// The sums in (nearly) exact arithmetic.
 struct Exact {
   uint32_t count = 0;
   long double sum = 0;

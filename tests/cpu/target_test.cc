@@ -26,7 +26,7 @@ TEST(Targets, NamesListEveryTarget) {
   EXPECT_EQ(TargetNames(), expected);
 }
 
-// Each has functions of its own, so a test that names a target has run it.
+// Targets do not share functions, so a test that names a target has run it.
 TEST(Targets, HaveTheirOwnKernels) {
   std::set<const void*> reads, races;
   for (const Target* target : RunnableTargets()) {

@@ -1,4 +1,4 @@
-// The CUDA device: memory, streams, slices and errors, over a driver whose kernels run in the emulator.
+// The CUDA device: memory, streams, chunks and errors, over a driver whose kernels run in the emulator.
 #include "devices/cuda/cuda_device.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ TEST(CudaDevice, AnswersBatches) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
   const Rows rows(24);
-  const BatchResult result = RunBatch(device.get(), rows.Batch());
+  const BatchOutput result = RunBatch(device.get(), rows.Batch());
   rows.ExpectRight(result);
   EXPECT_EQ(result.kernel_nanoseconds, 500'000u);
   EXPECT_EQ(device->description().kind, "cuda");
@@ -50,10 +50,10 @@ TEST(CudaDevice, SeveralBatchesAtOnce) {
   const auto device = StartOn(driver, {.batches_in_flight = 3});
   std::vector<Rows> rows;
   for (uint64_t seed = 0; seed < 12; ++seed) rows.emplace_back(3, 300, 100 * seed);
-  std::vector<BatchResult> results(rows.size());
+  std::vector<BatchOutput> results(rows.size());
   absl::BlockingCounter left(int(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) {
-    device->Submit(rows[i].Batch(), [&, i](BatchResult result) {
+    device->Submit(rows[i].Batch(), [&, i](BatchOutput result) {
       results[i] = std::move(result);
       left.DecrementCount();
     });
@@ -92,10 +92,10 @@ TEST(CudaDevice, TransientErrorFailsOneBatch) {
   const Rows rows(4);
   for (const char* function : {"MemcpyHtoDAsync", "MemsetD8Async", "LaunchKernel", "EventRecord", "MemcpyDtoHAsync"}) {
     driver.Fail(function, Result(701));
-    const BatchResult result = RunBatch(device.get(), rows.Batch());
+    const BatchOutput result = RunBatch(device.get(), rows.Batch());
     EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal) << function;
     EXPECT_THAT(std::string(result.status.message()), HasSubstr(function));
-    EXPECT_TRUE(result.answers.empty());
+    EXPECT_TRUE(result.outputs.empty());
     rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
   }
 }

@@ -31,7 +31,7 @@ inline std::unique_ptr<devices::CudaDevice> StartOn(const FakeCudaDriver& driver
   return device.ok() ? *std::move(device) : nullptr;
 }
 
-// Of every kind and type, with what the reference answers.
+// Rows of every kind and type, with the reference's outputs.
 struct Rows {
   explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
     for (int i = 0; i < count; ++i) {
@@ -55,11 +55,11 @@ struct Rows {
     return batch;
   }
 
-  void ExpectRight(const devices::BatchResult& result) const {
+  void ExpectRight(const devices::BatchOutput& result) const {
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), rows.size());
+    ASSERT_EQ(result.outputs.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
+      EXPECT_EQ(result.outputs[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
     }
   }
 

@@ -11,7 +11,7 @@
 namespace sortition::devices::cuda {
 namespace {
 
-// What a call looks like to the machine: how many arguments, and how long each is.
+// A call's binary interface: the number of its arguments, and the size of each.
 template <typename R, typename... Arguments>
 constexpr std::array<size_t, sizeof...(Arguments)> Sizes(R (*)(Arguments...)) {
   return {sizeof(Arguments)...};

@@ -2,16 +2,16 @@
 #include "tests/cuda/emulator/built_ins.h"
 // The kernels see those names.
 #include "kernels/cuda/chain.cu"
-#include "kernels/cuda/edits.cu"
+#include "kernels/cuda/edit.cu"
 #include "kernels/cuda/sample.cu"
 #include "tests/cuda/emulated_kernels.h"
 
 namespace sortition::testing {
 
-void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t chunks,
+void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t sections,
                  uint64_t seed) {
   const emulator::LaunchOptions options = {
-      .blocks_x = chunks, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
+      .blocks_x = sections, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
   emulator::Launch(options, [&] {
     switch (kernel) {
       case CudaKernel::kRead:

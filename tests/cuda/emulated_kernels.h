@@ -9,8 +9,8 @@ namespace sortition::testing {
 
 enum class CudaKernel { kRead, kWeigh, kChain };
 
-// Runs the kernel over `rows` rows of `chunks` chunks; the view's pointers are the host's.
-void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t chunks,
+// Runs the kernel over `rows` rows of `sections` sections; the view's pointers are the host's.
+void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t sections,
                  uint64_t seed);
 
 // Likewise, of so many rows.

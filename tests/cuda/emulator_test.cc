@@ -66,7 +66,7 @@ TEST(Emulator, SharedMemoryStartsRandom) {
   EXPECT_EQ(seen.size(), 8u);
 }
 
-// Of this process, whether or not there is memory behind them.
+// Returns the mapped bytes of this process, with or without memory behind them.
 int64_t MappedBytes() {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
 constexpr char kChainImage[] = "the emulated kernel of chain.cu";
-constexpr char kEditsImage[] = "the emulated kernel of edits.cu";
+constexpr char kEditsImage[] = "the emulated kernel of edit.cu";
 // Kernels, by the handles of their functions less 1, and the images that have them.
 constexpr struct {
   const char* name;
@@ -34,7 +34,7 @@ constexpr struct {
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
                 {kernels::cuda::kMergeKernel, kEditsImage, std::nullopt}};
 
-// What a wait for the device says.
+// Returns the result of a wait for the device.
 Result AfterKernels() {
   const std::string& file = state->options.fault_file;
   if (!file.empty() && access(file.c_str(), F_OK) == 0) state->kernel_fault = Result::kIllegalAddress;

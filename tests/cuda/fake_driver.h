@@ -47,13 +47,13 @@ class FakeCudaDriver {
   // The result must not outlive the driver.
   std::function<void()> Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work);
 
-  // What streams have to do, which they do whenever the host waits for one.
+  // Sets the work of streams, which they do whenever the host waits for one.
   void SetWork(std::function<void(devices::cuda::StreamHandle)> work);
 
   uint64_t launches() const;
-  // Of the kernel of that name.
+  // Returns the number of launches of the kernel of that name.
   uint64_t launches(const std::string& kernel) const;
-  // How often the function of this name in Api has not failed.
+  // Returns the number of successful calls of the function of this name in Api.
   uint64_t calls(const std::string& function) const;
   uint64_t uploaded_bytes() const;
   uint64_t downloaded_bytes() const;
@@ -62,7 +62,7 @@ class FakeCudaDriver {
   // The value that it was last told to wait for has not been written.
   bool is_waiting(devices::cuda::StreamHandle stream) const;
 
-  // What stands for the kernels' images.
+  // Returns stand-ins for the kernels' images.
   static kernels::cuda::Images Images();
   // Memory of the device, for tests that have no other way to it; freed with the driver.
   void* Allocate(uint64_t bytes, int device = 0);

@@ -19,7 +19,7 @@ uint64_t AllocatedBytes(int device) {
   return sum;
 }
 
-// Whether `bytes` from the address lie in one allocation.
+// True if `bytes` from the address lie in one allocation.
 bool IsOnDevice(uint64_t address, uint64_t bytes) {
   if (state->shared.DeviceOf(address, bytes) >= 0) return true;
   auto after = state->memory.upper_bound(address);
@@ -63,7 +63,7 @@ Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address) {
 Result Free(uint64_t address) {
   const auto found = state->memory.find(address);
   if (found == state->memory.end()) return Result::kInvalidValue;
-  // Nobody frees what some stream still waits for.
+  // Memory that a stream still waits for must not be freed.
   const uint64_t end = address + found->second.bytes;
   std::erase_if(state->awaited_values, [&](const auto& awaited) {
     const DevicePointer word = awaited.second.first;
@@ -168,7 +168,7 @@ Result FakePointerGetAttribute(void* value, PointerAttribute attribute, DevicePo
       return kOk;
     }
     const int shared = state->shared.DeviceOf(pointer, 1);
-    int device = 0;  // what is pinned is the first device's
+    int device = 0;  // pinned memory belongs to the first device
     if (!IsPinned(pointer)) device = shared >= 0 ? shared : (--state->memory.upper_bound(pointer))->second.device;
     if (attribute == PointerAttribute::kDeviceOrdinal) *static_cast<int*>(value) = device;
     return kOk;

@@ -1,4 +1,4 @@
-// What the functions of the fake driver share.
+// State that the functions of the fake driver share.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Allocation {
   bool is_tests;
 };
 
-// What a graph's launch does, in order.
+// Work of a graph's launch, in order.
 using Work = std::vector<std::function<void()>>;
 
 struct State {
@@ -76,7 +76,7 @@ inline bool IsForbiddenInCapture(std::string_view function) {
   return std::ranges::find(kForbidden, function) != std::end(kForbidden);
 }
 
-// What a call of `function` is to end with, before it does anything.
+// Returns the planted result of a call of `function`, before it does anything.
 inline Result Before(const char* function) {
   if (state->sticky != kOk) return state->sticky;
   if (state->capturing != nullptr && IsForbiddenInCapture(function)) return Result::kStreamCaptureUnsupported;
@@ -97,7 +97,7 @@ Result Call(const char* function, Body body) {
   return body();
 }
 
-// The same of work for a stream, which becomes part of a graph if the stream captures one. `body` keeps no references.
+// The same for a stream's work, which becomes part of a graph if the stream captures one. `body` keeps no references.
 template <typename Body>
 Result Put(const char* function, StreamHandle stream, Body body) {
   return Call(function, [&] {
@@ -114,7 +114,7 @@ Result Put(const char* function, StreamHandle stream, Body body) {
 Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address);
 Result Free(uint64_t address);
 
-// What programs call beside Api's functions; graphs are as opaque as the driver's.
+// Functions that programs call beside Api's; graphs are as opaque as the driver's.
 Result FakeStreamBeginCapture(StreamHandle stream, int mode);
 Result FakeStreamEndCapture(StreamHandle stream, void** graph);
 Result FakeGraphInstantiate(void** executable, void* graph, unsigned long long flags);

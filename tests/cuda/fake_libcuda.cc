@@ -1,5 +1,4 @@
-// The fake driver where programs look for a driver: a libcuda.so.1 for them to load. It takes whatever images the build
-// has for its own kernels.
+// The fake driver as a library: a libcuda.so.1 for programs to load. It takes any image for its own kernels.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -15,8 +14,8 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What a test wants to go wrong it says in the environment: FAKE_CUDA_FAULT_FILE, FakeCudaOptions::fault_file;
-// FAKE_CUDA_FAIL, FUNCTION=ERROR, what the first call of a function of Api ends with.
+// Planted faults come from the environment: FAKE_CUDA_FAULT_FILE sets FakeCudaOptions::fault_file; FAKE_CUDA_FAIL,
+// FUNCTION=ERROR, sets the result of the first call of a function of Api.
 FakeCudaDriver* Start() {
   auto* const started =
       new FakeCudaDriver({.takes_any_image = true, .fault_file = FromEnvironment("FAKE_CUDA_FAULT_FILE")});
@@ -72,7 +71,7 @@ extern "C" void FakeCudaSetCapturing(int is_capturing) {
 #include "devices/cuda/functions.inc"
 #undef SORTITION_CUDA_FUNCTION
 
-// What programs find by themselves.
+// Functions that programs look up themselves.
 using namespace sortition::testing::fake_cuda;
 extern "C" Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
   return FakeStreamBeginCapture(stream, mode);

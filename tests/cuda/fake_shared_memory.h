@@ -31,7 +31,7 @@ class FakeSharedMemory {
 
   // Which device's memory lies there and can be read; -1: none's.
   int DeviceOf(uint64_t address, uint64_t bytes) const;
-  // Of allocations that were created here, as long as a handle or a mapping keeps them.
+  // Returns the bytes of allocations that were created here, as long as a handle or a mapping keeps them.
   uint64_t CreatedBytes(int device) const;
   bool IsEmpty() const { return allocations_.empty() && reservations_.empty(); }
 

@@ -57,7 +57,7 @@ inline devices::DeviceRow RowIn(const devices::ImportedMemory& imported, const F
   return row;
 }
 
-// How many descriptors this process has.
+// Returns the number of descriptors of this process.
 inline int OpenDescriptors() {
   int count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;

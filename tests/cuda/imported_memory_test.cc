@@ -101,8 +101,8 @@ TEST(CudaImport, ChangeableBytesAreCopied) {
   rows.ExpectRight(RunBatch(device.get(), {row}));
 }
 
-// Whether adjoining, at equal distances, of several lengths or in whatever order: a step's rows take one copy where
-// that can be.
+// Rows that adjoin, lie at equal distances, have several lengths or come in any order: a step's rows take one copy
+// where possible.
 TEST(CudaImport, RowsAreCopiedTogether) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory});
@@ -133,15 +133,15 @@ TEST(CudaImport, RowsAreCopiedTogether) {
     }
     const uint64_t before = driver.calls("MemcpyDtoDAsync");
     const uint64_t before_of_lines = driver.calls("Memcpy2DAsync");
-    const BatchResult result = RunBatch(device.get(), batch);
+    const BatchOutput result = RunBatch(device.get(), batch);
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(driver.calls("MemcpyDtoDAsync") - before, copies) << offsets[1] << " " << offsets[2];
     EXPECT_EQ(driver.calls("Memcpy2DAsync") - before_of_lines, copies_of_lines) << offsets[1] << " " << offsets[2];
-    // Of rows that lie over one another only the last is whole.
+    // Of rows that overlap, only the last is whole.
     for (uint32_t i = 0; i < kCount; ++i) {
       const auto& tensor = random[i]->tensor();
       if (std::memcmp(memory.data() + offsets[i], tensor.data(), tensor.size()) != 0) continue;
-      EXPECT_EQ(result.answers[i], law::SampleRowReference(random[i]->request())) << random[i]->description();
+      EXPECT_EQ(result.outputs[i], law::SampleRowReference(random[i]->request())) << random[i]->description();
     }
   }
 }

@@ -1,5 +1,5 @@
-// The CUDA kernels, compiled for the host, equal the reference in every bit of every answer, whatever order their
-// threads run in.
+// The CUDA kernels, compiled for the host, equal the reference in every bit of every output, in any order of their
+// threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,18 +9,23 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/slice.h"
+#include "kernels/cuda/chunk.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
+#include "tests/conformance/comparison.h"
 #include "tests/conformance/random_row.h"
 #include "tests/cuda/emulated_kernels.h"
 #include "tests/support/scale.h"
 
 namespace sortition::kernels::cuda {
 namespace {
+
+using testing::Comparison;
+using testing::RowKind;
+using testing::UsualVocabularies;
 
 // A device's memory with the emulator for a device: 16-byte aligned, noise where nothing was written.
 std::vector<uint64_t> Noise(uint64_t bytes) { return std::vector<uint64_t>(bytes / 8 + 2, 0xcdcdcdcdcdcdcdcd); }
@@ -34,7 +39,7 @@ class Batch {
  public:
   void AddRow(const RowRequest& request) {
     requests_.push_back(&request);
-    ASSERT_TRUE(slice_.Add(request, ~uint64_t{0}));
+    ASSERT_TRUE(chunk_.Add(request, ~uint64_t{0}));
   }
 
   // As a device of so many multiprocessors would.
@@ -45,30 +50,30 @@ class Batch {
   }
 
   void Lay() {
-    upload_ = Noise(slice_.upload_bytes());
-    work_ = Noise(slice_.work_bytes());
-    download_ = Noise(slice_.download_bytes());
-    std::memset(Aligned(work_), 0, slice_.states_bytes());
-    slice_.WriteInputs(Aligned(upload_), Address(upload_), Address(work_), Address(download_));
-    for (uint32_t row = 0; row < slice_.rows(); ++row) {
+    upload_ = Noise(chunk_.upload_bytes());
+    work_ = Noise(chunk_.work_bytes());
+    download_ = Noise(chunk_.download_bytes());
+    std::memset(Aligned(work_), 0, chunk_.states_bytes());
+    chunk_.WriteInputs(Aligned(upload_), Address(upload_), Address(work_), Address(download_));
+    for (uint32_t row = 0; row < chunk_.rows(); ++row) {
       size_t bytes = 0;
-      std::byte* const to = slice_.LogitsOf(row, Aligned(upload_), &bytes);
+      std::byte* const to = chunk_.LogitsOf(row, Aligned(upload_), &bytes);
       std::memcpy(to, requests_[row]->logits, bytes);
     }
   }
 
   void Launch(uint32_t multiprocessors, uint64_t seed) {
-    const BatchView view = slice_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
-    const uint32_t chunks = slice_.geometry(multiprocessors).chunks;
-    testing::RunEmulated(testing::CudaKernel::kRead, view, slice_.rows(), chunks, seed);
-    const uint32_t rows = slice_.rows();
-    if (slice_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, chunks, seed + 1);
-    if (slice_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
+    const BatchView view = chunk_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
+    const uint32_t sections = chunk_.geometry(multiprocessors).sections;
+    testing::RunEmulated(testing::CudaKernel::kRead, view, chunk_.rows(), sections, seed);
+    const uint32_t rows = chunk_.rows();
+    if (chunk_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, sections, seed + 1);
+    if (chunk_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
   }
 
   std::vector<RowOutput> Answers() {
     std::vector<RowOutput> answers;
-    for (uint32_t row = 0; row < slice_.rows(); ++row) answers.push_back(slice_.AnswerOf(row, Aligned(download_)));
+    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.AnswerOf(row, Aligned(download_)));
     return answers;
   }
 
@@ -79,119 +84,97 @@ class Batch {
  private:
   const RowInput& Input(uint32_t row) { return reinterpret_cast<const RowInput*>(Aligned(upload_))[row]; }
 
-  Slice slice_;
+  Chunk chunk_;
   std::vector<const RowRequest*> requests_;
   std::vector<uint64_t> upload_;
   std::vector<uint64_t> work_;
   std::vector<uint64_t> download_;
 };
 
-// Compares rows with the reference, a few in a batch.
-class Comparison {
+// The kernels on a device of so many multiprocessors. Each batch runs its threads in another order.
+class EmulatedBackend : public testing::Backend {
  public:
-  explicit Comparison(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}
-  ~Comparison() { Flush(); }
-
-  void Add(uint64_t seed, uint32_t vocabulary) { Add(std::make_unique<RandomRow>(seed, vocabulary)); }
-
-  void Add(std::unique_ptr<RandomRow> row) {
-    rows_.push_back(std::move(row));
-    if (rows_.size() == 8) Flush();
-  }
-
-  // Rows for the third kernel.
-  void AddChained(uint64_t seed, uint32_t vocabulary) {
-    auto row = std::make_unique<RandomRow>(seed, vocabulary, seed % 4 == 0 ? RowOptions::kPlain : RowOptions::kChained);
-    if (seed % 4 < 2) row->AskForMore();
-    Add(std::move(row));
-  }
-
-  void Flush() {
-    if (rows_.empty()) return;
+  explicit EmulatedBackend(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}
+  std::string name() const override { return "launch seed " + std::to_string(seed_); }
+  size_t batch_rows() const override { return 8; }
+  std::vector<kernels::RowOutput> Sample(std::span<const testing::ComparedRow> rows) override {
     Batch batch;
-    for (const auto& row : rows_) batch.AddRow(row->request());
-    const std::vector<RowOutput> answers = batch.Run(multiprocessors_, seed_++);
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      EXPECT_EQ(answers[i], law::SampleRowReference(rows_[i]->request()))
-          << rows_[i]->description() << ", launch seed " << seed_ - 1;
-    }
-    rows_.clear();
+    for (const testing::ComparedRow& row : rows) batch.AddRow(row.request);
+    return batch.Run(multiprocessors_, ++seed_);
   }
 
  private:
   const uint32_t multiprocessors_;
-  uint64_t seed_ = 1;
-  std::vector<std::unique_ptr<RandomRow>> rows_;
+  uint64_t seed_ = 0;
 };
 
 TEST(CudaKernel, EqualsReferenceOnSmallRows) {
-  Comparison comparison(1);
-  for (uint64_t seed = testing::Scaled(1500); seed > 0; --seed) {
-    comparison.Add(seed, 1 + uint32_t(seed * 7919 % 400));
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(1);
+  Comparison comparison(&backend);
+  CompareSmallRows(&comparison, RowKind::kPlain, 1'500);
 }
 
-// Rows of several chunks.
+// Rows of several sections.
 TEST(CudaKernel, EqualsReferenceOnMiddlingRows) {
-  Comparison comparison(16);
-  for (uint64_t seed = testing::Scaled(300); seed > 0; --seed) {
-    comparison.Add(1'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(16);
+  Comparison comparison(&backend);
+  CompareMiddlingRows(&comparison, RowKind::kPlain, 300);
 }
 
 TEST(CudaKernel, EqualsReferenceAtUsualVocabularies) {
-  Comparison comparison(8);
-  for (const uint32_t vocabulary : {63, 64, 65, 2047, 2048, 2049, 32768, 50257, 128256, 151936, 262144}) {
-    for (uint64_t seed = 0; seed < testing::Scaled(vocabulary <= 3000 ? 8 : 4); ++seed) {
-      comparison.Add(2'000'000 + seed, vocabulary);
-    }
-    comparison.Flush();
-    if (HasFailure()) return;
+  EmulatedBackend backend(8);
+  Comparison comparison(&backend);
+  for (const uint32_t vocabulary : UsualVocabularies()) {
+    CompareAtVocabulary(&comparison, RowKind::kPlain, vocabulary, vocabulary <= 3000 ? 8 : 4);
   }
 }
 
 TEST(CudaKernel, EqualsReferenceAtLargestVocabulary) {
-  Comparison comparison(4);
-  for (uint64_t seed = 7; seed < 7 + testing::Scaled(4); ++seed) comparison.Add(seed, kMaxVocabulary);
+  EmulatedBackend backend(4);
+  Comparison comparison(&backend);
+  CompareAtVocabulary(&comparison, RowKind::kPlain, kMaxVocabulary, 4);
 }
 
-// Rows with chains, and rows that ask for more than tokens, among others.
+// Rows for the third kernel among others.
 TEST(CudaChainKernel, EqualsReferenceOnSmallRows) {
-  Comparison comparison(1);
-  for (uint64_t seed = testing::Scaled(1200); seed > 0; --seed) {
-    comparison.AddChained(6'000'000 + seed, 1 + uint32_t(seed * 7919 % 400));
-    if (seed % 8 == 0) comparison.Add(seed, 100);
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(1);
+  Comparison comparison(&backend);
+  CompareSmallRows(&comparison, RowKind::kMixed, 600);
+  CompareSmallRows(&comparison, RowKind::kChained, 450);
+  CompareSmallRows(&comparison, RowKind::kChainedTasks, 300);
 }
 
 TEST(CudaChainKernel, EqualsReferenceOnMiddlingRows) {
-  Comparison comparison(16);
-  for (uint64_t seed = testing::Scaled(200); seed > 0; --seed) {
-    comparison.AddChained(7'000'000 + seed, 400 + uint32_t(seed * 104729 % 12'000));
-    if (HasFailure()) return;
-  }
+  EmulatedBackend backend(16);
+  Comparison comparison(&backend);
+  CompareMiddlingRows(&comparison, RowKind::kChained, 100);
+  CompareMiddlingRows(&comparison, RowKind::kChainedTasks, 50);
+  CompareMiddlingRows(&comparison, RowKind::kTasks, 50);
 }
 
 TEST(CudaChainKernel, EqualsReferenceAtUsualVocabularies) {
-  Comparison comparison(8);
-  for (const uint32_t vocabulary : {32768, 128256, 200064}) {
-    for (uint64_t seed = 0; seed < testing::Scaled(8); ++seed) comparison.AddChained(8'000'000 + seed, vocabulary);
-    comparison.Flush();
-    if (HasFailure()) return;
+  EmulatedBackend backend(8);
+  Comparison comparison(&backend);
+  for (const uint32_t vocabulary : {32'768, 128'256, 200'064}) {
+    CompareAtVocabulary(&comparison, RowKind::kChained, vocabulary, 4);
+    CompareAtVocabulary(&comparison, RowKind::kChainedTasks, vocabulary, 2);
+    CompareAtVocabulary(&comparison, RowKind::kTasks, vocabulary, 2);
   }
 }
 
 TEST(CudaKernel, EqualsReferenceOnGoldenRows) {
-  for (const law::GoldenRow& row : law::GoldenRows()) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    const RowRequest request = law::RequestOf(row, tensor);
-    Batch batch;
-    batch.AddRow(request);
-    EXPECT_EQ(batch.Run(4, 5)[0], law::SampleRowReference(request)) << row.name;
-  }
+  EmulatedBackend backend(4);
+  Comparison comparison(&backend);
+  CompareGoldenRows(&comparison);
+}
+
+TEST(CudaKernel, EqualsReferenceOnSpecialRows) {
+  EmulatedBackend backend(8);
+  Comparison comparison(&backend);
+  CompareWhereTopPKeepsMuch(&comparison, 4);
+  CompareWhereAMaskHidesTheLargest(&comparison, 16);
+  CompareWhereASampleMisleads(&comparison, 3);
+  CompareAroundDistances(&comparison, 40);
 }
 
 TEST(CudaKernel, CountsKeptTokens) {
@@ -207,7 +190,7 @@ TEST(CudaKernel, CountsKeptTokens) {
   }
 }
 
-// What blocks leave for one another is ready for the next launch over the same memory: batches are replayed.
+// State that blocks leave for one another is ready for the next launch over the same memory: batches are replayed.
 TEST(CudaKernel, LaunchesCanBeRepeated) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   Batch batch;
@@ -255,25 +238,25 @@ TEST(CudaKernel, LogprobsEqualHosts) {
   EXPECT_GE(compared, 500u);
 }
 
-// A row is read by as many blocks as the batch leaves idle: each chunk is whole tiles, and together they are the row.
+// A row is read by as many blocks as the batch leaves idle: each section is whole tiles, and together they are the row.
 TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
   constexpr uint32_t kMultiprocessors = 132;
   for (const uint32_t groups : {1u, 31u, 32u, 33u, 2004u, 2374u, 2560u, 16384u}) {
     const uint32_t tiles = (groups + kTileGroups - 1) / kTileGroups;
     for (const uint32_t rows : {1u, 2u, 7u, 32u, 131u, 256u, 512u, 4096u, 65535u}) {
       const Geometry geometry = GeometryOf(rows, groups, kMultiprocessors);
-      EXPECT_EQ(geometry.chunk_groups % kTileGroups, 0u);
-      EXPECT_LE(geometry.chunk_groups, kMaxChunkGroups);
-      EXPECT_GE(geometry.chunks * geometry.chunk_groups, groups) << rows << " x " << groups;
-      EXPECT_LT((geometry.chunks - 1) * geometry.chunk_groups, groups) << "the last block has nothing";
-      EXPECT_LE(geometry.chunks, tiles);
+      EXPECT_EQ(geometry.section_groups % kTileGroups, 0u);
+      EXPECT_LE(geometry.section_groups, kMaxSectionGroups);
+      EXPECT_GE(geometry.sections * geometry.section_groups, groups) << rows << " x " << groups;
+      EXPECT_LT((geometry.sections - 1) * geometry.section_groups, groups) << "the last block has nothing";
+      EXPECT_LE(geometry.sections, tiles);
       // As long as there are tiles enough, every multiprocessor has a block.
-      EXPECT_GE(geometry.chunks * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
+      EXPECT_GE(geometry.sections * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
     }
   }
-  EXPECT_EQ(GeometryOf(1, GroupsOf(128'256), kMultiprocessors).chunks, 63u) << "one row: a block a tile";
-  EXPECT_EQ(GeometryOf(512, GroupsOf(128'256), kMultiprocessors).chunks, 2u);
-  EXPECT_EQ(GeometryOf(2048, GroupsOf(65'536), kMultiprocessors).chunks, 1u);
+  EXPECT_EQ(GeometryOf(1, GroupsOf(128'256), kMultiprocessors).sections, 63u) << "one row: a block a tile";
+  EXPECT_EQ(GeometryOf(512, GroupsOf(128'256), kMultiprocessors).sections, 2u);
+  EXPECT_EQ(GeometryOf(2048, GroupsOf(65'536), kMultiprocessors).sections, 1u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the CUDA kernels' source becomes: PTX whose only floating point is that of logprobs, and machine code whose hot
-// loops keep their registers.
+// The compiled CUDA kernels: PTX whose only floating point is that of logprobs, and machine code whose hot loops keep
+// their registers.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -13,7 +13,7 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// What the build made of a source for one compute capability.
+// The build's output from a source for one compute capability.
 struct Assembly {
   std::string architecture;
   std::map<std::string, std::string> functions;  // PTX, by name
@@ -44,7 +44,7 @@ std::map<std::string, std::string> FunctionsOf(const std::string& ptx) {
   return functions;
 }
 
-// Of kernels/cuda/`name`.cu, for every capability that the build makes machine code for.
+// Returns the output from kernels/cuda/`name`.cu for every capability that the build makes machine code for.
 std::vector<Assembly> AssembliesOf(const std::string& name) {
   std::vector<Assembly> assemblies;
   std::istringstream architectures(SORTITION_CUDA_ARCHITECTURES);
@@ -144,13 +144,13 @@ TEST(CudaAssembly, SampleKernelMeetsExpectations) {
   const std::vector<Assembly> assemblies = AssembliesOf("sample");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   const std::regex reads("ReadTiles");
-  const std::regex weighs("WeighChunk");
+  const std::regex weighs("WeighSection");
   for (const Assembly& assembly : assemblies) {
     SCOPED_TRACE(assembly.architecture);
     EXPECT_GE(ExpectFloatingPointOfLogprobsAlone(assembly, weighs), 2);
     ExpectLoadsOf16Bytes(assembly, reads, 3, 16);
     ExpectLoadsOf16Bytes(assembly, weighs, 1, 12);
-    ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^Sortition|ReadTiles|WeighChunk"), 6);
+    ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^Sortition|ReadTiles|WeighSection"), 6);
   }
 }
 
@@ -165,7 +165,7 @@ TEST(CudaAssembly, ChainKernelMeetsExpectations) {
 }
 
 TEST(CudaAssembly, EditsKernelMeetsExpectations) {
-  const std::vector<Assembly> assemblies = AssembliesOf("edits");
+  const std::vector<Assembly> assemblies = AssembliesOf("edit");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   for (const Assembly& assembly : assemblies) {
     SCOPED_TRACE(assembly.architecture);

@@ -1,4 +1,4 @@
-// The weights that loops over whole rows take are the law's, whatever the logit and the scale.
+// The weights that loops over whole rows take are the law's, for any logit and scale.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -12,10 +12,10 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// What the law says of a logit as it was sent; f32 bits.
+// Returns the law's weight of a logit as it was sent; f32 bits.
 u64 LawfulWeight(u32 bits, const Scale& scale) { return Weight(Distance(Canonical(bits), scale)); }
 
-// Of every 16-bit logit and some of 32 bits that is live and not above the largest, and of -Inf.
+// Checks every 16-bit logit and some of 32 bits that is live and not above the largest, and -Inf.
 void ExpectLawfulWeights(u32 max_bits, const Scale& scale, const std::vector<u32>& logits) {
   const Weigher weigher(scale);
   for (const u32 bits : logits) {

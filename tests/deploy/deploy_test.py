@@ -18,11 +18,11 @@ import manifests
 from sortitiond_process import ENVIRONMENT, binary
 
 KUBERNETES_VERSIONS = ("1.33", "1.34", "1.37")
-# What the oldest of them do not know yet.
+# Objects that the oldest of these versions do not know.
 UNKNOWN = {("ResourceClaimTemplate", "1.33")}
 # apiVersion and kind say which schema there is.
 NOTICED = (kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError, KeyError)
-# Of the Prometheus operator's PodMonitor, what the manifest uses; Kubernetes' own schemas do not have it.
+# Schema of the Prometheus operator's PodMonitor, as far as the manifest uses it; Kubernetes' own schemas lack it.
 POD_MONITOR = {
     "type": "object", "additionalProperties": False, "required": ["apiVersion", "kind", "metadata", "spec"],
     "properties": {
@@ -81,7 +81,7 @@ def paths(node, at=()):
         yield from paths(value, at + (key,))
 
 
-# What an engine of somebody else's has beside that of the overlay.
+# Settings of a foreign engine beside those of the overlay.
 ENGINES_OWN = {
     "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": "weights"}},
                 {"name": "shm", "emptyDir": {"medium": "Memory"}}],
@@ -270,7 +270,7 @@ class ManifestTest(unittest.TestCase):
         settings = manifests.settings_of(server)
         self.assertEqual(settings["devices"], "cuda,cpu")
         self.assertGreater(int(settings["connection_device_bytes"]), 0)
-        # Of the image the variant with CUDA kernels.
+        # The image's variant with CUDA kernels.
         plain = manifests.server_of(manifests.pod_of(self.renderings["sidecar"])[1])["image"]
         self.assertEqual(server["image"], f"{plain}-cuda")
 

@@ -1,8 +1,8 @@
 """Renders the tree's kustomizations where there is no kustomize: exactly the features that they use, and no other.
 
 resources, components, configMapGenerator (files), images (newTag), and patches by target: JSON patches, and strategic
-merges of workloads that delete nothing. Whatever else a kustomization says is an error. Names of generated ConfigMaps
-get no hash suffix.
+merges of workloads that delete nothing. Any other key of a kustomization is an error. Names of generated ConfigMaps get
+no hash suffix.
 """
 
 import copy
@@ -12,7 +12,7 @@ import re
 import yaml
 
 POD_SPEC = ("spec", "template", "spec")
-# By what the elements of lists are known, where a strategic merge merges them; other lists it replaces.
+# Keys of list elements that a strategic merge merges; other lists are replaced.
 MERGE_KEYS = {"initContainers": "name", "volumes": "name", "env": "name", "ports": "containerPort",
               "volumeMounts": "mountPath"}
 REPLACED = ("args", "claims", "drop", "resourceClaims")  # of the last kustomize's schema knows nothing

@@ -35,8 +35,8 @@ def make_certificates(folder, address):
 class Pod:
     """The server container of a rendering, started as a process; a context manager.
 
-    Its address is one of the loopback's own, so that ports are the manifest's whatever else runs here, and each volume
-    is a folder; both stand where the manifest names 0.0.0.0 and the mount's path. `environment` is what the node adds.
+    The server gets a separate loopback address, so that the manifest's ports are free, and each volume is a folder;
+    both replace the manifest's 0.0.0.0 and mount paths. `environment` is the part that the node adds.
     """
 
     def __init__(self, objects, address, environment=()):
@@ -85,7 +85,7 @@ class Pod:
                          f"--tls_key={secrets}/tls.key"]
 
     def probe(self, name):
-        """Whether the probe of this name succeeds, as the kubelet would do it: plain-text gRPC to the pod's address."""
+        """True if the probe of this name succeeds as the kubelet does it: plain-text gRPC to the pod's address."""
         probe = self.server[name]["grpc"]
         ran = subprocess.run([CTL, "health", f"--server={self.address}:{probe['port']}", "--timeout=1s"],
                              env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -173,7 +173,7 @@ class RunTest(unittest.TestCase):
                 self.check_end(pod)
 
     def test_every_server_is_run(self):
-        """What starts a server, its environment, arguments and flags, differs in none of the other renderings."""
+        """Environment, arguments and flags of a server are the same in all other renderings."""
         renderings = manifests.rendered()
 
         def what_starts(name):

@@ -1,10 +1,10 @@
-// Workers as a deployment has them: each a client of its own with sequences that it steps until time is up, in one
-// thread. Prints what came of it as one line of JSON.
+// Workers as in a deployment: each is a client with sequences that it steps until time is up, in one thread. Prints the
+// results as one line of JSON.
 //
 //   scale_worker --targets=A,B [--workers N] [--sequences N] [--vocabulary V] [--heavy] [--check] [--patient]
 //
-// Every second sequence keeps a history. --heavy asks for what costs most, top-p without top-k over flat rows. --check
-// draws every token a second time in process and counts those that differ.
+// Every second sequence keeps a history. --heavy asks for the most expensive option, top-p without top-k over flat
+// rows. --check draws every token a second time in process and counts those that differ.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -109,7 +109,7 @@ Sampler Connect(uint32_t worker) {
   options.targets = absl::GetFlag(FLAGS_targets);
   std::rotate(options.targets.begin(), options.targets.begin() + worker % options.targets.size(),
               options.targets.end());
-  // What is lost comes back within a test's time.
+  // A lost server is found again within a test's time.
   options.backoff.max = absl::Milliseconds(200);
   options.connect_timeout = absl::Seconds(2);
   options.default_timeout = absl::GetFlag(FLAGS_timeout);

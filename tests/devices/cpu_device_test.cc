@@ -1,4 +1,4 @@
-// The CPU device as its contract has it: one answer a row, in order, `done` once, and a shutdown that loses nothing.
+// The CPU device against its contract: one output a row, in order; `done` once; a shutdown that loses nothing.
 #include "devices/cpu/cpu_device.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::RunBatch;
 
-// A greedy row of f32 logits whose largest is `winner`.
+// A greedy row of f32 logits with its largest at `winner`.
 class Logits {
  public:
   explicit Logits(uint32_t winner) : values_(100) {
@@ -61,7 +61,7 @@ TEST(CpuDevice, RunsTheNamedTarget) {
   CpuDevice device({.threads = 1, .target = "scalar"});
   EXPECT_TRUE(device.description().hardware.ends_with(", scalar"));
   const Logits logits(3);
-  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).answers.at(0).token, 3u);
+  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).outputs.at(0).token, 3u);
   EXPECT_DEATH(CpuDevice({.threads = 1, .target = "avx5"}), "target");
 }
 
@@ -69,7 +69,7 @@ TEST(CpuDevice, ZeroThreadsMeansAllCores) {
   CpuDevice device({.threads = 0});
   EXPECT_GE(device.description().batches_in_flight, 1u);
   const Logits logits(3);
-  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).answers.at(0).token, 3u);
+  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).outputs.at(0).token, 3u);
 }
 
 TEST(CpuDevice, AnswersInBatchOrder) {
@@ -78,10 +78,10 @@ TEST(CpuDevice, AnswersInBatchOrder) {
   for (uint32_t winner = 0; winner < 100; ++winner) logits.emplace_back(winner);
   std::vector<DeviceRow> rows;
   for (const Logits& l : logits) rows.push_back(l.Row());
-  const BatchResult result = RunBatch(&device, std::move(rows));
+  const BatchOutput result = RunBatch(&device, std::move(rows));
   ASSERT_TRUE(result.status.ok());
-  ASSERT_EQ(result.answers.size(), 100u);
-  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(result.answers[i].token, i);
+  ASSERT_EQ(result.outputs.size(), 100u);
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(result.outputs[i].token, i);
   EXPECT_GT(result.kernel_nanoseconds, 0u);
 }
 
@@ -90,12 +90,12 @@ TEST(CpuDevice, BadRowFailsAlone) {
   const Logits good(1);
   Logits bad(2);
   bad.values()[50] = std::nanf("");
-  const BatchResult result = RunBatch(&device, BatchOf({&good, &bad, &good}));
+  const BatchOutput result = RunBatch(&device, BatchOf({&good, &bad, &good}));
   ASSERT_TRUE(result.status.ok());
-  EXPECT_EQ(result.answers[0].token, 1u);
-  EXPECT_EQ(result.answers[1].error, kernels::RowError::kNaN);
-  EXPECT_EQ(result.answers[1].error_token, 50u);
-  EXPECT_EQ(result.answers[2].token, 1u);
+  EXPECT_EQ(result.outputs[0].token, 1u);
+  EXPECT_EQ(result.outputs[1].error, kernels::RowError::kNaN);
+  EXPECT_EQ(result.outputs[1].error_token, 50u);
+  EXPECT_EQ(result.outputs[2].token, 1u);
 }
 
 TEST(CpuDevice, GathersSegmentsAndIgnoresPadding) {
@@ -108,23 +108,23 @@ TEST(CpuDevice, GathersSegmentsAndIgnoresPadding) {
   row.segments = {{bytes, 13}, {bytes + 13, 0}, {bytes + 13, 387}};
   std::vector<DeviceRow> rows;
   rows.push_back(std::move(row));
-  EXPECT_EQ(RunBatch(&device, std::move(rows)).answers.at(0).token, 3u);
+  EXPECT_EQ(RunBatch(&device, std::move(rows)).outputs.at(0).token, 3u);
 }
 
 TEST(CpuDevice, CallbackMaySubmit) {
   CpuDevice device({.threads = 1});
   const Logits first(1);
   const Logits second(2);
-  BatchResult result;
+  BatchOutput result;
   absl::Notification done;
-  device.Submit(BatchOf({&first}), [&](BatchResult) {
-    device.Submit(BatchOf({&second}), [&](BatchResult r) {
+  device.Submit(BatchOf({&first}), [&](BatchOutput) {
+    device.Submit(BatchOf({&second}), [&](BatchOutput r) {
       result = std::move(r);
       done.Notify();
     });
   });
   done.WaitForNotification();
-  EXPECT_EQ(result.answers.at(0).token, 2u);
+  EXPECT_EQ(result.outputs.at(0).token, 2u);
 }
 
 TEST(CpuDevice, ThreadsSubmitConcurrently) {
@@ -138,8 +138,8 @@ TEST(CpuDevice, ThreadsSubmitConcurrently) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < kBatches; ++n) {
-        device.Submit(BatchOf({&logits, &logits, &logits}), [&](BatchResult result) {
-          for (const kernels::RowOutput& answer : result.answers) right += answer.token == 42;
+        device.Submit(BatchOf({&logits, &logits, &logits}), [&](BatchOutput result) {
+          for (const kernels::RowOutput& answer : result.outputs) right += answer.token == 42;
           done.DecrementCount();
         });
       }
@@ -157,14 +157,14 @@ TEST(CpuDevice, DestructionFinishesSubmittedBatches) {
     CpuDevice device({.threads = 1});
     absl::Notification started;
     absl::Notification go;
-    // Holds the only thread, so that the other batches still wait when destruction begins.
-    device.Submit(BatchOf({&logits}), [&](BatchResult result) {
-      answered += int(result.answers.size());
+    // Occupies the only thread, so that the other batches still wait when destruction begins.
+    device.Submit(BatchOf({&logits}), [&](BatchOutput result) {
+      answered += int(result.outputs.size());
       started.Notify();
       go.WaitForNotification();
     });
     for (int n = 0; n < 10; ++n) {
-      device.Submit(BatchOf({&logits, &logits}), [&](BatchResult result) { answered += int(result.answers.size()); });
+      device.Submit(BatchOf({&logits, &logits}), [&](BatchOutput result) { answered += int(result.outputs.size()); });
     }
     started.WaitForNotification();
     go.Notify();
@@ -172,12 +172,12 @@ TEST(CpuDevice, DestructionFinishesSubmittedBatches) {
   EXPECT_EQ(answered, 21);
 }
 
-TEST(CpuDeviceDeathTest, RefusesBatchesOutsideItsLimits) {
+TEST(CpuDeviceDeathTest, RefusesBatchesBeyondLimits) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const Logits logits(1);
-  EXPECT_DEATH(CpuDevice({.threads = 1, .max_batch_rows = 1}).Submit(BatchOf({&logits, &logits}), [](BatchResult) {}),
+  EXPECT_DEATH(CpuDevice({.threads = 1, .max_batch_rows = 1}).Submit(BatchOf({&logits, &logits}), [](BatchOutput) {}),
                "broken invariant");
-  EXPECT_DEATH(CpuDevice({.threads = 1}).Submit({}, [](BatchResult) {}), "broken invariant");
+  EXPECT_DEATH(CpuDevice({.threads = 1}).Submit({}, [](BatchOutput) {}), "broken invariant");
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ TEST_F(SortitionctlTest, InfoShowsEveryLimitAndParameter) {
 TEST_F(SortitionctlTest, DevicesShowsStateAndReason) {
   const Ended devices = Run({"devices"});
   EXPECT_EQ(devices.code, 0) << devices.output;
-  EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +proved by [0-9]+ golden rows +1048575 "));
+  EXPECT_THAT(devices.output, ContainsRegex("cpu0 +cpu +serving +passed [0-9]+ golden rows +1048575 "));
 }
 
 TEST(SortitionctlMissingDevicesTest, AbsentDevicesAreShownAsMissing) {
@@ -91,7 +91,7 @@ TEST(SortitionctlMissingDevicesTest, AbsentDevicesAreShownAsMissing) {
     return RunProgram(SORTITIONCTL, {command, "--server=" + server->address()}).output;
   };
   const std::string devices = run("devices");
-  EXPECT_THAT(devices, ContainsRegex("\ncpu0 +cpu +serving +proved by [0-9]+ golden rows +1048575 "));
+  EXPECT_THAT(devices, ContainsRegex("\ncpu0 +cpu +serving +passed [0-9]+ golden rows +1048575 "));
   EXPECT_THAT(devices, ContainsRegex("\nvulkan:no-such +vulkan +missing +[^ ].* +- +- +- +-"));
   EXPECT_THAT(devices, ContainsRegex("\ncuda:no-such +cuda +missing +[^ ].* +- +- +- +-"));
   const std::string info = run("info");
@@ -115,8 +115,8 @@ TEST(SortitionctlAdminTest, OperatorsActOverAdminSocket) {
     return RunProgram(SORTITIONCTL, arguments);
   };
   EXPECT_THAT(run({"clients"}).output, HasSubstr("CLIENT"));
-  EXPECT_THAT(run({"prove", "cpu0"}).output, HasSubstr("proved"));
-  EXPECT_EQ(run({"prove", "cpu7"}).code, 3);
+  EXPECT_THAT(run({"self-test", "cpu0"}).output, HasSubstr("passed"));
+  EXPECT_EQ(run({"self-test", "cpu7"}).code, 3);
   const Ended last = run({"quarantine", "cpu0", "to look at it"});
   EXPECT_EQ(last.code, 3);
   EXPECT_THAT(last.output, HasSubstr("no other device serves; drain the server instead"));

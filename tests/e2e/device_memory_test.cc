@@ -191,7 +191,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
     const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, step);
     std::memcpy(rows->data(), row.data(), row.size());
     stream.release();
-    // What is queued behind the step: the fake device's memory is the host's.
+    // Work queued behind the step. The fake device's memory is the host's.
     ASSERT_EQ(api->StreamSynchronize(nullptr), devices::cuda::Result::kSuccess);
     EXPECT_EQ((*answers)->tokens()[0], static_cast<int32_t>(reference.Step(v1::DTYPE_BF16, row.data()).token()));
     EXPECT_EQ((*answers)->tokens()[1], -1);

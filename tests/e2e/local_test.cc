@@ -26,9 +26,9 @@ using client::Row;
 using client::RowError;
 using client::RowResult;
 
-constexpr uint32_t kLocalVocabulary = 300;
-constexpr uint32_t kLocalLive = 290;
-constexpr size_t kWords = (kLocalVocabulary + 31) / 32;
+constexpr uint32_t kVocabulary = 300;
+constexpr uint32_t kLiveVocabulary = 290;
+constexpr size_t kWords = (kVocabulary + 31) / 32;
 
 // Without a history and with one, with samplers that keep a state, with all that can be asked for.
 const char* const kKinds[] = {
@@ -69,12 +69,12 @@ class LocalTest : public ::testing::Test {
     return options;
   }
 
-  void Open(const char* kind, uint64_t seed, uint32_t vocabulary = kLocalVocabulary) {
+  void Open(const char* kind, uint64_t seed, uint32_t vocabulary = kVocabulary) {
     vocabulary_ = vocabulary;
     client::SequenceOptions options;
     options.request_id = absl::StrCat(kind, " ", seed).substr(0, 120);
     options.vocabulary_size = vocabulary;
-    options.live_vocabulary_size = vocabulary - (kLocalVocabulary - kLocalLive);
+    options.live_vocabulary_size = vocabulary - (kVocabulary - kLiveVocabulary);
     options.seed = seed;
     options.choice_index = 2;
     options.prompt = {5, 6, 7, 5, 6};
@@ -92,13 +92,13 @@ class LocalTest : public ::testing::Test {
 
   // A row whose few likely tokens are the small ones, so that texts repeat and drafts are often right.
   void AddRow(std::vector<float>* logits) {
-    for (uint32_t token = 0; token < kLocalVocabulary; ++token) {
+    for (uint32_t token = 0; token < kVocabulary; ++token) {
       logits->push_back(static_cast<float>(Below(64)) / 16 + (token < 24 ? static_cast<float>(Below(64)) / 8 : 0));
     }
   }
   uint32_t Likely(const std::vector<float>& logits, size_t position) {
-    const auto row = logits.begin() + static_cast<ptrdiff_t>(position * kLocalVocabulary);
-    return Below(4) == 0 ? Below(24) : static_cast<uint32_t>(std::max_element(row, row + kLocalLive) - row);
+    const auto row = logits.begin() + static_cast<ptrdiff_t>(position * kVocabulary);
+    return Below(4) == 0 ? Below(24) : static_cast<uint32_t>(std::max_element(row, row + kLiveVocabulary) - row);
   }
 
   void SetDrafts(Task* task) {
@@ -129,7 +129,7 @@ class LocalTest : public ::testing::Test {
   void SetProbabilities(uint32_t form, Task* task) {
     for (const uint32_t token : task->tokens) {
       if (form == 1) {  // dense
-        std::vector<float> row(kLocalVocabulary);
+        std::vector<float> row(kVocabulary);
         for (uint32_t i = 0; i < 24; ++i) row[i] = 1.0f / 48;
         row[token] += 0.5f;
         task->probabilities.insert(task->probabilities.end(), row.begin(), row.end());
@@ -211,7 +211,7 @@ class LocalTest : public ::testing::Test {
   }
 
   void RewriteBoth() {
-    const uint32_t token = Below(kLocalLive);
+    const uint32_t token = Below(kLiveVocabulary);
     const uint32_t at = remote_->position() - Below(4);
     const auto rewrite = [&](auto& sequence, uint32_t kind) {
       if (kind == 0) return sequence.ReplaceLast(token);
@@ -236,7 +236,7 @@ class LocalTest : public ::testing::Test {
   std::unique_ptr<demo::ServerProcess> server_;
   const std::unique_ptr<client::Client> client_;
   std::mt19937_64 random_{810};
-  uint32_t vocabulary_ = kLocalVocabulary;  // of the sequences that are open
+  uint32_t vocabulary_ = kVocabulary;  // of the sequences that are open
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<LocalSequence> local_;
   bool greedy_ = false;
@@ -285,14 +285,18 @@ TEST_F(LocalTest, PartialAnswersAreAssembled) {
   EXPECT_GT(std::get<v1::DrawResult>(draw).kept_tokens_size(), 1 << 16);
   row.scored = tokens;
   const RowResult score = ExpectSame(row, "scores");
-  EXPECT_GT(std::get<v1::ScoreResult>(score).kept_tokens_size(), 2);
+  for (const v1::Position& position : std::get<v1::ScoreResult>(score).positions()) {
+    EXPECT_GT(position.kept_tokens_size(), 1 << 16);
+  }
   row.scored = {};
   Drafts drafts;
   drafts.tokens = tokens;
   drafts.return_probabilities = true;
   row.drafts = &drafts;
   const RowResult verify = ExpectSame(row, "drafts");
-  EXPECT_GT(std::get<v1::VerifyResult>(verify).probabilities_size(), 1);
+  for (const v1::Position& position : std::get<v1::VerifyResult>(verify).positions()) {
+    EXPECT_EQ(position.probabilities().size(), kWide * sizeof(float));
+  }
 }
 
 // From the server into this process and back, in the middle of texts, samplers' states included. Sequences whose state
@@ -325,13 +329,13 @@ TEST_F(LocalTest, RefusesLikeServer) {
   std::vector<float> logits;
   for (int i = 0; i < 200; ++i) AddRow(&logits);
   const std::vector<uint32_t> good = {1, 2};
-  const std::vector<uint32_t> unknown = {1, kLocalLive};
+  const std::vector<uint32_t> unknown = {1, kLiveVocabulary};
   const std::vector<uint32_t> long_list(150, 3);
   const std::vector<int32_t> forward = {-1, 1};
   const std::vector<int32_t> twins = {-1, -1};
   const std::vector<uint32_t> same = {4, 4};
   const std::vector<int32_t> one = {-1};
-  const std::vector<float> half(2 * kLocalVocabulary, 0.5f);
+  const std::vector<float> half(2 * kVocabulary, 0.5f);
   std::vector<v1::SparseProbabilities> sparse(2);
   sparse[0].add_tokens(9);
   sparse[0].add_probabilities(1);
@@ -385,7 +389,7 @@ TEST_F(LocalTest, ErrorsNameRowOfCallersStep) {
     return std::get<RowError>(local_->Step(v1::DTYPE_F32, row, {.row = 7})).field;
   };
   EXPECT_EQ(field(Row{nullptr, logits.data(), 65536}), "step.rows[7].draw_salt");
-  const std::vector<uint32_t> unknown = {kLocalVocabulary};
+  const std::vector<uint32_t> unknown = {kVocabulary};
   Row scores{nullptr, logits.data()};
   scores.scored = unknown;
   EXPECT_EQ(field(scores), "step.rows[7].score.tokens[0]");

@@ -207,7 +207,7 @@ TEST(SharedMemoryTest, RowsAndMasksAreReadInPlace) {
   }
 }
 
-// The server has the step before its rows: it says itself that they do not come.
+// The server has the step before its rows, so the server itself reports rows that never come.
 TEST(SharedMemoryTest, StepsLeaveBeforeRowsAreWritten) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("early");
@@ -312,7 +312,7 @@ TEST(SharedMemoryTest, ForeignServerAtPathIsNotUsed) {
   EXPECT_EQ(unlink(SocketPath("away").c_str()), 0);
 }
 
-// Nothing is in common but a folder.
+// Worker and server have only a folder in common.
 TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
   setenv("CONTAINED", "/bin/true", 1);
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
@@ -398,7 +398,7 @@ TEST(RingTest, PausesBetweenStepsCostNoCpu) {
     absl::SleepFor(kSpin * 1.5);
     ASSERT_NO_FATAL_FAILURE(texts.Step());
   }
-  // Half of what looking would cost; the first wait, of which nothing is foretold, is looked through.
+  // Half the cost of spinning all the time. The first wait cannot be predicted and is spun through.
   const absl::Duration most = kSteps * kSpin / 2;
   EXPECT_LT(ProcessorTime(CLOCK_PROCESS_CPUTIME_ID) - own_before, most);
   EXPECT_LT(ProcessorTime(of_server) - server_before, most);

@@ -13,7 +13,7 @@
 namespace sortition::testing {
 namespace {
 
-constexpr uint32_t kStreamVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 
 // One stream over the generated stub, one message at a time.
 class RawStream {
@@ -35,7 +35,7 @@ class RawStream {
     open.set_epoch(epoch);
     open.set_law_version(law::kLawVersion);
     open.set_seed(9);
-    open.set_vocabulary_size(kStreamVocabulary);
+    open.set_vocabulary_size(kVocabulary);
     open.mutable_parameters()->set_presence_penalty(0.5f);
     if (with_history) open.mutable_history();
     EXPECT_TRUE(stream_->Write(request));
@@ -49,14 +49,14 @@ class RawStream {
     v1::Step& step = *request.mutable_step();
     step.set_batch_id(batch_id);
     step.mutable_logits()->set_dtype(v1::DTYPE_F32);
-    step.mutable_logits()->set_vocabulary_size(kStreamVocabulary);
+    step.mutable_logits()->set_vocabulary_size(kVocabulary);
     step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(0);
     v1::StepRow& row = *step.add_rows();
     row.set_request_id("r");
     row.set_step_id(step_id);
     row.set_position(position);
     row.set_history_hash(hash);
-    const auto logits = MakeRow(v1::DTYPE_F32, kStreamVocabulary, step_id);
+    const auto logits = MakeRow(v1::DTYPE_F32, kVocabulary, step_id);
     request.add_payloads(logits.data(), logits.size());
     EXPECT_TRUE(stream_->Write(request));
   }

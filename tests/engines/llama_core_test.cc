@@ -120,7 +120,7 @@ TEST(LlamaDecoder, EqualsPlainSequence) {
     for (uint32_t token : {3, 4, 3}) ASSERT_TRUE(decoder.Accept(token).ok());
     std::vector<uint32_t> written = Write(&decoder, 0, 6);
     const auto clone = decoder.Clone();
-    // A draw that nobody accepts leaves no trace.
+    // A draw that is not accepted leaves no trace.
     ASSERT_TRUE(decoder.Draw(Row(77).data(), kVocabulary).ok());
     for (Decoder* each : {&decoder, clone.get()}) {
       std::vector<uint32_t> text = written;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tests and benchmarks under real engines need, in build/engines: a virtual environment that is clean but for the
+# Installs into build/engines the needs of tests and benchmarks under real engines: a virtual environment with only the
 # wheel and the engines, and llama.cpp from the sources in llama-cpp-python's distribution. Downloads some gigabytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

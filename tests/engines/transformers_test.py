@@ -53,7 +53,7 @@ FILTERS = ("top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff
 
 
 def processors(model, options):
-    """What generate would run over the scores."""
+    """The processors that generate would run over the scores."""
     config = transformers.GenerationConfig(do_sample=True, pad_token_id=0, **{"top_k": 0, **options})
     model._prepare_special_tokens(config)
     batch = prompts()
@@ -118,7 +118,7 @@ class TransformersTest(unittest.TestCase):
                     compared += 1
                     continue
                 # Transformers keeps all tokens that tie with the last of top-k, so that other filters see more of them,
-                # and cuts those that tie with the last of top-p in an order of its own.
+                # and orders tokens that tie with the last of top-p differently.
                 ties += 1
                 most = options.get("top_k", 0)
                 ordered = changed[row].sort(descending=True).values
@@ -208,7 +208,7 @@ class TransformersTest(unittest.TestCase):
                 self.assertEqual(memory.times, expected.shape[1] - prompts()["input_ids"].shape[1])
 
     def test_memory_is_a_tensor_like_the_logits(self):
-        """Of the host's memory here: both speak DLPack."""
+        """Tensors of the host's memory here: both speak DLPack."""
         memory = numpy.zeros(1 << 12, numpy.uint8)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             logits = torch.randn(3, 101).to(dtype)

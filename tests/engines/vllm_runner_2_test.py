@@ -44,13 +44,13 @@ def config(**options):
 
 
 def logits_of(name, position):
-    """What a model would say after so many tokens of a request."""
+    """Logits of a model after so many tokens of a request."""
     seed = sum(map(ord, name)) * 1000 + position
     return torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
 
 
 class Runner:
-    """What vLLM's runner does around its sampler, from requests to their texts."""
+    """vLLM's runner around its sampler, from requests to their texts."""
 
     def __init__(self, sampler_class, logprobs_mode="raw_logprobs", **options):
         self.states = RequestState(SLOTS, LONGEST, LONGEST * SLOTS, 0, VOCABULARY, CPU)
@@ -160,7 +160,7 @@ class Runner2(unittest.TestCase):
             token = ours.text("a")[-1]
             self.assertGreater(float(processed[0, token]), -float("inf"))
             drawn.add(token)
-            # Theirs goes on with our text.
+            # Theirs continues with our text.
             post_update(batch.idx_mapping, theirs.states.num_computed_tokens.gpu, theirs.states.last_sampled_tokens,
                         theirs.sampler.penalties_state.output_bin_counts, torch.tensor([[token]]),
                         torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), None,

@@ -19,7 +19,7 @@ HAS_VLLM = importlib.util.find_spec("vllm") is not None
 
 
 def fake_params(**options):
-    """What the plugin reads of vLLM's SamplingParams."""
+    """The fields of vLLM's SamplingParams that the plugin reads."""
     defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
                 "frequency_penalty": 0.0, "presence_penalty": 0.0, "seed": 1, "logprobs": None, "min_tokens": 0,
                 "logit_bias": None, "allowed_token_ids": None, "all_stop_token_ids": set(),

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/route/policy.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace sortition::fuzz {

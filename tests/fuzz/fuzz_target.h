@@ -18,7 +18,7 @@ void Run(Bytes input);
 // Set by --plant: the target carries a defect of its kind, which its inputs must find.
 extern bool planted;
 
-// Ends the process, with what is wrong.
+// Ends the process with a message that names the fault.
 [[noreturn]] void Fail(const std::string& what);
 
 // Takes an input apart: choices come from its front, and are 0 where nothing is left.

@@ -10,7 +10,7 @@
 namespace sortition::fuzz {
 namespace {
 
-// Orders two equal logits that stand side by side by the higher id.
+// Planted defect: orders two equal logits that stand side by side by the higher id.
 void Plant(const kernels::RowRequest& request, kernels::RowOutput* answer) {
   if (!request.parameters->greedy || answer->token + 1 >= request.live_vocabulary) return;
   const uint32_t bytes = kernels::ElementBytes(request.dtype);

@@ -317,7 +317,7 @@ class World {
     return uint32_t(std::max_element(logits, logits + kVocabulary) - logits);
   }
 
-  // A region that counts: known to its client, or read by somebody.
+  // A region that counts: known to its client, or being read.
   struct Account {
     Client* owner = nullptr;
     uint64_t id = 0;

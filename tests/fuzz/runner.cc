@@ -1,4 +1,4 @@
-// Replays a corpus, then mutates it so often, or for so long. For builds without libFuzzer, and for tests.
+// Replays a corpus, then mutates it a number of times or for a time. For builds without libFuzzer, and for tests.
 #include <unistd.h>
 
 #include <algorithm>

@@ -176,7 +176,7 @@ class World {
     ++sequence->step_id;
     sequence->last = step;
     sequence->last_answer = result.SerializeAsString();
-    // As a sequence that counts a token twice.
+    // Planted defect: a sequence counts a token twice.
     if (planted && sequence->is_stateful && plain.position() % 7 == 0) plain.Append(expected.token());
   }
 
@@ -186,7 +186,7 @@ class World {
     if (Run(sequence->last).SerializeAsString() != sequence->last_answer) Fail("another answer to the same step");
   }
 
-  // On a new stream, every sequence goes on from what the service has.
+  // Continues every sequence on a new stream from the service's state.
   void ComeBack() {
     Connect();
     for (Sequence& sequence : sequences_) {

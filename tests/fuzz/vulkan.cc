@@ -28,7 +28,7 @@ std::unique_ptr<VulkanDevice> Start() {
   return *std::move(device);
 }
 
-devices::BatchResult RunRow(VulkanDevice* device, const kernels::RowRequest& request) {
+devices::BatchOutput RunRow(VulkanDevice* device, const kernels::RowRequest& request) {
   devices::DeviceRow row;
   row.request = request;
   row.segments.push_back({static_cast<const std::byte*>(request.logits),
@@ -48,9 +48,9 @@ void Run(Bytes bytes) {
   const kernels::RowRequest request = row.request();
   if ((FeaturesOf(request) & ~device.description().features) != 0) return;
   if (request.live_vocabulary > device.description().max_vocabulary) return;
-  const devices::BatchResult result = RunRow(&device, request);
+  const devices::BatchOutput result = RunRow(&device, request);
   if (!result.status.ok()) Fail(result.status.ToString());
-  kernels::RowOutput answer = result.answers.at(0);
+  kernels::RowOutput answer = result.outputs.at(0);
   // Planted defect: the kernel takes the second of two equal tokens.
   if (planted && request.parameters->greedy) ++answer.token;
   const kernels::RowOutput expected = law::SampleRowReference(request);

@@ -101,7 +101,7 @@ TEST_F(GoldenRowsMeet, EveryDraftAcceptedAndRejected) {
   }
 }
 
-// Kernels leave out what nobody asks for, so each of these is a way of its own.
+// Kernels leave out unrequested logprobs, so each of these takes a different path.
 TEST_F(GoldenRowsMeet, EveryLogprobAloneAndNone) {
   for (const bool raw : {true, false}) {
     for (const bool processed : {true, false}) {

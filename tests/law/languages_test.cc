@@ -39,7 +39,7 @@ std::vector<std::string> FunctionNames() {
   std::vector<std::string> names;
   for (const char* file :
        {"u64_pair", "bits", "soft_float", "changes", "distance", "weight", "log2", "noise", "race", "moments",
-        "cutoffs", "sigma", "temperature", "smoothing", "mirostat", "adaptive", "shape"}) {
+        "cutoffs", "sigma", "temperature", "smoothing", "mirostat", "adaptive", "shape", "stage"}) {
     std::istringstream lines(ReadFile(kRoot + "/kernels/law/functions/" + file + ".inc"));
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);

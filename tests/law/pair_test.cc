@@ -62,7 +62,8 @@ TEST(Pair, DistancesAndWeightsEqualNative) {
     const uint32_t any = inputs.Word();
     ASSERT_EQ(FromPair(pair::Weight(any)), Weight(any)) << any;
     const uint64_t sum = inputs.LongWord();
-    ASSERT_EQ(FromPair(pair::TopPThreshold(ToPair(sum), any)), TopPThreshold(sum, any)) << sum << " " << any;
+    ASSERT_EQ(FromPair(LeastSum(pair::TopPThreshold(ToPair(sum), any))), LeastSum(TopPThreshold(sum, any)))
+        << sum << " " << any;
   }
 }
 
@@ -116,11 +117,16 @@ TEST(Pair, ChainFunctionsEqualNative) {
     ASSERT_EQ(FromPair(pair::Moment(t)), Moment(t)) << t;
     ASSERT_EQ(FromPair(pair::SquaredWeight(t)), SquaredWeight(t)) << t;
     ASSERT_EQ(FromPair(pair::EntropyTerm(t, q >> 3)), EntropyTerm(t, q >> 3)) << t;
-    ASSERT_EQ(pair::EtaBound(ToPair(sum), ToPair(moment), q), EtaBound(sum, moment, q)) << sum << " " << moment;
-    ASSERT_EQ(pair::TopABound(ToPair(sum), q), TopABound(sum, q)) << sum;
-    ASSERT_EQ(pair::PLessBound(ToPair(sum), ToPair(square)), PLessBound(sum, square)) << sum << " " << square;
+    ASSERT_EQ(pair::EtaBound(ToPair(sum), ToPair(moment), q).farthest, EtaBound(sum, moment, q).farthest)
+        << sum << " " << moment;
+    ASSERT_EQ(pair::TopABound(ToPair(sum), q).farthest, TopABound(sum, q).farthest) << sum;
+    ASSERT_EQ(pair::PLessBound(ToPair(sum), ToPair(square)).farthest, PLessBound(sum, square).farthest)
+        << sum << " " << square;
+    ASSERT_EQ(pair::EpsilonBound(ToPair(sum), q).farthest, EpsilonBound(sum, q).farthest) << sum;
+    ASSERT_EQ(FromPair(LeastSum(pair::TopHThreshold(ToPair(moment), q))), LeastSum(TopHThreshold(moment, q))) << moment;
     const uint64_t levels = mu;
-    ASSERT_EQ(pair::SigmaBound(count, ToPair(levels), ToPair(square), q), SigmaBound(count, levels, square, q))
+    ASSERT_EQ(pair::SigmaBound(count, ToPair(levels), ToPair(square), q).farthest,
+              SigmaBound(count, levels, square, q).farthest)
         << count << " " << levels << " " << square << " " << q;
     const uint32_t temperature = DynamicTemperature(count, sum, moment, q >> 8, t >> 8, 1 + (q & 0xfffff));
     ASSERT_EQ(pair::DynamicTemperature(count, ToPair(sum), ToPair(moment), q >> 8, t >> 8, 1 + (q & 0xfffff)),
@@ -131,7 +137,8 @@ TEST(Pair, ChainFunctionsEqualNative) {
     ASSERT_EQ(pair_constants.exponent, constants.exponent) << temperature;
     ASSERT_EQ(pair_constants.window, constants.window) << temperature;
     ASSERT_EQ(pair::InverseTemperature(pair_constants), InverseTemperature(constants)) << temperature;
-    ASSERT_EQ(pair::MirostatBound(ToPair(sum), ToPair(mu)), MirostatBound(sum, mu)) << sum << " " << mu;
+    ASSERT_EQ(pair::MirostatBound(ToPair(sum), ToPair(mu)).farthest, MirostatBound(sum, mu).farthest)
+        << sum << " " << mu;
     ASSERT_EQ(FromPair(pair::NextMu(ToPair(mu), ToPair(sum), t >> 1, q >> 1, q >> 2)),
               NextMu(mu, sum, t >> 1, q >> 1, q >> 2));
     const uint32_t s = q >> inputs.Below(32);
@@ -142,6 +149,49 @@ TEST(Pair, ChainFunctionsEqualNative) {
     ASSERT_EQ(pair::ProbabilityOf(pair::Weight(t), pair_share), p) << sum << " " << t;
     ASSERT_EQ(pair::AdaptedDistance(p, q), AdaptedDistance(p, q)) << p << " " << q;
     ASSERT_EQ(pair::AdaptedTarget(q, t), AdaptedTarget(q, t));
+  }
+}
+
+TEST(Pair, StagesEqualNative) {
+  Inputs inputs(8);
+  for (uint64_t n = testing::Scaled(300'000); n > 0; --n) {
+    const StageWords stage = {inputs.Below(17), 1 + inputs.Below(1u << 30), inputs.Word(), 2 + inputs.Below(999), 0};
+    const pair::StageWords pair_stage = {stage.kind, stage.a, stage.b, stage.c, stage.d};
+    ASSERT_EQ(pair::SumsOf(stage.kind), SumsOf(stage.kind));
+    ASSERT_EQ(pair::CutOf(stage.kind), CutOf(stage.kind));
+    ASSERT_EQ(pair::FirstCount(pair_stage), FirstCount(stage));
+    const uint32_t t = inputs.Below(kDeadFromDistance);
+    const uint32_t next = t + inputs.Below(kDeadFromDistance - t);
+    const Scale unit = MakeScale(0x41200000, kUnitMultiplier, kUnitExponent, kUnitWindow);
+    const pair::Scale pair_unit = pair::MakeScale(0x41200000, kUnitMultiplier, kUnitExponent, kUnitWindow);
+    const uint32_t bits = Canonical(inputs.Float(120, 129));
+    StageSums sums = WithDistance(WithLevel(NoSums(), bits, unit), SumsOf(stage.kind), t);
+    pair::StageSums pair_sums =
+        pair::WithDistance(pair::WithLevel(pair::NoSums(), bits, pair_unit), pair::SumsOf(stage.kind), t);
+    if (SumsOf(stage.kind) == kSumFallOff) {
+      sums = WithStep(NoSums(), inputs.Below(1000), t, next);
+      pair_sums = {0, ToPair(sums.first), ToPair(sums.second)};
+    }
+    ASSERT_EQ(FromPair(pair_sums.first), sums.first) << stage.kind;
+    ASSERT_EQ(FromPair(pair_sums.second), sums.second) << stage.kind;
+    const uint64_t state = inputs.LongWord() >> 30;
+    if (CutOf(stage.kind) == kCutFallOff) {
+      ASSERT_EQ(pair::MirostatCount(pair_sums, ToPair(state), 50257), MirostatCount(sums, state, 50257));
+    }
+    sums = {2 + inputs.Below(1u << 20), (uint64_t{1} << 44) + (inputs.LongWord() >> 1),
+            (uint64_t{1} << 42) + (inputs.LongWord() >> 12)};
+    pair_sums = {sums.count, ToPair(sums.first), ToPair(sums.second)};
+    ASSERT_EQ(pair::BoundOf(pair_stage, pair_sums, ToPair(state)).farthest, BoundOf(stage, sums, state).farthest);
+    ASSERT_EQ(FromPair(LeastSum(pair::ThresholdOf(pair_stage, pair_sums))), LeastSum(ThresholdOf(stage, sums)));
+    ASSERT_EQ(pair::TypicalWindow(t, next).bound.farthest, TypicalWindow(t, next).bound.farthest);
+    const Shape shape = Reshaped(stage, PlainShape(0x41200000), 0x41200000, sums, state);
+    const pair::Shape pair_shape =
+        pair::Reshaped(pair_stage, pair::PlainShape(0x41200000), 0x41200000, pair_sums, ToPair(state));
+    if (stage.kind != kStageTemperature) {
+      ASSERT_EQ(pair::ShapedDistance(bits, pair_shape), ShapedDistance(bits, shape)) << stage.kind;
+    }
+    ASSERT_EQ(FromPair(pair::StateAfter(pair_stage, pair_shape, t, ToPair(sums.first), ToPair(state))),
+              StateAfter(stage, shape, t, sums.first, state));
   }
 }
 

@@ -11,7 +11,7 @@
 namespace sortition::law {
 namespace {
 
-// What the hardware computes, under the law's rule for small magnitudes.
+// The hardware's result under the law's rule for small magnitudes.
 uint32_t Flushed(float x) { return std::fabs(x) < 0x1p-60f ? 0 : Bits(x); }
 
 TEST(SoftFloat, AddEqualsHardware) {

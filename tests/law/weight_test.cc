@@ -52,17 +52,41 @@ TEST(Weight, RelativeErrorIsBelowOneInTenMillion) {
 }
 
 TEST(Weight, TopPThresholdIsTheCeiling) {
-  EXPECT_EQ(TopPThreshold(kUnitWeight, 1u << 31), kUnitWeight / 2);
-  EXPECT_EQ(TopPThreshold(1, 1), 1u);
-  EXPECT_EQ(TopPThreshold(0, 77), 1u);
+  EXPECT_EQ(LeastSum(TopPThreshold(kUnitWeight, 1u << 31)), kUnitWeight / 2);
+  EXPECT_EQ(LeastSum(TopPThreshold(1, 1)), 1u);
+  EXPECT_EQ(LeastSum(TopPThreshold(0, 77)), 1u);
   Inputs inputs(31);
   for (uint64_t n = testing::Scaled(1'000'000); n > 0; --n) {
     const uint64_t sum = inputs.LongWord();
     const uint32_t p = inputs.Word();
     const auto product = static_cast<unsigned __int128>(sum) * p;
     const auto ceiling = uint64_t((product + 0xffffffff) >> 32);
-    ASSERT_EQ(TopPThreshold(sum, p), std::max<uint64_t>(1, ceiling)) << sum << " " << p;
+    ASSERT_EQ(LeastSum(TopPThreshold(sum, p)), std::max<uint64_t>(1, ceiling)) << sum << " " << p;
   }
+}
+
+TEST(Weight, ThresholdIsReachedBetweenTwoSums) {
+  const Threshold threshold = MakeThreshold(10);
+  EXPECT_FALSE(Reaches(9, threshold));
+  EXPECT_TRUE(Reaches(10, threshold));
+  EXPECT_TRUE(Crosses(9, 10, threshold));
+  EXPECT_FALSE(Crosses(10, 11, threshold));
+  EXPECT_FALSE(Crosses(8, 9, threshold));
+  EXPECT_EQ(LeastSum(Remaining(threshold, 4)), 6u);
+}
+
+template <typename A, typename B>
+concept AreCompared = requires(A a, B b) {
+  a < b;
+}
+|| requires(A a, B b) { b < a; }
+|| requires(A a, B b) { a == b; };
+
+// Outside the law nothing compares with them: there is no operator, and the house rules see their members.
+TEST(Weight, ThresholdsAndBoundsHaveNoOperators) {
+  static_assert(AreCompared<uint64_t, uint32_t>);
+  static_assert(!AreCompared<Threshold, uint64_t> && !AreCompared<Threshold, Threshold>);
+  static_assert(!AreCompared<Bound, uint32_t> && !AreCompared<Bound, Bound>);
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ TEST_F(CudaLibrary, SetEditsApplies) {
   }
 }
 
-// Rows whose edits change a little at a time, and now and then as a whole, see what they would if the whole list had
-// been set; what is uploaded is as long as the changes.
+// Rows whose edits change a little at a time, and sometimes as a whole, are sampled as if the whole list had been set.
+// The upload is as long as the changes.
 TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
   constexpr uint32_t kChanged = 3;
   constexpr uint32_t kTokens = 900;
@@ -133,7 +133,7 @@ TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
   EXPECT_GE(uploads_checked, uint64_t(steps) / 2);
 }
 
-// What an upload that fails was to change is changed by the next.
+// Changes whose upload failed are made with the next upload.
 TEST_F(CudaLibrary, ChangesSurviveFailedUpload) {
   MakeRows();
   const auto sampler = Create(Limits());

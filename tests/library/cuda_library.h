@@ -78,7 +78,7 @@ class CudaLibrary : public ::testing::Test {
     }
   }
 
-  // Of rows with the states that the last Sample began with.
+  // Expects the right outputs of the rows, with the states from before the last Sample.
   void ExpectRight(CudaSampler* sampler, std::vector<kernels::RowRequest> requests) {
     std::vector<kernels::RowOutput> answers(kRows);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());

@@ -1,4 +1,4 @@
-// What libsortition says of callers' mistakes and of drivers' failures.
+// Errors of libsortition on callers' mistakes and drivers' failures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -24,8 +24,7 @@ TEST_F(CudaLibrary, SamplesBatchInDeviceMemory) {
   ExpectRight(sampler.get(), Requests());
 }
 
-// Errors, logprobs and first tokens are left where the caller wants them; of kept tokens only those that there are come
-// to the host.
+// Errors, logprobs and first tokens stay where the caller wants them; only existing kept tokens are copied to the host.
 TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   MakeRows();
   const CudaLimits limits = Limits();
@@ -84,7 +83,7 @@ TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   EXPECT_GE(sampled, 6u);
 }
 
-// What samplers carry from step to step stays where it is; SetRow begins anew.
+// States that samplers carry from step to step stay on the device; SetRow resets them.
 TEST_F(CudaLibrary, SamplerStatesContinue) {
   MakeRows();
   for (uint32_t i = 0; i < kRows; ++i) {

@@ -141,14 +141,6 @@ FORBIDDEN_INCLUDES = (
     ("devices/", r"(?:grpc\w*|google|sortition)/", "devices know no wire format"),
     ("devices/", r"(?:service|client)/", "devices know no layer above them"),
     ("service/", r"client/", "the service does not know its clients"),
-    ("service/sequence/", r"service/(?:row|request|result|shard|batch|route|stream|server)/", "nothing is below sequences"),
-    ("service/row/", r"service/(?:request|result|shard|batch|route|stream|server)/", "a row knows no messages"),
-    ("service/request/", r"service/(?:shard|batch|route|stream|server)/", "requests know no layer above them"),
-    ("service/result/", r"service/(?:shard|batch|route|stream|server)/", "results know no layer above them"),
-    ("service/shard/", r"service/(?:batch|route|stream|server)/", "shards know no layer above them"),
-    ("service/batch/", r"service/(?:request|result|shard|stream|server)/", "batches know no messages or streams"),
-    ("service/route/", r"service/(?:request|result|shard|stream|server)/", "routes know no messages or streams"),
-    ("service/stream/", r"service/server/", "a stream does not know its sockets"),
     ("", r"tests/", "only tests include tests"),
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
@@ -179,6 +171,45 @@ def include_layers(path: str, lines: List[str]) -> Found:
                 yield number, f"includes {included}: {why}"
 
 
+# The layers inside service/, from the bottom. A file belongs to the longest prefix of its path that is here, and may
+# include its own layer and those below it.
+SERVICE_LAYERS = (
+    ("service/route/policy", "service/route/health", "service/route/device_event"),  # what observers are told
+    ("service/",),
+    ("service/memory/",),
+    ("service/sequence/",),
+    ("service/row/",),
+    ("service/request/", "service/result/"),
+    ("service/route/",),
+    ("service/batch/",),
+    ("service/shard/",),
+    ("service/engine",),
+    ("service/stream/",),
+    ("service/server/", "service/main"),
+)
+
+
+def service_layer(path: str) -> int:
+    """The place of a path in SERVICE_LAYERS; -1 for a path outside service/."""
+    matches = [
+        (len(prefix), place)
+        for place, layer in enumerate(SERVICE_LAYERS)
+        for prefix in layer
+        if path.startswith(prefix)
+    ]
+    return max(matches, default=(0, -1))[1]
+
+
+def service_layers(path: str, lines: List[str]) -> Found:
+    """No file of the service includes a layer above its own."""
+    place = service_layer(path)
+    if place < 0 or not path.endswith(CPP):
+        return
+    for number, included in includes(lines):
+        if service_layer(included) > place:
+            yield number, f"includes {included}, a layer above its own"
+
+
 def generated_messages(path: str, lines: List[str]) -> Found:
     """Only the two ends of the wire see generated protobuf types."""
     if path.endswith(CPP) and not path.startswith(GENERATED_ALLOWED):
@@ -187,15 +218,76 @@ def generated_messages(path: str, lines: List[str]) -> Found:
                 yield number, f"includes {included}, which only {', '.join(GENERATED_ALLOWED)} may"
 
 
-OPTION = r"[\w.>()-]*\b(?:top_p|min_p|typical_p|xtc_\w+|epsilon_cutoff|eta_cutoff)_?\b(?:\(\))?"
-THRESHOLD = re.compile(rf"{OPTION}\s[<>]=?\s|\s[<>]=?\s{OPTION}")
+# Options that are thresholds on probabilities, and numbers that a stage of a chain has for operands.
+OPTION = r"\b(?:top_p|min_p(?:_distance)?|typical_p|xtc_\w+|epsilon_cutoff|eta_cutoff)_?\b"
+OPERAND = r"\boperands\b|\.[abcd]\b(?!\()"
+# The members of law::Threshold and law::Bound, and the number that a threshold gives for estimates.
+OPAQUE = re.compile(r"\.(?:least_sum|farthest)\b")
+ESTIMATE = "LeastSum"
+THRESHOLD = re.compile(rf"{OPTION}|{OPERAND}|\b{ESTIMATE}\b")
+CALL = re.compile(r"\b([\w:]+)(?:<[^<>]*>)?\(([^()]*)\)")
+# Calls whose result is as good as their argument.
+TRANSPARENT = re.compile(
+    rf"(?:u?int\d+_t|u32|u64|i32|i64|float|double|uint|\w*_cast|(?:std::)?(?:min|max|clamp)|Low|High"
+    rf"|(?:law::)?{ESTIMATE})$"
+)
+ASSIGNED = re.compile(r"(?:(\w+)|\[([\w, ]+)\])\s*(?<![=<>!])=(?!=)\s*(.*)")
+IS_TRUTH = re.compile(r"\s[!=]=\s|\s[<>]=?\s")
+RELATION = re.compile(r"\s[<>]=?\s")
+PART = re.compile(r"&&|\|\||[?;{}]")
 THRESHOLD_ALLOWED = ("kernels/law/", "service/request/", "tests/")
+WHY = "a comparison that belongs in kernels/law"
+
+
+def without_calls(text: str) -> str:
+    """Calls of functions are dropped with their arguments; what has the value of a threshold stays."""
+
+    def replaced(call: "re.Match[str]") -> str:
+        name, arguments = call.groups()
+        if TRANSPARENT.match(name):
+            return f" {name} {arguments} "
+        return f" {name} " if not arguments and re.fullmatch(OPTION, name) else " "
+
+    while True:
+        shorter = CALL.sub(replaced, text)
+        if shorter == text:
+            return text
+        text = shorter
+
+
+def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
+    """Matches options, operands, and every name that is given the value of one."""
+    names: List[str] = []
+    while True:
+        known = re.compile("|".join([THRESHOLD.pattern] + [rf"\b{name}\b" for name in names]))
+        found = len(names)
+        for line in lines:
+            assigned = ASSIGNED.search(line)
+            value = assigned.group(3).split(" ? ")[-1] if assigned else ""
+            if assigned and not IS_TRUTH.search(value) and known.search(PART.split(without_calls(value))[0]):
+                given = re.findall(r"\w+", assigned.group(1) or assigned.group(2))
+                names += [name for name in given if name not in names]
+        if len(names) == found:
+            return known
 
 
 def thresholds_in_law(path: str, lines: List[str]) -> Found:
-    """A probability meets its threshold in the law alone; service/request compares only with the published range."""
-    if path.endswith(CPP) and not path.startswith(THRESHOLD_ALLOWED):
-        yield from matching(without_comments(lines), THRESHOLD, "a comparison that belongs in kernels/law")
+    """A probability meets its threshold in the law alone; service/request compares only with the published range.
+
+    The names of the operands do not matter in kernels: thresholds and bounds are opaque types, whose members no kernel
+    names, and the numbers from which the law makes them are followed from name to name.
+    """
+    if not path.endswith(CPP) or path.startswith(THRESHOLD_ALLOWED):
+        return
+    code = without_comments(lines)
+    thresholds = re.compile(OPTION)
+    if path.startswith("kernels/"):
+        yield from matching(code, OPAQUE, WHY)
+        thresholds = names_of_thresholds(code)
+    for number, line in enumerate(code, 1):
+        for part in PART.split(without_calls(line)):
+            if RELATION.search(part) and thresholds.search(part):
+                yield number, f"{WHY}: {part.strip()}"
 
 
 SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep|sleep)\s*\(")
@@ -230,6 +322,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     line_length,
     markdown_line_length,
     include_layers,
+    service_layers,
     generated_messages,
     thresholds_in_law,
     no_sleep,
@@ -299,7 +392,7 @@ def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Fin
     return [
         Finding(path, line, rule.__name__, what)
         for path in sorted(files)
-        if path.startswith(paths) and path != EXAMPLES
+        if path != EXAMPLES and any(path == below or f"{path}/".startswith(f"{below.rstrip('/')}/") for below in paths)
         for rule in prose.PROSE_RULES
         for line, what in rule(path, files[path])
     ]
@@ -332,7 +425,7 @@ def read_tree() -> Dict[str, List[str]]:
 def main() -> int:
     files = read_tree()
     is_prose = sys.argv[1:2] == ["--prose"]
-    findings = check_prose(files, tuple(sys.argv[2:]) or ("",)) if is_prose else check_tree(files)
+    findings = check_prose(files, tuple(sys.argv[2:])) if is_prose else check_tree(files)
     for finding in findings:
         print(finding)
     print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)

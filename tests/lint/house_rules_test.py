@@ -30,18 +30,28 @@ OFFENCES = [
     (house_rules.include_layers, "devices/cpu/a.cc", '#include "sortition/v1/sampling.pb.h"'),
     (house_rules.include_layers, "service/a.cc", '#include "client/cpp/client.h"'),
     (house_rules.include_layers, "service/a.cc", '#include "tests/fake.h"'),
+    (house_rules.service_layers, "service/request/a.h", '#include "service/stream/session.h"'),
+    (house_rules.service_layers, "service/limits.h", '#include "service/engine.h"'),
+    (house_rules.service_layers, "service/shard/a.h", '#include "service/engine.h"'),
+    (house_rules.service_layers, "service/engine.h", '#include "service/stream/session.h"'),
+    (house_rules.service_layers, "service/route/policy.h", '#include "service/route/router.h"'),
+    (house_rules.service_layers, "service/stream/a.cc", '#include "service/server/log.h"'),
     (house_rules.generated_messages, "service/batch/a.cc", '#include "sortition/v1/sampling.pb.h"'),
     (house_rules.generated_messages, "service/main.cc", '#include "sortition/v1/sampling.grpc.pb.h"'),
     (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (mass >= options.top_p) break;"),
     (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (options->min_p() < 1) {"),
     (house_rules.thresholds_in_law, "kernels/vulkan/a.comp", "  if (p <= xtc_threshold) {"),
     (house_rules.thresholds_in_law, "service/route/a.cc", "  return min_p_ > 0;"),
+    (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (banana.least_sum <= apple) break;"),
+    (house_rules.thresholds_in_law, "kernels/vulkan/a.comp", "  is_pear = t <= window.bound.farthest;"),
+    (house_rules.thresholds_in_law, "kernels/cuda/a.cuh", "  if (pear > stage.a + 1) return;"),
+    (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  while (double(LeastSum(banana)) > apple) Next();"),
     (house_rules.no_wall_clock, "service/batch/a.cc", "const absl::Time now = absl::Now();"),
     (house_rules.no_wall_clock, "devices/self_test/a.cc", "mutex.AwaitWithTimeout(absl::Condition(&ended), timeout);"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
     (house_rules.no_sleep, "tests/server/a.cc", "  std::this_thread::sleep_for(1s);"),
-    (house_rules.include_layers, "service/row/a.cc", '#include "service/stream/session.h"'),
-    (house_rules.include_layers, "service/request/a.h", '#include "service/shard/shard_table.h"'),
+    (house_rules.service_layers, "service/row/a.cc", '#include "service/stream/session.h"'),
+    (house_rules.service_layers, "service/request/a.h", '#include "service/shard/shard_table.h"'),
     (prose.test_names, "tests/server/a_test.cc", f"TEST_F(AdminTest, {'Word' * 12}s) {{"),
     (prose.test_names, "tests/python/a_test.py", f"    def test_{'a' * 56}(self):"),
     (prose.comment_openers, "service/a.h", "// Of two rows the first."),
@@ -83,12 +93,19 @@ INNOCENT = [
     (house_rules.include_layers, "tests/client/a.cc", '#include "client/cpp/client.h"'),
     (house_rules.no_wall_clock, "service/batch/a.cc", "const absl::Time now = clock_.Now();"),
     (house_rules.no_wall_clock, "client/cpp/a.cc", "const absl::Time now = absl::Now();"),
+    (house_rules.service_layers, "service/stream/a.cc", '#include "service/stream/session.h"'),
+    (house_rules.service_layers, "service/batch/a.cc", '#include "service/route/router.h"'),
+    (house_rules.service_layers, "service/observer.h", '#include "service/route/policy.h"'),
+    (house_rules.service_layers, "service/engine.cc", '#include "service/shard/shard_table.h"'),
+    (house_rules.service_layers, "tests/service/a.cc", '#include "service/server/server.h"'),
     (house_rules.generated_messages, "service/stream/a.cc", '#include "sortition/v1/sampling.pb.h"'),
     (house_rules.thresholds_in_law, "service/batch/a.cc", "  // rows with top_p < 1 cost more"),
     (house_rules.thresholds_in_law, "service/batch/a.cc", '  Log("top_p > 1");'),
     (house_rules.thresholds_in_law, "service/batch/a.cc", "  out << top_p; p->min_p = 0;"),
     (house_rules.thresholds_in_law, "service/request/a.cc", "  if (top_p > 1) return Refuse();"),
     (house_rules.thresholds_in_law, "kernels/law/a.cc", "  if (top_p < 1) {"),
+    (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  if (Reaches(pear, TopPThreshold(s, top_p)) && i < n) break;"),
+    (house_rules.thresholds_in_law, "kernels/cpu/a.cc", "  const double share = double(LeastSum(banana)) / apple;"),
     (house_rules.no_sleep, "tests/sequence/a.cc", "// never sleep (the clock is injected)"),
     (house_rules.no_sleep, "tests/e2e/a.cc", "  absl::SleepFor(absl::Seconds(1));"),
     (prose.test_names, "tests/server/a_test.cc", f"TEST_F(AdminTest, {'Word' * 12}) {{"),
@@ -105,7 +122,22 @@ INNOCENT = [
 ]
 
 
+# A probability compared with its threshold under other names than an option's, each in a file of its own.
+PLANTED = [
+    ["  const uint64_t banana = request.parameters->top_p;", "  if (apple < banana) ++pear;"],
+    ["  const auto [fig, lime] = stage.operands;", "  const u32 kiwi = lime / 2;", "  if (t <= kiwi) ++pear;"],
+    ["  double kiwi = double(LeastSum(target));", "  if (kiwi > apple) {"],
+]
+
+
 class FileRules(unittest.TestCase):
+    def test_thresholds_are_followed_from_name_to_name(self):
+        for lines in PLANTED:
+            with self.subTest(lines=lines):
+                found = [number for number, _ in house_rules.thresholds_in_law("kernels/cpu/a.cc", lines)]
+                self.assertEqual(found, [len(lines)])
+                self.assertEqual(list(house_rules.thresholds_in_law("kernels/law/a.cc", lines)), [])
+
     def test_every_offence_is_found_by_its_rule(self):
         for rule, path, line in OFFENCES:
             with self.subTest(rule=rule.__name__, line=line):

@@ -44,6 +44,13 @@ TEST = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\(\s*\w+,\s*(\w+)\)|^\s+(?
 TEST_LONGEST = {".cc": 48, ".py": 60}
 
 
+# Literals, in which a mark begins no comment, and marks.
+TOKENS = {
+    "//": re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)\'|(//)'),
+    "#": re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|(?:^|(?<=\s))(#)'),
+}
+
+
 def marks(path: str) -> str:
     """The mark that begins a comment in the file; empty where none does."""
     if path.endswith(SLASHES):
@@ -67,13 +74,12 @@ def comments(path: str, lines: List[str]) -> Iterator[Tuple[int, str, bool]]:
             yield number, text.replace('"""', ""), starts
             within = False
             continue
-        bare = re.sub(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'", '""', line)
-        match = re.search(r"(?:^|\s)" + re.escape(mark) + r"+\s?(.*)", bare)
-        if not match or (mark == "#" and stripped.startswith("#!")):
+        at = next((match for match in TOKENS[mark].finditer(line) if match.group(1)), None)
+        if at is None or stripped.startswith("#!"):
             within = False
             continue
         alone = stripped.startswith(mark)
-        yield number, line[match.start(1) - len(bare) :] if match.group(1) else "", not (within and alone)
+        yield number, line[at.end() :].lstrip(mark[0]).lstrip(), not (within and alone)
         within = alone
 
 

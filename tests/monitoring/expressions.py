@@ -1,4 +1,4 @@
-"""What dashboards and rules ask Prometheus, as plain PromQL."""
+"""The PromQL expressions of dashboards and rules."""
 
 import glob
 import json
@@ -11,7 +11,7 @@ ROOT = os.environ["TEST_SOURCE_DIR"]
 DASHBOARDS = sorted(glob.glob(os.path.join(ROOT, "monitoring/dashboards/*.json")))
 RULES = sorted(glob.glob(os.path.join(ROOT, "monitoring/rules/*.yaml")))
 
-# What Grafana fills in before Prometheus sees an expression.
+# Values of the variables that Grafana fills in before Prometheus sees an expression.
 VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*"}
 COMPARISON = re.compile(r"\s*(?:[<>]=?|[!=]=)\s*[\d.]+")
 

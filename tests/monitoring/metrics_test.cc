@@ -1,4 +1,4 @@
-// What each report of the service does to the metrics.
+// Effect of each report of the service on the metrics.
 #include "monitoring/metrics.h"
 
 #include <gmock/gmock.h>

@@ -16,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chro
 
 
 def browse(url, *options):
-    """The page's document after its scripts have run for seconds of their own time, and what they complained of."""
+    """The page's document after its scripts have run for seconds of virtual time, and their errors."""
     with tempfile.TemporaryDirectory() as profile:
         ran = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

@@ -1,4 +1,4 @@
-"""What tests of the sampler in process and of the service beside it share."""
+"""Code that tests of the in-process sampler and of the service share."""
 
 import unittest
 

@@ -219,7 +219,7 @@ class FrozenServers(unittest.TestCase):
                 waking = threading.Thread(
                     target=lambda: (giving_back.wait(), server.send_signal(signal.SIGCONT)))
                 waking.start()
-                sys.setswitchinterval(60)  # whoever has the interpreter keeps it until it waits
+                sys.setswitchinterval(60)  # a thread that has the interpreter keeps it until it waits
                 giving_back.set()
                 del rows
                 asking.join()

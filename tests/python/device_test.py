@@ -52,7 +52,7 @@ class Tensors(unittest.TestCase):
         del tensor
         self.assertEqual(mapped(), before)
 
-    def test_what_cannot_be_made_is_said(self):
+    def test_creation_errors_are_reported(self):
         for device, size, code in ((7, BYTES, "NOT_FOUND"), (-1, BYTES, "NOT_FOUND"), (0, 0, "INVALID_ARGUMENT")):
             with self.assertRaises(sortition.Error) as raised:
                 sortition.CudaRows(device, size)
@@ -189,7 +189,7 @@ class Shared(ServerTest):
         with self.assertRaisesRegex(ValueError, "closed"):
             client.share_device(rows)
 
-    def test_what_lies_elsewhere_is_refused(self):
+    def test_foreign_memory_is_refused(self):
         client, rows = self.connect(), sortition.CudaRows(0, BYTES)
         sequences = [client.open(seed=seed, **OPTIONS) for seed in range(2)]
         first, there = matrix_in(rows, row(1)), matrix_in(rows, numpy.stack([row(1), row(2)]))
@@ -262,7 +262,7 @@ class Shared(ServerTest):
         gc.collect()
         before = mapped()
         self.assertEqual(asyncio.run(run()), SAMPLER.draw(SAMPLER.open(seed=3, **OPTIONS), row(1)).token)
-        while mapped() != before:  # it goes on a thread of its own, not on the one that brings answers
+        while mapped() != before:  # it is unmapped on a separate thread, not on the one that brings answers
             pass
 
     def test_dead_server_leaves_rows_to_worker(self):

@@ -1,4 +1,4 @@
-"""What the documentation shows runs as it stands: the example workers, the README's snippet."""
+"""Programs of the documentation run as they stand: the example workers, the README's snippet."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""sortition.local gives the bits of the service, whatever the options; and what a notebook shows of a step."""
+"""sortition.local gives the bits of the service under all options; and a notebook's display of a step."""
 
 import threading
 import unittest
@@ -14,7 +14,7 @@ from rows import OPTIONS, VOCABULARY, row, scale
 
 class LocalTest(BothTest):
     def refusal_of_both(self, options):
-        """What they say of the options, None if they take them."""
+        """The refusal of the options, or None if they are accepted."""
         said = []
         for sampler in (self.client, self.sampler):
             try:

@@ -1,6 +1,6 @@
-"""How the adapters' logits come to the service: in the GPU's memory where it is shared, else by the host, and said so.
+"""The adapters' logits reach the service in the GPU's memory if that is shared, else through the host, with a message.
 
-The driver is the tests' own, whose memory is the host's; the tensors are fakes, of what the adapters use of torch's.
+The tests' driver keeps device memory on the host. The tensors are fakes with the part of torch's that the adapters use.
 """
 
 import math

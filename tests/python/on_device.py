@@ -29,7 +29,7 @@ def address_of(rows):
 
 
 def host_view(rows):
-    """The same bytes for the host: with the tests' driver they are there."""
+    """The same bytes for the host: the tests' driver keeps them there."""
     return numpy.frombuffer((ctypes.c_uint8 * rows.bytes).from_address(address_of(rows)), numpy.uint8)
 
 
@@ -48,7 +48,7 @@ def mapped():
 
 
 class Work:
-    """What the driver's streams do when they are waited for."""
+    """Work that the driver's streams do when they are waited for."""
 
     def __init__(self, work):
         self._library = ctypes.CDLL("libcuda.so.1")

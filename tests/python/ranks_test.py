@@ -18,7 +18,7 @@ OPTIONS = {"vocabulary_size": VOCABULARY, "live_vocabulary_size": VOCABULARY - 3
 
 
 def on_ranks(count, run):
-    """What `run(rank)` returns on a thread for each rank."""
+    """Returns the results of `run(rank)` on a thread for each rank."""
     results = {}
 
     def keep(rank):
@@ -174,7 +174,7 @@ class Losses(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    def test_what_ranks_cannot_meet_by(self):
+    def test_options_ranks_cannot_share_are_refused(self):
         shard = sortition.Shard.even(1, 2, VOCABULARY)
         for name, options in (("targets", {"targets": ["127.0.0.1:1", "127.0.0.1:2"]}),
                               ("fallback", {"fallback": "in_process"}), ("worker_session", {"worker_session": ""}),
@@ -187,7 +187,7 @@ class Refusals(unittest.TestCase):
             self.assertEqual(raised.exception.code, "INVALID_ARGUMENT")
             self.assertIn(f"ClientOptions::{name} ", str(raised.exception))
 
-    def test_what_is_not_the_ranks_own(self):
+    def test_misfit_steps_are_refused(self):
         with serve() as server, connect(server.serving["listen"], 1, 2) as client:
             with self.assertRaisesRegex(ValueError, "request_id: .* the same on every rank"):
                 client.open(vocabulary_size=VOCABULARY)

@@ -20,7 +20,7 @@ NAN = numpy.full(VOCABULARY, numpy.nan, numpy.float32)
 
 
 def elements(tensor, kind, count):
-    """What lies where this DLPack tensor says: with the tests' driver, on the host."""
+    """The elements of this DLPack tensor: the tests' driver keeps them on the host."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     capsule = tensor.__dlpack__()
@@ -32,7 +32,7 @@ def elements(tensor, kind, count):
 @needs_kernels
 class OnTheServersDevice(ServerTest):
     def setUp(self):
-        # Whoever waits with the interpreter's lock waits for good.
+        # A thread that waits with the interpreter's lock would wait for ever.
         faulthandler.dump_traceback_later(60, exit=True)
         self.addCleanup(faulthandler.cancel_dump_traceback_later)
         self.library = ctypes.CDLL("libcuda.so.1")
@@ -56,7 +56,7 @@ class OnTheServersDevice(ServerTest):
             self.assertFalse(future.done())
             matrix_in(self.rows, row(step))
             self.library.FakeCudaRelease()
-            # What is queued behind the step begins.
+            # Work queued behind the step begins.
             self.assertEqual(self.library.cuStreamSynchronize(ctypes.c_void_p(5)), 0)
             tokens = elements(results.tokens, ctypes.c_int32, 2)
             logprobs = elements(results.logprobs, ctypes.c_float, 2)
@@ -135,10 +135,10 @@ class OnTheServersDevice(ServerTest):
         with self.assertRaisesRegex(sortition.Error, "room for 1"):
             self.client.submit(sequences, [row(1), row(2)], results=results, stream=0)
         self.client.submit(sequences[1:], [row(1)], results=results, stream=0).result()
-        # Of the error nothing waits.
+        # Nothing waits for a refused step.
         self.assertEqual(self.library.cuStreamSynchronize(None), 0)
 
-    def test_what_cannot_be_made_is_said(self):
+    def test_creation_errors_are_reported(self):
         for make in (lambda: self.client.cuda_ready(7), lambda: sortition.CudaResults(7, 1)):
             with self.assertRaises(sortition.Error) as raised:
                 make()
@@ -147,7 +147,7 @@ class OnTheServersDevice(ServerTest):
             sortition.CudaResults(0, 0)
 
     def test_last_reference_may_be_dropped_by_the_answer(self):
-        # What goes waits for the device, whose work waits for an answer that the same thread brings.
+        # Releasing waits for the device, whose work waits for an answer that the same thread brings.
         sequences = [self.client.open(seed=seed, **OPTIONS) for seed in range(3)]
         there = [matrix_in(self.rows, row(i), i * 4 * VOCABULARY) for i in range(3)]
         held, answered = threading.Event(), threading.Event()

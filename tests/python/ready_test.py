@@ -34,7 +34,7 @@ def await_metric(server, series, value):
 
 class ReadyTest(unittest.TestCase):
     def setUp(self):
-        # Whoever waits with the interpreter's lock waits for good.
+        # A thread that waits with the interpreter's lock would wait for ever.
         faulthandler.dump_traceback_later(60, exit=True)
         self.addCleanup(faulthandler.cancel_dump_traceback_later)
         folder = tempfile.TemporaryDirectory()
@@ -165,7 +165,7 @@ class ReadyTest(unittest.TestCase):
         del future
         await_metric(self.server, regions, before)
 
-    def test_what_makes_no_sense_is_refused(self):
+    def test_invalid_calls_are_refused(self):
         client = self.connect()
         ready, sequence = client.ready(), client.open(seed=8, **OPTIONS)
         first, second = ready.expect(), ready.expect()

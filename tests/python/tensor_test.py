@@ -1,4 +1,4 @@
-"""Which tensors are taken, and what is said of all others, before anything is done."""
+"""Accepted tensors, and the errors for all others, before anything is done."""
 
 import unittest
 
@@ -64,7 +64,7 @@ class Taken(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    def test_says_what_is_wrong(self):
+    def test_errors_name_the_fault(self):
         logits = row(4)
         sequence = CLIENT.open(vocabulary_size=VOCABULARY)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)

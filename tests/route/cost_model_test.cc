@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/route/start.h"
+#include "tests/route/fixtures.h"
 
 namespace sortition::service {
 namespace {
@@ -20,7 +20,7 @@ TEST(CostModel, PriorHoldsUntilMeasured) {
   EXPECT_DOUBLE_EQ(model.Seconds({10, 1000, true}, kStart), 1e-3 + 10e-4 + 2000e-9);
 }
 
-// Whatever it starts from: the prior is wrong by factors of 0.2 to 20.
+// The prior is wrong by factors of 0.2 to 20.
 TEST(CostModel, LearnsEachTerm) {
   std::mt19937_64 random(1);
   CostModel model;
@@ -40,7 +40,7 @@ TEST(CostModel, OneKindOfBatchSufficesForThatKind) {
   const Work work = {16, 4'000'000, false};
   for (int i = 0; i < 10; ++i) model.Observe(work, absl::Milliseconds(90), kStart);
   EXPECT_NEAR(model.Seconds(work, kStart), 0.090, 0.002);
-  // Nothing was learned that would make another batch cost less than nothing.
+  // No learned cost makes another batch cost less than nothing.
   EXPECT_GT(model.Seconds({1, 1, false}, kStart), 0);
 }
 

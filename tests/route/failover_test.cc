@@ -1,4 +1,4 @@
-// Devices that fail, lie and are lost: whatever happens to them, every row is answered once, and right.
+// Devices that fail, give wrong outputs and are lost: every row is answered once, and correctly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/reference.h"
 #include "service/batch/batcher.h"
-#include "tests/route/small_self_test.h"
+#include "tests/route/fixtures.h"
 #include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/scale.h"
@@ -27,7 +27,7 @@ constexpr uint32_t kVocabulary = 24;
 
 const kernels::RowParameters kParameters;
 
-// Rows that look like one another, with the answers of the law.
+// Random rows with the law's outputs.
 struct Rows {
   struct Row {
     std::vector<float> logits;
@@ -71,7 +71,7 @@ class RecheckObserver : public NullObserver {
   uint64_t wrong = 0;
 };
 
-// A world of devices, one clock, and workers that send a row again when it is refused because devices failed.
+// Devices, one clock, and workers that send a row again if it is refused because devices failed.
 class World {
  public:
   World(uint64_t seed, BatcherOptions options, std::vector<ScriptedFakeDevice::Script> scripts) : random_(seed) {
@@ -85,8 +85,8 @@ class World {
       devices_.push_back(std::make_unique<ScriptedFakeDevice>(description, &clock_, std::move(script)));
       pointers.push_back(devices_.back().get());
     }
-    options.seed = seed;
-    options.event_log = &events_;
+    options.devices.seed = seed;
+    options.devices.event_log = &events_;
     batcher_ = std::make_unique<Batcher>(Limits(), pointers, &clock_, &observer_, std::move(options));
   }
 
@@ -98,7 +98,7 @@ class World {
   uint64_t wrong_tokens() const { return wrong_tokens_; }
   uint64_t refused() const { return refused_; }  // rows
 
-  // Draws `tokens` tokens, some rows at a time, and advances the clock from event to event.
+  // Draws `tokens` tokens, several rows at a time, and advances the clock from event to event.
   void Draw(uint32_t tokens) {
     std::vector<uint32_t> again;
     for (uint32_t drawn = 0; drawn < tokens;) {
@@ -125,7 +125,7 @@ class World {
     }
   }
 
-  // Ends what is still in flight.
+  // Ends the batches in flight.
   void Finish() {
     while (NextEnd() != absl::InfiniteFuture()) NextEvent();
     batcher_.reset();
@@ -152,7 +152,7 @@ class World {
     clock_.Advance(time - now());
     batcher_->Sweep();
   }
-  // The next batch ends, or half a second passes and the batcher looks around.
+  // Ends the next batch, or lets half a second pass and calls Sweep.
   void NextEvent() {
     const absl::Time next = NextEnd();
     if (next > now() + absl::Milliseconds(500)) {
@@ -177,12 +177,12 @@ class World {
 
 BatcherOptions Options(double recheck_share) {
   BatcherOptions options;
-  options.self_test = &SmallSelfTest();
-  options.recheck_share = recheck_share;
+  options.devices.self_test = &SmallSelfTest();
+  options.devices.recheck_share = recheck_share;
   return options;
 }
 
-// Three devices and every kind of fault, in live batches and in self-tests. Every row is compared, so no wrong token
+// Three devices with all kinds of faults, in live batches and in self-tests. Every row is re-checked, so no wrong token
 // leaves.
 TEST(Failover, NoTokenIsWrongLostOrDoubled) {
   uint64_t lies = 0;
@@ -204,7 +204,7 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
       });
     }
     BatcherOptions options = Options(1);
-    options.policy.kind = static_cast<RoutePolicy::Kind>(seed % 2 == 0 ? 0 : 2 + seed / 2 % 2);
+    options.devices.policy.kind = static_cast<RoutePolicy::Kind>(seed % 2 == 0 ? 0 : 2 + seed / 2 % 2);
     World world(seed, options, std::move(scripts));
     world.Draw(60);
     ASSERT_EQ(world.wrong_tokens(), 0u);
@@ -213,19 +213,19 @@ TEST(Failover, NoTokenIsWrongLostOrDoubled) {
     lies += world.observer().wrong;
     for (const DeviceEvent& event : world.events()) {
       quarantines += event.state == DeviceState::kQuarantined;
-      const bool rests = absl::StartsWith(event.reason, "given nothing");
-      (rests ? breaks : returns) += event.state == DeviceState::kServing;
+      const bool backs_off = absl::StartsWith(event.reason, "gets no batches");
+      (backs_off ? breaks : returns) += event.state == DeviceState::kServing;
     }
   }
-  // The fault did happen: lies and returns twice as often as is asked for here, for a sanitizer's few worlds may have
-  // fewer than their share.
+  // The faults did happen. Wrong outputs and returns occur twice as often as is required here: the few seeds of a
+  // sanitizer run may have fewer than their share.
   EXPECT_GE(lies, testing::Scaled(1000) / 4);
   EXPECT_GE(quarantines, testing::Scaled(1000));
   EXPECT_GE(returns, testing::Scaled(1000) / 4);
   EXPECT_GE(breaks, testing::Scaled(1000) / 10);
 }
 
-// A device that is right in its self-tests and wrong in one row of every live batch.
+// Passes its self-tests, and is wrong in one row of every live batch.
 Fate LieWhenLive(const std::vector<devices::DeviceRow>& rows) {
   const bool live = rows.front().request.live_vocabulary == kVocabulary;
   return {live ? Fate::Kind::kLies : Fate::Kind::kRight, absl::Microseconds(10)};
@@ -233,7 +233,7 @@ Fate LieWhenLive(const std::vector<devices::DeviceRow>& rows) {
 
 TEST(Recheck, WrongDeviceIsCaughtWithinComputedRows) {
   constexpr double kShare = 0.2;
-  // It fails for a service that is right with a chance of 10^-9 a seed.
+  // A correct service fails this with probability 10^-9 a seed.
   const uint64_t most = WrongRowsUntilCaught(kShare, 1 - 1e-9);
   EXPECT_EQ(most, 93u);
   uint64_t wrong = 0;
@@ -248,10 +248,10 @@ TEST(Recheck, WrongDeviceIsCaughtWithinComputedRows) {
     const DeviceEvent& event = world.events().front();
     EXPECT_EQ(event.device, "fake0");
     EXPECT_EQ(event.state, DeviceState::kQuarantined);
-    EXPECT_TRUE(event.gave_wrong_answer);
+    EXPECT_TRUE(event.gave_wrong_output);
     EXPECT_EQ(event.reason, "wrong answers to 1 live rows");
     EXPECT_GE(event.unchecked_rows, world.wrong_tokens());
-    EXPECT_EQ(event.touched.empty(), event.unchecked_rows == 0);
+    EXPECT_EQ(event.sequences.empty(), event.unchecked_rows == 0);
     world.Finish();
   }
   // On average 1 / share - 1 = 4 wrong rows pass.
@@ -264,20 +264,20 @@ TEST(Recheck, ShareOfRowsIsAsConfigured) {
     World world(5, Options(share), {[](const auto&) { return Fate{Fate::Kind::kRight, absl::Microseconds(10)}; }});
     world.Draw(2000);
     world.Finish();
-    // Five standard deviations: a chance of 10^-6.
+    // Five standard deviations: probability 10^-6.
     EXPECT_NEAR(double(world.observer().right), 2000 * share, share == 1 ? 0 : 5 * 21 * share);
     EXPECT_EQ(world.observer().wrong, 0u);
   }
 }
 
-// A device that has no memory is given a batch a second, takes none, and stays in service; then it has some again.
+// A device without memory is given one batch a second, fails it and stays in service; later it has memory again.
 TEST(Failover, DeviceOutOfMemoryBacksOffInService) {
   int full = 0;
   int after = 0;
   World* here = nullptr;
   absl::Time freed;
   BatcherOptions options = Options(0);
-  options.policy.kind = RoutePolicy::Kind::kRoundRobin;
+  options.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
   World world(1, std::move(options),
               {[&](const auto&) {
                  const bool has_memory = here->now() >= freed;
@@ -290,7 +290,7 @@ TEST(Failover, DeviceOutOfMemoryBacksOffInService) {
   here = &world;
   const absl::Time start = world.now();
   freed = start + absl::Seconds(10);
-  while (world.now() < freed + 2 * DeviceHealth::kRest) {
+  while (world.now() < freed + 2 * DeviceHealth::kBatchBackoff) {
     world.Draw(50);
     world.batcher().Sweep();
   }
@@ -324,7 +324,7 @@ TEST(Failover, OnlyDeviceLostRefusesRowsUntilBack) {
   world.Draw(100);
   ASSERT_EQ(world.events().size(), 2u);
   EXPECT_EQ(world.events()[0].state, DeviceState::kQuarantined);
-  EXPECT_FALSE(world.events()[0].gave_wrong_answer);
+  EXPECT_FALSE(world.events()[0].gave_wrong_output);
   EXPECT_EQ(world.events()[1].state, DeviceState::kServing);
   EXPECT_EQ(world.wrong_tokens(), 0u);
   world.Finish();

@@ -1,9 +1,9 @@
-// Quarantine and the way back.
+// Quarantine, back-off and return.
 #include "service/route/health.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/route/start.h"
+#include "tests/route/fixtures.h"
 
 namespace sortition::service {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "tests/route/start.h"
+#include "tests/route/fixtures.h"
 #include "tests/support/fake_device.h"
 
 namespace sortition::service {
@@ -18,7 +18,7 @@ Router::Batch BatchOf(uint32_t rows, uint32_t vocabulary = 1000) {
   return {rows, uint64_t{rows} * vocabulary * 2, vocabulary, devices::kHostMemory};
 }
 
-// Lets the device do batches of so many rows until the router knows that each takes `seconds`.
+// Lets the device do batches of `rows` rows until the router knows that each takes `seconds`.
 void Teach(Router* router, const devices::Device* device, uint32_t rows, double seconds, absl::Time* now) {
   for (int i = 0; i < 20; ++i) {
     router->Started(device, BatchOf(rows), *now);
@@ -34,7 +34,7 @@ TEST(Router, ChoosesEarliestExpectedFinish) {
   absl::Time now = kStart;
   Teach(&router, &slow, 10, 0.010, &now);
   Teach(&router, &fast, 10, 0.004, &now);
-  // The fast device takes two before it would be done later than the slow one.
+  // The fast device finishes two batches before the slow one finishes one.
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
   router.Started(&fast, BatchOf(10), now);
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
@@ -42,7 +42,7 @@ TEST(Router, ChoosesEarliestExpectedFinish) {
   const Router::Choice third = router.Choose(BatchOf(10), now);
   EXPECT_EQ(third.device, &slow);
   EXPECT_EQ(third.reason, RouteReason::kFastest);
-  // What the fast one has got done meanwhile counts.
+  // Progress of the fast device meanwhile counts.
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Milliseconds(5)).device, &fast);
 }
 
@@ -55,7 +55,7 @@ TEST(Router, BatchWaitsForBusyButFasterDevice) {
   Teach(&router, &fast, 10, 0.001, &now);
   router.Started(&fast, BatchOf(10), now);
   EXPECT_EQ(router.Choose(BatchOf(10), now).device, nullptr);
-  // Until it is so late that nobody knows when it will be done.
+  // Until the fast device is so late that its end cannot be predicted.
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Seconds(2)).device, &slow);
 }
 
@@ -96,7 +96,7 @@ TEST(Router, UploadCostCountsForDiscreteMemory) {
   EXPECT_EQ(router.Choose(there, now).device, &card);
 }
 
-// Others would have them read to the host; they do where the device is out of service.
+// Other devices would read them through the host; they do so while the device is out of service.
 TEST(Router, LogitsInDeviceMemoryStay) {
   FakeDevice host({.name = "host"});
   FakeDevice card({.name = "card", .memory = 1});
@@ -172,7 +172,7 @@ TEST(Router, RandomReachesEveryDevice) {
   Router router({&a, &b}, {Kind::kRandom, ""}, 7);
   std::map<devices::Device*, int> chosen;
   for (int i = 0; i < 200; ++i) ++chosen[router.Choose(BatchOf(1), kStart).device];
-  // Fewer than 50 of 200 fair draws: a chance of 10^-13.
+  // Fewer than 50 of 200 fair draws have probability 10^-13.
   EXPECT_GE(chosen[&a], 50);
   EXPECT_GE(chosen[&b], 50);
 }

@@ -1,4 +1,4 @@
-// What a device must show before it serves.
+// Self-tests of devices.
 #include "devices/self_test/self_test.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(SelfTest, CpuPasses) {
   EXPECT_GT(verdict.timings[2].time, absl::ZeroDuration());
 }
 
-// Any bit of any answer: the last one's sum of weights, here.
+// A device that is wrong in one bit of one output.
 TEST(SelfTest, OneWrongBitFails) {
   CpuDevice cpu({.threads = 1});
   uint32_t row = 0;
@@ -50,7 +50,7 @@ TEST(SelfTest, OneWrongBitFails) {
   EXPECT_EQ(row, 18u) << "nothing more is asked of it";
 }
 
-// What a device may have wrong that rows of every day do not show.
+// Faults that everyday rows do not show.
 struct Lie {
   const char* about;
   bool (*is_told)(const kernels::RowRequest&, const kernels::RowOutput&);
@@ -99,7 +99,7 @@ const Lie kLies[] = {
 };
 
 TEST(SelfTest, OneWrongFieldFails) {
-  // By the case, since requests are the self-test's own.
+  // By the address of the case's parameters: requests are the self-test's.
   std::map<const kernels::RowParameters*, kernels::RowOutput> answers;
   const auto answer_of = [&](const DeviceRow& row) -> const kernels::RowOutput& {
     const auto [at, is_new] = answers.try_emplace(row.request.parameters);

@@ -1,4 +1,4 @@
-// Checkpoints: what one key sealed for one sequence opens there and nowhere else, and every bit counts.
+// Checkpoints: one opens only with its key and for its sequence, and every bit counts.
 #include "service/sequence/checkpoint.h"
 
 #include <gtest/gtest.h>

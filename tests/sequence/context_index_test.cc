@@ -36,7 +36,7 @@ struct Shape {
   uint32_t least;
   uint32_t depth;
   uint32_t alphabet;
-  uint32_t window;  // of positions; 0 = none
+  uint32_t window;  // in positions; 0 = none
 };
 
 class ContextIndexTest : public ::testing::TestWithParam<Shape> {};
@@ -74,7 +74,7 @@ TEST_P(ContextIndexTest, EqualsPlainSearch) {
     const uint32_t kind = random() % 10;
     if (kind == 0) {
       for (uint32_t i = random() % std::min<size_t>(tokens.size() + 1, 40); i > 0; --i) pop();
-    } else if (kind == 1 && tokens.size() > 20) {  // a passage once more
+    } else if (kind == 1 && tokens.size() > 20) {  // repeats a passage
       const size_t from = random() % (tokens.size() - 10);
       for (size_t i = 0; i < 10; ++i) push(tokens[from + i]);
     } else {
@@ -89,7 +89,7 @@ TEST_P(ContextIndexTest, EqualsPlainSearch) {
     matches += searched.size();
   }
   EXPECT_GT(matches, 500 * steps * steps / (3000 * 3000));
-  // Nothing is left behind.
+  // Removal leaves nothing behind.
   while (!tokens.empty()) pop();
   EXPECT_TRUE(index.empty());
 }
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ContextIndexTest,
                                            Shape{0, 0, 50, 0}, Shape{1, 8, 3, 100}, Shape{2, 24, 4, 60},
                                            Shape{1, 24, 2, 25}, Shape{1, 1, 20, 7}));
 
-// A history that repeats one token is the deepest trie for its length.
+// A history that repeats one token gives the deepest trie for its length.
 TEST(ContextIndex, MemoryIsLinearInPositions) {
   for (const uint32_t alphabet : {1u, 2u, 1000u}) {
     ContextIndex index(2, 24);

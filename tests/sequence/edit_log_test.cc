@@ -14,7 +14,7 @@
 #include "service/request/parameters.h"
 #include "service/sequence/row_of.h"
 #include "service/sequence/sequence.h"
-#include "tests/support/plain_mirrors.h"
+#include "tests/support/plain_edit_cache.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service {
@@ -22,32 +22,32 @@ namespace {
 
 using kernels::EditOrigin;
 using kernels::LogitEdit;
-using testing::PlainMirrors;
+using testing::PlainEditCache;
 
 TEST(EditLog, CountsVersionsKnowsLastTokens) {
-  EditLog trail = EditLog::OfNewList();
-  EXPECT_NE(trail.origin().list, EditLog::OfNewList().origin().list);
+  EditLog edit_log = EditLog::OfNewList();
+  EXPECT_NE(edit_log.origin().list, EditLog::OfNewList().origin().list);
   EXPECT_EQ(EditLog().origin().list, 0u);
   for (uint32_t token = 0; token < 100; ++token) {
-    EXPECT_EQ(trail.origin().version, token);
-    EXPECT_EQ(trail.origin().changed.size(), std::min(token, EditLog::kTokens));
-    trail.Push(token);
-    EXPECT_EQ(trail.origin().changed.back(), token);
+    EXPECT_EQ(edit_log.origin().version, token);
+    EXPECT_EQ(edit_log.origin().changed.size(), std::min(token, EditLog::kTokens));
+    edit_log.Push(token);
+    EXPECT_EQ(edit_log.origin().changed.back(), token);
   }
-  EXPECT_EQ(trail.origin().changed.front(), 100 - EditLog::kTokens);
+  EXPECT_EQ(edit_log.origin().changed.front(), 100 - EditLog::kTokens);
 }
 
 TEST(EditLog, ChangesAfterLeaveAreAhead) {
-  EditLog trail = EditLog::OfNewList();
-  trail.Push(5);
-  trail.Leave();
-  EXPECT_EQ(trail.origin().ahead, 0u);
-  trail.Push(6);
-  trail.Leave();
-  trail.Push(7);
-  EXPECT_EQ(trail.origin().version, 1u);
-  EXPECT_EQ(trail.origin().ahead, 2u);
-  EXPECT_EQ(trail.origin().changed.size(), 3u);
+  EditLog edit_log = EditLog::OfNewList();
+  edit_log.Push(5);
+  edit_log.Leave();
+  EXPECT_EQ(edit_log.origin().ahead, 0u);
+  edit_log.Push(6);
+  edit_log.Leave();
+  edit_log.Push(7);
+  EXPECT_EQ(edit_log.origin().version, 1u);
+  EXPECT_EQ(edit_log.origin().ahead, 2u);
+  EXPECT_EQ(edit_log.origin().changed.size(), 3u);
 }
 
 constexpr uint32_t kTokens = 40;
@@ -91,7 +91,7 @@ std::shared_ptr<const SequenceSpec> SpecWith(const v1::SamplingParameters& param
   return spec;
 }
 
-// A step's views, from when it began; `edits` are what they said then.
+// A step's views when it began, and their edits then.
 struct Seen {
   std::shared_ptr<const SequenceSpec> spec;
   PositionViews views;
@@ -117,7 +117,7 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     return tree;
   }
 
-  // A view's edits are those of a sequence that has gone there.
+  // A view's edits equal those of a sequence that has advanced there.
   void CheckView(SequenceState* state, const TokenTree& tree, const Seen& seen) {
     const size_t view = Below(seen.views.size());
     const auto gone = state->Fork(seen.spec, state->position());
@@ -131,12 +131,12 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
     ASSERT_EQ(*gone->LendEdits(), seen.edits[view]) << "view " << view;
   }
 
-  // Some device runs the rows, in some order, maybe not all of them, and maybe late.
+  // A device runs the rows in some order, maybe not all of them, and maybe late.
   void Run(const Seen& seen) {
     std::vector<size_t> order(seen.views.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     if (Below(3) == 0) std::ranges::shuffle(order, random_);
-    PlainMirrors* device = &devices_[Below(devices_.size())];
+    PlainEditCache* device = &devices_[Below(devices_.size())];
     for (const size_t i : order) {
       if (Below(10) == 0) device = &devices_[Below(devices_.size())];
       const kernels::RowRequest row = RowOf(*seen.spec, &seen.views[i], 1, 0);
@@ -150,8 +150,8 @@ class EditNames : public ::testing::TestWithParam<EditOptions> {
   }
 
   std::mt19937 random_{17};
-  std::array<PlainMirrors, 3> devices_;
-  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name
+  std::array<PlainEditCache, 3> devices_;
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<LogitEdit>> lists_;  // by name and version
 };
 
 TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
@@ -170,7 +170,7 @@ TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
     // Follows Sequence: the step's rewrites, its views, and its end; or a new owner, who reverts them.
     const SequenceState::Undo undo = one.Rewrite(cut, Below(4) == 0 ? append : std::vector<uint32_t>());
     if (Below(20) == 0) {
-      one.Revert(undo);  // the history was not the one that the step is for
+      one.Revert(undo);  // the step was for another history
       continue;
     }
     const TokenTree tree = Tree();
@@ -215,7 +215,7 @@ TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
   }
   uint64_t changed = 0;
   uint64_t changed_ahead = 0;
-  for (const PlainMirrors& device : devices_) {
+  for (const PlainEditCache& device : devices_) {
     changed += device.changed();
     changed_ahead += device.changed_ahead();
   }
@@ -226,7 +226,7 @@ TEST_P(EditNames, LeadToTheEditsUnderRandomSteps) {
 INSTANTIATE_TEST_SUITE_P(All, EditNames, ::testing::ValuesIn(AllEditOptions()),
                          [](const auto& info) { return info.param.name; });
 
-// The sequence's own steps: one after the other, aborted, retried, taken over while a device still reads.
+// Steps of one sequence: consecutive, aborted, retried, and taken over while a device still reads.
 TEST(EditLog, FollowsSequencesSteps) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
@@ -239,7 +239,7 @@ TEST(EditLog, FollowsSequencesSteps) {
   intent.step_id = 1;
   intent.position = opened.position;
   intent.history_hash = opened.history_hash;
-  PlainMirrors device;
+  PlainEditCache device;
   const auto begin = [&](const SequenceOwner& owner) {
     return std::get<StepGrant>(sequence.Begin(owner, intent, TokenTree::Chain({7, 8})));
   };
@@ -264,7 +264,7 @@ TEST(EditLog, FollowsSequencesSteps) {
   grant = begin(first);
   run(grant);
   EXPECT_EQ(device.changed(), 8u) << "all but the first row's";
-  // The former owner's rows run when the next owner's have.
+  // The former owner's rows run after the next owner's.
   const SequenceOwner second{.epoch = 2};
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(second, spec, nullptr)));
   const StepGrant left = std::move(grant);

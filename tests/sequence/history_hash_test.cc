@@ -53,12 +53,12 @@ TEST(HistoryHash, PublishedVectors) {
     }
     const uint64_t digest = HistoryDigest(spec);
     EXPECT_EQ(digest, Hex(vector, "digest"));
-    uint64_t chain = kEmptyHash;
+    uint64_t token_hash = kEmptyHash;
     for (const auto& token : vector.fields().at("tokens").list_value().values()) {
-      chain = ExtendChain(chain, static_cast<uint32_t>(token.number_value()));
+      token_hash = ExtendTokenHash(token_hash, static_cast<uint32_t>(token.number_value()));
     }
-    EXPECT_EQ(chain, Hex(vector, "chain"));
-    EXPECT_EQ(HistoryHash(chain, Number(vector, "prompt_length"), digest), Hex(vector, "hash"));
+    EXPECT_EQ(token_hash, Hex(vector, "chain"));
+    EXPECT_EQ(HistoryHash(token_hash, Number(vector, "prompt_length"), digest), Hex(vector, "hash"));
   }
 }
 
@@ -104,7 +104,7 @@ TEST(HistoryHash, WordsOfOptions) {
                                    9,  36,         0,          2, 3, 1, 2, 4, 2, 8, 5, 37, 100, 2,  11, 12}));
 }
 
-// Penalties count prompt and output apart, so the same tokens with another prompt are another history.
+// Penalties count prompt and output separately, so the same tokens with another prompt are another history.
 TEST(HistoryHash, PromptMatters) {
   std::set<uint64_t> hashes;
   for (uint32_t prompt_length = 0; prompt_length < 100; ++prompt_length) {

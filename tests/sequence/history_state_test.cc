@@ -1,4 +1,4 @@
-// Options that look at a history: step by step against their definitions, and at length against a rebuilt state.
+// Options that look at a history: each step against their definitions, and long texts against a rebuilt state.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ std::shared_ptr<const SequenceSpec> SpecOf(const SamplingParameters& parameters,
   return spec;
 }
 
-// A state, its parameters, and the history that it should be of.
+// A state, its parameters and its expected history.
 struct GrowingSequence {
   SamplingParameters parameters;
   std::unique_ptr<SequenceState> state;
@@ -113,7 +113,7 @@ struct GrowingSequence {
     state->Append(token);
     history.push_back(token);
   }
-  // Cuts to `to`, or as deep as can be.
+  // Cuts to `to`, or as deep as possible.
   void Rewrite(uint32_t to, const std::vector<uint32_t>& append, bool revert) {
     to = std::max(to, state->lowest_truncation());
     const SequenceState::Undo undo = state->Rewrite(to, append);
@@ -131,7 +131,7 @@ std::vector<LogitEdit> EditsOf(SequenceState* state) {
   return edits;
 }
 
-// Edits that change nothing are left out: what occurred may have one or not.
+// Drops edits that change nothing: a token that occurred may have one or not.
 std::vector<LogitEdit> Effective(std::vector<LogitEdit> edits) {
   std::erase_if(edits, [](const LogitEdit& edit) { return edit == LogitEdit{.token = edit.token}; });
   return edits;
@@ -141,7 +141,7 @@ class HistoryStateTest : public ::testing::TestWithParam<Options> {};
 
 constexpr uint32_t kSmallVocabulary = 12;
 
-// Repeats itself at all lengths.
+// Appends tokens that repeat earlier ones at all lengths.
 void Grow(std::mt19937* random, GrowingSequence* sequence) {
   const uint32_t length = sequence->length();
   if ((*random)() % 6 != 0 || length < 40) return sequence->Push((*random)() % kSmallVocabulary);
@@ -199,7 +199,7 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
 INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(AllOptions()),
                          [](const auto& info) { return info.param.name; });
 
-// 100,000 tokens of a text that quotes itself, cut and forked at random: the edits are, byte for byte, those of a
+// 100,000 tokens of a text that repeats itself, cut and forked at random: the edits equal, byte for byte, those of a
 // state that is rebuilt from the history.
 class LongHistoryTest : public ::testing::TestWithParam<Options> {};
 

@@ -1,4 +1,4 @@
-// When workers that lost their sequences are told to bring the histories.
+// Advice to workers that lost their sequences: when to send the histories.
 #include "service/sequence/replay_budget.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST_F(ReplayBudgetTest, StreamsFloodDelaysOnlyItself) {
   EXPECT_EQ(Advice({2, 3}), absl::ZeroDuration()) << "another client";
 }
 
-// However many streams it has.
+// This holds for a tenant with many streams too.
 TEST_F(ReplayBudgetTest, TenantsFloodDelaysOnlyItself) {
   for (uint64_t stream = 0; stream < 500; ++stream) {
     for (int i = 0; i < 20; ++i) Advice({1, stream});
@@ -62,10 +62,10 @@ TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
     while (Advice({stream % 2, stream}) <= absl::Seconds(20) * 1.25) ++soon;
   }
   EXPECT_GE(soon, 10);
-  EXPECT_LE(soon, 20 + int(kStreams));  // each has come once before the others were there
+  EXPECT_LE(soon, 20 + int(kStreams));  // each stream came once before the others existed
 }
 
-// It may be long, and so has to wait where a short one need not; but it need not be.
+// An open-ended history may be long, so it waits where a short one need not.
 TEST_F(ReplayBudgetTest, UnknownLengthIsEstimated) {
   budget_.Spend(kTokens / 10, false);
   EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
@@ -85,7 +85,7 @@ TEST_F(ReplayBudgetTest, ExpiredWaitersAreForgotten) {
   clock_.Advance(absl::Seconds(31));
   EXPECT_EQ(Advice({2, 2}), absl::ZeroDuration());
   const absl::Duration second = Advice({2, 2});
-  EXPECT_GE(second, absl::Seconds(1));  // all of the budget
+  EXPECT_GE(second, absl::Seconds(1));  // the whole budget
   EXPECT_LE(second, absl::Seconds(1) * 1.25);
 }
 

@@ -1,6 +1,8 @@
 // The rules of steps, retries and ownership for one sequence.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "service/sequence/history_hash.h"
 #include "service/sequence/sequence.h"
 
@@ -38,13 +40,13 @@ class SequenceRules : public ::testing::Test {
   }
   // Returns the hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
-    uint64_t chain = kEmptyHash;
-    for (const uint32_t token : {1u, 2u, 3u}) chain = ExtendChain(chain, token);
-    for (const uint32_t token : tokens) chain = ExtendChain(chain, token);
-    return HistoryHash(chain, 3, HistoryDigest(spec_->Identity()));
+    uint64_t token_hash = kEmptyHash;
+    for (const uint32_t token : {1u, 2u, 3u}) token_hash = ExtendTokenHash(token_hash, token);
+    for (const uint32_t token : tokens) token_hash = ExtendTokenHash(token_hash, token);
+    return HistoryHash(token_hash, 3, HistoryDigest(spec_->Identity()));
   }
 
-  StepIntent Intent(uint64_t id, uint32_t position, uint64_t hash) {
+  StepIntent Intent(uint64_t id, uint32_t position, std::optional<uint64_t> hash) {
     StepIntent intent;
     intent.step_id = id;
     intent.position = position;
@@ -109,7 +111,7 @@ TEST_F(SequenceRules, GapOrOtherHistoryAsksForReplay) {
   EXPECT_EQ(WhyNot(owner_, Intent(1, 4, hash_)), Reason::kHistoryRequired);
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_ ^ 1)), Reason::kHistoryRequired);
   StepIntent below = Intent(1, 2, hash_);
-  below.truncate_to = 2;  // into the prompt, but with the hash of all of it
+  below.truncate_to = 2;  // into the prompt, but with the hash of the whole prompt
   EXPECT_EQ(WhyNot(owner_, below), Reason::kHistoryRequired);
   StepIntent beyond = Intent(1, 4, hash_);
   beyond.truncate_to = 4;
@@ -132,21 +134,21 @@ TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
   EXPECT_NE(drawn.history_hash, *next.history_hash);
 }
 
-// The tokens that are left of a prompt are the prompt; what comes after them is output.
+// The tokens that are left of a prompt are the prompt; what follows them is output.
 TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;
-  const uint64_t chain = ExtendChain(ExtendChain(kEmptyHash, 1), 2);
+  const uint64_t token_hash = ExtendTokenHash(ExtendTokenHash(kEmptyHash, 1), 2);
   const uint64_t digest = HistoryDigest(spec_->Identity());
-  cut.history_hash = HistoryHash(chain, 2, digest);
+  cut.history_hash = HistoryHash(token_hash, 2, digest);
   auto begun = sequence_.Begin(owner_, cut);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  // Taken back, the prompt is as long as it was.
+  // After the step is reverted, the prompt has its old length.
   begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendChain(chain, 3), 2, digest));
+  EXPECT_EQ(Run(cut, 3).history_hash, HistoryHash(ExtendTokenHash(token_hash, 3), 2, digest));
 }
 
 // A device that still runs an abandoned step reads the edits that it was lent, unchanged by the new owner.
@@ -204,7 +206,7 @@ TEST_F(SequenceRules, HighestEpochOwnsLoserChangesNothing) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
-  // The former owner's answer comes too late, and its next steps are refused.
+  // The former owner's result comes too late, and its next steps are refused.
   auto late = sequence_.Commit(ticket, Token(42));
   ASSERT_TRUE(std::holds_alternative<Refusal>(late));
   EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);

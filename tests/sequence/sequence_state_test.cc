@@ -67,9 +67,9 @@ std::vector<LogitEdit> Expected(const SequenceSpec& spec, const std::vector<uint
 }
 
 uint64_t ExpectedHash(const SequenceSpec& spec, const std::vector<uint32_t>& history, uint32_t prompt_length) {
-  uint64_t chain = kEmptyHash;
-  for (uint32_t token : history) chain = ExtendChain(chain, token);
-  return HistoryHash(chain, prompt_length, HistoryDigest(spec.Identity()));
+  uint64_t token_hash = kEmptyHash;
+  for (uint32_t token : history) token_hash = ExtendTokenHash(token_hash, token);
+  return HistoryHash(token_hash, prompt_length, HistoryDigest(spec.Identity()));
 }
 
 // A history that repeats itself as text does.
@@ -81,7 +81,7 @@ std::vector<uint32_t> Tokens(std::mt19937& random, size_t count) {
   return tokens;
 }
 
-// The state, and the history that it should be of.
+// A state and its expected history.
 struct Pair {
   std::unique_ptr<SequenceState> state;
   std::vector<uint32_t> history;
@@ -98,7 +98,7 @@ struct Pair {
     state->Append(token);
     history.push_back(token);
   }
-  // Cuts and appends, and takes it back half of the time.
+  // Cuts and appends; reverts it half of the time.
   void Rewrite(std::mt19937& random, uint32_t to, const std::vector<uint32_t>& append) {
     const SequenceState::Undo undo = state->Rewrite(to, append);
     if (random() % 2 == 0) {
@@ -159,7 +159,7 @@ TEST_P(SequenceStateTest, ReturnedSnapshotCostsNoCopy) {
   EXPECT_NE(pair.state->LendEdits().get(), lent);
 }
 
-// Parent, child and grandchild go their own ways, under other seeds, and one under other penalties.
+// Parent, child and grandchild continue independently, under other seeds, and one under other penalties.
 TEST_P(SequenceStateTest, ForksEqualTheirOwnHistories) {
   std::mt19937 random(5);
   std::vector<Pair> family;
@@ -244,7 +244,7 @@ TEST(SequenceState, InconsistentSnapshotIsRefused) {
   EXPECT_FALSE(reads([](auto& s) { ++s.prompt_length; }));
   EXPECT_FALSE(reads([](auto& s) { s.prompt_length = 1000; }));
   EXPECT_FALSE(reads([](auto& s) { ++s.history_hash; }));
-  EXPECT_FALSE(reads([](auto& s) { ++s.chain_before; }));
+  EXPECT_FALSE(reads([](auto& s) { ++s.hash_before; }));
   EXPECT_FALSE(reads([](auto& s) { s.kept_from += 64; }));
   EXPECT_FALSE(reads([](auto& s) { ++s.kept_from; }));
   EXPECT_FALSE(reads([](auto& s) { s.kept.pop_back(); }));
@@ -255,13 +255,13 @@ TEST(SequenceState, InconsistentSnapshotIsRefused) {
   EXPECT_FALSE(reads([](auto& s) { ++s.in_history[0]; }));
   EXPECT_FALSE(reads([](auto& s) { s.in_output[0] = s.in_history[0] + 1; }));
   EXPECT_FALSE(reads([](auto& s) { s.in_output.clear(); }));
-  // Under another seed it is another sequence's.
+  // Another seed makes it another sequence's snapshot.
   auto other = std::make_shared<SequenceSpec>(*spec);
   other->seed = 8;
   EXPECT_EQ(SequenceState::FromSnapshot(other, good, 64), nullptr);
 }
 
-// Counts that a cut would take below zero are found although the sums are right.
+// Finds counts that a cut would take below zero although the sums are right.
 TEST(SequenceState, SnapshotCountsAllItKeeps) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   SequenceSnapshot snapshot = SequenceState::Build(spec, std::vector<uint32_t>{10, 11, 10, 11}, 2, 64)->Snapshot();

@@ -62,7 +62,7 @@ class SequenceTableTest : public ::testing::Test {
 TEST_F(SequenceTableTest, CountBoundEvictsLeastRecentlyUsed) {
   limits_.max_sequences = 3;
   for (int i = 0; i < 3; ++i) Open(i);
-  ASSERT_TRUE(Known(0));  // used again: now 1 is the longest unused
+  ASSERT_TRUE(Known(0));  // used again: now 1 is the least recently used
   Open(3);
   EXPECT_EQ(table().live_sequences(), 3u);
   EXPECT_FALSE(Known(1));
@@ -110,7 +110,7 @@ TEST_F(SequenceTableTest, StepLookaheadHasRoomOrIsRefused) {
   opened.sequence->Abort(ticket);
 }
 
-// Workers that replay must not push out each other's histories before the steps they were sent for.
+// Workers that replay must not evict each other's histories before the steps that they were sent for.
 TEST_F(SequenceTableTest, SentHistoryIsSparedUntilFirstStep) {
   limits_.max_sequences = 2;
   limits_.replay_guard = absl::Seconds(1);

@@ -1,4 +1,4 @@
-// Who is served: the list of clients, what it recognises callers by, and what becomes of those it no longer names.
+// Authorization: the list of clients, the identities that it recognises, and the end of those that it no longer names.
 #include "service/server/authorization.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"
 #include "tests/server/server_process.h"
@@ -46,9 +46,9 @@ TEST(ClientListTest, ReadsEveryIdentityKind) {
                                                    "\r\nengine-a  admin,sample\tcertificate:a.test  # by certificate\n"
                                                    "operator admin uid:1000"));
   ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_EQ(*list->FindToken(DigestOfToken(kToken)), (ClientList::Client{"engine-a", kSample}));
-  EXPECT_EQ(*list->FindCertificate("a.test"), (ClientList::Client{"engine-a", kAnyRole}));
-  EXPECT_EQ(*list->FindUser(1000), (ClientList::Client{"operator", kAdmin}));
+  EXPECT_EQ(*list->FindToken(DigestOfToken(kToken)), (ClientList::Entry{"engine-a", kSample}));
+  EXPECT_EQ(*list->FindCertificate("a.test"), (ClientList::Entry{"engine-a", kAnyRole}));
+  EXPECT_EQ(*list->FindUser(1000), (ClientList::Entry{"operator", kAdmin}));
   EXPECT_EQ(list->FindToken(DigestOfToken("another")), nullptr);
   EXPECT_EQ(list->FindCertificate("b.test"), nullptr);
   EXPECT_EQ(list->FindUser(0), nullptr);
@@ -254,7 +254,7 @@ TEST(AuthorizedServerTest, ListedCertificateIsServed) {
 // A connection of a process of `user`, which only root can be.
 std::shared_ptr<grpc::Channel> ConnectAs(uid_t user, const ListenAddress& address) {
   const int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // Of this thread alone, not of the process.
+  // Changes the user of this thread alone, not of the process.
   EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);
   const bool connected = connect(connection, address.address(), address.size()) == 0;
   EXPECT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0);

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "service/server/checkpoint_key_file.h"
+#include "service/server/process.h"
 
 namespace sortition::server {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string FileOf(const std::string& content) {
-  // Tests run at the same time, each in a process of its own.
+  // Tests run at the same time, each in its process.
   const std::string path = absl::StrCat(::testing::TempDir(), "/checkpoint_", getpid(), ".key");
   std::ofstream(path, std::ios::binary) << content;
   return path;

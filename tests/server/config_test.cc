@@ -15,6 +15,7 @@
 namespace sortition::server {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 struct BadConfig {
@@ -135,6 +136,16 @@ TEST_F(FlagsTest, UnknownVariablesAreRefusedByName) {
   EXPECT_THAT(Error({"SORTITION_max_streams=7"}), HasSubstr("SORTITION_max_streams: "));
   // Flags of libraries are no settings.
   EXPECT_THAT(Error({"SORTITION_FLAGFILE=x"}), HasSubstr("SORTITION_FLAGFILE: "));
+}
+
+TEST_F(FlagsTest, TuningFlagsStandApart) {
+  const auto file = [](const char* name) { return absl::FindCommandLineFlag(name)->Filename(); };
+  EXPECT_THAT(file("max_streams"), EndsWith("service/server/flags.cc"));
+  EXPECT_THAT(file("max_listed_tokens"), EndsWith("service/server/tuning_flags.cc"));
+  const auto config = Read({"SORTITION_MAX_LISTED_TOKENS=7"}, {"--kept_history=8"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->limits.max_listed_tokens, 7u);
+  EXPECT_EQ(config->limits.kept_history, 8u);
 }
 
 TEST_F(FlagsTest, BadValuesNameVariableAndFlag) {

@@ -43,11 +43,11 @@ constexpr uint64_t kDeviceRowBytes = kDeviceVocabulary * 2;
 constexpr uint64_t kBytes = 1 << 16;
 constexpr uint64_t kSeed = 5;
 
-// A worker's rows on the fake card. Their addresses are such as nobody can read or write, as a real card's are.
+// A worker's rows on the fake card. Their addresses cannot be read or written, like a real card's.
 class CardRows {
  public:
   CardRows() : CardRows(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  // At pages that nobody can read, which are this object's from now on.
+  // Reserves unreadable pages, which belong to this object.
   explicit CardRows(void* address) : address_(address) {}
   ~CardRows() { munmap(address_, kBytes); }
 

@@ -1,5 +1,5 @@
-// A connection that speaks HTTP/2 by hand and keeps to flow control, so that a server takes all that it would from a
-// client of its own kind.
+// A connection that speaks HTTP/2 by hand and keeps to flow control, so that a server accepts as much as from a real
+// client.
 #pragma once
 
 #include <cstdint>

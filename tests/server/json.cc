@@ -67,7 +67,7 @@ class Reader {
     return false;
   }
 
-  // Of the escapes only those of ASCII.
+  // Understands only escapes of ASCII.
   bool Escape(std::string* text) {
     if (rest_.empty()) return false;
     const char c = rest_.front();

@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/unix_socket.h"
-#include "service/server/listen_address.h"
 #include "service/server/listen_socket.h"
 #include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"
@@ -92,7 +91,7 @@ TEST(ListenerTest, ServesSeveralListeners) {
   }
 }
 
-// Whether the server keeps a connection that it could accept.
+// True if the server keeps a connection that it could accept.
 bool IsKept(const service::Descriptor& connection) {
   pollfd polled = {connection.get(), POLLIN | POLLRDHUP, 0};
   EXPECT_EQ(poll(&polled, 1, 20'000), 1);  // gRPC begins with its settings, the memory socket with a welcome

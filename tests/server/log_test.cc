@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "service/server/event_log.h"
 #include "tests/server/json.h"
 
 namespace sortition::server {
@@ -86,7 +85,8 @@ TEST_F(LogTest, SequencesOfAWrongDeviceAreNamed) {
   service::DeviceEvent event;
   event.device = "cuda0";
   event.state = service::DeviceState::kQuarantined;
-  for (size_t i = 0; i < service::DeviceEvent::kMostTouched; ++i) event.touched.push_back(absl::StrCat("request-", i));
+  for (size_t i = 0; i < service::DeviceEvent::kMostSequences; ++i)
+    event.sequences.push_back(absl::StrCat("request-", i));
   LoggedEvents(&log_).DeviceChanged(event);
   std::set<std::string> named;
   for (const std::string& line : lines_) {
@@ -95,7 +95,7 @@ TEST_F(LogTest, SequencesOfAWrongDeviceAreNamed) {
     if (JsonText(*parsed, "event") != "touched_sequence") continue;
     for (const auto name : absl::StrSplit(JsonText(*parsed, "request_ids"), ' ')) named.insert(std::string(name));
   }
-  EXPECT_EQ(named, std::set<std::string>(event.touched.begin(), event.touched.end()));
+  EXPECT_EQ(named, std::set<std::string>(event.sequences.begin(), event.sequences.end()));
 }
 
 }  // namespace

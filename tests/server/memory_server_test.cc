@@ -1,4 +1,4 @@
-// The memory socket as clients of every kind meet it: what is asked for in order, and what is not.
+// The memory socket with clients of every kind: correct requests, and incorrect ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -101,7 +101,7 @@ TEST_F(MemoryServerTest, BothWelcomesNameTheServer) {
   EXPECT_NE(TestServer().engine().regions().instance(), instance);
 }
 
-// Whatever becomes of the mode of the socket's path.
+// Holds under any mode of the socket's path.
 TEST_F(MemoryServerTest, ForeignUserIsNotServed) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   ASSERT_EQ(chmod(address_.substr(sizeof("unix:") - 1).c_str(), 0666), 0);
@@ -143,8 +143,8 @@ TEST_F(MemoryServerTest, RefusalIsTypedAndKeepsConnection) {
 TEST_F(MemoryServerTest, RegionReleasedTwiceIsAnsweredTwice) {
   auto socket = ConnectUnix(address_, SOCK_SEQPACKET);
   ASSERT_TRUE(socket.ok()) << socket.status();
-  const timeval patience = {20, 0};
-  ASSERT_EQ(setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+  const timeval timeout = {20, 0};
+  ASSERT_EQ(setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
   const std::string token = Receive(*socket).welcome().token();
   v1::MemoryRequest request;
   request.mutable_register_region()->set_bytes(kPage);
@@ -337,16 +337,17 @@ TEST_F(MemoryServerTest, LargeAnswerFitsThroughRing) {
       whole.MergeFrom(row.score());
     }
   } while (whole.continues());
-  ASSERT_EQ(whole.raw_size(), static_cast<int>(service::kMaxScoreTokens));
-  ASSERT_EQ(whole.processed_size(), whole.raw_size());
-  for (const v1::Logprobs& raw : whole.raw()) {
+  ASSERT_EQ(whole.positions_size(), static_cast<int>(service::kMaxScoreTokens));
+  for (const v1::Position& position : whole.positions()) {
+    const v1::Logprobs& raw = position.raw();
+    EXPECT_TRUE(position.has_processed());
     EXPECT_EQ(raw.rank(), 1u);
     EXPECT_EQ(raw.top_tokens_size(), static_cast<int>(kernels::kMaxTopLogprobs));
     EXPECT_EQ(raw.requested_ranks_size(), static_cast<int>(kVocabulary));
   }
 }
 
-// What waits for room in the ring comes before its end.
+// Answers that wait for room in the ring come before its end.
 TEST_F(MemoryServerTest, DrainedRingDeliversAllAnswers) {
   constexpr int kExports = 20;  // more than the ring holds
   const auto link = Connect();

@@ -1,4 +1,4 @@
-// What tests of the memory socket share.
+// Code that tests of the memory socket share.
 #pragma once
 
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ bool Becomes(Wanted wanted) {
   return false;
 }
 
-// Of this process, with the server's.
+// Returns the number of descriptors of this process, which includes the server's.
 inline size_t OpenDescriptors() {
   const std::filesystem::directory_iterator descriptors("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(descriptors), end(descriptors)));

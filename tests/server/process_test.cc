@@ -144,7 +144,7 @@ TEST(ProcessTest, NoDevicePreventsServing) {
   EXPECT_THAT(process.lines().back(), HasSubstr("--devices: none of them is here"));
 }
 
-// How many refusals for this reason a server has counted.
+// Returns the number of refusals that a server has counted for this reason.
 int Refusals(const std::string& metrics_address, const std::string& reason) {
   const std::string metrics = HttpGet(metrics_address, "/metrics");
   const std::string sample = absl::StrCat("\nsortition_errors_total{reason=\"", reason, "\"} ");
@@ -307,8 +307,7 @@ TEST(ProcessTest, CallbackThreadsReadNoStreams) {
   EXPECT_THAT(names, Not(Contains(HasSubstr("nexting_thread"))));
 }
 
-// Whether health answers before `end`. Each trial is a channel of its own: one that was refused waits before it tries
-// again.
+// True if health answers before `end`. Each trial uses a new channel: a refused one waits before it tries again.
 bool AnswersHealth(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                    std::chrono::system_clock::time_point end) {
   for (auto now = end; (now = std::chrono::system_clock::now()) < end;) {

@@ -45,7 +45,7 @@ inline std::string CallHeaders(std::string_view path) {
          Http2Header("te", "trailers");
 }
 
-// What a connection begins with.
+// Returns the first bytes of a connection.
 inline std::string Http2Start() { return std::string(kHttp2Preface) + Http2Frame(FrameType::kSettings, 0, 0, ""); }
 
 }  // namespace sortition::server

@@ -52,7 +52,7 @@ class Replicas:
         self.running.pop(number).wait()
 
     def streams(self, number):
-        """Open ones, whatever they travel by."""
+        """Number of open streams over all transports."""
         metrics = self.running[number].metrics()
         return sum(map(int, re.findall(r'^sortition_streams\{.*\} (\d+)$', metrics, re.MULTILINE)))
 
@@ -81,6 +81,6 @@ class Workers:
         self._process.wait()
 
     def stop(self):
-        """What came of their work."""
+        """Results of their work."""
         out, _ = self._process.communicate(timeout=DEADLINE_S)
         return json.loads(out)

@@ -1,4 +1,4 @@
-// What a server knows and never says: logits, seeds, tokens of texts, and what its callers prove themselves by.
+// Secrets that a server never logs or shows: logits, seeds, tokens of texts, and its callers' credentials.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -18,7 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/server/listen_address.h"
+#include "service/server/listen_socket.h"
 #include "tests/server/json.h"
 
 namespace sortition::server {
@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kSanitizerOptions[] = {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"};
 
 // An emulated device takes many seconds for its proof where processors are busy.
-constexpr absl::Duration kPatience = absl::Seconds(50);
+constexpr absl::Duration kLongestWait = absl::Seconds(50);
 
 // A sanitizer's settings reach every process of a test.
 void AddSanitizerOptions(std::vector<std::string>* environment) {
@@ -109,7 +109,7 @@ std::string ServerProcess::AwaitEvent(const std::string& event) {
     return ended_;
   };
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(&find), kPatience);
+  mutex_.AwaitWithTimeout(absl::Condition(&find), kLongestWait);
   return found;
 }
 

@@ -1,4 +1,4 @@
-// sortitiond as a process of its own.
+// sortitiond as a separate process.
 #pragma once
 
 #include <sys/types.h>
@@ -48,8 +48,8 @@ class ServerProcess {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Whether the processes run under a sanitizer, as its settings in the environment tell. It takes memory of its own and
-// makes all slow: how large a process becomes, and how soon it is done, says nothing of the server then.
+// True if the processes run under a sanitizer, according to its settings in the environment. A sanitizer needs memory
+// and time, so the size of a process and its speed say nothing of the server then.
 bool UnderSanitizer();
 
 // A path in the test's temporary folder that no other test uses.

@@ -1,7 +1,7 @@
-// Somebody sets the machine's clock while the server serves: no deadline comes early, and none stays away.
+// Changes of the machine's clock while the server serves: no deadline comes early, and none stays away.
 //
-// This binary has a clock_gettime of its own, which every library of the process calls, too: it adds what a test says
-// to the time of day. So waits that follow the time of day are off by as much.
+// This binary replaces clock_gettime, which every library of the process calls, too: it adds a test's offset to the
+// time of day. So waits that follow the time of day are wrong by as much.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-"""sortitiond as a process of its own, for tests in Python."""
+"""sortitiond as a separate process, for tests in Python."""
 
 import json
 import os
@@ -10,12 +10,12 @@ import urllib.request
 
 # A sanitizer's settings reach every process of a test; nothing else does.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")}
-# A sanitizer takes memory of its own and makes all slow: sizes and times say nothing of the server then.
+# A sanitizer needs memory and time: sizes and times say nothing of the server then.
 UNDER_SANITIZER = bool(ENVIRONMENT)
 
 
 class Sortitiond:
-    """A running server on ports of its own choice; a context manager."""
+    """A running server on free ports; a context manager."""
 
     LOOPBACK = ("--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0")
 
@@ -71,7 +71,7 @@ class Sortitiond:
 
 
 def free_port():
-    """A loopback port that nobody uses at the moment, and that the kernel gives to no connection meanwhile."""
+    """A loopback port that is free at the moment, and that the kernel gives to no connection meanwhile."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         first_given = int(file.read().split()[0])
     while True:

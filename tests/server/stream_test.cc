@@ -14,7 +14,7 @@
 namespace sortition::server {
 namespace {
 
-// A close of a sequence nobody knows, with a long name: about `bytes` in, about as many out.
+// A close of an unknown sequence with a long name: about `bytes` in, about as many out.
 v1::StreamRequest Padded(size_t bytes) {
   v1::StreamRequest request;
   request.mutable_close()->set_request_id(std::string(bytes, 'x'));
@@ -144,7 +144,7 @@ TEST(StreamTest, StreamsBeyondMaxAreRefused) {
   EXPECT_TRUE(admitted);
 }
 
-// The histories' index takes some tenths of a second, in which one thread goes on serving both streams.
+// The histories' index takes some tenths of a second, during which one thread serves both streams.
 TEST(StreamTest, LongHistoryBlocksNoOtherStream) {
   TestServer server;
   TestStream other(server.Connect());
@@ -315,6 +315,55 @@ TEST(StreamTest, CompressedCallsAreRefused) {
   while (stream->Read(&response)) {
   }
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+// Half of a rolling upgrade: a worker that is built against a later contract, whose fields this server cannot know.
+TEST(StreamTest, NewerClientIsServed) {
+  constexpr int kLaterField = 700;
+  const auto add = [](google::protobuf::Message* message) {
+    message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(kLaterField, "later");
+  };
+  TestServer server;
+  TestStream stream(server.Connect());
+  v1::StreamRequest request;
+  request.mutable_hello()->set_worker_session("newer");
+  add(request.mutable_hello());
+  ASSERT_TRUE(stream.Send(request));
+  const v1::Rejected rejected = stream.ReceiveOne().rejected();
+  EXPECT_EQ(rejected.error().reason(), v1::UNKNOWN_FIELD);
+  EXPECT_EQ(rejected.error().field(), "hello.#700");
+  request.mutable_hello()->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  ASSERT_TRUE(stream.Send(request));
+  EXPECT_THAT(stream.ReceiveOne().welcome().ignored_fields(), ::testing::ElementsAre("hello.#700"));
+
+  v1::StreamRequest open;
+  open.mutable_open()->set_request_id("r");
+  open.mutable_open()->set_law_version(1);
+  open.mutable_open()->set_vocabulary_size(4);
+  add(open.mutable_open());
+  ASSERT_TRUE(stream.Send(open));
+  EXPECT_THAT(stream.ReceiveOne().ignored_fields().fields(), ::testing::ElementsAre("open.#700"));
+  EXPECT_TRUE(stream.ReceiveOne().opened().has_state());
+
+  v1::StreamRequest step;
+  v1::LogitsTensor& logits = *step.mutable_step()->mutable_logits();
+  logits.mutable_source()->mutable_inline_()->set_payload(0);
+  logits.set_dtype(v1::DTYPE_F32);
+  logits.set_vocabulary_size(4);
+  v1::StepRow& row = *step.mutable_step()->add_rows();
+  row.set_request_id("r");
+  row.set_step_id(1);
+  add(&row);
+  constexpr float kLogits[] = {0, 0, 90, 0};
+  step.add_payloads(reinterpret_cast<const char*>(kLogits), sizeof(kLogits));
+  ASSERT_TRUE(stream.Send(step));
+  EXPECT_EQ(stream.ReceiveOne().results().rows(0).error().field(), "step.rows[0].#700") << "it may be a task";
+  row.mutable_draw();
+  ASSERT_TRUE(stream.Send(step));
+  EXPECT_THAT(stream.ReceiveOne().ignored_fields().fields(), ::testing::ElementsAre("step.rows[].#700"));
+  EXPECT_EQ(stream.ReceiveOne().results().rows(0).draw().token(), 2u);
+  stream.HalfClose();
+  EXPECT_TRUE(stream.Finish().ok());
 }
 
 }  // namespace

@@ -10,11 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::server {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kLongestWait = absl::Seconds(20);
 
 int Count(const std::vector<std::string>& lines, const std::string& event) {
   int count = 0;
@@ -45,7 +46,19 @@ std::vector<std::string> LogLines::all() const {
 bool LogLines::Await(const std::string& event, int count) const {
   const auto enough = [&] { return Count(lines_, event) >= count; };
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+  return mutex_.AwaitWithTimeout(absl::Condition(&enough), kLongestWait);
+}
+
+bool Eventually(const std::function<bool()>& done) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kLongestWait);
+  absl::Mutex mutex;
+  service::SteadyCondVar never;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    absl::MutexLock lock(&mutex);
+    never.WaitFor(&mutex, absl::Milliseconds(5), [] { return false; });
+  }
+  return true;
 }
 
 Config TestConfig() {
@@ -91,7 +104,7 @@ std::shared_ptr<grpc::Channel> TestServer::Connect(std::shared_ptr<grpc::Channel
   return grpc::CreateCustomChannel(target(), credentials, arguments);
 }
 
-std::chrono::system_clock::time_point CallDeadline() { return absl::ToChronoTime(absl::Now() + kPatience); }
+std::chrono::system_clock::time_point CallDeadline() { return absl::ToChronoTime(absl::Now() + kLongestWait); }
 
 grpc::Status CallRaw(grpc::Channel& channel, const std::string& method, const std::string& request,
                      std::string* response) {

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,14 +48,14 @@ class TestServer {
   Server& server() { return *server_; }
   service::Engine& engine() { return engine_; }
   HeldDevice& device() { return *device_; }
-  // How often an operator has asked for the end.
+  // Number of times that an operator has asked for the end.
   int stops() const { return stops_; }
   const LogLines& log_lines() const { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }
-  // Of the first listener, as gRPC's clients take it.
+  // Address of the first listener, as gRPC's clients take it.
   std::string target() const;
 
-  // A connection of its own, not shared with other channels.
+  // Returns a new connection, not shared with other channels.
   std::shared_ptr<grpc::Channel> Connect(
       std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials()) const;
 
@@ -72,6 +73,9 @@ class TestServer {
 
 // Before which every call of a test must have ended.
 std::chrono::system_clock::time_point CallDeadline();
+
+// Looks every few milliseconds until `done()` holds. Returns false if it does not within 20 seconds.
+bool Eventually(const std::function<bool()>& done);
 
 // Calls `method` with bytes as they are, for services whose messages are not generated here.
 grpc::Status CallRaw(grpc::Channel& channel, const std::string& method, const std::string& request,

@@ -102,7 +102,7 @@ TEST_F(TlsTest, CertificateIdentityIsTenant) {
   EXPECT_TRUE(named);
 }
 
-// The next connection meets the new certificate; a stream that is open goes on as if nothing had happened.
+// The next connection meets the new certificate; an open stream continues as if nothing had happened.
 TEST_F(TlsTest, CertificatesReloadUnderLiveStreams) {
   const TestCertificates next("next");
   const TestCertificates serving("serving");
@@ -125,9 +125,9 @@ TEST_F(TlsTest, CertificatesReloadUnderLiveStreams) {
     std::filesystem::rename(from, to);
   }
   uint64_t step = 1;
-  const absl::Time patience = absl::Now() + absl::Seconds(15);
+  const absl::Time deadline = absl::Now() + absl::Seconds(15);
   bool welcomes = false;
-  while (!welcomes && absl::Now() < patience) {
+  while (!welcomes && absl::Now() < deadline) {
     ASSERT_TRUE(open.SendStep("r", ++step));
     ASSERT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
     welcomes = Welcomes(server, next.ClientCredentials("a.test"));

@@ -20,7 +20,7 @@ namespace {
 using testing::FakeDevice;
 using ::testing::HasSubstr;
 
-// A device whose rows take a millisecond each, as the router knows.
+// A device that takes a millisecond a row, as the router knows.
 class AdmissionTest : public ::testing::Test {
  protected:
   ~AdmissionTest() override { device_.FinishAll(); }
@@ -35,23 +35,23 @@ class AdmissionTest : public ::testing::Test {
     }
     return *batcher_;
   }
-  std::shared_ptr<RecordingStep> Step(Client client) {
+  std::shared_ptr<RecordingStep> Step(QueueOwner owner) {
     auto step = std::make_shared<RecordingStep>();
-    step->client = client;
+    step->owner = owner;
     step->arrived = clock_.Now();
     return step;
   }
-  std::optional<Refusal> Submit(Client client, uint32_t rows, absl::Duration timeout = absl::InfiniteDuration(),
+  std::optional<Refusal> Submit(QueueOwner owner, uint32_t rows, absl::Duration timeout = absl::InfiniteDuration(),
                                 int32_t priority = 0) {
-    const auto step = Step(client);
+    const auto step = Step(owner);
     step->deadline = clock_.Now() + timeout;
     step->priority = priority;
     return batcher().Submit(step, RowsAt(0, rows));
   }
-  // Rows of a client that are taken, each a step, until one is refused.
-  uint32_t Fill(Client client) {
+  // Submits steps of one row until one is refused; returns the number of accepted ones.
+  uint32_t Fill(QueueOwner owner) {
     for (uint32_t rows = 0;; ++rows) {
-      if (Submit(client, 1)) return rows;
+      if (Submit(owner, 1)) return rows;
     }
   }
 
@@ -135,7 +135,7 @@ TEST_F(AdmissionTest, EveryTenantLeavesRoomForAnother) {
 class Overload : public AdmissionTest {
  protected:
   struct Greed {
-    Client client;
+    QueueOwner owner;
     absl::Duration every;
     uint32_t rows;
   };
@@ -155,7 +155,7 @@ class Overload : public AdmissionTest {
     while (clock_.Now() < end) {
       for (size_t i = 0; i < greeds.size(); ++i) {
         for (; next[i] <= clock_.Now(); next[i] += greeds[i].every) {
-          const auto step = Step(greeds[i].client);
+          const auto step = Step(greeds[i].owner);
           step->deadline = clock_.Now() + timeout;
           if (!batcher().Submit(step, RowsAt(0, greeds[i].rows))) waiting_.push_back({step, greeds[i].rows});
         }
@@ -170,7 +170,7 @@ class Overload : public AdmissionTest {
         const absl::Duration took = clock_.Now() - waiting.step->arrived;
         if (waiting.step->delivered() < waiting.rows) return false;
         if (clock_.Now() < measured_from) return true;
-        Got& one = got[waiting.step->client.stream];
+        Got& one = got[waiting.step->owner.stream];
         for (uint32_t row = 0; row < waiting.rows; ++row) one.rows += !waiting.step->WasRefused(row);
         one.longest = std::max(one.longest, took);
         return true;
@@ -189,7 +189,7 @@ class Overload : public AdmissionTest {
 
 TEST_F(Overload, GreedySharesAreEqualModestNeedsAreMet) {
   limits_.max_queue_time = absl::Milliseconds(100);
-  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are asked for.
+  // A thousand rows a second; 100 + 1000 + 2000 + 1000 are requested.
   const auto got = Run({{{0, 0}, absl::Milliseconds(10), 1},
                         {{0, 1}, absl::Milliseconds(5), 5},
                         {{0, 2}, absl::Milliseconds(1), 2},

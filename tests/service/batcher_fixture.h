@@ -1,4 +1,4 @@
-// A batcher over fake devices, in a time that the test moves.
+// A batcher over fake devices, with a fake clock.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace sortition::service {
 
 class BatcherTest : public ::testing::Test {
  protected:
-  // A test that fails half-way leaves batches held, and the batcher would wait for them.
+  // A failed test may leave batches held, and the batcher's destructor would wait for them.
   ~BatcherTest() override {
     for (const auto& device : devices_) device->FinishAll();
   }
@@ -31,9 +31,9 @@ class BatcherTest : public ::testing::Test {
     if (!batcher_) {
       std::vector<devices::Device*> devices;
       for (const auto& device : devices_) devices.push_back(device.get());
-      // No device waits for another.
+      // Round-robin: no batch waits for a busy device.
       BatcherOptions options;
-      options.policy.kind = RoutePolicy::Kind::kRoundRobin;
+      options.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
       batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, options);
     }
     return *batcher_;

@@ -12,19 +12,19 @@ using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
 using BatcherFollowing = BatcherTest;
 
-// A step each of whose rows is followed by another one, until there have been `length` of them.
+// A step in which each row is followed by another, until there were `length` of them.
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
-  void Deliver(std::vector<RowOutcome> outcomes) override {
+  void Deliver(std::vector<QueuedOutput> outputs) override {
     std::vector<QueuedRow> rows;
-    for (const RowOutcome& outcome : outcomes) {
-      if (outcome.index + 1 == length_) continue;
-      rows.push_back(RowsAt(outcome.index + 1, 1)[0]);
-      rows.back().index = outcome.index + 1;
+    for (const QueuedOutput& output : outputs) {
+      if (output.index + 1 == length_) continue;
+      rows.push_back(RowsAt(output.index + 1, 1)[0]);
+      rows.back().index = output.index + 1;
     }
     if (!rows.empty()) batcher_.Continue(shared_from_this(), std::move(rows));
-    RecordingStep::Deliver(std::move(outcomes));
+    RecordingStep::Deliver(std::move(outputs));
   }
 
  private:
@@ -49,7 +49,7 @@ TEST_F(BatcherFollowing, FollowingRowsAreTakenDespiteFullQueue) {
   EXPECT_EQ(other->delivered(), 2u);
 }
 
-// The batcher does not end between two of them.
+// The batcher is not destroyed between two of them.
 TEST_F(BatcherFollowing, DestructionWaitsForFollowingRows) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   const auto step = std::make_shared<FollowedStep>(&batcher(), 50);

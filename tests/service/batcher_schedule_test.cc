@@ -39,9 +39,9 @@ class Schedule {
       devices_.push_back(std::make_unique<FakeDevice>(options));
       devices.push_back(devices_.back().get());
     }
-    // The model knows no device that is waited for.
+    // In the model no batch waits for a busy device.
     BatcherOptions route;
-    route.policy.kind = RoutePolicy::Kind::kRoundRobin;
+    route.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
     batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, route);
   }
 
@@ -89,11 +89,11 @@ class Schedule {
     Submitted submitted{std::make_shared<RecordingStep>(), next_position_, 1 + Below(9)};
     submitted.step->priority = static_cast<int32_t>(Below(3)) - 1;
     submitted.step->arrived = clock_.Now();
-    submitted.step->client = {Below(clients_) / 2, Below(clients_)};
+    submitted.step->owner = {Below(clients_) / 2, Below(clients_)};
     if (Below(3) == 0) submitted.step->deadline = clock_.Now() + absl::Milliseconds(1 + Below(100));
     const uint32_t queued = batcher_->queued_rows();
     const auto refusal = batcher_->Submit(submitted.step, RowsAt(submitted.first, submitted.rows));
-    // Between the two the rules of admission_test.cc decide.
+    // In between, the rules of admission_test.cc decide.
     const bool fits = queued + submitted.rows <= limits_.max_queued_rows;
     ASSERT_TRUE(fits || refusal.has_value());
     ASSERT_TRUE(!fits || queued > 0 || !refusal.has_value());
@@ -131,11 +131,11 @@ class Schedule {
     return *std::prev(after);
   }
 
-  // Smaller goes first: the higher priority, then, of one client's, the lower position, which is the older row.
+  // Smaller goes first: higher priority, then, for one owner, lower position, which is the older row.
   using Order = std::pair<int32_t, uint32_t>;
   bool AreOfOneClient(const Order& a, const Order& b) const {
-    const Client& one = Owner(a.second).step->client;
-    const Client& other = Owner(b.second).step->client;
+    const QueueOwner& one = Owner(a.second).step->owner;
+    const QueueOwner& other = Owner(b.second).step->owner;
     return one.tenant == other.tenant && one.stream == other.stream;
   }
   void CheckOrder(const Order& first, const Order& second) const {
@@ -149,7 +149,7 @@ class Schedule {
     return owner.step->WasRefused(row.second - owner.first);
   }
 
-  // Brings the model up to date, and holds what has started since the last event against it.
+  // Updates the model and compares what has started since the last event.
   void CheckQueue() {
     std::vector<Order> started;
     for (const auto& device : devices_) {
@@ -212,8 +212,7 @@ TEST(BatcherSchedule, RowsAreDeliveredOnceInRandomSchedules) {
   }
 }
 
-// Submitting, cancelling and sweeping threads, whose queue is full most of the time, against threads that finish
-// batches.
+// Threads that submit, cancel and sweep, with a queue that is mostly full, against threads that finish batches.
 TEST(BatcherSchedule, RowsAreDeliveredOnceUnderThreads) {
   constexpr uint32_t kSubmitters = 3;
   const auto steps_each = static_cast<uint32_t>(Scaled(2000));
@@ -257,7 +256,7 @@ TEST(BatcherSchedule, RowsAreDeliveredOnceUnderThreads) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    // A batch may have been started on a device by the other's finisher after its own had left.
+    // A finishing thread may have started a batch on the other device after that one's thread had ended.
     while (a.held() > 0 || b.held() > 0) {
       a.FinishAll();
       b.FinishAll();

@@ -331,7 +331,7 @@ TEST_F(BatcherTest, NoDeviceIdlesWhileRowsWait) {
   b.FinishAll();
 }
 
-// A device whose batch fails, or whose rows were all refused at the door, takes the next one.
+// After a failed batch, or one whose rows were all refused, a device takes the next one.
 TEST_F(BatcherTest, DeviceServesAfterFailureAndRefusals) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   Submit(0, 1);
@@ -362,12 +362,12 @@ TEST_F(BatcherTest, QueueWaitIsThatOfOldestRow) {
   EXPECT_EQ(observer_.queue_waits(), (std::vector<absl::Duration>{absl::ZeroDuration(), absl::Seconds(3)}));
 }
 
-// A delivery may hand in the next step, as a fast worker's answer does.
+// Submits the next step from within Deliver, as a fast worker does.
 class ResubmittingStep : public PendingStep {
  public:
   explicit ResubmittingStep(Batcher* batcher) : batcher_(*batcher) {}
-  void Deliver(std::vector<RowOutcome> outcomes) override {
-    EXPECT_EQ(outcomes.size(), 1u);
+  void Deliver(std::vector<QueuedOutput> outputs) override {
+    EXPECT_EQ(outputs.size(), 1u);
     if (++rounds == 5) return;
     EXPECT_FALSE(batcher_.Submit(shared, RowsAt(static_cast<uint32_t>(rounds), 1)).has_value());
   }

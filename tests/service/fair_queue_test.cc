@@ -17,23 +17,23 @@ namespace {
 class FairQueueTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kSmall = 1000;                         // tokens of a row
-  static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // those of one that is twice the work
+  static constexpr uint32_t kTwice = 2 * kSmall + (32 << 10) / 4;  // tokens of a row with twice the work
 
-  void Add(Client client, uint32_t count, uint32_t vocabulary = kSmall) {
-    for (uint32_t i = 0; i < count; ++i) queue_.Add(Row(client, vocabulary));
+  void Add(QueueOwner owner, uint32_t count, uint32_t vocabulary = kSmall) {
+    for (uint32_t i = 0; i < count; ++i) queue_.Add(Row(owner, vocabulary));
   }
-  WaitingRow Row(Client client, uint32_t vocabulary) {
+  WaitingRow Row(QueueOwner owner, uint32_t vocabulary) {
     WaitingRow row;
-    row.client = client;
+    row.owner = owner;
     row.number = next_number_++;
     row.row.row.request.dtype = kernels::DType::kF32;
     row.row.row.request.live_vocabulary = vocabulary;
     return row;
   }
-  // The streams of the next rows, a letter each: 'a' is stream 0.
+  // Takes rows and returns their streams, a letter each: 'a' is stream 0.
   std::string Take(uint32_t count) {
     std::string taken;
-    for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().client.stream);
+    for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().owner.stream);
     return taken;
   }
 
@@ -77,7 +77,8 @@ TEST_F(FairQueueTest, NewcomerIsOwedNothingWaitsOneTurn) {
   EXPECT_EQ(Take(8), "abababab");
 }
 
-// A stream of cheap rows has one at a time, the other always has more: they get the same work, not every second turn.
+// A stream that has one cheap row at a time, beside one that always has more: both get the same work, not alternate
+// turns.
 TEST_F(FairQueueTest, ShortPauseKeepsUsage) {
   Add({0, 1}, 10, kTwice);
   std::string taken;
@@ -101,7 +102,7 @@ TEST_F(FairQueueTest, ReturnedRowsGoFirstUncharged) {
   Add({0, 1}, 4);
   std::vector<WaitingRow> failed;
   for (int i = 0; i < 3; ++i) failed.push_back(queue_.Take());
-  EXPECT_EQ(failed[1].client.stream, 1u);
+  EXPECT_EQ(failed[1].owner.stream, 1u);
   for (auto row = failed.rbegin(); row != failed.rend(); ++row) {
     row->attempts = 1;
     queue_.Add(std::move(*row));
@@ -116,7 +117,7 @@ TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
   Add({0, 0}, 3);
   Add({1, 1}, 3);
   Add({1, 2}, 3);
-  queue_.EraseIf([](WaitingRow& row) { return row.client.stream == 1 || row.number == 0; });
+  queue_.EraseIf([](WaitingRow& row) { return row.owner.stream == 1 || row.number == 0; });
   EXPECT_EQ(queue_.rows(), 5u);
   EXPECT_EQ(Take(5), "acacc");
   EXPECT_TRUE(queue_.empty());
@@ -125,10 +126,10 @@ TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
   EXPECT_TRUE(queue_.empty());
 }
 
-// Counted in rows.
+// Work is counted in rows here.
 TEST_F(FairQueueTest, WorkAheadCountsOwnAndEqualShares) {
   const double row = double(WorkOf(Row({}, kSmall).row.row));
-  const auto ahead = [&](Client client) { return queue_.StandingOf(client).WorkAhead() / row; };
+  const auto ahead = [&](QueueOwner owner) { return queue_.StandingOf(owner).WorkAhead() / row; };
   Add({0, 0}, 900);
   EXPECT_EQ(ahead({0, 0}), 900);
   EXPECT_EQ(ahead({0, 1}), 0);
@@ -153,13 +154,13 @@ TEST_F(FairQueueTest, LightStreamsCountForLittle) {
   EXPECT_NEAR(queue_.StandingOf({0, 0}).WorkAhead() / row, 280 / 0.9, 10);
 }
 
-// Two streams that both wait from some moment to another get the same work in between, give or take a row of each.
+// Two streams that both wait during an interval get the same work in it, give or take a row each.
 TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
   for (uint64_t seed = 0; seed < testing::Scaled(200); ++seed) {
     std::mt19937_64 random(seed);
     FairQueue queue;
     std::map<uint64_t, uint32_t> waiting;                    // rows of each stream
-    std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // of the first, in work, since both wait
+    std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // lead of the first, in work, since both wait
     const auto largest = int64_t(WorkOf(Row({}, 4 * kSmall).row.row));
     for (int event = 0; event < 400; ++event) {
       const uint64_t stream = random() % 5;
@@ -170,7 +171,7 @@ TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
       }
       if (queue.empty()) continue;
       const WaitingRow row = queue.Take();
-      const uint64_t taken = row.client.stream;
+      const uint64_t taken = row.owner.stream;
       for (uint64_t other = 0; other < 5; ++other) {
         if (other == taken || waiting[other] == 0) continue;
         ahead[{taken, other}] += int64_t(WorkOf(row.row.row));

@@ -66,7 +66,7 @@ TEST_F(KeptAnswersTest, GreedyTenantEvictsItsOwn) {
 // On the wire an empty message takes two bytes, in memory twenty times as many.
 TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
-  for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_kept_tokens();
+  for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_positions();
   const uint64_t held = parts[0].SpaceUsedLong();
   kept_.Put(Key("client", 1), KeptAnswer(Asked(1), std::move(parts), 2), now_);
   EXPECT_GE(kept_.bytes(), held);
@@ -138,7 +138,7 @@ TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker modest(engine.get(), {.tenant = "modest"});
   StreamWorker greedy(engine.get(), {.tenant = "greedy"});
-  // An answer that the rank brings; what it says of its draw it gets again.
+  // Brings an answer of the rank; its draw is returned unchanged.
   const auto bring = [](StreamWorker& rank, uint64_t request) {
     v1::StreamRequest message;
     v1::BringAnswer& answer = *message.mutable_bring_answer();

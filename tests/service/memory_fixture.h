@@ -17,7 +17,7 @@
 
 namespace sortition::service {
 
-// A region as its client has it.
+// A region as its client maps it.
 struct ClientRegion {
   ClientRegion(MemoryConnection* connection, uint64_t bytes) {
     auto made = connection->Register(bytes);
@@ -65,7 +65,7 @@ class SessionMemory : public ::testing::Test {
     worker_.MustOpen(testing::OpenOf("b", 1, kMemoryVocabulary));
   }
 
-  // A step of rows "a" and "b" whose logits are named, not sent.
+  // A step of rows "a" and "b" with logits in the region.
   v1::StreamRequest Step(uint64_t region, uint64_t offset, uint64_t length = 2 * kMemoryRowBytes) {
     testing::StepBuilder builder(++batch_, kMemoryVocabulary);
     builder.AddRow("a", batch_, 0, "");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "service/request/open_request.h"
+#include "service/request/sample_request.h"
 #include "tests/support/messages.h"
 
 namespace sortition::service {
@@ -23,8 +24,7 @@ TEST(ParameterTable, NamesEqualContractsFields) {
   std::set<std::string> step_names;
   for (const ParameterDescription& parameter : Parameters()) {
     const std::string name(parameter.name);
-    ASSERT_TRUE(parameter.scope == "sequence" || parameter.scope == "step") << name;
-    std::set<std::string>& names = parameter.scope == "sequence" ? sequence_names : step_names;
+    std::set<std::string>& names = parameter.is_per_step ? step_names : sequence_names;
     EXPECT_TRUE(names.insert(name).second) << name << " is listed twice";
     EXPECT_FALSE(parameter.description.empty()) << name;
     EXPECT_FALSE(parameter.default_value.empty()) << name;
@@ -77,7 +77,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
 
 TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
   for (const ParameterDescription& parameter : Parameters()) {
-    if (parameter.scope != "sequence") continue;
+    if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
@@ -94,6 +94,33 @@ TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
     EXPECT_EQ(refusal->reason, Reason::kNotImplemented) << name;
     EXPECT_EQ(refusal->field, "open.parameters." + name);
   }
+}
+
+// Calls of Sample refuse exactly the options for which a stream would keep a state.
+TEST(ParameterTable, StatefulOptionsAreNamed) {
+  int stateful = 0;
+  for (const ParameterDescription& parameter : Parameters()) {
+    if (parameter.is_per_step) continue;
+    const std::string name(parameter.name);
+    v1::OpenSequence open = testing::OpenOf("a", 1, 100);
+    TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
+    if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
+    if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
+    if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
+    SystemEntropy entropy;
+    const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
+    ASSERT_TRUE(std::holds_alternative<OpenRequest>(parsed)) << name;
+    const SequenceSpec& spec = *std::get<OpenRequest>(parsed).spec;
+    const bool keeps = spec.stateful() || kernels::KeepsSamplerState(spec.parameters.chain);
+    EXPECT_EQ(FindStatefulOption(open.parameters()), keeps ? name : "") << name;
+    stateful += keeps;
+  }
+  EXPECT_EQ(stateful, 10);
+  v1::SamplingParameters words;
+  words.add_bad_words()->add_tokens(1);
+  EXPECT_EQ(FindStatefulOption(words), "");
+  words.mutable_bad_words(0)->add_tokens(2);
+  EXPECT_EQ(FindStatefulOption(words), "bad_words");
 }
 
 }  // namespace

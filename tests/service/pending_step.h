@@ -1,4 +1,4 @@
-// A step that records what the batcher delivers to it.
+// A step that records its outputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,41 +14,41 @@
 
 namespace sortition::service {
 
-// Thread-safe. Fails the test if a row comes twice.
+// Thread-safe. Fails the test if a row is delivered twice.
 class RecordingStep : public PendingStep {
  public:
-  void Deliver(std::vector<RowOutcome> outcomes) override {
+  void Deliver(std::vector<QueuedOutput> outputs) override {
     absl::MutexLock lock(&mutex_);
     ++calls_;
-    for (RowOutcome& outcome : outcomes) {
-      EXPECT_TRUE(outcomes_.try_emplace(outcome.index, std::move(outcome.result)).second)
-          << "row " << outcome.index << " was delivered twice";
+    for (QueuedOutput& output : outputs) {
+      EXPECT_TRUE(outputs_.try_emplace(output.index, std::move(output.output)).second)
+          << "row " << output.index << " was delivered twice";
     }
   }
 
   size_t delivered() const {
     absl::MutexLock lock(&mutex_);
-    return outcomes_.size();
+    return outputs_.size();
   }
   uint32_t calls() const {
     absl::MutexLock lock(&mutex_);
     return calls_;
   }
-  // The token of a row that was answered; fails the test if it was not.
+  // Returns the token of an answered row; fails the test if it was not answered.
   uint32_t Token(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
-    const auto it = outcomes_.find(index);
-    if (it == outcomes_.end() || !std::holds_alternative<kernels::RowOutput>(it->second)) {
+    const auto it = outputs_.find(index);
+    if (it == outputs_.end() || !std::holds_alternative<kernels::RowOutput>(it->second)) {
       ADD_FAILURE() << "row " << index << " was not answered";
       return 0;
     }
     return std::get<kernels::RowOutput>(it->second).token;
   }
-  // Why a row was refused; fails the test if it was not.
+  // Returns the refusal of a row; fails the test if it was not refused.
   Refusal WhyNot(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
-    const auto it = outcomes_.find(index);
-    if (it == outcomes_.end() || !std::holds_alternative<Refusal>(it->second)) {
+    const auto it = outputs_.find(index);
+    if (it == outputs_.end() || !std::holds_alternative<Refusal>(it->second)) {
       ADD_FAILURE() << "row " << index << " was not refused";
       return Refusal{Reason::kMalformedMessage, "", "", ""};
     }
@@ -56,18 +56,17 @@ class RecordingStep : public PendingStep {
   }
   bool WasRefused(uint32_t index) const {
     absl::MutexLock lock(&mutex_);
-    const auto it = outcomes_.find(index);
-    return it != outcomes_.end() && std::holds_alternative<Refusal>(it->second);
+    const auto it = outputs_.find(index);
+    return it != outputs_.end() && std::holds_alternative<Refusal>(it->second);
   }
 
  private:
   mutable absl::Mutex mutex_;
-  std::map<uint32_t, std::variant<kernels::RowOutput, Refusal>> outcomes_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::variant<kernels::RowOutput, Refusal>> outputs_ ABSL_GUARDED_BY(mutex_);
   uint32_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// `count` rows with the indexes 0, 1, ... that a fake device can tell apart by their positions `first`, `first` + 1,
-// ...
+// Returns `count` rows with indexes from 0, which a fake device distinguishes by their positions, from `first` on.
 inline std::vector<QueuedRow> RowsAt(uint32_t first, uint32_t count) {
   static const kernels::RowParameters kPlain;
   std::vector<QueuedRow> rows(count);

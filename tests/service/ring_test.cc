@@ -18,7 +18,7 @@
 namespace sortition::service {
 namespace {
 
-// Memory as two processes have it: one mapping each.
+// Memory with two mappings, as two processes have it.
 class Memory {
  public:
   Memory() : memory_(*SealedMemory::Make(kRingPairBytes, SealedMemory::Access::kReadWrite)) {
@@ -104,7 +104,7 @@ TEST_F(RingTest, ReadersWordsAreValidated) {
   }
 }
 
-// The other end writes anything at any time: each call returns, and what it returns was within the ring.
+// The other end writes anything at any time: each call returns, with results from within the ring.
 TEST_F(RingTest, ChangingWordsAndBytesAreSurvived) {
   std::atomic<bool> over = false;
   std::thread other([&] {

@@ -1,4 +1,4 @@
-// When the answers of a step leave: together, but for rows that others would have to wait for.
+// Departure of a step's answers: together, except for rows that would delay the others.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +19,7 @@ constexpr uint32_t kAnswersVocabulary = 32;
 
 class SessionAnswers : public ::testing::Test {
  protected:
-  // Batches of two rows, of which the device has so many at a time.
+  // The device takes `batches_in_flight` batches of two rows at a time.
   explicit SessionAnswers(uint32_t batches_in_flight = 2)
       : engine_(TestEngine::OnFake({}, {.max_batch_rows = 2, .batches_in_flight = batches_in_flight})) {}
 
@@ -72,7 +72,7 @@ TEST_F(SessionAnswers, LeaveAsRowsFinishIfRequested) {
   EXPECT_TRUE(worker_.IsIdle());
 }
 
-// Which may be long in coming, or pass the step's deadline there.
+// Queued rows may take long, or pass the step's deadline.
 TEST_F(SessionAnswersOneByOne, DoNotWaitForQueuedRows) {
   Send(6);
   engine_.fake().Finish();

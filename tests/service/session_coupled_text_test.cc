@@ -111,18 +111,19 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
       for (uint32_t i = 0; i < kAtOnce; ++i) {
         ASSERT_TRUE(results[i].has_verify()) << results[i].ShortDebugString();
         const v1::VerifyResult& verify = results[i].verify();
-        ASSERT_EQ(static_cast<size_t>(verify.tokens_size()), right[i].size()) << verify.ShortDebugString();
+        ASSERT_EQ(static_cast<size_t>(verify.positions_size()), right[i].size()) << verify.ShortDebugString();
         ASSERT_EQ(verify.accepted() + 1, right[i].size());
         for (size_t k = 0; k < right[i].size(); ++k) {
           const int at = static_cast<int>(k);
-          ASSERT_EQ(verify.tokens(at), right[i][k].token());
+          ASSERT_EQ(verify.positions(at).token(), right[i][k].token());
           if (right[i][k].has_processed()) {
-            ASSERT_EQ(verify.processed(at).SerializeAsString(), right[i][k].processed().SerializeAsString());
+            ASSERT_EQ(verify.positions(at).processed().SerializeAsString(),
+                      right[i][k].processed().SerializeAsString());
           }
           if (right[i][k].has_entropy()) {
-            ASSERT_EQ(verify.entropy(at), right[i][k].entropy());
+            ASSERT_EQ(verify.positions(at).entropy(), right[i][k].entropy());
           }
-          writers[i].Append(verify.tokens(at));
+          writers[i].Append(verify.positions(at).token());
         }
         accepted += verify.accepted();
         drafted += static_cast<uint64_t>(verify.position_matched_size());

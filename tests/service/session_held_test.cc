@@ -25,7 +25,7 @@ class SessionHeld : public ::testing::Test {
     EXPECT_EQ(held(), 0u);
   }
 
-  // Needs no state, and some 16 KB for its options.
+  // Builds an open that needs no state, and some 16 KB for its options.
   static v1::OpenSequence WithOptions(int i) {
     v1::OpenSequence open = testing::OpenOf(absl::StrCat("options-", i), 1, 8192);
     for (uint32_t token = 0; token < 4096; ++token) open.mutable_parameters()->add_allowed_token_ids(token);
@@ -39,7 +39,7 @@ class SessionHeld : public ::testing::Test {
     open.mutable_history()->set_continues(true);
     return open;
   }
-  // Sends until one is refused; how many were not.
+  // Sends messages until one is refused, and returns the number before it.
   template <typename Message>
   static int SendUntilRefused(StreamWorker* worker, Message message) {
     for (int i = 0; i < 10'000; ++i) {
@@ -72,7 +72,7 @@ TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   EXPECT_GT(opened, 20);
   EXPECT_LT(opened, 40);
   EXPECT_LE(held(), kMostBytes / 2);
-  // Another client has room, if less; and so has the first when it closes one.
+  // Another stream has less room, but some. Closing a sequence makes room for the first.
   EXPECT_EQ(SendUntilRefused(&other_, open), opened / 2);
   other_.Disconnect();
   worker_.Send(testing::CloseOf("options-0", 1));
@@ -80,7 +80,7 @@ TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   worker_.MustOpen(WithOptions(opened));
 }
 
-// Opening a sequence anew takes the place of what it had.
+// A sequence that is opened again replaces its options.
 TEST_F(SessionHeld, SequenceIsCountedOnce) {
   worker_.MustOpen(WithOptions(0));
   const uint64_t once = held();
@@ -100,7 +100,7 @@ TEST_F(SessionHeld, PartialHistoriesAreBounded) {
   worker_.MustOpen(last);
 }
 
-// A history of which more is to come is refused, and what follows of it is not looked at: that is remembered.
+// After the first piece of a history is refused, its later pieces are skipped. The server has to remember this.
 TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   const auto refused = [](int i) {
     v1::OpenSequence open = testing::OpenOf(absl::StrCat("refused-", i), 1, 0);

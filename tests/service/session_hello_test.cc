@@ -72,6 +72,41 @@ TEST(SessionHello, MessagesBeforeItAreRefused) {
   EXPECT_TRUE(worker.IsIdle());
 }
 
+// A worker of a later contract: its fields are named once, and its texts are those of a worker that knows no more.
+TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
+  TestEngine engine = TestEngine::OnCpu();
+  StreamWorker worker(engine.get(), Silent());
+  const auto add = [](google::protobuf::Message* message) {
+    message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
+  };
+  v1::StreamRequest hello = testing::Hello("w");
+  hello.mutable_hello()->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  add(hello.mutable_hello());
+  worker.Send(hello);
+  const v1::Welcome welcome = worker.Await(IsWelcome)->welcome();
+  ASSERT_EQ(welcome.ignored_fields_size(), 1);
+  EXPECT_EQ(welcome.ignored_fields(0), "hello.#77");
+
+  v1::OpenSequence open = testing::OpenOf("a", 1, 10);
+  add(open.mutable_parameters());
+  EXPECT_TRUE(worker.Open(open).has_state());
+  const auto is_report = [](const v1::StreamResponse& message) { return message.has_ignored_fields(); };
+  const auto report = worker.Await(is_report);
+  ASSERT_TRUE(report.has_value());
+  ASSERT_EQ(report->ignored_fields().fields_size(), 1);
+  EXPECT_EQ(report->ignored_fields().fields(0), "open.parameters.#77");
+  for (uint64_t step_id = 1; step_id <= 2; ++step_id) {
+    testing::StepBuilder step(step_id, 10);
+    add(&step.AddRow("a", step_id, 0, testing::F32Peak(10, 7)));
+    const auto results = worker.Run(step.Build());
+    ASSERT_EQ(results.size(), 1u);
+    EXPECT_EQ(results[0].draw().token(), 7u);
+  }
+  EXPECT_EQ(worker.Await(is_report)->ignored_fields().fields(0), "step.rows[].#77");
+  EXPECT_EQ(worker.sink().size(), 0u) << "a path is reported once";
+  EXPECT_TRUE(worker.IsIdle());
+}
+
 TEST(SessionHello, SecondHelloIsRefused) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());

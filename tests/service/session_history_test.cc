@@ -96,7 +96,7 @@ TEST_F(SessionHistory, RefusedLongHistoryHasOneAnswer) {
   limits_.max_history = 20'000;
   const v1::OpenSequence other = Long("b", 1, 100);
   SendSilently(Piece(other, 0, 90, true));
-  // Together the histories that are not whole are too long, which shows at the last piece.
+  // The unfinished histories together are too long, which shows at the last piece.
   const v1::OpenSequence whole = Long("a", 1, 20'000);
   ExpectError(worker().Open(whole).error(), Reason::kTooMany, "open.history.tokens");
   ExpectOpened(worker().MustOpen(Piece(other, 90, 100, false)), other);
@@ -131,7 +131,7 @@ TEST_F(SessionHistory, PiecesOfSeveralSequencesMayAlternate) {
 TEST_F(SessionHistory, PiecesMustFollowOneAnother) {
   const v1::OpenSequence whole = Long("a", 1, 50);
   ExpectError(worker().Open(Piece(whole, 5, 10, true)).error(), Reason::kContradiction, "open.history.offset");
-  // The history has had its answer.
+  // The refused history is answered once: later pieces are silent.
   SendSilently(Piece(whole, 10, 20, true));
   SendSilently(Piece(whole, 20, 50, false));
   ExpectError(worker().Open(Piece(whole, 5, 10, false)).error(), Reason::kContradiction, "open.history.offset");
@@ -240,7 +240,7 @@ TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   ExpectOpened(worker().MustOpen(small), small);
   const PlainSequence plain(small);
   EXPECT_EQ(worker().Run(PeakStep(1, "small", 1, plain, 9)).at(0).draw().token(), 9u);
-  // A worker without a history is told its time before it sends it.
+  // A worker that still has to send its history is advised of its turn first.
   const v1::Error unknown = worker().Open(Reopened(Long("third", 1, 0), 1)).error();
   ExpectError(unknown, Reason::kHistoryRequired, "open.history");
   engine_->clock().Advance(absl::Seconds(1));

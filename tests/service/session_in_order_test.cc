@@ -74,7 +74,7 @@ class SessionInOrder : public ::testing::Test {
     v1::VerifyResult verify = worker->Results(batch_id, 1).at(0).verify();
     EXPECT_EQ(verify.accepted(), 3u);
     PlainSequence plain(OpenMirostat("a", 1));
-    for (const uint32_t token : verify.tokens()) plain.Append(token);
+    for (const uint32_t token : testing::TokensOf(verify)) plain.Append(token);
     EXPECT_EQ(verify.history_hash(), plain.hash());
     StepBuilder step(batch_id + 1, kModelVocabulary);
     v1::StepRow& row = step.AddRow("a", 2, plain.position(), LogitsAfter({}, 9));

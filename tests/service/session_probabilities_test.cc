@@ -104,17 +104,18 @@ TEST_F(SessionProbabilities, CoverEveryStage) {
     worker_.LetLeave();
     ASSERT_EQ(results.size(), 1u);
     const v1::VerifyResult& verify = results[0].verify();
-    ASSERT_EQ(verify.probabilities_size(), 2) << results[0].ShortDebugString();
-    EXPECT_EQ(verify.processed_size() + verify.kept_tokens_size(), 0) << "nobody asked for these";
+    ASSERT_EQ(verify.positions_size(), 2) << results[0].ShortDebugString();
     for (int i = 0; i < 2; ++i) {
       const kernels::RowOutput& answer = expected[static_cast<size_t>(i)];
-      ASSERT_EQ(verify.tokens(i), answer.token);
+      EXPECT_FALSE(verify.positions(i).has_processed()) << "not asked for";
+      EXPECT_EQ(verify.positions(i).kept_tokens_size(), 0) << "not asked for";
+      ASSERT_EQ(verify.positions(i).token(), answer.token);
       const std::map<uint32_t, double> softmax = SoftmaxOf(answer, parameters);
       // Weights are whole numbers, and adaptive-p may leave small ones alone.
       const double tolerance = 1e-6 + double(softmax.size() + 1) / double(answer.processed.weight_sum);
       std::vector<float> probabilities(kModelVocabulary);
-      ASSERT_EQ(verify.probabilities(i).probabilities().size(), probabilities.size() * sizeof(float));
-      std::memcpy(probabilities.data(), verify.probabilities(i).probabilities().data(),
+      ASSERT_EQ(verify.positions(i).probabilities().size(), probabilities.size() * sizeof(float));
+      std::memcpy(probabilities.data(), verify.positions(i).probabilities().data(),
                   probabilities.size() * sizeof(float));
       for (uint32_t id = 0; id < kModelVocabulary; ++id) {
         const auto kept = softmax.find(id);

@@ -81,7 +81,7 @@ TEST_F(SessionRanks, BroughtAnswerAnswersWaitingRank) {
   ExpectError(ahead.Rejected().error(), Reason::kTooMany, "bring_answer.result");
 }
 
-// The sequence used to stay in flight, and could never make room for others.
+// A regression: the sequence stayed in flight and could never be evicted.
 TEST_F(SessionRanks, BroughtAnswerFreesItsSequence) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -119,7 +119,7 @@ TEST_F(SessionRanks, LaterStreamsShardReplacesEarlier) {
   StreamWorker twin(engine_.get());
   twin.Send(Numbered(1, 5, 1, 8));
   ExpectError(twin.Results(1, 2).at(0).error(), Reason::kContradiction, "step.logits.shard.index");
-  // On one stream the later word holds.
+  // On one stream the later shard replaces the earlier one.
   later.Send(Numbered(5, 5, 1, 8));
   EXPECT_EQ(later.Results(4, 2).at(0).error().reason(), v1::STEP_CANCELLED);
   workers_[0]->Send(Numbered(1, 5, 0));
@@ -193,7 +193,7 @@ TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
   send(2, 0, hash);
   const std::vector<std::string> draws = DrawsOf(0, 2);
   for (const uint32_t rank : {1, 2}) EXPECT_EQ(DrawsOf(rank, 1), draws);
-  // Rank 0 starts anew, and opens with what it knows: the answer is not drawn again.
+  // Rank 0 restarts and opens with the history that it knows: the answer is not drawn again.
   Reconnect(0);
   for (const char* name : {"a", "b"}) {
     open.set_request_id(name);

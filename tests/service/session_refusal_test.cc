@@ -198,5 +198,23 @@ TEST(SessionLimits, TooLongNamesAreNotEchoed) {
   ExpectError(worker.Rejected().error(), Reason::kMissingField, "close.request_id");
 }
 
+TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
+  StepBuilder step(1, kRefusalVocabulary);
+  for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, testing::F32Peak(kRefusalVocabulary, 7));
+  v1::StepRow& bad = *step.step().mutable_rows(1);
+  bad.GetReflection()->MutableUnknownFields(&bad)->AddVarint(77, 1);
+  v1::StepRow& worse = *step.step().mutable_rows(2);
+  worse.mutable_verify_draft()->set_mode(static_cast<v1::VerifyMode>(9));
+  step.AddTensorRow(testing::F32Peak(kRefusalVocabulary, 7));
+  worse.mutable_verify_draft()->add_draft_tokens(7);
+  const auto results = worker_.Run(step.Build());
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0].draw().token(), 7u);
+  ExpectError(results[1], Reason::kUnknownField, "step.rows[1].#77");
+  ExpectError(results[2], Reason::kUnknownEnumValue, "step.rows[2].verify_draft.mode");
+  ExpectStreamGoesOn();
+}
+
 }  // namespace
 }  // namespace sortition::service

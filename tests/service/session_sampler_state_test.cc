@@ -172,13 +172,13 @@ TEST_P(SessionSamplerState, CoupledTextEqualsDrawing) {
     const v1::RowResult result = drafted.Run(step);
     ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
     const v1::VerifyResult& verify = result.verify();
-    ASSERT_EQ(static_cast<size_t>(verify.tokens_size()), right.size());
-    for (int i = 0; i < verify.tokens_size(); ++i) {
+    ASSERT_EQ(static_cast<size_t>(verify.positions_size()), right.size());
+    for (int i = 0; i < verify.positions_size(); ++i) {
       const v1::DrawResult& expected = right[static_cast<size_t>(i)];
-      ASSERT_EQ(verify.tokens(i), expected.token());
-      ASSERT_EQ(verify.processed(i).SerializeAsString(), expected.processed().SerializeAsString());
-      const bool is_last = i + 1 == verify.tokens_size();
-      drafted.Append(verify.tokens(i), is_last ? verify.checkpoint() : "");
+      ASSERT_EQ(verify.positions(i).token(), expected.token());
+      ASSERT_EQ(verify.positions(i).processed().SerializeAsString(), expected.processed().SerializeAsString());
+      const bool is_last = i + 1 == verify.positions_size();
+      drafted.Append(verify.positions(i).token(), is_last ? verify.checkpoint() : "");
     }
     ASSERT_EQ(verify.checkpoint(), right.back().checkpoint());
     ASSERT_EQ(verify.history_hash(), right.back().history_hash());
@@ -241,10 +241,10 @@ TEST_P(SessionSamplerState, RejectionAdvancesStateByEmittedToken) {
     const v1::RowResult result = author.Run(step);
     ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
     const v1::VerifyResult& verify = result.verify();
-    ASSERT_EQ(static_cast<size_t>(verify.tokens_size()), expected.size());
+    ASSERT_EQ(static_cast<size_t>(verify.positions_size()), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_EQ(verify.tokens(static_cast<int>(i)), expected[i].token);
-      ASSERT_EQ(verify.processed(static_cast<int>(i)).SerializeAsString(),
+      ASSERT_EQ(verify.positions(static_cast<int>(i)).token(), expected[i].token);
+      ASSERT_EQ(verify.positions(static_cast<int>(i)).processed().SerializeAsString(),
                 author.plain().Encode(expected[i]).processed().SerializeAsString());
     }
     ++lengths[verify.accepted()];
@@ -292,17 +292,19 @@ TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
     }
     const v1::RowResult result = author.Run(step);
     EXPECT_TRUE(result.has_score()) << result.ShortDebugString();
-    EXPECT_EQ(static_cast<size_t>(result.score().processed_size()), to - from);
+    EXPECT_EQ(static_cast<size_t>(result.score().positions_size()), to - from);
     return result.score();
   };
   const v1::ScoreResult whole = score(0, given.size(), "");
   for (size_t i = 0; i < given.size(); ++i) {
-    ASSERT_EQ(whole.processed(static_cast<int>(i)).SerializeAsString(),
+    ASSERT_EQ(whole.positions(static_cast<int>(i)).processed().SerializeAsString(),
               then.Encode(expected[i]).processed().SerializeAsString());
   }
   v1::ScoreResult parts = score(0, 4, "");
   const std::string checkpoint = parts.checkpoint();
-  parts.MergeFrom(score(4, given.size(), checkpoint));
+  v1::ScoreResult later = score(4, given.size(), checkpoint);
+  for (v1::Position& position : *later.mutable_positions()) position.set_index(position.index() + 4);
+  parts.MergeFrom(later);
   EXPECT_EQ(parts.SerializeAsString(), whole.SerializeAsString());
   draw();  // the sequence stands where it stood
 }

@@ -41,10 +41,10 @@ TEST_F(SessionScore, ScoresChangeNothing) {
     const v1::DrawResult expected =
         plain.Encode(after.Answer({.logits = logits, .task = kernels::RowTask::kScore, .given = given[i]}, i));
     const int at = static_cast<int>(i);
-    EXPECT_EQ(result.score().raw(at).SerializeAsString(), expected.raw().SerializeAsString());
-    EXPECT_EQ(result.score().processed(at).SerializeAsString(), expected.processed().SerializeAsString());
-    EXPECT_EQ(result.score().entropy(at), expected.entropy());
-    EXPECT_EQ(result.score().raw(at).requested_ranks_size(), 1);
+    EXPECT_EQ(result.score().positions(at).raw().SerializeAsString(), expected.raw().SerializeAsString());
+    EXPECT_EQ(result.score().positions(at).processed().SerializeAsString(), expected.processed().SerializeAsString());
+    EXPECT_EQ(result.score().positions(at).entropy(), expected.entropy());
+    EXPECT_EQ(result.score().positions(at).raw().requested_ranks_size(), 1);
     after.Append(given[i]);
   }
   // The sequence stands where it stood.
@@ -61,9 +61,9 @@ TEST_F(SessionScore, FilteredTokenScoresMinusInfinity) {
   StepBuilder step(1, kModelVocabulary);
   step.AddRow("a", 1, 0, F32Bytes(std::vector<float>(kModelVocabulary))).mutable_score()->add_tokens(1);
   const v1::ScoreResult score = RunOne(step).score();
-  EXPECT_EQ(score.processed(0).logprob(), -std::numeric_limits<float>::infinity());
-  EXPECT_EQ(score.processed(0).rank(), 0u);
-  EXPECT_EQ(score.raw(0).rank(), 2u);
+  EXPECT_EQ(score.positions(0).processed().logprob(), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(score.positions(0).processed().rank(), 0u);
+  EXPECT_EQ(score.positions(0).raw().rank(), 2u);
 }
 
 // Answers larger than a message come in pieces; what was filtered out has the probability 0 exactly.
@@ -107,12 +107,12 @@ TEST_F(SessionScore, KeptSetsAndProbabilitiesArriveInPieces) {
   ASSERT_EQ(results.size(), 1u);
   const v1::VerifyResult& verify = results[0].verify();
   EXPECT_EQ(verify.accepted(), 1u);
+  ASSERT_EQ(verify.positions_size(), 2);
   std::vector<std::vector<float>> probabilities(2, std::vector<float>(kLarge, -1));
-  for (const v1::ProbabilityPiece& piece : verify.probabilities()) {
-    ASSERT_LT(piece.index(), 2u);
-    ASSERT_LE(piece.first_token() + piece.probabilities().size() / 4, kLarge);
-    std::memcpy(probabilities[piece.index()].data() + piece.first_token(), piece.probabilities().data(),
-                piece.probabilities().size());
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string& bytes = verify.positions(static_cast<int>(i)).probabilities();
+    ASSERT_EQ(bytes.size(), kLarge * sizeof(float));
+    std::memcpy(probabilities[i].data(), bytes.data(), bytes.size());
   }
   for (const std::vector<float>& row_probabilities : probabilities) {
     double sum = 0;

@@ -173,7 +173,7 @@ TEST_F(SessionShards, DraftsAreVerifiedAcrossShards) {
   for (auto& worker : workers_) {
     EXPECT_EQ(worker->Results(1, 1).at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
   }
-  EXPECT_GT(whole.at(0).verify().tokens_size(), 0);
+  EXPECT_GT(whole.at(0).verify().positions_size(), 0);
   v1::StreamRequest outside = verify(Slice(2, 1));
   outside.mutable_step()->mutable_rows(0)->set_tensor_row(1);
   workers_[0]->Send(verify(Slice(2, 0)));
@@ -223,13 +223,13 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
     for (auto& worker : workers_) {
       std::vector<v1::RowResult> results = worker->Results(batch, 2);
       results.at(0).mutable_verify()->clear_checkpoint();
-      EXPECT_EQ(results.at(0).verify().tokens_size(), static_cast<int>(batch));
+      EXPECT_EQ(results.at(0).verify().positions_size(), static_cast<int>(batch));
       EXPECT_EQ(results.at(1).draw().SerializeAsString(), whole.at(1).draw().SerializeAsString());
       whole.at(0).mutable_verify()->clear_checkpoint();
       EXPECT_EQ(results.at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
     }
     // One more of them is right in each batch.
-    if (batch < 3) drafts[batch - 1] = whole.at(0).verify().tokens(static_cast<int>(batch) - 1);
+    if (batch < 3) drafts[batch - 1] = whole.at(0).verify().positions(static_cast<int>(batch) - 1).token();
   }
   v1::StreamRequest forgets = slice(4, 1);
   forgets.mutable_step()->mutable_rows(0)->mutable_verify_draft()->mutable_draft_tokens()->RemoveLast();

@@ -82,11 +82,11 @@ TEST_F(SessionVerify, RejectionEqualsReferenceEverywhere) {
     const v1::RowResult result = RunOne(step);
     ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
     const v1::VerifyResult& verify = result.verify();
-    ASSERT_EQ(static_cast<size_t>(verify.tokens_size()), expected.size());
+    ASSERT_EQ(static_cast<size_t>(verify.positions_size()), expected.size());
     ASSERT_EQ(verify.accepted() + 1, expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_EQ(verify.tokens(static_cast<int>(i)), expected[i].token);
-      ASSERT_EQ(verify.processed(static_cast<int>(i)).SerializeAsString(),
+      ASSERT_EQ(verify.positions(static_cast<int>(i)).token(), expected[i].token);
+      ASSERT_EQ(verify.positions(static_cast<int>(i)).processed().SerializeAsString(),
                 plain.Encode(expected[i]).processed().SerializeAsString());
     }
     ++lengths[verify.accepted()];
@@ -104,7 +104,7 @@ TEST_F(SessionVerify, FullAcceptanceAndCertainRejection) {
   row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_REJECTION);
   v1::VerifyResult verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 3u);
-  EXPECT_EQ(verify.tokens(3), 4u);
+  EXPECT_EQ(verify.positions(3).token(), 4u);
   EXPECT_EQ(verify.matched(), 3u);
   // The second is wrong; the third would have been right.
   row.set_step_id(2);
@@ -112,13 +112,13 @@ TEST_F(SessionVerify, FullAcceptanceAndCertainRejection) {
   row.mutable_verify_draft()->set_draft_tokens(1, 9);
   verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 1u);
-  ASSERT_EQ(verify.tokens_size(), 2);
-  EXPECT_EQ(verify.tokens(1), 2u);
+  ASSERT_EQ(verify.positions_size(), 2);
+  EXPECT_EQ(verify.positions(1).token(), 2u);
   EXPECT_EQ(verify.matched(), 2u);
   ASSERT_EQ(verify.position_matched_size(), 3);
   EXPECT_FALSE(verify.position_matched(1));
   EXPECT_TRUE(verify.position_matched(2));
-  EXPECT_EQ(verify.processed_size(), 2);
+  EXPECT_TRUE(verify.positions(0).has_processed() && verify.positions(1).has_processed());
 }
 
 // A tree whose continuations are some of the tokens that may be drawn.
@@ -155,7 +155,7 @@ TEST_F(SessionVerify, TreesAreWalkedAlongDrawnTokens) {
     const v1::RowResult result = RunOne(step);
     ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
     const v1::VerifyResult& verify = result.verify();
-    ASSERT_EQ(std::vector<uint32_t>(verify.tokens().begin(), verify.tokens().end()), right);
+    ASSERT_EQ(testing::TokensOf(verify), right);
     ASSERT_EQ(verify.accepted() + 1, right.size());
     ASSERT_EQ(static_cast<uint32_t>(verify.path_size()), verify.accepted());
     for (int i = 0; i < verify.path_size(); ++i) {
@@ -217,7 +217,7 @@ TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
   const v1::RowResult refused = run(1, 64);
   ExpectError(refused, Reason::kOverloaded, "step.rows[0]");
   EXPECT_LT(engine->sequences().state_bytes(), idle + 1000);
-  EXPECT_EQ(run(1, 3).verify().tokens_size(), 1);
+  EXPECT_EQ(run(1, 3).verify().positions_size(), 1);
 }
 
 TEST_F(SessionVerify, StopTokenEndsPrefix) {
@@ -230,7 +230,7 @@ TEST_F(SessionVerify, StopTokenEndsPrefix) {
   row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
   const v1::VerifyResult verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 2u);
-  EXPECT_EQ(std::vector<uint32_t>(verify.tokens().begin(), verify.tokens().end()), (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(testing::TokensOf(verify), (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(verify.finish_reason(), v1::FINISH_REASON_STOP_TOKEN);
   EXPECT_EQ(verify.matched(), 3u);
 }
@@ -248,7 +248,7 @@ TEST_F(SessionVerify, OnlyNeededPositionsCanFail) {
     row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
     const v1::RowResult result = RunOne(step);
     if (n == 1) {
-      EXPECT_EQ(result.verify().tokens(0), 1u);
+      EXPECT_EQ(result.verify().positions(0).token(), 1u);
     } else {
       ExpectError(result, Reason::kLogitNan, "step.rows[0]");
     }
@@ -290,14 +290,14 @@ TEST_F(SessionVerify, MasksHoldAtTheirPositions) {
   chain.add_masks()->mutable_allowed_tokens()->add_tokens(30);
   v1::VerifyResult verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 1u);
-  EXPECT_EQ(verify.tokens(1), 30u);
+  EXPECT_EQ(verify.positions(1).token(), 30u);
   all[1] = false;
   chain.mutable_masks(0)->set_mask_row(step.AddMask(all));
   row.set_step_id(2);
   step.step().set_batch_id(2);
   verify = RunOne(step).verify();
   EXPECT_EQ(verify.accepted(), 0u);
-  EXPECT_NE(verify.tokens(0), 1u);
+  EXPECT_NE(verify.positions(0).token(), 1u);
 }
 
 }  // namespace

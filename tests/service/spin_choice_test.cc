@@ -1,7 +1,6 @@
 // When to spin for a message, and when to sleep.
-#include "service/memory/spin_choice.h"
-
 #include "gtest/gtest.h"
+#include "service/memory/ring.h"
 
 namespace sortition::service {
 namespace {

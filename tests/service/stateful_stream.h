@@ -22,7 +22,7 @@ inline v1::OpenSequence StatefulOpen(std::string_view request_id, uint64_t epoch
   return open;
 }
 
-// The same, going on from what the server has.
+// The same, continued from the server's state.
 inline v1::OpenSequence Reopened(v1::OpenSequence open, uint64_t epoch) {
   open.set_epoch(epoch);
   open.clear_history();

@@ -65,9 +65,9 @@ TEST(Strictness, UnknownFieldInARepeatedMessage) {
 
 TEST(Strictness, UnknownFieldComesFromTheWire) {
   v1::StreamRequest message;
-  // hello { field 3, varint 7 }
-  ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x18\x07", 4)));
-  ExpectUnknown(message, Reason::kUnknownField, "hello.#3");
+  // hello { field 4, varint 7 }
+  ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x20\x07", 4)));
+  ExpectUnknown(message, Reason::kUnknownField, "hello.#4");
 }
 
 TEST(Strictness, FieldOfAnotherTypeIsUnknown) {
@@ -96,6 +96,85 @@ TEST(Strictness, PathStartsAtCallersPrefix) {
   v1::SamplingParameters parameters;
   AddUnknown(&parameters);
   EXPECT_EQ(FindUnknown(parameters, "fork.child.parameters")->field, "fork.child.parameters.#1234");
+}
+
+TEST(Strictness, RowsAreLeftToTheirOwnCheck) {
+  v1::StreamRequest message = StepWithAMask();
+  AddUnknown(message.mutable_step()->mutable_rows(1)->mutable_mask());
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+  AddUnknown(message.mutable_step()->mutable_rows(0));
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+  AddUnknown(message.mutable_step()->mutable_logits());
+  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.logits.#1234");
+}
+
+TEST(Strictness, RowsOfShardsAreCheckedAtOnce) {
+  v1::StreamRequest message = StepWithAMask();
+  AddUnknown(message.mutable_step()->mutable_rows(1));
+  message.mutable_step()->mutable_logits()->mutable_shard();
+  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.rows[1].#1234");
+}
+
+// An unknown task takes an unknown number of tensor rows.
+TEST(Strictness, UnknownTaskShiftsLaterRows) {
+  v1::StreamRequest message = StepWithAMask();
+  v1::StepRow& first = *message.mutable_step()->mutable_rows(0);
+  first.GetReflection()->MutableUnknownFields(&first)->AddLengthDelimited(kUnknownNumber, "");
+  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.rows[0].#1234");
+  first.mutable_draw();
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+  first.clear_draw();
+  message.mutable_step()->mutable_rows(1)->set_tensor_row(1);
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+}
+
+TEST(Strictness, IgnoredFieldsAreDroppedAndNamedOnce) {
+  IgnoredFields ignored;
+  v1::StreamRequest message = StepWithAMask();
+  EXPECT_TRUE(ignored.Drop(&message).empty());
+  const std::string known = message.SerializeAsString();
+  for (int round = 0; round < 2; ++round) {
+    for (v1::StepRow& row : *message.mutable_step()->mutable_rows()) AddUnknown(&row);
+    AddUnknown(message.mutable_step()->mutable_logits());
+    const std::vector<std::string> first = ignored.Drop(&message);
+    EXPECT_EQ(first, round == 0 ? (std::vector<std::string>{"step.logits.#1234", "step.rows[].#1234"})
+                                : std::vector<std::string>());
+    EXPECT_EQ(message.SerializeAsString(), known);
+  }
+}
+
+TEST(Strictness, PossibleOneofMembersAreNotIgnored) {
+  IgnoredFields ignored;
+  v1::StreamRequest message = StepWithAMask();
+  v1::StepRow& row = *message.mutable_step()->mutable_rows(0);
+  row.GetReflection()->MutableUnknownFields(&row)->AddLengthDelimited(kUnknownNumber, "");
+  EXPECT_TRUE(ignored.Drop(&message).empty());
+  ExpectUnknown(message, Reason::kUnknownField, "step.rows[0].#1234");
+  row.mutable_draw();
+  EXPECT_EQ(ignored.Drop(&message), std::vector<std::string>{"step.rows[].#1234"});
+  // Masks have members that are numbers.
+  row.mutable_mask();
+  AddUnknown(row.mutable_mask());
+  EXPECT_TRUE(ignored.Drop(&message).empty());
+  ExpectUnknown(message, Reason::kUnknownField, "step.rows[0].mask.#1234");
+}
+
+TEST(Strictness, IgnoredPathsAreBounded) {
+  IgnoredFields ignored;
+  v1::StreamRequest message = StepWithAMask();
+  v1::Step& step = *message.mutable_step();
+  const int most = static_cast<int>(IgnoredFields::kMostPaths);
+  for (int i = 0; i <= most; ++i) step.GetReflection()->MutableUnknownFields(&step)->AddVarint(100 + i, 1);
+  EXPECT_EQ(ignored.Drop(&message).size(), IgnoredFields::kMostPaths);
+  ExpectUnknown(message, Reason::kUnknownField, "step.#" + std::to_string(100 + most));
+}
+
+TEST(Strictness, EnumValuesAreNotIgnored) {
+  IgnoredFields ignored;
+  v1::StreamRequest message = StepWithAMask();
+  message.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(77));
+  EXPECT_TRUE(ignored.Drop(&message).empty());
+  ExpectUnknown(message, Reason::kUnknownEnumValue, "step.logits.dtype");
 }
 
 // Visits every field that leads to another message or to an enum, from StreamRequest down. Each is set in a fresh
@@ -138,7 +217,7 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
       enums.insert(field->enum_type()->full_name());
     }
   });
-  // Reasons are those of an answer that is brought along.
+  // ErrorReason is reached through the answer in bring_answer.
   EXPECT_EQ(enums,
             (std::set<std::string>{"sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.ErrorReason",
                                    "sortition.v1.FinishReason", "sortition.v1.NanPolicy", "sortition.v1.VerifyMode"}));

@@ -9,7 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "tests/simulation/draw.h"
-#include "tests/support/plain_mirrors.h"
+#include "tests/support/plain_edit_cache.h"
 
 namespace sortition::simulation {
 
@@ -48,7 +48,7 @@ class Replica::SimulatedDevice final : public devices::Device {
     auto node = pending_->extract(number);
     if (node.empty()) return;
     Batch& batch = node.mapped();
-    devices::BatchResult result;
+    devices::BatchOutput result;
     if (broken) result.status = absl::InternalError("the device is broken");
     for (devices::DeviceRow& row : batch.rows) {
       if (broken) break;
@@ -57,14 +57,14 @@ class Replica::SimulatedDevice final : public devices::Device {
         bytes.insert(bytes.end(), segment.data, segment.data + segment.size);
       }
       row.request.logits = bytes.data();
-      SORTITION_CHECK(std::ranges::equal(mirrors_.EditsOf(row.request), row.request.edits));
+      SORTITION_CHECK(std::ranges::equal(cache_.EditsOf(row.request), row.request.edits));
       kernels::cpu::Scratch scratch;
-      kernels::cpu::SampleRow(row.request, &scratch, &result.answers.emplace_back());
+      kernels::cpu::SampleRow(row.request, &scratch, &result.outputs.emplace_back());
     }
-    replica_.tally_.mirrored_rows += mirrors_.changed() - counted_;
-    counted_ = mirrors_.changed();
-    if (plant == Plant::kSwappedRows && result.answers.size() > 1) {
-      std::swap(result.answers[0].token, result.answers[1].token);
+    replica_.tally_.cached_edit_rows += cache_.changed() - counted_;
+    counted_ = cache_.changed();
+    if (plant == Plant::kSwappedRows && result.outputs.size() > 1) {
+      std::swap(result.outputs[0].token, result.outputs[1].token);
     }
     std::move(batch.done)(std::move(result));
   }
@@ -77,7 +77,7 @@ class Replica::SimulatedDevice final : public devices::Device {
                                                 .batches_in_flight = 2,
                                                 .features = kernels::kAllFeatures};
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
-  testing::PlainMirrors mirrors_;
+  testing::PlainEditCache cache_;
   uint64_t counted_ = 0;  // of its rows, in the tally
 };
 

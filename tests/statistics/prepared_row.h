@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/cpu/change_row.h"
-#include "kernels/cpu/draw.h"
+#include "kernels/cpu/edit.h"
+#include "kernels/cpu/race.h"
 #include "kernels/cpu/filter.h"
-#include "kernels/cpu/read_row.h"
+#include "kernels/cpu/read.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/verify.h"
 #include "kernels/law/parameters.h"

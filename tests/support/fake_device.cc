@@ -72,9 +72,9 @@ FakeDevice::Batch FakeDevice::Take(size_t index) {
 }
 
 void FakeDevice::Answer(Batch batch) const {
-  devices::BatchResult result;
+  devices::BatchOutput result;
   result.kernel_nanoseconds = 1000;
-  for (const devices::DeviceRow& row : batch.rows) result.answers.push_back(options_.sample(row));
+  for (const devices::DeviceRow& row : batch.rows) result.outputs.push_back(options_.sample(row));
   batch.done(std::move(result));
 }
 
@@ -85,7 +85,7 @@ void FakeDevice::FinishAll() {
 }
 
 void FakeDevice::Fail(absl::Status status, size_t index) {
-  devices::BatchResult result;
+  devices::BatchOutput result;
   result.status = std::move(status);
   Take(index).done(std::move(result));
 }

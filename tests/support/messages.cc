@@ -34,6 +34,28 @@ Delivery DeliverInPieces(std::string bytes, std::mt19937_64* random) {
   return Deliver(std::move(bytes), cuts);
 }
 
+std::vector<uint32_t> TokensOf(const v1::VerifyResult& result) {
+  std::vector<uint32_t> tokens;
+  for (const v1::Position& position : result.positions()) tokens.push_back(position.token());
+  return tokens;
+}
+
+// Merges everything, then joins entries of the same position: plainer than the client's way, which it checks.
+void AppendPart(const v1::RowResult& part, v1::RowResult* whole) {
+  whole->MergeFrom(part);
+  if (!whole->has_score() && !whole->has_verify()) return;
+  auto* const positions =
+      whole->has_score() ? whole->mutable_score()->mutable_positions() : whole->mutable_verify()->mutable_positions();
+  for (int i = 1; i < positions->size(); ++i) {
+    if (positions->Get(i).index() != positions->Get(i - 1).index()) continue;
+    v1::Position& entry = *positions->Mutable(i - 1);
+    const std::string probabilities = entry.probabilities() + positions->Get(i).probabilities();
+    entry.MergeFrom(positions->Get(i));
+    if (!probabilities.empty()) entry.set_probabilities(probabilities);
+    positions->DeleteSubrange(i--, 1);
+  }
+}
+
 v1::StreamRequest Hello(std::string_view worker_session) {
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(std::string(worker_session));

@@ -28,6 +28,11 @@ Delivery Deliver(std::string bytes, std::span<const size_t> cuts);
 // Delivers a few pieces of random sizes, some of them empty.
 Delivery DeliverInPieces(std::string bytes, std::mt19937_64* random);
 
+// The tokens of a result's positions.
+std::vector<uint32_t> TokensOf(const v1::VerifyResult& result);
+// Appends the next part of a row's result, as a client does; an empty `*whole` becomes `part`.
+void AppendPart(const v1::RowResult& part, v1::RowResult* whole);
+
 v1::StreamRequest Hello(std::string_view worker_session);
 
 // A sequence with the seed 1 of a vocabulary all of which is live; no parameter is set.

@@ -56,7 +56,7 @@ uint64_t PlainSequence::hash() const {
   identity.presence_penalty = law.presence_penalty;
   identity.options = service::CompileHistoryOptions(open_.parameters()).Words();
   uint64_t chain = service::kEmptyHash;
-  for (const uint32_t token : tokens_) chain = service::ExtendChain(chain, token);
+  for (const uint32_t token : tokens_) chain = service::ExtendTokenHash(chain, token);
   return service::HistoryHash(chain, prompt_length_, service::HistoryDigest(identity));
 }
 

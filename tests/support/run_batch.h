@@ -9,10 +9,10 @@
 
 namespace sortition::testing {
 
-inline devices::BatchResult RunBatch(devices::Device* device, std::vector<devices::DeviceRow> rows) {
-  devices::BatchResult result;
+inline devices::BatchOutput RunBatch(devices::Device* device, std::vector<devices::DeviceRow> rows) {
+  devices::BatchOutput result;
   absl::Notification done;
-  device->Submit(std::move(rows), [&](devices::BatchResult r) {
+  device->Submit(std::move(rows), [&](devices::BatchOutput r) {
     result = std::move(r);
     done.Notify();
   });

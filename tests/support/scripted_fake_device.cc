@@ -29,7 +29,7 @@ void ScriptedFakeDevice::EndNext() {
   std::move(batches_.begin(), batches_.begin() + ptrdiff_t(count), std::back_inserter(ended));
   batches_.erase(batches_.begin(), batches_.begin() + ptrdiff_t(count));
   for (Batch& batch : ended) {
-    devices::BatchResult result;
+    devices::BatchOutput result;
     result.kernel_nanoseconds = uint64_t(absl::ToInt64Nanoseconds(batch.fate.time));
     if (lost) {
       result.status = absl::UnavailableError("the fake device is lost");
@@ -38,10 +38,10 @@ void ScriptedFakeDevice::EndNext() {
     } else if (batch.fate.kind == Fate::Kind::kHasNoMemory) {
       result.status = absl::ResourceExhaustedError("the fake device has no memory left");
     } else {
-      for (const devices::DeviceRow& row : batch.rows) result.answers.push_back(SampleByReference(row));
+      for (const devices::DeviceRow& row : batch.rows) result.outputs.push_back(SampleByReference(row));
     }
     if (batch.fate.kind == Fate::Kind::kLies && !lost) {
-      kernels::RowOutput& answer = result.answers[batch.rows.size() / 2];
+      kernels::RowOutput& answer = result.outputs[batch.rows.size() / 2];
       answer.token ^= 1;
     }
     batch.done(std::move(result));

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
-#include "service/result/split_results.h"
 #include "service/request/frame.h"
+#include "service/result/split_results.h"
 
 namespace sortition::testing {
 
@@ -63,7 +63,7 @@ std::vector<v1::RowResult> StreamWorker::Results(uint64_t batch_id, size_t rows)
     EXPECT_FALSE(response->results().has_error()) << response->results().error().ShortDebugString();
     if (response->results().has_error()) return {};
     for (const v1::RowResult& row : response->results().rows()) {
-      partial[row.row()].MergeFrom(row);
+      AppendPart(row, &partial[row.row()]);
       if (!service::Continues(row)) results.push_back(partial[row.row()]);
     }
   }

@@ -1,4 +1,4 @@
-// Device memory as another process would make it and pass it on: of an instance and a logical device of its own.
+// Device memory as another process would make and share it: from a separate instance and logical device.
 #pragma once
 
 #include <cstddef>

@@ -78,10 +78,10 @@ class HostImportTest : public ::testing::TestWithParam<testing::Driver> {
   }
 
   void ExpectRight() {
-    const BatchResult result = testing::RunBatch(device_.get(), batch_);
+    const BatchOutput result = testing::RunBatch(device_.get(), batch_);
     ASSERT_TRUE(result.status.ok()) << result.status;
     for (size_t row = 0; row < rows_.size(); ++row) {
-      ASSERT_EQ(result.answers.at(row), law::SampleRowReference(rows_[row]->request())) << rows_[row]->description();
+      ASSERT_EQ(result.outputs.at(row), law::SampleRowReference(rows_[row]->request())) << rows_[row]->description();
     }
   }
 

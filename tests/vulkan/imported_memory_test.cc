@@ -1,5 +1,5 @@
-// Rows in memory that another logical device, or another process, has allocated and passed on: the reference's answers,
-// whatever becomes of the device and of the maker; and nothing but such memory is taken.
+// Rows in memory that another logical device, or another process, has allocated and shared: the reference's outputs,
+// even if the device or the maker is lost. Other memory is refused.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -159,11 +159,11 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     device_row.segments.push_back({row.tensor().data(), row.tensor().size()});
     return device_row;
   }
-  BatchResult RunBatch(std::vector<DeviceRow> rows) { return testing::RunBatch(device_.get(), std::move(rows)); }
+  BatchOutput RunBatch(std::vector<DeviceRow> rows) { return testing::RunBatch(device_.get(), std::move(rows)); }
   void ExpectRight(const RandomRow& row, const ImportedMemory& memory, size_t offset) {
-    const BatchResult result = RunBatch({RowAt(row, memory, offset)});
+    const BatchOutput result = RunBatch({RowAt(row, memory, offset)});
     ASSERT_TRUE(result.status.ok()) << result.status;
-    EXPECT_EQ(result.answers.at(0), law::SampleRowReference(row.request())) << row.description();
+    EXPECT_EQ(result.outputs.at(0), law::SampleRowReference(row.request())) << row.description();
   }
   // Random rows of all types, at any offset, beside rows on the host, in one batch.
   enum class Tasks { kDraws, kAny };
@@ -196,11 +196,11 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
       batch.push_back(RowAt(*rows[size_t(i)], *memory, at));
       at += tensor.size() + 1;  // element types alternate, and so do odd and even offsets
     }
-    const BatchResult result = RunBatch(std::move(batch));
+    const BatchOutput result = RunBatch(std::move(batch));
     ASSERT_TRUE(result.status.ok()) << result.status;
-    ASSERT_EQ(result.answers.size(), rows.size());
+    ASSERT_EQ(result.outputs.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      ASSERT_EQ(result.answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
+      ASSERT_EQ(result.outputs[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
     }
   }
   void ExpectRefused(MemoryHandle handle, int descriptor, const std::string& field) {
@@ -259,8 +259,8 @@ TEST_P(ImportedMemoryTest, AlternatingMemoriesAndSharedBytes) {
   std::atomic<int> right = 0;
   absl::BlockingCounter done(kBatches);
   for (int i = 0; i < kBatches; ++i) {
-    device_->Submit(batch, [&](BatchResult result) {
-      right += result.status.ok() && result.answers == expected;
+    device_->Submit(batch, [&](BatchOutput result) {
+      right += result.status.ok() && result.outputs == expected;
       done.DecrementCount();
     });
   }
@@ -271,7 +271,7 @@ TEST_P(ImportedMemoryTest, AlternatingMemoriesAndSharedBytes) {
   }
   done.Wait();
   EXPECT_EQ(right, kBatches);
-  // What its maker writes there next is seen.
+  // Later writes of its maker are seen.
   ASSERT_LE(changed.tensor().size(), exported->handle().bytes);
   std::memcpy(exported->mapped(), changed.tensor().data(), changed.tensor().size());
   ExpectRight(changed, *memory, 0);
@@ -402,7 +402,7 @@ class ImportedMemoryOnOneDriverTest : public ImportedMemoryTest {};
 INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOnOneDriverTest, ::testing::Values(testing::Drivers().front()),
                          [](const auto& info) { return info.param.name; });
 
-// What a read uses lives on while the device may be at it, the memory's buffer among it.
+// Resources of a read live on while the device may use them, the memory's buffer among them.
 TEST_P(ImportedMemoryOnOneDriverTest, UnansweredReadKeepsItsMemory) {
   Start({.batches_in_flight = 1});
   const auto exported = Export(row_.tensor().size());
@@ -420,7 +420,7 @@ TEST_P(ImportedMemoryOnOneDriverTest, TakenOnlyIfEnabled) {
   const vulkan::Hardware& hardware = instance_->hardware().front();
   const auto exported = Export(4096);
   ASSERT_TRUE(hardware.is_processor);
-  // Without a memory of its own, or without trust in files.
+  // Devices without separate memory, or without trust in files.
   for (const VulkanDeviceOptions& options :
        {VulkanDeviceOptions{.trusts_makers = true}, VulkanDeviceOptions{.memory = kMemory}}) {
     const auto device = VulkanDevice::Start(instance_, hardware, options);
@@ -451,7 +451,7 @@ TEST_P(ImportedMemoryOnOneDriverTest, DriversRefusalLeavesNothingBehind) {
   refusal = VK_ERROR_OUT_OF_HOST_MEMORY;
   EXPECT_TRUE(absl::IsResourceExhausted(device_->Import(exported->handle()).status()));
   EXPECT_EQ(OpenDescriptors(), level);
-  // The same when it is to be imported anew.
+  // The same if it is to be imported again.
   std::vector<std::byte> read(row_.tensor().size());
   losses = 1;
   EXPECT_TRUE(absl::IsUnavailable(memory->Read(0, read)));

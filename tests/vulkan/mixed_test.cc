@@ -22,9 +22,9 @@ using kernels::RandomRow;
 class KeptStep : public PendingStep {
  public:
   explicit KeptStep(size_t rows) : answers(rows), done_(int(rows)) {}
-  void Deliver(std::vector<RowOutcome> outcomes) override {
-    for (RowOutcome& outcome : outcomes) {
-      answers[outcome.index] = std::get<kernels::RowOutput>(std::move(outcome.result));
+  void Deliver(std::vector<QueuedOutput> outputs) override {
+    for (QueuedOutput& output : outputs) {
+      answers[output.index] = std::get<kernels::RowOutput>(std::move(output.output));
       done_.DecrementCount();
     }
   }
@@ -65,8 +65,8 @@ TEST(Mixed, RandomRoutingEqualsCpuAlone) {
   const SteadyClock clock;
   CountByDevice observer;
   BatcherOptions mixed;
-  mixed.policy.kind = RoutePolicy::Kind::kRandom;
-  mixed.seed = 3;
+  mixed.devices.policy.kind = RoutePolicy::Kind::kRandom;
+  mixed.devices.seed = 3;
   Batcher batchers[] = {{Limits(), {&cpu, vulkan->get()}, &clock, &observer, mixed},
                         {Limits(), {&alone}, &clock, &observer, mixed}};
   std::mt19937_64 random(8);

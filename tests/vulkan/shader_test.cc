@@ -1,4 +1,4 @@
-// What the shaders are made of: integers of 32 bits and nothing that a driver of Vulkan 1.1 may lack.
+// Contents of the shaders: integers of 32 bits and no feature that a driver of Vulkan 1.1 may lack.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -8,7 +8,7 @@
 namespace sortition::kernels::vulkan {
 namespace {
 
-// Of the SPIR-V specification.
+// Constants of the SPIR-V specification.
 constexpr uint32_t kMagic = 0x07230203;
 constexpr uint32_t kVersion13 = 0x00010300;  // what Vulkan 1.1 takes
 constexpr uint32_t kHeaderWords = 5;

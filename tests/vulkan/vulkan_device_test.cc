@@ -29,7 +29,7 @@ using kernels::RandomRow;
 using vulkan::Api;
 using vulkan::Hardware;
 
-// What the driver is made to answer, and how often still.
+// The answer planted in the driver, and the number of calls that still get it.
 struct Fault {
   std::atomic<int> device_lost = 0;  // of waits
   std::atomic<int> no_memory = 0;    // of allocations
@@ -138,11 +138,11 @@ class VulkanDeviceTest : public ::testing::Test {
       device_row.segments.push_back({row.tensor().data() + cut, row.tensor().size() - cut});
     return device_row;
   }
-  BatchResult RunBatch() { return testing::RunBatch(device_.get(), {RowOf(row_)}); }
+  BatchOutput RunBatch() { return testing::RunBatch(device_.get(), {RowOf(row_)}); }
   void ExpectRight() {
-    const BatchResult result = RunBatch();
+    const BatchOutput result = RunBatch();
     ASSERT_TRUE(result.status.ok()) << result.status;
-    EXPECT_EQ(result.answers.at(0), law::SampleRowReference(row_.request()));
+    EXPECT_EQ(result.outputs.at(0), law::SampleRowReference(row_.request()));
   }
 
   const RandomRow row_{4, 1000};
@@ -154,24 +154,24 @@ TEST_F(VulkanDeviceTest, LostDeviceRestartsWithNextBatch) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   ExpectRight();
   fault.device_lost = 1;
-  const BatchResult lost = RunBatch();
+  const BatchOutput lost = RunBatch();
   EXPECT_TRUE(absl::IsUnavailable(lost.status)) << lost.status;
-  EXPECT_TRUE(lost.answers.empty());
+  EXPECT_TRUE(lost.outputs.empty());
   // The driver does not come back at once.
   fault.no_device = 1;
   EXPECT_TRUE(absl::IsInternal(RunBatch().status));
   ExpectRight();
 }
 
-// It may still be at the batch: nothing that this uses goes before the device is done with it.
+// The device may still run the batch: nothing that the batch uses is freed before the device is done.
 TEST_F(VulkanDeviceTest, SilentDeviceKeepsItsMemory) {
   ASSERT_TRUE(Start({.batches_in_flight = 1}).ok());
   ExpectRight();
   destroyed_devices = 0;
   fault.no_answer = 1;
-  const BatchResult unanswered = RunBatch();
+  const BatchOutput unanswered = RunBatch();
   EXPECT_TRUE(absl::IsUnavailable(unanswered.status)) << unanswered.status;
-  ExpectRight();  // by a context of its own
+  ExpectRight();  // with a separate context
   fault.device_lost = 1;
   EXPECT_TRUE(absl::IsUnavailable(RunBatch().status));
   ExpectRight();
@@ -208,8 +208,8 @@ TEST_F(VulkanDeviceTest, ConcurrentBatchesAndDestruction) {
   std::atomic<int> right = 0;
   absl::BlockingCounter done(kBatches);
   for (int i = 0; i < kBatches; ++i) {
-    device_->Submit({RowOf(row_), RowOf(row_)}, [&](BatchResult result) {
-      right += result.status.ok() && result.answers == std::vector(2, expected);
+    device_->Submit({RowOf(row_), RowOf(row_)}, [&](BatchOutput result) {
+      right += result.status.ok() && result.outputs == std::vector(2, expected);
       done.DecrementCount();
     });
   }
@@ -222,7 +222,7 @@ class VulkanCacheTest : public VulkanDeviceTest {
  protected:
   void SetUp() override {
     VulkanDeviceTest::SetUp();
-    // Tests of this fixture run at the same time, each in a process of its own.
+    // Tests of this fixture run at the same time, each in its process.
     folder_ = std::filesystem::path(::testing::TempDir()) / absl::StrCat("vulkan_cache_", getpid());
     std::filesystem::create_directory(folder_);
   }
@@ -265,8 +265,8 @@ TEST_F(VulkanCacheTest, MissingFolderIsReported) {
 
 TEST_F(VulkanDeviceTest, PassesSelfTest) {
   ASSERT_TRUE(Start().ok());
-  const SelfTest proof;
-  const SelfTest::Verdict verdict = proof.Run(device_.get(), absl::Minutes(2));
+  const SelfTest self_test;
+  const SelfTest::Verdict verdict = self_test.Run(device_.get(), absl::Minutes(2));
   EXPECT_TRUE(verdict.status.ok()) << verdict.status;
   EXPECT_EQ(verdict.timings.size(), 3u);
 }

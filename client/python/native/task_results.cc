@@ -26,37 +26,57 @@ struct Score {
   std::shared_ptr<const v1::ScoreResult> message;
 };
 
+using Positions = google::protobuf::RepeatedPtrField<v1::Position>;
+
+// The log probabilities of each token that has them.
 template <typename Answer>
-std::vector<Logprobs> Parts(const Answer& answer, const google::protobuf::RepeatedPtrField<v1::Logprobs>& parts) {
+std::vector<Logprobs> LogprobsOf(const Answer& answer, bool (v1::Position::*has)() const,
+                                 const v1::Logprobs& (v1::Position::*get)() const) {
   std::vector<Logprobs> list;
-  for (const v1::Logprobs& part : parts) list.push_back({answer.message, &part});
+  for (const v1::Position& position : answer.message->positions()) {
+    if ((position.*has)()) list.push_back({answer.message, &(position.*get)()});
+  }
   return list;
 }
 
-std::vector<std::vector<uint32_t>> KeptTokens(const google::protobuf::RepeatedPtrField<v1::KeptTokens>& pieces) {
+// The value of each token that has one.
+template <typename Value>
+std::vector<Value> ValuesOf(const Positions& positions, bool (v1::Position::*has)() const,
+                            Value (v1::Position::*get)() const) {
+  std::vector<Value> values;
+  for (const v1::Position& position : positions) {
+    if ((position.*has)()) values.push_back((position.*get)());
+  }
+  return values;
+}
+
+std::vector<uint32_t> TokensOf(const Positions& positions) {
+  std::vector<uint32_t> tokens;
+  for (const v1::Position& position : positions) tokens.push_back(position.token());
+  return tokens;
+}
+
+// Every token keeps at least itself or another one, so an empty list says that none was asked for.
+std::vector<std::vector<uint32_t>> KeptTokens(const Positions& positions) {
   std::vector<std::vector<uint32_t>> kept;
-  for (const v1::KeptTokens& piece : pieces) {
-    kept.resize(std::max<size_t>(kept.size(), piece.index() + 1));
-    kept[piece.index()].insert(kept[piece.index()].end(), piece.tokens().begin(), piece.tokens().end());
+  for (const v1::Position& position : positions) {
+    if (!position.kept_tokens().empty()) kept.push_back(ToVector(position.kept_tokens()));
   }
   return kept;
 }
 
 // A matrix with a row for each of the answer's tokens, or None.
 nb::object Probabilities(const Verify& self) {
-  const auto& pieces = self.message->probabilities();
-  if (pieces.empty()) return nb::none();
-  size_t rows = 0;
-  size_t width = 0;
-  for (const v1::ProbabilityPiece& piece : pieces) {
-    rows = std::max<size_t>(rows, piece.index() + 1);
-    width = std::max(width, piece.first_token() + piece.probabilities().size() / sizeof(float));
-  }
+  const Positions& positions = self.message->positions();
+  if (positions.empty() || positions[0].probabilities().empty()) return nb::none();
+  const auto rows = static_cast<size_t>(positions.size());
+  const size_t bytes = positions[0].probabilities().size();
+  const size_t width = bytes / sizeof(float);
   auto* const values = new std::vector<float>(rows * width);
   const nb::capsule owner(values, [](void* data) noexcept { delete static_cast<std::vector<float>*>(data); });
-  for (const v1::ProbabilityPiece& piece : pieces) {
-    std::memcpy(values->data() + piece.index() * width + piece.first_token(), piece.probabilities().data(),
-                piece.probabilities().size());
+  for (size_t row = 0; row < rows; ++row) {
+    const std::string& probabilities = positions[static_cast<int>(row)].probabilities();
+    std::memcpy(values->data() + row * width, probabilities.data(), std::min(bytes, probabilities.size()));
   }
   const size_t shape[] = {rows, width};
   return nb::cast(nb::ndarray<nb::numpy, float>(values->data(), 2, shape, owner));
@@ -67,15 +87,23 @@ template <typename Answer>
 void BindTokens(nb::class_<Answer>* bound) {
   bound
       ->def_prop_ro(
-          "raw", [](const Answer& self) { return Parts(self, self.message->raw()); },
+          "raw", [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_raw, &v1::Position::raw); },
           "Log probabilities of the rows as they came, if asked for: one for each token.")
       .def_prop_ro(
-          "processed", [](const Answer& self) { return Parts(self, self.message->processed()); },
+          "processed",
+          [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_processed, &v1::Position::processed); },
           "Log probabilities of the tokens that passed every filter, if asked for: one for each token.")
-      .def_prop_ro("entropy", [](const Answer& self) { return ToVector(self.message->entropy()); })
-      .def_prop_ro("kept_count", [](const Answer& self) { return ToVector(self.message->kept_count()); })
+      .def_prop_ro("entropy",
+                   [](const Answer& self) {
+                     return ValuesOf(self.message->positions(), &v1::Position::has_entropy, &v1::Position::entropy);
+                   })
+      .def_prop_ro("kept_count",
+                   [](const Answer& self) {
+                     return ValuesOf(self.message->positions(), &v1::Position::has_kept_count,
+                                     &v1::Position::kept_count);
+                   })
       .def_prop_ro(
-          "kept_tokens", [](const Answer& self) { return KeptTokens(self.message->kept_tokens()); },
+          "kept_tokens", [](const Answer& self) { return KeptTokens(self.message->positions()); },
           "Ids of the tokens that passed every filter, ascending, if asked for: a list for each token.");
 }
 
@@ -88,7 +116,7 @@ void BindTaskResults(nb::module_& module) {
           "accepted", [](const Verify& self) { return self.message->accepted(); },
           "How many drafts are accepted: what to commit by.")
       .def_prop_ro(
-          "tokens", [](const Verify& self) { return ToVector(self.message->tokens()); },
+          "tokens", [](const Verify& self) { return TokensOf(self.message->positions()); },
           "The accepted drafts and the token after them; none is after a draft that is a stop token.")
       .def_prop_ro(
           "path", [](const Verify& self) { return ToVector(self.message->path()); },

@@ -84,17 +84,17 @@ class BlockSearch {
 
 // Blocks that lie in one segment are read there; the others are fetched.
 template <class Search, class Reader>
-HWY_INLINE void ReadIncoming(uint32_t blocks, Arrival* arrival, Search* search, Reader* reader) {
+HWY_INLINE void ReadCopied(uint32_t blocks, RowCopier* copier, Search* search, Reader* reader) {
   for (uint32_t block = 0; block < blocks;) {
     const size_t begin = block * Search::kBytes;
-    const std::span<const std::byte> run = arrival->Run(begin);
+    const std::span<const std::byte> run = copier->Run(begin);
     const auto whole = uint32_t(HWY_MIN(run.size() / Search::kBytes, size_t{blocks - block}));
     if (whole != 0) {
       search->Read(run.data(), block, whole, reader);
       block += whole;
     } else {
-      arrival->Copy(begin, Search::kBytes);
-      search->Read(arrival->to() + begin, block++, 1, reader);
+      copier->Copy(begin, Search::kBytes);
+      search->Read(copier->to() + begin, block++, 1, reader);
     }
   }
 }
@@ -103,13 +103,13 @@ template <DType kType, class Reader>
 HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
-  const bool incoming = !row.incoming.segments.empty();
+  const bool is_copied = !row.copy.segments.empty();
   Search search;
-  if (incoming) {
-    Arrival arrival(row.incoming);
-    ReadIncoming(blocks, &arrival, &search, reader);
+  if (is_copied) {
+    RowCopier copier(row.copy);
+    ReadCopied(blocks, &copier, &search, reader);
     const size_t read = blocks * Search::kBytes;
-    arrival.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
+    copier.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
   } else {
     search.Read(row.elements, 0, blocks, reader);
   }
@@ -121,7 +121,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   if (law::Canonical(bits) != bits || law::IsTooLarge(bits) || std::bit_cast<float>(bits) <= 0) return false;
   uint32_t key = law::Key(bits);
   // Looked at again. If it has been changed meanwhile and has no such key any more, none is found.
-  if (incoming) Arrival(row.incoming).Copy(block * Search::kBytes, Search::kBytes);
+  if (is_copied) RowCopier(row.copy).Copy(block * Search::kBytes, Search::kBytes);
   uint32_t begin = block * Search::kGroups;
   uint32_t end = begin + Search::kGroups;
   for (uint32_t group = blocks * Search::kGroups; group < row.groups; ++group) {

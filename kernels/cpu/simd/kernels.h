@@ -6,39 +6,39 @@
 #include <span>
 
 #include "kernels/cpu/candidate.h"
-#include "kernels/cpu/entrants.h"
-#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/racers.h"
 #include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scale.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
-// What ReadMaxima finds.
+// The result of ReadMaxima.
 struct Reading {
   uint32_t max_key;
   bool suspect;  // the row holds a NaN or a logit that is too large: no key is of meaning
 };
 
-// What EditTokens fills; the lists have room for all edits.
+// The lists that EditTokens fills; they have room for all edits.
 struct Edited {
   Candidate* live;
   uint32_t live_count;
-  // Groups whose largest key was edited, or is below the one that a edit leaves, with that one. A group may come
+  // Groups whose largest key was edited, or is below the one that an edit leaves, with that one. A group may come
   // again.
   uint32_t* moved_groups;
   uint32_t* moved_keys;
   uint32_t moved_count;
 };
 
-// Of kept tokens, as the law's moments.inc and sigma.inc have them.
+// Sums over kept tokens, as in the law's moments.inc and sigma.inc.
 struct Moments {
   uint64_t sum = 0;
   uint64_t moment = 0;
   uint64_t square = 0;
   uint32_t count = 0;
 };
-// The sum, and it with one of the others; or with the moment and how many tokens there are, dead ones too.
+// The sum alone, or the sum and one of the others; kMomentAndCount also counts the tokens, dead ones included.
 enum class MomentsWanted { kSum, kMoment, kMomentAndCount, kSquare };
 
 struct Levels {
@@ -47,8 +47,8 @@ struct Levels {
   uint64_t squares = 0;
 };
 
-// About what Levels hold, of logits as floats that are not below some lowest one. In exact arithmetic the sum would
-// differ by no more than kSpreadError times the sum of their sizes, and the squares by that share.
+// An estimate of Levels, from logits as floats that are not below some lowest one. In exact arithmetic the sum would
+// differ by at most kSpreadError times the sum of their sizes, and the squares by that share.
 struct Spread {
   uint32_t count = 0;
   double sum = 0;
@@ -56,7 +56,7 @@ struct Spread {
 };
 inline constexpr double kSpreadError = 0x1p-18;
 
-// Probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
+// The number of probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
 inline constexpr uint32_t kDraftStep = 64;
 
 struct Kernels {

@@ -26,7 +26,7 @@ HWY_INLINE V64 RanksAt(const Candidate* candidates, uint32_t i) {
 // The last of the shortest prefix whose shares reach `threshold`, by bisection: share(i) gives the shares of candidates
 // i and following, as a vector.
 template <typename Share>
-HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, uint64_t threshold, Share share) {
+HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, law::Threshold threshold, Share share) {
   const D64 d;
   const uint32_t whole = count / kRanks * kRanks;
   const auto rest = hn::FirstN(d, count - whole);
@@ -66,7 +66,7 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, u
       before += kRanks - uint32_t(hn::CountTrue(d, after));
     });
     const uint64_t reached = SumOf(sum);
-    if (reached >= threshold) {
+    if (law::Reaches(reached, threshold)) {
       low = middle;
       number_low = before;
     } else {
@@ -88,19 +88,19 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, u
   for (;;) {
     const uint32_t first = uint32_t(std::max_element(ranks_left, ranks_left + left) - ranks_left);
     reached_high += shares_left[first];
-    if (reached_high >= threshold) return {ranks_left[first]};
+    if (law::Reaches(reached_high, threshold)) return {ranks_left[first]};
     ranks_left[first] = 0;
   }
 }
 
 }  // namespace
 
-Candidate LastReaching(const Candidate* candidates, const uint64_t* weights, uint32_t count, uint64_t threshold) {
+Candidate LastReaching(const Candidate* candidates, const uint64_t* weights, uint32_t count, law::Threshold threshold) {
   return LastOfPrefix(candidates, count, threshold, [&](uint32_t i) HWY_ATTR { return hn::LoadU(D64(), weights + i); });
 }
 
 Candidate NthCandidate(const Candidate* candidates, uint32_t count, uint32_t n) {
-  return LastOfPrefix(candidates, count, n, [](uint32_t) HWY_ATTR { return hn::Set(D64(), 1); });
+  return LastOfPrefix(candidates, count, law::MakeThreshold(n), [](uint32_t) HWY_ATTR { return hn::Set(D64(), 1); });
 }
 
 uint32_t MoveNotAfter(Candidate* candidates, uint32_t count, Candidate last) {

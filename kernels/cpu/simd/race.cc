@@ -49,7 +49,7 @@ HWY_INLINE Words WordsOf(const NoiseSource& source, V32 index) {
           hn::IfThenElse(second, Zip(even.w, odd.w), Zip(even.y, odd.y))};
 }
 
-// The promise (entrants.h) of `s`, below 2^31, with `octaves` to take off from its logarithm.
+// The promise (racers.h) of `s`, below 2^31, with `octaves` to take off from its logarithm.
 HWY_INLINE V32 Promise(V32 s, V32 t, uint32_t octaves) {
   const D32 d;
   const V32 log = hn::BitCast(d, hn::ConvertTo(DF32(), Signed(s)));
@@ -59,11 +59,11 @@ HWY_INLINE V32 Promise(V32 s, V32 t, uint32_t octaves) {
 }  // namespace
 
 void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, const law::DrawKey& key,
-                   GroupEntrants* entrants) {
+                   GroupRacers* racers) {
   const D32 d;
-  uint32_t* const low = entrants->low.Reserve(row.groups);
-  uint32_t* const high = entrants->high.Reserve(row.groups);
-  uint32_t* const promise = entrants->promise.Reserve(row.groups);
+  uint32_t* const low = racers->low.Reserve(row.groups);
+  uint32_t* const high = racers->high.Reserve(row.groups);
+  uint32_t* const promise = racers->promise.Reserve(row.groups);
   const ScaleLanes scale(row_scale, TooSmall::kToRace);
   const NoiseSource source(law::kGroupTag, key);
   const V32 least = hn::Set(d, HWY_MAX(floor, row_scale.first_live_key));
@@ -85,16 +85,16 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
 }
 
 void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_t needed, Candidate last,
-                 const RowScale& row_scale, const GroupEntrants& noise, TokenEntrants* entrants) {
+                 const RowScale& row_scale, const GroupRacers& noise, TokenRacers* racers) {
   const D32 d;
   const ScaleLanes scale(row_scale, TooSmall::kToRace);
   const float least_live = SentFrom(row_scale.first_live_key);
   const VF32 no_end = hn::Set(DF32(), SentFrom(~0u));
   const V32 last_key = hn::Set(d, HWY_MAX(last.key(), row_scale.first_live_key));
   const V32 dead = hn::Set(d, law::kDead);
-  uint32_t* const tokens = entrants->token.data();
+  uint32_t* const tokens = racers->token.data();
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    const uint32_t begin = entrants->count;
+    const uint32_t begin = racers->count;
     uint32_t end = begin;
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = groups[i];
@@ -105,27 +105,27 @@ void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_
       const float least = HWY_MAX(least_live, LogitBelow(max, float(spare + 2) * 8, row_scale));
       end += ListTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, tokens + end);
     }
-    entrants->count = end;
+    racers->count = end;
     for (uint32_t i = begin; i < end; i += kLanes) {
       const V32 token = hn::LoadU(d, tokens + i);
       const V32 keys = KeyOf(GatherBits<kType>(row, token, end - i));
       const M32 tie = hn::Eq(keys, hn::Set(d, last.key()));
       const M32 after = hn::Or(hn::Lt(keys, last_key), hn::And(tie, hn::Gt(token, hn::Set(d, last.token()))));
       const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
-      hn::StoreU(hn::IfThenElse(after, dead, t), d, entrants->t.data() + i);
+      hn::StoreU(hn::IfThenElse(after, dead, t), d, racers->t.data() + i);
       const VI32 group = Signed(hn::Min(hn::ShiftRight<6>(token), hn::Set(d, row.groups - 1)));
-      hn::StoreU(hn::GatherIndex(d, noise.low.data(), group), d, entrants->group_low.data() + i);
-      hn::StoreU(hn::GatherIndex(d, noise.high.data(), group), d, entrants->group_high.data() + i);
+      hn::StoreU(hn::GatherIndex(d, noise.low.data(), group), d, racers->group_low.data() + i);
+      hn::StoreU(hn::GatherIndex(d, noise.high.data(), group), d, racers->group_high.data() + i);
     }
   });
 }
 
 void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale& row_scale, const law::DrawKey& key,
-                     TokenEntrants* entrants) {
+                     TokenRacers* racers) {
   const D32 d;
   const D64 d64;
-  const uint32_t begin = entrants->count;
-  entrants->count = begin + count;
+  const uint32_t begin = racers->count;
+  racers->count = begin + count;
   const ScaleLanes scale(row_scale, TooSmall::kToRace);
   const NoiseSource source(law::kGroupTag, key);
   const V32 first_live = hn::Set(d, row_scale.first_live_key);
@@ -137,28 +137,28 @@ void EnterCandidates(const Candidate* candidates, uint32_t count, const RowScale
     const V32 tokens = hn::Not(hn::ConcatEven(d, second, first));
     const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
     const Words words = WordsOf(source, hn::ShiftRight<6>(tokens));
-    hn::StoreU(tokens, d, entrants->token.data() + begin + i);
-    hn::StoreU(hn::IfThenElse(AtLeast(keys, first_live), t, hn::Set(d, law::kDead)), d, entrants->t.data() + begin + i);
-    hn::StoreU(words.low, d, entrants->group_low.data() + begin + i);
-    hn::StoreU(words.high, d, entrants->group_high.data() + begin + i);
+    hn::StoreU(tokens, d, racers->token.data() + begin + i);
+    hn::StoreU(hn::IfThenElse(AtLeast(keys, first_live), t, hn::Set(d, law::kDead)), d, racers->t.data() + begin + i);
+    hn::StoreU(words.low, d, racers->group_low.data() + begin + i);
+    hn::StoreU(words.high, d, racers->group_high.data() + begin + i);
   }
 }
 
-void PromiseTokens(const law::DrawKey& key, TokenEntrants* entrants) {
+void PromiseTokens(const law::DrawKey& key, TokenRacers* racers) {
   const D32 d;
   const NoiseSource source(law::kTokenTag, key);
-  for (uint32_t i = 0; i < entrants->count; i += kLanes) {
-    const V32 token = hn::LoadU(d, entrants->token.data() + i);
-    const V32 t = hn::LoadU(d, entrants->t.data() + i);
-    const V32 group_low = hn::LoadU(d, entrants->group_low.data() + i);
-    const V32 group_high = hn::LoadU(d, entrants->group_high.data() + i);
+  for (uint32_t i = 0; i < racers->count; i += kLanes) {
+    const V32 token = hn::LoadU(d, racers->token.data() + i);
+    const V32 t = hn::LoadU(d, racers->t.data() + i);
+    const V32 group_low = hn::LoadU(d, racers->group_low.data() + i);
+    const V32 group_high = hn::LoadU(d, racers->group_high.data() + i);
     const Words words = WordsOf(source, token);
     const M32 owner = hn::Eq(hn::And(hn::Xor(token, group_low), hn::Set(d, 63u)), hn::Zero(d));
     const V32 own = hn::IfThenZeroElse(owner, hn::ShiftRight<2>(words.high));
     const V32 all = Promise(hn::Add(hn::ShiftRight<8>(group_high), own), t, 0);
-    hn::StoreU(words.low, d, entrants->low.data() + i);
-    hn::StoreU(words.high, d, entrants->high.data() + i);
-    hn::StoreU(hn::IfThenElseZero(hn::Ne(t, hn::Set(d, law::kDead)), all), d, entrants->promise.data() + i);
+    hn::StoreU(words.low, d, racers->low.data() + i);
+    hn::StoreU(words.high, d, racers->high.data() + i);
+    hn::StoreU(hn::IfThenElseZero(hn::Ne(t, hn::Set(d, law::kDead)), all), d, racers->promise.data() + i);
   }
 }
 

@@ -192,17 +192,17 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
   uint32_t group = 0;
-  const bool incoming = !row.incoming.segments.empty();
-  Arrival arrival(row.incoming);
+  const bool is_copied = !row.copy.segments.empty();
+  RowCopier copier(row.copy);
   Ahead first(row.read_next[0], in_place / kStep);
   Ahead second(row.read_next[1], in_place / kStep);
   for (; group + kStep <= in_place; group += kStep) {
     first.Step();
     second.Step();
-    if (incoming) Fetch(group * kGroupBytes, kStep * kGroupBytes, &arrival);
+    if (is_copied) Fetch(group * kGroupBytes, kStep * kGroupBytes, &copier);
     reader.Step(elements + group * kGroupBytes, maxima + group);
   }
-  if (incoming) Fetch(group * kGroupBytes, (in_place - group) * kGroupBytes, &arrival);
+  if (is_copied) Fetch(group * kGroupBytes, (in_place - group) * kGroupBytes, &copier);
   if (group < in_place && in_place >= kStep) {
     group = in_place - kStep;  // some of them again
     reader.Step(elements + group * kGroupBytes, maxima + group);

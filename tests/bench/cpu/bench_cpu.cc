@@ -71,7 +71,6 @@ std::vector<Case> CasesOfBestTarget() {
       {.name = "token_f32_penalties", .options = repeating, .penalties = true},
       {.name = "temperature_peaked", .options = {.temperature = 0.8f}},
       {.name = "temperature_flat", .options = {.temperature = 0.8f}, .shape = Shape::kFlat},
-      {.name = "temperature_ties", .options = {.temperature = 0.8f}, .shape = Shape::kTies},
       {.name = "token_bf16", .options = Usual(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
       {.name = "logprobs_f32", .options = Usual(), .baseline = Baseline::kExpSum, .raw_logprob = true},
       {.name = "top_p_unbounded", .options = {.top_p = 0.95f}, .baseline = Baseline::kExpSum},

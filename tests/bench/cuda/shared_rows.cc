@@ -128,9 +128,9 @@ class SharedRows {
         batch[row].may_change = may_change;
       }
     }
-    devices::BatchResult result = testing::RunBatch(device_, std::move(batch));
+    devices::BatchOutput result = testing::RunBatch(device_, std::move(batch));
     CheckSuccess(result.status);
-    return std::move(result.answers);
+    return std::move(result.outputs);
   }
 
   void CheckAnswers(size_t input, const std::vector<kernels::RowOutput>& answers,
@@ -216,10 +216,10 @@ void MeasurePenalties(SharedRows* shared, uint32_t rows, Report* report) {
   }
   const std::vector<double> took =
       MeasureInterleaved({{"none", [&](size_t input) { shared->OnDevice(input, false, false); }},
-                          {"mirrored", [&](size_t input) { step(input, &named); }},
+                          {"cached", [&](size_t input) { step(input, &named); }},
                           {"uploaded", [&](size_t input) { step(input, &nameless); }}},
                          {.inputs = shared->inputs(), .rounds = 10});
-  report->Add({absl::StrCat("shared_rows/penalties_mirrored_", rows), took[1], "us", took[0]});
+  report->Add({absl::StrCat("shared_rows/penalties_cached_", rows), took[1], "us", took[0]});
   report->Add({absl::StrCat("shared_rows/penalties_uploaded_", rows), took[2], "us", took[0]});
 }
 

@@ -14,7 +14,7 @@ namespace sortition::bench {
 // where
 //   they lie, copied within the device first, and uploaded from the host. The baseline is libsortition on a stream over
 //   the same rows, its answers awaited.
-// - shared_rows/penalties_mirrored_ROWS, penalties_uploaded_ROWS: the same batch, read where it lies, with penalties of
+// - shared_rows/penalties_cached_ROWS, penalties_uploaded_ROWS: the same batch, read where it lies, with penalties of
 //   2,000 tokens a row, of which one changes each time: the device has the others, or is sent all. The baseline is the
 //   batch without penalties.
 // The other process's memory is this one's own, exported and imported; no kernel can tell. The first answers are

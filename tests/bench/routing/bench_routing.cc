@@ -75,9 +75,9 @@ void MeasureCost(Report* report) {
 class Step : public service::PendingStep {
  public:
   explicit Step(uint32_t rows) : left_(rows) {}
-  void Deliver(std::vector<service::RowOutcome> outcomes) override {
+  void Deliver(std::vector<service::QueuedOutput> outputs) override {
     absl::MutexLock lock(&mutex_);
-    left_ -= uint32_t(outcomes.size());
+    left_ -= uint32_t(outputs.size());
   }
   void Wait() {
     absl::MutexLock lock(&mutex_);
@@ -102,7 +102,8 @@ class Placement {
  public:
   Placement(std::vector<devices::Device*> devices, const devices::SelfTest& self_test)
       : batcher_(PatientLimits(), devices, &clock_, &observer_) {
-    for (devices::Device* device : devices) batcher_.SetSelfTested(device, self_test.Run(device, absl::Minutes(2)));
+    for (devices::Device* device : devices)
+      batcher_.keeper().SetSelfTested(device, self_test.Run(device, absl::Minutes(2)));
   }
 
   // Samples for a while; rows a second, in the end over all calls.

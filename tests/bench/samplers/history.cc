@@ -20,8 +20,8 @@ namespace {
 using service::SequenceSpec;
 using service::SequenceState;
 
-constexpr uint32_t kHistoryVocabulary = 128256;
-constexpr size_t kHistoryRows = 64;
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kRows = 64;
 
 // Words by a power law, with passages that come again, as in code and in lists.
 class Text {
@@ -33,7 +33,7 @@ class Text {
       quoted_ = random_() % 200;
       distance_ = 300 + random_() % (before.size() - 600);
     }
-    return static_cast<uint32_t>(random_() % (1 + random_() % (1 + random_() % kHistoryVocabulary)));
+    return static_cast<uint32_t>(random_() % (1 + random_() % (1 + random_() % kVocabulary)));
   }
 
  private:
@@ -45,7 +45,7 @@ class Text {
 std::shared_ptr<SequenceSpec> DrySpec() {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kHistoryVocabulary;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary;
   service::DryOptions& dry = spec->history.dry;
   dry.multiplier = 0.8f;
   dry.base = law::kDefaultDryBase;
@@ -57,7 +57,7 @@ std::shared_ptr<SequenceSpec> DrySpec() {
 // One row of token_f32 (of the suite cpu), with optional additions.
 class Token {
  public:
-  Token() : logits_(Shape::kPeaked, kernels::DType::kF32, kHistoryRows, kHistoryVocabulary) {
+  Token() : logits_(Shape::kPeaked, kernels::DType::kF32, kRows, kVocabulary) {
     law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters_);
   }
 
@@ -66,7 +66,7 @@ class Token {
   void Sample(size_t row, std::span<const kernels::LogitEdit> edits, const uint32_t* allowed_bits) {
     kernels::RowRequest request;
     request.logits = logits_.row(row);
-    request.live_vocabulary = kHistoryVocabulary;
+    request.live_vocabulary = kVocabulary;
     request.parameters = &parameters_;
     request.noise = {.seed = 1234, .position = position_++, .stream = 0};
     request.edits = edits;
@@ -116,15 +116,15 @@ class Texts {
 void MeasureHistory(size_t rounds, Report* report) {
   Token token;
   std::mt19937 random(3);
-  std::vector<std::vector<uint32_t>> masks(kHistoryRows);
+  std::vector<std::vector<uint32_t>> masks(kRows);
   for (std::vector<uint32_t>& mask : masks) {
-    mask.resize((kHistoryVocabulary + 31) / 32);
+    mask.resize((kVocabulary + 31) / 32);
     for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
   }
   Texts short_texts(1, 1024);
   Texts texts(1, 32 * 1024);
   Texts long_texts(1, 128 * 1024);
-  Texts many(kHistoryRows, 32 * 1024);
+  Texts many(kRows, 32 * 1024);
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
@@ -134,7 +134,7 @@ void MeasureHistory(size_t rounds, Report* report) {
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;
-  schedule.inputs = kHistoryRows;
+  schedule.inputs = kRows;
   schedule.rounds = rounds;
   schedule.prepare = [&](size_t row) { Warm(token.logits(), row); };
   const std::vector<double> medians = MeasureInterleaved(contenders, schedule);

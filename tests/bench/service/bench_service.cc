@@ -71,7 +71,7 @@ struct Times {
   std::vector<double> raw;
 };
 
-// Steps and raw round trips in turn, so that both meet the same weather.
+// Steps and raw round trips take turns, so that other work on the machine slows both alike.
 Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::Sequence>>& sequences,
               const Logits& pool, size_t rows, RawTcpPeer* raw) {
   const size_t steps = absl::GetFlag(FLAGS_steps);

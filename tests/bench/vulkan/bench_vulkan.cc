@@ -25,7 +25,7 @@ ABSL_FLAG(uint32_t, rounds, 15, "Times that each batch runs");
 namespace sortition::bench {
 namespace {
 
-using devices::BatchResult;
+using devices::BatchOutput;
 using devices::DeviceRow;
 using devices::VulkanDevice;
 using devices::vulkan::Context;
@@ -74,7 +74,7 @@ double Sample(VulkanDevice* device, const Logits& logits, const kernels::RowPara
     rows[row].request.noise = {99, (*position)++, 0};
     rows[row].segments.push_back({logits.row(row), logits.row_bytes()});
   }
-  const BatchResult result = testing::RunBatch(device, std::move(rows));
+  const BatchOutput result = testing::RunBatch(device, std::move(rows));
   SORTITION_CHECK(result.status.ok());
   return double(result.kernel_nanoseconds) / 1e3;
 }

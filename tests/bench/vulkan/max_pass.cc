@@ -68,7 +68,7 @@ void MaxPass::MakePipeline() {
   code.pCode = kCode;
   VkShaderModule module;
   Check(api.CreateShaderModule(context_->device(), &code, nullptr, &module));
-  const uint32_t threads = context_->workgroups().chunk;
+  const uint32_t threads = context_->workgroups().section;
   const VkSpecializationMapEntry entry = {0, 0, sizeof(threads)};
   const VkSpecializationInfo specialisation = {1, &entry, sizeof(threads), &threads};
   VkComputePipelineCreateInfo create = {VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
@@ -111,7 +111,7 @@ void MaxPass::Bind() {
 
 void MaxPass::Record() {
   const Api& api = context_->api();
-  const uint32_t threads = context_->workgroups().chunk;
+  const uint32_t threads = context_->workgroups().section;
   SORTITION_CHECK(commands_.Begin().ok());
   const VkCommandBuffer commands = commands_.handle();
   if (timestamps_ != VK_NULL_HANDLE) api.CmdResetQueryPool(commands, timestamps_, 0, 2);

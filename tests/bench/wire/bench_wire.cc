@@ -377,7 +377,7 @@ class WireBench {
         batch[row].may_change = may_change;
       }
       absl::Notification done;
-      device.Submit(std::move(batch), [&](const devices::BatchResult& result) {
+      device.Submit(std::move(batch), [&](const devices::BatchOutput& result) {
         SORTITION_CHECK(result.status.ok());
         done.Notify();
       });

@@ -17,7 +17,7 @@
 namespace sortition::bench {
 namespace {
 
-constexpr uint32_t kRanksVocabulary = 128256;
+constexpr uint32_t kVocabulary = 128256;
 constexpr uint32_t kRanks = 4;
 constexpr size_t kRows = 16;
 constexpr size_t kInputs = 4;
@@ -26,13 +26,13 @@ constexpr size_t kInputs = 4;
 class Part {
  public:
   Part(const std::string& target, bool row_memory, uint32_t rank, uint32_t ranks, const Logits& logits)
-      : tokens_(kRanksVocabulary / ranks) {
+      : tokens_(kVocabulary / ranks) {
     client::ClientOptions options;
     options.targets = {target};
     options.transport = client::TransportKind::kGrpc;
     if (!row_memory) options.shared_memory_bytes = 0;
     options.worker_session = absl::StrCat("ranks ", row_memory, " of ", ranks);
-    if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kRanksVocabulary};
+    if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kVocabulary};
     auto client = client::Client::Connect(options);
     if (!client.ok()) std::cerr << client.status() << "\n";
     SORTITION_CHECK(client.ok());
@@ -40,7 +40,7 @@ class Part {
     for (size_t i = 0; i < kRows; ++i) {
       client::SequenceOptions sequence;
       sequence.request_id = absl::StrCat("row ", i);
-      sequence.vocabulary_size = kRanksVocabulary;
+      sequence.vocabulary_size = kVocabulary;
       sequence.seed = i;
       sequence.parameters.set_temperature(0.8f);
       sequence.parameters.set_top_k(50);
@@ -89,7 +89,7 @@ void Step(const Parts& parts, size_t input) {
 }  // namespace
 
 void MeasureRanks(const std::string& target, uint32_t rounds, Report* report) {
-  const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs, kRanksVocabulary);
+  const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs, kVocabulary);
   const auto connect = [&](bool row_memory, uint32_t ranks) {
     Parts parts;
     for (uint32_t rank = 0; rank < ranks; ++rank) {

@@ -27,9 +27,9 @@ struct Thread {
   std::unique_ptr<Fiber> fiber;
 };
 
-// What the lanes of a warp meet at.
+// The meeting point of a warp's lanes.
 struct Meeting {
-  uint32_t mask = 0;  // 0: nobody waits
+  uint32_t mask = 0;  // 0: no lane waits
   uint32_t arrived = 0;
   WarpFunction function = nullptr;
   std::source_location where;

@@ -1,10 +1,9 @@
-// Runs kernels on the host: every CUDA thread is a fiber, and a scheduler lets them go on in an order drawn from a
-// seed.
+// Runs kernels on the host: every CUDA thread is a fiber, and a scheduler resumes them in an order drawn from a seed.
 //
-// It is stricter than a GPU. Shared memory begins as noise. Threads of a block that wait at different barriers, or of
-// which some have ended, threads of a warp that meet at different warp-wide functions, a lane that is not in its own
-// mask, a value taken from a lane that is not, and threads that wait for ever: each aborts with the place. What it does
-// not have is a GPU's memory: a store is seen by all at once.
+// It is stricter than a GPU. Shared memory begins as noise. It aborts with the place if threads of a block wait at
+// different barriers or some of them have ended, if threads of a warp meet at different warp-wide functions, if a lane
+// is not in its own mask or takes a value from a lane outside the mask, and if threads wait for ever. It does not model
+// a GPU's memory: a store is seen by all at once.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +38,7 @@ void* BlockMemory(size_t bytes);
 
 void BlockBarrier(const std::source_location& where);
 
-// What a lane brings to a warp-wide function, and takes from it.
+// Values that a lane brings to a warp-wide function and takes from it.
 struct Lane {
   uint64_t value = 0;
   uint32_t source = 0;  // the lane whose value is wanted; a lane that is not in the mask may only be its own

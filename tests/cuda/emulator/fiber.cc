@@ -25,7 +25,7 @@ Fiber* entering = nullptr;
 
 #if defined(__x86_64__)
 
-// Keeps what a function must keep on the stack that is left, notes that stack, and goes on where `to` was noted.
+// Saves the callee's registers on the present stack, stores that stack in `from`, and continues on the stack `to`.
 extern "C" void SortitionSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -55,7 +55,8 @@ struct Stacks {
   void* fiber = nullptr;
 
   void Open(std::byte* stack, void (*begin)()) {
-    // As SortitionSwitchStack leaves it: six registers, then where to go on; a function begins 8 off a multiple of 16.
+    // As SortitionSwitchStack leaves it: six registers, then the return address; a function begins 8 off a multiple of
+    // 16.
     auto** top = reinterpret_cast<void**>(stack + kStackBytes) - 2;
     *top = reinterpret_cast<void*>(begin);
     std::memset(static_cast<void*>(top - 6), 0, 6 * sizeof(void*));

@@ -1,4 +1,4 @@
-// A function with a stack of its own, which runs in turns with whoever resumes it.
+// A function with a separate stack, which runs in turns with the caller that resumes it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace sortition::testing::emulator {
 
-// Not thread-safe. Destroyed while it is suspended, it leaves what is on its stack as it is.
+// Not thread-safe. Destroying a suspended fiber does not unwind its stack.
 class Fiber {
  public:
   // `run` is called at the first Resume, and again at the first one after it has returned.
@@ -16,9 +16,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Goes on in the fiber until it suspends itself or returns.
+  // Runs the fiber until it suspends itself or returns.
   void Resume();
-  // From within: back to whoever has resumed it.
+  // Called from within: returns to the caller of Resume.
   void Suspend();
 
  private:

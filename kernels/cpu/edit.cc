@@ -1,0 +1,176 @@
+// Edits, and the group maxima that follow from them.
+#include "kernels/cpu/edit.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/check.h"
+#include "kernels/cpu/read.h"
+#include "kernels/law/row_law.h"
+
+namespace sortition::kernels::cpu {
+namespace {
+
+constexpr uint32_t kAllGroups = ~0u;
+
+// Fills `words`, one a group and one bit a token: set where every mask allows it. Bits past the vocabulary have no
+// meaning.
+void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words) {
+  static_assert(std::endian::native == std::endian::little, "two 32-bit words lie in memory like one of 64 bits");
+  const size_t bytes = size_t{(request.live_vocabulary + 31) / 32} * sizeof(uint32_t);
+  words[groups - 1] = 0;  // of which the bits may fill half
+  if (!request.has_allowed_tokens) {
+    if (request.allowed_bits == nullptr) {
+      std::fill_n(words, groups, ~uint64_t{0});
+    } else {
+      std::memcpy(words, request.allowed_bits, bytes);
+    }
+    return;
+  }
+  std::fill_n(words, groups, 0);
+  for (const uint32_t token : request.allowed_tokens) {
+    const bool allowed = request.allowed_bits == nullptr || (request.allowed_bits[token / 32] >> (token % 32) & 1) != 0;
+    words[token / 64] |= uint64_t{allowed} << (token % 64);
+  }
+}
+
+// So many groups that come first, by their maxima, have to have exact ones: as many as selection asks for.
+uint32_t ExactGroups(const RowRequest& request) {
+  constexpr uint32_t kForTopP = 256;  // not needed, but where its search is at its best
+  const RowParameters& parameters = *request.parameters;
+  if (parameters.greedy) return 1;
+  if (!parameters.chain.empty()) return kAllGroups;
+  const uint32_t first = parameters.top_k != 0 ? parameters.top_k : parameters.top_p != 0 ? kForTopP : 1;
+  return std::max(first, parameters.processed_top);
+}
+
+// The maxima of a masked row: exact of `exact` groups at least that come first, or of all; of the others, that lie
+// below them, perhaps those of masked tokens. `maxima` has the unmasked row's.
+void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch* scratch, uint32_t* maxima) {
+  kernels.MaskWholeGroups(row.sent_words, row.groups, maxima);
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  // Looks among several times as many groups, since a mask hides some.
+  for (uint64_t leading = 4 * uint64_t{exact};; leading *= 4) {
+    const bool all = leading >= row.groups;
+    uint32_t* const folded = scratch->folded.Reserve(row.groups);
+    const uint32_t level = all ? 1 : kernels.LowerBoundOfNth(maxima, row.groups, uint32_t(leading), 1, folded);
+    const uint32_t reached = kernels.SelectAtLeast(maxima, row.groups, level, groups);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < reached; ++i) {
+      groups[count] = groups[i];
+      count += row.sent_words[groups[i]] != ~uint64_t{0};
+    }
+    uint32_t* const keys = scratch->folded.Reserve(count);
+    kernels.LargestSentKeys(row, groups, count, keys);
+    for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = keys[i];
+    if (level == 1 || kernels.SelectAtLeast(maxima, row.groups, level, groups) >= exact) return;
+  }
+}
+
+// True if no mask hides the token that an edit names.
+bool IsAllowed(const Row& masked, const LogitEdit& edit) {
+  return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
+}
+
+// The first token that its edit makes too large. Of the law's text: this runs once, for a row that has failed.
+uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
+  for (const LogitEdit& edit : request.edits) {
+    if (!IsAllowed(masked, edit) || (edit.flags & LogitEdit::kBanned) != 0) continue;
+    const bool repeated = (edit.flags & LogitEdit::kRepeated) != 0;
+    const uint32_t bits = law::Changed(law::Canonical(SentBits(request, edit.token)), edit.bias,
+                                       repeated ? request.parameters->repetition : 0,
+                                       repeated ? request.parameters->inverse_repetition : 0, edit.penalty);
+    if (law::IsTooLarge(bits)) return edit.token;
+  }
+  CheckFailed("some edit makes its token too large", __FILE__, __LINE__);
+}
+
+// What edits make of the maxima. Of a group whose largest token was edited only bounds are known then: it is not
+// read again.
+void MoveMaxima(const Edited& edited, uint32_t* maxima, uint32_t* reached) {
+  for (uint32_t i = 0; i < edited.moved_count; ++i) {
+    const uint32_t group = edited.moved_groups[i];
+    const uint32_t key = edited.moved_keys[i];
+    reached[group] = key;
+    maxima[group] = std::max(maxima[group], key);
+  }
+}
+
+uint32_t LargestEditedKey(const Row& row, uint32_t group) {
+  uint32_t largest = 0;
+  auto at = std::ranges::lower_bound(row.edited, group * law::kGroupSize, {}, &Candidate::token);
+  for (; at != row.edited.end() && at->token() / law::kGroupSize == group; ++at) largest = std::max(largest, at->key());
+  return largest;
+}
+
+// Reads those groups that may hold the largest key of all; returns it.
+uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima, uint32_t* reached) {
+  const uint32_t level = std::max(1u, reached[kernels.FindMax(reached, row.groups)]);
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t able = kernels.SelectAtLeast(maxima, row.groups, level, groups);
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < able; ++i) {
+    groups[count] = groups[i];
+    count += reached[groups[i]] != maxima[groups[i]];
+  }
+  uint32_t* const largest = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(row, groups, count, largest);
+  for (uint32_t i = 0; i < count; ++i) {
+    reached[groups[i]] = maxima[groups[i]] = std::max(largest[i], LargestEditedKey(row, groups[i]));
+  }
+  return maxima[kernels.FindMax(maxima, row.groups)];
+}
+
+void RaiseMaxima(std::span<const Candidate> edited, uint32_t* maxima) {
+  for (const Candidate& candidate : edited) {
+    uint32_t& max = maxima[candidate.token() / law::kGroupSize];
+    max = std::max(max, candidate.key());
+  }
+}
+
+}  // namespace
+
+bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw, Scratch* scratch, Row* row,
+               RowOutput* answer) {
+  *row = raw;
+  const std::span<const LogitEdit> edits = request.edits;
+  const bool masked = IsMasked(request);
+  if (edits.empty() && !masked) return true;
+
+  uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
+  std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, maxima);
+  uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
+  FillAllowedWords(request, raw.groups, words);
+  if (masked) row->sent_words = words;
+  Edited edited;
+  if (!edits.empty()) {
+    edited.live = scratch->edited.Reserve(edits.size());
+    edited.moved_groups = scratch->groups.Reserve(edits.size());
+    edited.moved_keys = scratch->moved_keys.Reserve(edits.size());
+    if (!kernels.EditTokens(*row, *request.parameters, edits, words, &edited)) {
+      FillAllowedWords(request, raw.groups, words);
+      answer->error = RowError::kLogitTooLarge;
+      answer->error_token = FindTooLarge(request, *row);
+      return false;
+    }
+    row->sent_words = words;
+    row->edited = {edited.live, edited.live_count};
+  }
+  row->maxima = maxima;
+  if (masked) {
+    MaskMaxima(kernels, *row, ExactGroups(request), scratch, maxima);
+    RaiseMaxima(row->edited, maxima);
+    row->reached = maxima;
+    row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
+  } else {
+    uint32_t* const reached = scratch->reached.Reserve(raw.groups);
+    std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, reached);
+    MoveMaxima(edited, maxima, reached);
+    row->max_key = SettleFirst(kernels, *row, scratch, maxima, reached);
+    row->reached = reached;
+  }
+  return true;
+}
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,108 @@
+// Reading, and what is done about rows with a NaN or a logit that is too large.
+#include "kernels/cpu/read.h"
+
+#include <bit>
+#include <cstring>
+
+#include "kernels/check.h"
+#include "kernels/law/row_law.h"
+
+namespace sortition::kernels::cpu {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are read as they lie in memory");
+
+// -Inf in the element type.
+uint32_t MinusInfinity(DType dtype) {
+  if (dtype == DType::kF32) return 0xff800000u;
+  return dtype == DType::kF16 ? 0xfc00u : 0xff80u;
+}
+
+// Sets `row->last_group`.
+void LayLastGroup(uint32_t vocabulary, Scratch* scratch, Row* row) {
+  const size_t bytes = ElementBytes(row->dtype);
+  const size_t begin = size_t{row->groups - 1} * law::kGroupSize;
+  row->last_group = row->elements + begin * bytes;
+  if (vocabulary % law::kGroupSize == 0) return;
+  std::byte* const copy = scratch->last_group.Reserve(law::kGroupSize * bytes);
+  std::memcpy(copy, row->last_group, (vocabulary - begin) * bytes);
+  const uint32_t masked = MinusInfinity(row->dtype);
+  for (size_t i = vocabulary - begin; i < law::kGroupSize; ++i) std::memcpy(copy + i * bytes, &masked, bytes);
+  row->last_group = copy;
+}
+
+// The lowest id whose logit fails the row.
+void FindError(const RowRequest& request, RowOutput* answer) {
+  for (uint32_t id = 0; id < request.live_vocabulary; ++id) {
+    const uint32_t bits = SentBits(request, id);
+    const bool nan = law::IsNan(bits);
+    if (nan ? request.parameters->mask_nan : !law::IsTooLarge(bits)) continue;
+    answer->error = nan ? RowError::kNaN : RowError::kLogitTooLarge;
+    answer->error_token = id;
+    return;
+  }
+}
+
+// The tensor with -Inf for every NaN.
+const std::byte* WithoutNans(const RowRequest& request, Array<std::byte>* numbers) {
+  const size_t bytes = ElementBytes(request.dtype);
+  std::byte* const copy = numbers->Reserve(request.live_vocabulary * bytes);
+  std::memcpy(copy, request.logits, request.live_vocabulary * bytes);
+  const uint32_t masked = MinusInfinity(request.dtype);
+  for (uint32_t id = 0; id < request.live_vocabulary; ++id) {
+    if (law::IsNan(SentBits(request, id))) std::memcpy(copy + id * bytes, &masked, bytes);
+  }
+  return copy;
+}
+
+}  // namespace
+
+uint32_t SentBits(const RowRequest& request, size_t index) {
+  const size_t bytes = ElementBytes(request.dtype);
+  uint32_t element = 0;
+  std::memcpy(&element, static_cast<const std::byte*>(request.logits) + index * bytes, bytes);
+  return law::Widen(request.dtype, element);
+}
+
+Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
+  Row row = {};
+  if (!copy.segments.empty()) {
+    SORTITION_CHECK(copy.to == request.logits);
+    const size_t bytes = ElementBytes(request.dtype);
+    size_t there = 0;
+    for (const ByteSegment& segment : copy.segments) there += segment.size;
+    SORTITION_CHECK(there >= request.live_vocabulary * bytes);
+    const uint32_t loose = request.live_vocabulary % law::kGroupSize;
+    RowCopier(copy).Copy((request.live_vocabulary - loose) * bytes, loose * bytes);
+    row.copy = copy;
+  }
+  row.elements = static_cast<const std::byte*>(request.logits);
+  row.dtype = request.dtype;
+  row.groups = GroupsOf(request.live_vocabulary);
+  LayLastGroup(request.live_vocabulary, scratch, &row);
+  row.read_next[0] = std::as_bytes(request.edits);
+  if (request.allowed_bits != nullptr) {
+    row.read_next[1] = std::as_bytes(std::span(request.allowed_bits, (request.live_vocabulary + 31) / 32));
+  }
+  return row;
+}
+
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer) {
+  uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
+  Reading reading = kernels.ReadMaxima(*row, maxima);
+  row->copy = {};
+  if (reading.suspect) {
+    FindError(request, answer);
+    if (answer->error != RowError::kNone) return false;
+    row->elements = WithoutNans(request, &scratch->numbers);
+    LayLastGroup(request.live_vocabulary, scratch, row);
+    reading = kernels.ReadMaxima(*row, maxima);
+    SORTITION_CHECK(!reading.suspect);
+  }
+  row->maxima = maxima;
+  row->reached = maxima;
+  row->max_key = reading.max_key;
+  return true;
+}
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,22 @@
+// The one pass over a row's logits that every row pays: group maxima, and the check of the domain.
+#pragma once
+
+#include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. A row that
+// is incoming goes to request.logits.
+Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);
+
+// Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`
+// say which.
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer);
+
+// f32 bits, not canonical, of the tensor's element `index`.
+uint32_t SentBits(const RowRequest& request, size_t index);
+
+}  // namespace sortition::kernels::cpu

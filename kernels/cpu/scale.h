@@ -1,0 +1,64 @@
+// A row's scale of distances, with what follows from it, and the way back from distances to keys.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// Smoothing as floating-point operations, each of which is the law's; square and cube are 0 where there is none.
+struct CurveFloats {
+  bool is_on = false;
+  law::Curve bits = {};  // what the following are the numbers of
+  float max = 0;
+  float inverse = 1;
+  float square = 0;
+  float cube = 0;
+  // Smoothed logits that are just dead, and just weightless: smaller ones are taken for these.
+  float just_dead = 0;
+  float just_weightless = 0;
+};
+
+struct RowScale {
+  law::Scale scale;
+  float to_fixed_point;                 // law::FixedPoint(x) = truncate(x * to_fixed_point); a power of two
+  uint32_t first_live_key;              // keys below it are dead
+  uint32_t first_weighted_key;          // keys below it have weight 0
+  float logits_per_unit;                // of distance, rounded up
+  float slack;                          // in logits; more than the sum of all roundings from distances to logits
+  const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
+  CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or edited
+};
+
+// `max_key`: the row's largest key, not 0.
+RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
+
+// Returns the scale of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is ignored.
+RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
+
+// `key` is live and not above the largest.
+inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {
+  const uint32_t bits = law::KeyBits(key);
+  if (row.adapted != nullptr) return law::ShapedDistance(bits, *row.adapted);
+  return law::Distance(row.curve.is_on ? law::Curved(bits, row.curve.bits) : bits, row.scale);
+}
+
+// law::Curved of a number that is not above the curve's maximum.
+float CurvedFloat(float x, const CurveFloats& curve);
+
+// Is LogitBelow for a row with a curve.
+float CurvedLogitBelow(float logit, float distance, const RowScale& scale);
+
+// Returns `logit` less `distance`, or a little less: a token with a smaller logit, as it was sent, is further than
+// `distance` from a token whose logit is `logit`. This prunes; it decides nothing.
+inline float LogitBelow(float logit, float distance, const RowScale& scale) {
+  if (scale.curve.is_on) return CurvedLogitBelow(logit, distance, scale);
+  return logit - (distance * scale.logits_per_unit + scale.slack);
+}
+
+// law::FirstKeyKept of distances without a curve, in a few steps. The bound is below law::kDeadFromDistance.
+uint32_t FirstKeyWithin(law::Bound bound, const law::Scale& scale);
+
+}  // namespace sortition::kernels::cpu

@@ -1,0 +1,143 @@
+// Rows laid out for the device: which bytes of which buffer belong to which row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/input.h"
+#include "kernels/cuda/layout.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cuda {
+
+// How a row's logits come to where the kernels read them, a multiple of kLogitsAlignment.
+enum class LogitsPath {
+  kUpload,  // from the host
+  kCopy,    // from elsewhere on the device
+  kNone,    // they are there
+};
+
+// How a row's edits come to where the kernels read them: all of them from the host, or changes from there, which are
+// merged with a list that the device has.
+struct EditPath {
+  bool is_merged = false;
+  uint64_t from = 0;  // the device's, `from_count` edits; not written by any row's merge
+  uint32_t from_count = 0;
+  std::span<const LogitEdit> changes = {};  // as EditMerge has them, alive as `request`; none: `from` is read
+  uint64_t to = 0;                          // the device's, with room for the row's; 0: in the work
+};
+
+// Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
+//
+// Three buffers. The upload is what the host writes: inputs, merges, masks, edits or their changes, what chained rows
+// ask for, then logits. The work is the device's own: states, scratch and merged edits, then the logits that it
+// copies. The download is what the host reads: outputs, then tokens; of kept ones, at the end, only as many as there
+// are.
+class Chunk {
+ public:
+  struct Sizes {          // bytes
+    uint64_t extras = 0;  // all that is uploaded of rows that have it
+    uint64_t logits = 0;
+    uint64_t scratch = 0;
+    uint64_t copies = 0;  // logits
+    uint64_t tokens = 0;  // first ones, and places of requested ones
+    uint64_t kept = 0;    // kept tokens, as many as there may be
+  };
+
+  // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
+  // changes. `request` and all it refers to stay alive and unchanged. Of kNone, `request.logits` is where the device
+  // has them. Of edits that are merged the changes alone are checked, not what the device has.
+  bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload,
+           const EditPath& edits = {});
+
+  uint32_t rows() const { return uint32_t(requests_.size()); }
+  uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
+  uint64_t work_bytes() const { return CopiesOffset() + sizes_.copies; }
+  uint64_t download_bytes() const { return KeptOffset() + sizes_.kept; }
+  uint64_t first_download_bytes() const { return KeptOffset(); }  // all but the kept tokens
+  uint64_t states_bytes() const { return StatesBytes(); }         // at the front of the work, zeros before a launch
+  LaterKernels needed() const { return needed_; }
+  Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
+
+  // Where row's logits are to be put in the host's `upload`, `bytes` of them; none but of kUpload.
+  std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
+
+  // What the device is to copy of the row into the work; none but of kCopy. Rows added one after the other follow one
+  // another there.
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  Range CopyOf(uint32_t row) const;
+
+  // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
+  void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
+
+  // What is to be merged before the other kernels run, `merges()` of them; where the device has the upload.
+  uint32_t merges() const { return merges_; }
+  const EditMerge* MergesAt(uint64_t device_upload) const;
+
+  // The argument of the kernels.
+  BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
+                   uint32_t multiprocessors) const;
+
+  // Where in the download the row's kept tokens lie that it asks for, once all else is there; maybe none.
+  Range KeptOf(uint32_t row, const std::byte* download) const;
+
+  // What the download says of a row.
+  RowOutput AnswerOf(uint32_t row, const std::byte* download) const;
+
+ private:
+  // Where a row's parts begin, in bytes of the parts' areas.
+  struct Place {
+    LogitsPath path;
+    uint64_t mask;
+    uint64_t edits;   // or changes
+    uint64_t merged;  // in the scratch
+    uint64_t moved;
+    uint64_t logits;
+    uint64_t scratch;
+    uint64_t processed_top;
+    uint64_t raw_top;
+    // Of a chained row.
+    bool is_chained;
+    uint64_t chained;
+    uint64_t requested;
+    uint64_t draft;  // dense probabilities, or a list's tokens
+    uint64_t draft_bits;
+    uint64_t output;
+    uint64_t processed_places;
+    uint64_t raw_places;
+    uint64_t kept;
+  };
+
+  // Puts what the row's merge needs into the host's `upload`; the device has the result at `to`.
+  void WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
+                  uint64_t device_work) const;
+  ChainedInput ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload, uint64_t device_download) const;
+
+  uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
+  uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
+  uint64_t MergesBytes() const { return uint64_t{sizeof(EditMerge)} * merges_; }
+  uint64_t OutputsBytes() const { return uint64_t{sizeof(RawOutput)} * rows(); }
+  uint64_t MergesOffset() const;  // in the upload
+  uint64_t ExtrasOffset() const;
+  uint64_t LogitsOffset() const { return ExtrasOffset() + sizes_.extras; }
+  uint64_t ScratchOffset() const;  // in the work
+  uint64_t CopiesOffset() const { return ScratchOffset() + sizes_.scratch; }
+  uint64_t TokensOffset() const;  // in the download
+  uint64_t KeptOffset() const { return TokensOffset() + sizes_.tokens; }
+
+  std::vector<const RowRequest*> requests_;
+  std::vector<RowInput> inputs_;
+  std::vector<Place> places_;
+  std::vector<EditPath> edit_paths_;
+  Sizes sizes_;
+  uint32_t largest_groups_ = 1;
+  uint32_t merges_ = 0;
+  LaterKernels needed_;
+};
+
+}  // namespace sortition::kernels::cuda

@@ -1,0 +1,12 @@
+// What chain.comp has other shaders sum and search.
+
+// ChainOutput::summed, the sums over a chain's kept tokens: the law's kSum..., and this.
+const u32 kSumGroups = 32u;  // the number of groups whose largest key could be a kept token's
+
+// ChainOutput::search: the tokens that a search looks at, and the number for which each counts.
+const u32 kGroupMaxima = 0u;   // the groups' largest keys as if they were tokens, each one; ids are not looked at
+const u32 kTokens = 1u;        // kept tokens, each one
+const u32 kTokenWeights = 2u;  // kept tokens, each its weight
+// In chains:
+const u32 kTokenTerms = 3u;  // kept tokens, each its term of the entropy
+const u32 kByNearness = 4u;  // kept tokens, each its weight, in the order of their distances' nearness to a mean

@@ -1,0 +1,14 @@
+// What kernels leave of a row, as its answer.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/row.h"
+#include "kernels/vulkan/layout.h"
+
+namespace sortition::kernels::vulkan {
+
+// `tops`: of the whole chunk. Pure and thread-safe.
+RowOutput AnswerOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops);
+
+}  // namespace sortition::kernels::vulkan

@@ -1,7 +1,0 @@
-// What a search looks at, and how it counts.
-const u32 kGroupMaxima = 0u;   // the groups' largest keys as if they were tokens, each one; ids are not looked at
-const u32 kTokens = 1u;        // kept tokens, each one
-const u32 kTokenWeights = 2u;  // kept tokens, each its weight
-// In chains:
-const u32 kTokenTerms = 3u;  // kept tokens, each its term of the entropy
-const u32 kByNearness = 4u;  // kept tokens, each its weight, in the order of their distances' nearness to a mean

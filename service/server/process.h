@@ -1,0 +1,46 @@
+// Settings, signals and files of the process: the allocator, stop signals, the port file, the checkpoint key's file.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "service/sequence/checkpoint.h"
+
+namespace sortition::server {
+
+// Makes the allocator keep freed message buffers. By default glibc returns the pages of every freed message to the
+// kernel and faults them in again for the next one, which halves the throughput of 1 MB messages. No effect on other C
+// libraries. Call once, before other threads run.
+void TuneAllocator();
+
+// SIGTERM and SIGINT, which a thread waits for: nothing runs in a signal handler. One per process, constructed before
+// any other thread starts, so that all threads inherit the blocked signals.
+class StopSignals {
+ public:
+  StopSignals();
+
+  // Blocks until one of the signals comes. Returns its number.
+  int Wait() const;
+
+  // Sends SIGTERM to this process. Thread-safe; returns at once.
+  void Request() const;
+
+  // Makes the next signal end the process at once, with exit status 1. Returns at once.
+  void ExitOnNext() const;
+
+ private:
+  sigset_t signals_;
+};
+
+// Writes the port in decimal and a newline to `path`, atomically: a reader finds the whole file or none.
+absl::Status WritePortFile(const std::string& path, uint16_t port);
+
+// Reads the key that seals checkpoints. Returns nothing if `path` is empty, and INVALID_ARGUMENT that names
+// --checkpoint_key if the file cannot be read or is too short.
+absl::StatusOr<std::optional<service::CheckpointKey>> ReadCheckpointKey(const std::string& path);
+
+}  // namespace sortition::server

@@ -1,0 +1,50 @@
+// Calls of SamplingService.Sample on a server's queues: admission, authorization and bytes. The work is sample_run.h's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "service/engine.h"
+#include "service/refusal.h"
+#include "service/server/authorization.h"
+#include "service/server/call_queue.h"
+#include "service/server/log.h"
+#include "service/server/sampling_call.h"
+
+namespace sortition::server {
+
+// Thread-safe. Outlives its calls, whose end CallQueue::AwaitNoCalls awaits.
+class SampleCalls {
+ public:
+  // Counts calls together with streams. Both functions are thread-safe.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // Returns why a call is not served, or nothing: then it counts until Release.
+    virtual std::optional<service::Refusal> Admit() = 0;
+    virtual void Release() = 0;
+  };
+
+  // Nothing here is owned but the budget; all of it outlives the calls.
+  struct Surroundings {
+    Host* host;
+    SamplingCall::AsyncService* service;
+    const Authorization* authorization;
+    service::Engine* engine;
+    Log* log;
+    std::shared_ptr<ReceiveBudget> budget;
+  };
+
+  explicit SampleCalls(const Surroundings& surroundings) : surroundings_(surroundings) {}
+
+  // Waits on `queue` for calls from now on. The server has been started.
+  void Start(CallQueue* queue);
+
+ private:
+  class Call;
+
+  const Surroundings surroundings_;
+};
+
+}  // namespace sortition::server

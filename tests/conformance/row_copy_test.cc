@@ -1,0 +1,212 @@
+// Rows in pieces, and rows that may change, which are copied while they are first passed over: the same answers, and of
+// a row that changes meanwhile the answer to what was copied.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "kernels/cpu/read.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/golden_rows.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/answer_printer.h"
+#include "tests/conformance/random_row.h"
+#include "tests/support/scale.h"
+
+namespace sortition::kernels {
+namespace {
+
+// A plain greedy row is read in one pass, and only the elements that are read again are copied.
+bool IsPlainGreedy(const RowRequest& row) {
+  return row.parameters->greedy && !row.parameters->raw_logprob && row.edits.empty() && !row.has_allowed_tokens &&
+         row.allowed_bits == nullptr && row.task == RowTask::kDraw && row.requested.empty();
+}
+
+// A tensor in pieces of up to `most` bytes, each in separate memory.
+class Pieces {
+ public:
+  Pieces(const std::byte* tensor, size_t bytes, size_t most, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (size_t begin = 0; begin < bytes;) {
+      const size_t shift = random() % 5;
+      const size_t size = std::min<size_t>(random() % (most + 1), bytes - begin);
+      memory_.push_back(std::make_unique<std::byte[]>(shift + size));
+      std::copy_n(tensor + begin, size, memory_.back().get() + shift);
+      segments_.push_back({memory_.back().get() + shift, size});
+      begin += size;
+    }
+  }
+  std::span<const ByteSegment> segments() const { return segments_; }
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<ByteSegment> segments_;
+};
+
+// On every target, whole and in pieces. What the room held before is part of no answer, and no more is written than the
+// row.
+void ExpectArrives(const RowRequest& row, const std::string& description) {
+  static cpu::Scratch scratch;
+  constexpr std::byte kBefore{0xff};  // makes NaNs
+  const auto* const from = static_cast<const std::byte*>(row.logits);
+  const size_t bytes = size_t{row.live_vocabulary} * ElementBytes(row.dtype);
+  const RowOutput expected = law::SampleRowReference(row);
+  std::vector<std::byte> whole(bytes + 64, kBefore);
+  std::copy_n(from, bytes, whole.begin());
+  const ByteSegment piece = {from, bytes};
+  const Pieces small(from, bytes, 300, row.live_vocabulary);
+  const Pieces large(from, bytes, 7000, row.live_vocabulary);
+  for (const cpu::Target* target : cpu::RunnableTargets()) {
+    for (const std::span<const ByteSegment> segments : {std::span(&piece, 1), small.segments(), large.segments()}) {
+      std::vector<std::byte> room(bytes + 64, kBefore);
+      RowRequest request = row;
+      request.logits = room.data();
+      RowOutput answer;
+      cpu::SampleRow(*target, request, {segments, room.data()}, &scratch, &answer);
+      ASSERT_EQ(answer, expected) << target->name << ", " << segments.size() << " pieces: " << description;
+      if (!IsPlainGreedy(row)) {
+        ASSERT_TRUE(room == whole) << target->name << ", " << segments.size() << " pieces: " << description;
+      }
+      for (size_t i = 0; i < room.size(); ++i) ASSERT_TRUE(room[i] == whole[i] || room[i] == kBefore) << target->name;
+    }
+  }
+}
+
+TEST(RowCopy, EqualsReference) {
+  for (uint64_t seed = testing::Scaled(1'500); seed > 0; --seed) {
+    RandomRow row(7'000'000 + seed, 1 + seed * 7919 % 4000, seed % 3 == 0 ? RowOptions::kChained : RowOptions::kPlain);
+    if (seed % 2 == 0) row.AskForMore();
+    ExpectArrives(row.request(), row.description());
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(RowCopy, EqualsReferenceOnGoldenRows) {
+  for (const law::GoldenRow& row : law::GoldenRows()) {
+    const std::vector<std::byte> tensor = law::TensorOf(row);
+    ExpectArrives(law::RequestOf(row, tensor), row.name);
+  }
+}
+
+// Plain greedy rows take a separate pass.
+TEST(RowCopy, GreedyRowsEqualReference) {
+  RowParameters greedy;
+  greedy.greedy = true;
+  for (uint64_t seed = testing::Scaled(1'500); seed > 0; --seed) {
+    const RandomRow row(8'000'000 + seed, 1 + seed * 7919 % 4000);
+    RowRequest request;
+    request.dtype = row.request().dtype;
+    request.logits = row.request().logits;
+    request.live_vocabulary = row.request().live_vocabulary;
+    request.parameters = &greedy;
+    ExpectArrives(request, row.description());
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Memory at two addresses, as two processes have it.
+class TwiceMapped {
+ public:
+  explicit TwiceMapped(size_t bytes) : bytes_(bytes), file_(memfd_create("rows", 0)) {
+    if (file_ < 0 || ftruncate(file_, off_t(bytes)) != 0) return;
+    reader_ = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file_, 0);
+    writer_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  }
+  ~TwiceMapped() {
+    if (reader_ != MAP_FAILED) munmap(reader_, bytes_);
+    if (writer_ != MAP_FAILED) munmap(writer_, bytes_);
+    if (file_ >= 0) close(file_);
+  }
+  TwiceMapped(const TwiceMapped&) = delete;
+  TwiceMapped& operator=(const TwiceMapped&) = delete;
+
+  bool ok() const { return reader_ != MAP_FAILED && writer_ != MAP_FAILED; }
+  const std::byte* reader() const { return static_cast<const std::byte*>(reader_); }
+  std::byte* writer() const { return static_cast<std::byte*>(writer_); }
+
+ private:
+  const size_t bytes_;
+  const int file_;
+  void* reader_ = MAP_FAILED;
+  void* writer_ = MAP_FAILED;
+};
+
+// Logits between -8 and 8, as f32 and as bf16.
+std::vector<uint32_t> Logits(uint64_t seed, size_t count) {
+  std::mt19937_64 random(seed);
+  std::vector<uint32_t> logits(count);
+  for (uint32_t& bits : logits) {
+    const uint32_t half = std::bit_cast<uint32_t>(float(int64_t(random() % 16001) - 8000) / 1000) >> 16;
+    bits = half << 16 | half;
+  }
+  return logits;
+}
+
+// Holds for any token that a greedy row may give: as a float, the largest logit that was seen is not below the smaller
+// of both contents, and the token had a logit as large when its neighbours were copied.
+void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&contents)[2], const RowOutput& answer) {
+  const auto value = [&](int content, uint32_t token) {
+    RowRequest request = row;
+    request.logits = contents[content].data();
+    return std::bit_cast<float>(cpu::SentBits(request, token));
+  };
+  float least = -8;
+  for (uint32_t id = 0; id < row.live_vocabulary; ++id) least = std::max(least, std::min(value(0, id), value(1, id)));
+  EXPECT_EQ(answer.error, RowError::kNone);
+  EXPECT_GE(std::max(value(0, answer.token), value(1, answer.token)), least);
+}
+
+// A byte that is read a second time after it has changed shows in an answer that is not the copy's.
+TEST(RowCopy, CopyOfAChangingRowIsSampled) {
+  constexpr uint32_t kVocabulary = 20'011;
+  constexpr size_t kBytes = kVocabulary * sizeof(uint32_t);
+  const std::vector<uint32_t> contents[] = {Logits(1, kVocabulary), Logits(2, kVocabulary)};
+  const TwiceMapped memory(kBytes);
+  ASSERT_TRUE(memory.ok());
+  std::memcpy(memory.writer(), contents[0].data(), kBytes);
+  std::atomic<bool> over = false;
+  std::thread scribbler([&] {
+    for (int turn = 1; !over; ++turn) std::memcpy(memory.writer(), contents[turn % 2].data(), kBytes);
+  });
+  RowParameters drawn;
+  law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f}, &drawn);
+  drawn.raw_logprob = true;
+  RowParameters greedy;
+  greedy.greedy = true;
+  std::vector<std::byte> room(kBytes);
+  const ByteSegment segment = {memory.reader(), kBytes};
+  cpu::Scratch scratch;
+  for (uint64_t n = 0; n < testing::Scaled(100); ++n) {
+    for (const cpu::Target* target : cpu::RunnableTargets()) {
+      RowRequest request;
+      request.dtype = n % 2 == 0 ? DType::kBF16 : DType::kF32;
+      request.live_vocabulary = kVocabulary;
+      request.parameters = n % 4 < 2 ? &drawn : &greedy;
+      request.noise = {n, 0, 0};
+      request.logits = room.data();
+      RowOutput answer;
+      cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
+      if (request.parameters->greedy) {
+        ExpectAmongTheFirst(request, contents, answer);
+      } else {
+        EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name << " " << n;
+      }
+    }
+    if (HasFailure()) break;
+  }
+  over = true;
+  scribbler.join();
+}
+
+}  // namespace
+}  // namespace sortition::kernels

@@ -1,0 +1,109 @@
+// Unary calls of Sample over real sockets.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/server/status_details_decoder.h"
+#include "tests/server/test_server.h"
+#include "tests/server/test_stream.h"
+
+namespace sortition::server {
+namespace {
+
+constexpr uint32_t kFew = 4;
+
+// Rows of four logits, each with one far above the others: row i's is i modulo 4.
+v1::SampleRequest Peaks(int rows) {
+  v1::SampleRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.set_vocabulary_size(kFew);
+  for (int i = 0; i < rows; ++i) {
+    for (uint32_t token = 0; token < kFew; ++token) {
+      const float logit = token == static_cast<uint32_t>(i) % kFew ? 90.0f : 0.0f;
+      request.mutable_logits()->append(reinterpret_cast<const char*>(&logit), sizeof(logit));
+    }
+    request.add_rows()->set_seed(static_cast<uint64_t>(i));
+  }
+  return request;
+}
+
+grpc::Status Sample(TestServer& server, const v1::SampleRequest& request, v1::SampleResponse* response) {
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline());
+  return v1::SamplingService::NewStub(server.Connect())->Sample(&context, request, response);
+}
+
+TEST(SampleTest, DrawsATokenForEachRow) {
+  TestServer server;
+  v1::SampleResponse response;
+  const grpc::Status status = Sample(server, Peaks(9), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.rows_size(), 9);
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(response.rows(i).draw().token(), static_cast<uint32_t>(i) % kFew);
+  EXPECT_EQ(server.observer().totals().rows, 9u);
+  EXPECT_EQ(server.observer().totals().tokens, 9u);
+  EXPECT_EQ(server.server().streams(), 0u);
+}
+
+TEST(SampleTest, BadRowFailsAlone) {
+  TestServer server;
+  v1::SampleRequest request = Peaks(2);
+  request.mutable_rows(0)->mutable_parameters()->set_presence_penalty(1);
+  v1::SampleResponse response;
+  ASSERT_TRUE(Sample(server, request, &response).ok());
+  EXPECT_EQ(response.rows(0).error().reason(), v1::CONTRADICTION);
+  EXPECT_EQ(response.rows(0).error().field(), "rows[0].parameters.presence_penalty");
+  EXPECT_EQ(response.rows(1).draw().token(), 1u);
+}
+
+TEST(SampleTest, RefusalsOfTheCallAreTyped) {
+  TestServer server;
+  v1::SampleRequest request = Peaks(2);
+  request.mutable_logits()->pop_back();
+  v1::SampleResponse response;
+  const grpc::Status status = Sample(server, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  StatusDetails details = DecodeStatusDetails(status.error_details());
+  EXPECT_EQ(details.reason, "SIZE_MISMATCH");
+  EXPECT_EQ(details.metadata["field"], "logits");
+  std::string bytes;
+  const grpc::Status malformed = CallRaw(*server.Connect(), "/sortition.v1.SamplingService/Sample", "\x0a\xff", &bytes);
+  EXPECT_EQ(DecodeStatusDetails(malformed.error_details()).reason, "MALFORMED_MESSAGE");
+  EXPECT_TRUE(server.log_lines().Await("sample_refused", 2));
+  ASSERT_TRUE(Sample(server, Peaks(1), &response).ok());
+}
+
+TEST(SampleTest, CountsAsAStream) {
+  Config config = TestConfig();
+  config.limits.max_streams = 1;
+  TestServer server(config);
+  v1::SampleResponse response;
+  {
+    TestStream stream(server.Connect());
+    stream.Greet();
+    const grpc::Status status = Sample(server, Peaks(1), &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(DecodeStatusDetails(status.error_details()).reason, "OVERLOADED");
+    stream.HalfClose();
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+  for (int i = 0; i < 3; ++i) {
+    grpc::Status status;
+    do {  // the stream's end is counted just after the worker has seen it
+      status = Sample(server, Peaks(1), &response);
+    } while (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+}
+
+TEST(SampleTest, DrainingServerRefuses) {
+  TestServer server;
+  server.server().Drain();
+  v1::SampleResponse response;
+  const grpc::Status status = Sample(server, Peaks(1), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DecodeStatusDetails(status.error_details()).reason, "DRAINING");
+}
+
+}  // namespace
+}  // namespace sortition::server
