@@ -2,8 +2,8 @@
 //
 // Everything here is plain data. A `RowRequest` is a snapshot: it refers to memory owned by the caller, which must stay
 // unchanged until the kernel returns. Parameters have been validated and compiled to integers
-// (kernels/law/parameters.h), so a kernel evaluates no floating-point formula of its own and cannot meet an
-// out-of-range option; it asserts.
+// (kernels/law/parameters.h), so a kernel evaluates no floating-point formula and cannot meet an out-of-range option;
+// it asserts.
 #pragma once
 
 #include <cstdint>

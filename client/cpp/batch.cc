@@ -1,4 +1,4 @@
-// Batches made of matrices.
+// Checks of rows, and batches made from matrices.
 #include "client/cpp/batch.h"
 
 namespace sortition::client {

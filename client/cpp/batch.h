@@ -1,4 +1,4 @@
-// One step of many sequences, and what comes back.
+// One step of many sequences, and its results.
 #pragma once
 
 #include <atomic>
@@ -19,33 +19,32 @@ namespace sortition::client {
 
 class Sequence;
 
-// Drafts of the next tokens of a sequence, to be judged together. Nothing is owned.
+// Drafts of the next tokens of a sequence, to be verified together. Nothing is owned.
 struct Drafts {
-  // What VerifyDraft and VerifyTree of the contract say of these.
+  // Fields as in VerifyDraft and VerifyTree of the contract.
   v1::VerifyMode mode = v1::VERIFY_MODE_COUPLED;
   std::span<const uint32_t> tokens;
-  std::span<const int32_t> parents;  // of a tree: each draft's parent, -1 = the root; empty: a chain
-  // Of a chain that is verified by rejection: tokens.size() rows of vocabulary_size probabilities of the batch's
-  // draft_dtype, one right after the other; or a list for each draft; or neither.
+  std::span<const int32_t> parents;  // of a tree: each draft's parent, -1 = the root; empty: a draft sequence
+  // For a draft sequence verified by rejection: tokens.size() adjacent rows of vocabulary_size probabilities, of the
+  // batch's draft_dtype; or a list for each draft; or neither.
   const void* probabilities = nullptr;
   std::span<const v1::SparseProbabilities> sparse_probabilities;
   bool return_probabilities = false;
 };
 
-// One row of logits for the next token of one sequence. Nothing is owned; everything stays alive and unchanged until
-// the step is over.
+// One row of logits for the next token of one sequence. Nothing is owned: all memory must stay alive and unchanged
+// until the step is over.
 struct Row {
   Sequence* sequence = nullptr;
-  // vocabulary_size elements of the batch's type, little-endian, in any alignment. With `drafts` or `scored`:
-  // positions() rows of them, one right after the other.
+  // vocabulary_size elements of the batch's type, little-endian, with any alignment. With `drafts` or `scored`:
+  // positions() adjacent rows of them.
   const void* logits = nullptr;
-  // Another draw at the same position. 0 to 65535.
+  // Selects another draw at the same position. 0 to 65535.
   uint32_t draw_salt = 0;
-  // Tokens that can be drawn in this step, or null: ceil(vocabulary_size / 32) words, least significant bit first, 1 =
-  // allowed; for each position, one right after the other, but one for all scored tokens.
+  // Tokens that may be drawn in this step: ceil(vocabulary_size / 32) words, least significant bit first, 1 = allowed.
+  // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
   const uint32_t* allowed_bits = nullptr;
-  // Instead of a draw: drafts to be verified, answered by a VerifyResult, or tokens whose log probabilities are wanted,
-  // answered by a ScoreResult.
+  // Instead of a draw: drafts to be verified, with a VerifyResult, or tokens to be scored, with a ScoreResult.
   const Drafts* drafts = nullptr;
   std::span<const uint32_t> scored = {};
 
@@ -53,23 +52,23 @@ struct Row {
     if (drafts != nullptr) return drafts->tokens.size() + 1;
     return scored.empty() ? 1 : scored.size();
   }
-  // Rows of `allowed_bits`.
+  // Returns the number of masks in `allowed_bits`.
   size_t masks() const {
     if (allowed_bits == nullptr) return 0;
     return scored.empty() ? positions() : 1;
   }
 };
 
-// Why a row makes no sense, whatever its sequence: INVALID_ARGUMENT.
+// Returns INVALID_ARGUMENT if the row is invalid for every sequence.
 absl::Status CheckRow(const Row& row);
 
-// A word that is raised, by the processor or a device, once work is done that was begun before: the low 32 bits of a
-// count of such works. Nothing is owned.
+// A word that the processor or a device raises when work started earlier is done: the low 32 bits of a count of
+// finished works. Nothing is owned.
 struct ReadyWord {
   const uint32_t* word = nullptr;  // at a multiple of 4
-  uint32_t value = 0;              // by when; later values, less than 2^31 beyond, say so, too
+  uint32_t value = 0;              // the work is done at this value and at later ones, less than 2^31 beyond
 
-  // Whether what was written before is there.
+  // True if the work is done and its writes are visible.
   bool IsSet() const {
     const std::atomic_ref<uint32_t> now(*const_cast<uint32_t*>(word));
     return static_cast<int32_t>(now.load(std::memory_order_acquire) - value) >= 0;
@@ -78,36 +77,36 @@ struct ReadyWord {
 
 struct Batch {
   v1::DType dtype = v1::DTYPE_F32;
-  // Elements of a row: the vocabulary of every sequence in the batch, or of this rank's slice (ClientOptions::shard).
-  // Masks and draft probabilities have the whole vocabulary, and are looked at on rank 0 alone.
+  // Elements of a row: the vocabulary of every sequence in the batch, or this rank's shard of it
+  // (ClientOptions::shard). Masks and draft probabilities cover the whole vocabulary and are read on rank 0 alone.
   uint32_t vocabulary_size = 0;
   std::vector<Row> rows;
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
-  // The logits are still being written when the batch is stepped, until this says that they are there. A server that
-  // has them in shared memory, and the word (Client::AllocateRows), gets the step at once and waits for the word
-  // itself; otherwise the client looks at it, and sends the step then. Rows that it keeps waiting for too long get
-  // DEADLINE_PASSED. Masks and draft probabilities are there in any case.
+  // Set if the logits are still being written when the batch is stepped: the word says when they are complete. If
+  // logits and word lie in memory shared with the server (Client::AllocateRows), the server gets the step at once and
+  // waits for the word itself; otherwise the client waits for it and sends the step then. Rows whose word is not raised
+  // in time get DEADLINE_PASSED. Masks and draft probabilities must be complete when the batch is stepped.
   std::optional<ReadyWord> ready = std::nullopt;
 
-  // The rows of a matrix [sequences.size(), vocabulary_size] whose rows lie `stride_bytes` apart; 0 = one right after
-  // the other.
+  // Returns a batch of the rows of a matrix [sequences.size(), vocabulary_size], which lie `stride_bytes` apart; 0 =
+  // adjacent.
   static Batch FromMatrix(v1::DType dtype, uint32_t vocabulary_size, const void* logits, size_t stride_bytes,
                           std::span<Sequence* const> sequences);
 };
 
-// Bytes of one element; 0 for a type that the contract does not name.
+// Returns the bytes of one element; 0 for a type that the contract does not name.
 uint32_t ElementBytes(v1::DType dtype);
 
 struct StepOptions {
-  // The whole step, with every retry, takes at most this long; rows that have no answer by then fail with
+  // Upper bound on the time of the whole step, retries included; rows without a result by then fail with
   // DEADLINE_PASSED. Absent: ClientOptions::default_timeout.
   std::optional<absl::Duration> timeout;
   int32_t priority = 0;     // -100 to 100; higher goes first within the service
   std::string traceparent;  // W3C trace context, for the server's logs
 };
 
-// The drawn token with the log probabilities asked for; of a row with drafts, those accepted and the token after them;
-// of a row with scored tokens, their log probabilities; or why there is none.
+// The drawn token with the requested log probabilities; for a row with drafts, the accepted ones and the token after
+// them; for a row with scored tokens, their log probabilities; or the error.
 using RowResult = std::variant<v1::DrawResult, RowError, v1::VerifyResult, v1::ScoreResult>;
 
 }  // namespace sortition::client

@@ -1,4 +1,4 @@
-// The client's public calls: checks of their arguments, blocking forms of asynchronous ones.
+// Checks the arguments of the public calls, and blocks in those that have an asynchronous form.
 #include "client/cpp/client.h"
 
 #include <algorithm>

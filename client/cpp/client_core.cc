@@ -1,4 +1,4 @@
-// The lock around the state machine and the thread that watches the time.
+// Locks the state machine, and runs the thread that watches the time.
 #include "client/cpp/client_core.h"
 
 #include <random>
@@ -18,7 +18,7 @@ std::string RandomSession() {
   return absl::StrCat("worker-", absl::Hex(uint64_t{random()} << 32 | random(), absl::kZeroPad16));
 }
 
-// What a caller holds of device memory: forgotten with its last reference.
+// The caller's reference to device memory. The memory is forgotten with the last one.
 class SharedDeviceMemory final : public Client::DeviceMemory {
  public:
   SharedDeviceMemory(std::shared_ptr<ClientCore> core, std::shared_ptr<const DeviceRows> rows)
@@ -56,7 +56,8 @@ absl::Status ClientCore::WaitUntilUsable() {
   mutex_.Await(absl::Condition(&settled));
   if (state_.usable()) return absl::OkStatus();
   const absl::Status& last = state_.links().last_status();
-  // Whoever does not answer in time is as good as not there; and no server judges the arguments of Connect.
+  // A target that does not answer in time counts as unreachable. INVALID_ARGUMENT is not passed on: it would blame the
+  // arguments of Connect.
   const bool refused = !absl::IsDeadlineExceeded(last) && !absl::IsInvalidArgument(last);
   return absl::Status(refused ? last.code() : absl::StatusCode::kUnavailable,
                       absl::StrCat("no target could be used; ", state_.links().last_failure()));
@@ -72,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& paren
   absl::StatusOr<History> history = parent.ForkHistory(position);
   if (!history.ok()) return history.status();
   const uint32_t start = history->position();
-  if (history->tokens().size() != start) options.start_position = start;  // the parent keeps none
+  if (history->tokens().size() != start) options.start_position = start;  // the parent keeps no tokens
   history->SetTurns(options.turns);
   auto record = std::make_shared<SequenceRecord>(std::move(options));
   record->origin = SequenceRecord::Origin{parent.record_, start};
@@ -191,7 +192,7 @@ std::vector<std::shared_ptr<SharedMemory>> ClientCore::memories() const {
 
 absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> ClientCore::ShareDevice(
     std::shared_ptr<const DeviceRows> rows) {
-  // Streams that get their memory from now on import the rows themselves.
+  // Streams that get shared memory later import the rows by themselves.
   {
     absl::MutexLock lock(&mutex_);
     if (!state_.Share(rows)) return absl::AlreadyExistsError("rows.data: other rows are at some of these addresses");
@@ -231,7 +232,7 @@ void ClientCore::OnMemory(SharedMemory* memory, const RetryBudget& budget) {
     absl::MutexLock lock(&mutex_);
     return state_.device_rows().Find(rows->data) == rows.get();
   });
-  for (const auto& rows : shared) memory->Forget(*rows);  // whose lease has ended meanwhile
+  for (const auto& rows : shared) memory->Forget(*rows);  // ended by the caller during the import
 }
 
 TransportInUse ClientCore::transport_in_use() const {

@@ -1,5 +1,4 @@
-// The client's moving parts: the state machine under one lock, the thread that wakes it, and the connector that feeds
-// it.
+// The core of a client: the state machine under one lock, and the thread that runs its timers and callbacks.
 #pragma once
 
 #include <cstdint>
@@ -25,35 +24,35 @@
 
 namespace sortition::client {
 
-// Thread-safe. Callbacks never run under its lock, nor on a caller's thread. Locks are taken in the order: mutex_, a
-// record's mutex, a transport's, WakeQueue's.
+// Thread-safe. Callbacks never run under its lock, nor on a caller's thread, except within Poll. Locks are taken in
+// this order: mutex_, a record's mutex, a transport's, that of the WakeQueue.
 class ClientCore : public StreamEvents, public std::enable_shared_from_this<ClientCore> {
  public:
-  // `options` have been checked. `connector` as StreamState::Environment.
+  // `options` have been checked. `connector` as in StreamState::Environment.
   ClientCore(ClientOptions options, std::shared_ptr<Connector> connector);
   ~ClientCore() override;
 
-  // As Client::Connect.
+  // Blocks and fails as Client::Connect.
   absl::Status WaitUntilUsable();
   absl::StatusOr<std::unique_ptr<Sequence>> Open(SequenceOptions options);
   absl::StatusOr<std::unique_ptr<Sequence>> Fork(const Sequence& parent, SequenceOptions options,
                                                  std::optional<uint32_t> position);
-  // Takes a batch that has been checked.
+  // Starts the step of a batch that has been checked.
   absl::Status Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done);
   void Close(const std::shared_ptr<SequenceRecord>& record);
-  // Ends everything; blocks until the last callback has returned. Once, before destruction.
+  // Ends everything and blocks until the last callback has returned. To be called once, before destruction.
   void Shutdown();
 
   const ClientOptions& options() const { return options_; }
   bool in_process() const;
-  // Waits for `done` in the transport's own way, if it has one, for a while.
+  // Calls Transport::Poll of the stream in use.
   void Poll(absl::FunctionRef<bool()> done);
-  // Of the stream in use; null and nothing where there is none.
+  // Returns the shared memory of the stream in use; null if there is none.
   std::shared_ptr<SharedMemory> memory() const;
-  // Of the stream in use, and of the one to follow it.
+  // Returns the shared memories of the stream in use and of its successor.
   std::vector<std::shared_ptr<SharedMemory>> memories() const;
   absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> ShareDevice(std::shared_ptr<const DeviceRows> rows);
-  // As Client::DeviceMemory.
+  // As Client::DeviceMemory::sharing.
   absl::Status SharingOf(const DeviceRows& rows) const;
   void Forget(const DeviceRows& rows);
   void OnMemory(SharedMemory* memory, const RetryBudget& budget) override;
@@ -64,8 +63,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
 
  private:
   absl::StatusOr<std::unique_ptr<Sequence>> OpenRecord(std::shared_ptr<SequenceRecord> record);
-  // Changes the state, sends what that gave to send, and hands out what ended: on this thread if it is the client's
-  // own.
+  // Changes the state, sends the messages that result, and delivers what ended: on this thread if it is the client's,
+  // otherwise on the client's thread.
   enum class Thread { kOurs, kCallers };
   void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBatch(PendingBatch* batch);

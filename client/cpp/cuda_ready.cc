@@ -1,4 +1,4 @@
-// The host's page as the device sees it, and the write.
+// Maps the host's page into the device's addresses, and queues the writes of the word.
 #include "client/cpp/cuda_ready.h"
 
 #include <utility>
@@ -37,14 +37,14 @@ absl::Status CudaReady::Open() {
   SORTITION_CUDA_RETURN_IF_ERROR(api_, MemHostRegister(memory_.get(), kBytes, devices::cuda::kHostRegisterDeviceMap));
   is_registered_ = true;
   SORTITION_CUDA_RETURN_IF_ERROR(api_, MemHostGetDevicePointer(&address_, memory_.get(), 0));
-  // Whoever had the page before left it as it was.
+  // The page may hold the value of an earlier use.
   value_ = *reinterpret_cast<const uint32_t*>(memory_.get());
   return absl::OkStatus();
 }
 
 CudaReady::~CudaReady() {
   if (is_registered_) {
-    // Of a device that is lost nothing more is to be awaited, whatever it says.
+    // Errors are ignored: a lost device has no work to wait for.
     const CurrentContext current(api_, context_);
     if (current.status().ok()) api_.CtxSynchronize();
     api_.MemHostUnregister(memory_.get());
@@ -58,7 +58,7 @@ absl::StatusOr<ReadyWord> CudaReady::Raise(CUstream_st* stream) {
   int capture = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamIsCapturing(stream, &capture));
   if (capture != 0) return absl::FailedPreconditionError("stream: captures a graph");
-  // By default the write comes after all writes of the work before it, for whoever sees it.
+  // By default the write is visible after all writes of the work before it.
   SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamWriteValue32(stream, address_, value_ + 1, 0));
   return ReadyWord{reinterpret_cast<const uint32_t*>(memory_.get()), ++value_};
 }

@@ -1,5 +1,5 @@
-// A word that a CUDA stream raises when it has written a batch's logits, so that the batch is stepped before
-// (Batch::ready): the way to the server and all that is done there before a kernel go by while the GPU still computes.
+// A word that a CUDA stream raises when it has written a batch's logits (Batch::ready). The batch can then be stepped
+// earlier, so that the message's way and the server's work before the kernel overlap with the GPU's computation.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@
 
 namespace sortition::client {
 
-// Belongs to one stream, whose writes are in order; works of several streams take several words. Not thread-safe.
+// Belongs to one stream, whose writes are in order; each stream takes a word for itself. Not thread-safe.
 class CudaReady {
  public:
-  static constexpr uint64_t kBytes = 4096;  // of the memory: a page
+  static constexpr uint64_t kBytes = 4096;  // size of the memory: a page
 
-  // `memory`, kBytes at a multiple of them, of Client::AllocateRows: shared with the server, where that is to look at
-  // the word itself, and used for nothing else. `device` as CudaRows::Create has it, and the same errors.
-  // FAILED_PRECONDITION: the device cannot write there.
+  // `memory` is kBytes of Client::AllocateRows, aligned to kBytes and used for nothing else. It is shared with the
+  // server if the server is to read the word itself. `device` and errors are those of CudaRows::Create, and
+  // FAILED_PRECONDITION if the device cannot write there.
   static absl::StatusOr<std::unique_ptr<CudaReady>> Create(int device, std::shared_ptr<std::byte> memory);
   static absl::StatusOr<std::unique_ptr<CudaReady>> CreateOn(const devices::cuda::Api& api,
                                                              const devices::cuda::Hardware& hardware,
@@ -32,9 +32,9 @@ class CudaReady {
   CudaReady(const CudaReady&) = delete;
   CudaReady& operator=(const CudaReady&) = delete;
 
-  // For a batch whose logits are written by the work that the stream, of the device's primary context, has by now
-  // (null: the default stream). Does not wait. FAILED_PRECONDITION: the stream captures a graph, which would write the
-  // same value each time; UNAVAILABLE: the device is lost to this process.
+  // Returns the word for a batch whose logits are written by the work queued on `stream` so far. The stream belongs to
+  // the device's primary context; null is the default stream. Does not block. FAILED_PRECONDITION: the stream captures
+  // a graph, which would write the same value each time; UNAVAILABLE: the device is lost to this process.
   absl::StatusOr<ReadyWord> Raise(CUstream_st* stream);
 
  private:
@@ -46,8 +46,8 @@ class CudaReady {
   const std::shared_ptr<std::byte> memory_;
   devices::cuda::ContextHandle context_ = nullptr;
   bool is_registered_ = false;
-  devices::cuda::DevicePointer address_ = 0;  // of the word, as the device has it
-  uint32_t value_ = 0;                        // that was raised last
+  devices::cuda::DevicePointer address_ = 0;  // the word's address on the device
+  uint32_t value_ = 0;                        // raised last
 };
 
 }  // namespace sortition::client

@@ -1,4 +1,4 @@
-// The wait in one stream, and the writes in another.
+// Queues the waits in the callers' streams and the writes in a separate one.
 #include "client/cpp/cuda_results.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using devices::cuda::Api;
 using devices::cuda::CurrentContext;
 using devices::cuda::Hardware;
 
-// More rows than any step has.
+// Upper bound on the rows of a step.
 constexpr uint32_t kMostRows = 1 << 20;
 
 float LogprobOf(const v1::DrawResult& draw) {
@@ -58,7 +58,7 @@ absl::Status CudaResults::Open() {
 CudaResults::~CudaResults() {
   SORTITION_CHECK(unwritten_.empty());
   {
-    // Of a device that is lost nothing more is to be awaited, whatever it says.
+    // Errors are ignored: a lost device has no work to wait for.
     const CurrentContext current(api_, context_);
     if (current.status().ok()) api_.CtxSynchronize();
     if (staging_ != nullptr) api_.MemFreeHost(staging_);
@@ -111,13 +111,13 @@ void CudaResults::End(uint32_t value, std::optional<StepResult> result) {
     ended->result = std::move(result);
     while (!unwritten_.empty() && unwritten_.front().is_over) {
       Unwritten& step = unwritten_.front();
-      // A device that is lost has no work that waits.
+      // Errors are ignored: a lost device has no work that waits.
       Write(step).IgnoreError();
       if (step.result) written.push_back(*std::move(step.result));
       unwritten_.pop_front();
     }
   }
-  // With the last of them this may go.
+  // The last of these calls may destroy this object.
   for (StepResult& one : written) std::move(one.done)(std::move(one.results));
 }
 
@@ -126,7 +126,7 @@ absl::Status CudaResults::Write(const Unwritten& step) {
   if (!current.status().ok()) return current.status();
   if (step.result) {
     const std::vector<RowResult>& results = step.result->results;
-    // What was written last has left.
+    // The previous write from the staging memory must have ended.
     SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
     for (uint32_t i = 0; i < rows_; ++i) {
       const auto* const draw = i < results.size() ? std::get_if<v1::DrawResult>(&results[i]) : nullptr;

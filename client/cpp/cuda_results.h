@@ -1,8 +1,8 @@
-// Tokens and log probabilities of steps in the memory of a CUDA device, for work that is queued before they are known:
-// the next forward pass takes the tokens from there, and no thread of the worker waits for a step.
+// Tokens and log probabilities of steps in the memory of a CUDA device, for work that is queued before they are known.
+// The next forward pass reads the tokens there, and no thread of the worker waits for a step.
 //
-// With CudaReady, a step is a row of calls that all return at once: launch the forward pass; CudaReady::Raise;
-// CudaResults::StepAsync; launch the next one.
+// With CudaReady, a step is a series of calls that return at once: launch the forward pass; CudaReady::Raise;
+// CudaResults::StepAsync; launch the next forward pass.
 #pragma once
 
 #include <cstddef>
@@ -23,42 +23,45 @@
 
 namespace sortition::client {
 
-// Holds the answers of one step: those of the next one take their place when they come, which is after the work that
-// writes its logits where it is stepped by CudaReady. One that fails before is written right behind the step before,
-// and work behind that one may find -1.
+// Holds the results of one step. Those of the next step overwrite them when they arrive. For a step with CudaReady,
+// this is after the work that writes its logits. A step that fails earlier is written directly after the step before
+// it, so that work queued behind that step may read -1.
 //
-// Steps are written in their order: what is answered before an earlier step waits for that one's answer, so that no
-// stream goes on before the answers that it waits for. StepAsync is called by one thread at a time, whichever; answers
-// may come meanwhile, on any.
+// Steps are written in their order: results that arrive before those of an earlier step wait for them, so that no
+// stream continues too early. One thread at a time may call StepAsync. Results may arrive at the same time, on any
+// thread.
 //
-// The answers come by way of the host, so that they are there whoever gave them: the same device, another server, the
-// client's fallback. What is written is the bits of the results.
+// The results are written by the host, so that it does not matter who computed them: the same device, another server or
+// the client's fallback. Their bits are those of the client's results.
 class CudaResults {
  public:
-  // For steps of up to `rows` rows, at least 1. `device` as CudaRows::Create has it, and the same errors.
+  // Makes room for steps of up to `rows` rows, at least 1. `device` and errors are those of CudaRows::Create.
   static absl::StatusOr<std::unique_ptr<CudaResults>> Create(int device, uint32_t rows);
   static absl::StatusOr<std::unique_ptr<CudaResults>> CreateOn(const devices::cuda::Api& api,
                                                                const devices::cuda::Hardware& hardware, uint32_t rows);
-  // Blocks until the device has done all work of its primary context, some of which may use the memory. No step is
-  // unanswered.
+  // Blocks until the device has done all work of its primary context, some of which may use the memory. All steps must
+  // have ended.
   ~CudaResults();
   CudaResults(const CudaResults&) = delete;
   CudaResults& operator=(const CudaResults&) = delete;
 
-  // Addresses of the device, by the row of the batch. The token that was drawn, -1 where the row failed or was no draw;
   uint32_t rows() const { return rows_; }
+  // Device address of the drawn tokens, by row of the batch; -1 if the row failed or was no draw.
   const int32_t* tokens() const;
-  // its log probability: raw where asked for, else processed, else 0.
+  // Device address of their log probabilities: raw if requested, otherwise processed if requested, otherwise 0.
   const float* logprobs() const;
 
-  // Client::StepAsync of a batch of at most rows() rows; what `stream`, of the device's primary context (null: the
-  // default stream), gets to do from now on begins once the answers are in the memory, right before `done` is called.
-  // That is on the thread that brings the last answer which they have waited for, maybe another client's; `done` may
-  // step again, and destroy this where the device's work waits for no other step. It is called on a device that is
-  // lost, too.
-  // As with StepAsync, `done` is not called where the status is not OK. No answers are written then, and the stream
-  // waits for no more than the steps before: INVALID_ARGUMENT as there, and for too many rows; FAILED_PRECONDITION: the
-  // stream captures a graph; UNAVAILABLE: the device is lost to this process.
+  // Calls Client::StepAsync with a batch of at most rows() rows. Work queued on `stream` after this call begins once
+  // the results are in the memory, directly before `done` is called. The stream belongs to the device's primary
+  // context; null is the default stream.
+  //
+  // `done` runs on the thread that brings the last of the results that this step waits for, maybe one of another
+  // client. It may step again. It may destroy this object if no work of the device waits for another step. It is also
+  // called if the device is lost.
+  //
+  // If the status is not OK, `done` is not called, no results are written, and the stream waits only for the steps
+  // before. INVALID_ARGUMENT as in Client::StepAsync, and for too many rows; FAILED_PRECONDITION: the stream captures a
+  // graph; UNAVAILABLE: the device is lost to this process.
   absl::Status StepAsync(Client* client, const Batch& batch, const StepOptions& options, CUstream_st* stream,
                          Client::StepDone done);
 
@@ -66,20 +69,20 @@ class CudaResults {
   CudaResults(const devices::cuda::Api& api, const devices::cuda::Hardware& hardware, uint32_t rows)
       : api_(api), hardware_(hardware), rows_(rows) {}
   absl::Status Open();
-  // The memory: tokens, log probabilities, then the word by which streams wait.
+  // Size of tokens and log probabilities. The word for which streams wait lies behind them.
   uint64_t bytes() const { return uint64_t{rows_} * (sizeof(int32_t) + sizeof(float)); }
 
   struct StepResult {
     std::vector<RowResult> results;
     Client::StepDone done;
   };
-  // A step whose value is not written, because it or one before it is not over.
+  // A step whose value is not written, because it or an earlier one has not ended.
   struct Unwritten {
     uint32_t value;
     bool is_over = false;
-    std::optional<StepResult> result = std::nullopt;  // absent where it was refused
+    std::optional<StepResult> result = std::nullopt;  // absent if it was refused
   };
-  // The step of `value` is over; `answer` is absent where it was refused. Writes what can be written now.
+  // Ends the step of `value`; `result` is absent if it was refused. Writes the results that can be written now.
   void End(uint32_t value, std::optional<StepResult> result) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Write(const Unwritten& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -90,8 +93,8 @@ class CudaResults {
   devices::cuda::StreamHandle stream_ = nullptr;  // of the writes
   devices::cuda::DevicePointer memory_ = 0;
   std::byte* staging_ = nullptr;                             // pinned
-  uint32_t value_ = 0;                                       // that was expected last
-  absl::Mutex mutex_;                                        // held over a write, and no callback
+  uint32_t value_ = 0;                                       // value of the last step
+  absl::Mutex mutex_;                                        // held during a write, but not during a callback
   std::deque<Unwritten> unwritten_ ABSL_GUARDED_BY(mutex_);  // in the order of their values
 };
 

@@ -1,4 +1,4 @@
-// Allocation, mapping, descriptor.
+// Allocates and maps device memory, and exports its descriptor.
 #include "client/cpp/cuda_rows.h"
 
 #include <utility>
@@ -52,7 +52,7 @@ absl::Status CudaRows::Open(uint64_t bytes) {
 
 CudaRows::~CudaRows() {
   if (mapping_ != nullptr) {
-    // Of a device that is lost nothing more is to be awaited, whatever it says.
+    // Errors are ignored: a lost device has no work to wait for.
     const CurrentContext current(api_, context_);
     if (current.status().ok()) api_.CtxSynchronize();
     mapping_.reset();

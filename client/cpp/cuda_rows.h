@@ -1,4 +1,4 @@
-// Memory of a CUDA device for rows that a server on the same device reads where they lie.
+// Memory of a CUDA device for rows that a server on the same device reads in place.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,21 @@
 
 namespace sortition::client {
 
-// An allocation of the caller's own, mapped for reading and writing in the device's primary context, which CUDA's
-// runtime uses, too. It is passed to servers as a file descriptor.
+// An allocation that is mapped for reading and writing in the device's primary context, which CUDA's runtime uses, too.
+// It is passed to servers as a file descriptor.
 //
-// An engine has its last layer write the logits here, or copies them here within the device; memory of its own
-// allocator, such as a framework's tensors, cannot be passed on. What a step names must be there before the step is
-// sent: the stream that writes it has been waited for (WaitFor). It stays as it is until the step is answered; what is
-// changed meanwhile is answered as some mixture of both.
+// An engine's last layer writes the logits here, or the engine copies them here within the device. Memory of other
+// allocators, such as a framework's tensors, cannot be passed on. The logits that a step names must be complete before
+// the step is sent: wait for the stream that writes them (WaitFor). They must not change until the step is answered;
+// otherwise the result is that of some mixture of both.
 //
-// Thread-safe; Read excepts what is written meanwhile. The memory itself lives until the server, too, has let go of it.
+// Thread-safe, except that bytes must not be read (Read) while they are written. The memory itself lives until the
+// server has released it, too.
 class CudaRows {
  public:
-  // At least `bytes` on the device of that number in the driver's order; as many as the driver's granularity, mostly 2
-  // MiB, makes of them. Blocks while the driver starts. NOT_FOUND: no driver, no such device; UNIMPLEMENTED: the device
-  // does not share memory; RESOURCE_EXHAUSTED: it has not as much left.
+  // Allocates `bytes`, rounded up to the driver's granularity (mostly 2 MiB), on device number `device` in the driver's
+  // order. Blocks while the driver starts. NOT_FOUND: no driver or no such device; UNIMPLEMENTED: the device does not
+  // share memory; RESOURCE_EXHAUSTED: the device has too little free memory.
   static absl::StatusOr<std::unique_ptr<CudaRows>> Create(int device, uint64_t bytes);
   static absl::StatusOr<std::unique_ptr<CudaRows>> CreateOn(const devices::cuda::Api& api,
                                                             const devices::cuda::Hardware& hardware, uint64_t bytes);
@@ -37,20 +38,20 @@ class CudaRows {
   CudaRows(const CudaRows&) = delete;
   CudaRows& operator=(const CudaRows&) = delete;
 
-  // The device's address; nothing on the host is there.
+  // Returns the address on the device. It is no address of the host.
   void* data() const;
   uint64_t bytes() const { return bytes_; }
-  // The descriptor stays this object's.
+  // The descriptor stays owned by this object.
   devices::MemoryHandle handle() const;
   devices::MemoryIdentity identity() const { return devices::cuda::IdentityOf(hardware_); }
-  // For Client::ShareDevice, whose memory this outlives.
+  // Returns the argument of Client::ShareDevice. This object must outlive the shared memory.
   DeviceRows rows() const;
 
-  // Copies `to.size()` bytes from `offset` on to the host, for a server that does not take the memory; once the work is
-  // done that the device's default stream has. Blocks. OUT_OF_RANGE: they are not all here.
+  // Copies `to.size()` bytes at `offset` to the host, after the work queued on the device's default stream. For servers
+  // that do not take the memory. Blocks. OUT_OF_RANGE if they exceed the allocation.
   absl::Status Read(uint64_t offset, std::span<std::byte> to) const;
 
-  // Blocks until the work is done that a stream of the device's primary context has by now (null: the default stream).
+  // Blocks until the work queued on a stream of the device's primary context (null: the default stream) is done.
   // FAILED_PRECONDITION: it captures a graph; UNAVAILABLE: the device is lost to this process.
   absl::Status WaitFor(CUstream_st* stream) const;
 

@@ -1,4 +1,4 @@
-// Rows in the memory of a device, of this process's own, that a server on this machine may read in place.
+// Rows in device memory of this process, which a server on this machine may read in place.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@
 
 namespace sortition::client {
 
-// An allocation of the caller's that its driver can pass on as a descriptor (devices::MemoryKind). cuda_rows.h makes
-// such memory with CUDA.
+// An allocation of the caller that its driver can export as a descriptor (devices::MemoryKind). CudaRows makes such
+// memory with CUDA.
 struct DeviceRows {
   devices::MemoryIdentity identity;  // of the device
   devices::MemoryHandle handle;      // its descriptor stays open for as long as the memory is shared
-  const std::byte* data = nullptr;   // by which rows name it; no other memory of the process is at these addresses
-  uint64_t bytes = 0;                // of the allocation from `data` on; at most handle.bytes
-  // Copies bytes from an offset on to the host, for servers that cannot read them in place. Blocks; thread-safe.
+  const std::byte* data = nullptr;   // rows are addresses from here; no other memory of the process has these addresses
+  uint64_t bytes = 0;                // size of the allocation from `data`; at most handle.bytes
+  // Copies bytes at an offset to the host, for servers that cannot read them in place. Blocks; thread-safe.
   std::function<absl::Status(uint64_t offset, std::span<std::byte> to)> read;
 };
 
-// Those of a client. Not thread-safe.
+// All device memory of a client. Not thread-safe.
 class DeviceRowsTable {
  public:
-  // False if others are at some of these addresses.
+  // False if some of these addresses are registered.
   bool Add(std::shared_ptr<const DeviceRows> rows) {
     const std::byte* const data = rows->data;
     const auto after = rows_.upper_bound(data);
@@ -44,7 +44,7 @@ class DeviceRowsTable {
     for (const auto& [data, rows] : rows_) all.push_back(rows);
     return all;
   }
-  // Null where no such memory is.
+  // Returns the memory with this address; null if there is none.
   const DeviceRows* Find(const void* row) const {
     if (rows_.empty()) return nullptr;
     const auto after = rows_.upper_bound(static_cast<const std::byte*>(row));

@@ -1,4 +1,4 @@
-// Errors of the wire as values, statuses and remedies.
+// Converts errors of the wire to values and statuses, and chooses remedies.
 #include "client/cpp/errors.h"
 
 #include "absl/strings/cord.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr char kPayloadUrl[] = "type.googleapis.com/sortition.v1.Error";
 
 absl::StatusCode CodeFromWire(int32_t code) {
-  // An error always has a code; OK here, or a number that no code has, is a server's mistake and must not read as
+  // An error always has a code. OK, or a number without a code, is a mistake of the server and must not read as
   // success.
   return code > 0 && code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated)
              ? static_cast<absl::StatusCode>(code)
@@ -68,13 +68,13 @@ std::optional<RowError> ErrorOf(const absl::Status& status) {
 Remedy RemedyFor(v1::ErrorReason reason) {
   switch (reason) {
     case v1::HISTORY_REQUIRED:
-    // The server answered this very step when its rewrites were still rewrites; a replay has made them history, and
-    // makes it forget.
+    // The server has answered this step before with its rewrites. A replay puts the rewrites into the history and makes
+    // the server forget that answer.
     case v1::STEP_CONFLICT:
-    // It answered a later step of another process of this worker session, whose counting we do not know.
+    // The server has answered a later step of another process of this worker session, whose step ids are unknown here.
     case v1::STALE_STEP:
       return Remedy::kReplay;
-    // A step given up at its deadline may still be with the server; a higher epoch makes it let go.
+    // The server may still work on a step given up at its deadline. A higher epoch makes it release the sequence.
     case v1::STEP_IN_FLIGHT:
     case v1::UNKNOWN_SEQUENCE:
       return Remedy::kReopen;
@@ -83,7 +83,7 @@ Remedy RemedyFor(v1::ErrorReason reason) {
       return Remedy::kRetryLater;
     case v1::DRAINING:
     case v1::DEVICE_FAILED:
-    // The connection that the regions belonged to has ended; a new stream has one of its own.
+    // The connection that the regions belonged to has ended; a new stream has a new one.
     case v1::UNKNOWN_REGION:
       return Remedy::kGoElsewhere;
     default:

@@ -1,5 +1,4 @@
-// Why a row, a sequence or a call of the client failed: one plain type for what the service says and what the client
-// finds.
+// Errors of rows, sequences and calls: one plain type for those of the service and those of the client.
 #pragma once
 
 #include <optional>
@@ -15,27 +14,27 @@ namespace sortition::client {
 struct RowError {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   v1::ErrorReason reason = v1::ERROR_REASON_UNSPECIFIED;
-  std::string field;  // path of the offending field, empty if none is to blame
-  std::string limit;  // what would have been accepted, empty if there is none
+  std::string field;  // path of the offending field; empty if there is none
+  std::string limit;  // the range that is accepted; empty if there is none
   std::string message;
   absl::Duration retry_after = absl::ZeroDuration();  // zero = no advice
 };
 
 RowError FromWire(const v1::Error& error);
 
-// "HISTORY_REQUIRED open.history (limit): message", without the parts that are empty.
+// Returns "HISTORY_REQUIRED open.history (limit): message", without the parts that are empty.
 std::string Describe(const RowError& error);
 
-// The same as a status. The error goes along as a payload, so that ErrorOf gives it back.
+// Converts an error to a status, with the error as a payload, from which ErrorOf restores it.
 absl::Status ToStatus(const RowError& error);
 std::optional<RowError> ErrorOf(const absl::Status& status);
 
-// What the client does about an error that the service reports for a row or an open.
+// The client's reaction to an error that the service reports for a row or an open.
 enum class Remedy {
-  kSurface,      // the caller's to handle
+  kSurface,      // pass the error to the caller
   kReplay,       // open with the whole history, send the same step again
   kReopen,       // open again with a higher epoch, send the same step again
-  kRetryLater,   // send the same step again after the advice
+  kRetryLater,   // send the same step again after a back-off, at least the advised one
   kGoElsewhere,  // send the same step again on another stream
 };
 Remedy RemedyFor(v1::ErrorReason reason);

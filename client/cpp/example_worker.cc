@@ -1,5 +1,5 @@
-// A worker in its smallest form: steps two sequences ten times and prints their tokens (docs/client.md walks through
-// it). With "--rank INDEX/COUNT SESSION TARGET" it is one of several tensor-parallel ranks, and prints the same.
+// A minimal worker: steps two sequences ten times and prints their tokens (docs/client.md explains it). With
+// "--rank INDEX/COUNT SESSION TARGET" it is one of several tensor-parallel ranks, and prints the same.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kVocabulary = 32000;
 
-// Stands for the model: the row of logits after `position` tokens.
+// Stands for the model: computes the row of logits after `position` tokens.
 void ComputeLogits(uint32_t position, std::vector<float>* row) {
   for (uint32_t i = 0; i < kVocabulary; ++i) (*row)[i] = static_cast<float>(i * (position + 7) % 1009) / 100;
 }

@@ -22,8 +22,8 @@ namespace {
 constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kUnixSendBufferBytes = 1 << 20;
 
-// A message's hold for as long as gRPC keeps one of its slices; it lets go of them one by one. Stored with release and
-// counted down with acquire, so that the hand-over is ordered by our own means, whatever gRPC's are.
+// A message's hold, kept until gRPC has released the last of its slices. The counter orders the hand-over between
+// threads by itself (release store, acquire decrement), without relying on gRPC.
 struct SliceHold {
   std::shared_ptr<void> hold;
   std::atomic<size_t> slices;
@@ -53,15 +53,15 @@ std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<Tl
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const ChannelOptions& options) {
   grpc::ChannelArguments arguments;
-  // A subchannel of another stream would bring its connection, and its patience after failures, along.
+  // A subchannel shared with another stream would share its connection and its back-off after failures.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(absl::ToInt64Milliseconds(options.keepalive)));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // any number: a stream may wait for its model for long
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit: a stream may be idle for long
   if (!options.server_name.empty()) arguments.SetSslTargetNameOverride(options.server_name);
   if (IsUnixTarget(target) && !options.secure) {
-    // gRPC would leave the socket's buffer at its default, which a message of a megabyte fills several times over.
+    // gRPC would keep the socket's default buffer, which is several times smaller than a message of a megabyte.
     absl::StatusOr<service::Descriptor> socket = ConnectUnix(target, SOCK_STREAM, RetryBudget(absl::ZeroDuration()));
     if (socket.ok()) {
       setsockopt(socket->get(), SOL_SOCKET, SO_SNDBUF, &kUnixSendBufferBytes, sizeof(kUnixSendBufferBytes));
@@ -69,7 +69,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Chan
       return grpc::CreateCustomInsecureChannelFromFd("localhost", socket->Release(), arguments);
     }
   }
-  // What cannot be connected to is reported by gRPC, when it has tried too.
+  // If connecting has failed above, gRPC tries again and reports the failure.
   return grpc::CreateCustomChannel(target, options.credentials, arguments);
 }
 

@@ -1,4 +1,4 @@
-// A gRPC stream as a Transport: one write at a time, one read at a time, slices that refer to the caller's memory.
+// Implements Transport over a gRPC stream, with one write and one read at a time.
 #include "client/cpp/grpc_transport.h"
 
 #include <deque>
@@ -38,7 +38,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
 
 }  // namespace
 
-// One stream. It keeps itself alive until its last operation has come back from the queue.
+// One stream. It keeps itself alive until the queue has returned its last operation.
 class GrpcStream final : public Transport, public std::enable_shared_from_this<GrpcStream> {
  public:
   GrpcStream(GrpcConnector* connector, uint64_t number, StreamEvents* events, const std::string& target)
@@ -46,7 +46,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
         number_(number),
         events_(*events),
         call_(std::make_shared<Call>(MakeChannel(target, connector->channel_))),
-        // Where memory is only the better way, there is time left to be welcomed without.
+        // The rest of the time is left to continue without shared memory.
         memory_by_(service::SteadyClock().Now() + connector->connect_timeout_ * 3 / 4) {
     AddToken(connector->token_, &call_->context);
   }
@@ -85,7 +85,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
       writing_ = true;
       ++pending_;
     }
-    // Outside the lock: a write may run far, and may let go of slices on the way. There is only one at a time.
+    // Not under the lock: a write may take long and may release slices. There is only one at a time.
     rpc()->Write(ToByteBuffer(std::move(message)), &write_);
   }
 
@@ -116,7 +116,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     absl::MutexLock lock(&mutex_);
     return moved_ != nullptr ? moved_->in_use() : in_use_;
   }
-  // The streams after this one stay as they are.
+  // Returns to gRPC: later streams do not move to a ring.
   bool Outgrow() override {
     if (moved() == nullptr) return false;
     connector_.stays_.store(true, std::memory_order_relaxed);
@@ -124,7 +124,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     return true;
   }
   void DropMemory(const std::string& why) override {
-    std::shared_ptr<SharedMemory> dropped;  // let go of after the lock
+    std::shared_ptr<SharedMemory> dropped;  // destroyed after the lock is released
     absl::MutexLock lock(&mutex_);
     memory_.swap(dropped);
     if (dropped != nullptr) dropped->Disconnect();
@@ -139,7 +139,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     Operation operation;
   };
 
-  // On the connector's thread.
+  // Run on the connector's thread.
   void OnOperation(Operation operation, bool ok);
   void OnRead(bool ok);
   void ReadNext();
@@ -147,12 +147,13 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
   // the stream to a ring, the call ends, and the ring's welcome follows.
   void TakeUp(v1::StreamResponse welcome);
   absl::Status ShareMemory(const v1::Welcome& welcome);
-  // Why the stream is not to move to a ring; empty if it is.
+  // Returns the reason why the stream must not move to a ring; empty if it may.
   std::string WhyNoRing() const;
   void MoveTo(RingConnector::Opened opened);
   // Ends the call of a stream that has moved, once its hello has been written.
   void HalfClose();
-  // What keeps the connection: until a stream that has moved has ended its call.
+  // The call and its channel. A stream that has moved to a ring drops it, and so its connection, when the call has
+  // ended.
   struct Call {
     explicit Call(const std::shared_ptr<grpc::Channel>& channel) : stub(channel) {}
     grpc::GenericStub stub;
@@ -163,7 +164,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     absl::MutexLock lock(&mutex_);
     return call_;
   }
-  // While an operation is under way, or is about to be.
+  // To be called while an operation is pending or about to be started.
   grpc::GenericClientAsyncReaderWriter* rpc() { return call()->rpc.get(); }
   void CancelCall() {
     if (const std::shared_ptr<Call> call = this->call()) call->context.TryCancel();
@@ -175,8 +176,8 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
   std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);
   const absl::Time memory_by_;
   std::stop_source cancelled_;
-  grpc::ByteBuffer received_;  // of the connector's thread
-  grpc::Status status_;        // of the connector's thread
+  grpc::ByteBuffer received_;  // used by the connector's thread
+  grpc::Status status_;        // used by the connector's thread
   std::thread memory_thread_;  // runs TakeUp, between the welcome and the next read
   Tag start_{this, Operation::kStart};
   Tag read_{this, Operation::kRead};
@@ -190,8 +191,8 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  uint32_t pending_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that have not come back
-  std::string hello_ ABSL_GUARDED_BY(mutex_);     // the first message, with which a ring begins, too
+  uint32_t pending_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that the queue has not returned
+  std::string hello_ ABSL_GUARDED_BY(mutex_);     // the first message, which a ring repeats
   std::shared_ptr<Transport> moved_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<SharedMemory> memory_ ABSL_GUARDED_BY(mutex_);
   TransportInUse in_use_ ABSL_GUARDED_BY(mutex_);
@@ -221,7 +222,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
       {
         absl::MutexLock lock(&mutex_);
         writing_ = false;
-        if (!ok) started_ = false;  // nothing can be written any more; the read that fails next ends the stream
+        if (!ok) started_ = false;  // no more writes; the next read fails and ends the stream
       }
       if (moved() != nullptr) {
         HalfClose();
@@ -241,7 +242,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
         unsent.swap(messages_);
         if (memory_ != nullptr) memory_->Disconnect();
       }
-      // Of a stream that has moved the ring tells the end.
+      // After a move the ring reports the end.
       if (moved() == nullptr) events_.OnEnded(number_, FromGrpc(status_));
       break;
     }
@@ -252,7 +253,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
     absl::MutexLock lock(&mutex_);
     if (--pending_ == 0) {
       last = std::move(self_);
-      if (moved_ != nullptr) over.swap(call_);  // with its connection
+      if (moved_ != nullptr) over.swap(call_);  // closes its connection
     }
   }
   over = nullptr;
@@ -267,7 +268,7 @@ void GrpcStream::OnRead(bool ok) {
   if (!ok) return rpc()->Finish(&status_, &finish_);
   v1::StreamResponse response;
   if (!grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
-    CancelCall();  // no message of the contract: the next read fails
+    CancelCall();  // invalid message: the next read fails
   } else if (response.has_welcome() && connector_.shared_memory_bytes_ > 0 && !memory_thread_.joinable()) {
     memory_thread_ = std::thread([this, welcome = std::move(response)]() mutable { TakeUp(std::move(welcome)); });
     return;
@@ -334,7 +335,7 @@ absl::Status GrpcStream::ShareMemory(const v1::Welcome& welcome) {
 }
 
 void GrpcStream::MoveTo(RingConnector::Opened opened) {
-  // Nothing but the hello has been sent: a stream that has not been welcomed is not used.
+  // Only the hello has been sent, because a stream is not used before its welcome.
   {
     absl::MutexLock lock(&mutex_);
     moved_ = connector_.rings_->Start(std::move(opened), number_, &events_);
@@ -346,7 +347,7 @@ void GrpcStream::MoveTo(RingConnector::Opened opened) {
 
 std::string GrpcStream::WhyNoRing() const {
   if (connector_.kind_ != TransportKind::kAuto) return "";
-  if (!connector_.rings_) return "a memory socket knows no tokens and no certificates";
+  if (!connector_.rings_) return "a memory socket cannot check tokens and certificates";
   return connector_.stays_.load(std::memory_order_relaxed) ? "a message did not fit a ring" : "";
 }
 
@@ -371,7 +372,7 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
                options.tls.has_value()},
       thread_([this] { Run(); }) {
   KeepGrpcRunning();
-  // A memory socket knows users, not tokens and certificates.
+  // A memory socket checks users, not tokens and certificates.
   if (kind_ == TransportKind::kAuto && shared_memory_bytes_ > 0 && !channel_.secure && token_.empty())
     rings_.emplace(options);
 }

@@ -1,4 +1,4 @@
-// Streams over gRPC, on the raw byte path: rows go out from the caller's memory.
+// Streams over gRPC. Messages are sent as raw bytes, so that rows are read from the caller's memory.
 #pragma once
 
 #include <atomic>
@@ -20,11 +20,12 @@
 
 namespace sortition::client {
 
-// One thread and one completion queue for all its streams. The memory that a stream shares with its server is got by a
-// thread of the stream's own, which then passes the welcome on, so that a server that is slow at it holds up no other
-// stream. Each stream has a channel of its own, so that giving up a stream gives up its connection, and with it every
-// byte that waits to be written. Under TransportKind::kAuto a stream to a server on this machine moves to a ring before
-// its welcome is passed on, if the server has one left.
+// Starts gRPC streams, with one thread and one completion queue for all.
+//
+// A separate thread gets the memory that a stream shares with its server, and then passes the welcome on, so that a
+// slow server delays no other stream. Each stream has a separate channel: ending a stream closes its connection, and
+// drops all bytes that wait to be written. Under TransportKind::kAuto a stream to a server on this machine moves to a
+// ring before its welcome is passed on, if the server has one left.
 class GrpcConnector final : public Connector {
  public:
   explicit GrpcConnector(const ClientOptions& options);
@@ -45,8 +46,8 @@ class GrpcConnector final : public Connector {
   const std::optional<uint32_t> memory_server_user_;
   const std::string token_;
   const ChannelOptions channel_;
-  std::optional<RingConnector> rings_;  // where streams may move to one
-  std::atomic<bool> stays_ = false;     // a message did not fit a ring: none is moved any more
+  std::optional<RingConnector> rings_;  // set if streams may move to a ring
+  std::atomic<bool> stays_ = false;     // set when a message did not fit a ring: later streams do not move
   grpc::CompletionQueue queue_;
   absl::Mutex mutex_;
   uint32_t live_streams_ ABSL_GUARDED_BY(mutex_) = 0;

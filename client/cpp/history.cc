@@ -1,4 +1,4 @@
-// Rewrites of a history and the hash chain over it.
+// Rewrites a history, and keeps the running hash over it.
 #include "client/cpp/history.h"
 
 #include <algorithm>
@@ -35,21 +35,21 @@ void History::Identify(uint64_t digest) {
   SORTITION_CHECK(has_tokens());
   digest_ = digest;
   if (!marks_.empty()) return;
-  marks_.push_back(chain_);
-  ExtendChain(0);
+  marks_.push_back(running_hash_);
+  ExtendHash(0);
 }
 
-// Over the tokens from position `from` on, which the chain does not have yet.
-void History::ExtendChain(uint32_t from) {
+// Extends the running hash over the tokens from position `from`.
+void History::ExtendHash(uint32_t from) {
   for (uint32_t at = from; at < position_; ++at) {
-    chain_ = service::ExtendTokenHash(chain_, tokens_[at]);
-    if ((at + 1) % kMarkSpacing == 0) marks_.push_back(chain_);
+    running_hash_ = service::ExtendTokenHash(running_hash_, tokens_[at]);
+    if ((at + 1) % kMarkSpacing == 0) marks_.push_back(running_hash_);
   }
 }
 
 void History::Anchor() { service_position_ = shared_ = position_; }
 
-uint64_t History::hash() const { return service::HistoryHash(chain_, prompt_length_, *digest_); }
+uint64_t History::hash() const { return service::HistoryHash(running_hash_, prompt_length_, *digest_); }
 
 absl::Status History::ReplaceLast(uint32_t token) {
   if (position_ == 0) return absl::OutOfRangeError("ReplaceLast: the history is empty");
@@ -64,7 +64,7 @@ void History::Append(std::span<const uint32_t> tokens) {
   if (!keeps_tokens_) return;
   const uint32_t from = static_cast<uint32_t>(tokens_.size());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  if (digest_) ExtendChain(from);
+  if (digest_) ExtendHash(from);
 }
 
 absl::Status History::Truncate(uint32_t position) {
@@ -78,14 +78,14 @@ absl::Status History::Truncate(uint32_t position) {
   position_ = position;
   if (!keeps_tokens_) return absl::OkStatus();
   tokens_.resize(position);
-  // What is left of a prompt that is cut into is the prompt.
+  // If the prompt is cut, its rest is the prompt.
   prompt_length_ = std::min(prompt_length_, position);
   shared_ = std::min(shared_, position);
   if (digest_) {
     marks_.resize(position / kMarkSpacing + 1);
-    chain_ = marks_.back();
+    running_hash_ = marks_.back();
     for (uint32_t at = position / kMarkSpacing * kMarkSpacing; at < position; ++at) {
-      chain_ = service::ExtendTokenHash(chain_, tokens_[at]);
+      running_hash_ = service::ExtendTokenHash(running_hash_, tokens_[at]);
     }
   }
   return absl::OkStatus();

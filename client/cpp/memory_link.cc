@@ -1,4 +1,4 @@
-// Packets to and from a memory socket.
+// Exchanges packets with a memory socket.
 #include "client/cpp/memory_link.h"
 
 #include <poll.h>
@@ -24,7 +24,7 @@ namespace sortition::client {
 namespace {
 
 constexpr size_t kMostPacketBytes = 4096;
-constexpr timeval kLongestSend = {5, 0};  // of a small packet, to a server that reads none
+constexpr timeval kLongestSend = {5, 0};  // bound on sending a small packet to a server that does not read
 
 absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
 
@@ -103,10 +103,10 @@ absl::StatusOr<v1::MemoryResponse> MemoryLink::Ask(const v1::MemoryRequest& requ
   for (;;) {
     auto response = Receive(received, budget);
     if (!response.ok()) {
-      Disconnect();  // an answer that came after all would be taken for the next request's
+      Disconnect();  // a late answer would be taken for that of the next request
       return response;
     }
-    if (response->has_unregistered()) continue;  // of a region that was given back before
+    if (response->has_unregistered()) continue;  // answers an earlier Unregister
     if (response->has_error()) return ToStatus(FromWire(response->error()));
     return response;
   }
@@ -124,15 +124,15 @@ void MemoryLink::Unregister(uint64_t region_id) {
   request.mutable_unregister_region()->set_region_id(region_id);
   const std::string packet = request.SerializeAsString();
   absl::MutexLock lock(&mutex_);
-  // Where it fails the connection is over, and the region with it.
+  // If this fails, the connection has ended, and the region with it.
   if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) return;
-  while (Take(nullptr).ok()) {  // what came for others before
+  while (Take(nullptr).ok()) {  // discards earlier answers
   }
 }
 
 absl::StatusOr<v1::MemoryResponse> MemoryLink::Receive(service::Descriptor* descriptor, const RetryBudget& budget) {
   pollfd polled = {socket_.get(), POLLIN, 0};
-  // A signal ends a wait, and is no answer.
+  // A signal ends the poll without an answer.
   while (poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(budget.NextWait()))) <= 0) {
     if (budget.over()) return absl::UnavailableError("memory socket: no answer in time");
   }

@@ -20,7 +20,7 @@
 
 namespace sortition::client {
 
-// A region mapped for writing. The mapping lives as long as this, whatever becomes of the server.
+// A region mapped for writing. The mapping lives as long as this object, also when the server has ended.
 class MappedRegion {
  public:
   MappedRegion(uint64_t id, std::span<std::byte> bytes) : id_(id), bytes_(bytes) {}
@@ -39,55 +39,57 @@ class MappedRegion {
 // Thread-safe. Destruction ends the connection, and with it the regions' registration.
 class MemoryLink {
  public:
-  // Waits for a server as long as it may be without an answer, when nobody says how long.
+  // Returns the budget of a request that names none.
   static RetryBudget DefaultBudget() { return RetryBudget(absl::Seconds(5)); }
 
-  // `address`: "unix:PATH". Blocks for a round trip. PERMISSION_DENIED where a process of a user listens who is neither
-  // this process's, nor root, nor `server_user`.
+  // `address`: "unix:PATH". Blocks for a round trip. PERMISSION_DENIED if the process that listens there belongs
+  // neither to this process's user, nor to root, nor to `server_user`.
   static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const std::string& address,
                                                              const RetryBudget& budget = DefaultBudget(),
                                                              std::optional<uint32_t> server_user = std::nullopt);
 
-  // Which server this is, as its streams' welcomes say it; empty if it does not say.
+  // Identifies the server, as the welcomes of its streams do; empty if the server does not name itself.
   const std::string& server_instance() const { return server_instance_; }
 
-  // By which a stream names this connection.
+  // The token with which a stream names this connection.
   const std::string& token() const { return token_; }
-  // What the server lets its regions have together.
+  // The server's limit on the bytes of all regions of this connection.
   uint64_t most_bytes() const { return most_bytes_; }
 
-  // Blocks for a round trip and for the clearing of the pages. The server's refusal as a status (ErrorOf). Where no
-  // answer comes in time, the connection has ended; so it is with the requests below.
+  // Gets a region. Blocks for a round trip and while the pages are cleared. A refusal is returned as a status
+  // (ErrorOf). For this and the requests below: if no answer comes in time, the connection is ended.
   absl::StatusOr<std::unique_ptr<MappedRegion>> Register(uint64_t bytes, const RetryBudget& budget = DefaultBudget());
-  // Memory that this process has made on one of the server's devices; the region's id. Blocks until the server has it.
-  // FAILED_PRECONDITION where the server takes no memory of that device; otherwise its refusal as a status (ErrorOf).
+  // Registers memory that this process has allocated on one of the server's devices, and returns the region's id.
+  // Blocks for a round trip. FAILED_PRECONDITION if the server takes no memory of that device; otherwise its refusal
+  // (ErrorOf).
   absl::StatusOr<uint64_t> Import(const devices::MemoryIdentity& identity, const devices::MemoryHandle& handle,
                                   const RetryBudget& budget = DefaultBudget());
-  // A pair of rings (service/memory/ring.h): this connection is a stream from now on.
+  // Gets a pair of rings (service/memory/ring.h). This connection is then a stream.
   absl::StatusOr<std::unique_ptr<MappedRegion>> OpenRing(const RetryBudget& budget = DefaultBudget());
-  // Ends the connection, and with it what was registered; mappings stay.
+  // Ends the connection, and with it all registrations. Mappings stay.
   void Disconnect();
-  // False once the server has ended it.
+  // False after the server has ended the connection.
   bool IsConnected() const;
-  // Steps cannot name the region any more. Does not wait for those that do.
+  // Ends a region's registration: later steps cannot name it. Does not wait for steps in progress.
   void Unregister(uint64_t region_id);
 
  private:
   explicit MemoryLink(service::Descriptor socket) : socket_(std::move(socket)) {}
   absl::StatusOr<std::unique_ptr<MappedRegion>> AskForMemory(const v1::MemoryRequest& request, uint64_t bytes,
                                                              const RetryBudget& budget);
-  // Sends a request, with a descriptor unless that is -1, and receives its answer, with one if the answer has one.
+  // Sends a request, with the descriptor `sent` unless it is -1, and receives the answer, with a descriptor if it has
+  // one.
   absl::StatusOr<v1::MemoryResponse> Ask(const v1::MemoryRequest& request, int sent, service::Descriptor* received,
                                          const RetryBudget& budget);
   absl::StatusOr<v1::MemoryResponse> Receive(service::Descriptor* descriptor, const RetryBudget& budget);
-  // What has come already.
+  // Returns a packet that has arrived, without blocking.
   absl::StatusOr<v1::MemoryResponse> Take(service::Descriptor* descriptor);
 
   const service::Descriptor socket_;
   std::string server_instance_;
   std::string token_;
   uint64_t most_bytes_ = 0;
-  std::vector<devices::MemoryIdentity> devices_;  // whose memory the server takes
+  std::vector<devices::MemoryIdentity> devices_;  // devices whose memory the server takes
   absl::Mutex mutex_;                             // one request at a time
 };
 

@@ -1,4 +1,4 @@
-// The hand-made tail of a message: the payloads field's key and length, then bytes that stay where they are.
+// Encodes messages. The payloads are appended by hand, as key, length and bytes that are not copied.
 #include "client/cpp/message.h"
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 // Field number and wire type "length-delimited".
 constexpr uint32_t kPayloadKey = v1::StreamRequest::kPayloadsFieldNumber << 3 | 2;
 
-// Of a step, encoded without its tensors, whose message is kept for the next one.
+// Upper bound on the encoded size, without tensors, of a step message that is kept for reuse.
 constexpr int kMostSpareBytes = 1 << 16;
 
 std::string PayloadPrefix(uint64_t bytes) {
@@ -27,7 +27,7 @@ std::string PayloadPrefix(uint64_t bytes) {
   return std::string(reinterpret_cast<char*>(buffer), static_cast<size_t>(end - buffer));
 }
 
-// Rows that lie one right after the other travel as one run.
+// Appends a row to the runs. Adjacent rows travel as one run.
 void AddRun(const void* data, size_t size, PayloadRuns* runs) {
   const auto* bytes = static_cast<const std::byte*>(data);
   if (!runs->empty() && runs->back().data() + runs->back().size() == bytes) {
@@ -38,7 +38,7 @@ void AddRun(const void* data, size_t size, PayloadRuns* runs) {
 }
 
 void SetDuration(absl::Duration duration, google::protobuf::Duration* wire) {
-  duration = absl::Ceil(duration, absl::Nanoseconds(1));  // what is left of a deadline never reads as nothing
+  duration = absl::Ceil(duration, absl::Nanoseconds(1));  // a remaining time is never encoded as 0
   const int64_t seconds = absl::IDivDuration(duration, absl::Seconds(1), &duration);
   wire->set_seconds(seconds);
   wire->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
@@ -50,7 +50,7 @@ uint64_t BytesOf(const PayloadRuns& runs) {
   return bytes;
 }
 
-// Where one tensor of a message goes: the memory shared with the server, or the message's payloads.
+// Decides where each tensor of a message travels: in memory shared with the server, or in the message's payloads.
 class TensorPlacer {
  public:
   TensorPlacer(SharedMemory* memory, std::vector<std::shared_ptr<void>>* leases) : memory_(memory), leases_(leases) {}
@@ -141,7 +141,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
                            absl::Duration timeout, std::shared_ptr<void> hold, OutgoingKind kind, SharedMemory* memory,
                            std::vector<std::shared_ptr<void>>* leases) {
   const OutgoingShard* const shard = kind.shard;
-  // Used again and again, with the memory of its rows.
+  // Reused, so that the memory of its rows is not allocated again.
   thread_local auto spare = std::make_unique<v1::Step>();
   v1::StreamRequest header;
   header.set_allocated_step(spare.release());

@@ -1,4 +1,4 @@
-// Encodes stream messages so that bulk bytes are never copied: a serialized header, then the caller's memory in place.
+// Encodes stream messages without copying bulk bytes: a serialized header, then references to the caller's memory.
 #pragma once
 
 #include <cstddef>
@@ -17,36 +17,38 @@
 
 namespace sortition::client {
 
-// The runs of bytes that make up one payload, in order.
+// The runs of bytes of one payload, in order.
 using PayloadRuns = std::vector<std::span<const std::byte>>;
 
-// `header` has no payloads of its own. The borrowed bytes live as long as `hold`.
+// Encodes `header`, which has no payloads, with `payloads`. The borrowed bytes live as long as `hold`.
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
                               std::shared_ptr<void> hold);
 
-// Whether the rows of `batch` lie in `memory` one right after the other, so that steps name them; null: they do not.
+// True if the rows of `batch` lie in `memory` and are adjacent, so that steps can name them. `memory` may be null.
 bool IsShared(const PendingBatch& batch, const SharedMemory* memory);
 
-// What all ranks say alike of a row's step at `position`.
+// Sets the fields of a row's step at `position` that are the same on all ranks.
 void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* message);
 
-// The place of the word by which the batch's rows are ready; nothing if there is none or the server cannot see it.
+// Returns the place of the batch's ready word in `memory`; nothing if there is no word or the server cannot see it.
 std::optional<Place> FindWord(const PendingBatch& batch, const SharedMemory* memory);
 
-// The slice that a step's rows are.
+// The shard that a step's rows are, as it is sent.
 struct OutgoingShard {
   VocabularyShard shard;
   uint64_t epoch = 0;  // of the stream
 };
 
-// A Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. `timeout` as on the
-// wire. Tensors that lie in `memory`, if there is one, are named; others are copied into it if there is room, and then
-// lie there until `*leases` goes; what is left travels within the message. Rows in a device's memory lie in one
-// region of `memory`, one right after the other. `shard` is null where rows are whole.
+// Variants of a step message. `shard` is null if rows are whole.
 struct OutgoingKind {
   const OutgoingShard* shard = nullptr;
-  bool names_word = false;  // by which the rows are ready, which FindWord has found
+  bool names_word = false;  // the message names the ready word, which FindWord has found
 };
+
+// Encodes a Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. Tensors that
+// lie in `memory`, which may be null, are named. Others are copied into it if there is room, and stay there until
+// `*leases` are dropped. The rest travels within the message. Rows in device memory must be adjacent and in one region
+// of `memory`.
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
                            absl::Duration timeout, std::shared_ptr<void> hold, OutgoingKind kind = {},
                            SharedMemory* memory = nullptr, std::vector<std::shared_ptr<void>>* leases = nullptr);

@@ -1,4 +1,4 @@
-// How a client reaches the service, and what it does when it cannot.
+// Options of a client: how it reaches the service, and what it does when it cannot.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ struct TlsOptions {
   std::string root_certificates;
   std::string certificate_chain;
   std::string private_key;
-  std::string server_name;  // expected in the certificate, where it is not the target's host
+  std::string server_name;  // expected in the certificate; empty: the target's host
 };
 
-// Waits between rounds over all targets: doubled from `initial` to `max`, each cut by up to half at random, so that
-// workers that lost one server together do not come back together.
+// Pauses between rounds over all targets: doubled from `initial` to `max`, each cut by up to half at random, so that
+// workers that lost a server at the same time do not return at the same time.
 struct Backoff {
   absl::Duration initial = absl::Milliseconds(50);
   absl::Duration max = absl::Seconds(5);
 };
 
 enum class Fallback {
-  kNone,       // without a reachable target steps wait until their deadline
-  kInProcess,  // without a reachable target rows are sampled in this process, with the same tokens, until one is back
+  kNone,       // steps wait for a reachable target until their deadline
+  kInProcess,  // rows are sampled in this process, with the same tokens, until a target can be reached
 };
 
 // How messages travel to a target. Tokens do not depend on it.
@@ -46,19 +46,19 @@ struct TransportInUse {
   std::string note;                           // why it is nothing better; empty if it is what was asked for
 };
 
-// Which slice of each row's vocabulary this process has: one of several tensor-parallel ranks, each with a client of
-// its own to the same server. Slices cover the vocabulary, and do not overlap. docs/data-plane.md says what ranks have
-// to keep to.
+// The part of each row's vocabulary that this process has, as one of several tensor-parallel ranks, which each have a
+// client of the same server. Shards cover the vocabulary and do not overlap. docs/data-plane.md has the rules for
+// ranks.
 struct VocabularyShard {
-  uint32_t index = 0;            // of this rank; rank 0 leads: masks, priorities and traces of steps are its own
+  uint32_t index = 0;            // of this rank; masks, priorities and traces of steps are taken from rank 0
   uint32_t count = 0;            // of ranks, 2 to 256
-  uint32_t first_token = 0;      // of this slice
-  uint32_t tokens = 0;           // in this slice: elements of a row in this rank's batches
+  uint32_t first_token = 0;      // of this shard
+  uint32_t tokens = 0;           // in this shard: elements of a row in this rank's batches
   uint32_t vocabulary_size = 0;  // of a whole row: that of every sequence
 };
 
 struct ClientOptions {
-  // "host:port" or "unix:path", tried in turn. May be empty with Fallback::kInProcess: everything is then sampled in
+  // "host:port" or "unix:path", tried in turn. May be empty with Fallback::kInProcess: all rows are then sampled in
   // this process.
   std::vector<std::string> targets;
   TransportKind transport = TransportKind::kAuto;
@@ -67,50 +67,51 @@ struct ClientOptions {
   // stream. 0 = no memory is shared with a server: all rows travel within the stream, and kAuto stays with gRPC. At
   // least 1 with kRing.
   uint64_t shared_memory_bytes = uint64_t{64} << 20;
-  // Whose process a server is that shares memory with this one, where that is neither this process's user nor root: a
-  // user's number. What others have put at the place of a server's memory socket is not spoken to.
+  // Number of a user whose servers may share memory with this process, besides this process's user and root. The client
+  // does not speak to a memory socket of any other user.
   std::optional<uint32_t> memory_server_user;
-  // How long a caller that waits for its step over a ring looks for the answer before it sleeps, if the last answer
-  // came that soon. Zero = never.
+  // Longest time for which a caller that waits for its step over a ring polls before it sleeps. It polls only if the
+  // last answer came within this time. Costs a core while it polls: up to the whole wait of each step. Zero = never
+  // polls.
   absl::Duration ring_spin = absl::Microseconds(500);
-  // Tells apart engines that number their requests alike. 1 to 128 bytes; random if empty. Keep it across restarts only
+  // Distinguishes workers that use the same request ids. 1 to 128 bytes; random if empty. Keep it across restarts only
   // if request ids are never used twice.
   std::string worker_session;
   std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
   std::optional<TlsOptions> tls;       // absent: plain text
-  // Shown to the server as a bearer token; printable ASCII without spaces. Empty: none. Without `tls` whoever listens
-  // on the way reads it.
+  // Shown to the server as a bearer token; printable ASCII without spaces. Empty: none. Without `tls` it travels in
+  // plain text.
   std::string token;
-  // From the start of a stream to the server's welcome. A server from which nothing at all has come for so long, while
-  // two steps or opens in a row passed their deadlines, is left, too.
+  // Longest time from the start of a stream to the server's welcome. The client also leaves a server that has sent
+  // nothing for this long while two steps or opens in a row passed their deadlines.
   absl::Duration connect_timeout = absl::Seconds(5);
-  // A connection on which nothing has moved for so long is asked for a sign of life, and given up if there is none for
-  // 10 seconds. Not below the 10 seconds that a server suffers.
+  // HTTP/2 keepalive period; the ping timeout is 10 s. At least 10 s: servers close connections that ping more often.
   absl::Duration keepalive = absl::Seconds(20);
   Backoff backoff;
-  // Of a step or an open that names none.
+  // Timeout of a step or an open that names none.
   absl::Duration default_timeout = absl::Seconds(30);
 
-  // This process steps slices of rows. Then there is one target, where all ranks meet; `worker_session` is given, the
-  // same for all ranks, and request ids are used once in it; and there is no fallback.
+  // Set if this process steps shards of rows. Then there is one target, the same for all ranks; `worker_session` is
+  // given, the same for all ranks, and request ids are used once in it; and there is no fallback.
   std::optional<VocabularyShard> shard;
 
   Fallback fallback = Fallback::kNone;
-  uint32_t in_process_threads = 0;  // of the fallback's device; 0 = as many as the machine runs at once
-  // What mirostat and adaptive-p have come to in this process no server takes over. While a sequence with them is open
-  // that was stepped here, everything stays here, but after a target is back for at most so long; such a sequence then
-  // fails with CHECKPOINT_REFUSED.
+  uint32_t in_process_threads = 0;  // of the fallback's device; 0 = one for each hardware thread
+  // A server cannot take over the state that mirostat and adaptive-p have reached in this process. So all rows stay
+  // here while a sequence with them is open that was stepped here, but at most for this time after a target is back;
+  // such a sequence then fails with CHECKPOINT_REFUSED.
   absl::Duration fallback_stay = absl::Minutes(5);
 
-  // A batch travels as messages of whole rows of at most this many bytes (at least one row) and rows; transfer overlaps
-  // with sampling. Rows in shared memory, and in process, are cut by their number alone. A server's max_message_bytes,
-  // which its welcome names, cuts them smaller; a row that is larger alone, with its drafts or scores, fails with
-  // TOO_MANY. message_rows must stay below the server's max_step_rows.
+  // A batch travels in messages of whole rows, each of at most this many bytes (but at least one row) and rows, so that
+  // transfer overlaps with sampling. For rows in shared memory and in process only the number of rows counts. The
+  // server's max_message_bytes, which its welcome names, is a limit, too: a single row that is larger, with its drafts
+  // or scores, fails with TOO_MANY. message_rows must stay below the server's max_step_rows.
   uint64_t message_bytes = uint64_t{2} << 20;
   uint32_t message_rows = 256;
   // A longer history is replayed in pieces of this many tokens.
   uint32_t history_piece_tokens = 8192;
-  // Histories of so many tokens, or one, are under way at a time; the others wait their turn behind rows.
+  // Upper bound on the tokens of the histories that are sent but not answered, unless it is a single history. Other
+  // histories wait, so that rows do not wait behind all of them.
   uint64_t history_window_tokens = 1u << 18;
 };
 

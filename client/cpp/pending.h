@@ -1,4 +1,4 @@
-// What callers wait for: a step's batch with the state of each row, and an open.
+// Requests that callers wait for: a step's batch with the state of each row, and an open.
 #pragma once
 
 #include <atomic>
@@ -16,31 +16,31 @@
 
 namespace sortition::client {
 
-// Waiting -> sent -> done, and back from sent to waiting as often as the row has to be sent again.
+// A row goes from waiting to sent to done, and back from sent to waiting each time it has to be sent again.
 struct PendingRow {
   enum class State { kWaiting, kSent, kDone };
 
   std::shared_ptr<SequenceRecord> record;
   Row row;
-  std::shared_ptr<std::byte[]> copy;  // of logits that had to be read from a device; `row` refers to it then
-  uint64_t step_id = 0;               // the same however often the row is sent
+  std::shared_ptr<std::byte[]> copy;  // of logits that had to be read from a device; `row` then refers to it
+  uint64_t step_id = 0;               // stays the same when the row is sent again
   State state = State::kWaiting;
   absl::Time not_before = absl::InfinitePast();
-  uint32_t attempts = 0;  // refusals that asked for patience
-  uint32_t replays = 0;   // of its history, since it last had to be patient, on this stream:
+  uint32_t attempts = 0;  // refusals that asked to retry later
+  uint32_t replays = 0;   // replays of its history on stream `replays_on`, since the last refusal to retry later
   uint64_t replays_on = 0;
-  v1::RowResult partial;            // of an answer that comes in parts
-  std::optional<RowError> missing;  // why a row in slices was refused the last time: which of them had not come
+  v1::RowResult partial;            // the parts of a result that have arrived
+  std::optional<RowError> missing;  // the last refusal of a row in shards: names the shards that had not arrived
   RowResult result;
 };
 
-// Used under the lock of StreamState's owner, but for EndUse and Finish.
+// Guarded by the lock of StreamState's owner, except EndUse and Finish.
 struct PendingBatch {
   using Done = absl::AnyInvocable<void(std::vector<RowResult>)>;
 
   v1::DType dtype = v1::DTYPE_F32;
   uint32_t vocabulary_size = 0;  // of a whole row
-  size_t row_bytes = 0;          // of what there is of it here
+  size_t row_bytes = 0;          // of the part of a row that this process has
   v1::DType draft_dtype = v1::DTYPE_F32;
   std::optional<ReadyWord> ready;
   std::vector<PendingRow> rows;
@@ -51,17 +51,17 @@ struct PendingBatch {
   std::string traceparent;
   Done done;
 
-  // One for the rows together until all are done, and one for each message that some transport still holds: the
-  // caller's memory is in use until there is none.
+  // Counts uses of the caller's memory: one for the rows together until all are done, and one for each message that a
+  // transport still holds.
   std::atomic<uint32_t> uses{1};
 
-  // Whether the logits are there.
+  // True if the logits are written.
   bool IsReady() const { return !ready || ready->IsSet(); }
 
-  // True for whoever ends the last use, and so has to see to it that Finish is called.
+  // Ends one use. True if it was the last one: the caller must then have Finish called.
   bool EndUse() { return uses.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
-  // Hands the results over. Once, after the last use.
+  // Delivers the results. To be called once, after the last use.
   void Finish() {
     std::vector<RowResult> results;
     results.reserve(rows.size());

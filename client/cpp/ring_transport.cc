@@ -1,4 +1,4 @@
-// The client's end of a ring.
+// Implements Transport over a ring: a reading thread, or a polling caller in its place.
 #include "client/cpp/ring_transport.h"
 
 #include <algorithm>
@@ -20,21 +20,21 @@ namespace {
 
 using service::RingStatus;
 
-// Between two looks at whether the server still lives, and whether the stream was cancelled.
+// Upper bound on one sleep: the thread checks whether the server lives and whether the stream was cancelled.
 constexpr absl::Duration kSleep = absl::Milliseconds(50);
-// While messages wait for room, which nobody announces.
+// The same while messages wait for room in the ring, for which there is no wake-up.
 constexpr absl::Duration kShortSleep = absl::Milliseconds(1);
 
 int64_t Nanoseconds() { return absl::ToUnixNanos(service::SteadyClock().Now()); }
 
-absl::Status Broken() { return absl::InternalError("the server has written what no ring can hold"); }
+absl::Status Broken() { return absl::InternalError("the server has written an invalid message to the ring"); }
 
 }  // namespace
 
 // One stream. It is kept alive until its thread has ended.
 class RingStream final : public Transport {
  public:
-  // To a memory socket, or over what is open already.
+  // A memory socket's target, or a ring that is already open.
   using Origin = std::variant<std::string, RingConnector::Opened>;
   RingStream(RingConnector* connector, Origin origin, uint64_t number, StreamEvents* events)
       : connector_(*connector),
@@ -56,7 +56,7 @@ class RingStream final : public Transport {
   }
 
   void Flush() override {
-    std::vector<OutgoingMessage> written;  // let go of after the lock
+    std::vector<OutgoingMessage> written;  // destroyed after the lock is released
     absl::MutexLock lock(&mutex_);
     Write(&written);
   }
@@ -91,25 +91,25 @@ class RingStream final : public Transport {
   void Run();
   absl::StatusOr<RingConnector::Opened> Open(const std::string& target, const RetryBudget& budget) const;
   absl::Status Connect();
-  // Until the stream is over, and why.
+  // Reads until the stream ends, and returns the reason.
   absl::Status Read();
-  // What there is; false if there was nothing.
+  // Reads one message; false if there is none.
   bool ReadSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
   void Write(std::vector<OutgoingMessage>* written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasUnwritten();
-  bool NobodyPolls() const ABSL_SHARED_LOCKS_REQUIRED(polling_) { return pollers_ == 0; }
+  bool HasNoPollers() const ABSL_SHARED_LOCKS_REQUIRED(polling_) { return pollers_ == 0; }
 
   RingConnector& connector_;
-  Origin origin_;  // of the thread
+  Origin origin_;  // used by the thread
   const uint64_t number_;
   StreamEvents& events_;
   std::stop_source cancelled_;
   std::atomic<bool> connected_ = false;
-  std::atomic<bool> asleep_ = false;  // the thread
+  std::atomic<bool> asleep_ = false;  // the thread sleeps
   service::SpinChoice spins_;
-  std::atomic<int64_t> waited_from_ = 0;  // by a caller that has gone to sleep for it; 0: by none
+  std::atomic<int64_t> waited_from_ = 0;  // start of the wait of a caller that sleeps for a message; 0: none
 
-  absl::Mutex reading_;  // who reads the ring; taken before every other lock
+  absl::Mutex reading_;  // held by the reader of the ring; taken before every other lock
   absl::Status over_ ABSL_GUARDED_BY(reading_);
   std::string bytes_ ABSL_GUARDED_BY(reading_);
 
@@ -173,7 +173,7 @@ absl::Status RingStream::Read() {
     if (cancelled_.stop_requested()) return absl::CancelledError("the stream was cancelled");
     {
       absl::MutexLock lock(&polling_);
-      polling_.AwaitWithTimeout(absl::Condition(this, &RingStream::NobodyPolls), kSleep);
+      polling_.AwaitWithTimeout(absl::Condition(this, &RingStream::HasNoPollers), kSleep);
       if (pollers_ != 0) continue;
     }
     bool idle;
@@ -189,7 +189,7 @@ absl::Status RingStream::Read() {
     }
     if (!memory->IsConnected()) return absl::UnavailableError("the server ended the stream");
     Flush();
-    // Not under the lock: a caller that comes to wait reads meanwhile.
+    // Not under the lock, so that a caller that begins to poll can read.
     asleep_.store(true, std::memory_order_seq_cst);
     rings_->reader.Sleep(HasUnwritten() ? kShortSleep : kSleep);
     asleep_.store(false, std::memory_order_seq_cst);

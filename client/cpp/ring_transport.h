@@ -19,8 +19,8 @@ namespace sortition::client {
 
 class RingStream;
 
-// A thread for each stream, which sleeps while a caller waits for its step (Transport::Poll) and reads the answers
-// itself. Targets are memory sockets, "unix:PATH".
+// Starts streams over rings, with a thread for each. The thread sleeps while a caller in Transport::Poll reads the
+// answers itself. Targets are memory sockets, "unix:PATH".
 class RingConnector final : public Connector {
  public:
   explicit RingConnector(const ClientOptions& options);
@@ -29,12 +29,12 @@ class RingConnector final : public Connector {
 
   std::shared_ptr<Transport> Start(size_t target, uint64_t stream, StreamEvents* events) override;
 
-  // What a stream needs, over one connection to a memory socket.
+  // A ring and the memory for rows, over one connection to a memory socket.
   struct Opened {
     std::unique_ptr<MappedRegion> ring;
     std::shared_ptr<SharedMemory> memory;
   };
-  // Starts a stream over a ring that is open already.
+  // Starts a stream over a ring that is already open.
   std::shared_ptr<Transport> Start(Opened opened, uint64_t stream, StreamEvents* events);
 
  private:

@@ -1,4 +1,4 @@
-// Tasks and masks field by field.
+// Converts tasks and results field by field.
 #include "client/cpp/row_message.h"
 
 #include <utility>
@@ -13,16 +13,16 @@ void DescribeTree(const Drafts& drafts, v1::VerifyTree* tree) {
   tree->set_return_probabilities(drafts.return_probabilities);
 }
 
-void DescribeChain(const Drafts& drafts, v1::VerifyDraft* chain) {
-  chain->mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
-  chain->set_mode(drafts.mode);
-  chain->set_return_probabilities(drafts.return_probabilities);
+void DescribeSequence(const Drafts& drafts, v1::VerifyDraft* message) {
+  message->mutable_draft_tokens()->Assign(drafts.tokens.begin(), drafts.tokens.end());
+  message->set_mode(drafts.mode);
+  message->set_return_probabilities(drafts.return_probabilities);
   for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
-    *chain->add_sparse_probabilities() = sparse;
+    *message->add_sparse_probabilities() = sparse;
   }
 }
 
-// The next position's mask.
+// Adds the mask of the next position.
 v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
   if (row.drafts == nullptr) return message->mutable_mask();
   return row.drafts->parents.empty() ? message->mutable_verify_draft()->add_masks()
@@ -72,7 +72,7 @@ void DescribeTask(const Row& row, v1::StepRow* message) {
   } else if (row.drafts != nullptr && !row.drafts->parents.empty()) {
     DescribeTree(*row.drafts, message->mutable_verify_tree());
   } else if (row.drafts != nullptr) {
-    DescribeChain(*row.drafts, message->mutable_verify_draft());
+    DescribeSequence(*row.drafts, message->mutable_verify_draft());
   }
 }
 

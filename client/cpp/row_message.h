@@ -1,4 +1,4 @@
-// What a row asks for as the contract says it, and what the contract answers as the client's outcome.
+// Converts a row's task to its message, and a result's message to the client's result.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,16 @@
 
 namespace sortition::client {
 
-// Rows of a step's tensors of masks and of drafters' probabilities.
+// Counts of rows in a step's tensors of masks and of drafters' probabilities.
 struct TensorRows {
   uint32_t masks = 0;
   uint32_t drafts = 0;
 };
 
-// Sets the salt, and what is asked for if it is more than a draw; masks and dense probabilities are named later.
+// Sets the salt and the task, if it is not a draw. NameTensors adds masks and dense probabilities.
 void DescribeTask(const Row& row, v1::StepRow* message);
-// Names them, once the task is described: the rows of the tensors from `*taken` on, which moves behind them.
+// Names the row's masks and probabilities in the step's tensors, after DescribeTask: those from `*taken`, which is
+// advanced past them.
 void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message);
 
 // Appends the next part of a row's result to the parts before it. Returns false, and leaves `*whole` as it is, if the

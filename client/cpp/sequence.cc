@@ -1,4 +1,4 @@
-// The handle's view of its record.
+// Reads and rewrites a sequence's record on behalf of its handle.
 #include "client/cpp/sequence.h"
 
 #include <utility>
@@ -95,7 +95,7 @@ uint64_t SequenceRecord::Digest(uint64_t seed_in_force) const {
   identity.vocabulary = options.vocabulary_size;
   identity.live_vocabulary = options.live_vocabulary_size.value_or(options.vocabulary_size);
   if (parameters.has_repetition_penalty()) identity.repetition_penalty = parameters.repetition_penalty();
-  // Adding 0 makes -0 the 0 that it means.
+  // Adding 0 turns -0 into 0, which means the same.
   identity.frequency_penalty = parameters.frequency_penalty() + 0.0f;
   identity.presence_penalty = parameters.presence_penalty() + 0.0f;
   identity.options = service::CompileHistoryOptions(parameters).Words();

@@ -1,4 +1,4 @@
-// Room for copies, first fit; regions of callers by address.
+// Allocates room for copies, first fit, and finds regions of callers by address.
 #include "client/cpp/shared_memory.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace sortition::client {
 namespace {
 
-// Copies begin at whole pages, as vector loads and prefetchers like it.
+// Alignment of copies: a page, which suits vector loads and prefetchers.
 constexpr uint64_t kUnit = 4096;
 
 }  // namespace

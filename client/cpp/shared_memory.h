@@ -1,5 +1,5 @@
-// The memory that a stream shares with its server: rows that the caller writes there travel without a copy, others are
-// copied there instead of through a socket.
+// The memory that a stream shares with its server. Rows that the caller writes there travel without a copy; other rows
+// are copied there instead of through a socket.
 #pragma once
 
 #include <cstddef>
@@ -20,49 +20,50 @@
 
 namespace sortition::client {
 
-// A place that a step can name.
+// A place in shared memory that a step can name.
 struct Place {
   uint64_t region_id = 0;
   uint64_t offset = 0;
   bool on_device = false;
 };
 
-// One stream's. Thread-safe.
+// The shared memory of one stream. Thread-safe.
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
-  // Connects to the memory socket that a stream's welcome names. Blocks for a round trip. FAILED_PRECONDITION where it
-  // is not the stream's server that listens there, or cannot be told to be; nothing is asked for then. `server_user` as
+  // Connects to the memory socket that a stream's welcome names. Blocks for a round trip. FAILED_PRECONDITION if the
+  // stream's server does not listen there, or if this cannot be told; then nothing was requested. `server_user` as in
   // MemoryLink::Connect.
   static absl::StatusOr<std::unique_ptr<MemoryLink>> Connect(const v1::Welcome& welcome,
                                                              std::optional<uint32_t> server_user,
                                                              const RetryBudget& budget);
 
-  // Gets `bytes` for copies, or less if the server gives less. Blocks for a round trip and for the clearing of the
-  // pages.
+  // Gets `bytes` for copies, or less if the server gives less. Blocks for a round trip and while the pages are cleared.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Make(std::unique_ptr<MemoryLink> link, uint64_t bytes,
                                                             const RetryBudget& budget);
 
-  // The stream has ended: the server forgets the regions. Mappings stay as long as somebody has them.
+  // Ends the connection, after the stream's end: the server forgets the regions. Mappings live as long as their owners.
   void Disconnect() { link_->Disconnect(); }
   bool IsConnected() const { return link_->IsConnected(); }
 
   const std::string& token() const { return link_->token(); }
 
-  // A region of the caller's own, of at least `bytes`; given back when the last reference goes.
+  // Gets a region of at least `bytes` for the caller, which is returned to the server with its last reference.
   absl::StatusOr<std::shared_ptr<MappedRegion>> Allocate(uint64_t bytes);
 
-  // Memory of a device, which steps may name by its addresses until Forget; once is enough. Blocks for a round trip.
-  // What the server does not take is not found here, and so read to the host; SharingOf says why.
+  // Registers memory of a device with the server, so that steps may name its addresses until Forget. Repeated calls
+  // have no effect. Blocks for a round trip. If the server refuses it, Find does not find it, so that its rows are read
+  // to the host, and SharingOf returns the reason.
   void Import(const DeviceRows& rows, const RetryBudget& budget = MemoryLink::DefaultBudget())
       ABSL_LOCKS_EXCLUDED(importing_, mutex_);
   // As Client::DeviceMemory.
   absl::Status SharingOf(const DeviceRows& rows) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(const DeviceRows& rows) ABSL_LOCKS_EXCLUDED(importing_, mutex_);
 
-  // Where the bytes lie, if they lie in a region of this stream whole, and at a multiple of `alignment` in it.
+  // Returns the place of the bytes, if all of them lie in one region of this stream, at a multiple of `alignment` in
+  // it.
   std::optional<Place> Find(std::span<const std::byte> bytes, size_t alignment) const;
 
-  // Room for a copy, the caller's until the last reference to `lease` goes. Nothing if there is not enough.
+  // Takes room for a copy, until the last reference to `lease` is dropped. Nothing if there is too little.
   struct Room {
     Place place;
     std::byte* data = nullptr;
@@ -73,7 +74,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  private:
   SharedMemory(std::unique_ptr<MemoryLink> link, std::unique_ptr<MappedRegion> copies);
   void GiveBack(uint64_t offset, uint64_t bytes);
-  // A region of the caller's, by its first address.
+  // A region of the caller.
   struct Region {
     uint64_t id = 0;
     uint64_t bytes = 0;

@@ -9,8 +9,8 @@
 namespace sortition::client {
 namespace {
 
-// Whether the first open has the history: where an option is known to look at it. For any other option the service says
-// that it does.
+// True if the first open carries the history, because an option is known to look at it. For other options the service
+// asks for it.
 bool SendsHistoryAtOnce(const SequenceOptions& options) {
   const v1::SamplingParameters& parameters = options.parameters;
   return !options.start_position && ((parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
@@ -28,7 +28,7 @@ RowError ServerMistake(std::string message) {
 
 }  // namespace
 
-// True if rows of the sequence can be sent now; otherwise sees to it that they can be later.
+// Returns true if rows of the sequence can be sent now. Otherwise opens the sequence, as far as that is possible now.
 bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now) {
   if (follows()) return true;
   SequenceRecord::Standing& standing = record->standing;
@@ -46,14 +46,14 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
   return false;
 }
 
-// Histories travel a few at a time, so that rows do not wait behind all of them.
+// True if the history may be sent now. Only some histories are sent at a time, so that rows do not wait behind all.
 bool StreamState::HasRoomFor(SequenceRecord& record) const {
   if (unanswered_history_tokens_ == 0) return true;
   absl::MutexLock lock(&record.mutex);
   return unanswered_history_tokens_ + record.history.tokens().size() <= options_.history_window_tokens;
 }
 
-// An open without its history, on `link`.
+// Begins an open on `link`, and describes it without its history.
 v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& link) {
   const SequenceOptions& options = record->options;
   SequenceRecord::Standing& standing = record->standing;
@@ -79,7 +79,7 @@ v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& l
   return open;
 }
 
-// Whether the service has, on this stream, the tokens that the sequence starts from.
+// True if the service has, on this stream, the tokens that the sequence starts with.
 bool StreamState::CanFork(const Link& link, SequenceRecord& record) const {
   if (!record.origin || record.standing.known || record.standing.forked) return false;
   SequenceRecord& parent = *record.origin->parent;
@@ -143,7 +143,7 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
 
 void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
   auto node = sent_opens_.extract(opened.epoch());
-  if (node.empty()) return;  // of an open that was given up
+  if (node.empty()) return;  // the open was given up
   const SentOpen& sent = node.mapped();
   unanswered_history_tokens_ -= sent.history_tokens;
   sent.record->standing.unanswered = false;
@@ -162,7 +162,7 @@ void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
     if (!sent.fork || sent.record->options.request_id != forked.request_id()) continue;
     v1::SequenceOpened opened;
     opened.set_epoch(it->first);
-    // What cannot be forked, for whatever reason, is opened with its history.
+    // A sequence that cannot be forked is opened with its history.
     if (forked.has_state()) {
       *opened.mutable_state() = forked.state();
     } else {
@@ -187,16 +187,15 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     if (!state.stateful()) {
       record.history.KeepNothing();
     } else if (!record.history.has_tokens()) {
-      mistake =
-          record.options.start_position ? PromptNeeded() : ServerMistake("a server before had no use for a history");
+      mistake = record.options.start_position ? PromptNeeded() : ServerMistake("an earlier server needed no history");
     } else {
       record.history.Identify(record.Digest(record.seed));
       if (sent.fork) {
-        // Unless the parent is not what it was, this is the history.
+        // The histories differ if the parent has changed.
         outdated = state.history_hash() != record.history.hash();
         if (!outdated) record.history.Anchor();
       } else if (sent.with_history) {
-        // The step that needed the history may have passed its deadline, and the caller may have rewritten since.
+        // The step that needed the history may have passed its deadline, and the caller may have rewritten it since.
         outdated = record.history.version() != sent.history_version;
         if (!outdated && state.history_hash() == record.history.hash()) {
           record.history.Anchor();
@@ -207,7 +206,7 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
     }
   }
   record.standing.known = true;
-  record.origin.reset();  // or the first of a line of forks would stay until the last one goes
+  record.origin.reset();  // otherwise a line of forks would keep its first sequence alive
   record.standing.attempts = 0;
   record.standing.needs_history = outdated;
   if (mistake) {
@@ -225,7 +224,7 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
   switch (RemedyFor(error.reason)) {
     case Remedy::kReplay:
       if (record.options.start_position) return FailSequence(&record, PromptNeeded());
-      if (sent.with_history) return FailSequence(&record, error);  // it was sent, and that did not help
+      if (sent.with_history) return FailSequence(&record, error);  // the history was sent already
       standing.needs_history = true;
       standing.not_before = now + error.retry_after;
       return;

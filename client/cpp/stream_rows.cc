@@ -11,9 +11,9 @@
 namespace sortition::client {
 namespace {
 
-// Replays of one step on one stream, one right after another; more mean that the service loses a history as fast as it
-// gets it. A stream that ends before the step gets there says nothing of the kind, nor does a step that has to be
-// patient: its sequence is idle meanwhile, and may make room for others.
+// Upper bound on the replays in a row of one step on one stream. More mean that the service loses a history as fast as
+// it gets it. A stream that ends early and a back-off start the count again: a sequence that is idle during a back-off
+// may be evicted in favour of others.
 constexpr uint32_t kMaxReplays = 8;
 
 const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
@@ -25,7 +25,8 @@ RowError TooLarge(uint64_t bytes, uint64_t most) {
 
 }  // namespace
 
-// A row on a device that the stream does not share is read for it. False, and the row is done, if that fails.
+// Reads a row to the host if it lies on a device that the stream does not share. False if that fails; the row is then
+// done.
 bool StreamState::BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row) {
   const DeviceRows* const device = device_rows_.Find(row->row.logits);
   if (device == nullptr) return true;
@@ -50,24 +51,24 @@ bool StreamState::BringWithinReach(const SharedMemory* memory, PendingBatch* bat
   return true;
 }
 
-// Whether a step can be sent before its logits are there: the server sees them, and when they are.
+// True if a step can be sent before its logits are written: the server sees the logits and the ready word.
 bool StreamState::MayWaitForRows(const Link& link, const PendingBatch& batch) const {
   return link.ready_words && !options_.shard && FindWord(batch, link.transport->memory().get()).has_value();
 }
 
 void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
   const uint64_t rows_by_bytes = std::max<uint64_t>(options_.message_bytes / batch->row_bytes, 1);
-  // Rows that are not carried anywhere need not be cut into messages that overlap with sampling.
+  // Rows that are only named need not be split into messages that overlap with sampling.
   const std::shared_ptr<SharedMemory> memory = link->transport->memory();
   const bool named = IsShared(*batch, memory.get());
   const bool is_ready = batch->IsReady();
-  if (!is_ready && !(named && MayWaitForRows(*link, *batch))) return;  // next_event has a look at it again
+  if (!is_ready && !(named && MayWaitForRows(*link, *batch))) return;  // next_event schedules the next check
   const bool carried = !named && !links_.in_process();
   const uint64_t most_rows = std::min<uint64_t>(carried ? rows_by_bytes : options_.message_rows, options_.message_rows);
   std::vector<uint32_t> ready;
   uint64_t tensor_rows = 0;
-  const DeviceRows* device = nullptr;  // which the last one ready is named on, if it is
-  const std::byte* next = nullptr;     // behind it, if rows of a message are named and lie together
+  const DeviceRows* device = nullptr;  // device of the last row in `ready`, if it is named
+  const std::byte* next = nullptr;     // its end, if rows of a message are named and adjacent
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     PendingRow& row = batch->rows[i];
     if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now) ||
@@ -76,7 +77,7 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
     }
     const uint64_t more = row.row.positions();
     const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
-    // Another allocation of a device may begin right behind one.
+    // Another allocation of a device may begin where one ends.
     const std::byte* const data = its_device == nullptr && is_ready ? nullptr : BytesOf(row);
     if (!ready.empty() && (tensor_rows + more > most_rows || its_device != device || data != next)) {
       SendStep(link, batch, std::exchange(ready, {}), now);
@@ -90,7 +91,7 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
 
-// In as many messages as the stream's limit takes.
+// Sends rows, in several messages if the stream's limit demands it.
 void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows,
                            absl::Time now) {
   batch->uses.fetch_add(1, std::memory_order_relaxed);
@@ -107,7 +108,7 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   if (options_.shard) {
     shard = OutgoingShard{*options_.shard, first_epoch_ + link->number};
   }
-  // So that the service can say in time which slices are missing, or that the rows are.
+  // A shorter time leaves the service time to say which shards are missing, or that the rows are.
   const bool waits = !batch->IsReady() && MayWaitForRows(*link, *batch);
   if (shard || waits) timeout = timeout * 7 / 8;
   OutgoingMessage message = EncodeStep(batch_id, *batch, rows, timeout, std::move(hold),
@@ -136,7 +137,7 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
 void StreamState::OnResults(uint64_t stream, v1::StepResults results, absl::Time now) {
   if (results.has_error()) return OnStepRefused(results.batch_id(), FromWire(results.error()), now);
   const auto it = sent_steps_.find(results.batch_id());
-  if (it == sent_steps_.end()) return;  // of a step that was given up, or an answer that came before
+  if (it == sent_steps_.end()) return;  // the step was given up, or the answer is repeated
   for (v1::RowResult& result : *results.mutable_rows()) {
     if (absl::Status status = OnRowResult(&it->second, &result, now); !status.ok()) {
       return links_.Break(stream, status, now);
@@ -147,11 +148,11 @@ void StreamState::OnResults(uint64_t stream, v1::StepResults results, absl::Time
 
 absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now) {
   const v1::RowResult& result = *taken;
-  if (result.row() >= sent->rows.size()) return absl::InternalError("an answer for a row that the step does not have");
+  if (result.row() >= sent->rows.size()) return absl::InternalError("a result for a row that the step does not have");
   uint32_t& index = sent->rows[result.row()];
-  if (index == SentStep::kAnswered) return absl::OkStatus();  // the same answer again
+  if (index == SentStep::kAnswered) return absl::OkStatus();  // a repeated result
   PendingRow& row = sent->batch->rows[index];
-  if (row.step_id != result.step_id()) return absl::InternalError("an answer for another step of its sequence");
+  if (row.step_id != result.step_id()) return absl::InternalError("a result for another step of its sequence");
   if (result.has_error()) {
     index = SentStep::kAnswered;
     --sent->unanswered;
@@ -161,7 +162,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   const auto asked = row.row.drafts != nullptr ? v1::RowResult::kVerify
                      : row.row.scored.empty()  ? v1::RowResult::kDraw
                                                : v1::RowResult::kScore;
-  if (result.kind_case() != asked) return absl::InternalError("a row was answered with what it did not ask for");
+  if (result.kind_case() != asked) return absl::InternalError("the result of a row is of another kind than its task");
   const bool continues = result.draw().continues() || result.score().continues() || result.verify().continues();
   AppendPart(std::move(*taken), &row.partial);
   if (continues) return absl::OkStatus();
@@ -198,7 +199,7 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       not_before += links_.Wait(++row->attempts);
       break;
     case Remedy::kGoElsewhere:
-      // A stream that has lost its memory carries the row itself.
+      // A stream without shared memory carries the row itself.
       if (error.reason != v1::UNKNOWN_REGION || links_.shares_memory()) links_.Retire(links_.current_number(), now);
       // Another stream may lead to the same failed device, or lose its memory as well.
       if (error.reason != v1::DRAINING) not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
@@ -208,8 +209,8 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
   }
-  // RetryBudget that would outlast the deadline is of no use: the caller learns at once what stood in the way. What
-  // needs none, and comes when the deadline is over, is no end of its own: Expire ends the row.
+  // A back-off beyond the deadline is of no use: the caller learns the reason at once. A refusal without a back-off
+  // that arrives at the deadline does not end the row: Expire does.
   if (not_before > now && not_before >= batch->deadline) return FinishRow(batch, row, error);
   row->not_before = not_before;
   row->state = PendingRow::State::kWaiting;
@@ -233,7 +234,7 @@ void StreamState::OnRejected(uint64_t stream, const v1::Rejected& rejected, absl
     sent.record->standing.unanswered = false;
     return OnOpenRefused(sent, error, now);
   }
-  // What is left are closes and answers brought, which nobody waits for.
+  // The other messages are closes and BringAnswers, for which no caller waits.
 }
 
 }  // namespace sortition::client

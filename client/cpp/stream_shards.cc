@@ -1,6 +1,6 @@
-// Ranks that have slices of rows. Each has a stream of its own, and none speaks to another: what names a step follows
-// from the text, the service gives a lost answer again, and an answer that a server took with it comes from a rank that
-// had it.
+// Tensor-parallel ranks, which step shards of rows. Each has a stream, and they do not talk to each other: the id of a
+// step follows from the text, the service repeats a lost result, and a result that was lost with its server is brought
+// by a rank that has it.
 #include <utility>
 
 #include "client/cpp/message.h"
@@ -13,7 +13,7 @@ uint64_t StreamState::NextStepId(SequenceRecord* record) const {
   return options_.shard ? record->history.step_id() : record->next_step_id++;
 }
 
-// Rank 0 opens sequences with the service; the others need no more than the position.
+// Starts a sequence on a rank that does not open it: rank 0 does, and the others need only the position.
 void StreamState::TakeUp(SequenceRecord* record) {
   record->origin.reset();
   absl::MutexLock lock(&record->mutex);
@@ -21,8 +21,8 @@ void StreamState::TakeUp(SequenceRecord* record) {
   record->history.KeepNothing();
 }
 
-// What this rank has gone on from, once on every stream. Some other rank may still wait for it, and this one may have
-// no row until that one has gone on too: ranks of a model wait for each other between two steps.
+// Sends the last results of this rank's sequences, once on every stream. Another rank may still wait for one, and this
+// rank gets no row until that rank has continued: ranks of a model wait for each other between steps.
 void StreamState::BringAnswers(Link* link) {
   if (std::exchange(brought_on_, link->number) == link->number) return;
   for (const auto& [request_id, record] : answered_) {
@@ -36,7 +36,7 @@ void StreamState::BringAnswers(Link* link) {
   }
 }
 
-// Before the sequence advances.
+// Keeps a result for BringAnswers. Called before the sequence advances.
 void StreamState::RememberAnswer(const PendingRow& row, const RowResult& result) {
   if (std::holds_alternative<RowError>(result)) return;
   auto answer = std::make_unique<v1::BringAnswer>();
@@ -54,7 +54,7 @@ void StreamState::RememberAnswer(const PendingRow& row, const RowResult& result)
   if (!row.record->standing.closed) answered_.try_emplace(row.record->options.request_id, row.record);
 }
 
-// The service keeps the last answer until every rank has closed the sequence.
+// Closes a shard. The service keeps the last result until every rank has closed the sequence.
 void StreamState::CloseShard(SequenceRecord* record) {
   answered_.erase(record->options.request_id);
   const SequenceRecord::Standing& standing = record->standing;
@@ -78,12 +78,13 @@ void StreamState::SendOwedCloses(Link* link) {
   }
 }
 
-// Nothing makes the service let go of the slice of a rank that opens no sequences, but the end of its stream.
+// True if the service may still read the step's shared bytes. For a rank that opens no sequences, only the end of its
+// stream makes the service release its shard.
 bool StreamState::LeavesSharedBytes(const SentStep& sent) const { return follows() && sent.shares_memory; }
 
 Remedy StreamState::RemedyOf(const RowError& error) const {
-  if (options_.shard && error.reason == v1::DEADLINE_PASSED) return Remedy::kRetryLater;  // the slices may come yet
-  // Rank 0 has lost its stream, or opened the sequence again, and sends its slice again.
+  if (options_.shard && error.reason == v1::DEADLINE_PASSED) return Remedy::kRetryLater;  // the shards may still arrive
+  // Rank 0 has lost its stream, or opened the sequence again, and will send its shard again.
   const bool is_rank_0s = error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED;
   return follows() && is_rank_0s ? Remedy::kRetryLater : RemedyFor(error.reason);
 }

@@ -1,4 +1,4 @@
-// Rounds over the targets, with jittered waits between them.
+// Goes round the targets, with jittered waits between rounds.
 #include "client/cpp/target_choice.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which target is tried next, and when.
+// The choice of the target to be tried next, and of the time.
 #pragma once
 
 #include <cstddef>
@@ -11,32 +11,32 @@
 
 namespace sortition::client {
 
-// Targets are tried in turn. When a whole round has failed, the next one waits (Backoff) and, if there is a fallback,
-// the fallback may be used at once. Not thread-safe.
+// Targets are tried in turn. After a whole round has failed, the next one waits (Backoff), and the fallback may be used
+// at once if there is one. Not thread-safe.
 class TargetChoice {
  public:
-  // `jitter_seed` decides the random part of the waits.
+  // `jitter_seed` determines the random part of the waits.
   TargetChoice(size_t targets, bool has_fallback, const Backoff& backoff, uint64_t jitter_seed);
 
-  // The target to start a stream to now, or none. The fallback is target number `targets`.
+  // Returns the target to start a stream to now, or none. The fallback is target number `targets`.
   std::optional<size_t> Next(absl::Time now, bool fallback_wanted) const;
-  // When Next may have a target that it does not have now.
+  // Returns the time from which Next may return a target.
   absl::Time not_before() const { return not_before_; }
 
-  // A stream has ended: `useful` if it had answered something or was ended in good order. Says who is next. The
-  // fallback's own streams are not reported.
+  // Reports the end of a stream, and moves to the next target. `useful`: the stream had answered something, or was
+  // retired by its server. Streams of the fallback are not reported.
   void Ended(bool useful, absl::Time now);
-  // A stream has answered: failures before it are forgotten.
+  // Reports that a stream has answered: earlier failures are forgotten.
   void Useful() { failures_ = 0; }
 
-  // A whole round has failed since a stream was last useful.
+  // True if a whole round has failed since a stream was last useful.
   bool exhausted() const { return failures_ >= targets_; }
-  // So has a second one. One alone says little: gRPC before 1.61 may take another call's errno for that of a connection
-  // that is on its way.
+  // True if a second round has failed, too. One failure alone is weak evidence: gRPC before 1.61 may take another
+  // call's errno for that of a connection attempt.
   bool hopeless() const { return failures_ >= 2 * targets_; }
   bool IsFallback(size_t target) const { return target == targets_; }
 
-  // A random wait after the `attempt`th failure, from 1.
+  // Returns a random wait after the `attempt`th failure, from 1.
   absl::Duration Wait(uint32_t attempt);
 
  private:

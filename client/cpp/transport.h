@@ -1,4 +1,4 @@
-// One stream to whoever samples: the seam between the client's protocol and how its messages travel.
+// The interface between the client's protocol and the ways in which its messages travel: one stream to a sampler.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace sortition::client {
 class RetryBudget;
 class SharedMemory;
 
-// Part of an encoded StreamRequest: bytes of its own, or bytes of the caller's.
+// Part of an encoded StreamRequest: either bytes that it owns or bytes of the caller.
 struct Segment {
   std::string owned;
   std::span<const std::byte> borrowed;
@@ -28,8 +28,8 @@ struct Segment {
 // An encoded StreamRequest in parts, to be sent in order.
 struct OutgoingMessage {
   std::vector<Segment> segments;
-  // Kept by the transport for as long as it refers to `borrowed` bytes. Its deleter may run on any thread, also inside
-  // the transport's library, so it takes no lock that is held while a transport is called.
+  // The transport keeps it while it refers to `borrowed` bytes. Its deleter may run on any thread, also inside the
+  // transport's library, so it must not take a lock that is held while a transport is called.
   std::shared_ptr<void> hold;
 
   uint64_t bytes() const {
@@ -39,16 +39,16 @@ struct OutgoingMessage {
   }
 };
 
-// Told what happens to the streams of a connector. Outlives the connector. Calls come from the connector's threads,
-// never from within a call to a transport but Poll; those of one stream in order. Thread-safe.
+// Receives the events of a connector's streams. Outlives the connector. Calls are made on the connector's threads and,
+// among the calls to a transport, from within Poll alone. Events of one stream arrive in order. Thread-safe.
 class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
-  // The stream has memory shared with its server, which Transport::memory has from now on; before its welcome. May
-  // block, for as long as there is patience.
+  // The stream has memory shared with its server, which Transport::memory returns from now on. Called before the
+  // welcome. May block until the budget is used up.
   virtual void OnMemory(SharedMemory*, const RetryBudget&) {}
   virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
-  // The last event of a stream, once for each stream started. Never OK: a stream that ends is a stream to replace.
+  // The last event of a stream, once for each stream started. The status is never OK: a stream that ends is replaced.
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;
 };
 
@@ -56,27 +56,27 @@ class StreamEvents {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Queues a message; never blocks, and starts no work that could call back. Dropped if the stream has ended, or ends
-  // because the message does not fit it.
+  // Queues a message. Never blocks and starts no work that could call back. The message is dropped if the stream has
+  // ended, or ends because the message does not fit it.
   virtual void Send(OutgoingMessage message) = 0;
-  // Sends what is queued, as far as it goes without waiting. Called without locks after every round of Send.
+  // Sends queued messages as far as possible without blocking. Called without locks after every round of Send.
   virtual void Flush() = 0;
-  // Ends the stream; OnEnded follows, and every `hold` is let go soon.
+  // Ends the stream. OnEnded follows, and every `hold` is released soon.
   virtual void Cancel() = 0;
-  // Reads answers on the caller's thread until `done` is true, for a while; does nothing where that would gain nothing.
-  // Called without locks. Events may come from within it.
+  // Reads answers on the caller's thread until `done` is true, for a limited time. Does nothing for transports that
+  // gain nothing by it. Called without locks. Events may be delivered from within it.
   virtual void Poll(absl::FunctionRef<bool()>) {}
-  // The memory shared with the server, null if there is none. Constant from the server's welcome on, but for
+  // Returns the memory shared with the server, null if there is none. Constant after the server's welcome, except for
   // DropMemory.
   virtual std::shared_ptr<SharedMemory> memory() { return nullptr; }
-  // The server does not know the stream's memory: there is none any more, and in_use says why.
+  // Drops the shared memory, because the server does not know it. in_use then gives the reason.
   virtual void DropMemory(const std::string&) {}
-  // Of one message; a larger one ends the stream.
+  // Returns the size limit of one message; a larger one ends the stream.
   virtual uint64_t max_message_bytes() { return UINT64_MAX; }
-  // A message that a stream may have is larger than this one's can be: true if the next stream's can, and this one
-  // ends.
+  // Called when a message exceeds this stream's limit, but not the server's. True if the next stream can carry it; this
+  // one then ends.
   virtual bool Outgrow() { return false; }
-  // How bytes travel, with the reason where a better way was tried in vain. Constant as memory() is.
+  // Returns how messages and rows travel, with the reason where a better way failed. Constant as memory() is.
   virtual TransportInUse in_use() { return {}; }
 };
 

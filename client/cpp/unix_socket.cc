@@ -1,4 +1,4 @@
-// Paths to socket addresses.
+// Connects Unix sockets, with a bound on the wait.
 #include "client/cpp/unix_socket.h"
 
 #include <sys/socket.h>
@@ -30,7 +30,8 @@ absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int ty
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
   service::Descriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
-  const auto set_wait = [&](absl::Duration wait) {  // when it sends, and so when it connects; 0 = without end
+  // Bounds the wait of a send, and so of a connect; 0 = no bound.
+  const auto set_wait = [&](absl::Duration wait) {
     const timeval time = absl::ToTimeval(wait);
     return setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) == 0;
   };

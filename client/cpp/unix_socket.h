@@ -14,11 +14,11 @@
 
 namespace sortition::client {
 
-// Whether a target is "unix:PATH".
+// True if a target is "unix:PATH".
 bool IsUnixTarget(absl::string_view target);
 
-// How long to wait for a server on this machine: until a time of a service::SteadyClock, or until somebody asks to
-// stop, which ends a wait within kLongestWait.
+// A bound on the time spent waiting for a server on this machine: until a time of a service::SteadyClock, or until a
+// stop is requested, which ends a wait within kLongestWait.
 class RetryBudget {
  public:
   static constexpr absl::Duration kLongestWait = absl::Milliseconds(50);
@@ -27,7 +27,7 @@ class RetryBudget {
   explicit RetryBudget(absl::Duration time, std::stop_token stop = {}) : RetryBudget(Now() + time, std::move(stop)) {}
 
   bool over() const { return stop_.stop_requested() || Now() >= until_; }
-  // What to wait before over() is looked at again; more than nothing.
+  // Returns how long to wait before over() is checked again; above 0.
   absl::Duration NextWait() const {
     return std::clamp(until_ - Now(), absl::Duration(absl::Milliseconds(1)), kLongestWait);
   }
@@ -39,8 +39,8 @@ class RetryBudget {
   std::stop_token stop_;
 };
 
-// Connects a socket of `type` to "unix:PATH". Blocks only where the listener's queue is full; UNAVAILABLE if it still
-// is when patience is over.
+// Connects a socket of `type` to "unix:PATH". Blocks only while the listener's queue is full; UNAVAILABLE if it still
+// is when the budget is used up.
 absl::StatusOr<service::Descriptor> ConnectUnix(absl::string_view target, int type,
                                                 const RetryBudget& budget = RetryBudget(absl::Seconds(5)));
 

@@ -1,21 +1,21 @@
-// What wakes the client's own thread: a time that has come, or a batch whose memory is free.
+// The queue on which the client's thread sleeps: it wakes at a set time, or for a batch whose memory is free.
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/pending.h"
 #include "service/clock.h"
+#include "service/steady_cond_var.h"
 
 namespace sortition::client {
 
-// Thread-safe. Its lock is taken last of all, so Push may be called wherever a transport lets go of bytes. Times are a
-// service::SteadyClock's; a standard library's, as Abseil's timed waits follow the machine's clock when that is set.
+// Thread-safe. Its lock is the last one in the order of locks, so Push may be called wherever a transport releases
+// bytes. Times are those of a service::SteadyClock.
 class WakeQueue {
  public:
   struct Event {
@@ -24,33 +24,28 @@ class WakeQueue {
   };
 
   void SetTime(absl::Time time) {
-    const std::lock_guard lock(mutex_);
-    // Who sleeps until an earlier time looks again by then; steps with later deadlines than the last one wake nobody.
-    if (time < sleeping_until_) changed_.notify_one();
+    absl::MutexLock lock(&mutex_);
+    // A sleep until an earlier time needs no notification: the new time is read when it ends.
+    if (time < sleeping_until_) changed_.NotifyOne();
     time_ = time;
   }
   void Push(std::shared_ptr<PendingBatch> batch) {
-    const std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     batches_.push_back(std::move(batch));
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
   void Stop() {
-    const std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     stopped_ = true;
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
 
-  // Blocks until there is something to do. For one thread.
+  // Blocks until there is something to do. To be called by one thread.
   Event Wait() {
-    std::unique_lock lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     while (!stopped_ && batches_.empty() && service::SteadyClock().Now() < time_) {
       sleeping_until_ = time_;
-      if (time_ == absl::InfiniteFuture()) {
-        changed_.wait(lock);
-      } else {
-        changed_.wait_until(
-            lock, std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(time_ - absl::UnixEpoch())));
-      }
+      changed_.WaitUntil(&mutex_, time_);
     }
     sleeping_until_ = absl::InfinitePast();
     time_ = absl::InfiniteFuture();
@@ -58,12 +53,12 @@ class WakeQueue {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  absl::Time time_ = absl::InfiniteFuture();
-  absl::Time sleeping_until_ = absl::InfinitePast();  // if somebody sleeps
-  std::vector<std::shared_ptr<PendingBatch>> batches_;
-  bool stopped_ = false;
+  absl::Mutex mutex_;
+  service::SteadyCondVar changed_;
+  absl::Time time_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Time sleeping_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // end of the sleep in progress, if any
+  std::vector<std::shared_ptr<PendingBatch>> batches_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sortition::client

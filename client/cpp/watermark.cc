@@ -1,4 +1,4 @@
-// Scores of tokens and the tail of their sum.
+// Sums the scores of tokens, and computes the tail probability of the sum.
 #include "client/cpp/watermark.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace sortition::client {
 namespace {
 
-// The chance that the sum of n exponential variables of mean 1 is at least x: e^-x times the sum of x^k / k!, k < n.
+// Returns the probability that the sum of n exponential variables of mean 1 is at least x: e^-x times the sum of
+// x^k / k! for k < n.
 double UpperTail(uint64_t n, double x) {
   if (n == 0 || x <= 0) return 1;
   double log_term = -x;

@@ -1,4 +1,4 @@
-// Tells whether a text carries a sequence's watermark.
+// Detects a sequence's watermark in a text.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ struct WatermarkOptions {
 };
 
 struct WatermarkEvidence {
-  uint64_t tokens = 0;  // that were looked at: those with a whole context, each context and token once
-  double score = 0;     // their sum; of the order of `tokens` in any other text
-  double p_value = 1;   // the chance that a text without the watermark scores so much
+  uint64_t tokens = 0;  // tokens that count: those with a whole context, each pair of context and token once
+  double score = 0;     // sum of their scores; near `tokens` for a text without the watermark
+  double p_value = 1;   // probability that a text without the watermark has at least this score
 };
 
-// `tokens`: the text, or a part of it. O(tokens). Pure and thread-safe. context_width: 1 to 64.
+// Scores a text or a part of it. Takes O(tokens). Pure and thread-safe. context_width: 1 to 64.
 WatermarkEvidence DetectWatermark(const WatermarkOptions& options, std::span<const uint32_t> tokens);
 
 }  // namespace sortition::client

@@ -1,4 +1,4 @@
-// Learning and applying byte-pair merges.
+// Learns and applies byte-pair merges.
 #include "client/demo/byte_pair.h"
 
 #include <algorithm>
@@ -12,12 +12,13 @@
 namespace sortition::demo {
 namespace {
 
-// Bounds the cost of a word, which is quadratic in its length, and so keeps Encode linear.
+// Upper bound on a word's length. The cost of a word is quadratic in it, so that this keeps Encode linear.
 constexpr size_t kMaxWordBytes = 32;
 
 enum class ByteClass { kLetter, kDigit, kSpace, kPunctuation };
 
-// Locale-free on purpose. Bytes above ASCII count as letters, so a UTF-8 sequence stays within a word.
+// Classifies a byte independently of the locale. Bytes above ASCII count as letters, so that a UTF-8 sequence stays
+// within a word.
 ByteClass Classify(char c) {
   const auto byte = static_cast<unsigned char>(c);
   if (byte >= 0x80 || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || byte == '\'') {
@@ -59,7 +60,7 @@ void Replace(std::vector<uint32_t>& ids, std::pair<uint32_t, uint32_t> pair, uin
   ids.resize(out);
 }
 
-// The distinct words of a text as they stand after the merges so far, and how often each pair occurs in them.
+// The distinct words of a text after the merges so far, and the number of occurrences of each pair in them.
 class PairCounts {
  public:
   using Pair = std::pair<uint32_t, uint32_t>;
@@ -75,7 +76,7 @@ class PairCounts {
     }
   }
 
-  // The most frequent pair, the lowest ids first among equals; false if every word is one token.
+  // Finds the most frequent pair, the one with the lowest ids among equals. False if every word is one token.
   bool MostFrequent(Pair& pair) {
     while (!candidates_.empty()) {
       const auto [count, left, right] = candidates_.top();
@@ -104,7 +105,7 @@ class PairCounts {
   };
   struct Occurrences {
     int64_t count = 0;
-    std::vector<size_t> words;  // every word that holds the pair, and some that did; may repeat
+    std::vector<size_t> words;  // all words with the pair, and some that had it; may repeat
   };
 
   void AddPairs(size_t index, int sign) {
@@ -123,8 +124,8 @@ class PairCounts {
 
   std::vector<Word> words_;
   absl::flat_hash_map<Pair, Occurrences> pairs_;
-  // Counts as they once were. An entry that is out of date is dropped or corrected when it comes up; a pair's current
-  // count is never above all of its entries. The ids are inverted so that lower ones come first.
+  // Counts that may be out of date. Such an entry is dropped or corrected when it is popped. A pair's current count is
+  // never above all of its entries. The ids are inverted so that lower ones are popped first.
   std::priority_queue<std::tuple<int64_t, uint32_t, uint32_t>> candidates_;
 };
 

@@ -12,7 +12,7 @@
 
 namespace sortition::demo {
 
-// Ids 0 to 255 are the single bytes; every later id joins two earlier ones, in the order in which they were learned.
+// Ids 0 to 255 are the single bytes; every later id joins two earlier ones, in the order of learning.
 // No token crosses the end of a word: a run of letters, of digits, of punctuation or of white space, with the one space
 // before it if there is one, cut every 32 bytes.
 //
@@ -26,10 +26,11 @@ class BytePair {
   // Number of tokens; ids are 0 to size() - 1.
   uint32_t size() const { return static_cast<uint32_t>(tokens_.size()); }
 
-  // Any bytes, also none and also invalid UTF-8. Time is linear in the text's length. Decode(Encode(text)) == text.
+  // Encodes any bytes, also none and invalid UTF-8. Takes time linear in the text's length. Decode(Encode(text)) ==
+  // text.
   std::vector<uint32_t> Encode(std::string_view text) const;
 
-  // The bytes of `ids`, joined. Every id must be below size().
+  // Joins the bytes of `ids`. Every id must be below size().
   std::string Decode(std::span<const uint32_t> ids) const;
 
  private:
@@ -39,7 +40,7 @@ class BytePair {
   uint32_t Join(Pair pair);
 
   std::vector<std::string> tokens_;             // by id
-  absl::flat_hash_map<Pair, uint32_t> joined_;  // a pair's id; a lower id was learned earlier and is applied first
+  absl::flat_hash_map<Pair, uint32_t> joined_;  // a pair's id; lower ids were learned earlier and are applied first
 };
 
 }  // namespace sortition::demo

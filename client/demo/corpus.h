@@ -6,8 +6,8 @@
 
 namespace sortition::demo {
 
-// Every text of the corpus, about 120 of them and 80 KB together, in a fixed order. ASCII; the paragraphs of a text are
-// separated by one newline, and a text does not end with one. The views stay valid for the life of the program.
+// Returns all texts of the corpus in a fixed order: about 120 texts, 80 KB in total. ASCII; the paragraphs of a text
+// are separated by one newline, and a text does not end with one. The views stay valid for the life of the program.
 // Thread-safe.
 std::vector<std::string_view> CorpusTexts();
 

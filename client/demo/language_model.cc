@@ -1,4 +1,4 @@
-// Training and evaluation of the demo's n-grams.
+// Trains and evaluates the demo's n-grams.
 #include "client/demo/language_model.h"
 
 #include <algorithm>
@@ -13,20 +13,20 @@
 namespace sortition::demo {
 namespace {
 
-// Subtracted from each count and given to the shorter context, by the context's length less one. Small for short
-// contexts, so that a phrase which leaves one sentence of the corpus enters another instead of going on with any word
-// at all. 0.85 throughout would predict held-out texts better (perplexity 129 and not 181), but reads worse when
-// sampled.
+// Discount of each count, which is given to the shorter context, by the context's length less one. It is small for
+// short contexts, so that a phrase which leaves one sentence of the corpus enters another one instead of continuing
+// with an arbitrary word. 0.85 throughout would predict held-out texts better (perplexity 129 instead of 181), but
+// reads worse when sampled.
 constexpr std::array<double, LanguageModel::kMaxOrder - 1> kDiscounts = {0.3, 0.5, 0.7, 0.8};
 
-// The uniform distribution's share of the unigram: keeps every token possible, and an unseen byte out of sight.
+// Share of the uniform distribution in the unigram. It keeps every token possible, and unseen bytes very rare.
 constexpr double kUniform = 0.001;
 
 constexpr int kIdBits = 16;
 static_assert(LanguageModel::kMaxVocabulary < 1u << kIdBits);
 static_assert((LanguageModel::kMaxOrder - 1) * kIdBits <= 64);
 
-// The newest `length` ids of a context's key.
+// Returns the newest `length` ids of a context's key.
 constexpr uint64_t Newest(uint64_t key, int length) {
   return length * kIdBits >= 64 ? key : key & ((uint64_t{1} << (length * kIdBits)) - 1);
 }
@@ -36,7 +36,7 @@ constexpr uint64_t Append(uint64_t key, uint32_t id) { return key << kIdBits | i
 // Sorted by context and token, so that every sum below is taken in one order.
 using Counts = std::map<uint64_t, std::map<uint32_t, int64_t>>;
 
-// How often each token follows each context of `length` ids; a text starts after `length` ends of text.
+// Counts how often each token follows each context of `length` ids. A text starts after `length` ends of text.
 Counts CountFollowers(std::span<const std::vector<uint32_t>> texts, uint32_t end_of_text, int length) {
   uint64_t start = 0;
   for (int i = 0; i < length; ++i) start = Append(start, end_of_text);
@@ -53,7 +53,7 @@ Counts CountFollowers(std::span<const std::vector<uint32_t>> texts, uint32_t end
   return counts;
 }
 
-// Kneser-Ney's counts for contexts one shorter: in how many longer contexts the token was seen, not how often.
+// Returns Kneser-Ney's counts for contexts shorter by one: the number of longer contexts in which the token was seen.
 Counts CountContexts(const Counts& longer, int length) {
   Counts counts;
   for (const auto& [context, tokens] : longer) {
@@ -68,7 +68,7 @@ int64_t Sum(const std::map<uint32_t, int64_t>& tokens) {
   return sum;
 }
 
-// Round to nearest, ties to even. `value` is finite.
+// Rounds to nearest, ties to even. `value` is finite.
 uint16_t ToBFloat16(double value) {
   const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -124,8 +124,8 @@ const LanguageModel::Followers* LanguageModel::Find(uint64_t key, int length) co
 }
 
 // Dividing P by the product of the backoffs leaves the unigram's term as it is, so a row is the unigram row except
-// where a context has seen a token. Whatever follows a context also follows each shorter one, so the tokens after the
-// newest id are all that can differ.
+// where a context has seen a token. A token that follows a context also follows each shorter one, so only the tokens
+// after the newest id can differ.
 void LanguageModel::Logits(std::span<const uint32_t> context, std::span<uint16_t> row) const {
   SORTITION_CHECK(row.size() >= live_vocabulary());
   std::fill(std::copy(unigram_logit_.begin(), unigram_logit_.end(), row.begin()), row.end(), kPaddingLogit);

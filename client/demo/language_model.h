@@ -9,11 +9,11 @@
 
 namespace sortition::demo {
 
-// Logits of ids at or above live_vocabulary(): a bf16 NaN. A sampler that reads padding fails the row for it.
+// The logit of ids at or above live_vocabulary(): a bf16 NaN, at which a sampler that reads padding fails the row.
 inline constexpr uint16_t kPaddingLogit = 0x7fc0;
 
-// P(token | context), where a context is all the tokens before, from the start of a text on. Of these the last order -
-// 1 count. A context shorter than that stands at the start of a text, and an empty one asks for a text's first token.
+// Computes P(token | context). A context is all tokens before, from the start of a text; only the last order - 1 of
+// them count. A shorter context is at the start of a text, and with an empty one the token is the text's first.
 //
 // Thread-safe once trained: every method is const and keeps no state. Owns all it refers to. Nothing blocks.
 class LanguageModel {
@@ -25,7 +25,7 @@ class LanguageModel {
   // n-gram, 1 to kMaxOrder.
   static LanguageModel Train(std::span<const std::vector<uint32_t>> texts, uint32_t vocabulary, int order = kMaxOrder);
 
-  // The one id the model adds to its vocabulary: it follows a text's last token, and has no bytes.
+  // The id that the model adds to its vocabulary. It follows a text's last token, and has no bytes.
   uint32_t end_of_text() const { return vocabulary_; }
 
   // Number of ids that can be drawn: the vocabulary and end_of_text().
@@ -36,12 +36,12 @@ class LanguageModel {
   // at 32,768 elements: the row is copied, and each token seen after the context's last id costs one logarithm.
   void Logits(std::span<const uint32_t> context, std::span<uint16_t> row) const;
 
-  // P(token | context), positive for each live id; sums to 1 over them.
+  // Returns P(token | context). It is positive for each live id, and sums to 1 over them.
   double Probability(std::span<const uint32_t> context, uint32_t token) const;
 
  private:
-  // What the training text says about the tokens after one context: P(token) = mass + backoff * P(token | context less
-  // its oldest token). A token that is not listed has mass 0. The masses and the backoff sum to 1.
+  // The tokens that follow one context in the training text: P(token) = mass + backoff * P(token | context without its
+  // oldest token). A token that is not listed has mass 0. The masses and the backoff sum to 1.
   struct Seen {
     uint32_t token;
     double mass;

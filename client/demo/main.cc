@@ -75,7 +75,7 @@ void PrintStories(const std::vector<Story>& stories) {
   }
 }
 
-// The first story alone, token by token, with what else could have come.
+// Prints the first story, token by token, with the alternatives of each.
 absl::Status CloseUp(client::Client& client, const Learned& learned, const Story& story, WritingOptions options) {
   std::printf("\nA close look at story 1, after \"%s\":\n\n  %8s  %-14s  %8s  %4s   %s\n", story.prompt.c_str(),
               "POSITION", "TOKEN", "LOGPROB", "RANK", "LIKELIEST");

@@ -1,4 +1,4 @@
-"""A worker in its smallest form, in Python: client/cpp/example_worker.cc says the same in C++, and draws the same."""
+"""A minimal worker in Python. client/cpp/example_worker.cc is the same in C++, and draws the same tokens."""
 
 import sys
 
@@ -9,13 +9,13 @@ VOCABULARY = 32000
 
 
 def compute_logits(position):
-    """Stands for the model: the row of logits after `position` tokens."""
+    """Stands for the model: computes the row of logits after `position` tokens."""
     ids = numpy.arange(VOCABULARY, dtype=numpy.uint32)
     return (ids * numpy.uint32(position + 7) % 1009).astype(numpy.float32) / 100
 
 
 def main(targets):
-    # If no target can be reached: the same tokens, sampled here.
+    # If no target can be reached, rows are sampled in this process, with the same tokens.
     with sortition.Client(targets, fallback="in_process") as sampler:
         sequences = [sampler.open(request_id, vocabulary_size=VOCABULARY, seed=42 + number, prompt=[1, 15043, 3186],
                                   temperature=0.8, top_p=0.95, repetition_penalty=1.1)

@@ -1,4 +1,4 @@
-// Statuses of the layers below as the library's callers see them.
+// Converts statuses of the lower layers to those of the library's interface.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// The CPU's kernel behind the library.
+// Samples with the CPU's kernel.
 #include "absl/strings/str_cat.h"
 #include "client/sortition/convert.h"
 #include "client/sortition/sampler.h"
@@ -7,7 +7,7 @@
 namespace sortition {
 namespace {
 
-// The promises of kernels/row.h, as far as this library's rows can break them: the kernel asserts them.
+// Checks the preconditions of kernels/row.h that this library's callers can violate. The kernel asserts them.
 Status CheckRequest(const kernels::RowRequest& request) {
   if (request.logits == nullptr || request.parameters == nullptr) return InvalidArgument("logits or parameters: null");
   if (request.live_vocabulary == 0 || request.live_vocabulary > kernels::kMaxVocabulary) {
@@ -41,9 +41,9 @@ struct CpuSampler::Memory {
 CpuSampler::CpuSampler() : memory_(std::make_unique<Memory>()) {}
 CpuSampler::~CpuSampler() = default;
 
-Status CpuSampler::Sample(const kernels::RowRequest& request, kernels::RowOutput* answer) {
+Status CpuSampler::Sample(const kernels::RowRequest& request, kernels::RowOutput* output) {
   if (const Status status = CheckRequest(request); !status.ok()) return status;
-  kernels::cpu::SampleRow(request, &memory_->scratch, answer);
+  kernels::cpu::SampleRow(request, &memory_->scratch, output);
   return {};
 }
 

@@ -1,4 +1,4 @@
-// Rows' edits: what is set is kept here, what changed goes to the device in one copy, and is merged there.
+// Keeps the rows' edits. Changes go to the device in one copy and are merged there.
 #include <algorithm>
 #include <cstring>
 
@@ -78,7 +78,7 @@ absl::Status CudaSampler::State::ChangeEdits(uint32_t row, std::span<const Logit
       one.edits.erase(place);
     }
   }
-  // Changes of more tokens than there are: the list is shorter.
+  // The whole list is shorter than its changes.
   if (one.changes.size() > one.edits.size()) {
     one.changes.clear();
     one.is_list_new = true;

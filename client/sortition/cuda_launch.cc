@@ -1,4 +1,4 @@
-// What is set put where the kernels read it; launches; answers.
+// Uploads inputs, launches kernels, and downloads outputs.
 #include <algorithm>
 #include <cstring>
 
@@ -25,7 +25,7 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
-  // Where they are once what changed is merged.
+  // Their address after the changes are merged.
   input.edits = PointerTo<const kernels::LogitEdit>(EditsAddress(index, row.has_new_edits() ? 1 - row.half : row.half));
   // Tokens beyond the batch's vocabulary are padding.
   input.edit_count = uint32_t(std::ranges::lower_bound(row.edits, batch_.vocabulary, {}, &kernels::LogitEdit::token) -
@@ -134,16 +134,16 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   return context_->Launch(view, batch_.rows, geometry.sections, needed_, stream);
 }
 
-absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowOutput> answers) {
+absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs) {
   if (absl::Status status = CheckStream(stream, false); !status.ok()) return status;
-  if (answers.empty()) return absl::OkStatus();
-  if (!is_uploaded_ || answers.size() > batch_.rows) {
-    return absl::FailedPreconditionError(absl::StrCat("Download of ", answers.size(), " rows that were not sampled"));
+  if (outputs.empty()) return absl::OkStatus();
+  if (!is_uploaded_ || outputs.size() > batch_.rows) {
+    return absl::FailedPreconditionError(absl::StrCat("Download of ", outputs.size(), " rows that were not sampled"));
   }
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
-  const auto rows = uint32_t(answers.size());
-  std::vector<RawOutput> outputs(rows);
+  const auto rows = uint32_t(outputs.size());
+  std::vector<RawOutput> raw(rows);
   std::vector<ChainedOutput> chained(needed_.chain ? rows : 0);
   std::vector<TopToken> raw_tops(uint64_t{limits_.top} * rows);
   std::vector<TopToken> processed_tops(raw_tops.size());
@@ -152,17 +152,17 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
     SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyDtoHAsync(to->data(), from, sizeof(T) * to->size(), stream));
     return absl::OkStatus();
   };
-  if (absl::Status status = fetch(&outputs, OutputsAddress()); !status.ok()) return status;
+  if (absl::Status status = fetch(&raw, OutputsAddress()); !status.ok()) return status;
   if (absl::Status status = fetch(&chained, memory_ + ChainedOutputsOffset()); !status.ok()) return status;
   if (absl::Status status = fetch(&raw_tops, TopsAddress(true)); !status.ok()) return status;
   if (absl::Status status = fetch(&processed_tops, TopsAddress(false)); !status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
-  // Of kept tokens, which there is room for, as many as there are.
+  // Kept tokens are copied as many as there are, up to the room for them.
   std::vector<std::vector<kernels::TokenBits>> kept(rows);
   bool has_kept = false;
   for (uint32_t row = 0; row < rows; ++row) {
-    if (!rows_[row].parameters.kept_tokens || outputs[row].error != kernels::RowError::kNone) continue;
-    kept[row].resize(outputs[row].kept);
+    if (!rows_[row].parameters.kept_tokens || raw[row].error != kernels::RowError::kNone) continue;
+    kept[row].resize(raw[row].kept);
     has_kept = true;
     if (absl::Status status = fetch(&kept[row], memory_ + KeptOffset() + KeptBytes() * row); !status.ok())
       return status;
@@ -170,14 +170,14 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   if (has_kept) SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
   for (uint32_t row = 0; row < rows; ++row) {
     kernels::cuda::RowResult result;
-    result.output = &outputs[row];
+    result.output = &raw[row];
     result.raw_top = raw_tops.data() + uint64_t{limits_.top} * row;
     result.processed_top = processed_tops.data() + uint64_t{limits_.top} * row;
     if (IsChained(row)) {
       result.chained = &chained[row];
       result.kept = kept[row].data();
     }
-    answers[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
+    outputs[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
   }
   return absl::OkStatus();
 }

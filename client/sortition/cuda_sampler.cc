@@ -1,4 +1,4 @@
-// The driver of this machine, and the library's face.
+// Implements CudaSampler by its State, with the machine's driver.
 #include "client/sortition/convert.h"
 #include "client/sortition/cuda_state.h"
 
@@ -32,8 +32,8 @@ Status CudaSampler::ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit
 }
 Status CudaSampler::Upload(CUstream_st* stream) { return ToPublic(state_->Upload(stream)); }
 Status CudaSampler::Sample(CUstream_st* stream) { return ToPublic(state_->Sample(stream)); }
-Status CudaSampler::Download(CUstream_st* stream, std::span<kernels::RowOutput> answers) {
-  return ToPublic(state_->Download(stream, answers));
+Status CudaSampler::Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs) {
+  return ToPublic(state_->Download(stream, outputs));
 }
 
 }  // namespace sortition

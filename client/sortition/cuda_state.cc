@@ -1,4 +1,4 @@
-// Memory, and what is set: each call checks what it is given.
+// Allocates memory, and checks and stores what callers set.
 #include "client/sortition/cuda_state.h"
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +70,7 @@ absl::Status CudaSampler::State::CheckOnDevice(const void* pointer, const char* 
   const absl::Status refused = absl::InvalidArgumentError(
       absl::StrCat(name, " is not in the memory of CUDA device ", context_->hardware().index));
   int device = -1;
-  // The host's pinned memory is of a device, too.
+  // Pinned memory of the host also belongs to a device.
   MemoryType type = MemoryType::kHost;
   const devices::cuda::Result known =
       api().PointerGetAttribute(&device, PointerAttribute::kDeviceOrdinal, AddressOf(pointer));

@@ -1,4 +1,4 @@
-// A CudaSampler's memory: what the host wants of each row, and where the device has it.
+// The state of a CudaSampler: the requests of each row on the host, and the layout of the device's memory.
 #pragma once
 
 #include <array>
@@ -24,9 +24,9 @@ T* PointerTo(devices::cuda::DevicePointer address) {
   return reinterpret_cast<T*>(address);
 }
 
-// As CudaSampler, whose functions these are.
+// Implements the functions of CudaSampler.
 struct CudaSampler::State {
-  // Samplers may share a context.
+  // Makes a state. Several samplers may share a context.
   static absl::StatusOr<std::unique_ptr<State>> Create(std::shared_ptr<devices::cuda::Context> context,
                                                        const CudaLimits& limits);
   ~State();
@@ -39,10 +39,10 @@ struct CudaSampler::State {
   absl::Status ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes);
   absl::Status Upload(CUstream_st* stream);
   absl::Status Sample(CUstream_st* stream);
-  absl::Status Download(CUstream_st* stream, std::span<kernels::RowOutput> answers);
+  absl::Status Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs);
 
  private:
-  // Of an upload: pinned memory that may be written again once `done` has come.
+  // Pinned memory of an upload, which may be written again after the event `done`.
   struct Stage {
     std::byte* memory = nullptr;
     devices::cuda::EventHandle done = nullptr;
@@ -50,10 +50,10 @@ struct CudaSampler::State {
   struct Row {
     kernels::RowParameters parameters;
     kernels::NoiseKey noise;
-    std::vector<kernels::LogitEdit> edits;    // as set; none that changes nothing
-    std::vector<kernels::LogitEdit> changes;  // since the upload; none if the whole list is new
+    std::vector<kernels::LogitEdit> edits;    // as set, without edits that change nothing
+    std::vector<kernels::LogitEdit> changes;  // since the last upload; empty if the whole list is new
     bool is_list_new = false;
-    uint32_t edits_there = 0;  // on the device, in this half of the row's two
+    uint32_t edits_there = 0;  // number of edits on the device, in half `half` of the row's two
     uint32_t half = 0;
     kernels::RowTask task = kernels::RowTask::kDraw;
     uint64_t sampler_state = 0;
@@ -68,24 +68,24 @@ struct CudaSampler::State {
   absl::Status CheckOnDevice(const void* pointer, const char* name) const;
   absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status CheckRow(uint32_t row) const;
-  absl::Status CheckRows() const;  // of the batch, that they are set
+  absl::Status CheckRows() const;  // checks that all rows of the batch are set
   absl::Status CheckEdits(uint32_t row, std::span<const kernels::LogitEdit> edits, const char* name) const;
   bool IsChained(uint32_t row) const;
   kernels::cuda::RowInput InputOf(uint32_t row) const;
   kernels::cuda::ChainedInput ChainedInputOf(uint32_t row) const;
-  // Where the device has these, in its own memory or the caller's.
+  // Returns device addresses, in the sampler's memory or the caller's.
   devices::cuda::DevicePointer OutputsAddress() const;
   devices::cuda::DevicePointer TopsAddress(bool raw) const;
-  // Puts bytes of a stage into the stream, where the device has them at the same offset.
+  // Queues a copy of a stage's bytes to the same offset in the device's memory.
   absl::Status Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const;
-  // Puts the edits that changed into the stream, and the kernel that merges them into those that are there.
+  // Queues a copy of the changed edits, and the kernel that merges them into the edits on the device.
   absl::Status MoveEdits(const Stage& stage, CUstream_st* stream);
   const devices::cuda::Api& api() const { return context_->api(); }
 
-  // The device's memory, one piece: inputs, merges and their changes (one after the other, as many as there are),
-  // chained inputs, sampler states; then rows' states, scratch, two halves of edits, of which a merge reads one and
-  // writes the other, outputs, chained outputs, kept tokens, first tokens of the raw and of the processed
-  // distributions. Offsets in bytes; a stage is laid out as the first part.
+  // Layout of the device's memory, which is one allocation. First, laid out as a stage: inputs, merges and their
+  // changes (adjacent, as many as there are), chained inputs, sampler states. Then: rows' states, scratch, two halves
+  // of edits (a merge reads one and writes the other), outputs, chained outputs, kept tokens, first tokens of the raw
+  // and of the processed distributions. Offsets are in bytes.
   uint64_t MergesOffset() const { return uint64_t{sizeof(kernels::cuda::RowInput)} * limits_.rows; }
   uint64_t RowEditsBytes() const { return uint64_t{sizeof(kernels::LogitEdit)} * limits_.edits; }
   uint64_t ChainedOffset() const {

@@ -1,7 +1,7 @@
-// libsortition: sampling in the caller's own process, on its processor or on logits that lie in a GPU's memory.
+// libsortition: sampling in the caller's process, on the CPU or on logits in a GPU's memory.
 //
-// The same law and the same bits as the service: which of the two ways a token came can not be told from it. No
-// function here keeps or logs logits, tokens or seeds.
+// It executes the same law as the service: tokens and log probabilities are equal bit for bit. No function here keeps
+// or logs logits, tokens or seeds.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "kernels/law/parameters.h"
 #include "kernels/row.h"
 
-// CUDA's stream: a cudaStream_t or a CUstream, which are the same.
+// A CUDA stream: a cudaStream_t or a CUstream, which are the same type.
 struct CUstream_st;
 
 #define SORTITION_PUBLIC __attribute__((visibility("default")))
@@ -23,11 +23,11 @@ namespace sortition {
 
 enum class StatusCode : uint8_t {
   kOk,
-  kInvalidArgument,     // the caller's mistake; the message names the argument and its limit
-  kFailedPrecondition,  // not in this state, or not with this driver or build
+  kInvalidArgument,     // a mistake of the caller; the message names the argument and its limit
+  kFailedPrecondition,  // not possible in this state, or with this driver or build
   kNotFound,            // no driver, no such device
   kResourceExhausted,   // memory
-  kUnavailable,         // the device is lost to this process: nothing but a new process brings it back
+  kUnavailable,         // the device is lost to this process; only a new process can use it
   kInternal,
 };
 
@@ -37,35 +37,37 @@ struct [[nodiscard]] Status {
   bool ok() const { return code == StatusCode::kOk; }
 };
 
-// What a row is to be sampled with, and what is wanted of it beside the token.
+// The sampling parameters of a row, and the outputs requested besides the token.
 struct RowOptions {
   law::SamplingParameters parameters;
-  bool mask_nan = false;  // NaN counts as masked instead of failing the row
+  bool mask_nan = false;  // a NaN logit masks its token instead of failing the row
   bool raw_logprob = false;
   bool processed_logprob = false;
   uint32_t raw_top = 0;  // first tokens of that distribution, <= kernels::kMaxTopLogprobs
   uint32_t processed_top = 0;
-  // Of the processed distribution.
+  // Outputs of the processed distribution.
   bool entropy = false;
   bool kept_count = false;
   bool kept_tokens = false;
 };
 
-// kInvalidArgument names the option that is out of range. Pure and thread-safe.
+// Compiles options to the law's integers. kInvalidArgument names the option that is out of range. Pure and thread-safe.
 SORTITION_PUBLIC Status Compile(const RowOptions& options, kernels::RowParameters* compiled);
 
-// LogitEdit::penalty of a token that occurred `count` times, and LogitEdit::bias. Arguments in range (parameters.h).
+// Return LogitEdit::penalty of a token that occurred `count` times, and LogitEdit::bias. Arguments must be in range
+// (parameters.h).
 SORTITION_PUBLIC uint32_t PenaltyBits(const law::SamplingParameters& parameters, uint32_t count);
 SORTITION_PUBLIC uint32_t BiasBits(float bias);
 
-// ln of the probability of a token of these bits (law/logprob.h); temperature 1 for the raw distribution.
+// Returns the natural logarithm of the probability of a token with these bits (law/logprob.h). `temperature` is 1 for
+// the raw distribution.
 SORTITION_PUBLIC float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature);
 
-// The temperature for Logprob of the processed distribution, whatever the chain.
+// Returns the temperature for Logprob of the processed distribution, with or without a sampler chain.
 SORTITION_PUBLIC double ProcessedTemperature(const kernels::RowParameters& parameters,
-                                             const kernels::RowOutput& answer);
+                                             const kernels::RowOutput& output);
 
-// Samples rows in the host's memory. Not thread-safe: one for each thread. Blocks for the time of the computation.
+// Samples rows in the host's memory. Not thread-safe: use one for each thread. Blocks during the computation.
 class SORTITION_PUBLIC CpuSampler {
  public:
   CpuSampler();
@@ -73,25 +75,26 @@ class SORTITION_PUBLIC CpuSampler {
   CpuSampler(const CpuSampler&) = delete;
   CpuSampler& operator=(const CpuSampler&) = delete;
 
-  // kInvalidArgument if the request breaks a promise of kernels/row.h; a row that fails says so in `answer->error`.
-  Status Sample(const kernels::RowRequest& request, kernels::RowOutput* answer);
+  // Samples one row. kInvalidArgument if the request violates a precondition of kernels/row.h. A row that fails has its
+  // error in `output->error`.
+  Status Sample(const kernels::RowRequest& request, kernels::RowOutput* output);
 
  private:
   struct Memory;
   const std::unique_ptr<Memory> memory_;
 };
 
-// What a CudaSampler has memory for.
+// Upper bounds for which a CudaSampler allocates memory.
 struct CudaLimits {
   uint32_t rows = 256;           // at most 65,535
   uint32_t vocabulary = 131072;  // live tokens of a row
-  uint32_t edits = 0;            // tokens of a row that penalties, bias or bans name
+  uint32_t edits = 0;            // tokens of a row with a penalty, bias or ban
   uint32_t top = 0;              // first tokens of each distribution
-  uint32_t kept = 0;             // tokens that a row may keep which wants them listed
+  uint32_t kept = 0;             // kept tokens of a row that requests their list
 };
 
-// Where a batch lies. All pointers are of the sampler's device, its own memory and not the host's, and multiples of 4
-// bytes at least; what they refer to stays in place as long as launches use it.
+// The addresses of a batch. All pointers are addresses in the memory of the sampler's device, not of the host, and
+// multiples of 4 bytes at least. The memory must stay valid as long as launches use it.
 struct CudaBatch {
   const void* logits = nullptr;  // multiple of 16 bytes
   uint64_t row_bytes = 0;        // from one row to the next; multiple of 16
@@ -103,74 +106,75 @@ struct CudaBatch {
   const uint32_t* positions = nullptr;     // one a row, read when the kernels run; null: SetRow's
   int32_t* tokens = nullptr;               // one a row; -1 where the row failed
   float* logprobs = nullptr;               // one a row: raw where asked for, else processed, else 0; null: not wanted
-  // All that is known of each row but its kept tokens: its error, both logprobs, ranks, counts. One a row, a multiple
-  // of 8 bytes; null: only Download has it.
+  // The whole output of each row except its kept tokens: error, both logprobs, ranks, counts. One a row, aligned to 8
+  // bytes; null: only Download returns it.
   kernels::cuda::RawOutput* outputs = nullptr;
-  // First tokens of the distributions, with logprobs, CudaLimits::top from one row to the next, a row's top_count of
-  // its output valid. Likewise.
+  // First tokens of the distributions, with logprobs, CudaLimits::top entries from one row to the next. The output's
+  // top_count says how many are valid. Aligned to 8 bytes; null: only Download returns them.
   kernels::cuda::TopToken* raw_top = nullptr;
   kernels::cuda::TopToken* processed_top = nullptr;
-  // Of rows whose task is to score or to verify a token; all are read when the kernels run.
-  const uint32_t* given = nullptr;  // that token, one a row; a row with one that is not below `vocabulary` draws
+  // For rows whose task is to score or to verify a token. All are read when the kernels run.
+  const uint32_t* given = nullptr;  // the token, one a row; a row whose token is not below `vocabulary` draws
   const void* draft = nullptr;      // a drafter's probabilities, as many as live tokens; null: it was certain
   uint64_t draft_row_bytes = 0;     // from one row to the next; multiple of 4
   kernels::DType draft_dtype = kernels::DType::kF32;
-  int32_t* accepted = nullptr;  // of rows that verify and do not fail: 1 where the token is accepted, else 0; or null
+  int32_t* accepted =
+      nullptr;  // for rows that verify and do not fail: 1 if the token is accepted, else 0; null: not wanted
 };
 
-// Samples batches of logits that lie in a GPU's memory, on the caller's stream: tokens and logprobs stay on the GPU,
-// and the host waits for nothing.
+// Samples batches of logits in a GPU's memory, on the caller's stream. Tokens and logprobs stay on the GPU, and the
+// host does not wait.
 //
 //   sampler->Bind(batch);  sampler->SetRow(i, parameters, noise) for every row;  sampler->Upload(stream);
 //   sampler->Sample(stream);  ...  sampler->Sample(stream);
 //
-// `Sample` is one kernel, one more where a row needs sums over the whole vocabulary, one more where one has a chain or
-// wants its entropy or kept tokens, scores or verifies. It may be captured into a graph: its replays read logits, masks
-// and positions as they then are, and everything else as `Upload` left it. Penalties follow by SetEdits or
-// ChangeEdits, and Upload, which moves only what changed. What mirostat and adaptive-p carry from step to step stays
-// on the GPU: every Sample that does not fail the row goes on from what the one before it left.
+// `Sample` is one kernel, plus one if a row needs sums over the whole vocabulary, plus one if a row has a sampler
+// chain, requests its entropy or kept tokens, scores or verifies. It may be captured into a graph: replays read the
+// current logits, masks and positions, and everything else as `Upload` left it. Penalties change by SetEdits or
+// ChangeEdits and Upload, which copies only the changes. The states of mirostat and adaptive-p stay on the GPU: every
+// Sample that does not fail the row continues from the state after the previous one.
 //
-// Not thread-safe. The work of one sampler belongs into one stream at a time: it shares memory. It must not be
-// destroyed while any is under way.
+// Not thread-safe. A sampler's work must be in one stream at a time, because it shares memory. A sampler must not be
+// destroyed while its work is in progress.
 //
-// Errors. kInvalidArgument: a count above the limits; a pointer that is not of this device, or not
-// aligned; the null stream (CU_STREAM_LEGACY, too), which waits for all others and cannot be captured.
-// kFailedPrecondition: Sample before Bind and Upload, Upload or Download while the stream captures, a driver that is
-// too old, a build without CUDA kernels. kUnavailable: after a fault of any kernel of this process.
+// Errors. kInvalidArgument: a count above the limits; a pointer that is not of this device, or not aligned; the null
+// stream (CU_STREAM_LEGACY, too), which waits for all others and cannot be captured. kFailedPrecondition: Sample before
+// Bind and Upload, Upload or Download while the stream captures, a driver that is too old, a build without CUDA
+// kernels. kUnavailable: after a fault of any kernel of this process.
 class SORTITION_PUBLIC CudaSampler {
  public:
-  // On the device of that number in the driver's order, in its primary context (the one that CUDA's runtime uses).
-  // Blocks for as long as the driver takes to load the kernels.
+  // Makes a sampler on device number `device` in the driver's order, in its primary context, which CUDA's runtime uses,
+  // too. Blocks while the driver loads the kernels.
   static Status Create(int device, const CudaLimits& limits, std::unique_ptr<CudaSampler>* sampler);
   ~CudaSampler();
   CudaSampler(const CudaSampler&) = delete;
   CudaSampler& operator=(const CudaSampler&) = delete;
 
-  // From here to Upload nothing but the host's memory is touched.
+  // Sets the batch's addresses. The calls from here to Upload change only the host's memory.
   Status Bind(const CudaBatch& batch);
-  // `parameters`: compiled. The next Sample begins with its chain's first sampler state.
+  // Sets a row. `parameters` are compiled. The next Sample starts with the first state of its sampler chain.
   Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
-  // kDraw at first. Others need CudaBatch::given.
+  // Sets a row's task, initially kDraw. Others need CudaBatch::given.
   Status SetTask(uint32_t row, kernels::RowTask task);
-  // The next Sample begins with this state: RowOutput::sampler_state of the step before it.
+  // Sets the state with which the next Sample starts: RowOutput::sampler_state of the step before it.
   Status SetSamplerState(uint32_t row, uint64_t state);
-  // All of the row's edits, sorted by token, no token twice; they stay until the next call.
+  // Sets all edits of the row, sorted by token, at most one a token. They stay until the next call.
   Status SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits);
-  // Of the row's edits those of these tokens, sorted by token, no token twice: each is put in the place of the one
-  // that was, or added; one that changes nothing (no flags, bias or penalty) takes its token's away. `Upload` moves
-  // these alone, 16 bytes each, and a kernel merges them into the row's others, which stay on the GPU.
+  // Changes the row's edits of these tokens, sorted by token, at most one a token. Each replaces the token's edit or is
+  // added; an edit that changes nothing (no flags, bias or penalty) removes the token's. `Upload` copies only these, 16
+  // bytes each, and a kernel merges them into the row's other edits, which stay on the GPU.
   Status ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes);
 
-  // Puts what changed into the stream, ahead of the launches that are to see it. Waits only if four uploads before it
-  // are still under way.
+  // Queues the copies of all changes on the stream, before the launches that are to use them. Blocks only while four
+  // earlier uploads are in progress.
   Status Upload(CUstream_st* stream);
   Status Sample(CUstream_st* stream);
 
-  // Everything that the last Sample said of the first `answers.size()` rows. Waits for the stream.
-  Status Download(CUstream_st* stream, std::span<kernels::RowOutput> answers);
+  // Copies the outputs of the last Sample for the first `outputs.size()` rows. Blocks until the stream is done.
+  Status Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs);
 
   struct State;
-  // For those who have a driver of their own; see cuda_state.h.
+  // For callers with their own driver; see cuda_state.h.
   explicit CudaSampler(std::unique_ptr<State> state);
 
  private:

@@ -44,9 +44,9 @@ kernels::RowOutput Answer(const kernels::cpu::Target& target, const DeviceRow& r
     copy = {row.segments, memory->Reserve(bytes)};
     request.logits = copy.to;
   }
-  kernels::RowOutput answer;
-  kernels::cpu::SampleRow(target, request, copy, scratch, &answer);
-  return answer;
+  kernels::RowOutput output;
+  kernels::cpu::SampleRow(target, request, copy, scratch, &output);
+  return output;
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ CpuDevice::~CpuDevice() {
 void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
   auto batch = std::make_shared<Batch>();
-  batch->answers.resize(rows.size());
+  batch->outputs.resize(rows.size());
   batch->unfinished_rows = rows.size();
   batch->rows = std::move(rows);
   batch->done = std::move(done);
@@ -103,11 +103,11 @@ void CpuDevice::Run() {
   kernels::cpu::Scratch scratch;
   for (Work work = TakeRow(); work.batch != nullptr; work = TakeRow()) {
     Batch& batch = *work.batch;
-    batch.answers[work.row] = Answer(target_, batch.rows[work.row], &memory, &scratch);
+    batch.outputs[work.row] = Answer(target_, batch.rows[work.row], &memory, &scratch);
     // The last thread sees the outputs of all others: each decrement releases what was written before it.
     if (batch.unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
     BatchOutput result;
-    result.outputs = std::move(batch.answers);
+    result.outputs = std::move(batch.outputs);
     result.kernel_nanoseconds =
         uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch.start).count());
     std::exchange(batch.done, nullptr)(std::move(result));

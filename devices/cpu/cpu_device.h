@@ -51,7 +51,7 @@ class CpuDevice final : public Device {
   struct Batch {
     std::vector<DeviceRow> rows;
     Done done;
-    std::vector<kernels::RowOutput> answers;
+    std::vector<kernels::RowOutput> outputs;
     std::atomic<size_t> unfinished_rows;
     std::chrono::steady_clock::time_point start;  // written when the first row is taken
   };

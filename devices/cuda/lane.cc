@@ -103,7 +103,7 @@ Lane::~Lane() {
   if (stream_ != nullptr) api.StreamDestroy(stream_);
 }
 
-absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers,
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs,
                        uint64_t* nanoseconds) {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
@@ -111,7 +111,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   EditCache* cache = cache_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunChunk(rows, most_bytes, cache, &taken, answers, nanoseconds);
+    const absl::Status status = RunChunk(rows, most_bytes, cache, &taken, outputs, nanoseconds);
     if (absl::IsResourceExhausted(status) && cache != nullptr) {
       cache = nullptr;  // the failed run has dropped the cache
       continue;
@@ -139,7 +139,7 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
 }
 
 absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
-                            std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds) {
+                            std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds) {
   // For rows that are copied to the device, the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
@@ -171,7 +171,7 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
   cached.Keep();
-  for (uint32_t row = 0; row < chunk.rows(); ++row) answers->push_back(chunk.AnswerOf(row, host_download_->data()));
+  for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.AnswerOf(row, host_download_->data()));
   return absl::OkStatus();
 }
 

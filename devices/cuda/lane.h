@@ -27,12 +27,12 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Samples the rows; appends one output for each to `*answers` and adds the time on the device to `*nanoseconds`.
+  // Samples the rows; appends one output for each to `*outputs` and adds the time on the device to `*nanoseconds`.
   // Blocks until the batch is done. If the device has too little memory, the edit cache is dropped, then chunks become
   // smaller. After an error some outputs are missing; UNAVAILABLE means that this process has lost the device. A row in
   // device memory lies in this context's memory, in one segment. If the segment begins at a multiple of 16 bytes and
   // cannot change, it is read in place; otherwise it is first copied within the device.
-  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
+  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds);
   // Makes later runs begin after the work that `stream` has now. FAILED_PRECONDITION while it captures a graph, because
   // the lane's work would not be part of the graph.
   absl::Status WaitFor(StreamHandle stream);
@@ -43,7 +43,7 @@ class Lane {
   absl::Status Open();
   // Samples as many of the first rows as fit `most_bytes`; sets `*taken` to their number. `cache` may be null.
   absl::Status RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
-                        std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
+                        std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::cuda::Chunk& chunk);
   absl::Status Submit(const kernels::cuda::Chunk& chunk, std::span<const DeviceRow> rows);
   // Copies rows within the device that are not read in place, in as few copies as the rows allow.

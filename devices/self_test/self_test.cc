@@ -34,7 +34,7 @@ SelfTest::SelfTest(std::vector<law::GoldenRow> rows) {
     known->row = std::move(row);
     known->tensor = law::TensorOf(known->row);
     known->request = law::RequestOf(known->row, known->tensor);
-    known->answer = law::SampleRowReference(known->request);
+    known->output = law::SampleRowReference(known->request);
     cases_.push_back(std::move(known));
   }
 }
@@ -96,7 +96,7 @@ class SelfTest::Attempt {
     verdict_.status = result.status;
     if (!result.status.ok()) return false;
     for (size_t i = 0; i < batch_.size(); ++i) {
-      if (result.outputs[i] == batch_[i]->answer) continue;
+      if (result.outputs[i] == batch_[i]->output) continue;
       verdict_.status =
           absl::DataLossError(absl::StrCat("wrong answer to the golden row \"", batch_[i]->row.name, "\""));
       return false;

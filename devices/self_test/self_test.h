@@ -47,7 +47,7 @@ class SelfTest {
     law::GoldenRow row;
     std::vector<std::byte> tensor;
     kernels::RowRequest request;
-    kernels::RowOutput answer;
+    kernels::RowOutput output;
   };
   class Attempt;
 

@@ -66,11 +66,11 @@ absl::Status Lane::Open() {
   return commands_.Open();
 }
 
-absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers,
+absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs,
                        uint64_t* nanoseconds) {
   while (!rows.empty()) {
     size_t taken = 0;
-    absl::Status status = RunChunk(rows, &taken, answers, nanoseconds);
+    absl::Status status = RunChunk(rows, &taken, outputs, nanoseconds);
     if (absl::IsUnavailable(status)) context_->SetLost();
     if (!status.ok()) return status;
     rows = rows.subspan(taken);
@@ -78,7 +78,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
+absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* outputs,
                             uint64_t* nanoseconds) {
   // Kernels read the device's copy; the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
@@ -101,7 +101,7 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, size_t* taken, std:
   if (absl::Status status = Record(chunk); !status.ok()) return status;
   if (absl::Status status = RunCommands(nanoseconds); !status.ok()) return status;
   for (uint32_t row = 0; row < chunk.rows(); ++row) {
-    answers->push_back(chunk.AnswerOf(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
+    outputs->push_back(chunk.AnswerOf(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
   }
   return absl::OkStatus();
 }

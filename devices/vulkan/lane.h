@@ -33,17 +33,17 @@ class Lane {
   // Commands of the last batch. The lane must live until they are done.
   const Commands& commands() const { return commands_; }
 
-  // Samples the rows; appends one output for each to `*answers` and adds the time on the device to `*nanoseconds`.
+  // Samples the rows; appends one output for each to `*outputs` and adds the time on the device to `*nanoseconds`.
   // Blocks until the batch is done. After an error some outputs are missing; UNAVAILABLE means that the context is
   // lost.
-  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* answers, uint64_t* nanoseconds);
+  absl::Status Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds);
 
  private:
   Lane(std::shared_ptr<Context> context, const LaneOptions& options)
       : context_(std::move(context)), options_(options), commands_(context_.get()) {}
   absl::Status Open();
   // Samples as many of the first rows as fit the buffers; sets `*taken` to their number.
-  absl::Status RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* answers,
+  absl::Status RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* outputs,
                         uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::vulkan::Chunk::Sizes& sizes);
   absl::Status Upload(std::span<const DeviceRow> rows, kernels::vulkan::Chunk* chunk);

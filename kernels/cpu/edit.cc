@@ -86,8 +86,8 @@ uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
   CheckFailed("some edit makes its token too large", __FILE__, __LINE__);
 }
 
-// What edits make of the maxima. Of a group whose largest token was edited only bounds are known then: it is not
-// read again.
+// Moves the groups' maxima by the edits. If a group's largest token was edited, only bounds of the maximum are known
+// afterwards: the group is not read again.
 void MoveMaxima(const Edited& edited, uint32_t* maxima, uint32_t* reached) {
   for (uint32_t i = 0; i < edited.moved_count; ++i) {
     const uint32_t group = edited.moved_groups[i];

@@ -135,7 +135,7 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
 
   Row raw = LayRow(request, copy, scratch);
   Row row;
-  // Of a row that is copied only the first token is there afterwards.
+  // A row that is copied keeps only its first token after this pass.
   if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
     Candidate first;
     if (kernels.FindPlainFirst(raw, &first)) {

@@ -31,7 +31,7 @@ __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, cons
   u32 top = min(chain.listed, input.processed_top_count);
   if (chain.listed == 0) top = ListTop(row, chain.view, input.processed_top_count, chain.last);
   const auto shown = [&](u32 key) { return ShownBits(key, chain.shape); };
-  // Of adaptive-p, as likely as a token can be.
+  // adaptive-p: as likely as a token can be.
   const u32 max_bits = chain.shape.is_adapted ? 0 : shown(chain.max_key);
   WriteDistribution({max_bits, sums.first, chosen.bits, chosen.rank, TemperatureShown(chain)}, top, shown,
                     input.processed_top, &row.output.processed);

@@ -18,7 +18,7 @@ uint64_t LogitsBytes(const RowRequest& request) {
   return uint64_t{request.live_vocabulary} * ElementBytes(request.dtype);
 }
 
-// Of a drafter's probabilities of every token, if there are such.
+// Bytes of a drafter's dense probabilities; 0 if there are none.
 uint64_t DenseBytes(const RowRequest& request) {
   if (request.task != RowTask::kVerify || request.draft.form != DraftDistribution::Form::kDense) return 0;
   return uint64_t{request.live_vocabulary} * ElementBytes(request.draft.dtype);
@@ -40,7 +40,7 @@ void WriteMask(const RowRequest& request, uint32_t* words) {
   }
 }
 
-// Of edits all but the changes have been checked before.
+// Checks the changes of an edit path. Edits that are sent whole have been checked before.
 void CheckChanges(const RowRequest& request, const EditPath& edits) {
   SORTITION_CHECK(request.edits.empty() || request.edits.back().token < request.live_vocabulary);
   SORTITION_CHECK(!edits.changes.empty() || edits.from_count == request.edits.size());

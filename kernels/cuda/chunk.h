@@ -12,15 +12,15 @@
 
 namespace sortition::kernels::cuda {
 
-// How a row's logits come to where the kernels read them, a multiple of kLogitsAlignment.
+// Path of a row's logits to the kernels' input, a multiple of kLogitsAlignment.
 enum class LogitsPath {
   kUpload,  // from the host
   kCopy,    // from elsewhere on the device
   kNone,    // they are there
 };
 
-// How a row's edits come to where the kernels read them: all of them from the host, or changes from there, which are
-// merged with a list that the device has.
+// Path of a row's edits to the kernels' input: all of them from the host, or only changes, which are merged with a list
+// that the device has.
 struct EditPath {
   bool is_merged = false;
   uint64_t from = 0;  // the device's, `from_count` edits; not written by any row's merge
@@ -64,8 +64,8 @@ class Chunk {
   // Where row's logits are to be put in the host's `upload`, `bytes` of them; none but of kUpload.
   std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
 
-  // What the device is to copy of the row into the work; none but of kCopy. Rows added one after the other follow one
-  // another there.
+  // Bytes of a row that the device has to copy into the work; only rows of kCopy have any. Rows added one after the
+  // other follow one another there.
   struct Range {
     uint64_t offset = 0;
     uint64_t bytes = 0;
@@ -75,7 +75,7 @@ class Chunk {
   // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
   void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
 
-  // What is to be merged before the other kernels run, `merges()` of them; where the device has the upload.
+  // Edits to merge before the other kernels run, `merges()` of them; the address is that of the upload on the device.
   uint32_t merges() const { return merges_; }
   const EditMerge* MergesAt(uint64_t device_upload) const;
 
@@ -86,7 +86,7 @@ class Chunk {
   // Where in the download the row's kept tokens lie that it asks for, once all else is there; maybe none.
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
-  // What the download says of a row.
+  // Returns the output of a row from the download.
   RowOutput AnswerOf(uint32_t row, const std::byte* download) const;
 
  private:
@@ -101,7 +101,7 @@ class Chunk {
     uint64_t scratch;
     uint64_t processed_top;
     uint64_t raw_top;
-    // Of a chained row.
+    // Members for chained rows:
     bool is_chained;
     uint64_t chained;
     uint64_t requested;

@@ -8,7 +8,7 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// Of the first edit whose token is not below `token`.
+// Returns the index of the first edit whose token is not below `token`.
 __device__ u32 PlaceOf(const LogitEdit* edits, u32 count, u32 token) {
   u32 low = 0;
   u32 high = count;
@@ -23,7 +23,7 @@ __device__ u32 PlaceOf(const LogitEdit* edits, u32 count, u32 token) {
   return low;
 }
 
-// Whether its token has an edit afterwards.
+// True if the change's token has an edit afterwards.
 __device__ bool Stays(const LogitEdit& change) { return (change.flags & kEditGone) == 0; }
 
 __device__ bool Names(const LogitEdit* edits, u32 count, u32 place, u32 token) {

@@ -5,7 +5,7 @@
 
 namespace sortition::kernels::cuda {
 
-// What filters keep.
+// Tokens that filters keep.
 struct Kept {
   u64 last;    // rank of the last kept token, or one after it and before every token that is not kept
   u32 listed;  // so many, in order, in the list; 0: not listed
@@ -30,7 +30,7 @@ template <typename AnyScale>
 __device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u32 top_p, u64 last,
                                        const AnyScale& scale) {
   const Threshold target = TopPThreshold(sum, top_p);
-  // Of a peaked row the leading tokens will do.
+  // The leading tokens suffice for a peaked row.
   const u32 leading = SelectFirst(row, view, kLeadingGroups, last);
   const u32 count = PrefixReaching(leading, target, scale);
   if (count != 0) return KeptList(count);

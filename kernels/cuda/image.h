@@ -6,8 +6,8 @@
 
 namespace sortition::kernels::cuda {
 
-// What a driver loads: machine code for some architectures, and PTX for later ones. Several, so that the compiler makes
-// the kernels that every row pays for as if the others were not there.
+// Images for the driver to load: machine code for some architectures, and PTX for later ones. There are several, so
+// that the compiler makes the kernels of every row without regard to the others.
 struct Images {
   std::span<const std::byte> sample;
   std::span<const std::byte> chain;

@@ -9,21 +9,21 @@
 
 namespace sortition::kernels::cuda {
 
-// What the kernels have.
+// Features of the kernels.
 inline constexpr Features kFeatures = kAllFeatures;
 
-// Whether a row is for the third kernel; `requests`: it names tokens whose logprobs it wants.
+// True if a row is for the third kernel; `requests`: it names tokens whose logprobs it wants.
 bool IsChained(const RowParameters& parameters, RowTask task, bool requests);
 
 // The kernels' form of a row's options and noise; its pointers and counts are left empty. `vocabulary`: live tokens.
 RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
                  bool is_chained);
 
-// What goes with it in a chained row: the options as stages, whatever their form. Pointers, counts and the task are
+// Builds the additional input of a chained row: the options as stages, in any form. Pointers, counts and the task are
 // left empty.
 ChainedInput ChainedOf(const RowParameters& parameters);
 
-// The kernels after the first that rows need. Such rows may come to need them or not; others never do.
+// The kernels after the first that rows need. Rows of the first kind may turn out to need them; others never do.
 struct LaterKernels {
   bool weigh = false;
   bool chain = false;
@@ -43,7 +43,7 @@ struct Geometry {
 // `largest_groups` of the longest row; `multiprocessors` of the device, to be kept busy.
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
 
-// What the kernels have left of a row, in the host's memory.
+// Output of the kernels for a row, in the host's memory.
 struct RowResult {
   const RawOutput* output = nullptr;
   const TopToken* raw_top = nullptr;

@@ -1,4 +1,4 @@
-// What a chain has left of a row: a run of the law's order, as a list on chip once it is short.
+// The kept tokens of a row after a chain: a run of the law's order, as a list on chip once it is short.
 //
 // Every thread of the block has the same Chain and calls these functions at the same place.
 #pragma once

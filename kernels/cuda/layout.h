@@ -1,4 +1,4 @@
-// What host and kernels share of a batch in device memory. Plain data; every pointer is the device's.
+// Layout of a batch in device memory, shared by host and kernels. Plain data; every pointer is the device's.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr uint32_t kLogitsAlignment = 16;
 // Threads of a block; a row is read by several blocks, and the last of them to arrive samples it.
 inline constexpr uint32_t kThreads = 256;
 
-// What a block reads of a row, in groups of 64 tokens: a multiple of kTileGroups, which a warp reads at once.
+// Part of a row that a block reads, in groups of 64 tokens: a multiple of kTileGroups, which a warp reads at once.
 inline constexpr uint32_t kTileGroups = 32;
 inline constexpr uint32_t kMaxSectionGroups = 1024;
 
@@ -76,7 +76,7 @@ struct DraftInput {
   const uint32_t* sparse_bits = nullptr;
 };
 
-// What a row asks for that the first two kernels lack; its options are stages, whatever they are.
+// Additional input of a row that the first two kernels cannot serve; all its options are stages.
 struct ChainedInput {
   Stage stages[kMaxStages];
   uint32_t stage_count = 0;
@@ -106,7 +106,7 @@ struct ChainedOutput {
 // In the flags of a change of edits: its token has none any more.
 inline constexpr uint32_t kEditGone = 1u << 31;
 
-// Whether an edit does anything.
+// True if an edit has an effect.
 SORTITION_HOST_DEVICE inline bool EditChanges(const LogitEdit& edit) {
   return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0;
 }
@@ -121,7 +121,7 @@ struct EditMerge {
   uint32_t change_count = 0;
 };
 
-// What blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.
+// State that blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.
 struct RowState {
   uint32_t read_arrivals = 0;
   uint32_t weigh_arrivals = 0;
@@ -164,7 +164,7 @@ SORTITION_HOST_DEVICE inline uint32_t GroupsOf(uint32_t vocabulary) { return (vo
 struct ScratchLayout {
   uint32_t noise;       // u64 a group: L of its owner, and later the bound of its race keys
   uint32_t maxima;      // a group's largest key, of tokens that show what was sent
-  uint32_t raw_maxima;  // the same of all tokens, where the two differ
+  uint32_t raw_maxima;  // the same over all tokens, if the two differ
   uint32_t visible;     // one bit a token: shows what was sent; of rows with edits
   uint32_t lists;       // two lists of groups, u16
   uint32_t edit_keys;

@@ -1,4 +1,4 @@
-// What the kernels leave of a row in device memory. Plain data; installed with libsortition.
+// Output of the kernels for a row, in device memory. Plain data; installed with libsortition.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What nvcc and the form that a host compiler makes of these kernels spell differently, and what all of them share.
+// Differences between nvcc and the form of these kernels that a host compiler makes, and helpers that all of them
+// share.
 //
 // The host's form comes with the CUDA built-ins that are used here under the same names; it defines KERNEL_SHARED.
 #pragma once

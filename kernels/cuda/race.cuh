@@ -16,11 +16,11 @@ namespace sortition::kernels::cuda {
 constexpr i64 kNever = 0x7fffffffffffffff;
 constexpr i64 kOctave = i64{1} << 32;  // of a race key
 
-// What a draw is among: it gives each token's lag (kernels/law/functions/race.inc). Here by the token's distance.
+// A race gives each token's lag (kernels/law/functions/race.inc). Here it follows from the token's distance.
 template <typename AnyScale>
 struct ByDistance {
   const AnyScale scale;
-  // Whether the race's code stands in every loop that runs it. Seldom run, it only takes place there.
+  // true: the race's code is inlined in every loop that runs it. For races that run seldom this only costs space.
   static constexpr bool kIsInline = std::is_same_v<AnyScale, Scale>;
 
   // kNever: does not race.
@@ -84,7 +84,7 @@ class Race {
       const u64 b = NegLog2(Uniform(WordOf(NoiseWords(token / 2, kTokenTag, draw_), token)));
       race_key = lag + i64(OtherLog(a_, b));
     }
-    // Of equal race keys the lower id wins.
+    // Equal race keys: the lower id wins.
     if (race_key > best_ || (race_key == best_ && token >= TokenOfRank(winner_))) return;
     best_ = race_key;
     winner_ = rank;

@@ -23,7 +23,7 @@ struct Order<DType::kF32> {
   __device__ static u32 Min(u32 a, u32 b) { return u32(min(i32(a), i32(b))); }
   // A word with what is not visible replaced by kNothing; `visible`: one bit an element.
   __device__ static u32 Show(u32 word, u32 visible) { return (visible & 1) != 0 ? word : kNothing; }
-  // Whether the extremes are all numbers below 65504.
+  // True if the extremes are all numbers below 65504.
   __device__ static bool InDomain(u32 lowest, u32 highest) {
     return i32(highest) < i32(0x477fe000u) && i32(lowest) >= i32(Of(0xff800000u));
   }
@@ -238,7 +238,7 @@ __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
   return key;
 }
 
-// What every token of the groups meets at least, for the race: noise does not wait for logits.
+// Writes each group's least noise for the race; noise need not wait for logits.
 __device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 first_group, u32 end_group) {
   for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
     const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);
@@ -248,7 +248,7 @@ __device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 f
   }
 }
 
-// The warps share the section's tiles. A function of its own, so that what follows takes no register from it.
+// The warps share the section's tiles. A separate function, so that later code takes no register from it.
 template <DType kType>
 __device__ __noinline__ void ReadTiles(const Row& row, u32 first_group, u32 end_group, const u32* visible) {
   constexpr u32 kGroups = kLoads * 32 / Elements<kType>::kQuads;

@@ -1,9 +1,8 @@
-// The first two kernels. A row is read, and weighed, by several blocks; the last of them to arrive goes on with it
-// alone.
+// The first two kernels. Several blocks read and weigh a row; the block that arrives last continues with it alone.
 //
-// The first reads every row and samples all but those whose top-p needs the row's sum of weights. The second is for
-// rows that need such a sum; a batch without any is done after the first. Chained rows are left to the third (chain.cu)
-// but for the sum of a raw distribution. x counts a row's sections, y rows.
+// The first kernel reads every row and samples all except those whose top-p needs the row's sum of weights. The second
+// is for rows that need such a sum; a batch without any ends after the first. Chained rows are left to the third
+// (chain.cu), except for the sum of a raw distribution. x counts a row's sections, y rows.
 #include "kernels/cuda/answer.cuh"
 #include "kernels/cuda/describe.cuh"
 #include "kernels/cuda/race.cuh"

@@ -55,7 +55,7 @@ __device__ inline u32 DistanceOf(u32 key, const Shape& shape) {
 }
 __device__ inline u64 WeightOf(u32 key, const Shape& shape) { return Weight(DistanceOf(key, shape)); }
 
-// Of the tokens whose keys are at most `key`: adaptive-p may bring the last of them nearest.
+// Least distance of the tokens whose keys are at most `key`: adaptive-p may bring the last of them nearest.
 __device__ inline u32 LeastDistance(u32 key, const Scale& scale) { return DistanceOf(key, scale); }
 __device__ inline u32 LeastDistance(u32 key, const Shape& shape) {
   return shape.is_adapted ? 0 : DistanceOf(key, shape);

@@ -176,7 +176,7 @@ __device__ __noinline__ u32 SelectFirst(const Row& row, const View& view, u32 co
   return min(found, count);
 }
 
-// How many and how heavy the candidates from `last` are.
+// Number and weight of the candidates from `last` on.
 struct Mass {
   u64 sum;
   u32 count;
@@ -197,7 +197,7 @@ __device__ __noinline__ u32 CountFrom(const Row& row, const View& view, u64 last
   return CountOfAll(count);
 }
 
-// Here and below, `scale` is whatever DistanceOf takes.
+// Here and below, `scale` is any type that DistanceOf takes.
 template <typename AnyScale>
 __device__ u64 SumOfList(u32 count, const AnyScale& scale) {
   Shared& shared = OnChip();
@@ -206,7 +206,7 @@ __device__ u64 SumOfList(u32 count, const AnyScale& scale) {
   return SumOfAll(sum);
 }
 
-// How many of the sorted list's candidates, from the first, weigh `target` together; 0 if all weigh less.
+// Number of the sorted list's candidates, from the first, that together weigh `target`; 0 if all weigh less.
 template <typename AnyScale>
 __device__ u32 PrefixReaching(u32 count, Threshold target, const AnyScale& scale) {
   Shared& shared = OnChip();

@@ -30,7 +30,7 @@ struct Weighing {
 // Comes before every token.
 constexpr u64 kBeforeAll = u64{0xff800000u} << 32;
 
-// How many of a quad's first `end` elements that show have this key. Once a row.
+// Number of visible tokens with this key among a quad's first `end` elements. Called once a row.
 template <typename E>
 __device__ __noinline__ u32 CountLike(typename E::Quad quad, u32 shown, u32 end, u32 key) {
   u32 count = 0;
@@ -53,7 +53,7 @@ __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, We
   const float floor = NumberFrom(weighing->floor);
   const u32 chosen = TokenOfRank(weighing->chosen);
   const u32 chosen_key = KeyOfRank(weighing->chosen);
-  // Of equal logits, lower ids come first; those beside the chosen token are looked at by themselves.
+  // Equal logits: lower ids come first, so tokens equal to the chosen one are counted separately.
   const float from_chosen = NumberFrom(chosen_key);
   const float above_chosen = NumberFrom(chosen_key + 1);
   u64 sum = 0;
@@ -84,7 +84,7 @@ __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, We
   weighing->before += before;
 }
 
-// What is to be weighed of a row.
+// Sums to take of a row.
 struct WeighingOfRow {
   bool is_raw;
   bool is_processed;

@@ -33,8 +33,8 @@ struct Weigher {
         shift(scale.shift),
         most(u32((u64{46} << (26 + scale.shift)) / scale.multiplier)) {}
 
-  // Of a live logit, not above the row's largest, or of -Inf, which weighs nothing. `powers`: kPowers. What X has no
-  // room for saturates far beyond `most`.
+  // Weight of a live logit that is not above the row's largest, or of -Inf, which weighs nothing. `powers`: kPowers.
+  // Values too large for X saturate far beyond `most`.
   __device__ u64 WeightOfNumber(float x, const u32* powers) const {
     const u32 below = min(max - u32(__float2int_rz(__fmul_rn(x, factor))), most);
     const u32 t = Low(ShiftRight64(Mul32(below, multiplier), shift));

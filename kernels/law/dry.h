@@ -1,4 +1,4 @@
-// What DRY subtracts from the logit of a token that would go on with a repetition (LAW.md, "Changes").
+// The penalty of DRY on a token that would continue a repetition (LAW.md, "Changes").
 #pragma once
 
 #include <cstdint>

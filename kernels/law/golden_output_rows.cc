@@ -71,7 +71,7 @@ std::string ChainOf(const kernels::RowParameters& compiled) {
   return List(stages);
 }
 
-// What is asked for, beside the numbers of first tokens.
+// Requested outputs, except the numbers of first tokens.
 std::string AsksOf(const kernels::RowParameters& compiled) {
   std::vector<std::string> asks;
   if (compiled.raw_logprob) asks.push_back(Quoted("raw"));

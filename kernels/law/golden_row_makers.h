@@ -35,7 +35,7 @@ GoldenRow VerifyDense(GoldenRow row, uint32_t given, kernels::DType dtype, std::
 // The first `count` live tokens in the law's order.
 std::vector<uint32_t> FirstTokens(const GoldenRow& row, uint32_t count);
 
-// The lists that go on where golden_rows.cc ends, in the file's order.
+// Lists that continue where golden_rows.cc ends, in the file's order.
 void AddTaskRows(std::vector<GoldenRow>* rows);    // scores and verifications
 void AddAnswerRows(std::vector<GoldenRow>* rows);  // what can be asked for beside a token
 

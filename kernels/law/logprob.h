@@ -19,7 +19,8 @@ namespace sortition::law {
 // one token gives exactly +0. Result in nats. Pure and thread-safe; the same bits on every machine.
 float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature);
 
-// Of a distribution, ln(S * 2^-44) + (surplus / S) ln 2, in nats, likewise; within 2e-7 of the entropy of its weights.
+// Entropy of a distribution, ln(S * 2^-44) + (surplus / S) ln 2, in nats, likewise; within 2e-7 of the entropy of its
+// weights.
 float Entropy(const kernels::EntropySums& sums);
 
 // w / S of a kept token, in double, rounded once to f32. `scale` is the row's.

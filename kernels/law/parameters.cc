@@ -111,7 +111,7 @@ static void CompileTemperature(float temperature, kernels::RowParameters* compil
   compiled->temperature = t;
 }
 
-// Whether the stages are some of temperature, min-p, top-k and top-p, in this order.
+// True if the stages are some of temperature, min-p, top-k and top-p, in this order.
 static bool IsPlain(const std::vector<kernels::Stage>& chain) {
   return std::is_sorted(chain.begin(), chain.end(), [](auto& a, auto& b) { return a.kind < b.kind; }) &&
          (chain.empty() || chain.back().kind <= kernels::StageKind::kTopP);

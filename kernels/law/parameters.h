@@ -11,8 +11,8 @@
 
 namespace sortition::law {
 
-// Ranges that the law accepts, ends included unless said otherwise. Whoever takes options from outside refuses the rest
-// by name; `Compile` asserts.
+// Ranges that the law accepts, ends included unless said otherwise. Callers that take options from outside refuse other
+// values by name; `Compile` asserts.
 inline constexpr float kMinTemperature = 0.01f;  // 0 is accepted too and means greedy
 inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr uint32_t kMaxTopK = (1u << 20) - 1;
@@ -40,7 +40,7 @@ inline constexpr uint32_t kMinMirostatM = 2;
 inline constexpr uint32_t kMaxMirostatM = 1000;
 inline constexpr float kMaxAdaptiveDecay = 0.99f;
 
-// What can stand in a chain. Dynamic temperature takes the place of temperature.
+// Samplers of a chain. Dynamic temperature takes the place of temperature.
 enum class Sampler : uint8_t {
   kTemperature,
   kQuadraticSmoothing,
@@ -75,8 +75,8 @@ struct SamplingParameters {
   // 2024). Ratio, 0 (off) to 1.
   float min_p = 0;
 
-  // Of tokens that occurred before: negative logits are multiplied by it, others divided (Keskar et al. 2019). Factor,
-  // 0.01 to 100; 1 is off.
+  // Repetition penalty of tokens that occurred before: negative logits are multiplied by it, others divided (Keskar et
+  // al. 2019). Factor, 0.01 to 100; 1 is off.
   float repetition_penalty = 1;
 
   // Subtracted once for each time a token occurred (OpenAI's API). Logit units, -100 to 100.

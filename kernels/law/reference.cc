@@ -161,7 +161,7 @@ kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const Dist
   return sums;
 }
 
-// What a row answers beside its token.
+// Fills in the outputs of a row beside its token.
 void Describe(const RowRequest& request, const std::vector<TokenBits>& raw, const std::vector<TokenBits>& kept,
               const DistanceOf& distance, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;

@@ -10,10 +10,10 @@ namespace sortition::law {
 // round half even of value * 2^bits; value >= 0, below 2^63.
 uint64_t RoundedUnits(double value, int bits);
 
-// Of a probability: round half even of p * 2^32, at least 1; 0 (off) where that is 2^32.
+// Units of a probability: p * 2^32 rounded half to even, at least 1; 0 (off) if that is 2^32.
 uint32_t TopPUnits(float p);
 
-// Of a temperature above 0.
+// Constants of a temperature above 0.
 Temperature TemperatureConstants(double t);
 
 }  // namespace sortition::law

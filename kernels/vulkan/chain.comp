@@ -69,7 +69,7 @@ void KeepBefore(Token beyond) {
   --g_last.id;
 }
 
-// What is known of the kept tokens can be set aside, and taken back.
+// Sets the state of the kept tokens aside, so that it can be restored.
 void SetLastAside() {
   g_chain.before_key = g_last.key;
   g_chain.before_token = g_last.id;
@@ -90,7 +90,7 @@ void KeepWithin() { KeepFrom(FirstWithin(BoundOf(g_stage, Sums(), SamplerState()
 
 void Reshape() { g_shape = Reshaped(g_stage, g_shape, KeyBits(g_first.key), Sums(), SamplerState()); }
 
-// What the step sums.
+// Returns the sums that the step takes.
 u32 Summed() {
   if (g_chain.step == kFirstGroups) return kSumGroups;
   if (g_chain.step == kFirstTokens) return kSumCounts;
@@ -205,7 +205,7 @@ bool DecideKept() {
   return !goes_on;
 }
 
-// Goes on to the next stage that sums something, and does those before it.
+// Advances to the next stage that sums something, after running those before it.
 void OpenNextStage() {
   for (u32 most = 0u; most < 32u; ++most) {
     bool needs_sum = StateNeedsSum(g_stage.kind);

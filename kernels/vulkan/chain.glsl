@@ -1,4 +1,4 @@
-// What chain.comp has other shaders sum and search.
+// Requests of chain.comp to the shaders that sum and search.
 
 // ChainOutput::summed, the sums over a chain's kept tokens: the law's kSum..., and this.
 const u32 kSumGroups = 32u;  // the number of groups whose largest key could be a kept token's

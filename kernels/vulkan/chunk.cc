@@ -80,7 +80,7 @@ RowInput InputOf(const RowRequest& request) {
   return input;
 }
 
-// How often a stage asks for sums or a search.
+// Number of times that a stage asks for sums or a search.
 uint32_t TurnsOf(StageKind kind) {
   switch (law::CutOf(uint32_t(kind))) {
     case law::kCutFirst:

@@ -45,10 +45,11 @@ class Chunk {
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or edits.
   void WriteInputs(RowInput* inputs) const;
   void WriteExtras(uint32_t* extras);
-  // Of a row's drafter, to lie 16 * inputs()[row].draft bytes into the logits; empty if it has no dense probabilities.
+  // Dense probabilities of a row's drafter, to lie 16 * inputs()[row].draft bytes into the logits; empty if it has
+  // none.
   std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
-  // What the device's output says of a row.
+  // Returns the output of a row from the device's output.
   RowOutput AnswerOf(uint32_t row, const RawOutput* outputs, const uint32_t* tops) const {
     return vulkan::AnswerOf(*requests_[row], inputs_[row], outputs[row], tops);
   }

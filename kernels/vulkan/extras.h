@@ -1,5 +1,5 @@
-// What lies over a row's logits, as kernels read it: a bitmap of the tokens that show what was sent, and the edits;
-// and the stages that it goes through.
+// Additional input of a row beside its logits, as kernels read it: a bitmap of the tokens that show what was sent, the
+// edits, and the stages that the row goes through.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sortition::kernels::vulkan {
 
-// Whether the row has masks, bans or edits at all; otherwise it has no extras.
+// True if the row has masks, bans or edits at all; otherwise it has no extras.
 bool HasExtras(const RowRequest& request);
 
 inline uint64_t VisibleWords(const RowRequest& request) { return (uint64_t{request.live_vocabulary} + 31) / 32; }

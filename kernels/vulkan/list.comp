@@ -1,5 +1,5 @@
-// What rows ask of their kept tokens one by one: all of them, and the sums of an entropy. A workgroup lists a row; x
-// counts rows.
+// Outputs of rows that need their kept tokens one by one: all of them, and the sums of an entropy. A workgroup lists a
+// row; x counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"

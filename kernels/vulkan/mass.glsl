@@ -27,7 +27,7 @@ u32 PartialOfSection(u32 section) {
   return Area(KERNEL_PARTIALS(g_groups, g_row.edit_count)) + section * kPartialWords;
 }
 
-// What weigh.comp left of all sections; `which`: kPartialProcessed or kPartialRaw.
+// Returns the sums that weigh.comp left, over all sections; `which`: kPartialProcessed or kPartialRaw.
 Mass MassOfSections(u32 which) {
   Mass mass = NoMass();
   u32 sections = (g_groups + kSectionGroups - 1u) / kSectionGroups;
@@ -39,7 +39,7 @@ Mass MassOfSections(u32 which) {
   return mass;
 }
 
-// Of the kept tokens.
+// Returns the mass of the kept tokens.
 Mass MassOfKept() {
   u32 listed = ListGroups(g_last.key);
   Mass mass = NoMass();
@@ -50,7 +50,7 @@ Mass MassOfKept() {
   return MassOfAll(mass);
 }
 
-// Of those that are left after sample.comp, where weigh.comp has run for rows without a chain.
+// Returns the mass of the tokens left after sample.comp, if weigh.comp has run for rows without a chain.
 Mass MassOfSampled() {
   if (!kChained && g_row.top_k == 0u && g_row.top_p == 0u) return MassOfSections(kPartialProcessed);
   return MassOfKept();

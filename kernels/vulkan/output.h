@@ -1,4 +1,4 @@
-// What kernels leave of a row, as its answer.
+// Output of the kernels for a row.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ Token First(u32 max_key) {
   return result;
 }
 
-// What filters leave, or a chain has left. Returns the first kept token's key; 0 where no token is live.
+// Opens the tokens that filters leave, or a chain has left. Returns the first kept token's key; 0 if no token is live.
 u32 Open() {
   if (kChained) return outputs[row].max_key == kNone ? 0u : OpenKept();
   u32 max_key = LargestKey();

@@ -1,7 +1,7 @@
 // Scanning of a row's tokens: those of listed groups, and the edited ones.
 //
-// Every thread of the workgroup calls these functions, at the same place. What they share comes out the same whatever
-// order threads run in: maxima, sums of integers, and sets whose order nobody looks at.
+// Every thread of the workgroup calls these functions, at the same place. Their shared results do not depend on the
+// order of threads: maxima, sums of integers, and sets whose order does not matter.
 #include "kernels/vulkan/row.glsl"
 
 shared u32 shared_count;
@@ -186,7 +186,7 @@ void ScaleFor(u32 max_key) {
   }
 }
 
-// What the kernels before have left of the row: the kept tokens and their distances. Returns the first one's key.
+// Opens the row as the kernels before left it: the kept tokens and their distances. Returns the first one's key.
 u32 OpenKept() {
   g_last.key = outputs[row].last_key;
   g_last.id = outputs[row].last_token;

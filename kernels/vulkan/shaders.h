@@ -28,15 +28,15 @@ enum class Shader {
   kList
 };
 inline constexpr int kShaders = 12;
-// Whether rows of every day need it; the others serve features.
+// True if ordinary rows need it; the others serve features.
 constexpr bool IsCommon(Shader shader) {
   return shader <= Shader::kWeigh || shader == Shader::kSample || shader == Shader::kDescribe;
 }
-// Whether a workgroup of its does a whole row, or a part of one.
+// True if one of its workgroups does a whole row, not a part of one.
 constexpr bool TakesWholeRows(Shader shader) { return shader >= Shader::kSum; }
 inline constexpr uint32_t kBindings = 6;
 
-// What a shader makes use of beyond Vulkan 1.1's core. The answers are the same.
+// Features beyond Vulkan 1.1's core that a shader uses. The outputs are the same.
 struct Variant {
   bool int64 = false;      // integers of 64 bits (shaderInt64)
   bool subgroups = false;  // subgroup operations in compute shaders: basic, ballot, arithmetic
@@ -48,16 +48,16 @@ const char* VariantName(Variant variant);
 
 // SPIR-V for Vulkan 1.1; the plain variant has no capability but Shader.
 std::span<const uint32_t> SpirV(Shader shader, Variant variant);
-// What the shaders have of features.h.
+// Features of features.h that the shaders have.
 inline constexpr Features kFeatures =
     kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
 
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);
 
-// The most tokens of a row that workgroups of so many threads sample. Some drivers (Mesa's llvmpipe) end a loop without
-// a word after 65,535 iterations, all loops of an invocation together; a row this long stays below 60,000 whatever its
-// options.
+// The most tokens of a row that workgroups of so many threads sample. Some drivers (Mesa's llvmpipe) end a loop
+// silently after 65,535 iterations, counted over all loops of an invocation. A row this long stays below 60,000 with
+// any options.
 inline uint32_t MaxVocabulary(uint32_t threads) { return threads * 1024; }
 // The most tokens of a row for each thread, if there are more threads to be had: verify.comp does more with a token.
 constexpr uint32_t TokensOfThread(Shader shader) { return shader == Shader::kVerify ? 256 : 1024; }

@@ -28,7 +28,7 @@ void SortTokens(u32 size) {
   barrier();
 }
 
-// How many of the sorted tokens are before this one, itself counted or not.
+// Returns the number of sorted tokens before this one, itself counted or not.
 u32 SortedBefore(Token token, u32 size, bool with_itself) {
   u32 count = 0u;
   for (u32 step = size; step > 0u; step /= 2u) {

@@ -21,7 +21,7 @@ void AddToSums(inout StageSums sums, u32 key) {
   }
 }
 
-// Of the thread.
+// Returns the thread's sums.
 StageSums SumTokens() {
   StageSums sums = NoSums();
   u32 listed = ListGroups(g_last.key);

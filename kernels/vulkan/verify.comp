@@ -24,8 +24,8 @@ u32 DraftBits(u32 id) {
   return is_listed ? extras[g_row.draft + g_row.draft_count + first] : 0u;
 }
 
-// Whether they are probabilities, sum to 1 and give the draft some. Lists have been held to it when they arrived. All
-// threads call this.
+// True if the drafter's values are probabilities, sum to 1 and give the draft some. Lists were checked when they
+// arrived. All threads call this.
 bool CheckDraft() {
   if (g_row.draft_form != kDraftDense) return true;
   u64 units = Make64(0u, 0u);

@@ -14,7 +14,7 @@ uint64_t WrongRowsUntilCaught(double share, double probability) {
   return static_cast<uint64_t>(std::ceil(std::log1p(-probability) / std::log1p(-share)));
 }
 
-bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& answer) {
+bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& output) {
   std::vector<std::byte> tensor;
   for (const devices::ByteSegment& segment : row.segments) {
     tensor.insert(tensor.end(), segment.data, segment.data + segment.size);
@@ -22,7 +22,7 @@ bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& answer) {
   kernels::RowRequest request = row.request;
   SORTITION_CHECK(tensor.size() >= size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype));
   request.logits = tensor.data();
-  return law::SampleRowReference(request) == answer;
+  return law::SampleRowReference(request) == output;
 }
 
 }  // namespace sortition::service

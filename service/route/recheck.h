@@ -31,6 +31,6 @@ class RecheckLottery {
 };
 
 // Returns true if the law's reference gives this output. Takes milliseconds at large vocabularies. Thread-safe.
-bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& answer);
+bool IsRight(const devices::DeviceRow& row, const kernels::RowOutput& output);
 
 }  // namespace sortition::service

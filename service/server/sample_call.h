@@ -1,4 +1,5 @@
-// Calls of SamplingService.Sample on a server's queues: admission, authorization and bytes. The work is sample_run.h's.
+// Calls of SamplingService.Sample on a server's queues: admission, authorization and bytes. service/stream/sample_run.h
+// does the work.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include "service/server/authorization.h"
 #include "service/server/call_queue.h"
 #include "service/server/log.h"
-#include "service/server/sampling_call.h"
+#include "service/server/stream_call.h"
 
 namespace sortition::server {
 
@@ -29,7 +30,7 @@ class SampleCalls {
   // Nothing here is owned but the budget; all of it outlives the calls.
   struct Surroundings {
     Host* host;
-    SamplingCall::AsyncService* service;
+    StreamCall::AsyncService* service;
     const Authorization* authorization;
     service::Engine* engine;
     Log* log;

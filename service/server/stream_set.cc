@@ -35,7 +35,7 @@ void StreamSet::Start(const std::vector<std::unique_ptr<CallQueue>>& queues) {
 }
 
 void StreamSet::RequestCall(CallQueue* queue) {
-  auto call = std::make_shared<SamplingCall>(surroundings_, queue);
+  auto call = std::make_shared<StreamCall>(surroundings_, queue);
   {
     absl::MutexLock lock(&mutex_);
     calls_.emplace(call.get(), call);
@@ -45,7 +45,7 @@ void StreamSet::RequestCall(CallQueue* queue) {
   call->Request();
 }
 
-std::optional<service::Refusal> StreamSet::OnAccepted(SamplingCall* call) {
+std::optional<service::Refusal> StreamSet::OnAccepted(StreamCall* call) {
   RequestCall(call->queue());
   return Admit();
 }
@@ -69,8 +69,8 @@ void StreamSet::Release() {
   if (--streams_ == 0) streams_ended_.NotifyAll();
 }
 
-void StreamSet::OnOver(SamplingCall* call, bool admitted) {
-  std::shared_ptr<SamplingCall> last;  // destroyed after the lock is released
+void StreamSet::OnOver(StreamCall* call, bool admitted) {
+  std::shared_ptr<StreamCall> last;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
   if (admitted && --streams_ == 0) streams_ended_.NotifyAll();
   const auto it = calls_.find(call);
@@ -99,9 +99,9 @@ void StreamSet::Tick(absl::Time now) {
   for (const auto& call : calls()) call->Tick(now);
 }
 
-std::vector<std::shared_ptr<SamplingCall>> StreamSet::calls() const {
+std::vector<std::shared_ptr<StreamCall>> StreamSet::calls() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<std::shared_ptr<SamplingCall>> calls;
+  std::vector<std::shared_ptr<StreamCall>> calls;
   calls.reserve(calls_.size());
   for (const auto& [pointer, call] : calls_) calls.push_back(call);
   return calls;

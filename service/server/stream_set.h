@@ -17,14 +17,14 @@
 #include "service/server/config.h"
 #include "service/server/log.h"
 #include "service/server/sample_call.h"
-#include "service/server/sampling_call.h"
+#include "service/server/stream_call.h"
 #include "service/steady_cond_var.h"
 
 namespace sortition::server {
 
 // Life: constructed -> registered (Register) -> serving (Start) -> draining (Drain) -> ended (AwaitNoCalls). Start,
 // Drain and AwaitNoCalls are called by one thread; the rest is thread-safe.
-class StreamSet : private SamplingCall::Host, private SampleCalls::Host {
+class StreamSet : private StreamCall::Host, private SampleCalls::Host {
  public:
   // `authorization`, `engine` and `log` are not owned and outlive the set.
   StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
@@ -32,7 +32,7 @@ class StreamSet : private SamplingCall::Host, private SampleCalls::Host {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // Called when the server has been started. A stream stays on the queue that it came to.
   void Start(const std::vector<std::unique_ptr<CallQueue>>& queues);
-  // Runs SamplingCall::Tick of each stream. Called every few milliseconds.
+  // Runs StreamCall::Tick of each stream. Called every few milliseconds.
   void Tick(absl::Time now);
 
   // Refuses new streams from now on and tells the open ones to end. Blocks until none is left, at most for `grace` and
@@ -46,23 +46,23 @@ class StreamSet : private SamplingCall::Host, private SampleCalls::Host {
   uint32_t streams() const;
 
  private:
-  std::optional<service::Refusal> OnAccepted(SamplingCall* call) override;
-  void OnOver(SamplingCall* call, bool admitted) override;
+  std::optional<service::Refusal> OnAccepted(StreamCall* call) override;
+  void OnOver(StreamCall* call, bool admitted) override;
   std::optional<service::Refusal> Admit() override;
   void Release() override;
 
   void RequestCall(CallQueue* queue);
-  std::vector<std::shared_ptr<SamplingCall>> calls() const;
+  std::vector<std::shared_ptr<StreamCall>> calls() const;
   bool NoCalls() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   service::Engine& engine_;
-  SamplingCall::AsyncService service_;
-  const SamplingCall::Surroundings surroundings_;
+  StreamCall::AsyncService service_;
+  const StreamCall::Surroundings surroundings_;
   SampleCalls samples_;
 
   mutable absl::Mutex mutex_;
   // The open calls, and on each queue one that waits for a client.
-  absl::flat_hash_map<SamplingCall*, std::shared_ptr<SamplingCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<StreamCall*, std::shared_ptr<StreamCall>> calls_ ABSL_GUARDED_BY(mutex_);
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
   service::SteadyCondVar streams_ended_;  // when streams_ becomes 0
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

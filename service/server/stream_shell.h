@@ -1,7 +1,7 @@
 // The shell of a sampling stream: a session, the answers that wait to be written, the limits on time, and the stream's
 // log lines and metrics.
 //
-// Streams over gRPC (sampling_call.h) and over rings (ring_stream.h) drive the same shell. They differ in how they read
+// Streams over gRPC (stream_call.h) and over rings (ring_stream.h) drive the same shell. They differ in how they read
 // and in their StreamTransport, which writes.
 #pragma once
 

@@ -64,7 +64,15 @@ void StepMessage::Send(v1::StepResults results) {
 }
 
 void StepMessage::Finish() {
-  const absl::Duration latency = engine_.clock().Now() - arrived_;
+  // A step that was sent before its logits were written has arrived when they are.
+  absl::Time since = arrived_;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& step : steps_) {
+      if (const auto held = step.lock()) since = std::max(since, held->arrived);
+    }
+  }
+  const absl::Duration latency = engine_.clock().Now() - since;
   engine_.observer().StepAnswered(latency);
   if (shape_.traced) {
     const v1::TraceContext& trace = step().trace();

@@ -1,5 +1,5 @@
-// Steps whose answers a stream waits for, and who goes on when: with a driver of the tests' own, and a client in
-// process whose steps end when the test says so.
+// Steps for whose results a CUDA stream waits, and the order in which streams continue. Uses the tests' driver and a
+// client in process whose steps end when the test releases them.
 #include "client/cpp/cuda_results.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ class CudaResultsTest : public ::testing::Test {
   }
 
   Batch BatchOf(size_t sequence) const { return {v1::DTYPE_F32, kVocabulary, {{sequences_[sequence].get(), logits_}}}; }
-  // Step number `step`, of a sequence; it is not answered before Release, unless the sequence is in another one.
+  // Submits step number `step` of a sequence. It ends at Release, or at once if the sequence is in another step.
   absl::Status Step(int step, size_t sequence, std::function<void()> then = nullptr) {
     Batch batch = BatchOf(sequence);
     batch.ready = ReadyWord{&word_, 1};
@@ -52,11 +52,11 @@ class CudaResultsTest : public ::testing::Test {
     return Submit(step, batch, nullptr);
   }
   void Release() { std::atomic_ref(word_).store(1, std::memory_order_release); }
-  // What the client had to say before this call has come.
-  void AwaitAnswersSoFar() {
-    const auto outcomes = client_->Step(BatchOf(0));
-    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-    EXPECT_EQ(std::get<RowError>(outcomes->at(0)).reason, v1::STEP_IN_FLIGHT);
+  // Blocks until the client has delivered the results that it had before this call.
+  void AwaitResultsSoFar() {
+    const auto step_results = client_->Step(BatchOf(0));
+    ASSERT_TRUE(step_results.ok()) << step_results.status();
+    EXPECT_EQ(std::get<RowError>(step_results->at(0)).reason, v1::STEP_IN_FLIGHT);
   }
 
   const float logits_[kVocabulary] = {0, 0, 0, 0, 0, 100, 0, 0};
@@ -64,9 +64,9 @@ class CudaResultsTest : public ::testing::Test {
   std::unique_ptr<CudaResults> answers_ =
       *CudaResults::CreateOn(driver_.api(), devices::cuda::FindHardware(driver_.api())->front(), 1);
   alignas(4) uint32_t word_ = 0;
-  std::vector<int> ended_;  // steps, in the order of their callbacks
+  std::vector<int> ended_;  // numbers of steps, in the order of their callbacks
   std::vector<std::unique_ptr<Sequence>> sequences_;
-  // The last to be made, and the first to go.
+  // Declared last, so that it is destroyed first.
   std::unique_ptr<Client> client_ = *Client::InProcess();
 
  private:
@@ -91,7 +91,7 @@ TEST_F(CudaResultsTest, RefusedStepReleasesNoStreamEarly) {
   EXPECT_FALSE(driver_.is_waiting(Stream(2)));
   EXPECT_EQ(answers_->tokens()[0], 5);
   EXPECT_THAT(ended_, ElementsAre(1));
-  // Nothing is before this one, and the answers stay.
+  // No step precedes this one, and the results stay.
   EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(3)));
   EXPECT_FALSE(driver_.is_waiting(Stream(3)));
   EXPECT_EQ(answers_->tokens()[0], 5);
@@ -100,8 +100,8 @@ TEST_F(CudaResultsTest, RefusedStepReleasesNoStreamEarly) {
 TEST_F(CudaResultsTest, EarlyAnswerWaitsForStepBefore) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0), absl::OkStatus());
-  ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());  // of a sequence in flight
-  AwaitAnswersSoFar();
+  ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());  // its sequence has a step in flight
+  AwaitResultsSoFar();
   EXPECT_TRUE(driver_.is_waiting(Stream(1)));
   EXPECT_TRUE(driver_.is_waiting(Stream(2)));
   EXPECT_THAT(ended_, IsEmpty());
@@ -118,7 +118,7 @@ TEST_F(CudaResultsTest, LostDeviceBlocksNoCallback) {
   ASSERT_EQ(Step(1, 0), absl::OkStatus());
   ASSERT_EQ(Step(2, 0, [&] { over.Notify(); }), absl::OkStatus());
   EXPECT_TRUE(absl::IsInvalidArgument(RefusedStep(3)));
-  AwaitAnswersSoFar();
+  AwaitResultsSoFar();
   driver_.FailKernel(Result::kIllegalAddress);
   Release();
   over.WaitForNotification();
@@ -126,7 +126,7 @@ TEST_F(CudaResultsTest, LostDeviceBlocksNoCallback) {
   EXPECT_TRUE(absl::IsUnavailable(Step(4, 0)));
 }
 
-// The device's work is awaited at the end: that of a stream that waits for a step which was refused, too.
+// The destructor waits for the device's work, also for that of a stream that waits for a refused step.
 TEST_F(CudaResultsTest, CallbackMayStepAgainAndDestroy) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0,

@@ -1,4 +1,4 @@
-// Errors on their way from the wire to a status and back, and what the client does about each.
+// Conversion of errors from the wire to a status and back, and the client's remedy for each.
 #include "client/cpp/errors.h"
 
 #include <string>

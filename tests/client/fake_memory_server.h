@@ -1,4 +1,4 @@
-// A memory socket whose answers are a test's.
+// A memory socket with answers that the test chooses.
 #pragma once
 
 #include <sys/mman.h>
@@ -24,15 +24,15 @@
 
 namespace sortition::testing {
 
-// Takes one connection after the other, welcomes it, and has `serve` do the rest once a request has come; what comes
-// after that one is read and not answered.
+// Accepts one connection after the other, welcomes it, and calls `serve` at the first request. Later requests are read
+// and not answered.
 class FakeMemoryServer {
  public:
   static constexpr uint64_t kRegionBytes = 4096;
   static constexpr char kInstance[] = "this very server";
   static constexpr char kToken[] = "0123456789abcdef";
 
-  // `user`: who listens, if not the test's own; root can be anybody.
+  // `user`: the user of the listening process, if it is not the test's. Only root can choose another one.
   explicit FakeMemoryServer(std::function<void(const service::Descriptor&)> serve,
                             std::optional<uid_t> user = std::nullopt) {
     sockaddr_un address = {};
@@ -57,7 +57,7 @@ class FakeMemoryServer {
     unlink(path_.c_str());
   }
   std::string address() const { return "unix:" + path_; }
-  // On all connections that have ended.
+  // Counted over all connections that have ended.
   int requests() const { return requests_; }
 
   static void SendRegion(const service::Descriptor& client) {

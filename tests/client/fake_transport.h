@@ -1,5 +1,5 @@
-// A fake connector: streams whose other end is the test. Nothing runs by itself; the test reads what was sent and says
-// what comes back.
+// A fake connector, whose streams end in the test. Nothing runs by itself: the test reads the sent messages and makes
+// the answers.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,23 @@
 
 namespace sortition::testing {
 
-// A message as the other end sees it. Its payloads lie where the sender has them; as long as it lives the sender's
-// memory is held.
+// A received message. Its payloads refer to the sender's memory, which is held as long as the message lives.
 using SentMessage = service::Frame;
 
 struct FakeStream {
   size_t target = 0;
   uint64_t number = 0;
   bool cancelled = false;
-  std::deque<SentMessage> sent;  // in order; the test takes them from the front
+  std::deque<SentMessage> sent;  // in order; the test takes messages from the front
   std::shared_ptr<client::SharedMemory> memory = nullptr;
-  std::string memory_dropped = "";  // why
+  std::string memory_dropped = "";  // the reason
   client::TransportInUse in_use = {};
 };
 
 class FakeConnector final : public client::Connector {
  public:
-  std::vector<std::shared_ptr<FakeStream>> streams;  // all that were started, in order
-  std::shared_ptr<client::SharedMemory> memory;      // of those that are started from now on
+  std::vector<std::shared_ptr<FakeStream>> streams;  // all started streams, in order
+  std::shared_ptr<client::SharedMemory> memory;      // shared memory of streams started from now on
 
   std::shared_ptr<client::Transport> Start(size_t target, uint64_t stream, client::StreamEvents*) override {
     streams.push_back(std::make_shared<FakeStream>(FakeStream{target, stream, false, {}, memory}));
@@ -66,7 +65,7 @@ class FakeConnector final : public client::Connector {
       stream_->memory.reset();
       stream_->memory_dropped = why;
     }
-    // Lets go of what was not taken, as a transport does.
+    // Releases the messages that were not taken, as a transport does.
     void Cancel() override {
       stream_->cancelled = true;
       stream_->sent.clear();

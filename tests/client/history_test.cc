@@ -1,4 +1,4 @@
-// The client's history: what a step says of it after draws and rewrites.
+// The client's history: its description in a step after draws and rewrites.
 #include "client/cpp/history.h"
 
 #include <vector>
@@ -76,8 +76,8 @@ TEST(HistoryTest, RewritesAddUpUntilStepIsAnswered) {
   ASSERT_TRUE(history.Truncate(5).ok());
   const uint32_t forced[] = {20, 21, 22};
   history.Append(forced);
-  ASSERT_TRUE(history.Truncate(6).ok());  // cuts what was only appended
-  ASSERT_TRUE(history.Truncate(4).ok());  // cuts deeper into what the service has
+  ASSERT_TRUE(history.Truncate(6).ok());  // cuts tokens that were only appended
+  ASSERT_TRUE(history.Truncate(4).ok());  // cuts tokens that the service has
   history.Append({forced, 1});
   v1::StepRow row = Describe(history);
   EXPECT_EQ(row.position(), 5);
@@ -122,7 +122,7 @@ TEST(HistoryTest, CutIntoThePromptShortensThePrompt) {
   const v1::StepRow row = Describe(history);
   EXPECT_EQ(row.truncate_to(), 2);
   EXPECT_THAT(row.append_tokens(), ElementsAre(3));
-  // The third token is output now, so this is not the history that was prompt alone.
+  // The third token is now output, so the hash differs from that of the same tokens as a prompt.
   EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3}, 2));
   EXPECT_NE(row.history_hash(), HashOf({1, 2, 3}, 3));
 }

@@ -1,4 +1,4 @@
-// The whole client on the service's core in this process: every token and logprob against the plain reference.
+// The whole client with the service's core in this process: every token and logprob equals the plain reference's.
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -52,7 +52,7 @@ v1::SamplingParameters MixedParameters(std::mt19937_64& random) {
   return parameters;
 }
 
-// A sequence of the client and the same of the reference, stepped side by side.
+// A sequence of the client and the same one of the reference, stepped together.
 struct Pair {
   std::unique_ptr<client::Sequence> sequence;
   std::unique_ptr<ReferenceSequence> reference;
@@ -74,7 +74,7 @@ Pair OpenPair(client::Client& client, const std::string& id, const v1::SamplingP
   return pair;
 }
 
-// The caller's own choices, sometimes.
+// Rewrites the history sometimes.
 void RewriteSometimes(std::mt19937_64& random, Pair& pair) {
   std::vector<uint32_t> tokens = pair.reference->tokens();
   uint32_t prompt_length = pair.reference->prompt_length();
@@ -134,11 +134,11 @@ TEST(InProcessTest, DrawsEqualReferenceWithRewritesMasksSalts) {
         }
         batch.rows.push_back(row);
       }
-      const auto outcomes = client->Step(batch);
-      ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+      const auto results = client->Step(batch);
+      ASSERT_TRUE(results.ok()) << results.status();
       for (size_t i = 0; i < pairs.size(); ++i) {
-        const auto* draw = std::get_if<v1::DrawResult>(&(*outcomes)[i]);
-        ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>((*outcomes)[i]));
+        const auto* draw = std::get_if<v1::DrawResult>(&(*results)[i]);
+        ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>((*results)[i]));
         const client::Row& row = batch.rows[i];
         const v1::DrawResult expected = pairs[i].reference->Step(dtype, row.logits, row.draw_salt, row.allowed_bits);
         ASSERT_EQ(Bits(*draw), Bits(expected)) << "round " << round << " step " << step << " row " << i;
@@ -166,7 +166,7 @@ TEST(InProcessTest, ConcurrentBatchesEqualReference) {
         // Two batches at once from this thread, of two sequences each.
         std::vector<std::vector<std::byte>> rows;
         for (size_t i = 0; i < pairs.size(); ++i) rows.push_back(MakeRow(v1::DTYPE_BF16, kLocalVocabulary, random()));
-        std::vector<client::RowResult> outcomes[2];
+        std::vector<client::RowResult> results[2];
         absl::BlockingCounter over(2);
         for (size_t b = 0; b < 2; ++b) {
           client::Batch batch{v1::DTYPE_BF16, kLocalVocabulary, {}};
@@ -174,14 +174,14 @@ TEST(InProcessTest, ConcurrentBatchesEqualReference) {
           ASSERT_TRUE(client
                           ->StepAsync(batch, {},
                                       [&, b](std::vector<client::RowResult> result) {
-                                        outcomes[b] = std::move(result);
+                                        results[b] = std::move(result);
                                         over.DecrementCount();
                                       })
                           .ok());
         }
         over.Wait();
         for (size_t i = 0; i < pairs.size(); ++i) {
-          const auto* draw = std::get_if<v1::DrawResult>(&outcomes[i / 2][i % 2]);
+          const auto* draw = std::get_if<v1::DrawResult>(&results[i / 2][i % 2]);
           ASSERT_NE(draw, nullptr);
           ASSERT_EQ(Bits(*draw), Bits(pairs[i].reference->Step(v1::DTYPE_BF16, rows[i].data())));
         }
@@ -196,17 +196,17 @@ TEST(InProcessTest, StridedMatrixIsReadRowByRow) {
   std::vector<Pair> pairs;
   for (int i = 0; i < 3; ++i) pairs.push_back(OpenPair(*client, absl::StrCat("r", i), {}));
   constexpr size_t kStride = kLocalVocabulary * sizeof(float) + 64;
-  std::vector<std::byte> matrix(2 * kStride + kLocalVocabulary * sizeof(float));  // nothing lies after the last row
+  std::vector<std::byte> matrix(2 * kStride + kLocalVocabulary * sizeof(float));  // ends with the last row
   for (size_t i = 0; i < 3; ++i) {
     const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, i);
     std::memcpy(matrix.data() + i * kStride, row.data(), row.size());
   }
   client::Sequence* const sequences[] = {pairs[0].sequence.get(), pairs[1].sequence.get(), pairs[2].sequence.get()};
-  const auto outcomes =
+  const auto results =
       client->Step(client::Batch::FromMatrix(v1::DTYPE_F32, kLocalVocabulary, matrix.data(), kStride, sequences));
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  ASSERT_TRUE(results.ok()) << results.status();
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(Bits(std::get<v1::DrawResult>((*outcomes)[i])),
+    EXPECT_EQ(Bits(std::get<v1::DrawResult>((*results)[i])),
               Bits(pairs[i].reference->Step(v1::DTYPE_F32, matrix.data() + i * kStride)));
   }
 }
@@ -221,24 +221,24 @@ TEST(InProcessTest, UnusableRowFailsAloneKeepsPosition) {
   const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
   client::Batch batch{
       v1::DTYPE_F32, kLocalVocabulary, {{bad.sequence.get(), nan_row.data()}, {good.sequence.get(), row.data()}}};
-  auto outcomes = client->Step(batch);
-  ASSERT_TRUE(outcomes.ok());
-  EXPECT_EQ(std::get<client::RowError>((*outcomes)[0]).reason, v1::LOGIT_NAN);
+  auto results = client->Step(batch);
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(std::get<client::RowError>((*results)[0]).reason, v1::LOGIT_NAN);
   EXPECT_EQ(bad.sequence->position(), 4);
-  EXPECT_EQ(Bits(std::get<v1::DrawResult>((*outcomes)[1])), Bits(good.reference->Step(v1::DTYPE_F32, row.data())));
+  EXPECT_EQ(Bits(std::get<v1::DrawResult>((*results)[1])), Bits(good.reference->Step(v1::DTYPE_F32, row.data())));
   batch.rows = {{bad.sequence.get(), row.data()}};
-  outcomes = client->Step(batch);
-  ASSERT_TRUE(outcomes.ok());
-  EXPECT_EQ(Bits(std::get<v1::DrawResult>((*outcomes)[0])), Bits(bad.reference->Step(v1::DTYPE_F32, row.data())));
+  results = client->Step(batch);
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(Bits(std::get<v1::DrawResult>((*results)[0])), Bits(bad.reference->Step(v1::DTYPE_F32, row.data())));
 }
 
 TEST(InProcessTest, WrongWidthIsAnErrorOfItsRow) {
   const auto client = InProcess();
   const Pair pair = OpenPair(*client, "r", {});
   const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary + 1, 1);
-  const auto outcomes = client->Step({v1::DTYPE_F32, kLocalVocabulary + 1, {{pair.sequence.get(), row.data()}}});
-  ASSERT_TRUE(outcomes.ok());
-  EXPECT_EQ(std::get<client::RowError>((*outcomes)[0]).reason, v1::VOCABULARY_MISMATCH);
+  const auto results = client->Step({v1::DTYPE_F32, kLocalVocabulary + 1, {{pair.sequence.get(), row.data()}}});
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(std::get<client::RowError>((*results)[0]).reason, v1::VOCABULARY_MISMATCH);
 }
 
 TEST(InProcessTest, RefusedOpenNamesFieldAndLimit) {
@@ -279,10 +279,10 @@ TEST(InProcessTest, SequenceWithoutStateMayStartAnywhere) {
   const auto sequence = client->Open(options);
   ASSERT_TRUE(sequence.ok()) << sequence.status();
   const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
-  const auto outcomes = client->Step({v1::DTYPE_F32, kLocalVocabulary, {{sequence->get(), row.data()}}});
-  ASSERT_TRUE(outcomes.ok());
+  const auto results = client->Step({v1::DTYPE_F32, kLocalVocabulary, {{sequence->get(), row.data()}}});
+  ASSERT_TRUE(results.ok());
   ReferenceSequence reference({}, 9, 0, kLocalVocabulary, kLocalVocabulary, {1, 2, 3, 4});
-  EXPECT_EQ(Bits(std::get<v1::DrawResult>((*outcomes)[0])), Bits(reference.Step(v1::DTYPE_F32, row.data())));
+  EXPECT_EQ(Bits(std::get<v1::DrawResult>((*results)[0])), Bits(reference.Step(v1::DTYPE_F32, row.data())));
 
   options.request_id = "stateful";
   options.parameters.set_presence_penalty(1);

@@ -1,5 +1,5 @@
-// A memory socket: whose it must be; that each answer is for the request before it, or for none; that signals are no
-// errors.
+// Connections to a memory socket: the user of its process, the matching of answers to requests, and signals, which are
+// no errors.
 #include "client/cpp/memory_link.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ using service::Descriptor;
 
 constexpr uint64_t kBytes = FakeMemoryServer::kRegionBytes;
 
-// An answer that was waited for in vain may come yet; here one that cannot be understood stands for the waiting.
+// An answer after its timeout must not be taken for that of the next request. An invalid answer stands for the timeout.
 TEST(MemoryLinkTest, LateAnswerIsNotTakenForTheNext) {
   FakeMemoryServer server([](const Descriptor& client) {
     service::SendPacket(client.get(), "\xff", -1, 0);
@@ -37,11 +37,11 @@ TEST(MemoryLinkTest, LateAnswerIsNotTakenForTheNext) {
 
 std::atomic<int> signals = 0;
 
-// Those of a profiler, or of a child that ends, come to any thread; most of these while it waits for the answer.
+// Signals of a profiler, or of a child that ends, reach any thread. Most of these arrive while it waits for the answer.
 TEST(MemoryLinkTest, SignalsDoNotEndTheWait) {
   struct sigaction counts = {};
   counts.sa_handler = [](int) { ++signals; };
-  counts.sa_flags = SA_RESTART;  // not where a timeout is set
+  counts.sa_flags = SA_RESTART;  // has no effect on calls with a timeout
   struct sigaction before = {};
   ASSERT_EQ(sigaction(SIGUSR1, &counts, &before), 0);
   const pthread_t waiting = pthread_self();

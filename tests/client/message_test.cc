@@ -32,7 +32,7 @@ class MessageTest : public ::testing::Test {
     }
   }
 
-  // As a server takes it apart.
+  // Decodes it as a server does.
   static service::Frame Decode(const OutgoingMessage& message) {
     std::vector<devices::ByteSegment> segments;
     for (const Segment& segment : message.segments) {
@@ -72,7 +72,7 @@ TEST_F(MessageTest, MessageEqualsProtobufsEncoding) {
 }
 
 TEST_F(MessageTest, AdjacentRowsAreOneRunWithoutCopy) {
-  const uint32_t rows[] = {0, 2, 1};  // 0 and 2 do not touch, nor do 2 and 1
+  const uint32_t rows[] = {0, 2, 1};  // 0 and 2 are not adjacent, nor are 2 and 1
   const service::Frame frame = Decode(EncodeStep(7, batch, rows, absl::Seconds(1), nullptr));
   ASSERT_EQ(frame.payloads.size(), 1);
   ASSERT_EQ(frame.payloads[0].segments.size(), 3);

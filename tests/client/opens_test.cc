@@ -1,4 +1,4 @@
-// Opens, by themselves: refused, contradicted, outlived.
+// Opens without steps: refused, contradicted, answered too late.
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
@@ -28,7 +28,7 @@ TEST_F(OpensTest, RefusalCarriesTheServicesError) {
   EXPECT_EQ(typed->limit, "(0, 1]");
 }
 
-// Beams are forks of forks, for as long as a text gets.
+// Beams are long lines of forks of forks.
 TEST_F(OpensTest, OpenForkKeepsNothingOfParent) {
   auto parent = harness.OpenOn(harness.stream(0), "parent", false);
   client::SequenceOptions options;
@@ -45,7 +45,7 @@ TEST_F(OpensTest, OpenForkKeepsNothingOfParent) {
   EXPECT_TRUE(watch.expired());
 }
 
-// The server may have kept a text of this name from before.
+// The server may have a sequence with this request id from an earlier client.
 TEST_F(OpensTest, HistoryWithoutPromptIsRefused) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";
@@ -57,7 +57,7 @@ TEST_F(OpensTest, HistoryWithoutPromptIsRefused) {
   EXPECT_EQ(client::ErrorOf(*opened.status)->field, "start_position") << *opened.status;
 }
 
-// Its answer came when nobody waited for it any more.
+// The answer of the open arrives after its deadline.
 TEST_F(OpensTest, OpenSequenceIsOpenedAtOnce) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";

@@ -1,5 +1,5 @@
-// Batches that are stepped before their logits are there, where no server looks at the word that says so: the client
-// does, and sends them then.
+// Batches that are stepped before their logits are written, without a server that reads the ready word: the client
+// waits for the word and then sends them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,9 +27,9 @@ class ReadyTest : public ::testing::Test {
 };
 
 TEST_F(ReadyTest, RowsAreSentWhenWordIsSet) {
-  const auto outcome = harness.Submit({record}, absl::Seconds(60), client::ReadyWord{&word, 1});
+  const auto results = harness.Submit({record}, absl::Seconds(60), client::ReadyWord{&word, 1});
   EXPECT_TRUE(harness.stream(0).sent.empty());
-  // It is looked at again soon, for as long as it takes.
+  // The client checks the word again after a short time, until it is set.
   for (int i = 0; i < 3; ++i) {
     const absl::Time next = harness.state.next_event(harness.now);
     EXPECT_LE(next, harness.now + absl::Milliseconds(1));
@@ -42,7 +42,7 @@ TEST_F(ReadyTest, RowsAreSentWhenWordIsSet) {
   EXPECT_FALSE(step.logits().has_ready());
   EXPECT_GT(harness.state.next_event(harness.now), harness.now + absl::Seconds(1));
   harness.AnswerRow(harness.stream(0), step, 0, 5);
-  EXPECT_EQ(std::get<v1::DrawResult>(outcome->rows.at(0)).token(), 5u);
+  EXPECT_EQ(std::get<v1::DrawResult>(results->rows.at(0)).token(), 5u);
 }
 
 TEST_F(ReadyTest, LaterWordCountsAsSetAcrossWraparound) {
@@ -52,14 +52,14 @@ TEST_F(ReadyTest, LaterWordCountsAsSetAcrossWraparound) {
 }
 
 TEST_F(ReadyTest, MissingRowsFailByName) {
-  const auto outcome = harness.Submit({record}, absl::Seconds(2), client::ReadyWord{&word, 1});
+  const auto results = harness.Submit({record}, absl::Seconds(2), client::ReadyWord{&word, 1});
   harness.MoveBy(absl::Seconds(2));
-  ASSERT_EQ(outcome->times, 1);
-  const auto* const error = std::get_if<client::RowError>(&outcome->rows.at(0));
+  ASSERT_EQ(results->times, 1);
+  const auto* const error = std::get_if<client::RowError>(&results->rows.at(0));
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
   EXPECT_EQ(error->field, "ready");
-  // Nothing was sent, and the sequence steps on.
+  // Nothing was sent, and the sequence can be stepped.
   harness.Submit({record});
   EXPECT_EQ(harness.TakeStep(harness.stream(0)).rows_size(), 1);
 }

@@ -1,4 +1,4 @@
-// Penalties by counting, the row by the law's reference.
+// Counts tokens for penalties, and runs the law's reference over the row.
 #include "tests/client/reference_sequence.h"
 
 #include <algorithm>
@@ -149,11 +149,11 @@ std::string Bits(const v1::ScoreResult& score) {
   return text;
 }
 
-std::optional<std::string> Bits(const client::RowResult& outcome) {
-  if (const auto* score = std::get_if<v1::ScoreResult>(&outcome)) return Bits(*score);
+std::optional<std::string> Bits(const client::RowResult& result) {
+  if (const auto* score = std::get_if<v1::ScoreResult>(&result)) return Bits(*score);
   const auto stop = [](const auto& result) { return result.finish_reason() == 0 ? "" : kStop; };
-  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return Bits(*draw) + stop(*draw);
-  const auto* verify = std::get_if<v1::VerifyResult>(&outcome);
+  if (const auto* draw = std::get_if<v1::DrawResult>(&result)) return Bits(*draw) + stop(*draw);
+  const auto* verify = std::get_if<v1::VerifyResult>(&result);
   if (verify == nullptr) return std::nullopt;
   std::string text;
   for (const v1::Position& position : verify->positions()) {

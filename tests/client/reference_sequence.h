@@ -1,5 +1,4 @@
-// One sequence sampled by the plain reference of the law, with its penalties counted anew from the whole history at
-// every step.
+// A sequence sampled by the law's reference. Its penalties are counted from the whole history at every step.
 #pragma once
 
 #include <cstddef>
@@ -26,18 +25,18 @@ class ReferenceSequence {
   v1::DrawResult Step(v1::DType dtype, const void* logits, uint32_t draw_salt = 0,
                       const uint32_t* allowed_bits = nullptr);
 
-  // What a score of these tokens says, on a row of logits for each, one right after the other: raw and processed only.
+  // Returns the scores of tokens, on adjacent rows of logits: raw and processed only.
   v1::ScoreResult Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
                         const uint32_t* allowed_bits = nullptr) const;
 
-  // What an override by the caller leaves as history.
+  // Changes the history as a rewrite by the caller does.
   void SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_length);
 
   const std::vector<uint32_t>& tokens() const { return tokens_; }
   uint32_t prompt_length() const { return prompt_length_; }
 
  private:
-  // What the row says; `given` is scored instead of a draw.
+  // Returns the row's output. `given` is scored instead of a draw.
   kernels::RowOutput Answer(v1::DType dtype, const void* logits, uint32_t draw_salt, const uint32_t* allowed_bits,
                             std::optional<uint32_t> given) const;
 
@@ -51,12 +50,12 @@ class ReferenceSequence {
   std::optional<uint64_t> sampler_state_;  // of samplers that keep one, after the last step
 };
 
-// A readable form in which two draws are equal exactly if their tokens are and every logprob is to the bit.
+// Returns a readable text that is equal for two draws exactly if their tokens and the bits of all logprobs are equal.
 std::string Bits(const v1::DrawResult& draw);
 std::string Bits(const v1::ScoreResult& score);
-// Of an outcome: that of its tokens as if each had been drawn, one after the other, then kStop if one of them is a stop
-// token; nothing of an error.
+// Returns that of a result's tokens as if each had been drawn, one after the other, with kStop if one of them is a stop
+// token. Nothing for an error.
 inline constexpr const char* kStop = " stop";
-std::optional<std::string> Bits(const client::RowResult& outcome);
+std::optional<std::string> Bits(const client::RowResult& result);
 
 }  // namespace sortition::testing

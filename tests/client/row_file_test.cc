@@ -1,4 +1,4 @@
-// Row files: what is taken, and what is refused with which words.
+// Row files: formats that are taken, and the messages of refusals.
 #include "client/cli/row_file.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Rows of logits that are a pure function of a key, so that a row can be had again for the reference.
+// Rows of logits as a pure function of a key, so that a row can be made again for the reference.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace sortition::testing {
 
-// `vocabulary` elements of `dtype` in memory order. Magnitudes between 2^-4 and 16, either sign.
+// Makes `vocabulary` elements of `dtype` in memory order. Magnitudes are between 2^-4 and 16, with either sign.
 inline std::vector<std::byte> MakeRow(v1::DType dtype, uint32_t vocabulary, uint64_t key) {
   const bool wide = dtype == v1::DTYPE_F32;
   const uint32_t mantissa_bits = wide ? 23 : dtype == v1::DTYPE_F16 ? 10 : 7;

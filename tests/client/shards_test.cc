@@ -1,4 +1,4 @@
-// A rank's side of rows in slices: what names a step, who opens sequences, what is repeated and what is brought along.
+// A rank's side of rows in shards: step ids, opens by rank 0, repeated steps and results brought to a new server.
 #include "absl/strings/str_cat.h"
 #include "client/cpp/client.h"
 #include "gtest/gtest.h"
@@ -7,7 +7,7 @@
 namespace sortition::testing {
 namespace {
 
-// Of rows of 16 elements, so that a slice has the width of the harness's rows.
+// Shards of rows of 16 elements, so that a shard has the width of the harness's rows.
 client::ClientOptions RankOptions(uint32_t index) {
   client::ClientOptions options = HarnessOptions();
   options.worker_session = "ranks";
@@ -16,7 +16,7 @@ client::ClientOptions RankOptions(uint32_t index) {
   return options;
 }
 
-// A follower that is welcome, and a sequence after the prompt {1, 2}.
+// A rank other than 0 with a welcomed stream, and a sequence with the prompt {1, 2}.
 struct Follower {
   Follower() : harness(RankOptions(1)) {
     harness.Welcome(harness.stream(0));
@@ -69,7 +69,7 @@ TEST(ShardsTest, OptionsThatRanksCannotShareAreRefused) {
 TEST(ShardsTest, FollowerOpensNothingNamesStepsByText) {
   Follower follower;
   StateHarness& harness = follower.harness;
-  const auto outcome = harness.Submit({follower.record});
+  const auto results = harness.Submit({follower.record});
   const v1::Step step = harness.TakeStep(harness.stream(0));
   EXPECT_EQ(step.logits().vocabulary_size(), 8u);
   const v1::VocabularyShard& shard = step.logits().shard();
@@ -83,7 +83,7 @@ TEST(ShardsTest, FollowerOpensNothingNamesStepsByText) {
   EXPECT_FALSE(step.rows(0).has_history_hash());
   EXPECT_EQ(step.timeout().seconds(), 52) << "7/8 of 60 s";
   harness.AnswerRow(harness.stream(0), step, 0, 5);
-  EXPECT_EQ(outcome->times, 1);
+  EXPECT_EQ(results->times, 1);
   EXPECT_EQ(harness.Position(*follower.record), 3u);
 
   follower.RewriteCut(2);
@@ -125,10 +125,10 @@ TEST(ShardsTest, FollowerBringsItsAnswerToNextServer) {
   EXPECT_GT(repeated.logits().shard().epoch(), second.logits().shard().epoch());
   harness.AnswerRow(harness.stream(1), repeated, 0, 6);
   harness.Submit({follower.record});
-  harness.TakeStep(harness.stream(1));  // and no answer before it: the server has it
+  harness.TakeStep(harness.stream(1));  // and no BringAnswer before it: the server has the result
 }
 
-// Ranks of a model wait for each other between two steps: this one has nothing to send until the other has its answer.
+// Ranks of a model wait for each other between steps: this one sends nothing until the other has its result.
 TEST(ShardsTest, RankWithoutRowBringsItsAnswer) {
   Follower follower;
   StateHarness& harness = follower.harness;
@@ -144,55 +144,56 @@ TEST(ShardsTest, RankWithoutRowBringsItsAnswer) {
   EXPECT_EQ(brought.asked().request_id(), "r");
   EXPECT_EQ(brought.result().draw().token(), 5u);
   harness.Submit({follower.record});
-  harness.TakeStep(harness.stream(1));  // and no other answer before it
+  harness.TakeStep(harness.stream(1));  // and no other BringAnswer before it
 }
 
 TEST(ShardsTest, RefusalsMendedByRankZeroAreAwaited) {
   Follower follower;
   StateHarness& harness = follower.harness;
-  const auto outcome = harness.Submit({follower.record});
+  const auto results = harness.Submit({follower.record});
   for (const v1::ErrorReason reason : {v1::SUPERSEDED, v1::STEP_CANCELLED, v1::OVERLOADED, v1::HISTORY_REQUIRED}) {
     harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, Refused(reason));
     harness.MoveBy(absl::Seconds(2));
   }
   harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, Refused(v1::LOGIT_NAN));
-  ASSERT_EQ(outcome->times, 1);
-  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::LOGIT_NAN);
+  ASSERT_EQ(results->times, 1);
+  EXPECT_EQ(ErrorOfRow(results->rows[0])->reason, v1::LOGIT_NAN);
 }
 
 TEST(ShardsTest, MissingShardsAreNamedAtDeadline) {
   Follower follower;
   StateHarness& harness = follower.harness;
-  const auto outcome = harness.Submit({follower.record}, absl::Seconds(60));
+  const auto results = harness.Submit({follower.record}, absl::Seconds(60));
   harness.MoveBy(absl::Seconds(10));
   harness.RefuseRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0,
                     Refused(v1::DEADLINE_PASSED, "step.logits.shard"));
-  EXPECT_EQ(outcome->times, 0);
+  EXPECT_EQ(results->times, 0);
   harness.MoveBy(absl::Seconds(1));
   harness.TakeStep(harness.stream(0));
   harness.MoveBy(absl::Seconds(50));
-  ASSERT_EQ(outcome->times, 1);
-  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->field, "step.logits.shard");
+  ASSERT_EQ(results->times, 1);
+  EXPECT_EQ(ErrorOfRow(results->rows[0])->field, "step.logits.shard");
   EXPECT_EQ(harness.Position(*follower.record), 2u);
 }
 
-// Between two tries its sequence is idle, and a full server forgets it for others: eight replays used to end the step.
+// During a back-off the sequence is idle, and a full server may evict it: such replays must not count towards the
+// limit.
 TEST(ShardsTest, LostHistoryWithShardsMissingReplays) {
   StateHarness harness(RankOptions(0));
   FakeStream& stream = harness.stream(0);
   harness.Welcome(stream);
   const auto record = harness.OpenOn(stream, "r", true);
-  const auto outcome = harness.Submit({record}, absl::Hours(1));
+  const auto results = harness.Submit({record}, absl::Hours(1));
   for (int i = 0; i < 20; ++i) {
     harness.RefuseRow(stream, harness.TakeStep(stream), 0, Refused(v1::DEADLINE_PASSED, "step.logits.shard"));
     harness.MoveBy(absl::Seconds(10));
     harness.RefuseRow(stream, harness.TakeStep(stream), 0, StateHarness::HistoryRequired());
-    ASSERT_EQ(outcome->times, 0) << i;
+    ASSERT_EQ(results->times, 0) << i;
     harness.AcceptOpen(stream, harness.TakeOpen(stream), true);
   }
   harness.AnswerRow(stream, harness.TakeStep(stream), 0, 6);
-  ASSERT_EQ(outcome->times, 1);
-  EXPECT_NE(DrawOfRow(outcome->rows[0]), nullptr);
+  ASSERT_EQ(results->times, 1);
+  EXPECT_NE(DrawOfRow(results->rows[0]), nullptr);
 }
 
 TEST(ShardsTest, UnsentClosesGoToNextStream) {
@@ -203,7 +204,7 @@ TEST(ShardsTest, UnsentClosesGoToNextStream) {
   harness.AnswerRow(harness.stream(0), harness.TakeStep(harness.stream(0)), 0, 5);
   harness.End(harness.stream(0));
   harness.state.Close(follower.record.get());
-  harness.state.Close(other.get());  // nothing of it was ever answered
+  harness.state.Close(other.get());  // it has no result
   harness.Welcome(harness.stream(1));
   const auto last = follower.Open("last");
   harness.state.Close(last.get());
@@ -217,14 +218,14 @@ TEST(ShardsTest, RankZeroOpensAndNamesStepsByText) {
   StateHarness harness(RankOptions(0));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", true);
-  const auto outcome = harness.Submit({record});
+  const auto results = harness.Submit({record});
   const v1::Step step = harness.TakeStep(harness.stream(0));
   EXPECT_EQ(step.rows(0).step_id(), 3u);
   EXPECT_TRUE(step.rows(0).has_history_hash());
   EXPECT_EQ(step.logits().shard().index(), 0u);
   harness.RefuseRow(harness.stream(0), step, 0, Refused(v1::SUPERSEDED));
-  ASSERT_EQ(outcome->times, 1) << "another worker has the sequence";
-  EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::SUPERSEDED);
+  ASSERT_EQ(results->times, 1) << "another worker has the sequence";
+  EXPECT_EQ(ErrorOfRow(results->rows[0])->reason, v1::SUPERSEDED);
 }
 
 }  // namespace

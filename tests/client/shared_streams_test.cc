@@ -1,4 +1,4 @@
-// Streams that share memory with their server: what happens where the server does not know it.
+// Streams that share memory with their server, where the server does not know the memory.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/fake_memory_server.h"
@@ -12,7 +12,7 @@ constexpr uint64_t kAttach = 2;
 
 class SharedStreamsTest : public ::testing::Test {
  protected:
-  // A client whose first stream has been started, and shares memory.
+  // Returns a client whose first stream is welcomed and shares memory.
   std::unique_ptr<StateHarness> Start(client::TransportKind kind) {
     auto link = client::MemoryLink::Connect(server_.address());
     EXPECT_TRUE(link.ok()) << link.status();
@@ -38,7 +38,7 @@ TEST_F(SharedStreamsTest, UnknownMemoryIsDroppedAndRowsTravelInline) {
   const auto harness = Start(client::TransportKind::kGrpc);
   FakeStream& stream = harness->stream(0);
   const auto record = harness->OpenOn(stream, "r", false);
-  const auto outcome = harness->Submit({record});
+  const auto results = harness->Submit({record});
   const v1::Step shared = harness->TakeStep(stream);
   EXPECT_TRUE(shared.logits().source().has_region());
   harness->Reject(stream, kAttach, UnknownRegion());
@@ -49,8 +49,8 @@ TEST_F(SharedStreamsTest, UnknownMemoryIsDroppedAndRowsTravelInline) {
   const v1::Step within = harness->TakeStep(stream);
   EXPECT_TRUE(within.logits().source().has_inline_());
   harness->AnswerRow(stream, within, 0, 3);
-  ASSERT_EQ(outcome->times, 1);
-  EXPECT_EQ(DrawOfRow(outcome->rows[0])->token(), 3);
+  ASSERT_EQ(results->times, 1);
+  EXPECT_EQ(DrawOfRow(results->rows[0])->token(), 3);
   EXPECT_EQ(harness->connector.streams.size(), 1) << "the stream was as good as any";
   EXPECT_FALSE(stream.cancelled);
 }
@@ -69,7 +69,7 @@ TEST_F(SharedStreamsTest, OtherRejectionsKeepMemory) {
   EXPECT_NE(harness->stream(0).memory, nullptr);
 }
 
-// The connection to the memory socket has been lost, and not the stream's.
+// The connection to the memory socket is lost, but not the stream's.
 TEST_F(SharedStreamsTest, MemoryLostLaterIsReplacedWithStream) {
   const auto harness = Start(client::TransportKind::kGrpc);
   const auto record = harness->OpenOn(harness->stream(0), "r", false);

@@ -1,5 +1,5 @@
-// A server whose memory socket takes connections and says nothing: only the stream that wants its memory waits, not for
-// long where it can do without, and not once it is cancelled.
+// A server whose memory socket takes connections and does not answer: only the stream that wants its memory waits, for
+// a limited time, and not after it is cancelled.
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -55,7 +55,7 @@ class FakeSamplingService final : public v1::SamplingService::Service {
   ~FakeSamplingService() override { server_->Shutdown(std::chrono::system_clock::now()); }
   std::string target() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  absl::Notification offered;  // for the last time
+  absl::Notification offered;  // notified at the last offer
 
  private:
   grpc::Status Stream(grpc::ServerContext*,

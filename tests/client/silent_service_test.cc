@@ -15,7 +15,7 @@
 namespace sortition::testing {
 namespace {
 
-// Welcomes, opens, and keeps every step without an answer. The first `failures` streams end at once.
+// Welcomes streams, opens sequences, and never answers a step. The first `failures` streams end at once.
 class SilentConnector final : public client::Connector {
  public:
   explicit SilentConnector(int failures = 0) : failures_(failures) {}
@@ -74,7 +74,7 @@ absl::Status ConnectAfter(int failures) {
   return client::Client::ConnectWith(options, std::make_unique<SilentConnector>(failures)).status();
 }
 
-// gRPC 1.51 reports a connection that is on its way as failed, now and then.
+// gRPC 1.51 sometimes reports a connection attempt in progress as failed.
 TEST(ConnectTest, FailedTargetIsTriedAgainOnce) {
   EXPECT_TRUE(ConnectAfter(1).ok()) << ConnectAfter(1);
   EXPECT_TRUE(absl::IsUnavailable(ConnectAfter(2))) << ConnectAfter(2);
@@ -104,7 +104,7 @@ class SilentServiceTest : public ::testing::Test {
   std::unique_ptr<client::Sequence> sequence;
 };
 
-// A rank that takes a forked text up again named its turns in vain.
+// A rank that continues a forked text in a new process passes its turns.
 TEST(TurnsTest, OnlyRanksTakeGivenTurns) {
   client::ClientOptions options;
   options.targets = {"nobody"};
@@ -140,9 +140,9 @@ TEST(TurnsTest, OnlyRanksTakeGivenTurns) {
 TEST_F(SilentServiceTest, DeadlineEndsWaitAndFreesMemory) {
   client::StepOptions options;
   options.timeout = absl::Milliseconds(20);
-  const auto outcomes = client->Step(OneRow(), options);
-  ASSERT_TRUE(outcomes.ok());
-  EXPECT_EQ(std::get<client::RowError>((*outcomes)[0]).reason, v1::DEADLINE_PASSED);
+  const auto results = client->Step(OneRow(), options);
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(std::get<client::RowError>((*results)[0]).reason, v1::DEADLINE_PASSED);
   EXPECT_EQ(sequence->position(), 2);
 }
 
@@ -164,8 +164,8 @@ TEST_F(SilentServiceTest, SecondStepInFlightFailsWithoutBlocking) {
   std::vector<client::RowResult> first;
   ASSERT_TRUE(client
                   ->StepAsync(OneRow(), {},
-                              [&](std::vector<client::RowResult> outcomes) {
-                                first = std::move(outcomes);
+                              [&](std::vector<client::RowResult> results) {
+                                first = std::move(results);
                                 first_over.Notify();
                               })
                   .ok());

@@ -1,4 +1,4 @@
-// Servers that keep their connection and say nothing: they are left, and nothing is lost or drawn twice by it.
+// Servers that keep their connection and send nothing: the client leaves them, and no token is lost or drawn twice.
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
@@ -9,14 +9,14 @@ constexpr absl::Duration kTimeout = absl::Seconds(10);
 
 class SilentStreamTest : public ::testing::Test {
  protected:
-  // A step that nobody answers; what was sent for it is taken, and let go of.
+  // Submits a step without an answer. Takes and releases the messages sent for it.
   void StepInVain(StateHarness* harness, const std::shared_ptr<client::SequenceRecord>& record,
                   absl::Duration timeout = kTimeout) {
-    const auto outcome = harness->Submit({record}, timeout);
+    const auto results = harness->Submit({record}, timeout);
     harness->stream(0).sent.clear();
     harness->MoveBy(timeout);
-    ASSERT_EQ(outcome->times, 1);
-    EXPECT_EQ(ErrorOfRow(outcome->rows[0])->reason, v1::DEADLINE_PASSED);
+    ASSERT_EQ(results->times, 1);
+    EXPECT_EQ(ErrorOfRow(results->rows[0])->reason, v1::DEADLINE_PASSED);
   }
 };
 
@@ -39,7 +39,7 @@ TEST_F(SilentStreamTest, SecondTimeoutMovesTextToNextStream) {
       << harness.state.links().last_failure();
 
   harness.Welcome(harness.stream(1));
-  harness.AnswerRow(harness.stream(0), step, 0, 6);  // the server has woken up
+  harness.AnswerRow(harness.stream(0), step, 0, 6);  // the server answers late
   EXPECT_EQ(StateHarness::Position(*record), 3);
   const auto next = harness.Submit({record});
   v1::OpenSequence open = harness.TakeOpen(harness.stream(1));
@@ -76,7 +76,7 @@ TEST_F(SilentStreamTest, LateServerIsKept) {
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   for (int i = 0; i < 5; ++i) {
-    const auto outcome = harness.Submit({record}, kTimeout);
+    const auto results = harness.Submit({record}, kTimeout);
     if (i > 0) {
       const v1::OpenSequence open = harness.TakeOpen(harness.stream(0));
       harness.MoveBy(kTimeout / 2);
@@ -84,7 +84,7 @@ TEST_F(SilentStreamTest, LateServerIsKept) {
     }
     const v1::Step step = harness.TakeStep(harness.stream(0));
     harness.MoveTo(harness.state.next_event(harness.now));
-    EXPECT_EQ(outcome->times, 1);
+    EXPECT_EQ(results->times, 1);
     harness.AnswerRow(harness.stream(0), step, 0, 5);
   }
   EXPECT_FALSE(harness.stream(0).cancelled);
@@ -110,7 +110,7 @@ TEST_F(SilentStreamTest, ShortStepsWaitForConnectTimeout) {
   StateHarness harness(HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
-  harness.MoveBy(absl::Hours(1));  // nothing was asked meanwhile
+  harness.MoveBy(absl::Hours(1));  // nothing was sent meanwhile
   const absl::Time first = harness.now;
   while (!harness.stream(0).cancelled && harness.now < first + 2 * harness.options.connect_timeout) {
     StepInVain(&harness, record, harness.options.connect_timeout / 10);

@@ -1,5 +1,5 @@
-// Speculation through the client: a drafter in the worker's process that shares the sequence's noise, and a service
-// that verifies what it proposes.
+// Speculation through the client: a drafter in the worker's process uses the sequence's noise, and the service verifies
+// its drafts.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kDraftedVocabulary = 500;
 
-// A target's logits after a text, and a drafter's, which are like them.
+// The logits of a target after a text, and the similar ones of a drafter.
 std::vector<float> LogitsAfter(std::span<const uint32_t> text, float noise) {
   uint64_t seed = 17;
   for (const uint32_t token : text) seed = (seed ^ token) * 0x9e3779b97f4a7c15;
@@ -40,7 +40,7 @@ SequenceOptions DraftedOptions(std::string request_id) {
   return options;
 }
 
-uint32_t TokenOf(const RowResult& outcome) { return std::get<v1::DrawResult>(outcome).token(); }
+uint32_t TokenOf(const RowResult& result) { return std::get<v1::DrawResult>(result).token(); }
 
 TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
   auto client = Client::InProcess();
@@ -55,7 +55,7 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
   const uint64_t length = testing::Scaled(400);
   while ((*target)->position() < length) {
     const std::vector<uint32_t> text = (*target)->tokens();
-    // The drafter goes on from the text, whatever became of what it proposed before.
+    // The drafter continues the text, whether or not its earlier drafts were accepted.
     ASSERT_TRUE((*drafter)->Truncate(std::min<uint32_t>((*drafter)->position(), uint32_t(text.size()) - 1)).ok());
     ASSERT_TRUE((*drafter)->Append(std::span(text).subspan((*drafter)->position())).ok());
     std::vector<uint32_t> ahead = text;
@@ -70,14 +70,14 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
     drafts.tokens = std::span(ahead).last(kDrafts);
     Batch batch{v1::DTYPE_F32, kDraftedVocabulary, {{target->get(), logits.data()}}};
     batch.rows[0].drafts = &drafts;
-    auto outcomes = (*client)->Step(batch);
-    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-    ASSERT_TRUE(std::holds_alternative<v1::VerifyResult>(outcomes->front()))
-        << Describe(std::get<RowError>(outcomes->front()));
-    const auto& verify = std::get<v1::VerifyResult>(outcomes->front());
+    auto results = (*client)->Step(batch);
+    ASSERT_TRUE(results.ok()) << results.status();
+    ASSERT_TRUE(std::holds_alternative<v1::VerifyResult>(results->front()))
+        << Describe(std::get<RowError>(results->front()));
+    const auto& verify = std::get<v1::VerifyResult>(results->front());
     accepted += verify.accepted();
     ++steps;
-    // The text is that of no speculation.
+    // The text equals that without speculation.
     for (const v1::Position& position : verify.positions()) {
       const std::vector<float> row = LogitsAfter((*plain)->tokens(), 0);
       auto drawn = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {{plain->get(), row.data()}}});
@@ -95,7 +95,7 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
   auto first = (*client)->Open(DraftedOptions("a"));
   auto second = (*client)->Open(DraftedOptions("b"));
   ASSERT_TRUE(first.ok() && second.ok());
-  // Two rows of one batch, each with drafts of its own; f16 probabilities.
+  // Two rows of one batch, with different drafts; f16 probabilities.
   std::vector<std::vector<float>> logits;
   std::vector<uint16_t> probabilities[2];
   std::vector<uint32_t> masks[2];
@@ -126,16 +126,16 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
     row.drafts = &drafts[i];
     batch.rows.push_back(row);
   }
-  auto outcomes = (*client)->Step(batch);
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  const auto* whole = std::get_if<v1::VerifyResult>(&(*outcomes)[0]);
-  const auto* part = std::get_if<v1::VerifyResult>(&(*outcomes)[1]);
-  ASSERT_TRUE(whole != nullptr) << Describe(std::get<RowError>((*outcomes)[0]));
-  ASSERT_TRUE(part != nullptr) << Describe(std::get<RowError>((*outcomes)[1]));
+  auto results = (*client)->Step(batch);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const auto* whole = std::get_if<v1::VerifyResult>(&(*results)[0]);
+  const auto* part = std::get_if<v1::VerifyResult>(&(*results)[1]);
+  ASSERT_TRUE(whole != nullptr) << Describe(std::get<RowError>((*results)[0]));
+  ASSERT_TRUE(part != nullptr) << Describe(std::get<RowError>((*results)[1]));
   EXPECT_EQ(whole->accepted(), 2u);
-  EXPECT_EQ(whole->tokens(2), 20u);
+  EXPECT_EQ(whole->positions(2).token(), 20u);
   EXPECT_EQ(part->accepted(), 2u);
-  EXPECT_NE(part->tokens(2), 14u);
+  EXPECT_NE(part->positions(2).token(), 14u);
   EXPECT_EQ((*first)->position(), 6u);
   EXPECT_EQ((*second)->position(), 6u);
 }
@@ -151,10 +151,10 @@ TEST(Speculation, ScoresKeepThePosition) {
   const std::vector<uint32_t> scored = {7, 8};
   Row asked{sequence->get(), row.data()};
   asked.scored = scored;
-  auto outcomes = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}});
-  ASSERT_TRUE(outcomes.ok());
-  const auto* score = std::get_if<v1::ScoreResult>(&outcomes->front());
-  ASSERT_TRUE(score != nullptr) << Describe(std::get<RowError>(outcomes->front()));
+  auto results = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}});
+  ASSERT_TRUE(results.ok());
+  const auto* score = std::get_if<v1::ScoreResult>(&results->front());
+  ASSERT_TRUE(score != nullptr) << Describe(std::get<RowError>(results->front()));
   ASSERT_EQ(score->positions_size(), 2);
   EXPECT_EQ(score->positions(1).raw().logprob(), float(-std::log(double(kDraftedVocabulary))));
   EXPECT_EQ(score->positions(1).raw().rank(), 9u);
@@ -175,9 +175,9 @@ TEST(Speculation, DraftErrorsNameTheirField) {
   drafts.tokens = tokens;
   Row asked{sequence->get(), row.data()};
   asked.drafts = &drafts;
-  auto outcomes = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}});
-  ASSERT_TRUE(outcomes.ok());
-  const auto* error = std::get_if<RowError>(&outcomes->front());
+  auto results = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}});
+  ASSERT_TRUE(results.ok());
+  const auto* error = std::get_if<RowError>(&results->front());
   ASSERT_TRUE(error != nullptr);
   EXPECT_EQ(error->field, "step.rows[0].verify_draft.draft_tokens[0]");
   EXPECT_EQ((*sequence)->position(), 3u);

@@ -1,4 +1,4 @@
-// What is too long for one message travels in several.
+// Batches, rows and histories that are too long for one message travel in several.
 #include <set>
 
 #include "gmock/gmock.h"
@@ -14,7 +14,7 @@ class SplitTest : public ::testing::Test {
 
   static client::ClientOptions Split() {
     client::ClientOptions options = HarnessOptions();
-    options.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary + 5;  // three rows and a bit
+    options.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary + 5;  // a little more than three rows
     options.history_piece_tokens = 4;
     return options;
   }
@@ -26,7 +26,7 @@ TEST_F(SplitTest, LargeBatchIsSplitAtRowsWithoutCopy) {
   std::vector<std::shared_ptr<client::SequenceRecord>> records;
   for (int i = 0; i < 8; ++i)
     records.push_back(harness.OpenOn(harness.stream(0), std::string(1, static_cast<char>('a' + i)), false));
-  const auto outcome = harness.Submit(records);
+  const auto results = harness.Submit(records);
   std::vector<v1::Step> steps;
   size_t row = 0;
   for (const size_t rows : {3u, 3u, 2u}) {
@@ -41,17 +41,17 @@ TEST_F(SplitTest, LargeBatchIsSplitAtRowsWithoutCopy) {
     row += rows;
   }
   EXPECT_TRUE(harness.stream(0).sent.empty());
-  // Answers gather in the batch's order, whatever order they come in.
+  // Results are delivered in the batch's order, also if they arrive in another one.
   for (int s : {2, 0, 1}) {
     for (int i = steps[static_cast<size_t>(s)].rows_size() - 1; i >= 0; --i) {
       harness.AnswerRow(harness.stream(0), steps[static_cast<size_t>(s)], i, static_cast<uint32_t>(3 * s + i) % 8);
     }
   }
-  ASSERT_EQ(outcome->times, 1);
-  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(DrawOfRow(outcome->rows[i])->token(), i);
+  ASSERT_EQ(results->times, 1);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(DrawOfRow(results->rows[i])->token(), i);
 }
 
-// There is no way to send them on which sampling could begin earlier.
+// Splitting has no advantage for rows that are only named.
 TEST(SplitInProcessTest, LargeBatchStaysWhole) {
   client::ClientOptions options = HarnessOptions();
   options.fallback = client::Fallback::kInProcess;
@@ -62,15 +62,15 @@ TEST(SplitInProcessTest, LargeBatchStaysWhole) {
   ASSERT_TRUE(harness.state.links().in_process());
   std::vector<std::shared_ptr<client::SequenceRecord>> records;
   for (const char* id : {"a", "b", "c", "d", "e"}) records.push_back(harness.OpenOn(harness.stream(1), id, false));
-  const auto outcome = harness.Submit(records);
+  const auto results = harness.Submit(records);
   const v1::Step step = harness.TakeStep(harness.stream(1));
   ASSERT_EQ(step.rows_size(), 5);
   EXPECT_TRUE(harness.stream(1).sent.empty());
   for (int i = 0; i < 5; ++i) harness.AnswerRow(harness.stream(1), step, i, 3);
-  EXPECT_EQ(outcome->times, 1);
+  EXPECT_EQ(results->times, 1);
 }
 
-// What is said of rows beside their bytes counts, too; a row too large even alone fails alone.
+// The parts of a message beside the rows' bytes count, too. A row that is too large by itself fails alone.
 TEST(SplitByTheServersLimitTest, RowsAreSplitByServersLimit) {
   constexpr uint64_t kMost = 180;
   StateHarness harness(HarnessOptions());
@@ -79,7 +79,7 @@ TEST(SplitByTheServersLimitTest, RowsAreSplitByServersLimit) {
   for (const char* id : {"a", "b", "c", "d", "e", "f", "g"})
     records.push_back(harness.OpenOn(harness.stream(0), id, false));
   records.push_back(harness.OpenOn(harness.stream(0), std::string(128, 'l'), false));
-  const auto outcome = harness.Submit(records);
+  const auto results = harness.Submit(records);
   std::set<std::string> ids;
   while (!harness.stream(0).sent.empty()) {
     const SentMessage message = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
@@ -90,9 +90,9 @@ TEST(SplitByTheServersLimitTest, RowsAreSplitByServersLimit) {
     }
   }
   EXPECT_EQ(ids.size(), 7);
-  ASSERT_EQ(outcome->times, 1);
-  for (size_t i = 0; i < 7; ++i) EXPECT_NE(DrawOfRow(outcome->rows[i]), nullptr);
-  const client::RowError* const error = ErrorOfRow(outcome->rows[7]);
+  ASSERT_EQ(results->times, 1);
+  for (size_t i = 0; i < 7; ++i) EXPECT_NE(DrawOfRow(results->rows[i]), nullptr);
+  const client::RowError* const error = ErrorOfRow(results->rows[7]);
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(error->reason, v1::TOO_MANY);
   EXPECT_EQ(error->limit, "<= 180 bytes");

@@ -1,4 +1,4 @@
-// A StreamState with a fake connector and a time that the test moves.
+// A StreamState with a fake connector, and a clock that the test moves.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class StateHarness {
     state.Start(now);
   }
 
-  // --- what the caller does
+  // --- the caller
 
   struct Opened {
     std::shared_ptr<client::SequenceRecord> record;
@@ -51,8 +51,8 @@ class StateHarness {
     auto open = std::make_unique<client::PendingOpen>();
     open->record = opened.record;
     open->deadline = now + options.default_timeout;
-    open->done = [status = opened.status, over = opened.over](absl::Status outcome) {
-      *status = std::move(outcome);
+    open->done = [status = opened.status, over = opened.over](absl::Status answer) {
+      *status = std::move(answer);
       *over = true;
     };
     state.Open(std::move(open), now);
@@ -60,24 +60,24 @@ class StateHarness {
     return opened;
   }
 
-  // What came of a batch; `times` counts how often its callback ran.
-  struct Outcome {
+  // The results of a batch; `times` counts the calls of its callback.
+  struct Results {
     int times = 0;
     std::vector<client::RowResult> rows;
   };
-  std::shared_ptr<Outcome> Submit(const std::vector<std::shared_ptr<client::SequenceRecord>>& records,
+  std::shared_ptr<Results> Submit(const std::vector<std::shared_ptr<client::SequenceRecord>>& records,
                                   absl::Duration timeout = absl::Seconds(60),
                                   std::optional<client::ReadyWord> ready = std::nullopt) {
-    auto outcome = std::make_shared<Outcome>();
+    auto results = std::make_shared<Results>();
     auto batch = std::make_shared<client::PendingBatch>();
     batch->dtype = v1::DTYPE_F32;
     batch->vocabulary_size = kVocabulary;
     batch->row_bytes = sizeof(float) * kVocabulary;
     batch->deadline = now + timeout;
     batch->ready = ready;
-    batch->done = [outcome](std::vector<client::RowResult> rows) {
-      ++outcome->times;
-      outcome->rows = std::move(rows);
+    batch->done = [results](std::vector<client::RowResult> rows) {
+      ++results->times;
+      results->rows = std::move(rows);
     };
     for (size_t i = 0; i < records.size(); ++i) {
       client::PendingRow& row = batch->rows.emplace_back();
@@ -86,10 +86,10 @@ class StateHarness {
     }
     state.Submit(std::move(batch), now);
     Collect();
-    return outcome;
+    return results;
   }
 
-  // --- what the other end does
+  // --- the server
 
   FakeStream& stream(size_t index) { return *connector.streams.at(index); }
   FakeStream& last_stream() { return *connector.streams.back(); }
@@ -103,7 +103,7 @@ class StateHarness {
     return message;
   }
   v1::OpenSequence TakeOpen(FakeStream& stream) { return Take(stream, v1::StreamRequest::kOpen).message.open(); }
-  // Lets go of the rows' bytes at once.
+  // Releases the rows' bytes at once.
   v1::Step TakeStep(FakeStream& stream) { return Take(stream, v1::StreamRequest::kStep).message.step(); }
 
   void Respond(FakeStream& stream, const v1::StreamResponse& response) {
@@ -117,7 +117,7 @@ class StateHarness {
     response.mutable_welcome()->add_law_versions(law::kLawVersion);
     Respond(stream, response);
   }
-  // The hash of a history of `tokens`, as the service counts it for `open`.
+  // Returns the hash of a history of `tokens`, as the service computes it for `open`.
   static uint64_t HashOf(const v1::OpenSequence& open, const std::vector<uint32_t>& tokens) {
     service::HistoryIdentity identity;
     identity.law_version = open.law_version();
@@ -135,7 +135,7 @@ class StateHarness {
     return service::HistoryHash(chain, open.history().prompt_length(), service::HistoryDigest(identity));
   }
   static uint64_t SeedOf(const v1::OpenSequence& open) { return open.has_seed() ? open.seed() : 77; }
-  // With the history that the open carries.
+  // Accepts an open that carries a history.
   void AcceptOpen(FakeStream& stream, const v1::OpenSequence& open, bool stateful) {
     const std::vector<uint32_t> tokens(open.history().tokens().begin(), open.history().tokens().end());
     AcceptOpen(stream, open, stateful, static_cast<uint32_t>(stateful ? tokens.size() : 0),
@@ -176,7 +176,7 @@ class StateHarness {
     *response.mutable_results()->mutable_rows(0)->mutable_error() = error;
     Respond(stream, response);
   }
-  // The whole of a step.
+  // Answers all rows of a step.
   void RefuseStep(FakeStream& stream, const v1::Step& step, const v1::Error& error) {
     v1::StreamResponse response;
     response.mutable_results()->set_batch_id(step.batch_id());
@@ -208,7 +208,7 @@ class StateHarness {
   }
   static v1::Error HistoryRequired() { return MakeError(absl::StatusCode::kFailedPrecondition, v1::HISTORY_REQUIRED); }
 
-  // Moves the time and lets the state notice.
+  // Moves the clock and calls OnTime.
   void MoveTo(absl::Time time) {
     now = time;
     state.OnTime(now);
@@ -216,7 +216,7 @@ class StateHarness {
   }
   void MoveBy(absl::Duration duration) { MoveTo(now + duration); }
 
-  // A sequence that is open on `stream`; its prompt is {1, 2}.
+  // Opens a sequence on `stream` with the prompt {1, 2}.
   std::shared_ptr<client::SequenceRecord> OpenOn(FakeStream& stream, const std::string& id, bool stateful) {
     client::SequenceOptions sequence;
     sequence.request_id = id;
@@ -256,11 +256,9 @@ inline client::ClientOptions HarnessOptions(std::vector<std::string> targets = {
   return options;
 }
 
-inline const client::RowError* ErrorOfRow(const client::RowResult& outcome) {
-  return std::get_if<client::RowError>(&outcome);
+inline const client::RowError* ErrorOfRow(const client::RowResult& result) {
+  return std::get_if<client::RowError>(&result);
 }
-inline const v1::DrawResult* DrawOfRow(const client::RowResult& outcome) {
-  return std::get_if<v1::DrawResult>(&outcome);
-}
+inline const v1::DrawResult* DrawOfRow(const client::RowResult& result) { return std::get_if<v1::DrawResult>(&result); }
 
 }  // namespace sortition::testing

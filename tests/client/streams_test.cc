@@ -1,4 +1,4 @@
-// The life of streams: connecting, losing, draining, falling back.
+// The life of streams: connecting, loss, draining, fallback.
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
@@ -72,7 +72,7 @@ TEST(StreamsTest, EpochsGrowWithEveryOpenAndEveryStream) {
   EXPECT_GT(two->standing.epoch, one->standing.epoch);
   harness.End(harness.stream(0));
   harness.Welcome(harness.stream(1));
-  const auto outcome = harness.Submit({one});
+  const auto results = harness.Submit({one});
   EXPECT_GT(harness.TakeOpen(harness.stream(1)).epoch(), two->standing.epoch);
 }
 
@@ -208,12 +208,12 @@ TEST(StreamsTest, EventsOfEndedStreamsAreIgnored) {
   StateHarness harness(HarnessOptions());
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
-  const auto outcome = harness.Submit({record});
+  const auto results = harness.Submit({record});
   const v1::Step step = harness.TakeStep(harness.stream(0));
   harness.End(harness.stream(0));
   harness.AnswerRow(harness.stream(0), step, 0, 5);
   harness.End(harness.stream(0));
-  EXPECT_EQ(outcome->times, 0);
+  EXPECT_EQ(results->times, 0);
   EXPECT_EQ(StateHarness::Position(*record), 2);
   ASSERT_EQ(harness.connector.streams.size(), 2);
   EXPECT_FALSE(harness.stream(1).cancelled);

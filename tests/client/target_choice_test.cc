@@ -1,4 +1,4 @@
-// Which target is next, and how long a failed round waits.
+// The choice of the next target, and the wait after a failed round.
 #include "client/cpp/target_choice.h"
 
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-// Unix sockets whose server takes no connection: nobody waits for it longer than said.
+// Unix sockets whose server accepts no connection: the wait is bounded.
 #include "client/cpp/unix_socket.h"
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 namespace sortition::testing {
 namespace {
 
-// Listens, never accepts, and its queue of connections is full.
+// Listens and never accepts, with a full queue of connections.
 class FullListener {
  public:
   FullListener() {
@@ -36,7 +36,7 @@ class FullListener {
   ~FullListener() { unlink(path_.c_str()); }
 
   std::string target() const { return "unix:" + path_; }
-  // Whoever waits for it fails.
+  // A waiting connect fails.
   void Close() { listener_ = service::Descriptor(); }
 
  private:
@@ -45,7 +45,7 @@ class FullListener {
   std::vector<service::Descriptor> waiting_;
 };
 
-// The client's lock is held while a stream starts, so that every deadline would wait with it.
+// The client's lock is held while a stream starts, so that a wait there would delay every deadline.
 TEST(UnixSocketTest, FullAcceptQueueBlocksNoCaller) {
   FullListener listener;
   client::ClientOptions options;

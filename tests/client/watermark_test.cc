@@ -1,4 +1,4 @@
-// A watermark is found where it is, and nowhere else; it leaves the probabilities as they are.
+// A watermark is detected in marked texts and in no others, and does not change the probabilities.
 #include "client/cpp/watermark.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kMarkedVocabulary = 64;
 constexpr uint64_t kKey = 0xfeedfacecafebeef;
-// Seeds are fixed; over their choice each expectation fails with less than this probability.
+// Seeds are fixed. For random seeds each expectation would fail with less than this probability.
 constexpr double kFailure = 1e-6;
 
 SequenceOptions MarkedOptions(bool marked, uint64_t seed) {
@@ -29,7 +29,7 @@ SequenceOptions MarkedOptions(bool marked, uint64_t seed) {
   return options;
 }
 
-// A text of uncertain tokens: about four bits each.
+// Draws a text of tokens with about four bits of entropy each.
 std::vector<uint32_t> Write(const SequenceOptions& options, size_t length) {
   auto sequence = LocalSequence::Open(options);
   EXPECT_TRUE(sequence.ok()) << sequence.status();
@@ -83,7 +83,7 @@ TEST(Watermark, RepeatedContextsCountOnce) {
   EXPECT_EQ(DetectWatermark({kKey}, text).tokens, 5u);
 }
 
-// The seed has no part in it, the service draws the same, and drafts are judged with the marked noise.
+// The watermark does not depend on the seed, the service draws the same tokens, and drafts are verified with its noise.
 TEST(Watermark, SameInServiceAndUnderSpeculation) {
   auto client = Client::InProcess();
   ASSERT_TRUE(client.ok());
@@ -101,10 +101,10 @@ TEST(Watermark, SameInServiceAndUnderSpeculation) {
     drafts.tokens = std::span(text).subspan(at, 2);
     Row row{sequence->get(), logits.data()};
     row.drafts = &drafts;
-    auto outcomes = (*client)->Step({v1::DTYPE_F32, kMarkedVocabulary, {row}});
-    ASSERT_TRUE(outcomes.ok());
-    const auto* verify = std::get_if<v1::VerifyResult>(&outcomes->front());
-    ASSERT_TRUE(verify != nullptr) << Describe(std::get<RowError>(outcomes->front()));
+    auto results = (*client)->Step({v1::DTYPE_F32, kMarkedVocabulary, {row}});
+    ASSERT_TRUE(results.ok());
+    const auto* verify = std::get_if<v1::VerifyResult>(&results->front());
+    ASSERT_TRUE(verify != nullptr) << Describe(std::get<RowError>(results->front()));
     ASSERT_EQ(verify->accepted(), 2u) << at;
     ASSERT_EQ(verify->positions(2).token(), text[at + 2]) << at;
   }

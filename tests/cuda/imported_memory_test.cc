@@ -137,7 +137,7 @@ TEST(CudaImport, RowsAreCopiedTogether) {
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(driver.calls("MemcpyDtoDAsync") - before, copies) << offsets[1] << " " << offsets[2];
     EXPECT_EQ(driver.calls("Memcpy2DAsync") - before_of_lines, copies_of_lines) << offsets[1] << " " << offsets[2];
-    // Of rows that overlap, only the last is whole.
+    // Rows overlap; only the last one is whole.
     for (uint32_t i = 0; i < kCount; ++i) {
       const auto& tensor = random[i]->tensor();
       if (std::memcmp(memory.data() + offsets[i], tensor.data(), tensor.size()) != 0) continue;

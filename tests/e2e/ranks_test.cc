@@ -202,7 +202,7 @@ TEST(RankLossTest, DrainedServerHandsRanksOverAtOnce) {
     while (rank.done() < texts.steps() && !HasFatalFailure()) {
       const absl::Time start = absl::Now();
       rank.Step();
-      EXPECT_LT(absl::Now() - start, absl::Seconds(9)) << "slices waited for others until their time had passed";
+      EXPECT_LT(absl::Now() - start, absl::Seconds(9)) << "shards waited for others until their time had passed";
       if (index == 0) furthest = rank.done();
     }
   };

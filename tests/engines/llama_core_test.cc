@@ -1,4 +1,4 @@
-// llama.cpp's names and habits, without llama.cpp.
+// Options and decoders of the llama.cpp adapter, without llama.cpp.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -83,7 +83,7 @@ TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("penalty_last_n"));
 }
 
-// The text that a plain sequence writes when tokens are accepted as they are drawn, but for the fourth.
+// Returns the text of a plain sequence whose drawn tokens are accepted, except the fourth.
 std::vector<uint32_t> Write(Decoder* decoder, uint32_t from, uint32_t to) {
   std::vector<uint32_t> tokens;
   for (uint32_t step = from; step < to; ++step) {
@@ -105,8 +105,8 @@ TEST(LlamaDecoder, EqualsPlainSequence) {
   std::vector<uint32_t> expected;
   for (uint32_t step = 0; step < 8; ++step) {
     const std::vector<float> row = Row(step);
-    const auto outcome = (*plain)->Step(v1::DTYPE_F32, client::Row{nullptr, row.data()});
-    expected.push_back(std::get<v1::DrawResult>(outcome).token());
+    const auto result = (*plain)->Step(v1::DTYPE_F32, client::Row{nullptr, row.data()});
+    expected.push_back(std::get<v1::DrawResult>(result).token());
     if (step == 4) {
       ASSERT_TRUE((*plain)->ReplaceLast(250).ok());
       expected.back() = 250;
@@ -133,7 +133,7 @@ TEST(LlamaDecoder, EqualsPlainSequence) {
   }
 }
 
-// An open that failed took what had been accepted for the whole prompt.
+// Tokens accepted before a failed open, and after it, must belong to the prompt.
 TEST(LlamaDecoder, FailedOpenKeepsPromptGrowing) {
   client::SequenceOptions options = Options();
   options.live_vocabulary_size = kVocabulary;
@@ -146,7 +146,7 @@ TEST(LlamaDecoder, FailedOpenKeepsPromptGrowing) {
   EXPECT_EQ(Write(&decoder, 0, 4), Write(&other, 0, 4));
 }
 
-// Tokens that a decoder without a prompt had drawn were its clone's prompt, which penalties of the output do not see.
+// Drawn tokens of a decoder without a prompt must stay output in its clone, where penalties see them.
 TEST(LlamaDecoder, CloneWithoutPromptHasNone) {
   client::SequenceOptions options;
   options.seed = 5;
@@ -167,7 +167,7 @@ TEST(LlamaDecoder, CloneContinuesMirostatOrReportsError) {
   Write(&local, 0, 12);
   const auto clone = local.Clone();
   ASSERT_TRUE(local.Draw(Row(12).data(), kVocabulary).ok());
-  const auto between = local.Clone();  // a draw and its acceptance
+  const auto between = local.Clone();  // between a draw and its acceptance
   const std::vector<uint32_t> expected = Write(clone.get(), 12, 40);
   for (Decoder* each : {&local, between.get()}) {
     ASSERT_TRUE(each->Accept(expected[0]).ok());
@@ -177,7 +177,7 @@ TEST(LlamaDecoder, CloneContinuesMirostatOrReportsError) {
   const auto client = client::Client::InProcess();
   ASSERT_TRUE(client.ok());
   Decoder remote(client->get(), options);
-  const auto early = remote.Clone();  // there is no state yet
+  const auto early = remote.Clone();  // before there is a state
   const std::vector<uint32_t> begun = Write(&remote, 0, 2);
   EXPECT_EQ(Write(early.get(), 0, 2), begun);
   const auto lacking = remote.Clone();

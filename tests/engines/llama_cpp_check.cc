@@ -44,7 +44,7 @@ class Engine {
   uint32_t vocabulary() const {
     return static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())));
   }
-  // A fresh text that begins with the prompt; its logits are there.
+  // Starts a text with the prompt, and computes its logits.
   llama_context* Begin(std::vector<llama_token> prompt) {
     llama_context_params parameters = llama_context_default_params();
     parameters.n_ctx = 256;
@@ -65,7 +65,7 @@ class Engine {
 
 const std::vector<llama_token> kPrompt = {5, 9, 17, 5, 3};
 
-// The text as the sampler writes it. `direct`: asked without an array of candidates.
+// Writes a text with the sampler. `direct`: without an array of candidates.
 std::vector<llama_token> Write(Engine* engine, llama_sampler* sampler, bool direct) {
   llama_context* context = engine->Begin(kPrompt);
   for (llama_token token : kPrompt) llama_sampler_accept(sampler, token);
@@ -101,9 +101,9 @@ SamplerPtr Chain(const std::vector<llama_sampler*>& samplers) {
   return chain;
 }
 
-// llama.cpp's own chain of the same options, without its last step.
+// Makes llama.cpp's own chain with the same options, without its last sampler.
 SamplerPtr Theirs(const SamplingOptions& sampling, uint32_t vocabulary) {
-  // A window over the whole text; llama.cpp itself has none without a bound.
+  // The window covers the whole text; llama.cpp has no unbounded one.
   const int32_t last_n = sampling.penalty_last_n < 0 ? 1000 : sampling.penalty_last_n;
   std::vector<llama_sampler*> samplers = {llama_sampler_init_penalties(static_cast<int32_t>(vocabulary), last_n,
                                                                        sampling.penalty_repeat, sampling.penalty_freq,
@@ -177,7 +177,7 @@ void CheckText(Engine* engine, client::Client* client) {
   sampling.penalty_last_n = -1;
   const SamplerPtr first = Ours(client, sampling, engine->vocabulary());
   const std::vector<llama_token> text = Write(engine, first.get(), true);
-  // The same through the array of candidates, in a chain, after a reset, and of a clone.
+  // The text is the same through an array of candidates, in a chain, after a reset, and with a clone.
   const SamplerPtr second = Ours(client, sampling, engine->vocabulary());
   Require(Write(engine, second.get(), false) == text, "texts differ with candidates");
   llama_sampler_reset(second.get());
@@ -185,7 +185,7 @@ void CheckText(Engine* engine, client::Client* client) {
   const SamplerPtr third = Ours(client, sampling, engine->vocabulary());
   const SamplerPtr chain = Chain({llama_sampler_clone(third.get())});
   Require(Write(engine, chain.get(), false) == text, "texts differ in a chain");
-  // A sampler before it that cuts the candidates.
+  // An earlier sampler in the chain drops candidates.
   SamplerPtr cut = Chain({llama_sampler_init_top_k(1), llama_sampler_clone(third.get())});
   SamplingOptions greedy;
   greedy.temp = 0;

@@ -21,7 +21,7 @@ STEPS = 12
 
 
 def models():
-    """(name, model): weights wide enough for logits that are not flat."""
+    """Returns (name, model) pairs; the weights are large enough for logits that are not flat."""
     common = {"vocab_size": VOCABULARY, "initializer_range": 0.25, "bos_token_id": 1, "eos_token_id": 2}
     gpt2 = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128, **common)
     llama = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -37,7 +37,7 @@ MODELS = dict(models())
 
 
 def prompts():
-    """Three, padded on the left."""
+    """Returns three prompts, padded on the left."""
     tokens = torch.randint(3, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(tokens)
     mask[1, :4] = 0
@@ -182,7 +182,7 @@ class TransformersTest(unittest.TestCase):
         self.assertEqual(Plan([transformers.TemperatureLogitsWarper(0.5)], False).parameters, {"temperature": 0.0})
 
     def test_step_uses_the_device_logits_moved_to(self):
-        """As in a GPU's memory, which is written again at each step."""
+        """Stands for a GPU's memory, which is written again at each step."""
         class Memory(LogitsTransfer):
             moved = torch.empty(0)
             times = 0

@@ -27,11 +27,11 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor, loader
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
-# As on a platform whose memory the device cannot see.
+# Simulates a platform whose memory the device cannot access.
 vllm.utils.torch_utils.PIN_MEMORY = False
 vllm.v1.worker.gpu.buffer_utils.is_uva_available = lambda: False
 type(current_platform).device_type = "cpu"
-# Triton's interpreter cannot run this one of vLLM's kernels; vLLM has it in PyTorch as well.
+# Triton's interpreter cannot run this kernel; vLLM has a PyTorch version of it.
 topk_topp_sampler.HAS_TRITON = False
 
 VOCABULARY, SLOTS, LONGEST = 200, 5, 64
@@ -181,7 +181,7 @@ class Runner2(unittest.TestCase):
             runner.step(["other", "a"])
         so_far = runner.text("a")
         slot = runner.states.remove_request("a")
-        runner.add("third", [9, 9], SamplingParams(temperature=2.0))  # in its slot
+        runner.add("third", [9, 9], SamplingParams(temperature=2.0))  # takes its slot
         self.assertEqual(runner.states.req_id_to_index["third"], slot)
         runner.step(["third", "other"])
         runner.add("a", [3, 7], SamplingParams(**options), output=so_far)
@@ -190,7 +190,7 @@ class Runner2(unittest.TestCase):
         self.assertEqual(runner.text("a"), alone.text("a"))
         runner.states.remove_request("other")
         runner.step(["third"])
-        self.assertEqual(len(runner.sampler.slots.requests), 2)  # who has left is forgotten
+        self.assertEqual(len(runner.sampler.slots.requests), 2)  # requests that ended are forgotten
 
     def test_the_runners_text_is_followed(self):
         """A token that was never drawn, and that greedy would draw next, is put into the text."""
@@ -207,7 +207,7 @@ class Runner2(unittest.TestCase):
     def test_ranks_draw_alike(self):
         texts = []
         for _ in range(2):
-            numpy.random.seed(4)  # as vLLM does in each process
+            numpy.random.seed(4)  # vLLM does this in each process
             runner = Runner(self.ours, parallel_config=types.SimpleNamespace(tensor_parallel_size=2))
             runner.add("a", [1], SamplingParams(temperature=2.0))
             for _ in range(6):

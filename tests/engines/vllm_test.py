@@ -73,8 +73,8 @@ class Logic(unittest.TestCase):
         self.rows.update(fake_update(added=[(0, fake_params(frequency_penalty=1.5), [3], output)]))
         for step in range(3):
             output.append(self.draw(logits(step))[0].token)
-        output[-1] = 50  # another token was taken
-        output.append(51)  # and one more
+        output[-1] = 50  # another token was accepted
+        output.append(51)  # and a further one
         drawn = self.draw(logits(9))[0].token
         sequence = self.sampler.open(vocabulary_size=VOCABULARY, prompt=[3], seed=1, frequency_penalty=1.5)
         sequence.append(output)

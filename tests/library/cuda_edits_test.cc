@@ -1,4 +1,4 @@
-// libsortition's edits on a CUDA device: set, changed where they are, and uploaded no more than that takes.
+// libsortition's edits on a CUDA device: set, changed in place, with uploads of the changes alone.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -55,7 +55,7 @@ TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
   std::mt19937_64 random(2026);
   const auto change_of = [&](uint32_t token) {
     kernels::LogitEdit edit = {.token = token};
-    if (random() % 4 == 0) return edit;  // takes away
+    if (random() % 4 == 0) return edit;  // removes the token's edit
     edit.flags = uint32_t(random() % 8 == 0 ? kernels::LogitEdit::kBanned : kernels::LogitEdit::kRepeated);
     edit.penalty = law::PenaltyBits(0.1f, 0.2f, 1 + uint32_t(random() % 9));
     return edit;
@@ -88,7 +88,7 @@ TEST_F(CudaLibrary, ChangeEditsAppliesInPlace) {
         apply(row, changes);
         ASSERT_TRUE(sampler->SetEdits(row, changes).ok());
       } else {
-        // In two parts, of which the second overrules the first.
+        // In two parts; the second replaces edits of the first.
         const std::vector<kernels::LogitEdit> first(changes.begin(), changes.begin() + ptrdiff_t(count / 2));
         const auto before = models[row];
         apply(row, first);

@@ -41,7 +41,8 @@ class CudaLibrary : public ::testing::Test {
     return {.rows = 10, .vocabulary = 4000, .edits = 2000, .top = kernels::kMaxTopLogprobs, .kept = 4000};
   }
 
-  // Rows as RandomRow has them, every second with a chain, but of one type and size, without lists of allowed tokens.
+  // Makes rows like RandomRow, every second one with a chain, but of one type and size, without lists of allowed
+  // tokens.
   void MakeRows() {
     for (uint64_t seed = 1; rows_.size() < kRows; ++seed) {
       auto row = std::make_unique<kernels::RandomRow>(

@@ -102,7 +102,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   driver_.FailKernel(devices::cuda::Result::kSuccess);
 }
 
-// The driver's own check at its end finds what is left over.
+// The driver's check at its end finds leaks.
 TEST_F(CudaLibrary, StartFailureIsTypedAndLeaksNothing) {
   const devices::cuda::Api api = driver_.api();
   const devices::cuda::Hardware hardware = devices::cuda::FindHardware(api)->at(0);
@@ -126,7 +126,7 @@ TEST_F(CudaLibrary, StartFailureIsTypedAndLeaksNothing) {
   EXPECT_GE(failures, 16);
 }
 
-// A device that is lost is no mistake of the caller's.
+// A lost device is not reported as a mistake of the caller.
 TEST_F(CudaLibrary, BindReportsLostDevice) {
   MakeRows();
   const auto sampler = Create(Limits());

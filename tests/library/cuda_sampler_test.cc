@@ -116,7 +116,7 @@ TEST_F(CudaLibrary, SamplerStatesContinue) {
   }
 }
 
-// Rows that score and verify, the tokens and the drafter's probabilities read where they lie; one row has no draft.
+// Rows that score and verify, with tokens and drafters' probabilities read in place; one row has no draft.
 TEST_F(CudaLibrary, ScoresAndVerifies) {
   MakeRows();
   auto* const given = static_cast<uint32_t*>(driver_.Allocate(4 * kRows));
@@ -204,7 +204,7 @@ TEST_F(CudaLibrary, GraphReadsMemoryAtReplay) {
   }
 }
 
-// A step is as few launches as its rows need, and no row's options are paid for by a batch without it.
+// A step takes only the launches that its rows need.
 TEST_F(CudaLibrary, BatchLaunchesOnlyNeededKernels) {
   MakeRows();
   const auto sampler = Create(Limits());

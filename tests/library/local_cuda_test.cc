@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kVocabulary = 600;
 CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(uintptr_t{77});
 
-// Sequences of all kinds: stateless, with a history, with a sampler's own state, with much to answer.
+// Sequences of all kinds: stateless, with a history, with a sampler's state, with large results.
 std::vector<SequenceOptions> Kinds() {
   std::vector<SequenceOptions> kinds(5);
   for (size_t i = 0; i < kinds.size(); ++i) {
@@ -97,20 +97,20 @@ TEST_F(LocalCudaTest, TokensEqualHost) {
   EXPECT_FALSE(driver_.is_awaited(kStream));
   for (uint64_t step = 0; step < 12; ++step) {
     const std::vector<Row> rows = Rows(step, step % 2 == 0 ? 0 : 4);
-    const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
-    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    const auto results = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
+    ASSERT_TRUE(results.ok()) << results.status();
     for (size_t i = 0; i < rows.size(); ++i) {
       const RowResult expected = on_host_[i]->Step(v1::DTYPE_F32, rows[i]);
       ASSERT_TRUE(std::holds_alternative<v1::DrawResult>(expected)) << std::get<RowError>(expected).message;
-      ASSERT_TRUE(std::holds_alternative<v1::DrawResult>((*outcomes)[i]));
-      EXPECT_EQ(std::get<v1::DrawResult>((*outcomes)[i]).SerializeAsString(),
+      ASSERT_TRUE(std::holds_alternative<v1::DrawResult>((*results)[i]));
+      EXPECT_EQ(std::get<v1::DrawResult>((*results)[i]).SerializeAsString(),
                 std::get<v1::DrawResult>(expected).SerializeAsString());
     }
   }
   EXPECT_TRUE(driver_.is_awaited(kStream));
 }
 
-// Rows of several positions, from one address on, for sequences of all kinds; mirostat's run one after the other.
+// Rows of several adjacent positions, for sequences of all kinds. Those of mirostat run one after the other.
 class LocalCudaTasksTest : public LocalCudaTest {
  protected:
   std::vector<Row> Rows(uint64_t seed) {
@@ -148,28 +148,28 @@ class LocalCudaTasksTest : public LocalCudaTest {
   const std::vector<float> even_ = std::vector<float>(3 * kRow, 1.0f / (kVocabulary - 4));
 };
 
-std::string Said(const RowResult& outcome) {
-  if (const auto* draw = std::get_if<v1::DrawResult>(&outcome)) return "draw " + draw->SerializeAsString();
-  if (const auto* score = std::get_if<v1::ScoreResult>(&outcome)) return "score " + score->SerializeAsString();
-  if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) return "verify " + verify->SerializeAsString();
-  return Describe(std::get<RowError>(outcome));
+std::string Said(const RowResult& result) {
+  if (const auto* draw = std::get_if<v1::DrawResult>(&result)) return "draw " + draw->SerializeAsString();
+  if (const auto* score = std::get_if<v1::ScoreResult>(&result)) return "score " + score->SerializeAsString();
+  if (const auto* verify = std::get_if<v1::VerifyResult>(&result)) return "verify " + verify->SerializeAsString();
+  return Describe(std::get<RowError>(result));
 }
 
 TEST_F(LocalCudaTasksTest, DraftsAndScoresEqualHost) {
   for (uint64_t step = 0; step < 8; ++step) {
     const std::vector<Row> rows = Rows(step);
-    const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
-    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    const auto results = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
+    ASSERT_TRUE(results.ok()) << results.status();
     for (uint32_t i = 0; i < rows.size(); ++i) {
-      EXPECT_EQ(Said((*outcomes)[i]), Said(on_host_[i]->Step(v1::DTYPE_F32, rows[i], {.row = i}))) << step << ", " << i;
-      EXPECT_FALSE(std::holds_alternative<RowError>((*outcomes)[i])) << step << ", " << i;
+      EXPECT_EQ(Said((*results)[i]), Said(on_host_[i]->Step(v1::DTYPE_F32, rows[i], {.row = i}))) << step << ", " << i;
+      EXPECT_FALSE(std::holds_alternative<RowError>((*results)[i])) << step << ", " << i;
       EXPECT_EQ(on_device_[i]->position(), on_host_[i]->position());
     }
   }
 }
 
-// Mirostat's scores need a batch for each token. What the others have from the first of them counts for nothing if the
-// last one fails.
+// Mirostat's scores need a batch for each token. If the last batch fails, the other rows' results of the first one are
+// dropped.
 TEST_F(LocalCudaTasksTest, LaterBatchFailureKeepsAllSequences) {
   const std::vector<Row> rows = Rows(2);
   ASSERT_FALSE(rows[2].scored.empty());
@@ -193,10 +193,10 @@ TEST_F(LocalCudaTest, FailedRowKeepsItsSequence) {
   rows[1].draw_salt = 70000;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(logits_ + kStride * 4, &nan, sizeof(nan));
-  const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences_, rows, nullptr);
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  EXPECT_EQ(std::get<RowError>((*outcomes)[1]).reason, v1::OUT_OF_RANGE);
-  EXPECT_EQ(std::get<RowError>((*outcomes)[4]).reason, v1::LOGIT_NAN);
+  const auto results = cuda_->Step(v1::DTYPE_F32, sequences_, rows, nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ(std::get<RowError>((*results)[1]).reason, v1::OUT_OF_RANGE);
+  EXPECT_EQ(std::get<RowError>((*results)[4]).reason, v1::LOGIT_NAN);
   for (const size_t i : {0u, 2u, 3u}) EXPECT_EQ(sequences_[i]->position(), 4u);
   for (const size_t i : {1u, 4u}) EXPECT_EQ(sequences_[i]->position(), 3u);
 }
@@ -205,9 +205,9 @@ TEST_F(LocalCudaTest, FailedBatchKeepsSequences) {
   const std::vector<Row> rows = Rows(2, 0);
   const auto expect_failure = [&](std::span<LocalSequence* const> sequences, std::span<const Row> given,
                                   absl::StatusCode code, const char* text) {
-    const auto outcomes = cuda_->Step(v1::DTYPE_F32, sequences, given, kStream);
-    EXPECT_EQ(outcomes.status().code(), code);
-    EXPECT_THAT(outcomes.status().message(), HasSubstr(text));
+    const auto results = cuda_->Step(v1::DTYPE_F32, sequences, given, kStream);
+    EXPECT_EQ(results.status().code(), code);
+    EXPECT_THAT(results.status().message(), HasSubstr(text));
     for (const LocalSequence* sequence : sequences_) EXPECT_EQ(sequence->position(), 3u);
   };
   std::vector<LocalSequence*> doubled = sequences_;

@@ -1,4 +1,4 @@
-"""The library as it is installed: a program outside the tree finds it, builds with it and runs."""
+"""The installed library: a program outside the tree finds it, builds with it and runs."""
 
 import os
 import pathlib

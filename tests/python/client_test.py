@@ -68,8 +68,8 @@ class ManyCallers(unittest.TestCase):
                 await client.draw(parent, row(0))
                 children = [await client.fork(parent, seed=1, choice_index=index, repetition_penalty=1.1)
                             for index in range(3)]
-                outcomes = await client.step(children, [row(1)] * 3)
-                return [outcome.token for outcome in outcomes], [child.tokens for child in children]
+                results = await client.step(children, [row(1)] * 3)
+                return [result.token for result in results], [child.tokens for child in children]
 
         drawn, tokens = asyncio.run(run())
         parent = SAMPLER.open(seed=1, **OPTIONS)
@@ -93,7 +93,7 @@ class ManyCallers(unittest.TestCase):
         self.assertEqual(asyncio.run(run()), expected(5, 1)[0])
 
     def test_a_client_may_go_within_its_own_callback(self):
-        # As garbage that is collected there.
+        # As if the garbage collector ran in the callback.
         holder, gone = [sortition.Client(fallback="in_process", in_process_threads=1)], threading.Event()
 
         def on_done(future):
@@ -196,14 +196,14 @@ class LostServers(unittest.TestCase):
             sequence = client.open(seed=3, **OPTIONS)
             server.kill()
             server.wait()
-            outcome, = client.step([sequence], [row(0)], timeout=0.3)
-            self.assertEqual((outcome.reason, outcome.code), ("DEADLINE_PASSED", "DEADLINE_EXCEEDED"))
+            result, = client.step([sequence], [row(0)], timeout=0.3)
+            self.assertEqual((result.reason, result.code), ("DEADLINE_PASSED", "DEADLINE_EXCEEDED"))
             self.assertEqual(sequence.position, 2)
 
 
 class FrozenServers(unittest.TestCase):
     def test_other_threads_run_while_rows_are_given_back(self):
-        # Only another thread wakes the server, on whose answer the giving back waits.
+        # Releasing the memory waits for the server's answer, and only another thread wakes the server.
         self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
         with tempfile.TemporaryDirectory() as folder, serve(f"--memory_listen=unix:{folder}/memory") as server:
             with sortition.Client(server.serving["listen"], transport="grpc") as client:

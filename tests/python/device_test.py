@@ -1,4 +1,4 @@
-"""Rows in a GPU's memory: made into tensors without a copy, only named to a server that has the device."""
+"""Rows in a GPU's memory: tensors without a copy, which are only named to a server with the same device."""
 
 import asyncio
 import ctypes
@@ -102,7 +102,7 @@ class Shared(ServerTest):
             self.assertEqual(waited, [0, 77, 0])
 
     def test_other_threads_run_while_one_waits_for_its_stream(self):
-        # The stream is done when another thread says so, which needs the interpreter's lock while the first one waits.
+        # Another thread ends the stream's work, and needs the GIL for it while the first one waits.
         library, client, rows = ctypes.CDLL("libcuda.so.1"), self.connect(), sortition.CudaRows(0, BYTES)
         faulthandler.dump_traceback_later(30, exit=True)
         self.addCleanup(faulthandler.cancel_dump_traceback_later)
@@ -178,7 +178,7 @@ class Shared(ServerTest):
         self.assertEqual(mapped(), before + 1)
         memory.close()
         self.assertEqual(mapped(), before)
-        memory.close()  # again: nothing
+        memory.close()  # has no effect
 
     def test_memory_outlives_its_client(self):
         rows = sortition.CudaRows(0, BYTES)
@@ -194,7 +194,7 @@ class Shared(ServerTest):
         sequences = [client.open(seed=seed, **OPTIONS) for seed in range(2)]
         first, there = matrix_in(rows, row(1)), matrix_in(rows, numpy.stack([row(1), row(2)]))
         mine = numpy.stack([row(1), row(2)])
-        # One whose last element lies behind.
+        # A tensor whose last element is outside the memory.
         behind = (ctypes.c_float * VOCABULARY).from_address(address_of(rows) + rows.bytes - 4 * VOCABULARY + 4)
         with self.assertRaisesRegex(TypeError, r"row 0 .*another device \(CUDA device 0\).*share_device"):
             client.step(sequences, there)
@@ -315,15 +315,15 @@ class ReadToTheHost(ServerTest):
                 drawn = client.draw(sequence, there)
             self.assertEqual(drawn.token, SAMPLER.draw(SAMPLER.open(seed=3, **OPTIONS), row(1)).token)
             for _ in range(8):
-                outcome = asyncio.run(draw(sortition.AsyncClient(client), client.open(seed=3, **OPTIONS), there))
-                self.assertTrue(isinstance(outcome, sortition.Error) or outcome.token == drawn.token)
+                result = asyncio.run(draw(sortition.AsyncClient(client), client.open(seed=3, **OPTIONS), there))
+                self.assertTrue(isinstance(result, sortition.Error) or result.token == drawn.token)
         client.close()
 
 
 
 @unittest.skipIf(FAKE, "the driver is the tests' own")
 class OnAGpu(ServerTest):
-    """By hand, on a machine that has one, with torch: without TEST_FAKE_CUDA and its folder in LD_LIBRARY_PATH."""
+    """To be run by hand on a machine with a GPU and torch, without TEST_FAKE_CUDA and its folder in LD_LIBRARY_PATH."""
 
     @classmethod
     def setUpClass(cls):
@@ -345,9 +345,9 @@ class OnAGpu(ServerTest):
                     torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
                     there.copy_(logits)
                     drawn = client.step(sequences, there)
-                self.assertEqual([outcome.token for outcome in drawn],
-                                 [outcome.token for outcome in SAMPLER.step(expected, there.cpu())])
+                self.assertEqual([result.token for result in drawn],
+                                 [result.token for result in SAMPLER.step(expected, there.cpu())])
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)  # which says why a test is skipped
+    unittest.main(verbosity=2)  # prints why a test is skipped

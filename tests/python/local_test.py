@@ -42,7 +42,7 @@ class LocalTest(BothTest):
                            prompt=generator.integers(0, 30, size=number), live_vocabulary_size=VOCABULARY - number % 7)
             options["prompt"] = options["prompt"].tolist()
             refusal = self.refusal_of_both(options)
-            if refusal is not None:  # of what is not built, by name
+            if refusal is not None:  # names an option that is not built
                 self.assertEqual(refusal[2], "NOT_IMPLEMENTED", refusal)
                 continue
             remote, local = self.both(**options)
@@ -99,12 +99,12 @@ class LocalTest(BothTest):
         results = []
         for sampler in (self.client, self.sampler):
             sequences = [sampler.open(vocabulary_size=VOCABULARY, seed=1) for _ in range(3)]
-            outcomes = sampler.step(sequences, [good[0], bad, good[1]])
-            self.assertIsInstance(outcomes[1], sortition.Error)
-            self.assertEqual(outcomes[1].reason, "LOGIT_NAN")
-            self.assertIn("700", outcomes[1].message)
+            drawn = sampler.step(sequences, [good[0], bad, good[1]])
+            self.assertIsInstance(drawn[1], sortition.Error)
+            self.assertEqual(drawn[1].reason, "LOGIT_NAN")
+            self.assertIn("700", drawn[1].message)
             self.assertEqual([sequence.position for sequence in sequences], [1, 0, 1])
-            results.append([outcomes[0].token, outcomes[2].token])
+            results.append([drawn[0].token, drawn[2].token])
         self.assertEqual(*results)
 
     def test_unknown_parameters(self):

@@ -19,7 +19,7 @@ from rows import OnCuda, VOCABULARY, row
 
 
 class FakeTensor(OnCuda):
-    """On CUDA device 0 of the tests' driver, or on the processor."""
+    """A tensor on CUDA device 0 of the tests' driver, or on the CPU."""
 
     def __init__(self, array, is_cuda=True, device=0):
         super().__init__(array)
@@ -54,7 +54,7 @@ class TransferTest(ServerTest):
         self.addCleanup(replaced.stop)
 
     def assert_same_tokens(self, sampler, transfer, rows=3, steps=4):
-        """Steps of as many sequences; with the fakes there is no current stream of torch's to be asked for."""
+        """Steps a number of sequences. With the fakes torch has no current stream, so it is named."""
         sequences, expected = ([each.open(seed=seed, **OPTIONS) for seed in range(rows)] for each in (sampler, SAMPLER))
         for step in range(steps):
             matrix = numpy.stack([row(10 * step + i) for i in range(rows)])
@@ -62,7 +62,7 @@ class TransferTest(ServerTest):
             if isinstance(moved, FakeTensor):
                 moved = OnCuda(moved.array)
             drawn = sampler.step(sequences, moved, stream=0)
-            self.assertEqual([outcome.token for outcome in drawn],
+            self.assertEqual([result.token for result in drawn],
                              [SAMPLER.draw(expected[i], matrix[i]).token for i in range(rows)])
 
 
@@ -80,7 +80,7 @@ class Shared(TransferTest):
     def test_batches_may_grow(self):
         client = self.connect()
         transfer = LogitsTransfer(client)
-        for elements in (1 << 10, 1 << 20, 1 << 10, 3 << 20):  # up to 12 MB; what there is first is 2 MB
+        for elements in (1 << 10, 1 << 20, 1 << 10, 3 << 20):  # up to 12 MB; the first allocation has 2 MB
             matrix = numpy.arange(elements, dtype=numpy.float32).reshape(1, elements)
             moved = transfer.move(FakeTensor(matrix))
             self.assertIsNot(moved.array, matrix)
@@ -151,7 +151,7 @@ class NotShared(TransferTest):
 
 @unittest.skipIf(FAKE, "the driver is the tests' own")
 class OnAGpu(ServerTest):
-    """By hand, as OnAGpu of device_test."""
+    """To be run by hand, as OnAGpu of device_test."""
 
     def test_logits_of_torch_stay_on_the_device(self):
         import torch
@@ -164,9 +164,9 @@ class OnAGpu(ServerTest):
             logits = torch.randn(3, VOCABULARY, device="cuda").to(torch.bfloat16)
             drawn = client.step(sequences, transfer.move(logits))
             self.assertEqual((transfer.path, transfer.note), ("device", ""))
-            self.assertEqual([outcome.token for outcome in drawn],
-                             [outcome.token for outcome in SAMPLER.step(expected, logits.cpu())])
+            self.assertEqual([result.token for result in drawn],
+                             [result.token for result in SAMPLER.step(expected, logits.cpu())])
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)  # which says why a test is skipped
+    unittest.main(verbosity=2)  # prints why a test is skipped

@@ -34,7 +34,7 @@ def host_view(rows):
 
 
 def words(logits):
-    """As bfloat16."""
+    """Converts to bfloat16."""
     return (logits.view(numpy.uint32) >> 16).astype(numpy.uint16)
 
 
@@ -62,7 +62,7 @@ class Work:
 
 
 def matrix_in(rows, logits, offset=0):
-    """These logits, written to the rows' memory, as a tensor there."""
+    """Writes logits to the rows' memory, and returns them as a tensor there."""
     there = host_view(rows)[offset:offset + logits.nbytes].view(logits.dtype).reshape(logits.shape)
     there[...] = logits
     return OnCuda(there)
@@ -91,7 +91,7 @@ class ServerTest(unittest.TestCase):
         return client
 
     def assert_same_tokens(self, client, rows, steps=6):
-        """Some steps of three sequences, whose rows are a matrix there, or lie apart."""
+        """Steps three sequences, with rows that are a matrix or separate vectors in the memory."""
         sequences = [client.open(seed=seed, **OPTIONS) for seed in range(3)]
         expected = [SAMPLER.open(seed=seed, **OPTIONS) for seed in range(3)]
         for step in range(steps):
@@ -100,5 +100,5 @@ class ServerTest(unittest.TestCase):
             if step % 2:
                 there = [matrix_in(rows, logits[i], rows.bytes - (i + 1) * 2 * VOCABULARY) for i in range(3)]
             drawn = client.step(sequences, there, dtype="bfloat16")
-            self.assertEqual([outcome.token for outcome in drawn],
+            self.assertEqual([result.token for result in drawn],
                              [SAMPLER.draw(expected[i], widened(logits[i])).token for i in range(3)])

@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks: each has a client and a slice of every row, and gets the answers of the whole rows."""
+"""Tensor-parallel ranks: each has a client and a shard of every row, and gets the results of the whole rows."""
 
 import asyncio
 import tempfile
@@ -37,13 +37,13 @@ def connect(target, rank, count, **options):
                             **{"retry": sortition.Retry(backoff_max=0.2), **options})
 
 
-def slice_of(rank, count, logits):
+def shard_of(rank, count, logits):
     shard = sortition.Shard.even(rank, count, VOCABULARY)
     return logits[..., shard.first_token:shard.first_token + shard.tokens]
 
 
-def bits(outcome):
-    return str(outcome) if isinstance(outcome, sortition.Error) else outcome.to_bytes()
+def bits(result):
+    return str(result) if isinstance(result, sortition.Error) else result.to_bytes()
 
 
 def mask(step):
@@ -51,19 +51,19 @@ def mask(step):
 
 
 def logits_of(step):
-    """A matrix for two sequences, float32 or words of bfloat16."""
+    """Makes a matrix for two sequences, float32 or words of bfloat16."""
     logits = numpy.stack([row(2 * step), row(2 * step + 1)])
     return logits if step % 2 else ((logits.view(numpy.uint32) >> 16).astype(numpy.uint16), "bfloat16")
 
 
 def drawn(client, part=lambda logits: logits, steps=range(6)):
-    """The draws of two sequences in some steps."""
+    """Returns the draws of two sequences in some steps."""
     sequences = [client.open(f"text {seed}", seed=seed, **OPTIONS) for seed in range(2)]
     said = []
     for step in steps:
         logits, dtype = logits_of(step) if step % 2 == 0 else (logits_of(step), None)
-        outcomes = client.step(sequences, part(logits), dtype=dtype, allowed=[mask(step), None], draw_salts=[step, 0])
-        said.append([bits(outcome) for outcome in outcomes])
+        results = client.step(sequences, part(logits), dtype=dtype, allowed=[mask(step), None], draw_salts=[step, 0])
+        said.append([bits(result) for result in results])
     return said, [sequence.position for sequence in sequences]
 
 
@@ -80,7 +80,7 @@ class Answers(unittest.TestCase):
                     with connect(target, rank, count, transport=transport) as client:
                         assert client.transport == "grpc"
                         assert client.row_memory == (transport == "grpc")
-                        return drawn(client, lambda logits: slice_of(rank, count, logits))
+                        return drawn(client, lambda logits: shard_of(rank, count, logits))
 
                 with self.subTest(transport, target=target):
                     self.assertEqual(on_ranks(count, run), [expected] * count)
@@ -104,8 +104,8 @@ class Answers(unittest.TestCase):
         with serve() as server:
             def of_rank(rank):
                 with connect(server.serving["listen"], rank, 3) as client:
-                    # Rows of one sequence lie one right after the other.
-                    return run(client, lambda logits: numpy.ascontiguousarray(slice_of(rank, 3, logits)))
+                    # Rows of one sequence are adjacent.
+                    return run(client, lambda logits: numpy.ascontiguousarray(shard_of(rank, 3, logits)))
 
             self.assertEqual(on_ranks(3, of_rank), [expected] * 3)
 
@@ -117,7 +117,7 @@ class Answers(unittest.TestCase):
             async with await sortition.AsyncClient.connect(target, worker_session="tasks", shard=shard) as client:
                 async def run(seed):
                     sequence = await client.open(f"text {seed}", seed=seed, **OPTIONS)
-                    return bits(await client.draw(sequence, slice_of(rank, 2, row(seed))))
+                    return bits(await client.draw(sequence, shard_of(rank, 2, row(seed))))
 
                 return await asyncio.gather(*(run(seed) for seed in range(20)))
 
@@ -149,9 +149,9 @@ class Losses(unittest.TestCase):
                     sequence.append(tokens)
                     while True:
                         step = len(tokens)
-                        if rank == 0 and step % 10 == 8:  # no rank starts anew between an answer and this
+                        if rank == 0 and step % 10 == 8:  # no rank restarts between a result and this
                             restart()
-                        tokens.append(client.draw(sequence, slice_of(rank, count, row(step))).token)
+                        tokens.append(client.draw(sequence, shard_of(rank, count, row(step))).token)
                         if len(tokens) == steps or step % 10 == 3 * rank:
                             break
             return tokens
@@ -165,11 +165,11 @@ class Losses(unittest.TestCase):
         with serve("--shard_wait=100ms") as server:
             with connect(server.serving["listen"], 0, 2) as first, connect(server.serving["listen"], 1, 2) as second:
                 sequences = [client.open("text", seed=4, **OPTIONS) for client in (first, second)]
-                error, = first.step(sequences[:1], slice_of(0, 2, row(0)), timeout=0.5)
+                error, = first.step(sequences[:1], shard_of(0, 2, row(0)), timeout=0.5)
                 self.assertEqual((error.reason, error.field), ("DEADLINE_PASSED", "step.logits.shard"))
                 self.assertRegex(str(error), "of 2 slices these have not come: 1")
                 drawn_by = on_ranks(2, lambda rank: (first, second)[rank].draw(
-                    sequences[rank], slice_of(rank, 2, row(0))).token)
+                    sequences[rank], shard_of(rank, 2, row(0))).token)
                 self.assertEqual(drawn_by, [expected] * 2)
 
 
@@ -197,7 +197,7 @@ class Refusals(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "logits: rows of 1000 elements; shard.tokens is 500"):
                 client.draw(sequence, row(0))
             with self.assertRaisesRegex(ValueError, "allowed"):
-                client.draw(sequence, slice_of(1, 2, row(0)), allowed=numpy.ones(VOCABULARY // 2, bool))
+                client.draw(sequence, shard_of(1, 2, row(0)), allowed=numpy.ones(VOCABULARY // 2, bool))
 
     def test_turns_are_of_ranks(self):
         with sortition.Client(fallback="in_process", in_process_threads=1) as client:

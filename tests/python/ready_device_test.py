@@ -87,7 +87,7 @@ class OnTheServersDevice(ServerTest):
             async with sortition.AsyncClient(self.client) as client:
                 sequence, ready = await client.open(seed=3, **OPTIONS), await client.cuda_ready()
                 there = matrix_in(self.rows, NAN)
-                loop.run_in_executor(None, busy.wait)  # there is no thread to borrow
+                loop.run_in_executor(None, busy.wait)  # no thread of the loop is free
                 self.library.FakeCudaHold()
                 drawing = asyncio.create_task(client.step([sequence], there, ready=ready))
                 await asyncio.sleep(0)
@@ -171,4 +171,4 @@ class OnTheServersDevice(ServerTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)  # which says why a test is skipped
+    unittest.main(verbosity=2)  # prints why a test is skipped

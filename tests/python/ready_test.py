@@ -1,4 +1,4 @@
-"""Steps that are sent before their logits are there: a word in the host's memory says when."""
+"""Steps that are sent before their logits are written, with a ready word in the host's memory."""
 
 import asyncio
 import faulthandler
@@ -27,7 +27,7 @@ def metric(server, series):
 
 
 def await_metric(server, series, value):
-    """Until the server counts as much, however long it takes."""
+    """Waits until the server's metric has this value."""
     while metric(server, series) != value:
         pass
 
@@ -69,7 +69,7 @@ class ReadyTest(unittest.TestCase):
             rows[:] = row(step)
             word.set()
             self.assertTrue(word.is_set)
-            tokens.append([outcome.token for outcome in future.result()])
+            tokens.append([result.token for result in future.result()])
         self.assertEqual(tokens, [list(pair) for pair in zip(expected(1, steps), expected(2, steps))])
         self.assertEqual(metric(self.server, "sortition_ready_wait_seconds_count"), steps)
 
@@ -80,7 +80,7 @@ class ReadyTest(unittest.TestCase):
             with self.subTest(transport), sortition.Client(
                     target, transport=transport, fallback="none" if target else "in_process") as client:
                 ready, sequence = client.ready(), client.open(seed=3, **OPTIONS)
-                rows = numpy.empty((1, VOCABULARY), numpy.float32)  # not shared memory, where that is a choice
+                rows = numpy.empty((1, VOCABULARY), numpy.float32)  # not in shared memory
                 tokens = []
                 for step in range(4):
                     word = ready.expect()
@@ -94,14 +94,14 @@ class ReadyTest(unittest.TestCase):
     def test_other_threads_run_while_a_step_waits_for_its_word(self):
         client = self.connect()
         ready, rows, sequence = client.ready(), client.allocate_rows(1, VOCABULARY), client.open(seed=4, **OPTIONS)
-        word, outcomes = ready.expect(), []
-        stepping = threading.Thread(target=lambda: outcomes.extend(client.step([sequence], rows, ready=word)))
+        word, results = ready.expect(), []
+        stepping = threading.Thread(target=lambda: results.extend(client.step([sequence], rows, ready=word)))
         stepping.start()
         await_metric(self.server, "sortition_steps_total", 1)
         rows[:] = row(0)
         word.set()
         stepping.join()
-        self.assertEqual([outcome.token for outcome in outcomes], expected(4, 1))
+        self.assertEqual([result.token for result in results], expected(4, 1))
 
     def test_tasks_have_a_word_each(self):
         steps, count = 4, 20
@@ -129,9 +129,9 @@ class ReadyTest(unittest.TestCase):
         for rows in (client.allocate_rows(1, VOCABULARY), numpy.empty((1, VOCABULARY), numpy.float32)):
             ready, sequence = client.ready(), client.open(seed=5, **OPTIONS)
             word = ready.expect()
-            outcome, = client.step([sequence], rows, ready=word, timeout=0.2)
-            self.assertEqual((outcome.reason, outcome.code), ("DEADLINE_PASSED", "DEADLINE_EXCEEDED"))
-            self.assertIn("ready", outcome.field)
+            result, = client.step([sequence], rows, ready=word, timeout=0.2)
+            self.assertEqual((result.reason, result.code), ("DEADLINE_PASSED", "DEADLINE_EXCEEDED"))
+            self.assertIn("ready", result.field)
             self.assertEqual(sequence.position, 2)
             word.set()
             rows[:] = row(0)

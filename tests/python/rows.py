@@ -1,4 +1,4 @@
-"""Rows, options and a server that the tests of the package share."""
+"""Rows, options and a server for the tests of the package."""
 
 import ctypes
 import os
@@ -11,12 +11,12 @@ VOCABULARY = 1000
 
 
 def row(seed, width=VOCABULARY):
-    """Logits with a few high ones and many ties."""
+    """Makes logits with a few high ones and many ties."""
     generator = numpy.random.default_rng(seed)
     return numpy.round(generator.standard_t(3, width) * 2, 1).astype(numpy.float32)
 
 
-# One set of options a kind of row: without state, with penalties, with everything.
+# Options for each kind of row: without state, with penalties, with everything.
 OPTIONS = (
     {"temperature": 0.0},
     {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "processed_logprobs": {"top": 3}},

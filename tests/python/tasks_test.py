@@ -1,4 +1,4 @@
-"""Drafts and scores: in process, through clients and over asyncio the same bits, and clear words for what cannot be."""
+"""Drafts and scores: the same bits in process, through clients and over asyncio, and clear errors."""
 
 import asyncio
 import unittest
@@ -14,19 +14,19 @@ from rows import OPTIONS, VOCABULARY, row, scale, serve
 
 class TasksTest(BothTest):
     def assert_same_task(self, pair, logits, kind, **options):
-        """The outcome of a step of one row, whose message is of this kind where it is no Error."""
+        """Returns the result of a step of one row. Its message is of this kind unless it is an Error."""
         answers = []
         for sampler, sequence in zip((self.client, self.sampler), pair):
-            outcome = sampler.step([sequence], [logits], **options)[0]
-            if isinstance(outcome, sortition.Error):
-                answers.append(outcome.args)
+            result = sampler.step([sequence], [logits], **options)[0]
+            if isinstance(result, sortition.Error):
+                answers.append(result.args)
                 continue
-            message = kind.FromString(outcome.to_bytes())
+            message = kind.FromString(result.to_bytes())
             message.ClearField("checkpoint")  # in process the state stays with the sequence
             answers.append(message)
         self.assertEqual(*answers)
         self.assertEqual(*[(sequence.position, sequence.tokens) for sequence in pair])
-        return outcome
+        return result
 
     def test_drafts_and_scores_have_the_bits_of_the_service(self):
         generator = numpy.random.default_rng(7)
@@ -48,20 +48,20 @@ class TasksTest(BothTest):
                 elif step % 4 == 2:
                     parents = [-1, 0, -1] if tokens[2] != tokens[0] else [-1, 0, 1]
                 mask = generator.random((4, VOCABULARY)) < 0.9 if step % 3 == 0 else None
-                outcome = self.assert_same_task(
+                result = self.assert_same_task(
                     pair, logits.astype((numpy.float32, numpy.float16)[step % 2]), VerifyResult,
                     drafts=[sortition.Drafts(tokens, mode, parents, dense, sparse, return_probabilities=step % 3 == 1)],
                     allowed=None if mask is None else [mask], draw_salts=[step])
-                if isinstance(outcome, sortition.Verify):
-                    accepted += outcome.accepted
-                    self.assertEqual(len(outcome.tokens), outcome.accepted + 1)
+                if isinstance(result, sortition.Verify):
+                    accepted += result.accepted
+                    self.assertEqual(len(result.tokens), result.accepted + 1)
                     if step % 3 == 1:
-                        self.assertEqual(outcome.probabilities.shape, (len(outcome.tokens), VOCABULARY))
-                        numpy.testing.assert_allclose(outcome.probabilities.sum(1), 1, atol=1e-5)
-                refused += isinstance(outcome, sortition.Error)
-                outcome = self.assert_same_task(pair, logits, ScoreResult, scored=[tokens.tolist() + [5]],
+                        self.assertEqual(result.probabilities.shape, (len(result.tokens), VOCABULARY))
+                        numpy.testing.assert_allclose(result.probabilities.sum(1), 1, atol=1e-5)
+                refused += isinstance(result, sortition.Error)
+                result = self.assert_same_task(pair, logits, ScoreResult, scored=[tokens.tolist() + [5]],
                                                 allowed=None if mask is None else [mask[0]])
-                refused += isinstance(outcome, sortition.Error)
+                refused += isinstance(result, sortition.Error)
         self.assertGreater(accepted, 0)
         self.assertEqual(refused, 0)
 
@@ -104,10 +104,10 @@ class TasksTest(BothTest):
             sequences = [sampler.open(vocabulary_size=VOCABULARY, seed=i, raw_logprobs={}) for i in range(3)]
             tasks = {"drafts": [None, sortition.Drafts(logits[1:3].argmax(1)), None], "scored": [None, None, [1, 2]]}
             draw, verify, score = sampler.step(sequences, logits, **tasks)
-            self.assertEqual([type(outcome) for outcome in (draw, verify, score)],
+            self.assertEqual([type(result) for result in (draw, verify, score)],
                              [sortition.Draw, sortition.Verify, sortition.Score])
             self.assertEqual([sequence.position for sequence in sequences], [1, len(verify.tokens), 0])
-            results.append([outcome.to_bytes() for outcome in (draw, verify, score)])
+            results.append([result.to_bytes() for result in (draw, verify, score)])
             broken = logits.copy()
             broken[5, 3] = numpy.nan
             self.assertEqual(sampler.step(sequences, broken, **tasks)[2].field, "step.rows[2]")
@@ -121,10 +121,10 @@ class TasksTest(BothTest):
                 answers = []
                 for sampler, pair in zip((self.client, self.sampler), zip(*(self.both(seed=i) for i in range(2)))):
                     for rows in ([row(1), logits], [logits, logits], [row(1), row(1)]):
-                        outcomes = sampler.step(list(pair), rows, allowed=masks, **options)
+                        rows_done = sampler.step(list(pair), rows, allowed=masks, **options)
                         for sequence in pair:
                             sequence.truncate(0)
-                        answers.append([getattr(outcome, "args", outcome) for outcome in outcomes])
+                        answers.append([getattr(result, "args", result) for result in rows_done])
                 for answer in answers[1:]:
                     self.assertEqual(answer, answers[0])
 

@@ -60,7 +60,7 @@ class Taken(unittest.TestCase):
         drawn = CLIENT.step(sequences, logits[::2, 24:])
         expected = [SAMPLER.draw(SAMPLER.open(vocabulary_size=VOCABULARY, seed=i), logits[2 * i, 24:])
                     for i in range(3)]
-        self.assertEqual([outcome.token for outcome in drawn], [outcome.token for outcome in expected])
+        self.assertEqual([result.token for result in drawn], [result.token for result in expected])
 
 
 class Refused(unittest.TestCase):

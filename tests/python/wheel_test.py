@@ -1,4 +1,4 @@
-"""The wheel: it can be made, has what it should, and installs; the tests of the package use what is installed here."""
+"""The wheel can be made, is complete, and installs. The tests of the package use the package installed here."""
 
 import glob
 import os

@@ -141,7 +141,7 @@ TEST(ProcessTest, NoDevicePreventsServing) {
   ServerProcess process({Arguments({"--devices=cuda:no-such"}), {}, 0});
   EXPECT_EQ(process.Wait(), 1);
   EXPECT_THAT(process.lines().front(), HasSubstr("device_missing"));
-  EXPECT_THAT(process.lines().back(), HasSubstr("--devices: none of them is here"));
+  EXPECT_THAT(process.lines().back(), HasSubstr("--devices: none of them is present"));
 }
 
 // Returns the number of refusals that a server has counted for this reason.

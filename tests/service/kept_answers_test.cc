@@ -152,17 +152,17 @@ TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
   for (uint64_t request = 1; request <= 100; ++request) bring(greedy, request);
   EXPECT_GT(engine->shards().kept(), 5u);
   EXPECT_LT(engine->shards().kept(), 15u);
-  StepBuilder slice(1, 8);
-  slice.AddRow("1", 1, 0, std::string(8 * kElement, '\0'));
-  v1::VocabularyShard& shard = *slice.step().mutable_logits()->mutable_shard();
+  StepBuilder step(1, 8);
+  step.AddRow("1", 1, 0, std::string(8 * kElement, '\0'));
+  v1::VocabularyShard& shard = *step.step().mutable_logits()->mutable_shard();
   shard.set_index(1);
   shard.set_count(2);
   shard.set_first_token(8);
   shard.set_total_vocabulary_size(16);
   shard.set_epoch(1);
-  modest.Send(slice.Build());
+  modest.Send(step.Build());
   EXPECT_EQ(modest.Results(1, 1).at(0).draw().token(), 7u);
-  greedy.Send(slice.Build());
+  greedy.Send(step.Build());
   EXPECT_EQ(engine->shards().waiting(), 1u) << "it has lost its own";
 }
 

@@ -257,11 +257,11 @@ TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsAreTaken) {
   Host::Place(region, 1024, kDeviceRowBytes, drafts.mutable_step()->mutable_draft_probabilities()->mutable_source());
   host.ExpectRefused(drafts, Reason::kOutOfRange, "step.draft_probabilities.source.region.region_id");
 
-  v1::StreamRequest slice = host.Step(region, 0);
-  v1::VocabularyShard& shard = *slice.mutable_step()->mutable_logits()->mutable_shard();
+  v1::StreamRequest step = host.Step(region, 0);
+  v1::VocabularyShard& shard = *step.mutable_step()->mutable_logits()->mutable_shard();
   shard.set_count(2);
   shard.set_total_vocabulary_size(2 * kDeviceVocabulary);
-  host.ExpectRefused(slice, Reason::kNotImplemented, kLogits);
+  host.ExpectRefused(step, Reason::kNotImplemented, kLogits);
 
   v1::StreamRequest upload;
   upload.mutable_upload_mask()->set_mask_id(5);

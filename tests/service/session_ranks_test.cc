@@ -12,7 +12,7 @@ namespace {
 class SessionRanks : public SessionShards {
  protected:
   v1::StreamRequest Numbered(uint64_t batch_id, uint64_t step_id, uint32_t index, uint64_t epoch = 1) const {
-    v1::StreamRequest request = Slice(batch_id, index);
+    v1::StreamRequest request = ShardStep(batch_id, index);
     request.mutable_step()->mutable_logits()->mutable_shard()->set_epoch(epoch);
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_step_id(step_id);
     return request;

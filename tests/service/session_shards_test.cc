@@ -20,7 +20,7 @@ TEST_F(SessionShards, AnyOrderEqualsWholeRow) {
   uint64_t batch = 0;
   do {
     ++batch;
-    for (const uint32_t shard : order) workers_[shard]->Send(Slice(batch, shard));
+    for (const uint32_t shard : order) workers_[shard]->Send(ShardStep(batch, shard));
     const std::vector<std::string> draws = Draws(batch);
     const auto whole = workers_[0]->Run(Whole(batch + 1000));
     ASSERT_EQ(draws.size(), 2u);
@@ -33,9 +33,9 @@ TEST_F(SessionShards, AnyOrderEqualsWholeRow) {
 
 // Workers choose which index has which tokens, and each may have its rows in another order.
 TEST_F(SessionShards, ShardsNeedNotBeInTokenOrder) {
-  workers_[0]->Send(Slice(1, 0, 340, kShardedVocabulary));
-  workers_[1]->Send(Slice(1, 1, 0, 333));
-  v1::StreamRequest last = Slice(1, 2, 333, 340);
+  workers_[0]->Send(ShardStep(1, 0, 340, kShardedVocabulary));
+  workers_[1]->Send(ShardStep(1, 1, 0, 333));
+  v1::StreamRequest last = ShardStep(1, 2, 333, 340);
   const size_t row_bytes = 7 * kElement;
   std::string* const payload = last.mutable_payloads(0);
   *payload = payload->substr(row_bytes) + payload->substr(0, row_bytes);
@@ -47,38 +47,38 @@ TEST_F(SessionShards, ShardsNeedNotBeInTokenOrder) {
 }
 
 TEST_F(SessionShards, MismatchedShardIsRefusedOthersContinue) {
-  workers_[0]->Send(Slice(1, 0));
-  workers_[2]->Send(Slice(1, 2));
-  ExpectRowsRefused(1, Slice(1, 2), Reason::kContradiction, "step.logits.shard.index");
-  ExpectRowsRefused(1, Slice(1, 1, 332, 340), Reason::kContradiction, "step.logits.shard.first_token");
-  ExpectRowsRefused(1, Slice(1, 1, 100, 101), Reason::kContradiction, "step.logits.shard.first_token");
-  v1::StreamRequest other = Slice(1, 1);
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[2]->Send(ShardStep(1, 2));
+  ExpectRowsRefused(1, ShardStep(1, 2), Reason::kContradiction, "step.logits.shard.index");
+  ExpectRowsRefused(1, ShardStep(1, 1, 332, 340), Reason::kContradiction, "step.logits.shard.first_token");
+  ExpectRowsRefused(1, ShardStep(1, 1, 100, 101), Reason::kContradiction, "step.logits.shard.first_token");
+  v1::StreamRequest other = ShardStep(1, 1);
   other.mutable_step()->mutable_logits()->mutable_shard()->set_count(4);
   ExpectRowsRefused(1, other, Reason::kContradiction, "step.logits.shard.count");
-  other = Slice(1, 1);
+  other = ShardStep(1, 1);
   other.mutable_step()->mutable_logits()->mutable_shard()->set_total_vocabulary_size(999);
   ExpectRowsRefused(1, other, Reason::kContradiction, "step.logits.shard.total_vocabulary_size");
-  other = Slice(1, 1);
+  other = ShardStep(1, 1);
   other.mutable_step()->mutable_masks()->set_rows(1);
   ExpectRefused(1, other, Reason::kContradiction, "step.masks");
-  workers_[1]->Send(Slice(1, 1));
+  workers_[1]->Send(ShardStep(1, 1));
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
 // A row fails alone: its neighbour has all its shards.
 TEST_F(SessionShards, MismatchedRowIsRefusedAlone) {
-  workers_[0]->Send(Slice(1, 0));
-  v1::StreamRequest other = Slice(1, 1);
+  workers_[0]->Send(ShardStep(1, 0));
+  v1::StreamRequest other = ShardStep(1, 1);
   other.mutable_step()->mutable_rows(1)->set_position(3);
   workers_[1]->Send(other);
-  workers_[2]->Send(Slice(1, 2));
+  workers_[2]->Send(ShardStep(1, 2));
   std::vector<v1::RowResult> results = workers_[1]->Results(1, 2);
   EXPECT_TRUE(results[0].has_draw());
   ExpectError(results[1].error(), Reason::kContradiction, "step.rows[1].position");
-  other = Slice(2, 1);
+  other = ShardStep(2, 1);
   other.mutable_step()->mutable_rows(1)->set_request_id("a");
   ExpectRowsRefused(1, other, Reason::kDuplicateRow, "step.rows[0].request_id");
-  other = Slice(3, 1);
+  other = ShardStep(3, 1);
   other.mutable_step()->mutable_rows(0)->clear_request_id();
   workers_[1]->Send(other);
   Pass(engine_->limits().shard_wait);
@@ -97,11 +97,11 @@ TEST_F(SessionShards, MessagesMayHoldDifferentRows) {
     step.mutable_rows()->RemoveLast();
     return request;
   };
-  workers_[1]->Send(only(Slice(1, 1), 1, 71));
-  workers_[0]->Send(Slice(1, 0));
-  workers_[2]->Send(only(Slice(1, 2), 0, 9));
-  workers_[1]->Send(only(Slice(1, 1), 0, 72));
-  workers_[2]->Send(only(Slice(1, 2), 1, 8));
+  workers_[1]->Send(only(ShardStep(1, 1), 1, 71));
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[2]->Send(only(ShardStep(1, 2), 0, 9));
+  workers_[1]->Send(only(ShardStep(1, 1), 0, 72));
+  workers_[2]->Send(only(ShardStep(1, 2), 1, 8));
   const auto whole = workers_[0]->Run(Whole(1000));
   const auto expect = [&](uint32_t worker, uint64_t batch, size_t of_whole) {
     EXPECT_EQ(workers_[worker]->Results(batch, 1).at(0).draw().SerializeAsString(),
@@ -120,7 +120,7 @@ TEST_F(SessionShards, MessagesMayHoldDifferentRows) {
 
 TEST_F(SessionShards, ShapesOutOfRangeAreRefused) {
   const auto refuse = [&](const std::string& field, void (*change)(v1::VocabularyShard*)) {
-    v1::StreamRequest request = Slice(1, 1);
+    v1::StreamRequest request = ShardStep(1, 1);
     change(request.mutable_step()->mutable_logits()->mutable_shard());
     ExpectRefused(1, request, Reason::kOutOfRange, "step.logits.shard." + field);
   };
@@ -134,9 +134,9 @@ TEST_F(SessionShards, ShapesOutOfRangeAreRefused) {
 }
 
 TEST_F(SessionShards, GapIsReportedToAllRanks) {
-  workers_[0]->Send(Slice(1, 0));
-  workers_[1]->Send(Slice(1, 1, 333, 339));
-  workers_[2]->Send(Slice(1, 2));
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[1]->Send(ShardStep(1, 1, 333, 339));
+  workers_[2]->Send(ShardStep(1, 2));
   for (auto& worker : workers_) {
     for (const v1::RowResult& row : worker->Results(1, 2)) {
       ExpectError(row.error(), Reason::kSizeMismatch, "step.logits.shard.total_vocabulary_size");
@@ -146,11 +146,11 @@ TEST_F(SessionShards, GapIsReportedToAllRanks) {
 }
 
 TEST_F(SessionShards, MissingRowIsReportedToAllRanks) {
-  workers_[0]->Send(Slice(1, 0));
-  v1::StreamRequest other = Slice(1, 1);
+  workers_[0]->Send(ShardStep(1, 0));
+  v1::StreamRequest other = ShardStep(1, 1);
   other.mutable_step()->mutable_rows(1)->set_tensor_row(2);
   workers_[1]->Send(other);
-  workers_[2]->Send(Slice(1, 2));
+  workers_[2]->Send(ShardStep(1, 2));
   for (auto& worker : workers_) {
     const std::vector<v1::RowResult> results = worker->Results(1, 2);
     EXPECT_TRUE(results[0].has_draw());
@@ -168,17 +168,17 @@ TEST_F(SessionShards, DraftsAreVerifiedAcrossShards) {
     step.mutable_rows(0)->mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
     return request;
   };
-  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(verify(Slice(1, i)));
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(verify(ShardStep(1, i)));
   const auto whole = workers_[0]->Run(verify(Whole(1000)));
   for (auto& worker : workers_) {
     EXPECT_EQ(worker->Results(1, 1).at(0).verify().SerializeAsString(), whole.at(0).verify().SerializeAsString());
   }
   EXPECT_GT(whole.at(0).verify().positions_size(), 0);
-  v1::StreamRequest outside = verify(Slice(2, 1));
+  v1::StreamRequest outside = verify(ShardStep(2, 1));
   outside.mutable_step()->mutable_rows(0)->set_tensor_row(1);
-  workers_[0]->Send(verify(Slice(2, 0)));
+  workers_[0]->Send(verify(ShardStep(2, 0)));
   workers_[1]->Send(outside);
-  workers_[2]->Send(verify(Slice(2, 2)));
+  workers_[2]->Send(verify(ShardStep(2, 2)));
   for (uint32_t i = 0; i < kShards; ++i) ExpectRowErrors(i, 2, 1, Reason::kOutOfRange, "step.rows[0].tensor_row");
 }
 
@@ -207,7 +207,7 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
     builder.AddRow(prefix + "a", batch_id, 0, part(3));
     return builder;
   };
-  const auto slice = [&](uint64_t batch_id, uint32_t index) {
+  const auto shard_step = [&](uint64_t batch_id, uint32_t index) {
     StepBuilder builder = step(batch_id, "", kBounds[index], kBounds[index + 1]);
     v1::VocabularyShard& shard = *builder.step().mutable_logits()->mutable_shard();
     shard.set_index(index);
@@ -219,7 +219,7 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
   for (uint64_t batch = 1; batch <= 3; ++batch) {
     std::vector<v1::RowResult> whole = workers_[0]->Run(step(batch + 100, "whole ", 0, kShardedVocabulary).Build());
     ASSERT_TRUE(whole.at(0).has_verify() && whole.at(1).has_draw());
-    for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(batch, i));
+    for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(shard_step(batch, i));
     for (auto& worker : workers_) {
       std::vector<v1::RowResult> results = worker->Results(batch, 2);
       results.at(0).mutable_verify()->clear_checkpoint();
@@ -231,18 +231,18 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
     // One more of them is right in each batch.
     if (batch < 3) drafts[batch - 1] = whole.at(0).verify().positions(static_cast<int>(batch) - 1).token();
   }
-  v1::StreamRequest forgets = slice(4, 1);
+  v1::StreamRequest forgets = shard_step(4, 1);
   forgets.mutable_step()->mutable_rows(0)->mutable_verify_draft()->mutable_draft_tokens()->RemoveLast();
   forgets.mutable_step()->mutable_logits()->set_tensor_rows(4);
-  workers_[0]->Send(slice(4, 0));
+  workers_[0]->Send(shard_step(4, 0));
   workers_[1]->Send(forgets);
   Pass(engine_->limits().shard_wait);
   ExpectError(workers_[1]->Results(4, 2)[0].error(), Reason::kContradiction, "step.rows[0]");
 }
 
 TEST_F(SessionShards, MissingShardTimesOutByName) {
-  workers_[0]->Send(Slice(1, 0));
-  workers_[1]->Send(Slice(1, 1));
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[1]->Send(ShardStep(1, 1));
   Pass(engine_->limits().shard_wait - absl::Milliseconds(1));
   EXPECT_EQ(engine_->shards().waiting(), 2u);
   Pass(absl::Milliseconds(1));
@@ -252,12 +252,12 @@ TEST_F(SessionShards, MissingShardTimesOutByName) {
     EXPECT_TRUE(workers_[worker]->IsIdle());
   }
   EXPECT_EQ(engine_->shards().waiting(), 0u);
-  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(Slice(1, i));
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(ShardStep(1, i));
   EXPECT_EQ(Draws(1).size(), 2u) << "the same step again";
 }
 
 TEST_F(SessionShards, ShorterStepTimeoutHolds) {
-  v1::StreamRequest request = Slice(1, 1);
+  v1::StreamRequest request = ShardStep(1, 1);
   request.mutable_step()->mutable_timeout()->set_nanos(1'000'000);
   workers_[1]->Send(request);
   Pass(absl::Milliseconds(1));
@@ -265,14 +265,14 @@ TEST_F(SessionShards, ShorterStepTimeoutHolds) {
 }
 
 TEST_F(SessionShards, EndedStreamsDropTheirShards) {
-  workers_[0]->Send(Slice(1, 0));
-  workers_[1]->Send(Slice(1, 1));
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[1]->Send(ShardStep(1, 1));
   workers_[1]->Disconnect();
   workers_[1] = std::make_unique<StreamWorker>(engine_.get());
-  workers_[2]->Send(Slice(1, 2));
-  workers_[1]->Send(Slice(1, 1));
+  workers_[2]->Send(ShardStep(1, 2));
+  workers_[1]->Send(ShardStep(1, 1));
   EXPECT_EQ(Draws(1).size(), 2u);
-  workers_[2]->Send(Slice(2, 2));
+  workers_[2]->Send(ShardStep(2, 2));
   workers_[2]->Disconnect();
   EXPECT_EQ(engine_->shards().waiting(), 0u);
   workers_[2] = std::make_unique<StreamWorker>(engine_.get());
@@ -280,11 +280,11 @@ TEST_F(SessionShards, EndedStreamsDropTheirShards) {
 
 TEST_F(SessionShards, OtherWorkerSessionsAreApart) {
   StreamWorker stranger(engine_.get(), {.worker_session = "another"});
-  workers_[0]->Send(Slice(1, 0));
-  workers_[1]->Send(Slice(1, 1));
-  stranger.Send(Slice(1, 2));
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[1]->Send(ShardStep(1, 1));
+  stranger.Send(ShardStep(1, 2));
   EXPECT_EQ(engine_->shards().waiting(), 4u);
-  workers_[2]->Send(Slice(1, 2));
+  workers_[2]->Send(ShardStep(1, 2));
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
@@ -298,20 +298,20 @@ TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
     workers_[0]->MustOpen(open);
   }
   const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
-  const auto slice = [&](uint64_t batch, uint64_t step_id, uint32_t index) {
-    v1::StreamRequest request = Slice(batch, index);
+  const auto shard_step = [&](uint64_t batch, uint64_t step_id, uint32_t index) {
+    v1::StreamRequest request = ShardStep(batch, index);
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) {
       row.set_step_id(step_id);
       row.set_history_hash(hash);
     }
     return request;
   };
-  workers_[0]->Send(slice(1, 1, 0));
+  workers_[0]->Send(shard_step(1, 1, 0));
   Pass(engine_->limits().shard_wait);
   ExpectRowErrors(0, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
-  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(2, 1, i));
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(shard_step(2, 1, i));
   const std::vector<std::string> draws = Draws(2);
-  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(slice(3, 1, i));
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(shard_step(3, 1, i));
   EXPECT_EQ(Draws(3), draws) << "the same answer again";
 }
 
@@ -322,7 +322,7 @@ TEST_F(SessionShards, StreamsOfSeveralThreadsAssemble) {
   for (uint32_t i = 0; i < kShards; ++i) {
     threads.emplace_back([&, i] {
       for (uint64_t batch = 1; batch <= steps; ++batch) {
-        workers_[i]->Send(Slice(batch, i));
+        workers_[i]->Send(ShardStep(batch, i));
         for (const v1::RowResult& row : workers_[i]->Results(batch, 2)) EXPECT_TRUE(row.has_draw());
         workers_[i]->LetLeave();
       }

@@ -136,7 +136,7 @@ TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
 
 // Shards of a row with the same worker session and batch id.
 TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
-  const auto slice = [](uint32_t index) {
+  const auto shard_step = [](uint32_t index) {
     StepBuilder builder(1, kTenantVocabulary / 2);
     builder.AddRow("a", 1, 0, F32Peak(kTenantVocabulary / 2, 7));
     v1::StreamRequest message = builder.Build();
@@ -148,8 +148,8 @@ TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
     return message;
   };
   owner_.MustOpen(OpenOf("a", 1, kTenantVocabulary));
-  owner_.Send(slice(0));
-  stranger_.Send(slice(1));
+  owner_.Send(shard_step(0));
+  stranger_.Send(shard_step(1));
   engine_.clock().Advance(absl::Minutes(1));
   engine_->Sweep();
   EXPECT_EQ(owner_.Results(1, 1).at(0).error().reason(), v1::DEADLINE_PASSED);

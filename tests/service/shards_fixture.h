@@ -52,7 +52,7 @@ class SessionShards : public ::testing::Test {
     return builder.Build();
   }
   // Builds shard `index` of both rows, with the tokens from `first` to `end`.
-  v1::StreamRequest Slice(uint64_t batch_id, uint32_t index, uint32_t first, uint32_t end) const {
+  v1::StreamRequest ShardStep(uint64_t batch_id, uint32_t index, uint32_t first, uint32_t end) const {
     StepBuilder builder(batch_id, end - first);
     for (uint32_t row = 0; row < 2; ++row) {
       builder.AddRow(row == 0 ? "a" : "b", batch_id, 0,
@@ -65,8 +65,8 @@ class SessionShards : public ::testing::Test {
     shard.set_total_vocabulary_size(kShardedVocabulary);
     return builder.Build();
   }
-  v1::StreamRequest Slice(uint64_t batch_id, uint32_t index) const {
-    return Slice(batch_id, index, kBounds[index], kBounds[index + 1]);
+  v1::StreamRequest ShardStep(uint64_t batch_id, uint32_t index) const {
+    return ShardStep(batch_id, index, kBounds[index], kBounds[index + 1]);
   }
   // The message as a whole.
   void ExpectRefused(uint32_t worker, const v1::StreamRequest& request, Reason reason, const std::string& field) {

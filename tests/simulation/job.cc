@@ -57,14 +57,14 @@ bool Job::ApplyRewrites() {
 const std::byte* Job::Logits(const std::optional<client::VocabularyShard>& shard) {
   const std::vector<std::byte>& whole = text->step(step).logits;
   if (!shard) return whole.data();
-  std::vector<std::byte>& slice = slices[step];
-  if (slice.empty()) {
+  std::vector<std::byte>& part = shards[step];
+  if (part.empty()) {
     for (size_t row = 0; row < whole.size(); row += 2 * kVocabulary) {
       const auto first = whole.begin() + static_cast<ptrdiff_t>(row + 2 * shard->first_token);
-      slice.insert(slice.end(), first, first + 2 * shard->tokens);
+      part.insert(part.end(), first, first + 2 * shard->tokens);
     }
   }
-  return slice.data();
+  return part.data();
 }
 
 void Job::StartAnew() {

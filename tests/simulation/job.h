@@ -42,7 +42,7 @@ struct Job {
   bool rewritten = false;  // the step's rewrites have been made
   bool done = false;
   std::optional<ForkPlan> fork;                       // still to be made
-  std::map<uint32_t, std::vector<std::byte>> slices;  // of a rank: its part of the logits, by step
+  std::map<uint32_t, std::vector<std::byte>> shards;  // of a rank: its part of the logits, by step
 };
 
 }  // namespace sortition::simulation

@@ -229,7 +229,7 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
     }
   }
   if (!request->has_step()) return;
-  if (world_.plant == Plant::kCrossedSlices && request->step().logits().shard().index() != 0) {
+  if (world_.plant == Plant::kCrossedShards && request->step().logits().shard().index() != 0) {
     v1::Step& step = *request->mutable_step();
     const auto is_draw = [](const v1::StepRow& row) {
       return !row.has_score() && !row.has_verify_draft() && !row.has_verify_tree();
@@ -305,7 +305,7 @@ void Network::Arrive(Connection* connection, const v1::StreamResponse& response)
   if (response.forked().has_state()) ++tally_.forks;
   for (const v1::RowResult& row : response.results().rows()) {
     if (row.error().reason() == v1::DEADLINE_PASSED && row.error().field() == "step.logits.shard") {
-      ++tally_.missing_slices;
+      ++tally_.missing_shards;
     }
   }
   events->OnResponse(connection->number, response);

@@ -42,7 +42,7 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   EXPECT_GT(tally.rank_tokens, 10 * worlds);
   EXPECT_GT(tally.kept_answers, worlds / 2);
   EXPECT_GT(tally.brought_answers, worlds);
-  EXPECT_GT(tally.missing_slices, worlds / 16);
+  EXPECT_GT(tally.missing_shards, worlds / 16);
   EXPECT_GT(tally.cached_edit_rows, 10 * worlds);
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
@@ -109,7 +109,7 @@ TEST_P(PlantTest, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                          ::testing::Values(Plant::kSwappedRows, Plant::kForgottenRewrite, Plant::kShiftedPrompt,
-                                           Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedSlices));
+                                           Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedShards));
 
 // A world stands still where a rank keeps to itself what others have lost with the server.
 TEST(SimulationTest, AnswerNoRankBringsIsMissed) {

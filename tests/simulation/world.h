@@ -19,12 +19,12 @@ enum class Plant {
   kShiftedPrompt,     // a replay that takes one token of the output for prompt
   kOtherChoice,       // a replay that mistakes which of n completions it is
   kLostCheckpoint,    // a client that forgets with its stream where its samplers stood
-  kCrossedSlices,     // a rank that confuses which shard of its message belongs to which row
+  kCrossedShards,     // a rank that confuses which shard of its message belongs to which row
   kForgottenAnswer,   // a rank that brings its answer to no other server
 };
 inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows",    "forgotten-rewrite",
                                               "shifted-prompt", "other-choice",    "lost-checkpoint",
-                                              "crossed-slices", "forgotten-answer"};
+                                              "crossed-shards", "forgotten-answer"};
 
 // A process with its own streams: a worker, or one of several ranks that together are a worker.
 struct Rank {
@@ -84,7 +84,7 @@ struct Tally {
   uint64_t rank_tokens = 0;    // tokens drawn from rows in shards; every rank counts each
   uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
   uint64_t brought_answers = 0;
-  uint64_t missing_slices = 0;    // rows refused because some had not come in time
+  uint64_t missing_shards = 0;    // rows refused because some had not come in time
   uint64_t cached_edit_rows = 0;  // whose edits a device had but for changes
   uint64_t faults[16] = {};       // by kind
 

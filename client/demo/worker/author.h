@@ -1,5 +1,4 @@
-// Writes stories: the model makes rows of logits, the client has them sampled, token by token until every story is
-// over.
+// Writes stories, token by token: the model computes rows of logits, and the client has them sampled.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace sortition::demo {
 
-// What the demo's model has learned from its corpus. Immutable; thread-safe.
+// The vocabulary and the model that were learned from the demo's corpus. Immutable; thread-safe.
 struct Learned {
   BytePair vocabulary;
   LanguageModel model;
@@ -26,7 +25,7 @@ struct Learned {
 Learned LearnFromCorpus();
 
 struct WritingOptions {
-  uint32_t tokens = 120;       // of each story at most; one that comes to its end stops before
+  uint32_t tokens = 120;       // upper bound for each story
   uint32_t row_width = 32768;  // elements of a row; those beyond the live vocabulary are padding
 };
 
@@ -38,11 +37,11 @@ struct WritingResult {
   absl::Duration sampling_time;               // steps, together
 };
 
-// Called with every token as it comes, the end of text included.
+// Called with every drawn token, the end of text included.
 using TokenDrawn = std::function<void(size_t story, const v1::DrawResult& draw)>;
 
-// Blocks until every story is over. All stories that are not over are one batch. The error is the first one of a
-// sequence or row.
+// Writes all stories; blocks until the last one ends. The stories that have not ended are one batch. Returns the first
+// error of a sequence or row.
 absl::StatusOr<WritingResult> WriteStories(client::Client& client, const Learned& learned,
                                            std::span<const Story> stories, const WritingOptions& options,
                                            const TokenDrawn& drawn);

@@ -1,4 +1,4 @@
-// fork, exec and waitpid.
+// Starts children with fork and exec, and waits for them.
 #include "client/demo/worker/child_process.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::Duration kEndPollInterval = absl::Milliseconds(2);
 
-// The form in which exec takes strings; they stay `strings`' own.
+// Returns the null-terminated array that exec takes, which points into `strings`.
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (const std::string& string : strings) pointers.push_back(const_cast<char*>(string.c_str()));
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const Options&
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    // Between fork and exec only calls that are safe in a copy of a process with threads.
+    // Between fork and exec only async-signal-safe calls are allowed, because the process had threads.
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(126);
     if (output >= 0) {

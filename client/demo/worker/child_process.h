@@ -1,4 +1,4 @@
-// A process of our own: started, signalled by its id, waited for, and never left behind.
+// A child process: started, signalled by its id, waited for, and killed if it would be left behind.
 #pragma once
 
 #include <sys/types.h>
@@ -14,29 +14,30 @@
 
 namespace sortition::demo {
 
-// Not thread-safe. A child that still runs when this is destroyed is killed; it gets SIGTERM if the thread that started
-// it ends first, however that comes about.
+// Not thread-safe. The destructor kills a child that still runs. If the thread that started the child ends first, the
+// kernel sends it SIGTERM.
 class ChildProcess {
  public:
   struct Options {
     std::string program;
     std::vector<std::string> arguments;
-    // Where what it writes goes, at the end of the file; empty: where ours goes.
+    // File to which its output is appended; empty: the output of this process.
     std::string output_file;
-    // NAME=VALUE each; absent: ours.
+    // NAME=VALUE each; absent: the environment of this process.
     std::optional<std::vector<std::string>> environment;
   };
-  // A program that cannot be run exits with 127.
+  // Starts a child. If the program cannot be run, the child exits with 127.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const Options& options);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Nothing happens if it has ended.
+  // Sends a signal, unless the child has ended.
   void Signal(int signal);
   bool Running();
-  // Its exit code, or 128 plus the signal that ended it. DEADLINE_EXCEEDED if it still runs after `timeout`.
+  // Waits for its end, and returns the exit code or 128 plus the signal that ended it. DEADLINE_EXCEEDED if it still
+  // runs after `timeout`.
   absl::StatusOr<int> Wait(absl::Duration timeout);
 
  private:

@@ -1,4 +1,4 @@
-// Lines, colours and the summary.
+// Formats lines, colours and the summary.
 #include "client/demo/worker/page.h"
 
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kLineWidth = 96;
 
-// Spaces are part of tokens and a line break would tear the table.
+// Makes a token's spaces and line breaks visible: they are part of tokens, and a line break would break the table.
 std::string Visible(const std::string& text) {
   std::string visible;
   for (char c : text) visible += c == '\n' ? "\\n" : std::string(1, c);
@@ -23,7 +23,7 @@ std::string Visible(const std::string& text) {
 
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
-// The smallest value that at least `share` of `sorted` do not exceed.
+// Returns the smallest value that at least `share` of `sorted` do not exceed.
 absl::Duration Quantile(const std::vector<absl::Duration>& sorted, double share) {
   const size_t rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
   return sorted[std::max<size_t>(rank, 1) - 1];

@@ -1,5 +1,4 @@
-// Shows stories while they are being written: whole lines, each marked with its story, so that it reads well on a
-// terminal and in a log.
+// Prints stories while they are written, in whole lines that name their story, for terminals and logs.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +16,15 @@ namespace sortition::demo {
 // Not thread-safe. Writes to stdout; in colour if that is a terminal.
 class Page {
  public:
-  // Every story's first line begins with its prompt. `learned` is not owned and outlives the page.
+  // The first line of each story begins with its prompt. `learned` is not owned and outlives the page.
   Page(const Learned* learned, std::span<const Story> stories);
 
-  // The next token of a story. Its line is printed when it is full or ends.
+  // Adds the next token of a story. A line is printed when it is full or ends.
   void Add(size_t story, uint32_t token);
-  // Prints what is left of every line.
+  // Prints the rest of every line.
   void Finish();
 
-  // One token with its log probability and the alternatives it was drawn against.
+  // Prints a token with its log probability and its alternatives.
   void PrintChoice(uint32_t position, const v1::DrawResult& draw) const;
 
  private:
@@ -34,10 +33,10 @@ class Page {
 
   const Learned& learned_;
   const bool colour_;
-  std::vector<std::string> lines_;  // begun and not printed
+  std::vector<std::string> lines_;  // not printed yet
 };
 
-// A summary of what was written and what it took.
+// Prints a summary: tokens, bytes and times.
 void PrintSummary(const WritingResult& result);
 
 }  // namespace sortition::demo

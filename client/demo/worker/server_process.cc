@@ -1,4 +1,4 @@
-// Starting a server and learning its port.
+// Starts a server and reads its port.
 #include "client/demo/worker/server_process.h"
 
 #include <signal.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kStartTimeout = absl::Seconds(30);
 constexpr absl::Duration kStartPollInterval = absl::Milliseconds(2);
 
-// 0 until the file is there; the server writes it in one piece.
+// Reads the port file, which the server writes at once. Returns 0 until it exists.
 int ReadPort(const std::string& path) {
   std::ifstream file(path);
   int port = 0;
@@ -27,7 +27,7 @@ int ReadPort(const std::string& path) {
   return port;
 }
 
-// Ours without the server's settings (SORTITION_...): what a server of our own does is decided here.
+// Returns the environment of this process without the server's settings (SORTITION_...), so that only flags count.
 std::vector<std::string> EnvironmentWithoutSettings() {
   std::vector<std::string> kept;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::s
 
 ServerProcess::~ServerProcess() {
   process_.reset();
-  std::error_code ignored;  // nothing depends on the port file any more
+  std::error_code ignored;  // the port file is not needed any more
   std::filesystem::remove_all(directory_, ignored);
 }
 

@@ -1,4 +1,4 @@
-// A sortitiond of our own on a free loopback port.
+// A sortitiond as a child process, on a free loopback port.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 
 namespace sortition::demo {
 
-// Not thread-safe. Killed, if it still runs, when this is destroyed.
+// Not thread-safe. The destructor kills a server that still runs.
 class ServerProcess {
  public:
-  // Starts `program` without metrics, on `port` (0 = any free one), and blocks until it serves. `flags` are added;
-  // settings in our environment are kept from it. Its log goes to the end of `log_file`, or to our stderr if that is
-  // empty. The error has the exit code if it ends before it serves.
+  // Starts `program` without metrics, on `port` (0 = any free one), with `flags`, and blocks until it serves. Settings
+  // in the environment (SORTITION_...) are not passed on. Its log is appended to `log_file`, or goes to stderr if that
+  // is empty. If the server ends before it serves, the error has its exit code.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& program,
                                                               const std::vector<std::string>& flags,
                                                               const std::string& log_file, int port = 0);
@@ -26,7 +26,7 @@ class ServerProcess {
   int port() const { return port_; }
   ChildProcess& process() { return *process_; }
 
-  // Asks it to drain and blocks until it has ended. The error says how if it did not end with 0 within `timeout`.
+  // Asks the server to drain, and blocks until it ends. An error if it does not end with exit code 0 within `timeout`.
   absl::Status Stop(absl::Duration timeout);
 
  private:

@@ -1,4 +1,4 @@
-// The eight kinds of stories.
+// Defines the eight kinds of stories.
 #include "client/demo/worker/story.h"
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +50,7 @@ Story Watched() {
   return story;
 }
 
-// Leans towards the sea, and never mentions the goat.
+// Favours words of the sea, and bans the goat.
 Story Biased(const BytePair& vocabulary) {
   Story story{"biased", "Good evening,", {}};
   story.parameters.set_temperature(0.8f);
@@ -71,7 +71,7 @@ std::vector<Story> MakeStories(uint32_t count, const BytePair& vocabulary) {
   std::vector<Story> stories;
   for (uint32_t i = 0; i < count; ++i) {
     stories.push_back(kinds[i % kinds.size()]);
-    // The two warm ones share a seed: what tells them apart is the choice index.
+    // The two warm ones share a seed and differ by the choice index.
     stories.back().seed = 2024 + i / kinds.size();
   }
   return stories;

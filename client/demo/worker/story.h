@@ -1,4 +1,4 @@
-// What the demo writes: for each story how it begins and how its tokens are chosen.
+// The stories of the demo: the prompt and the sampling parameters of each.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct Story {
   uint32_t choice_index = 0;
 };
 
-// `count` stories, at least one; after the first eight the same kinds come again with other seeds. `vocabulary` finds
-// the tokens that a story favours.
+// Returns `count` stories, at least one. After the first eight the same kinds repeat with other seeds. `vocabulary`
+// finds the tokens that a story favours.
 std::vector<Story> MakeStories(uint32_t count, const BytePair& vocabulary);
 
-// The parameters that are set, for people: "temperature 0.8, top-p 0.9".
+// Describes the parameters that are set: "temperature 0.8, top-p 0.9".
 std::string DescribeParameters(const v1::SamplingParameters& parameters);
 
 }  // namespace sortition::demo

@@ -1,4 +1,4 @@
-// Accepted and drawn tokens against the sequence's own.
+// Brings the sequence's tokens in line with the accepted ones.
 #include "client/engines/llama_cpp/decoder.h"
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace sortition::engines::llama_cpp {
 namespace {
 
-// A request id is used once at a time in a client; decoders that are reset or cloned need more than one.
+// Returns a new request id. A client uses each id once at a time, and decoders that are reset or cloned need several.
 std::string FreshId(const std::string& prefix) {
   static std::atomic<uint64_t> number{0};
   return absl::StrCat(prefix.empty() ? "llama" : prefix, "-", number.fetch_add(1, std::memory_order_relaxed));
@@ -73,7 +73,7 @@ absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocab
   if (!is_open()) {
     if (absl::Status status = Open(vocabulary_size); !status.ok()) return status;
   }
-  if (drawn_) {  // and never accepted
+  if (drawn_) {  // but not accepted
     const uint32_t position = static_cast<uint32_t>(accepted_.size());
     absl::Status status = RewriteSequence([&](auto& sequence) { return sequence.Truncate(position); });
     if (!status.ok()) return status;

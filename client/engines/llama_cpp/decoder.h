@@ -1,5 +1,4 @@
-// One text that llama.cpp writes, as a sequence of Sortition's: tokens come in as the engine accepts them, and go out
-// as they are drawn.
+// One text that llama.cpp writes, as a sequence: it draws tokens and is told which ones the engine accepts.
 #pragma once
 
 #include <cstdint>
@@ -15,45 +14,45 @@
 
 namespace sortition::engines::llama_cpp {
 
-// Not thread-safe. llama.cpp applies a sampler and then tells it the accepted token, which may be another one, or none;
-// a token that was drawn and not accepted was never there, though mirostat and adaptive-p go on from it, as llama.cpp's
-// own do. What is accepted before the first draw is the prompt.
+// Not thread-safe. llama.cpp applies a sampler and then accepts a token, which may be another one, or none. A drawn
+// token that is not accepted is not part of the text, but mirostat and adaptive-p continue from it, as llama.cpp's own
+// do. Tokens accepted before the first draw are the prompt.
 class Decoder {
  public:
-  // Rows are sampled by the service behind `client`, which outlives the decoder, or on the calling thread if it is
-  // null. `options` has everything but prompt and vocabulary. An absent seed is drawn once, and kept over Reset.
+  // Samples rows through `client`, which outlives the decoder, or on the calling thread if it is null. `options` has
+  // everything but prompt and vocabulary. An absent seed is drawn once, and kept by Reset.
   Decoder(client::Client* client, client::SequenceOptions options);
 
-  // Draws the next token from a row of `vocabulary_size` f32 logits, the same at every call. Blocks for the step; its
-  // error, or that of opening the sequence, leaves the decoder as it was.
+  // Draws the next token from a row of `vocabulary_size` f32 logits; the size must not change. Blocks for the step. On
+  // an error of the step, or of opening the sequence, the decoder is unchanged.
   absl::StatusOr<v1::DrawResult> Draw(const float* logits, uint32_t vocabulary_size);
 
-  // The token that comes next in the text.
+  // Appends a token to the text.
   absl::Status Accept(uint32_t token);
 
   // Forgets the text.
   void Reset();
-  // Another decoder that goes on from here, with the same seed. What mirostat and adaptive-p have come to in a service
-  // belongs to their sequence there: such a clone fails to draw with FAILED_PRECONDITION, until it is reset.
+  // Returns another decoder that continues this text, with the same seed. The state of mirostat and adaptive-p at a
+  // service cannot be copied: such a clone fails to draw with FAILED_PRECONDITION until it is reset.
   std::unique_ptr<Decoder> Clone() const;
 
   const std::vector<uint32_t>& accepted() const { return accepted_; }
 
  private:
   bool is_open() const { return remote_ != nullptr || local_ != nullptr; }
-  // All of it, or nothing.
+  // Opens the sequence with the accepted tokens. On an error nothing has changed.
   absl::Status Open(uint32_t vocabulary_size);
   absl::StatusOr<v1::DrawResult> Step(const float* logits, uint32_t vocabulary_size);
-  // On whichever of the two there is.
+  // Rewrites the remote or the local sequence.
   template <typename Rewrite>
   absl::Status RewriteSequence(Rewrite rewrite);
 
   client::Client* const client_;
   client::SequenceOptions options_;
   std::vector<uint32_t> accepted_;
-  std::optional<uint32_t> prompt_length_;  // since the text was opened
-  bool lacks_sampler_state_ = false;       // which the decoder has that this is a clone of
-  std::optional<uint32_t> drawn_;          // by the last Draw, since which nothing was accepted
+  std::optional<uint32_t> prompt_length_;  // absent until the text is opened
+  bool lacks_sampler_state_ = false;       // the state stayed with the decoder that this was cloned from
+  std::optional<uint32_t> drawn_;          // by the last Draw, if no token was accepted since
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<client::LocalSequence> local_;
 };

@@ -1,4 +1,4 @@
-// llama.cpp's names to the contract's.
+// Converts llama.cpp's options to the contract's.
 #include "client/engines/llama_cpp/parameters.h"
 
 #include <cmath>
@@ -14,13 +14,13 @@ void SetPenalties(const SamplingOptions& options, v1::SamplingParameters* parame
   if (options.penalty_repeat != 1) parameters->set_repetition_penalty(options.penalty_repeat);
   if (options.penalty_freq != 0) parameters->set_frequency_penalty(options.penalty_freq);
   if (options.penalty_present != 0) parameters->set_presence_penalty(options.penalty_present);
-  // llama.cpp knows no difference between prompt and output.
+  // llama.cpp does not distinguish between prompt and output.
   v1::PenaltyScope* scope = parameters->mutable_penalty_scope();
   if (options.penalty_last_n > 0) scope->set_window(static_cast<uint32_t>(options.penalty_last_n));
   if (options.penalty_freq != 0 || options.penalty_present != 0) scope->set_frequency_counts_prompt(true);
 }
 
-// How many filters there are whose outcome depends on what went before them.
+// Sets the filters, and returns the number of those whose result depends on the stages before them.
 int SetFilters(const SamplingOptions& options, v1::SamplingParameters* parameters) {
   int filters = 0;
   if (options.top_n_sigma >= 0) parameters->set_top_n_sigma(options.top_n_sigma), ++filters;
@@ -66,12 +66,12 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
   v1::SamplingParameters parameters;
   SetPenalties(options, &parameters);
   if (absl::Status status = SetBias(options, &parameters); !status.ok()) return status;
-  if (options.temp <= 0) {  // the first token in order, whatever the filters
+  if (options.temp <= 0) {  // greedy: filters do not matter
     parameters.set_temperature(0);
     return parameters;
   }
   SetTemperature(options, &parameters);
-  if (options.mirostat != 0) {  // in the place of all filters, as there
+  if (options.mirostat != 0) {  // replaces all filters, as in llama.cpp
     parameters.mutable_mirostat()->set_version(static_cast<uint32_t>(options.mirostat));
     parameters.mutable_mirostat()->set_tau(options.mirostat_tau);
     parameters.mutable_mirostat()->set_eta(options.mirostat_eta);
@@ -82,8 +82,8 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
     parameters.mutable_adaptive_p()->set_target(options.adaptive_target);
     parameters.mutable_adaptive_p()->set_decay(options.adaptive_decay);
   }
-  // llama.cpp filters before the temperature, and in an order of its own; for a single filter that looks at ranks or
-  // at no temperature there is no difference.
+  // llama.cpp filters before the temperature, in its own order. This makes no difference for a single filter that
+  // depends on ranks alone, or at temperature 1.
   if (filters > 1 || (filters == 1 && options.temp != 1 && !parameters.has_top_k())) {
     parameters.mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP);
   }

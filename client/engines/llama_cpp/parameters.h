@@ -1,4 +1,4 @@
-// Sampling options under llama.cpp's names, and what they are under Sortition's.
+// Sampling options under llama.cpp's names, and their conversion to Sortition's.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace sortition::engines::llama_cpp {
 
-// Names, defaults and off values are those of llama.cpp's common_params_sampling. What has no counterpart there keeps
-// its default here; the samplers' order is llama.cpp's default one.
+// Names, defaults and off values are those of llama.cpp's common_params_sampling. Options of Sortition without a
+// counterpart there keep their defaults. The order of the samplers is llama.cpp's default one.
 struct SamplingOptions {
   int32_t top_k = 40;  // <= 0: off
   float top_p = 0.95f;
@@ -40,8 +40,8 @@ struct SamplingOptions {
   std::vector<Bias> logit_bias;
 };
 
-// INVALID_ARGUMENT names an option that has no counterpart. Whether the service has built what the message asks for, it
-// says itself when a sequence opens.
+// Converts the options. INVALID_ARGUMENT names an option without a counterpart. The service checks the message when a
+// sequence opens.
 absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& options);
 
 }  // namespace sortition::engines::llama_cpp

@@ -1,4 +1,4 @@
-// llama_sampler_i over a Decoder.
+// Implements llama_sampler_i with a Decoder.
 #include "client/engines/llama_cpp/sampler.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void Accept(llama_sampler* sampler, llama_token token) {
   context.last_error = context.decoder->Accept(static_cast<uint32_t>(token));
 }
 
-// The candidates as a row; a token that an earlier sampler has dropped cannot be drawn.
+// Makes a row of the candidates. A token that an earlier sampler has dropped gets -Inf.
 void GatherRow(const llama_token_data_array& candidates, std::vector<float>* row) {
   if (candidates.size < row->size()) std::fill(row->begin(), row->end(), -std::numeric_limits<float>::infinity());
   for (size_t i = 0; i < candidates.size; ++i) {

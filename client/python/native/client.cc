@@ -1,4 +1,4 @@
-// The C++ client for Python. Whatever may block or call back runs without the GIL.
+// Binds the C++ client. Calls that may block or call back run without the GIL.
 #include "client/cpp/client.h"
 
 #include <nanobind/nanobind.h>
@@ -17,7 +17,6 @@
 #include "client/python/native/cuda_results.h"
 #include "client/python/native/device.h"
 #include "client/python/native/module.h"
-#include "client/python/native/options.h"
 #include "client/python/native/ready.h"
 #include "client/python/native/results.h"
 #include "client/python/native/tasks.h"
@@ -28,7 +27,7 @@ namespace nb = nanobind;
 namespace sortition::python {
 namespace {
 
-// May outlive the client.
+// A handle, which may outlive the client.
 struct Sequence {
   std::shared_ptr<client::Sequence> handle;
 
@@ -36,14 +35,14 @@ struct Sequence {
     if (handle == nullptr) throw nb::value_error("the sequence is closed");
     return *handle;
   }
-  // For calls that let go of the GIL, during which another thread may close it.
+  // Returns a reference for calls that release the GIL, because another thread may close the handle during them.
   std::shared_ptr<client::Sequence> share() const {
     get();
     return handle;
   }
 };
 
-// Everything a step refers to; released under the GIL.
+// Everything that a step refers to. To be destroyed under the GIL.
 struct StepMemory {
   Tasks tasks;
   Rows rows;
@@ -51,10 +50,10 @@ struct StepMemory {
   Masks masks;
   nb::list sequences;
   Readiness ready;
-  std::shared_ptr<ResultsMemory> results = nullptr;  // null: none are wanted
+  std::shared_ptr<ResultsMemory> results = nullptr;  // null: no results in device memory
   nb::object callback = {};
 
-  // Until what is to be sent has been written, unless a word will say so, which is named in the batch then. Without the
+  // Blocks until the logits are written; with a ready word, names the word in the batch instead. Called without the
   // GIL.
   absl::Status WaitFor(uint64_t stream, client::Batch* batch) const {
     if (ready.is_given()) return ready.Apply(stream, batch);
@@ -73,15 +72,16 @@ class Client {
     if (client_ == nullptr) throw nb::value_error("the client is closed");
     return *client_;
   }
-  // What is in flight ends with STEP_CANCELLED. Waits for calls of other threads, which need the GIL.
+  // Ends steps in flight with STEP_CANCELLED. Waits for calls of other threads, which need the GIL.
   void Close() {
     std::shared_ptr<client::Client> client = std::move(client_);
     nb::gil_scoped_release released;
-    // A thread cannot wait for its own end.
+    // A callback's thread cannot wait for itself to end.
     if (InCallback::here()) std::thread([last = std::move(client)]() mutable { last.reset(); }).detach();
     client.reset();
   }
-  // To be let go of without the GIL: another thread may have closed the client meanwhile, and the last one ends it.
+  // Returns a reference, which must be dropped without the GIL: if another thread has closed the client meanwhile, it
+  // is the last one and ends the client.
   std::shared_ptr<client::Client> share() const { return client_; }
 
   const std::optional<client::VocabularyShard>& shard() const { return shard_; }
@@ -122,7 +122,7 @@ client::Client::RowMemory Allocate(const Client& self, uint64_t bytes) {
   });
 }
 
-// Writable bytes that live as long as an array refers to them, and whether a server shares them.
+// Returns writable bytes, which live as long as an array refers to them, and whether a server shares them.
 nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
   client::Client::RowMemory memory = Allocate(self, bytes);
   auto* const owner = new std::shared_ptr<std::byte>(std::move(memory.data));
@@ -203,8 +203,8 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
   }));
 }
 
-// What a step's arguments say; read before anything is sent. Masks and drafts' probabilities are of whole rows, of
-// which a rank's logits are a slice.
+// Reads a step's arguments before anything is sent. Masks and drafts' probabilities cover whole rows, also on a rank
+// whose logits are a shard.
 StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
                     nb::handle allowed, const std::optional<std::string>& dtype, nb::handle ready) {
   const size_t count = nb::len(sequences);
@@ -218,7 +218,7 @@ StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, n
           std::move(masks), std::move(sequences), Readiness::Read(ready)};
 }
 
-// Refers to `memory`; `handles` are the sequences', which are used until the step has been submitted.
+// Makes a batch that refers to `memory`. `handles` keep the sequences alive until the step has been submitted.
 client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts,
                         std::vector<std::shared_ptr<client::Sequence>>* handles) {
   const Rows& rows = memory.rows;
@@ -287,7 +287,7 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
   std::vector<std::shared_ptr<client::Sequence>> handles;
   client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
-  // Let go of under the GIL in every case: here if the batch is refused, in the call back otherwise.
+  // Destroyed under the GIL in every case: here if the batch is refused, otherwise in the callback.
   StepMemory* const borrowed = memory.get();
   absl::Status status;
   {
@@ -312,7 +312,7 @@ void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::ha
     client.reset();
   }
   if (!status.ok()) Raise(status);
-  memory.release();  // NOLINT: the call back has it
+  memory.release();  // NOLINT: the callback owns it
 }
 
 void Check(const absl::Status& status) {
@@ -327,18 +327,19 @@ void BindClient(nb::module_& module) {
       .def_prop_ro("vocabulary_size", [](const Sequence& self) { return self.get().vocabulary_size(); })
       .def_prop_ro(
           "seed", [](const Sequence& self) { return self.get().seed(); },
-          "The seed in force. A secret: whoever knows it and the logits knows the text.")
+          "The seed in use. Keep it secret: seed and logits together determine the text.")
       .def_prop_ro(
           "stateful", [](const Sequence& self) { return self.get().stateful(); },
-          "Whether some option looks at the history.")
+          "True if some option looks at the history.")
       .def_prop_ro(
-          "position", [](const Sequence& self) { return self.get().position(); }, "Tokens of prompt and output so far.")
+          "position", [](const Sequence& self) { return self.get().position(); },
+          "Number of tokens in prompt and output so far.")
       .def_prop_ro(
           "tokens", [](const Sequence& self) { return self.get().tokens(); },
-          "These tokens; empty if the sequence is not stateful.")
+          "The tokens of prompt and output; empty if the sequence is not stateful.")
       .def_prop_ro(
           "turns", [](const Sequence& self) { return self.get().turns(); },
-          "How often the text was cut or scored, for a rank that starts anew.")
+          "Number of times that the text was cut or scored, for a rank that continues it in a new process.")
       .def(
           "replace_last", [](Sequence& self, uint32_t token) { Check(self.get().ReplaceLast(token)); },
           nb::arg("token"))

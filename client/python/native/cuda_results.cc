@@ -1,4 +1,4 @@
-// The memory, and the tensors that are made of it without a copy.
+// Binds CudaResults, and makes tensors of its memory without a copy.
 #include "client/python/native/cuda_results.h"
 
 #include <nanobind/ndarray.h>
@@ -20,7 +20,7 @@ CudaResults* MakeCudaResults(int device, uint32_t rows) {
                          std::shared_ptr<ResultsMemory>(new ResultsMemory(std::move(made)), DeleteAfterDevice())};
 }
 
-// One element a row, as an object that speaks DLPack and keeps `self`.
+// Returns a tensor with one element a row, which supports DLPack and keeps `self` alive.
 template <typename Element>
 nb::object TensorOf(nb::handle self, const Element* data) {
   using Elements = nb::ndarray<nb::array_api, Element, nb::device::cuda>;
@@ -36,10 +36,11 @@ absl::Status ResultsMemory::StepAsync(client::Client* client, const client::Batc
                                       const client::StepOptions& options, uint64_t stream,
                                       client::Client::StepDone done) {
   if (is_under_way_.exchange(true)) {
-    return absl::FailedPreconditionError("results: the step before is not over; steps of other sequences take others");
+    return absl::FailedPreconditionError(
+        "results: the step before has not ended; overlapping steps need several CudaResults");
   }
   const absl::Status status =
-      answers_->StepAsync(client, batch, options, reinterpret_cast<CUstream_st*>(stream), std::move(done));
+      results_->StepAsync(client, batch, options, reinterpret_cast<CUstream_st*>(stream), std::move(done));
   if (!status.ok()) EndStep();
   return status;
 }

@@ -15,14 +15,14 @@ namespace sortition::python {
 
 void BindCudaResults(nanobind::module_& module);
 
-// sortition.CudaResults, without what Python has of it: of one step at a time. Thread-safe.
+// The memory of a sortition.CudaResults, used by one step at a time. Thread-safe.
 class ResultsMemory {
  public:
   explicit ResultsMemory(std::unique_ptr<client::CudaResults> results) : results_(std::move(results)) {}
 
   const client::CudaResults& get() const { return *results_; }
-  // As client::CudaResults::StepAsync; FAILED_PRECONDITION while another step is not over. `done` calls EndStep, and
-  // keeps this. Without the GIL.
+  // As client::CudaResults::StepAsync, and FAILED_PRECONDITION while another step uses the memory. `done` must call
+  // EndStep and keep this object alive until then. Called without the GIL.
   absl::Status StepAsync(client::Client* client, const client::Batch& batch, const client::StepOptions& options,
                          uint64_t stream, client::Client::StepDone done);
   void EndStep() { is_under_way_ = false; }

@@ -1,4 +1,4 @@
-// Memory, its leases, and the protocols by which frameworks make tensors of it.
+// Binds device memory and its registrations, and the protocols by which frameworks make tensors of it.
 #include "client/python/native/device.h"
 
 #include <nanobind/ndarray.h>
@@ -24,8 +24,8 @@ CudaRows* MakeRows(int device, uint64_t bytes) {
   return new CudaRows{device, std::shared_ptr<const client::CudaRows>(made.release(), DeleteAfterDevice())};
 }
 
-// The memory as an object that speaks DLPack, which keeps `self`. Nothing has been put into a stream for it, so that
-// there is none for a consumer's to wait for.
+// Returns the memory as a tensor of bytes, which supports DLPack and keeps `self` alive. It names no stream, because no
+// work is queued that a consumer would have to wait for.
 nb::object BytesOf(nb::handle self) {
   using Bytes = nb::ndarray<nb::array_api, uint8_t, nb::device::cuda>;
   const auto& [device, rows] = nb::cast<const CudaRows&>(self);

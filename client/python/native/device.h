@@ -17,27 +17,27 @@ namespace sortition::python {
 
 void BindDevice(nanobind::module_& module);
 
-// sortition.CudaRows. Its memory lives as long as it, tensors that were made from it, and leases.
+// sortition.CudaRows. Its memory lives as long as this object, the tensors made from it, and its registrations.
 struct CudaRows {
   int device;
   std::shared_ptr<const client::CudaRows> rows;
 };
 
-// Memory that a client has been given, until it is closed and the last step is over that names rows there.
+// Memory registered with a client, until it is closed and the last step with rows there has ended.
 struct SharedRows {
-  std::shared_ptr<const client::CudaRows> rows;  // outlive the memory
+  std::shared_ptr<const client::CudaRows> rows;  // outlives `memory`
   std::shared_ptr<const client::Client::DeviceMemory> memory;
-  bool is_closed = false;  // under the GIL
+  bool is_closed = false;  // guarded by the GIL
 };
 
-// sortition.DeviceMemory: closes the memory when it goes. Under the GIL.
+// sortition.DeviceMemory: closes the memory when it is destroyed. Used under the GIL.
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::shared_ptr<SharedRows> rows) : rows_(std::move(rows)) {}
   DeviceMemory(DeviceMemory&&) = default;
   ~DeviceMemory() { Close(); }
 
-  // Whether the client's stream in use shares the memory, and why not.
+  // As client::Client::DeviceMemory::sharing.
   absl::Status sharing() const;
   void Close();
 
@@ -45,17 +45,17 @@ class DeviceMemory {
   std::shared_ptr<SharedRows> rows_;  // null: closed
 };
 
-// What a client has been given. Under the GIL, which Share lets go of while the server is asked.
+// All memory registered with a client. Used under the GIL, which Share releases during its request to the server.
 class SharedRowsTable {
  public:
   // Raises sortition.Error.
   DeviceMemory Share(std::shared_ptr<client::Client> client, const CudaRows& rows);
-  // What keeps `rows`, and lets their stream be waited for; nothing if they are in the host's memory. `positions` as in
-  // ReadRows. Raises TypeError if one lies on a device and not, or not as a whole, in memory that is shared.
+  // Returns the memory in which the rows lie, to keep it alive and to wait for its stream; nothing if they lie in the
+  // host's memory. `positions` as in ReadRows. Raises TypeError if a row on a device is not entirely in such memory.
   std::vector<std::shared_ptr<const SharedRows>> Find(const Rows& rows, const std::vector<size_t>& positions) const;
 
  private:
-  // Null: it is in none.
+  // Returns the memory that contains the row; null if there is none.
   std::shared_ptr<const SharedRows> FindRow(const void* row, size_t bytes) const;
 
   std::vector<std::weak_ptr<const SharedRows>> shared_;

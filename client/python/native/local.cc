@@ -1,4 +1,4 @@
-// Sequences sampled on the calling thread, for Python.
+// Binds sequences that are sampled on the calling thread.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -14,7 +14,6 @@
 #include "client/cpp/local_cuda.h"
 #include "client/cpp/local_sequence.h"
 #include "client/python/native/module.h"
-#include "client/python/native/options.h"
 #include "client/python/native/results.h"
 #include "client/python/native/tasks.h"
 #include "client/python/native/tensor.h"
@@ -24,7 +23,7 @@ namespace nb = nanobind;
 namespace sortition::python {
 namespace {
 
-// Steps run without the GIL, so two threads of Python could meet here; each takes its turn.
+// A sequence with a lock: steps run without the GIL, so two threads of Python may use it at the same time.
 class LocalHandle {
  public:
   LocalHandle(std::unique_ptr<client::LocalSequence> handle, std::string request_id)
@@ -33,7 +32,7 @@ class LocalHandle {
   const std::string& request_id() const { return request_id_; }
   uint32_t vocabulary_size() const { return vocabulary_size_; }
 
-  // `use` does not touch Python. Locked is called without the GIL, With with it.
+  // Run `use`, which must not touch Python, under the lock. Locked is called without the GIL, With with it.
   template <typename Use>
   auto Locked(Use use) const {
     absl::MutexLock lock(&mutex_);
@@ -45,13 +44,13 @@ class LocalHandle {
     return Locked(std::move(use));
   }
 
-  // Rows of a device's memory for handles, no two of which are the same. Without the GIL.
+  // Steps rows in a device's memory, for distinct handles. Called without the GIL.
   static absl::StatusOr<std::vector<client::RowResult>> StepOn(client::LocalCuda* cuda, v1::DType dtype,
                                                                const std::vector<const LocalHandle*>& handles,
                                                                const std::vector<client::Row>& rows,
                                                                CUstream_st* stream,
                                                                v1::DType draft_dtype) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    // All are locked, always in the same order.
+    // All are locked, in one order, to avoid deadlock.
     std::vector<const LocalHandle*> sorted = handles;
     std::ranges::sort(sorted);
     std::vector<client::LocalSequence*> sequences;
@@ -86,7 +85,7 @@ LocalHandle* Fork(const LocalHandle& parent, nb::bytes message, std::optional<ui
               std::move(request_id));
 }
 
-// Of the process, made when it is first asked for. Without the GIL.
+// Returns the process's sampler for a device, which is made at the first call. Called without the GIL.
 absl::StatusOr<client::LocalCuda*> CudaOf(int device) {
   static absl::Mutex mutex;
   static auto& devices = *new std::map<int, std::unique_ptr<client::LocalCuda>>;

@@ -1,4 +1,4 @@
-// Parts of answers that several kinds of answer have.
+// Parts that several kinds of results have in common.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@
 
 namespace sortition::python {
 
-// A part of an answer, which it keeps alive.
+// The log probabilities in a result, which they keep alive.
 struct Logprobs {
   std::shared_ptr<const void> owner;
   const v1::Logprobs* message;
@@ -23,23 +23,23 @@ auto ToVector(const Repeated& repeated) {
   return std::vector<typename Repeated::value_type>(repeated.begin(), repeated.end());
 }
 
-// What every class of answers has, whatever its message: bytes and equality.
-template <typename Answer>
-void BindMessage(nanobind::class_<Answer>* bound, const char* bytes_are) {
+// Binds the methods that all classes of results have: conversion to bytes, and equality.
+template <typename Result>
+void BindMessage(nanobind::class_<Result>* bound, const char* bytes_are) {
   bound
       ->def(
           "to_bytes",
-          [](const Answer& self) {
+          [](const Result& self) {
             const std::string bytes = self.message->SerializeAsString();
             return nanobind::bytes(bytes.data(), bytes.size());
           },
           bytes_are)
-      .def("__eq__", [](const Answer& self, const Answer& other) {
+      .def("__eq__", [](const Result& self, const Result& other) {
         return self.message->SerializeAsString() == other.message->SerializeAsString();
       });
 }
 
-// Answers to drafts and scores.
+// Results of rows with drafts and of scored rows.
 void BindTaskResults(nanobind::module_& module);
 nanobind::object ToPython(v1::VerifyResult result);
 nanobind::object ToPython(v1::ScoreResult result);

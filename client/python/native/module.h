@@ -1,17 +1,27 @@
-// The parts of the native module.
+// The parts of the native module, and what several of them use.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <optional>
 #include <thread>
+#include <vector>
+
+#include "client/cpp/sequence_record.h"
 
 namespace sortition::python {
 
 void BindClient(nanobind::module_& module);
 void BindLocal(nanobind::module_& module);
 
-// While a thread of a client's runs a callback, in which the last reference to anything may go: the collector of
-// garbage runs wherever memory is asked for.
+// Makes the options of a sequence. `message` is a serialized sortition.v1.OpenSequence without history; the prompt is
+// passed separately, so that protobuf does not copy it. Raises ValueError.
+client::SequenceOptions ParseSequence(nanobind::bytes message, std::vector<uint32_t> prompt,
+                                      std::optional<uint32_t> start_position);
+
+// Marks a thread of a client as running a callback. The last reference to any object may be dropped within it, because
+// Python's garbage collector may run at any allocation.
 class InCallback {
  public:
   InCallback() { here_ = true; }
@@ -22,7 +32,7 @@ class InCallback {
   static thread_local bool here_;
 };
 
-// Ends what waits for a device or a server, from wherever the last reference goes.
+// Deletes an object whose destructor waits for a device or a server, without the GIL.
 struct DeleteWithoutGil {
   template <typename T>
   void operator()(T* last) const {
@@ -35,8 +45,8 @@ struct DeleteWithoutGil {
   }
 };
 
-// Likewise what waits until a device has done all its work. In a callback another thread does: that work may be waiting
-// for the answer that the callback's thread brings next.
+// Deletes an object whose destructor waits until a device has done all its work. In a callback another thread deletes
+// it, because that work may wait for a result that the callback's thread delivers next.
 struct DeleteAfterDevice {
   template <typename T>
   void operator()(T* last) const {

@@ -1,4 +1,4 @@
-// The word's two kinds: raised by Python, and by a CUDA stream.
+// Binds the two kinds of ready words: raised by Python, and by a CUDA stream.
 #include "client/python/native/ready.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -15,7 +15,7 @@ namespace sortition::python {
 
 Ready::Ready(client::Client::RowMemory memory)
     : memory_(std::move(memory)),
-      // Whoever had the memory before left it as it was.
+      // The memory may hold the value of an earlier use.
       expected_(*reinterpret_cast<const uint32_t*>(memory_.data.get())) {}
 
 client::ReadyWord Ready::Word(uint32_t value) const {

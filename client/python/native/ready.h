@@ -1,4 +1,4 @@
-// Words that say when the logits of a step are there, for steps that are sent before (client::Batch::ready).
+// Words that say when the logits of a step are written, for steps that are sent earlier (client::Batch::ready).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,8 +20,8 @@ namespace sortition::python {
 
 void BindReady(nanobind::module_& module);
 
-// sortition.Ready: a count in memory of a client's, which Python raises. Used under the GIL; the word itself is looked
-// at by others, too. Its memory lives until the last step that names it is over.
+// sortition.Ready: a counter in memory of a client, which Python raises. Used under the GIL; the word itself is also
+// read by other threads and the server. Its memory lives until the last step that names it has ended.
 class Ready {
  public:
   explicit Ready(client::Client::RowMemory memory);
@@ -29,13 +29,13 @@ class Ready {
   bool shared() const { return memory_.shared; }
   uint32_t Expect() { return ++expected_; }
   bool IsSet(uint32_t value) const { return Word(value).IsSet(); }
-  // Raises ValueError if an earlier value is not set: the word would say that it is.
+  // Raises ValueError if an earlier value is not set, because a later value includes the earlier ones.
   void Set(uint32_t value);
   client::ReadyWord Word(uint32_t value) const;
 
  private:
   const client::Client::RowMemory memory_;
-  uint32_t expected_;  // last
+  uint32_t expected_;  // the last value that was handed out
 };
 
 // sortition.ReadyWord: one value of a Ready.
@@ -52,7 +52,7 @@ class CudaReady {
 
   int device() const { return device_; }
   bool shared() const { return shared_; }
-  // As client::CudaReady::Raise; INVALID_ARGUMENT if another stream has raised it. Without the GIL.
+  // As client::CudaReady::Raise, and INVALID_ARGUMENT if another stream has raised the word. Called without the GIL.
   absl::StatusOr<client::ReadyWord> Raise(uint64_t stream);
 
  private:
@@ -60,10 +60,10 @@ class CudaReady {
   const bool shared_;
   absl::Mutex mutex_;
   const std::unique_ptr<client::CudaReady> ready_ ABSL_PT_GUARDED_BY(mutex_);
-  std::optional<uint64_t> stream_ ABSL_GUARDED_BY(mutex_);  // that raises it
+  std::optional<uint64_t> stream_ ABSL_GUARDED_BY(mutex_);  // the stream that raises the word
 };
 
-// As Python has them: what keeps them may go on any thread.
+// Make the objects for Python, whose last reference may be dropped on any thread.
 std::shared_ptr<Ready> MakeReady(client::Client::RowMemory memory);
 // Raises sortition.Error.
 std::shared_ptr<CudaReady> MakeCudaReady(int device, client::Client::RowMemory memory);

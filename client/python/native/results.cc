@@ -1,4 +1,4 @@
-// Answers of the contract as Python objects.
+// Binds draws, log probabilities and errors.
 #include "client/python/native/results.h"
 
 #include <nanobind/stl/optional.h>

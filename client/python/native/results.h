@@ -1,4 +1,4 @@
-// What comes back, as Python has it: answers with what was asked for, and errors as exceptions.
+// Converts results to Python objects, and errors to exceptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,15 +13,16 @@ namespace sortition::python {
 
 void BindResults(nanobind::module_& module);
 
-// A Draw, a Verify or a Score, or an instance of sortition.Error. Under the GIL.
+// Returns a Draw, a Verify, a Score or a sortition.Error. Called under the GIL.
 nanobind::object ToPython(client::RowResult result);
 nanobind::object ToPython(std::vector<client::RowResult> results);
 
-// Raise sortition.Error. Under the GIL.
+// Raise sortition.Error. Called under the GIL.
 [[noreturn]] void Raise(const client::RowError& error);
 [[noreturn]] void Raise(const absl::Status& status);
 
-// What `make` makes, which returns a StatusOr and is called without the GIL. Raises sortition.Error. Under the GIL.
+// Returns the value of `make`, which returns a StatusOr and runs without the GIL. Raises sortition.Error. Called under
+// the GIL.
 template <typename Make>
 auto MadeWithoutGil(const Make& make) {
   auto made = [&make] {

@@ -1,4 +1,4 @@
-// Verified drafts and scored tokens as Python objects.
+// Binds the results of verified drafts and scored tokens.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -65,7 +65,7 @@ std::vector<std::vector<uint32_t>> KeptTokens(const Positions& positions) {
   return kept;
 }
 
-// A matrix with a row for each of the answer's tokens, or None.
+// Returns a matrix with a row for each token of the result, or None.
 nb::object Probabilities(const Verify& self) {
   const Positions& positions = self.message->positions();
   if (positions.empty() || positions[0].probabilities().empty()) return nb::none();
@@ -82,7 +82,7 @@ nb::object Probabilities(const Verify& self) {
   return nb::cast(nb::ndarray<nb::numpy, float>(values->data(), 2, shape, owner));
 }
 
-// What both answers have, one entry for each token.
+// Binds the parts that both results have, with one entry for each token.
 template <typename Answer>
 void BindTokens(nb::class_<Answer>* bound) {
   bound

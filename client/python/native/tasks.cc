@@ -1,4 +1,4 @@
-// Attributes of sortition.Drafts to the client's drafts.
+// Converts sortition.Drafts to the client's drafts.
 #include "client/python/native/tasks.h"
 
 #include <nanobind/stl/string.h>
@@ -36,7 +36,7 @@ v1::VerifyMode ModeOf(nb::handle object, const std::string& name) {
   ValueError(absl::StrCat(name, ": \"coupled\", \"rejection\" or \"greedy\""));
 }
 
-// The list's element for row `index`; None without a list.
+// Returns the list's element for row `index`; None without a list.
 nb::object At(nb::handle list, size_t index) { return list.is_none() ? nb::object(nb::none()) : list[index]; }
 
 void CheckCount(nb::handle list, size_t count, const char* name) {
@@ -76,7 +76,7 @@ void Tasks::ReadDrafts(nb::handle object, size_t index) {
   drafts.mode = ModeOf(object.attr("mode"), name + "mode");
   if (const nb::object parents = object.attr("parents"); !parents.is_none()) {
     task.parents = Cast<std::vector<int32_t>>(parents, name + "parents", "a list of indices");
-    // An empty list would make a chain of them.
+    // An empty list would turn the tree into a draft sequence.
     if (task.parents.size() != task.tokens.size()) ValueError(name + "parents: one for each of the tokens");
     drafts.parents = task.parents;
   }

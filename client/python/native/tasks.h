@@ -1,4 +1,4 @@
-// What rows of a step ask for instead of a draw, as Python has it: drafts (sortition.Drafts) and tokens to be scored.
+// Tasks of a step's rows other than a draw, from Python: drafts (sortition.Drafts) and tokens to be scored.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,21 +12,21 @@
 
 namespace sortition::python {
 
-// Refers to itself: may be moved, not copied. To be destroyed under the GIL.
+// Contains references to itself: may be moved, not copied. To be destroyed under the GIL.
 class Tasks {
  public:
-  // One for each of `count` rows, or None; `drafts` and `scored` may be None as a whole. Raises TypeError or ValueError
-  // for what can be no row's; what is no sequence's is the service's to refuse.
+  // Reads an entry for each of `count` rows, which may be None; `drafts` and `scored` may be None as a whole. Raises
+  // TypeError or ValueError for what is invalid for any row. The service refuses what is invalid for the sequence.
   Tasks(nanobind::handle drafts, nanobind::handle scored, size_t count);
   Tasks(Tasks&&) = default;
 
-  // Rows of logits, and of masks, that each row takes; empty: one.
+  // Numbers of rows of logits, and of masks, that each row takes; empty: one each.
   const std::vector<size_t>& positions() const { return positions_; }
   const std::vector<size_t>& masks() const { return masks_; }
   v1::DType draft_dtype() const { return draft_dtype_; }
-  // Raises ValueError if drafters' probabilities are not of `width` tokens.
+  // Raises ValueError if drafters' probabilities do not have `width` tokens.
   void CheckWidth(uint32_t width) const;
-  // Sets the task of row `index`, which then refers to this.
+  // Sets the task of row `index`, which then refers to this object.
   void Apply(size_t index, client::Row* row) const;
 
  private:

@@ -1,4 +1,4 @@
-// Checks of tensors before anything is done with them.
+// Reads tensors, and checks their types, devices and layouts.
 #include "client/python/native/tensor.h"
 
 #include <nanobind/stl/string.h>
@@ -19,7 +19,7 @@ namespace {
 [[noreturn]] void TypeError(const std::string& text) { throw nb::type_error(text.c_str()); }
 [[noreturn]] void ValueError(const std::string& text) { throw nb::value_error(text.c_str()); }
 
-// As Python's str() has it.
+// Returns Python's str() of an object.
 std::string Text(nb::handle object) {
   const nb::object text = nb::steal(PyObject_Str(object.ptr()));
   if (!text.is_valid()) throw nb::python_error();
@@ -32,13 +32,13 @@ std::string ShapeName(const Tensor& tensor) {
   return absl::StrCat("(", absl::StrJoin(sizes, ", "), ")");
 }
 
-// An array of numpy's whose type is ml_dtypes' bfloat16. numpy cannot export it, but the words it consists of.
+// True for a numpy array of ml_dtypes' bfloat16. numpy cannot export this type, but it can export the array's words.
 bool IsBfloat16Array(nb::handle object) {
   return nb::hasattr(object, "view") && nb::hasattr(object, "dtype") && nb::hasattr(object.attr("dtype"), "name") &&
          Text(object.attr("dtype").attr("name")) == "bfloat16";
 }
 
-// The array, without a copy.
+// Imports an array without a copy.
 Tensor Import(nb::handle object, const std::string& name) {
   Tensor tensor;
   if (nb::try_cast<Tensor>(object, tensor)) return tensor;
@@ -79,7 +79,7 @@ void CheckMemory(const Tensor& tensor, const std::string& name) {
                          "); it has to be copied to the CPU first"));
 }
 
-// Where the logits of `tensor` lie, which is where those lie that `rows` has.
+// Sets the device on which the logits of `tensor` lie. It must be that of the other rows.
 void TakeMemory(const Tensor& tensor, Cuda cuda, Rows* rows) {
   std::optional<int> device;
   if (cuda == Cuda::kTaken && tensor.device_type() == nb::device::cuda::value) {
@@ -108,7 +108,7 @@ uint32_t CheckWidth(size_t width) {
   return static_cast<uint32_t>(width);
 }
 
-// Of `rows` rows, each of contiguous elements; how far apart in bytes they lie.
+// Checks a matrix of `rows` rows with contiguous elements, and returns the row stride in bytes.
 int64_t CheckMatrix(const Tensor& tensor, v1::DType dtype, const std::string& name, size_t rows) {
   if (tensor.ndim() != 2 || tensor.shape(0) != rows) {
     ValueError(absl::StrCat(name, ": shape ", ShapeName(tensor), "; there are ", rows, " rows"));
@@ -131,7 +131,8 @@ size_t PositionsOf(const std::vector<size_t>& positions, size_t index) {
   return positions.empty() ? 1 : positions[index];
 }
 
-// Where sequences may take several rows, one that takes one may have it as a matrix, too.
+// True if the tensor is to be read as a matrix. Among sequences that take several rows, one that takes a single row may
+// also have it as a matrix.
 bool IsMatrix(const Tensor& tensor, const std::vector<size_t>& positions, size_t taken) {
   return taken > 1 || (!positions.empty() && tensor.ndim() == 2);
 }
@@ -163,7 +164,7 @@ void AddMatrix(Tensor tensor, size_t count, const std::vector<size_t>& positions
   rows->keep.push_back(std::move(tensor));
 }
 
-// The rows of one sequence that takes several.
+// Adds the rows of one sequence that takes several.
 void AddPositions(Tensor tensor, size_t positions, Rows* rows) {
   const int64_t stride = CheckMatrix(tensor, rows->dtype, "logits", positions);
   SetWidth(tensor.shape(1), rows);

@@ -4,9 +4,9 @@
     sequence = client.open("request-1", vocabulary_size=32000, prompt=[1, 15043], temperature=0.8, top_p=0.95)
     token = client.draw(sequence, logits).token
 
-Logits are numpy arrays, torch tensors, or whatever speaks DLPack or the buffer protocol: float32, float16 or bfloat16,
-on the CPU; they are sent from where they lie. They may lie on a CUDA device, too: in process (sortition.local), and for
-a server on the same device in memory that is made for it (CudaRows).
+Logits are numpy arrays, torch tensors or other objects with DLPack or the buffer protocol: float32, float16 or
+bfloat16, on the CPU. They are sent without a copy. They may also be on a CUDA device: for sampling in process
+(sortition.local), and for a server on the same device in memory made by CudaRows.
 """
 
 from sortition._native import (LAW_VERSION, CudaResults, CudaReady, CudaRows, DeviceMemory, Draw, Logprobs, Ready,

@@ -13,8 +13,8 @@ from sortition.step import Drafts, Result, on_cuda, raised
 class AsyncClient:
     """A Client whose calls are awaited. Its tasks, of one event loop or of several, share one stream.
 
-    A step occupies no thread while it is under way; connecting, opening, forking and closing borrow one of the loop's.
-    Make one with `await AsyncClient.connect(...)`, whose arguments are those of Client.
+    A step occupies no thread while it runs; connecting, opening, forking and closing use one of the loop's threads.
+    Make an AsyncClient with `await AsyncClient.connect(...)`, which takes the arguments of Client.
     """
 
     def __init__(self, client: Client):
@@ -39,10 +39,11 @@ class AsyncClient:
                    dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
                    traceparent: str = "", stream: Optional[int] = None,
                    ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
-        """As Client.step. A task that is cancelled leaves its step to end by itself; the tensors are held till then.
+        """As Client.step. The step of a cancelled task ends by itself; its tensors are kept alive until then.
 
-        Without `ready` logits on a device occupy one of the loop's threads until their stream is done. What a CudaReady
-        waits for is what the stream has when the task runs. Answers in a device's memory are Client.submit's.
+        Without `ready`, logits on a device occupy one of the loop's threads until their stream is done. A CudaReady
+        waits for the work that is queued on the stream when the task runs. For results in a device's memory use
+        Client.submit.
         """
         loop = asyncio.get_running_loop()
         answered: "asyncio.Future[List[Result]]" = loop.create_future()

@@ -1,4 +1,4 @@
-"""The client, for threads."""
+"""The client of the service, with blocking calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Client:
             shared_memory_bytes=how.shared_memory_bytes, memory_server_user=how.memory_server_user, token=how.token,
             shard=None if shard is None else dataclasses.astuple(shard))
         self._shard = shard
-        # Threads of the client must be gone before the interpreter is.
+        # The client's threads must end before the interpreter does.
         self._finalizer = weakref.finalize(self, self._native.close)
         self._numbers = iter(range(1, 1 << 62))
         self._lock = threading.Lock()
@@ -56,11 +56,11 @@ class Client:
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
              parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
-        """Makes a sequence known to the service; blocks for a round trip.
+        """Makes a sequence known to the service. Blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
-        `parameters`. Without a `request_id` the client takes one of its own, but not a rank. A rank that takes a text
-        up in a new process gives `turns` of the other ranks' sequences, if it is not 0.
+        `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
+        in a new process passes `turns` of the other ranks' sequences, if it is not 0.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
@@ -72,7 +72,7 @@ class Client:
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,
              live_vocabulary_size: Optional[int] = None, model: str = "",
              parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
-        """Opens a sequence that goes on from the first `position` tokens of `parent` (None: from all)."""
+        """Opens a sequence that continues the first `position` tokens of `parent` (None: all of them)."""
         message = describe(request_id or self._next_id(), vocabulary_size or parent.vocabulary_size, seed=seed,
                            choice_index=choice_index, live_vocabulary_size=live_vocabulary_size, model=model,
                            parameters=parameters, **sampling)
@@ -84,22 +84,22 @@ class Client:
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
              stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None
              ) -> List[Result]:
-        """Draws a token for each row; returns a Draw or an Error for each, for a row fails alone.
+        """Draws a token for each row. Returns a Draw or an Error for each, because a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
-        booleans, or packed words. `dtype` names what tensors of bare uint16 words hold.
+        booleans, or packed words. `dtype` names the element type of tensors of plain uint16 words.
 
-        `drafts` and `scored` have something for each sequence, or None. Drafts are verified: a Verify. Tokens in
-        `scored`, which follow one another, get their log probabilities, and the sequence stays where it was: a Score.
-        Such a sequence takes several rows: those of the matrix that come next, or a matrix in the place of its vector;
-        with drafts its mask is a matrix, too.
+        `drafts` and `scored` have an entry for each sequence, or None. Drafts are verified: the result is a Verify. The
+        consecutive tokens in `scored` get their log probabilities, and the sequence does not advance: a Score. Such a
+        sequence takes several rows: the next ones of the matrix, or a matrix in place of its vector. With drafts its
+        mask is a matrix, too.
 
-        Logits in memory that share_device was given are sent once the work is done that `stream` has by then: a
+        Logits in memory registered by share_device are sent once the work queued on `stream` is done: a
         torch.cuda.Stream.cuda_stream, by default torch's current one for its tensors and the default stream for others.
 
-        With `ready` the step is sent before its logits are there, wherever they lie: they are once the word is set
-        (Ready.expect), or once that work of the stream's is done, which a CudaReady has it say. Until then `timeout`
-        goes by. Masks and drafts' probabilities are there in any case.
+        With `ready` the step is sent before its logits are written. They are written once the word is set
+        (Ready.expect), or once the work queued on the stream is done (CudaReady). `timeout` includes this time. Masks
+        and drafts' probabilities must be complete at the call.
         """
         return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_lists(scored),
                                  allowed=packed_masks(allowed), draw_salts=list(draw_salts), dtype=dtype,
@@ -130,13 +130,13 @@ class Client:
                timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
                stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
                results: Optional[_native.CudaResults] = None) -> "concurrent.futures.Future[List[Result]]":
-        """As step, without waiting for the answers: one thread sends a step, and goes on to write its logits.
+        """As step, without waiting for the results: one thread can send a step and then write its logits.
 
-        The logits are the caller's again when the future is done. It cannot be cancelled; its callbacks run on a thread
-        of the client's, and must not wait for another step. Without `ready` this waits for a stream as step does.
+        The client uses the logits until the future is done. The future cannot be cancelled. Its callbacks run on a
+        thread of the client and must not wait for another step. Without `ready` this waits for a stream as step does.
 
-        With `results` what `stream` gets to do from now on begins once tokens and log probabilities are there: the next
-        forward pass takes the tokens from the device's memory. They hold one step at a time.
+        With `results`, work queued on `stream` after this call begins once tokens and log probabilities are in the
+        device's memory, so that the next forward pass can read them there. A CudaResults holds one step at a time.
         """
         future: "concurrent.futures.Future[List[Result]]" = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
@@ -148,7 +148,7 @@ class Client:
     def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
              dtype: Optional[str] = None, timeout: Optional[float] = None,
              stream: Optional[int] = None) -> _native.Draw:
-        """One row of one sequence; raises its Error."""
+        """Draws a token from one row of one sequence. Raises its Error."""
         return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
                                 draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
                                 stream=stream)[0])
@@ -156,7 +156,7 @@ class Client:
     def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
                draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
                stream: Optional[int] = None) -> _native.Verify:
-        """The drafts of one sequence, whose logits are a matrix; raises its Error."""
+        """Verifies drafts of one sequence, whose logits are a matrix. Raises its Error."""
         return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
                                 draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
                                 stream=stream)[0])
@@ -164,33 +164,33 @@ class Client:
     def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
               dtype: Optional[str] = None, timeout: Optional[float] = None,
               stream: Optional[int] = None) -> _native.Score:
-        """The tokens that follow one sequence, whose logits are a matrix; raises its Error."""
+        """Scores tokens that follow one sequence, whose logits are a matrix. Raises its Error."""
         return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
                                 dtype=dtype, timeout=timeout, stream=stream)[0])
 
     def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
-        """A matrix for logits that need no copy: in memory shared with the server, where the stream in use does that.
+        """Returns a matrix for logits that need no copy, in memory shared with the server if the stream has some.
 
-        Its rows are stepped like any others, whatever becomes of the stream. bfloat16 is numpy.uint16 here.
+        Its rows are stepped like any others, also after the stream has ended. Use numpy.uint16 for bfloat16.
         """
         size = numpy.dtype(dtype).itemsize
         memory, _ = self._native.allocate_rows(max(1, rows * vocabulary_size * size))
         return memory[:rows * vocabulary_size * size].view(dtype).reshape(rows, vocabulary_size)
 
     def ready(self) -> _native.Ready:
-        """A word by which a step is sent before its logits are there, set by this process; blocks for a round trip."""
+        """Makes a word, set by this process, that says when a step's logits are written. Blocks for a round trip."""
         return self._native.ready()
 
     def cuda_ready(self, device: int = 0) -> _native.CudaReady:
-        """The same, raised by a stream of the device of that number in CUDA's order."""
+        """Makes such a word, raised by a stream of device `device` in CUDA's order. Blocks for a round trip."""
         return self._native.cuda_ready(device)
 
     def share_device(self, rows: _native.CudaRows) -> _native.DeviceMemory:
-        """Lets tensors made of `rows` be stepped until the result is closed, or gone; blocks for a round trip.
+        """Registers `rows` for logits until the result is closed or garbage-collected. Blocks for a round trip.
 
-        Where a stream shares the memory with its server's device, such logits are only named; elsewhere they are read
-        to the host. Streams that follow share it where they can. `shared` says whether the one in use does, and `note`
-        why not.
+        If the stream shares the memory with its server's device, such logits are only named in messages; otherwise they
+        are read to the host. Later streams share it where they can. `shared` says whether the one in use does, and
+        `note` why not.
         """
         return self._native.share_device(rows)
 
@@ -215,11 +215,11 @@ class Client:
 
     @property
     def in_process(self) -> bool:
-        """Whether rows are sampled in this process now."""
+        """True if rows are sampled in this process now."""
         return self._native.in_process
 
     def close(self) -> None:
-        """Ends what is pending with STEP_CANCELLED."""
+        """Ends pending steps with STEP_CANCELLED."""
         self._finalizer()
 
     def __enter__(self) -> "Client":

@@ -1,4 +1,4 @@
-"""A sequence as the contract describes it, from keyword arguments."""
+"""Makes the contract's description of a sequence from keyword arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sortition.v1.sampling_pb2 import OpenSequence
 
 
 def parameters_of(parameters: Optional[SamplingParameters], sampling: Dict[str, Any]) -> SamplingParameters:
-    """`parameters` with the fields in `sampling` set. A field that the contract does not have is a TypeError."""
+    """Returns `parameters` with the fields in `sampling` set. Raises TypeError for a field that the contract lacks."""
     result = SamplingParameters()
     if parameters is not None:
         result.CopyFrom(parameters)
@@ -21,7 +21,7 @@ def parameters_of(parameters: Optional[SamplingParameters], sampling: Dict[str, 
         changes = SamplingParameters(**given)
     except (TypeError, ValueError) as error:
         raise type(error)(f"sampling parameters {given!r}: {error}") from None
-    for name in given:  # what is given replaces what was there, lists too
+    for name in given:  # given fields replace the old values, also lists
         result.ClearField(name)
     result.MergeFrom(changes)
     return result
@@ -30,12 +30,12 @@ def parameters_of(parameters: Optional[SamplingParameters], sampling: Dict[str, 
 def describe(request_id: str, vocabulary_size: int, *, seed: Optional[int] = None, choice_index: int = 0,
              live_vocabulary_size: Optional[int] = None, model: str = "",
              parameters: Optional[SamplingParameters] = None, **sampling: Any) -> bytes:
-    """A serialized OpenSequence without history."""
+    """Returns a serialized OpenSequence without history."""
     return OpenSequence(request_id=request_id, vocabulary_size=vocabulary_size, seed=seed, choice_index=choice_index,
                         live_vocabulary_size=live_vocabulary_size, model=model,
                         parameters=parameters_of(parameters, sampling)).SerializeToString()
 
 
 def token_list(tokens: Any) -> List[int]:
-    """Plain integers, of a list or of an array."""
+    """Converts a list or an array to plain integers."""
     return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)

@@ -1,4 +1,4 @@
-"""Why a row, a sequence or a call failed."""
+"""Errors of rows, sequences and calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Optional
 
 
 class Error(Exception):
-    """What the service, or the client on its behalf, says: proto/sortition/v1/errors.proto has the reasons."""
+    """An error of the service or the client. proto/sortition/v1/errors.proto explains the reasons."""
 
     def __init__(self, message: str, code: str = "UNKNOWN", reason: str = "", field: str = "", limit: str = "",
                  retry_after: Optional[float] = None):
@@ -14,8 +14,8 @@ class Error(Exception):
         self.message = message
         self.code = code  # the name of a google.rpc.Code
         self.reason = reason  # the name of a sortition.v1.ErrorReason, or empty
-        self.field = field  # path of the offending field, empty if none is to blame
-        self.limit = limit  # what would have been accepted, empty if there is none
+        self.field = field  # path of the offending field; empty if there is none
+        self.limit = limit  # the range that is accepted; empty if there is none
         self.retry_after = retry_after  # seconds, or None
 
     def __str__(self) -> str:

@@ -12,13 +12,13 @@ from sortition.v1.parameters_pb2 import SamplingParameters
 
 
 class Sampler:
-    """What Client does, on the calling thread and without the GIL. Takes the same arguments and gives the same bits.
+    """Samples on the calling thread, without the GIL. Takes the arguments of Client, and returns the same bits.
 
-    Thread-safe. Rows in the host's memory are sampled one after the other; threads of the caller's make it more at a
-    time. Rows on a CUDA device are sampled there, after the work that `stream` has when the step begins: a
+    Thread-safe. Rows in the host's memory are sampled one after the other; use several threads to sample more at a
+    time. Rows on a CUDA device are sampled there, after the work queued on `stream` when the step begins: a
     torch.cuda.Stream.cuda_stream, by default torch's current one for its tensors and the default stream for others.
-    Masks stay in the host's memory. Where there is no driver, or the package was built without CUDA kernels, an Error
-    says so.
+    Masks stay in the host's memory. Raises an Error if there is no driver, or if the package was built without CUDA
+    kernels.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Sampler:
              allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
              stream: Optional[int] = None) -> List[Result]:
-        """As Client.step; nothing is waited for, so that timeout, priority and trace have nothing to say."""
+        """As Client.step. `timeout`, `priority` and `traceparent` are ignored, because the step does not wait."""
         return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
                                   list(draw_salts), dtype, stream_of(logits, stream))
 
@@ -76,4 +76,4 @@ class Sampler:
                                 dtype=dtype, stream=stream)[0])
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""

@@ -1,4 +1,4 @@
-"""How the adapters' logits come to the sampler: within their GPU where a server shares its memory, else by the host."""
+"""Brings the adapters' logits to the sampler: within their GPU if a server shares its memory, otherwise by the host."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ _log = logging.getLogger("sortition")
 
 
 def tensor_of(rows: Any, like: Any) -> Any:
-    """The memory as a tensor of torch's with the shape and type of `like`, without a copy."""
+    """Returns the memory as a torch tensor with the shape and type of `like`, without a copy."""
     import torch
     whole = torch.from_dlpack(rows)
     return whole[:like.numel() * like.element_size()].view(like.dtype).view(like.shape)
 
 
 class LogitsTransfer:
-    """Brings matrices of logits to where `sampler`, a Client or a local Sampler, takes them. For one thread.
+    """Moves matrices of logits to memory from which `sampler`, a Client or a local Sampler, takes them. For one thread.
 
-    `path` says how those of the last step came: "device" (copied within their GPU, in memory that the server reads
-    there), "host", or "" where there was none; `note`, why logits of a GPU came by the host. A change is logged.
+    `path` is the way of the last step's logits: "device" (copied within their GPU, to memory that the server reads
+    there), "host", or "" before the first step. `note` is the reason why logits of a GPU took the host. Changes are
+    logged.
     """
 
     def __init__(self, sampler: Any):
         self._client: Optional[Client] = sampler if isinstance(sampler, Client) else None
         self._rows: Optional[CudaRows] = None
         self._memory: Optional[DeviceMemory] = None
-        self._refused = ""  # why there is no more memory than this
+        self._refused = ""  # why no more memory was shared
         self.path = ""
         self.note = ""
 
     def move(self, logits: Any) -> Any:
-        """The same logits, to be stepped before the next ones are moved."""
+        """Returns the same logits in such memory. They must be stepped before the next call."""
         logits = logits.detach()
         if not logits.is_cuda:
             self._take("host", "")
@@ -46,11 +47,11 @@ class LogitsTransfer:
             return logits.cpu()
         self._take("device", "")
         there = tensor_of(self._rows, logits)
-        there.copy_(logits)  # in the stream that the step waits for
+        there.copy_(logits)  # on the stream that the step waits for
         return there
 
     def _share(self, device: int, size: int) -> str:
-        """Has the server share as much; why it does not."""
+        """Makes the server share `size` bytes. Returns the reason if it does not, otherwise an empty string."""
         if self._client is None:
             return "they are sampled in this process"
         if self._rows is None or self._rows.device != device or self._rows.bytes < size:
@@ -69,7 +70,7 @@ class LogitsTransfer:
             self._refused = str(error)
             return
         if before and self._memory.shared and not memory.shared:
-            self._refused = memory.note  # smaller batches have what there is
+            self._refused = memory.note  # the memory so far stays for smaller batches
             return
         if self._memory is not None:
             self._memory.close()

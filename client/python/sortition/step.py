@@ -25,13 +25,13 @@ def raised(result: Result) -> Any:
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a drafter proposes. A step with it takes a row of logits, and a mask, for each draft and one more.
+    """Drafts of a sequence's next tokens. Their step takes a row of logits, and a mask, for each draft and one more.
 
-    `mode` is "coupled" (the text is that of no speculation, whatever the drafter), "rejection" (tokens are distributed
-    as without speculation) or "greedy" (for temperature 0). `parents` make a tree of the drafts: the index of each
-    one's parent, which comes before it, or -1. For rejection `probabilities` are the drafter's, a matrix [tokens,
-    vocabulary], or `sparse_probabilities` name those that are not 0, a mapping for each draft; without either the
-    drafts were certain. `return_probabilities` asks for the target's, after every filter.
+    `mode` is "coupled" (the text equals that without speculation, for every drafter), "rejection" (tokens have the
+    distribution that they have without speculation) or "greedy" (for temperature 0). `parents` turn the drafts into a
+    tree: the index of each one's parent, which precedes it, or -1. For rejection, `probabilities` are the drafter's, as
+    a matrix [tokens, vocabulary], or `sparse_probabilities` are those above 0, as a mapping for each draft; without
+    either the drafts are taken as certain. `return_probabilities` requests the target's, after every filter.
     """
 
     tokens: Any
@@ -42,7 +42,7 @@ class Drafts:
     return_probabilities: bool = False
 
     def __post_init__(self) -> None:
-        # Plain lists, as the native module reads them.
+        # The native module reads plain lists.
         object.__setattr__(self, "tokens", token_list(self.tokens))
         if self.parents is not None:
             object.__setattr__(self, "parents", token_list(self.parents))
@@ -51,12 +51,12 @@ class Drafts:
 
 
 def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
-    """One for each row: None, or the tokens to be scored."""
+    """Returns an entry for each row: None, or the list of its tokens to be scored."""
     return None if scored is None else [None if tokens is None else token_list(tokens) for tokens in scored]
 
 
 def pack_mask(allowed: Any) -> numpy.ndarray:
-    """Booleans, one a token, as words of 32 bits, least significant bit first; of a matrix, a mask for each row."""
+    """Packs booleans, one a token, into 32-bit words, least significant bit first. A matrix has a mask in each row."""
     flags = numpy.asarray(allowed)
     if flags.dtype != numpy.bool_ or flags.ndim not in (1, 2):
         raise TypeError(f"allowed: a vector of booleans, or a matrix, not {flags.dtype} of shape {flags.shape}")
@@ -66,7 +66,7 @@ def pack_mask(allowed: Any) -> numpy.ndarray:
 
 
 def packed_masks(masks: Optional[Sequence[Any]]) -> Optional[List[Any]]:
-    """One for each row: None, packed words, or booleans, which are packed here."""
+    """Returns an entry for each row: None or packed words. Booleans are packed."""
     if masks is None:
         return None
     return [pack_mask(mask) if mask is not None and "bool" in str(mask.dtype) else mask for mask in masks]
@@ -77,28 +77,27 @@ def _first(logits: Any) -> Any:
 
 
 def stream_of(logits: Any, stream: Optional[int]) -> int:
-    """The stream that is named, else torch's current one for its tensors, else the default one."""
+    """Returns the given stream, otherwise torch's current one for its tensors, otherwise the default one."""
     if stream is not None:
         return int(stream)
     first = _first(logits)
     if not getattr(first, "is_cuda", False):
         return 0
-    import torch  # the tensor is one of torch's
+    import torch  # it is there: the tensor is one of torch's
     return torch.cuda.current_stream(first.device).cuda_stream
 
 
 def stream_of_step(logits: Any, stream: Optional[int], ready: Any, results: Any = None) -> int:
-    """The same, where a word may say when the logits are there, and results may go to a device."""
+    """Returns the stream of a step that may have a ready word, or results in a device's memory."""
     takes_part = results is not None or isinstance(ready, _native.CudaReady)
     if stream is None and takes_part and not on_cuda(logits):
-        raise ValueError("stream: to be named with CudaReady and CudaResults, where logits in the host's memory do not"
-                         " say which")
+        raise ValueError("stream: required with CudaReady and CudaResults if the logits are in the host's memory")
     if stream is not None and isinstance(ready, _native.ReadyWord) and not takes_part:
-        raise ValueError("stream: not with a word of a Ready, which says by itself when the logits are there")
+        raise ValueError("stream: not allowed with a word of a Ready, which says by itself when the logits are written")
     return stream_of(logits, stream)
 
 
 def on_cuda(logits: Any) -> bool:
-    """Whether they lie on a CUDA device, so that a step without a word waits for a stream."""
+    """True if the logits are on a CUDA device, so that a step without a ready word waits for a stream."""
     device = getattr(_first(logits), "__dlpack_device__", None)
     return device is not None and int(device()[0]) == _CUDA

@@ -1,9 +1,8 @@
 """Sortition under Hugging Face Transformers: `model.generate(..., custom_generate=SortitionSampler(client))`.
 
-Written for Transformers 5. `generate` prepares inputs, cache and stopping criteria as always; the tokens are
-Sortition's.
-What `generate` would have done to the scores, it says by a list of logits processors; each of them is honoured by the
-parameter that means the same, or refused by name. None of them runs.
+Written for Transformers 5. `generate` prepares inputs, cache and stopping criteria as always; Sortition draws the
+tokens. `generate` describes the changes of scores by a list of logits processors. None of them runs: each is replaced
+by the parameter with the same meaning, or refused by name.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sortition.local import Sampler
 from sortition.logits import LogitsTransfer
 from sortition.step import pack_mask
 
-# Of processors that carry one number: the attribute, and the parameter that means the same.
+# Processors with a single number: its attribute, and the parameter with the same meaning.
 _PLAIN = {
     processors.RepetitionPenaltyLogitsProcessor: ("penalty", "repetition_penalty"),
     processors.NoRepeatNGramLogitsProcessor: ("ngram_size", "no_repeat_ngram_size"),
@@ -38,16 +37,16 @@ _PLAIN = {
 }
 _FILTERS = {"top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 _READ_THE_PROMPT = {"no_repeat_ngram_size", "bad_words"}
-# These change nothing that the law does not do anyway: its probabilities are those of the kept tokens.
+# Processors without an effect here: the law's probabilities are normalized over the kept tokens in any case.
 _WITHOUT_EFFECT = (processors.LogitNormalization,)
 
 
 class Plan:
-    """What a list of processors asks for: parameters of the sequences, and masks of single steps."""
+    """Converts a list of processors to parameters of the sequences and masks of single steps."""
 
     def __init__(self, processor_list: Sequence[Any], do_sample: bool):
         self.parameters: Dict[str, Any] = {} if do_sample else {"temperature": 0.0}
-        self.ignored_prefix: Any = 0  # tokens at the start of a row, or of each row, that are no history
+        self.ignored_prefix: Any = 0  # number of tokens at the start of all rows, or of each row, that are not history
         self._masks: List[Callable[[int, torch.Tensor, numpy.ndarray], None]] = []
         for processor in processor_list:
             self._add(processor)
@@ -55,10 +54,10 @@ class Plan:
             raise ValueError("prompt_ignore_length hides the prompt from no_repeat_ngram_size and bad_words_ids, too:"
                              " generate without one of them")
         if len(_FILTERS & self.parameters.keys()) > 1:
-            self.parameters["chain"] = {"preset": "PRESET_HF"}  # there order counts
+            self.parameters["chain"] = {"preset": "PRESET_HF"}  # the order of processors matters there
 
     def mask(self, row: int, tokens: torch.Tensor, vocabulary: int) -> Optional[numpy.ndarray]:
-        """Which tokens the next one may be, packed; None if all."""
+        """Returns the packed mask of tokens that the next one may be; None if all may."""
         if not self._masks:
             return None
         allowed = numpy.ones(vocabulary, bool)
@@ -72,7 +71,7 @@ class Plan:
             attribute, parameter = _PLAIN[kind]
             _refuse_details(processor, parameter)
             if parameter == "temperature" and self.parameters.get(parameter) == 0:
-                return  # the first token stays the first
+                return  # greedy: the first token stays first
             if parameter in self.parameters:
                 raise ValueError(f"{kind.__name__} is there twice: generate with one")
             self.parameters[parameter] = getattr(processor, attribute)
@@ -87,7 +86,7 @@ class Plan:
         elif kind is processors.SequenceBiasLogitsProcessor:
             self._add_bias(processor.sequence_bias)
         elif kind is processors.NoBadWordsLogitsProcessor:
-            words = [list(word) for word in processor.sequence_bias]  # without those that are end tokens
+            words = [list(word) for word in processor.sequence_bias]  # without the end tokens
             self._ban([word[0] for word in words if len(word) == 1])
             longer = [{"tokens": word} for word in words if len(word) > 1]
             if longer:
@@ -119,10 +118,10 @@ class Plan:
 
 
 def _refuse_details(processor: Any, parameter: str) -> None:
-    """What a filter can be told beside its number."""
+    """Converts the options that a filter has besides its number."""
     if parameter in _FILTERS and processor.filter_value != -float("inf"):
         raise ValueError(f"{type(processor).__name__}: filter_value {processor.filter_value}, where Sortition has -inf")
-    if parameter != "top_k" and getattr(processor, "min_tokens_to_keep", 1) > 1:  # top_k has it in its number
+    if parameter != "top_k" and getattr(processor, "min_tokens_to_keep", 1) > 1:  # for top_k the number includes it
         raise ValueError(f"{type(processor).__name__}: min_tokens_to_keep {processor.min_tokens_to_keep}, where"
                          " Sortition keeps one token at least")
 
@@ -143,10 +142,10 @@ def _prefix_constraint(allowed_tokens: Callable[[int, torch.Tensor], Any]) -> Ca
 class SortitionSampler:
     """A decoding method for `generate(custom_generate=...)`.
 
-    `sampler` is a Client or a local Sampler. With a `seed` every call draws alike, row i with choice index i; without
-    one it comes from torch's generator, so that torch.manual_seed decides. `sampling` are further fields of
-    SamplingParameters (frequency_penalty=0.3, processed_logprobs={}, ...). `on_step` is called after each step with its
-    draws, one for each row, None for rows that are finished. May be used again and again, by one thread at a time.
+    `sampler` is a Client or a local Sampler. With a `seed` every call draws the same tokens, row i with choice index i;
+    without one the seed comes from torch's generator, so that torch.manual_seed determines it. `sampling` are further
+    fields of SamplingParameters (frequency_penalty=0.3, processed_logprobs={}, ...). `on_step` is called after each
+    step with a draw for each row, None for rows that are finished. May be used repeatedly, by one thread at a time.
     """
 
     def __init__(self, sampler: Union[Client, Sampler], *, seed: Optional[int] = None,
@@ -161,18 +160,18 @@ class SortitionSampler:
 
     @property
     def logits_path(self) -> str:
-        """How the last step's logits came to the sampler: "device", "host", or "" before the first one."""
+        """The way of the last step's logits to the sampler: "device", "host", or "" before the first step."""
         return self._logits.path
 
     @property
     def logits_note(self) -> str:
-        """Why logits of a GPU came by the host."""
+        """The reason why logits of a GPU took the way over the host."""
         return self._logits.note
 
     def generate(self, model: Any, *inputs: Any, streamer: Any = None, **options: Any) -> Any:
-        """`model.generate(*inputs, **options)` with these tokens, streamed if there is a streamer.
+        """Calls `model.generate(*inputs, **options)` with this decoding method and a streamer.
 
-        The way to stream: Transformers 5 hands a streamer to its own decoding methods alone, not to `custom_generate`.
+        Use it to stream: Transformers 5 passes a streamer to its own decoding methods, but not to `custom_generate`.
         """
         return model.generate(*inputs, streamer=streamer, custom_generate=functools.partial(self, streamer=streamer),
                               **options)
@@ -220,7 +219,7 @@ class SortitionSampler:
         return input_ids
 
     def _open(self, plan: Plan, input_ids: torch.Tensor, vocabulary: int) -> List[Any]:
-        # Of the CPU's generator, whatever device the model is on.
+        # From the CPU's generator, for models on any device.
         seed = self._seed if self._seed is not None else int(torch.randint(1 << 62, ()))
         ignored = torch.as_tensor(plan.ignored_prefix).reshape(-1).expand(input_ids.shape[0]).tolist()
         prompts = input_ids.tolist()
@@ -251,7 +250,7 @@ class SortitionSampler:
 
 
 def _refuse(config: Any, synced_gpus: bool) -> None:
-    """Options of GenerationConfig that no logits processor stands for, and that ask for more than tokens."""
+    """Refuses options of GenerationConfig that have no logits processor and request more than tokens."""
     if (config.num_beams or 1) > 1:
         raise ValueError("num_beams: Sortition draws tokens, it does not search beams")
     for name in ("penalty_alpha", "dola_layers", "prompt_lookup_num_tokens", "output_scores", "output_attentions",

@@ -1,4 +1,4 @@
-"""A step as a notebook shows it."""
+"""Shows a step in a notebook."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Candidate(NamedTuple):
 
 
 class StepView:
-    """The chosen token among the likeliest that passed every filter.
+    """The chosen token and the likeliest tokens that passed every filter.
 
-    Made of a Draw of a sequence that asks for `processed_logprobs={"top": n}`; with `kept_set={"count": True}` it also
-    says how many there were. `text_of` turns a token id into what is shown.
+    Made from a Draw of a sequence that asks for `processed_logprobs={"top": n}`; with `kept_set={"count": True}` it
+    also says how many passed. `text_of` turns a token id into what is shown.
     """
 
     def __init__(self, draw: Draw, text_of: Callable[[int], str] = str):
@@ -36,7 +36,7 @@ class StepView:
 
     @property
     def candidates(self) -> List[Candidate]:
-        """First in order; the chosen token is among them, last if it is none of the first."""
+        """The first tokens in order, and the chosen token, which is last if it is not among them."""
         logprobs = self.draw.processed
         rows = [Candidate(token, math.exp(logprob), token == self.draw.token)
                 for token, logprob in zip(logprobs.top_tokens, logprobs.top_logprobs)]

@@ -1,9 +1,10 @@
 """Sortition under vLLM: an out-of-tree plugin for its model runners of both generations.
 
-The wheel registers two of vLLM's extension points, both of which do nothing unless SORTITION_VLLM is set, to targets
-("127.0.0.1:50051,unix:PATH") or to "in_process": a general plugin, which puts a sampler of Sortition's in the place of
-the runner's (generation 2: vllm_runner_2.py), and a logits processor, which changes no logits and tells generation 1
-which request is in which row. Written for vLLM 0.33; speculative decoding and thinking budgets are refused by name.
+The wheel registers two of vLLM's extension points. Both do nothing unless SORTITION_VLLM is set, to targets
+("127.0.0.1:50051,unix:PATH") or to "in_process". One is a general plugin, which replaces the runner's sampler by one of
+Sortition (generation 2: vllm_runner_2.py). The other is a logits processor, which changes no logits and tells
+generation 1 which request is in which row. Written for vLLM 0.33. Speculative decoding and thinking budgets are refused
+by name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _sampler_class() -> Any:
              builtin.LogitBiasLogitsProcessor)
 
     class SortitionSampler(base):
-        """vLLM's sampler, of which only the shape of the answer is left."""
+        """Replaces vLLM's sampler, and returns its type of result."""
 
         def __init__(self, logprobs_mode: str = "raw_logprobs", **options: Any):
             super().__init__(logprobs_mode, **options)
@@ -35,7 +36,7 @@ def _sampler_class() -> Any:
                     logprobs_mode_override: Optional[str] = None) -> Any:
             processors = list(sampling_metadata.logitsprocs.all)
             rows = next((processor.rows for processor in processors if isinstance(processor, tracker)), None)
-            if rows is None or not rows.requests:  # a run that only finds out how much memory is needed
+            if rows is None or not rows.requests:  # a run that only measures the memory needed
                 return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
             if predict_bonus_token or logprobs_mode_override or any(sampling_metadata.spec_token_ids or ()):
                 raise NotImplementedError("Sortition's plugin does not do speculative decoding")
@@ -59,7 +60,7 @@ def _sampler_class() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """The classes that vLLM's own are the bases of, made when they are first asked for."""
+    """Makes the classes with vLLM's classes as bases, when they are first used."""
     makers = {"RequestTracker": tracker_class, "SortitionSampler": _sampler_class}
     if name in makers:
         globals()[name] = made = makers[name]()
@@ -68,13 +69,13 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """vLLM's general plugin; may be called several times."""
+    """Installs the plugin, as vLLM's general plugin. May be called several times."""
     if not settings():
         return
     importlib.import_module("vllm.v1.worker.gpu_model_runner").Sampler = importlib.import_module(
         __name__).SortitionSampler
     try:
         runner = importlib.import_module("vllm.v1.worker.gpu.model_runner")
-    except ImportError:  # this machine cannot run generation 2
+    except ImportError:  # generation 2 does not run on this machine
         return
     importlib.import_module("sortition.vllm_runner_2").install(runner)

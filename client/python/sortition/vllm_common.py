@@ -1,4 +1,4 @@
-"""The part of the vLLM plugin that both generations of vLLM's model runner share (vllm.py is the plugin)."""
+"""Parts of the vLLM plugin for both generations of vLLM's model runner (vllm.py is the plugin)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sortition.logits import LogitsTransfer
 from sortition.step import pack_mask
 
 SETTING = "SORTITION_VLLM"
-# vLLM takes temperatures below this as greedy.
+# Temperature below which vLLM draws greedily.
 _GREEDY_BELOW = 1e-5
 
 
@@ -31,7 +31,7 @@ def make_sampler() -> Any:
 
 
 class Request:
-    """One request of vLLM's, from its arrival in the batch to its end: what it asks for, and its sequence."""
+    """A request of vLLM, from its arrival in the batch to its end: its parameters and its sequence."""
 
     def __init__(self, params: Any, prompt: Optional[List[int]], output: List[int]):
         self.params = params
@@ -51,8 +51,8 @@ class Request:
             getattr(self.sequence, "close", lambda: None)()
 
     def follow(self) -> None:
-        """Makes the sequence's history vLLM's, where a token was dropped, replaced or put in."""
-        accepted = [token for token in self.output if token >= 0]  # -1 stands for one that is still under way
+        """Makes the sequence's history equal to vLLM's after tokens were dropped, replaced or inserted."""
+        accepted = [token for token in self.output if token >= 0]  # -1 stands for a token that is not known yet
         if len(accepted) != len(self.output):
             return
         drawn = self.sequence.position - len(self.prompt)
@@ -72,7 +72,7 @@ class Request:
 
 
 def parameters_of(params: Any) -> Dict[str, Any]:
-    """vLLM's SamplingParams as fields of Sortition's."""
+    """Converts vLLM's SamplingParams to fields of Sortition's."""
     if getattr(params, "thinking_token_budget", None) is not None:
         raise ValueError("thinking_token_budget has no counterpart in Sortition")
     greedy = params.temperature < _GREEDY_BELOW
@@ -97,10 +97,10 @@ def parameters_of(params: Any) -> Dict[str, Any]:
 
 
 class Rows:
-    """Which request is in which row of the batch: vLLM's updates, in the order that it prescribes."""
+    """The requests in the rows of the batch. Applies vLLM's updates in the prescribed order."""
 
     def __init__(self, alike: bool = False) -> None:
-        """`alike`: other processes draw for the same batch, and must draw the same."""
+        """`alike`: other processes draw for the same batch, and must draw the same tokens."""
         self._alike = alike
         self.requests: Dict[int, Request] = {}
 
@@ -112,7 +112,7 @@ class Rows:
             ended.append(self.requests.pop(index, None))
             self.requests[index] = request = Request(params, prompt, output)
             if self._alike and request.seed is None:
-                # vLLM seeds this generator alike in all processes of a tensor-parallel group.
+                # vLLM gives this generator the same seed in all processes of a tensor-parallel group.
                 request.seed = int(numpy.random.randint(0, 2**63 - 1, dtype=numpy.int64))
         for source, target, direction in batch_update.moved:
             moved, replaced = self.requests.pop(source, None), self.requests.pop(target, None)
@@ -128,7 +128,7 @@ class Rows:
 
 
 class Drawer:
-    """Draws for a batch: rows of logits in, vLLM's tensors of tokens and log probabilities out."""
+    """Draws for a batch, from rows of logits, and makes vLLM's tensors of tokens and log probabilities."""
 
     def __init__(self, sampler: Any, logprobs_mode: str = "raw_logprobs"):
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
@@ -138,7 +138,7 @@ class Drawer:
         self._kind = logprobs_mode.split("_", maxsplit=1)[0]
 
     def draw(self, requests: List[Request], logits: torch.Tensor) -> List[Any]:
-        """A draw for each request, from its row of logits."""
+        """Returns a draw for each request, from its row of logits."""
         vocabulary = logits.shape[1]
         for request in requests:
             if request.sequence is None:
@@ -156,7 +156,7 @@ class Drawer:
         return results
 
     def logprobs(self, draws: List[Any], most_logprobs: int) -> Any:
-        """Ids, log probabilities and ranks as vLLM has them: the drawn token first, then the alternatives."""
+        """Returns ids, log probabilities and ranks in vLLM's form: the drawn token first, then the alternatives."""
         ids = torch.zeros((len(draws), most_logprobs + 1), dtype=torch.int32)
         values = torch.full((len(draws), most_logprobs + 1), -float("inf"))
         ranks = torch.zeros(len(draws), dtype=torch.int32)
@@ -172,7 +172,7 @@ class Drawer:
 
 
 def _interfaces() -> List[Any]:
-    """What each generation of runner asks of a logits processor, as far as this vLLM has them."""
+    """Returns the base classes of logits processors for the generations of runners that this vLLM has."""
     found = []
     for name in ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor"):
         try:
@@ -184,9 +184,9 @@ def _interfaces() -> List[Any]:
 
 @functools.lru_cache(maxsize=None)
 def tracker_class() -> Any:
-    """The class of the logits processor. Its bases are vLLM's, so it is made when it is first asked for."""
+    """Returns the class of the logits processor. It is made at the first call, because its bases are vLLM's."""
     class RequestTracker(*_interfaces()):  # type: ignore[misc]
-        """Changes no logits. Each generation takes it for one of its own, and refuses to start with another kind."""
+        """Changes no logits. Derives from the bases of all generations, which refuse to start with another kind."""
 
         def __init__(self, vllm_config: Any, device_or_states: Any, is_pin_memory: bool = False):
             del device_or_states, is_pin_memory
@@ -205,7 +205,7 @@ def tracker_class() -> Any:
                 self.rows.update(batch_update)
 
         def add_request(self, slot: int, params: Any) -> bool:
-            """Generation 2; its answer says whether logits are to be changed."""
+            """Called by generation 2. Returns whether logits are to be changed."""
             del slot, params
             return False
 

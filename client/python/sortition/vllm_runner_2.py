@@ -1,7 +1,7 @@
 """The plugin's sampler for vLLM's model runner of generation 2 (vllm.py is the plugin).
 
-The runner keeps requests in slots and their texts on the device, and tells its sampler which slot a request got. The
-sampler here lets vLLM's own keep its books, which other parts of the runner read, and draws in its place.
+The runner keeps requests in slots and their texts on the device, and tells its sampler the slot of each request. The
+sampler here leaves vLLM's records, which other parts of the runner read, to vLLM's sampler, and draws in its place.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sortition.vllm_common import Drawer, Request, make_sampler, tracker_class
 
 
 class Slots:
-    """The requests in the runner's slots, with the texts that the runner has of them."""
+    """The requests in the runner's slots, with their texts."""
 
     def __init__(self, states: Any) -> None:
-        self._states = states  # vLLM's RequestState, which frees and fills slots
-        self.requests: Dict[int, Tuple[str, Request]] = {}  # by slot, with vLLM's name of each
+        self._states = states  # vLLM's RequestState, which assigns slots
+        self.requests: Dict[int, Tuple[str, Request]] = {}  # by slot, with vLLM's request id
 
     def add(self, slot: int, params: Any, seed: Optional[int]) -> None:
-        """In the place of whoever had the slot. A request that only warms kernels up is nobody."""
+        """Replaces the request in the slot. A request without an id only warms kernels up, and is not added."""
         self._drop(slot)
         name = self._states.index_to_req_id.get(slot)
         if name is None:
@@ -32,7 +32,7 @@ class Slots:
         self.requests[slot] = (name, request)
 
     def of(self, slots: List[int]) -> List[Request]:
-        """Brought up to date with the device, for which this waits. Empty if none of them is a request."""
+        """Returns the requests, with their texts updated from the device. Blocks. Empty if no slot has a request."""
         names = self._states.index_to_req_id
         for slot in [slot for slot, (name, _) in self.requests.items() if names.get(slot) != name]:
             self._drop(slot)
@@ -83,7 +83,7 @@ def sampler_class() -> Any:
     tracker = tracker_class()
 
     class SortitionSampler(base.Sampler):
-        """vLLM's sampler, of which the books and the shape of the answer are left."""
+        """vLLM's sampler, which keeps its records and its type of result, but does not draw."""
 
         def __init__(self, vllm_config: Any, **options: Any):
             _refuse_options(vllm_config, options, tracker)
@@ -97,20 +97,20 @@ def sampler_class() -> Any:
             _refuse_params(sampling_params)
             super().add_request(req_idx, sampling_params)
             seed = sampling_params.seed
-            if seed is None and self._alike:  # the other processes of the group have the same
+            if seed is None and self._alike:  # the other processes of the group have the same seed
                 seed = int(self.sampling_states.seeds.np[req_idx]) % 2**64
             self.slots.add(req_idx, sampling_params, seed)
 
         def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
             indices = input_batch.idx_mapping_np
             requests = self.slots.of(indices.tolist())
-            if not requests:  # a run that warms up, or finds out how much memory is needed
+            if not requests:  # a run that warms up, or measures the memory needed
                 return super().__call__(logits, input_batch)
             if logits.shape[0] != len(requests):
                 raise NotImplementedError("Sortition's plugin does not do speculative decoding")
             lengths = input_batch.seq_lens[:len(requests)]
             whole = lengths >= self.req_states.prefill_len.gpu[input_batch.idx_mapping.long()]
-            rows = whole.nonzero().flatten().tolist()  # of the others the runner has more prompt to come
+            rows = whole.nonzero().flatten().tolist()  # the other requests have more prompt to come
             drawing = [requests[row] for row in rows]
             draws = self.drawer.draw(drawing, logits if len(rows) == len(requests) else logits[rows]) if rows else []
             for request, draw in zip(drawing, draws):
@@ -139,7 +139,7 @@ def sampler_class() -> Any:
 
 def _without_watermark(base: Any) -> Any:
     class WatermarkRefused(base):
-        """What the runner would sample with if vLLM's own watermark were on."""
+        """Replaces the runner's sampler for vLLM's own watermark, and refuses it."""
 
         def __init__(self, *_: Any, **__: Any):
             raise NotImplementedError("watermark_config has no counterpart in Sortition's plugin")
@@ -148,7 +148,7 @@ def _without_watermark(base: Any) -> Any:
 
 
 def install(runner: Any) -> None:
-    """Puts the sampler in the place of the runner's; once."""
+    """Replaces the runner's sampler, unless this was done before."""
     if getattr(runner.Sampler, "__module__", "") == __name__:
         return
     runner.Sampler = sampler_class()

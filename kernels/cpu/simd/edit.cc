@@ -1,4 +1,4 @@
-// What edits make of the tokens they name.
+// Effect of edits on the tokens that they name.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/edit.cc"
 #include "hwy/foreach_target.h"
@@ -20,7 +20,7 @@ namespace {
 static_assert(sizeof(LogitEdit) == 16 && offsetof(LogitEdit, flags) == 4 && offsetof(LogitEdit, bias) == 8 &&
               offsetof(LogitEdit, penalty) == 12);
 
-// What all edits of a row share.
+// Constants that all edits of a row share.
 struct Constants {
   HWY_INLINE explicit Constants(const RowParameters& parameters)
       : repetition(hn::Set(D32(), parameters.repetition)),

@@ -88,7 +88,7 @@ class Adder {
 template <MomentsWanted kWanted>
 HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count, Candidate last,
                          const RowScale& scale) {
-  // Whether a token that is after `last`, or masked, adds nothing: then a group may be read as it is.
+  // True if tokens after `last`, and masked ones, add nothing: then a group may be read as it is.
   const bool all =
       scale.first_weighted_key > kMaskedKey &&
       (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);

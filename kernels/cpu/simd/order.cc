@@ -30,7 +30,7 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, l
   const D64 d;
   const uint32_t whole = count / kRanks * kRanks;
   const auto rest = hn::FirstN(d, count - whole);
-  // Calls visit(ranks, shares) for all candidates; behind the list's end lies rank 0, which nobody has.
+  // Calls visit(ranks, shares) for all candidates; behind the list's end lies rank 0, which no candidate has.
   const auto for_all = [&](auto visit) HWY_ATTR {
     for (uint32_t i = 0; i < whole; i += kRanks) visit(RanksAt(candidates, i), share(i));
     if (whole != count) visit(hn::IfThenElseZero(rest, RanksAt(candidates, whole)), share(whole));

@@ -61,7 +61,7 @@ HWY_INLINE typename Reader::V WholeGroups(Load load) {
   }
 }
 
-// The same of consecutive groups, of which the first lies at `elements`. (A lambda would not always be inlined.)
+// The same for consecutive groups, the first of which lies at `elements`. (A lambda would not always be inlined.)
 template <class Reader>
 struct ConsecutiveLoads {
   HWY_INLINE ConsecutiveLoads(const std::byte* first, Reader* by) : elements(first), reader(by) {}
@@ -234,8 +234,8 @@ HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
   return max;
 }
 
-// The same of the first kLanes listed groups, which are asked for kLanes before they are loaded. Behind the list's end:
-// its first, again.
+// The same for the first kLanes listed groups. They are prefetched kLanes before they are loaded; behind the list's end
+// stands its first group again.
 template <DType kType>
 struct ListedLoads {
   HWY_INLINE ListedLoads(const Row& of, const uint32_t* list, uint32_t number) : row(of), groups(list), count(number) {}

@@ -48,7 +48,7 @@ class Adder {
 }  // namespace
 
 uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
-  // Whether a token that is after `last`, or masked, weighs nothing: then a group may be read as it is.
+  // True if tokens after `last`, and masked ones, weigh nothing: then a group may be read as it is.
   const bool all = last.key() < scale.first_weighted_key && scale.first_weighted_key > kMaskedKey;
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     Adder adder(scale);

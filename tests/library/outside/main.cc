@@ -1,4 +1,4 @@
-// Samples a row on the processor and, where there is a GPU, finds it.
+// Samples a row on the CPU, and finds the GPU if there is one.
 #include <sortition/sampler.h>
 
 #include <cstdio>

@@ -67,7 +67,7 @@ class ReceivedMessage {
 };
 
 // Thread-safe. One queue runs the events, one at a time; any thread calls Drain and Tick.
-class SamplingCall {
+class StreamCall {
  public:
   using AsyncService = v1::SamplingService::WithRawMethod_Stream<
       v1::SamplingService::WithRawMethod_Sample<v1::SamplingService::Service>>;
@@ -77,9 +77,9 @@ class SamplingCall {
    public:
     virtual ~Host() = default;
     // A client has come to `call`. Returns the refusal, or nothing; the call then counts as a stream.
-    virtual std::optional<service::Refusal> OnAccepted(SamplingCall* call) = 0;
+    virtual std::optional<service::Refusal> OnAccepted(StreamCall* call) = 0;
     // The call is over; this function may destroy it. `admitted`: it counted as a stream.
-    virtual void OnOver(SamplingCall* call, bool admitted) = 0;
+    virtual void OnOver(StreamCall* call, bool admitted) = 0;
   };
 
   // Only the budget is owned. All of it outlives the call.
@@ -93,10 +93,10 @@ class SamplingCall {
     absl::Duration drain_grace;  // of a stream that has reached its greatest age
   };
 
-  SamplingCall(const Surroundings& surroundings, CallQueue* queue);
-  ~SamplingCall();
-  SamplingCall(const SamplingCall&) = delete;
-  SamplingCall& operator=(const SamplingCall&) = delete;
+  StreamCall(const Surroundings& surroundings, CallQueue* queue);
+  ~StreamCall();
+  StreamCall(const StreamCall&) = delete;
+  StreamCall& operator=(const StreamCall&) = delete;
 
   CallQueue* queue() const { return queue_; }
 
@@ -115,15 +115,15 @@ class SamplingCall {
   enum class Phase { kRequested, kOpen, kFinishing, kAbandoned };
   class Transport;
   using Stream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
-  using Handler = void (SamplingCall::*)(bool ok);
+  using Handler = void (StreamCall::*)(bool ok);
 
   class Event final : public QueueEvent {
    public:
-    Event(SamplingCall* call, Handler handler) : call_(*call), handler_(handler) {}
+    Event(StreamCall* call, Handler handler) : call_(*call), handler_(handler) {}
     void Run(bool ok) override { call_.Run(handler_, ok); }
 
    private:
-    SamplingCall& call_;
+    StreamCall& call_;
     const Handler handler_;
   };
 
@@ -150,12 +150,12 @@ class SamplingCall {
 
   const Surroundings surroundings_;
   CallQueue* const queue_;
-  Event requested_{this, &SamplingCall::OnRequested};
-  Event read_{this, &SamplingCall::OnRead};
-  Event backed_off_{this, &SamplingCall::OnBackedOff};
-  Event written_{this, &SamplingCall::OnWritten};
-  Event finished_{this, &SamplingCall::OnFinished};
-  Event done_{this, &SamplingCall::OnDone};
+  Event requested_{this, &StreamCall::OnRequested};
+  Event read_{this, &StreamCall::OnRead};
+  Event backed_off_{this, &StreamCall::OnBackedOff};
+  Event written_{this, &StreamCall::OnWritten};
+  Event finished_{this, &StreamCall::OnFinished};
+  Event done_{this, &StreamCall::OnDone};
 
   grpc::ServerContext context_;
   Stream stream_{&context_};

@@ -1,5 +1,5 @@
 // The events of one call.
-#include "service/server/sampling_call.h"
+#include "service/server/stream_call.h"
 
 #include <chrono>
 #include <cstddef>
@@ -38,7 +38,7 @@ ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<Recei
 ReceivedMessage::~ReceivedMessage() { budget_->held_bytes_.fetch_sub(bytes_, std::memory_order_relaxed); }
 
 // Writes to the call's stream, one message at a time, with `written` as the completion queue's tag.
-class SamplingCall::Transport final : public StreamTransport {
+class StreamCall::Transport final : public StreamTransport {
  public:
   Transport(Stream* stream, void* written) : stream_(stream), written_(written) {}
 
@@ -63,19 +63,19 @@ class SamplingCall::Transport final : public StreamTransport {
   void* const written_;
 };
 
-SamplingCall::SamplingCall(const Surroundings& surroundings, CallQueue* queue)
+StreamCall::StreamCall(const Surroundings& surroundings, CallQueue* queue)
     : surroundings_(surroundings), queue_(queue) {}
 
-SamplingCall::~SamplingCall() = default;
+StreamCall::~StreamCall() = default;
 
-void SamplingCall::Request() {
+void StreamCall::Request() {
   absl::MutexLock lock(&mutex_);
   requesting_ = true;
   context_.AsyncNotifyWhenDone(done_.tag());
   surroundings_.service->RequestStream(&context_, &stream_, queue_->get(), queue_->get(), requested_.tag());
 }
 
-void SamplingCall::Run(Handler handler, bool ok) {
+void StreamCall::Run(Handler handler, bool ok) {
   bool over;
   bool admitted;
   {
@@ -87,11 +87,11 @@ void SamplingCall::Run(Handler handler, bool ok) {
   if (over) surroundings_.host->OnOver(this, admitted);
 }
 
-bool SamplingCall::IsOver() const {
+bool StreamCall::IsOver() const {
   return !requesting_ && !reading_ && !backing_off_ && !finishing_ && !done_pending_ && !(shell_ && shell_->writing());
 }
 
-void SamplingCall::OnRequested(bool ok) {
+void StreamCall::OnRequested(bool ok) {
   requesting_ = false;
   if (!ok) return;  // the server has shut down; no other event follows
   done_pending_ = true;
@@ -117,7 +117,7 @@ void SamplingCall::OnRequested(bool ok) {
   Open();
 }
 
-std::optional<service::Refusal> SamplingCall::Authorize() {
+std::optional<service::Refusal> StreamCall::Authorize() {
   const Authorization& authorization = *surroundings_.authorization;
   authorized_version_ = authorization.version();  // read first: a list that comes meanwhile is then noticed
   auto authorized = authorization.Authorize(evidence_, kSample);
@@ -130,7 +130,7 @@ std::optional<service::Refusal> SamplingCall::Authorize() {
   return std::nullopt;
 }
 
-void SamplingCall::Refuse(const service::Refusal& refusal) {
+void StreamCall::Refuse(const service::Refusal& refusal) {
   observer().Refused(refusal.reason, 1);
   surroundings_.log->Write(LogLevel::kWarning, "stream_refused",
                            {{"peer", peer_},
@@ -140,7 +140,7 @@ void SamplingCall::Refuse(const service::Refusal& refusal) {
   End(refusal);
 }
 
-void SamplingCall::End(const service::Refusal& refusal) {
+void StreamCall::End(const service::Refusal& refusal) {
   // A status cannot overtake a write in progress, which may never end.
   if (shell_ && shell_->writing()) {
     Abandon();
@@ -149,7 +149,7 @@ void SamplingCall::End(const service::Refusal& refusal) {
   }
 }
 
-void SamplingCall::Open() {
+void StreamCall::Open() {
   phase_ = Phase::kOpen;
   shell_.emplace(StreamShell::Options{.engine = surroundings_.engine,
                                       .log = surroundings_.log,
@@ -161,7 +161,7 @@ void SamplingCall::Open() {
   Advance();
 }
 
-void SamplingCall::OnRead(bool ok) {
+void StreamCall::OnRead(bool ok) {
   reading_ = false;
   if (phase_ != Phase::kOpen) return;
   if (ok) {
@@ -172,7 +172,7 @@ void SamplingCall::OnRead(bool ok) {
   Advance();
 }
 
-void SamplingCall::OnBackedOff(bool) {
+void StreamCall::OnBackedOff(bool) {
   backing_off_ = false;
   if (phase_ == Phase::kOpen) {
     shell_->Continue();
@@ -181,7 +181,7 @@ void SamplingCall::OnBackedOff(bool) {
   Advance();
 }
 
-void SamplingCall::TakeMessage() {
+void StreamCall::TakeMessage() {
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
   const std::span<const devices::ByteSegment> segments = message->segments();
   const uint64_t bytes = message->bytes();
@@ -189,7 +189,7 @@ void SamplingCall::TakeMessage() {
   BackOff();
 }
 
-void SamplingCall::BackOff() {
+void StreamCall::BackOff() {
   // Without a pause the queue would run this stream's next pieces, as long as there are any, before other streams.
   const absl::Duration pause = shell_->back_off();
   if (pause == absl::ZeroDuration()) return;
@@ -197,20 +197,20 @@ void SamplingCall::BackOff() {
   back_off_.Set(queue_->get(), std::chrono::system_clock::now() + absl::ToChronoMicroseconds(pause), backed_off_.tag());
 }
 
-void SamplingCall::OnWritten(bool ok) {
+void StreamCall::OnWritten(bool ok) {
   shell_->OnWritten(ok);
   Advance();
 }
 
-void SamplingCall::OnFinished(bool) { finishing_ = false; }
+void StreamCall::OnFinished(bool) { finishing_ = false; }
 
-void SamplingCall::OnDone(bool) {
+void StreamCall::OnDone(bool) {
   done_pending_ = false;
   if (phase_ == Phase::kOpen) Abandon();
   if (shell_) shell_->LogEnd(phase_ == Phase::kAbandoned ? "abandoned" : shell_->draining() ? "drained" : "by client");
 }
 
-void SamplingCall::Advance() {
+void StreamCall::Advance() {
   if (phase_ != Phase::kOpen) return;
   if (shell_->CloseIfDone(half_closed_)) {
     Finish(half_closed_ ? grpc::Status::OK : RefusedStatus(Draining()));
@@ -222,14 +222,14 @@ void SamplingCall::Advance() {
   }
 }
 
-void SamplingCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
+void StreamCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
   absl::MutexLock lock(&mutex_);
   if (phase_ != Phase::kOpen) return;
   shell_->Drain(cause, grace);
   Advance();
 }
 
-void SamplingCall::Tick(absl::Time now) {
+void StreamCall::Tick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (phase_ != Phase::kOpen) return;
   if (surroundings_.authorization->version() != authorized_version_) {
@@ -251,14 +251,14 @@ void SamplingCall::Tick(absl::Time now) {
   }
 }
 
-void SamplingCall::Finish(const grpc::Status& status) {
+void StreamCall::Finish(const grpc::Status& status) {
   phase_ = Phase::kFinishing;
   if (shell_) shell_->Close();
   finishing_ = true;
   stream_.Finish(status, finished_.tag());
 }
 
-void SamplingCall::Abandon() {
+void StreamCall::Abandon() {
   phase_ = Phase::kAbandoned;
   shell_->Close();
   context_.TryCancel();
