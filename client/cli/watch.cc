@@ -43,16 +43,16 @@ void PrintLine(const v1::Counters& before, const v1::Counters& now) {
 class CounterReader {
  public:
   CounterReader(v1::InformationService::Stub* stub, grpc::ClientContext* context,
-                const v1::WatchCountersRequest& request, absl::Duration patience)
+                const v1::WatchCountersRequest& request, absl::Duration timeout)
       : context_(*context),
         stream_(stub->AsyncWatchCounters(context, request, &queue_, nullptr)),
-        started_(Wait(patience)) {}
+        started_(Wait(timeout)) {}
 
-  // Returns false if none came within `patience`, or the call has ended. Finish is called next and returns the reason.
-  bool Read(v1::Counters* counters, absl::Duration patience) {
+  // Returns false if none came within `timeout`, or the call has ended. Finish is called next and returns the reason.
+  bool Read(v1::Counters* counters, absl::Duration timeout) {
     if (!started_) return false;
     stream_->Read(counters, nullptr);
-    return Wait(patience);
+    return Wait(timeout);
   }
   grpc::Status Finish() {
     grpc::Status status;
@@ -63,10 +63,10 @@ class CounterReader {
 
  private:
   // The tag of the only operation in progress.
-  bool Wait(absl::Duration patience) {
+  bool Wait(absl::Duration timeout) {
     void* tag;
     bool ok;
-    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + patience)) == grpc::CompletionQueue::TIMEOUT) {
+    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + timeout)) == grpc::CompletionQueue::TIMEOUT) {
       silent_ = true;
       context_.TryCancel();
       queue_.Next(&tag, &ok);

@@ -165,7 +165,7 @@ service::Engine::Options EngineOptions(uint32_t threads, const service::Clock* c
   options.checkpoint_key = service::CheckpointKey::Trusting(&entropy);
   options.clock = clock;
   options.observer = observer;
-  options.limits.max_queue_time = absl::ZeroDuration();  // there is nobody else to leave the devices to
+  options.limits.max_queue_time = absl::ZeroDuration();  // the devices have no other users
   return options;
 }
 

@@ -17,7 +17,7 @@
 
 namespace sortition::client {
 
-// Runs tasks one after the other on a thread of its own. Thread-safe.
+// Runs tasks one after the other on a separate thread. Thread-safe.
 class SerialTasks {
  public:
   SerialTasks();

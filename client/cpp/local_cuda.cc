@@ -16,7 +16,7 @@ using devices::cuda::Context;
 using devices::cuda::CurrentContext;
 
 constexpr uint32_t kDeviceMemory = devices::kHostMemory + 1;
-// Of device memory, beside the rows, that a batch may take; one that needs more runs in slices.
+// Device memory that a batch may take beside the rows; one that needs more runs in chunks.
 constexpr uint64_t kMostBytes = 512u << 20;
 
 bool IsOn(const Context& context, const void* pointer) {

@@ -17,16 +17,16 @@
 
 namespace sortition::client {
 
-// What a row's step is beside the row.
+// Options of a row's step beside the row.
 struct LocalStepOptions {
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
   uint32_t row = 0;                       // index of the row in the caller's step, for the fields of errors
 };
 
-// Of an element type that the contract names.
+// Converts an element type of the contract.
 kernels::DType KernelType(v1::DType dtype);
 
-// Where a sequence stands before a step.
+// State of a sequence before a step.
 struct LocalPlace {
   uint32_t position = 0;
   uint64_t sampler_state = 0;
@@ -43,14 +43,14 @@ class LocalRun {
       std::shared_ptr<const service::SequenceSpec> spec, const LocalPlace& place, v1::DType dtype, const Row& row,
       const LocalStepOptions& options);
 
-  // What kernels are to answer first; refers to this object.
+  // Returns the first requests to the kernels; they refer to this object.
   Requests First();
   // Takes the answers to the last requests, in their order, and returns what follows from them: nothing at the end.
   Requests Continue(std::span<kernels::RowOutput> answers);
   // After the end; once.
   std::variant<service::RowResult, service::Refusal> Finish() { return run_.Commit(); }
 
-  // What it came to, as the answer of a server that is whole.
+  // Converts the result to that of a server's complete answer.
   RowResult Encode(const service::RowResult& result) const;
 
   const service::RowPlan& plan() const { return run_.plan(); }

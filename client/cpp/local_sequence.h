@@ -30,11 +30,11 @@ class LocalSequence {
   // As Client::Open, without a round trip: options that a server would refuse are refused with the same error
   // (ErrorOf).
   static absl::StatusOr<std::unique_ptr<LocalSequence>> Open(const SequenceOptions& options);
-  // As Client::Fork: a sequence that goes on from the first `position` tokens of this one (absent: from all).
+  // As Client::Fork: a sequence that continues the first `position` tokens of this one (absent: all).
   absl::StatusOr<std::unique_ptr<LocalSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
 
-  // Another one that goes on from here as this one would: other than a fork, it has the state of its samplers. Not
-  // between Begin and End.
+  // Returns a copy that continues as this one would: unlike a fork, it has the state of the samplers. Must not be
+  // called between Begin and End.
   std::unique_ptr<LocalSequence> Clone() const;
 
   // Draws a token from one row, verifies its drafts or scores its tokens, and advances by the tokens that this gave;
@@ -43,8 +43,8 @@ class LocalSequence {
   // was.
   RowResult Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
 
-  // The same in parts, for those who have kernels of their own. What is to be asked of them first; requests refer to
-  // the row's memory and to the sequence, which is not to be touched until End or Abandon.
+  // Step in parts, for callers with their own kernels. Returns the first requests to the kernels. They refer to the
+  // row's memory and to the sequence, which must not be used until End or Abandon.
   using Requests = LocalRun::Requests;
   std::variant<Requests, RowError> Begin(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
   // Takes the answers to the last requests, in their order. What is to be asked next; nothing: End comes next.
@@ -85,7 +85,7 @@ class LocalSequence {
   uint32_t position_;
   uint64_t sampler_state_;  // of samplers that depend on past probabilities
 
-  // Of the step that has begun: a plain draw, or anything.
+  // The step that has begun: a plain draw, or any other.
   struct Draw {
     std::span<const uint32_t> mask;
     uint32_t row = 0;

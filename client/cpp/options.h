@@ -63,7 +63,7 @@ struct ClientOptions {
   std::vector<std::string> targets;
   TransportKind transport = TransportKind::kAuto;
   // Size of the memory shared with a server on this machine for rows that the caller has elsewhere
-  // (Client::AllocateRows has memory of its own). The server may give less. Rows that find no room travel within the
+  // (Client::AllocateRows allocates other memory). The server may give less. Rows that find no room travel within the
   // stream. 0 = no memory is shared with a server: all rows travel within the stream, and kAuto stays with gRPC. At
   // least 1 with kRing.
   uint64_t shared_memory_bytes = uint64_t{64} << 20;

@@ -169,15 +169,15 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   }
   if (has_kept) SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
   for (uint32_t row = 0; row < rows; ++row) {
-    kernels::cuda::RowResult result;
-    result.output = &raw[row];
-    result.raw_top = raw_tops.data() + uint64_t{limits_.top} * row;
-    result.processed_top = processed_tops.data() + uint64_t{limits_.top} * row;
+    kernels::cuda::OutputView view;
+    view.output = &raw[row];
+    view.raw_top = raw_tops.data() + uint64_t{limits_.top} * row;
+    view.processed_top = processed_tops.data() + uint64_t{limits_.top} * row;
     if (IsChained(row)) {
-      result.chained = &chained[row];
-      result.kept = kept[row].data();
+      view.chained = &chained[row];
+      view.kept = kept[row].data();
     }
-    outputs[row] = kernels::cuda::AnswerOf(rows_[row].parameters, result);
+    outputs[row] = kernels::cuda::OutputOf(rows_[row].parameters, view);
   }
   return absl::OkStatus();
 }

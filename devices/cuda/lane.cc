@@ -171,7 +171,7 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
   cached.Keep();
-  for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.AnswerOf(row, host_download_->data()));
+  for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.OutputOf(row, host_download_->data()));
   return absl::OkStatus();
 }
 

@@ -240,23 +240,23 @@ Chunk::Range Chunk::KeptOf(uint32_t row, const std::byte* download) const {
   return {KeptOffset() + places_[row].kept, sizeof(TokenBits) * output.kept};
 }
 
-RowOutput Chunk::AnswerOf(uint32_t row, const std::byte* download) const {
+RowOutput Chunk::OutputOf(uint32_t row, const std::byte* download) const {
   const Place& place = places_[row];
   const auto at = [&]<typename T>(uint64_t offset, const T*) {
     return reinterpret_cast<const T*>(download + TokensOffset() + offset);
   };
-  RowResult result;
-  result.output = reinterpret_cast<const RawOutput*>(download) + row;
-  result.raw_top = at(place.raw_top, result.raw_top);
-  result.processed_top = at(place.processed_top, result.processed_top);
+  OutputView view;
+  view.output = reinterpret_cast<const RawOutput*>(download) + row;
+  view.raw_top = at(place.raw_top, view.raw_top);
+  view.processed_top = at(place.processed_top, view.processed_top);
   if (place.is_chained) {
-    result.chained = at(place.output, result.chained);
-    result.raw_places = at(place.raw_places, result.raw_places);
-    result.processed_places = at(place.processed_places, result.processed_places);
-    result.requested = uint32_t(requests_[row]->requested.size());
-    result.kept = reinterpret_cast<const TokenBits*>(download + KeptOffset() + place.kept);
+    view.chained = at(place.output, view.chained);
+    view.raw_places = at(place.raw_places, view.raw_places);
+    view.processed_places = at(place.processed_places, view.processed_places);
+    view.requested = uint32_t(requests_[row]->requested.size());
+    view.kept = reinterpret_cast<const TokenBits*>(download + KeptOffset() + place.kept);
   }
-  return cuda::AnswerOf(*requests_[row]->parameters, result);
+  return cuda::OutputOf(*requests_[row]->parameters, view);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -87,7 +87,7 @@ class Chunk {
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
   // Returns the output of a row from the download.
-  RowOutput AnswerOf(uint32_t row, const std::byte* download) const;
+  RowOutput OutputOf(uint32_t row, const std::byte* download) const;
 
  private:
   // Where a row's parts begin, in bytes of the parts' areas.

@@ -98,8 +98,8 @@ Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiproces
   return {section_tiles * kTileGroups, (tiles + section_tiles - 1) / section_tiles};
 }
 
-RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result) {
-  const RawOutput& output = *result.output;
+RowOutput OutputOf(const RowParameters& parameters, const OutputView& view) {
+  const RawOutput& output = *view.output;
   RowOutput answer;
   answer.error = output.error;
   if (answer.error != RowError::kNone) {
@@ -109,20 +109,20 @@ RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result) {
   answer.token = output.token;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer.kept = output.kept;
   if (parameters.processed_logprob) {
-    answer.processed = DistributionOf(output.processed, output.token, result.processed_top);
-    answer.processed.requested.assign(result.processed_places, result.processed_places + result.requested);
+    answer.processed = DistributionOf(output.processed, output.token, view.processed_top);
+    answer.processed.requested.assign(view.processed_places, view.processed_places + view.requested);
   }
   if (parameters.raw_logprob) {
-    answer.raw = DistributionOf(output.raw, output.token, result.raw_top);
-    answer.raw.requested.assign(result.raw_places, result.raw_places + result.requested);
+    answer.raw = DistributionOf(output.raw, output.token, view.raw_top);
+    answer.raw.requested.assign(view.raw_places, view.raw_places + view.requested);
   }
-  if (result.chained == nullptr) return answer;
-  answer.accepted = result.chained->accepted != 0;
-  answer.sampler_state = result.chained->sampler_state;
-  answer.temperature = result.chained->temperature;
-  if (parameters.entropy) answer.entropy = result.chained->entropy;
+  if (view.chained == nullptr) return answer;
+  answer.accepted = view.chained->accepted != 0;
+  answer.sampler_state = view.chained->sampler_state;
+  answer.temperature = view.chained->temperature;
+  if (parameters.entropy) answer.entropy = view.chained->entropy;
   if (parameters.kept_tokens) {
-    answer.kept_tokens.assign(result.kept, result.kept + output.kept);
+    answer.kept_tokens.assign(view.kept, view.kept + output.kept);
     std::ranges::sort(answer.kept_tokens, {}, &TokenBits::token);
   }
   return answer;

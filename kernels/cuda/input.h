@@ -44,7 +44,7 @@ struct Geometry {
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
 
 // Output of the kernels for a row, in the host's memory.
-struct RowResult {
+struct OutputView {
   const RawOutput* output = nullptr;
   const TopToken* raw_top = nullptr;
   const TopToken* processed_top = nullptr;
@@ -54,6 +54,6 @@ struct RowResult {
   uint32_t requested = 0;  // places
   const TokenBits* kept = nullptr;
 };
-RowOutput AnswerOf(const RowParameters& parameters, const RowResult& result);
+RowOutput OutputOf(const RowParameters& parameters, const OutputView& view);
 
 }  // namespace sortition::kernels::cuda

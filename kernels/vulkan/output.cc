@@ -145,7 +145,7 @@ void FinishChain(const RowRequest& request, const RawOutput& output, RowOutput* 
 
 }  // namespace
 
-RowOutput AnswerOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops) {
+RowOutput OutputOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops) {
   const RowParameters& parameters = *request.parameters;
   if (output.sent_error != kNone) {
     return Failed((output.sent_error & 1) == 0 ? RowError::kNaN : RowError::kLogitTooLarge, output.sent_error / 2);

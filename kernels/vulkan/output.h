@@ -9,6 +9,6 @@
 namespace sortition::kernels::vulkan {
 
 // `tops`: of the whole chunk. Pure and thread-safe.
-RowOutput AnswerOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops);
+RowOutput OutputOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops);
 
 }  // namespace sortition::kernels::vulkan

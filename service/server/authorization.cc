@@ -46,7 +46,7 @@ absl::StatusOr<TokenDigest> ParseDigest(absl::string_view hex) {
   return digest;
 }
 
-absl::Status Twice() { return absl::InvalidArgumentError("this proof stands on an earlier line, too"); }
+absl::Status Twice() { return absl::InvalidArgumentError("this credential stands on an earlier line, too"); }
 
 }  // namespace
 
@@ -102,21 +102,21 @@ absl::Status ClientList::AddLine(const std::vector<std::string>& words) {
   if (!roles.ok()) return roles.status();
   client.roles = *roles;
 
-  absl::string_view proof = words[2];
-  if (absl::ConsumePrefix(&proof, "sha256:")) {
-    auto digest = ParseDigest(proof);
+  absl::string_view credential = words[2];
+  if (absl::ConsumePrefix(&credential, "sha256:")) {
+    auto digest = ParseDigest(credential);
     if (!digest.ok()) return digest.status();
     if (FindToken(*digest) != nullptr) return Twice();
     tokens_.push_back({*digest, std::move(client)});
     return absl::OkStatus();
   }
-  if (absl::ConsumePrefix(&proof, "certificate:") && !proof.empty()) {
-    return certificates_.emplace(std::string(proof), std::move(client)).second ? absl::OkStatus() : Twice();
+  if (absl::ConsumePrefix(&credential, "certificate:") && !credential.empty()) {
+    return certificates_.emplace(std::string(credential), std::move(client)).second ? absl::OkStatus() : Twice();
   }
-  if (uint32_t user = 0; absl::ConsumePrefix(&proof, "uid:") && absl::SimpleAtoi(proof, &user)) {
+  if (uint32_t user = 0; absl::ConsumePrefix(&credential, "uid:") && absl::SimpleAtoi(credential, &user)) {
     return users_.emplace(user, std::move(client)).second ? absl::OkStatus() : Twice();
   }
-  return absl::InvalidArgumentError("a proof is sha256:HEX, certificate:NAME or uid:NUMBER");
+  return absl::InvalidArgumentError("a credential is sha256:HEX, certificate:NAME or uid:NUMBER");
 }
 
 const ClientList::Entry* ClientList::FindToken(const TokenDigest& digest) const {

@@ -298,7 +298,7 @@ void Server::Stop() {
     ShutDown(*side->server);
     queues.push_back(side->queue.get());
   }
-  // gRPC asserts that no event comes to a queue that has been shut down.
+  // gRPC asserts that no event reaches a queue that has been shut down.
   streams_.AwaitNoCalls();
   for (CallQueue* queue : queues) queue->AwaitNoCalls();
   timekeeper_->Stop();

@@ -76,7 +76,7 @@ class StreamCall {
   class Host {
    public:
     virtual ~Host() = default;
-    // A client has come to `call`. Returns the refusal, or nothing; the call then counts as a stream.
+    // A client has started `call`. Returns the refusal, or nothing; the call then counts as a stream.
     virtual std::optional<service::Refusal> OnAccepted(StreamCall* call) = 0;
     // The call is over; this function may destroy it. `admitted`: it counted as a stream.
     virtual void OnOver(StreamCall* call, bool admitted) = 0;

@@ -30,7 +30,7 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
-  // Called when the server has been started. A stream stays on the queue that it came to.
+  // Called when the server has been started. A stream stays on the queue that accepted it.
   void Start(const std::vector<std::unique_ptr<CallQueue>>& queues);
   // Runs StreamCall::Tick of each stream. Called every few milliseconds.
   void Tick(absl::Time now);

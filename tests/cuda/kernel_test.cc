@@ -73,7 +73,7 @@ class Batch {
 
   std::vector<RowOutput> Answers() {
     std::vector<RowOutput> answers;
-    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.AnswerOf(row, Aligned(download_)));
+    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.OutputOf(row, Aligned(download_)));
     return answers;
   }
 

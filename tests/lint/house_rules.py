@@ -383,7 +383,7 @@ TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained)
 def check_file(path: str, lines: List[str]) -> List[Finding]:
     if path == EXAMPLES:
         return []
-    rules = FILE_RULES + (prose.PROSE_RULES if path.startswith(prose.CLEAN) else ())
+    rules = FILE_RULES + (() if path.startswith(prose.NOT_YET) else prose.PROSE_RULES)
     return [Finding(path, line, rule.__name__, what) for rule in rules for line, what in rule(path, lines)]
 
 

@@ -1,6 +1,7 @@
 """House rules about words: how a comment begins, words that mark a riddle, names that mean two things, test names.
 
-A rule is a function from one file to its findings, as in house_rules.py, which runs them over CLEAN.
+A rule is a function from one file to its findings, as in house_rules.py, which runs them over all folders except those
+of NOT_YET.
 """
 
 import re
@@ -12,8 +13,8 @@ SLASHES = (".h", ".cc", ".cu", ".cuh", ".inc", ".comp", ".glsl", ".proto")
 HASHES = (".py", ".sh", ".cmake", "CMakeLists.txt")
 HASH_PATHS = ("dev", ".ci/run")
 
-# Folders whose files keep these rules.
-CLEAN: Tuple[str, ...] = ("tests/lint/",)
+# Folders with offences that are still to be mended. New folders keep the rules from their first file on.
+NOT_YET: Tuple[str, ...] = ("service/request/", "service/row/", "service/shard/", "service/stream/")
 
 # A comment begins with a verb or defines its term.
 OPENER = re.compile(

@@ -76,7 +76,7 @@ TEST(ClientListTest, ErrorNamesLineWithoutItsText) {
     EXPECT_FALSE(absl::StrContains(list.status().message(), kToken)) << list.status();
   }
   const auto twice = ClientList::Parse("a sample uid:7\nb sample uid:7");
-  EXPECT_EQ(std::string(twice.status().message()), "line 2: this proof stands on an earlier line, too");
+  EXPECT_EQ(std::string(twice.status().message()), "line 2: this credential stands on an earlier line, too");
   EXPECT_FALSE(ClientList::Parse(std::string(ClientList::kMostBytes + 1, '#')).ok());
   EXPECT_FALSE(ClientList::Parse(std::string(ClientList::kMostLines, '\n')).ok());
   EXPECT_TRUE(ClientList::Parse(std::string(ClientList::kMostLines - 1, '\n')).ok());

@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kSanitizerOptions[] = {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"};
 
-// An emulated device takes many seconds for its proof where processors are busy.
+// An emulated device takes many seconds for its self-test if processors are busy.
 constexpr absl::Duration kLongestWait = absl::Seconds(50);
 
 // A sanitizer's settings reach every process of a test.

@@ -83,10 +83,10 @@ TEST_F(SessionRefusal, UnknownFieldOfAnOpenIsAnsweredByItsName) {
 
 TEST_F(SessionRefusal, UnknownFieldOfAStepIsAnsweredByItsBatch) {
   v1::StreamRequest request = GoodStep(5).Build();
-  v1::StepRow& row = *request.mutable_step()->mutable_rows(0);
-  row.GetReflection()->MutableUnknownFields(&row)->AddVarint(99, 1);
+  v1::Step& step = *request.mutable_step();
+  step.GetReflection()->MutableUnknownFields(&step)->AddVarint(99, 1);
   worker_.Send(request);
-  ExpectError(worker_.StepError(5), Reason::kUnknownField, "step.rows[0].#99");
+  ExpectError(worker_.StepError(5), Reason::kUnknownField, "step.#99");
   request = GoodStep(6).Build();
   request.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(9));
   worker_.Send(request);

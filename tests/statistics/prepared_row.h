@@ -8,8 +8,8 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/edit.h"
-#include "kernels/cpu/race.h"
 #include "kernels/cpu/filter.h"
+#include "kernels/cpu/race.h"
 #include "kernels/cpu/read.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/verify.h"

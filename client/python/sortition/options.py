@@ -35,7 +35,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Retry:
-    """How long a client waits for servers, in seconds.
+    """Waits of a client for servers, in seconds.
 
     A stream that is not welcomed within `connect_timeout` is given up. The pause between rounds over all targets is
     doubled from `backoff_initial` to `backoff_max`, each cut by up to half at random. `fallback_stay` is the longest
