@@ -4,7 +4,7 @@
 #include <random>
 #include <utility>
 
-#include "service/stream/shard_table.h"
+#include "service/shard/shard_table.h"
 
 namespace sortition::service {
 namespace {

@@ -50,8 +50,7 @@ std::variant<std::shared_ptr<const Region>, Refusal> FindRange(const RegionRange
 }
 
 std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, Reader reader,
-                                  const std::string& field, const MemoryConnection* memory,
-                                  std::vector<Payload>* payloads) {
+                                  const std::string& field, const MemoryConnection* memory, RegionPayloads* payloads) {
   if (!source.has_region()) return std::nullopt;
   const RegionRange range = RangeOf(source.region());
   auto found = FindRange(range, alignment, reader, field, memory);
@@ -79,8 +78,8 @@ void TakeCopy(Payload* payload) {
 
 }  // namespace
 
-std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
-                                         std::vector<Payload>* payloads) {
+std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::Step& step, const MemoryConnection* memory) {
+  RegionPayloads payloads;
   const v1::DraftTensor& drafts = step.draft_probabilities();
   const struct {
     const v1::TensorSource& source;
@@ -93,18 +92,20 @@ std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConne
       {drafts.source(), ElementBytes(drafts.dtype()), Reader::kHost, "step.draft_probabilities.source.region"},
   };
   for (const auto& tensor : tensors) {
-    if (auto refusal = AddPayload(tensor.source, tensor.alignment, tensor.reader, tensor.field, memory, payloads)) {
-      return refusal;
+    if (auto refusal = AddPayload(tensor.source, tensor.alignment, tensor.reader, tensor.field, memory, &payloads)) {
+      return *std::move(refusal);
     }
   }
-  if (drafts.source().has_region()) TakeCopy(&payloads->back());
-  return std::nullopt;
+  if (drafts.source().has_region()) TakeCopy(&payloads.back());
+  return payloads;
 }
 
-std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
-                                         std::vector<Payload>* payloads) {
-  return AddPayload(upload.mask().source(), sizeof(uint32_t), Reader::kHost, "upload_mask.mask.source.region", memory,
-                    payloads);
+std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory) {
+  RegionPayloads payloads;
+  auto refusal = AddPayload(upload.mask().source(), sizeof(uint32_t), Reader::kHost, "upload_mask.mask.source.region",
+                            memory, &payloads);
+  if (refusal) return *std::move(refusal);
+  return payloads;
 }
 
 std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
@@ -112,7 +113,7 @@ std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTe
   const std::string field = "step.logits.ready";
   if (!logits.has_ready()) return std::optional<ReadyWord>();
   if (logits.has_shard()) {
-    return Refusal{Reason::kNotImplemented, field, "", "slices of rows are there when their step is sent"};
+    return Refusal{Reason::kNotImplemented, field, "", "shards of rows are there when their step is sent"};
   }
   if (!logits.source().has_region()) {
     return Refusal{Reason::kContradiction, field, "", "the logits have come with the message"};

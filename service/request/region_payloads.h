@@ -1,4 +1,4 @@
-// Adds tensors that lie in memory regions to the payloads of their message.
+// Makes payloads of tensors that lie in memory regions.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 #include <variant>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "service/memory/ready_word.h"
 #include "service/memory/region_table.h"
 #include "service/refusal.h"
@@ -16,17 +16,18 @@
 
 namespace sortition::service {
 
-// Appends a payload to `*payloads` for each tensor of the step that lies in a region, and keeps the region alive with
-// it. Logits and masks stay where they are (Payload::may_change); draft probabilities are copied. `memory` is the
-// stream's connection to the memory socket, null if it has none.
+// Payloads that lie in regions, in the order of the tensors that name them.
+using RegionPayloads = absl::InlinedVector<Payload, 1>;
+
+// Returns a payload for each tensor of the step that lies in a region; it keeps the region alive. Logits and masks stay
+// where they are (Payload::may_change); draft probabilities are copied. `memory` is the stream's connection to the
+// memory socket, null if it has none.
 //
 // Refuses a region of another connection with UNKNOWN_REGION. Refuses with OUT_OF_RANGE: a range that is not within its
 // region or not aligned to the tensor's elements; masks and draft probabilities in a device's memory. Thread-safe.
-std::optional<Refusal> AddRegionPayloads(const v1::Step& step, const MemoryConnection* memory,
-                                         std::vector<Payload>* payloads);
+std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::Step& step, const MemoryConnection* memory);
 // As above for the mask of an upload, which may change until it is copied.
-std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory,
-                                         std::vector<Payload>* payloads);
+std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::UploadMask& upload, const MemoryConnection* memory);
 
 // Returns the word that tells when the logits are written, or nothing if the step has none. Refuses a word that is not
 // in a region of host memory of this connection, as above; with CONTRADICTION a word for logits in the message; with
@@ -34,7 +35,7 @@ std::optional<Refusal> AddRegionPayloads(const v1::UploadMask& upload, const Mem
 std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
                                                               const MemoryConnection* memory);
 
-// Returns the index of a tensor's payload: one of the message, or the one that AddRegionPayloads added for it.
+// Returns the index of a tensor's payload: one of the message, or the one that FindRegionPayloads made for it.
 std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,
                                           const std::string& field);
 

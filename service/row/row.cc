@@ -1,4 +1,4 @@
-// The row's way, from the grant to the result.
+// A row from its grant to its result.
 #include "service/row/row.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence
   }
   const StepGrant* const grant = std::get_if<StepGrant>(&begun);
   if (grant == nullptr || grant->views.size() == 1) return begun;
-  // What the positions ahead see takes memory that the table has not accounted for.
+  // The views of further positions take memory that the table has not accounted for.
   auto refusal = sequence.table->MakeRoomAhead(*sequence.key, sequence.state.get());
   if (!refusal) return begun;
   EndGrant(sequence, *grant);

@@ -1,17 +1,17 @@
-// The unit of the service is the row: the logits of one sequence at one position or, with drafts, at several. This is a
-// row's whole way, in the order in which it is gone:
+// A row is the unit of the service: the logits of one sequence at one position or, with drafts, at several. This header
+// shows a row's whole way, in five stages:
 //
-//   Plan    RowPlan: what the worker asks for, checked. service/request makes it of a message.
-//   Grant   GrantRow: the sequence lets the row run and says what its history changes at each position; or it has
-//           answered this very step before, and repeats the result; or it refuses.
-//   Run     RowRun: RequestAt is what a kernel is asked at a position, Take takes the kernel's output and says which
-//           position follows. Any kernel will do: a device of the service, or the caller's own.
-//   Commit  RowRun::Commit: decides which drafts are accepted, and advances the sequence by the row's tokens, exactly
+//   Plan    RowPlan says what the worker asks for, checked. service/request makes it from a message.
+//   Grant   GrantRow asks the sequence. The sequence lets the row run and says what its history changes at each
+//           position, or repeats the result of a step that it has answered before, or refuses.
+//   Run     RowRun says what a kernel is asked at each position, and takes the kernel's outputs. The kernel may be a
+//           device's or the caller's own.
+//   Commit  RowRun::Commit decides which drafts are accepted and advances the sequence by the row's tokens, exactly
 //           once. RowRun::Abort leaves the sequence as it was.
-//   Result  RowResult, which service/result encodes, or a Refusal, which concerns this row alone.
+//   Result  RowResult is what the worker gets; service/result encodes it. A Refusal concerns this row alone.
 //
-// Nothing here knows messages, streams or devices, and nothing blocks for longer than a table operation. A row that was
-// granted holds its sequence until Commit or Abort: other steps of the sequence are refused with STEP_IN_FLIGHT.
+// Messages, streams and devices are unknown here. Nothing blocks for longer than a table operation. A granted row holds
+// its sequence until Commit or Abort; meanwhile other steps of the sequence are refused with STEP_IN_FLIGHT.
 #pragma once
 
 #include <cstdint>
@@ -50,27 +50,28 @@ struct RowSequence {
 std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
                                                      RewriteAllowance* rewrites);
 
-// A row that has been granted. Its owner calls Commit or Abort once, which also lets go of the masks.
+// A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks.
 //
-// Not thread-safe, but for Commit, Abort and Take of distinct rows. May be moved until the first RequestAt.
+// Not thread-safe; distinct rows may be used by distinct threads at once, also rows of one sequence table. May be moved
+// until the first RequestAt.
 class RowRun {
  public:
-  // `masks`: the packed masks of plan.masks, empty where there is none. `grant` is GrantRow's. A caller that keeps the
-  // history itself gives a sequence without `state`, and the views of its own history in the grant.
+  // `masks` has an entry for each of plan.masks, empty unless that mask is packed. `grant` is GrantRow's. A caller that
+  // keeps the history itself passes a sequence without `state`, and the views of that history in the grant.
   RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> masks, StepGrant grant);
 
   const SequenceSpec& spec() const { return *sequence_.spec; }
   const RowPlan& plan() const { return plan_; }
 
-  // The number of positions that can be asked for at once: all, or the first where a sampler keeps a state. Then Take
-  // says which position follows.
+  // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state. In that case
+  // Take says which position follows.
   uint32_t first_positions() const { return runs_in_order_ ? 1 : plan_.positions(); }
   bool runs_in_order() const { return runs_in_order_; }
 
-  // Returns the row of the step's dense draft probabilities that position `index` is compared with, if any.
+  // Returns the row of the step's dense draft probabilities that belongs to position `index`, if any.
   std::optional<uint32_t> DraftRowAt(uint32_t index) const;
-  // Returns what a kernel is asked at position `index`: all but its logits. `dense` are the probabilities of
-  // DraftRowAt, null without it. The request refers to this object and to `dense`.
+  // Returns the request to a kernel for position `index`, without the logits. `dense` has the probabilities of
+  // DraftRowAt and is null without it. The request refers to this object and to `dense`.
   kernels::RowRequest RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
                                 kernels::DType draft_dtype) const;
 
@@ -99,7 +100,7 @@ class RowRun {
   RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's
   std::vector<RowMaskBits> masks_;
   StepGrant grant_;
-  std::vector<bool> lists_none_;                // of each mask: it is an empty list, before it is cut
+  std::vector<bool> lists_none_;                // of each mask: its list was empty before it was cut
   std::optional<kernels::RowParameters> more_;  // set if the row asks for more than its sequence
   bool runs_in_order_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet

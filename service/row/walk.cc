@@ -1,4 +1,4 @@
-// The walk from the first position to the last accepted one.
+// Positions of a plan: how deep they lie, which follow, and which the walk visits.
 #include "service/row/walk.h"
 
 #include <algorithm>
@@ -31,6 +31,19 @@ std::optional<uint32_t> AcceptedAfter(const RowPlan& plan, uint32_t position, co
 }
 
 }  // namespace
+
+uint32_t RowPlan::DepthOf(uint32_t index) const {
+  uint32_t depth = 0;
+  for (int32_t at = static_cast<int32_t>(index) - 1; at >= 0; at = ahead.parents[static_cast<size_t>(at)]) ++depth;
+  return depth;
+}
+
+std::optional<uint32_t> RowPlan::FirstDraftAfter(uint32_t index) const {
+  if (!verifies()) return std::nullopt;
+  const auto at = std::ranges::find(ahead.parents, static_cast<int32_t>(index) - 1);
+  if (at == ahead.parents.end()) return std::nullopt;
+  return static_cast<uint32_t>(at - ahead.parents.begin());
+}
 
 std::optional<uint32_t> PositionAfter(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens, uint32_t position,
                                       const PositionOutput& output) {

@@ -14,7 +14,7 @@
 
 namespace sortition::service {
 
-// What a kernel says of a position, or why no kernel could be asked.
+// A kernel's output for a position, or the refusal of a position that no kernel has run.
 using PositionOutput = std::variant<kernels::RowOutput, Refusal>;
 
 // A position that the result needs, and that failed.

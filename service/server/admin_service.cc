@@ -15,7 +15,7 @@
 #include "service/request/strictness.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
-#include "service/stream/shard_table.h"
+#include "service/shard/shard_table.h"
 
 namespace sortition::server {
 

@@ -10,7 +10,7 @@
 namespace sortition::service {
 namespace {
 
-// What an entry costs beside what it holds.
+// Memory of an entry beside the state that it holds.
 constexpr uint64_t kEntryBytes = 128;
 
 }  // namespace
@@ -29,7 +29,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
     const uint64_t least =
         std::max({uint64_t{piece.known_length}, uint64_t{piece.prompt_length}, uint64_t{piece.tokens.size()}});
     if (auto refusal = replays_.Admit(owner, least, piece.continues && piece.known_length == 0)) return *refusal;
-    if (!piece.continues) {  // is whole, so it is not kept here
+    if (!piece.continues) {  // whole at once
       auto whole = std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);
       replays_.Spend(piece.tokens.size(), rows_wait);

@@ -1,4 +1,4 @@
-// Histories that come in several messages, until they are whole.
+// Joins histories that come in several messages.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,26 @@
 
 namespace sortition::service {
 
-// Those of one stream. At most `stream_sequences` of them at once, with `max_history` tokens all together, and within
-// the stream's memory; a history is never held as a whole, each piece becomes part of the state at once. Not
-// thread-safe.
+// The unfinished histories of one stream: at most `stream_sequences`, with `max_history` tokens together, and within
+// the stream's memory. Each piece becomes part of a state at once, so no history is held as a whole. Not thread-safe.
 class PartialHistories {
  public:
   // `replays` and `memory` are not owned and outlive this.
   PartialHistories(const Limits& limits, ReplayBudget* replays, StreamMemory* memory)
       : limits_(limits), replays_(*replays), memory_(*memory) {}
 
-  // Adds the history piece of an open, which has one. Returns the whole history once it is complete, null while more
-  // pieces are to come. A piece at offset 0 starts anew. A refusal drops what has come so far. `rows_wait`: for a
-  // device, anywhere in the service.
+  // Adds the history piece of an open, which has one. Returns the whole history once it is complete, null before. A
+  // piece at offset 0 starts anew. A refusal drops the pieces that have come. `rows_wait` is true if rows of any stream
+  // wait for a device.
   std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> Add(const ReplayBudget::Owner& owner,
                                                                      OpenRequest* request, bool rows_wait);
 
-  // The open was refused, and has one answer: the pieces of its history that follow are not looked at.
+  // Takes note that the open was refused. The pieces of its history that follow are ignored, since it has one answer.
   void Skip(const std::string& request_id, uint64_t epoch);
-  // Whether a piece is such a one.
+  // Returns true if the piece is to be ignored.
   bool Skips(const std::string& request_id, uint64_t epoch, uint32_t offset, bool continues);
 
-  // Forgets what has come for `request_id`, if anything.
+  // Forgets the pieces that have come for `request_id`, if any.
   void Drop(const std::string& request_id);
 
  private:
@@ -51,7 +50,7 @@ class PartialHistories {
   StreamMemory& memory_;
   absl::flat_hash_map<std::string, Partial> partials_;  // by request_id
   absl::flat_hash_map<std::string, uint64_t> skipped_;  // epoch by request_id; at most stream_sequences
-  uint64_t tokens_ = 0;                                 // of all partials together
+  uint64_t tokens_ = 0;                                 // of all partials
 };
 
 }  // namespace sortition::service

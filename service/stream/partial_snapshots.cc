@@ -8,7 +8,7 @@
 namespace sortition::service {
 namespace {
 
-// What an entry costs beside what it holds.
+// Memory of an entry beside the bytes that it holds.
 constexpr uint64_t kEntryBytes = 160;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Exported states that come back in several messages, until they are whole.
+// Joins exported states that come in several messages.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace sortition::service {
 
-// Those of one stream; at most `max_message_bytes` of them all together, and within the stream's memory. Not
+// The unfinished states of one stream: at most `max_message_bytes` together, and within the stream's memory. Not
 // thread-safe.
 class PartialSnapshots {
  public:
   // `memory` is not owned and outlives this.
   PartialSnapshots(const Limits& limits, StreamMemory* memory) : limits_(limits), memory_(*memory) {}
 
-  // Adds a piece. Returns the whole once it is complete. A refusal drops what has come so far.
+  // Adds a piece. Returns the whole state once it is complete. A refusal drops the pieces that have come.
   std::variant<std::optional<std::string>, Refusal> Add(const v1::ImportSequence& piece);
 
-  // The import was refused, and has one answer: pieces of the same epoch that follow are not looked at.
+  // Takes note that the import was refused. Pieces of the same epoch that follow are ignored, since it has one answer.
   void Skip(const v1::OpenSequence& open);
   bool Skips(const v1::ImportSequence& piece);
 
-  // Forgets what has come for `request_id`, if anything.
+  // Forgets the pieces that have come for `request_id`, if any.
   void Drop(const std::string& request_id);
 
  private:
@@ -45,7 +45,7 @@ class PartialSnapshots {
   const Limits limits_;
   StreamMemory& memory_;
   Partials partials_;   // by request_id; at most stream_sequences
-  uint64_t bytes_ = 0;  // of all partials together
+  uint64_t bytes_ = 0;  // of all partials
 };
 
 }  // namespace sortition::service

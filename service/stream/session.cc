@@ -1,7 +1,6 @@
 // The life of a session, and the dispatch of its messages.
 #include "service/stream/session.h"
 
-#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -9,18 +8,13 @@
 #include "kernels/law/version.h"
 #include "service/request/checks.h"
 #include "service/request/region_payloads.h"
-#include "service/request/strictness.h"
+#include "service/request/stream_request.h"
 #include "service/result/encode.h"
-#include "service/stream/session_impl.h"
+#include "service/stream/step_message.h"
 #include "service/version.h"
 
 namespace sortition::service {
 namespace {
-
-uint64_t NextStreamId() {
-  static std::atomic<uint64_t> next = 1;
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
 
 void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
   const int64_t nanoseconds = absl::ToInt64Nanoseconds(duration);
@@ -30,63 +24,76 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
 
 }  // namespace
 
-void Session::Impl::OnRejectedFrame(const Refusal& refusal) {
+Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink)
+    : engine_(*engine),
+      stream_(std::make_shared<StreamContext>(engine->limits(), std::move(tenant), std::move(sink))),
+      account_(engine->clients().Of(stream_->tenant)),
+      sequences_(engine, stream_, account_.get()),
+      masks_(engine->limits(), &engine->masks()),
+      shards_(engine, stream_),
+      steps_(engine, stream_, account_.get(), &sequences_, &masks_, &shards_) {}
+
+void Session::OnFrame(Frame frame) {
+  BeginFrame(std::move(frame));
+  while (rest() > absl::ZeroDuration()) GoOn();
+}
+
+void Session::OnRejectedFrame(const Refusal& refusal) {
   ++messages_;
   Refuse(v1::StreamRequest(), refusal);
 }
 
-void Session::Impl::BeginFrame(Frame frame) {
+void Session::BeginFrame(Frame frame) {
   ++messages_;
-  rest_ = absl::ZeroDuration();
-  frame_bytes_ = frame.bytes;
+  sequences_.EndPause();
   const v1::StreamRequest& message = frame.message;
   DropIgnored(&frame.message);
-  std::optional<Refusal> refusal = CheckFrame(frame);
+  std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
+  if (!refusal && !greeted_ && !message.has_hello()) {
+    refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
+  }
   if (refusal) return Refuse(message, *refusal);
   switch (message.kind_case()) {
     case v1::StreamRequest::kHello:
       refusal = OnHello(message.hello());
       break;
     case v1::StreamRequest::kOpen:
-      refusal = OnOpen(message.open());
-      // What is long is gone on with as other streams allow.
-      if (open_in_hand_ != nullptr) {
+      refusal = sequences_.OnOpen(message.open(), frame.bytes);
+      if (sequences_.has_pieces()) {
         google::protobuf::RepeatedField<uint32_t>().Swap(
             frame.message.mutable_open()->mutable_history()->mutable_tokens());
-        open_in_hand_->message = std::move(frame.message);
-        return GoOn();
+        return TakePieces(std::move(frame.message));
       }
       break;
     case v1::StreamRequest::kStep:
-      return OnStep(std::move(frame));
+      return steps_.OnStep(std::move(frame), memory_.get());
     case v1::StreamRequest::kCancel:
       OnCancel(message.cancel());
       break;
     case v1::StreamRequest::kClose:
-      refusal = OnClose(message.close());
+      refusal = sequences_.OnClose(message.close());
       break;
     case v1::StreamRequest::kFork:
-      refusal = OnFork(message.fork());
+      refusal = sequences_.OnFork(message.fork(), frame.bytes);
       break;
     case v1::StreamRequest::kUploadMask:
-      refusal = OnUploadMask(message.upload_mask(), &frame.payloads);
+      refusal = OnUploadMask(message.upload_mask(), std::move(frame.payloads), frame.bytes);
       break;
     case v1::StreamRequest::kExportSequence:
-      refusal = OnExport(message.export_sequence());
+      refusal = sequences_.OnExport(message.export_sequence());
       break;
     case v1::StreamRequest::kImportSequence:
-      refusal = OnImport(message.import_sequence());
-      if (import_in_hand_ != nullptr) {
+      refusal = sequences_.OnImport(message.import_sequence(), frame.bytes);
+      if (sequences_.has_pieces()) {
         std::string().swap(*frame.message.mutable_import_sequence()->mutable_state());
-        import_in_hand_->message = std::move(frame.message);
-        return GoOn();
+        return TakePieces(std::move(frame.message));
       }
       break;
     case v1::StreamRequest::kAttachMemory:
       refusal = OnAttachMemory(message.attach_memory());
       break;
     case v1::StreamRequest::kBringAnswer:
-      refusal = OnBringAnswer(message.bring_answer());
+      refusal = OnBringAnswer(message.bring_answer(), frame.bytes);
       break;
     case v1::StreamRequest::KIND_NOT_SET:
       refusal = MissingField("kind");
@@ -95,21 +102,21 @@ void Session::Impl::BeginFrame(Frame frame) {
   if (refusal) Refuse(message, *refusal);
 }
 
-void Session::Impl::GoOn() {
-  rest_ = absl::ZeroDuration();
-  if (open_in_hand_ != nullptr) {
-    const auto refusal = TakePiece();
-    if (refusal) Refuse(open_in_hand_->message, *refusal);
-    if (refusal || open_in_hand_->taken == open_in_hand_->tokens.size()) EndOpenInHand();
-  } else if (import_in_hand_ != nullptr) {
-    const auto refusal = TakeImportPiece();
-    if (refusal) Refuse(import_in_hand_->message, *refusal);
-    if (refusal || import_in_hand_->taken == import_in_hand_->snapshot.kept.size()) EndImportInHand();
-  }
+void Session::TakePieces(v1::StreamRequest message) {
+  message_in_pieces_ = std::move(message);
+  GoOn();
+}
+
+void Session::GoOn() {
+  sequences_.EndPause();
+  if (!sequences_.has_pieces()) return;
+  const auto refusal = sequences_.TakePiece();
+  if (refusal) Refuse(*message_in_pieces_, *refusal);
+  if (!sequences_.has_pieces()) message_in_pieces_.reset();
 }
 
 // The welcome has the fields of the hello, every other message a notice before its answer.
-void Session::Impl::DropIgnored(v1::StreamRequest* message) {
+void Session::DropIgnored(v1::StreamRequest* message) {
   if (!greeted_) {
     ignored_fields_.reset();
     if (message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE) ignored_fields_.emplace();
@@ -121,32 +128,15 @@ void Session::Impl::DropIgnored(v1::StreamRequest* message) {
   } else if (!fields.empty()) {
     v1::StreamResponse response;
     response.mutable_ignored_fields()->mutable_fields()->Assign(fields.begin(), fields.end());
-    Send(std::move(response));
+    stream_->Send(std::move(response));
   }
 }
 
-std::optional<Refusal> Session::Impl::CheckFrame(const Frame& frame) const {
-  const uint64_t most = engine_.limits().max_message_bytes;
-  if (frame.bytes > most) {
-    return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", most, " bytes"),
-                   absl::StrCat("has ", frame.bytes, " bytes")};
-  }
-  if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
-  if (!frame.message.has_step() && !frame.message.has_upload_mask() && !frame.payloads.empty()) {
-    return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
-  }
-  if (!greeted_ && !frame.message.has_hello()) {
-    return Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
-  }
-  return std::nullopt;
-}
-
-std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
+std::optional<Refusal> Session::OnHello(const v1::Hello& hello) {
   if (greeted_) return Refusal{Reason::kProtocolViolation, "hello", "", "a stream has one hello"};
-  if (auto refusal = CheckName(hello.worker_session(), "hello.worker_session")) return refusal;
-  if (auto refusal = CheckByteCount(hello.client().size(), kMaxNameBytes, "hello.client")) return refusal;
+  if (auto refusal = CheckHello(hello)) return refusal;
   greeted_ = true;
-  worker_session_ = hello.worker_session();
+  stream_->worker_session = hello.worker_session();
   v1::StreamResponse response;
   v1::Welcome* welcome = response.mutable_welcome();
   welcome->set_server_version(std::string(Version()));
@@ -161,112 +151,82 @@ std::optional<Refusal> Session::Impl::OnHello(const v1::Hello& hello) {
   welcome->set_ready_words(true);
   welcome->set_server_instance(engine_.regions().instance());
   welcome->mutable_ignored_fields()->Assign(ignored_in_hello_.begin(), ignored_in_hello_.end());
-  Send(std::move(response));
+  stream_->Send(std::move(response));
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::Impl::OnAttachMemory(const v1::AttachMemory& attach) {
+std::optional<Refusal> Session::OnAttachMemory(const v1::AttachMemory& attach) {
   memory_ = engine_.regions().Find(attach.token());
   if (memory_ != nullptr) return std::nullopt;
   return Refusal{Reason::kUnknownRegion, "attach_memory.token", "",
                  "no connection to the memory socket has this token"};
 }
 
-std::optional<Refusal> Session::Impl::OnUploadMask(const v1::UploadMask& upload, std::vector<Payload>* payloads) {
-  if (auto refusal = AddRegionPayloads(upload, memory_.get(), payloads)) return refusal;
-  const bool is_shared = upload.mask().source().has_region();
-  const uint64_t shared_bytes = is_shared ? payloads->back().size : 0;
-  if (auto refusal = client_->Charge(0, frame_bytes_ + shared_bytes, "upload_mask")) return refusal;
+std::optional<Refusal> Session::OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads,
+                                             uint64_t bytes) {
+  auto found = FindRegionPayloads(upload, memory_.get());
+  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+  uint64_t shared_bytes = 0;
+  for (Payload& payload : std::get<RegionPayloads>(found)) {
+    shared_bytes += payload.size;
+    payloads.push_back(std::move(payload));
+  }
+  if (auto refusal = account_->Charge(0, bytes + shared_bytes, "upload_mask")) return refusal;
   if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
-  if (auto refusal = masks_.Upload(upload, *payloads)) return refusal;
+  if (auto refusal = masks_.Upload(upload, payloads)) return refusal;
   v1::StreamResponse response;
   response.mutable_mask_uploaded()->set_mask_id(upload.mask_id());
-  Send(std::move(response));
+  stream_->Send(std::move(response));
   return std::nullopt;
 }
 
-void Session::Impl::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {
-  if (message.has_step()) return RefuseStep(message.step().batch_id(), refusal, 0, 0);
-  // A history and a snapshot have one answer, however many pieces of them are still to come.
-  if (message.open().history().continues())
-    partial_histories_.Skip(message.open().request_id(), message.open().epoch());
-  if (message.import_sequence().continues()) partial_snapshots_.Skip(message.import_sequence().open());
+std::optional<Refusal> Session::OnBringAnswer(v1::BringAnswer bring, uint64_t bytes) {
+  if (auto refusal = account_->Charge(0, bytes, "bring_answer")) return refusal;
+  if (auto refusal = CheckBringAnswer(bring)) return refusal;
+  std::vector<v1::RowResult> parts(1);
+  parts[0] = std::move(*bring.mutable_result());
+  engine_.shards().Keep(stream_->worker(), bring.asked(), std::move(parts), 0, ShardTable::Source::kBrought);
+  return std::nullopt;
+}
+
+void Session::OnCancel(const v1::CancelStep& cancel) {
+  const std::shared_ptr<StepMessage> step = stream_->Find(cancel.batch_id());
+  if (step == nullptr) return;  // answered already: the answer and the cancel crossed
+  step->Cancel();
+  engine_.batcher().Sweep();
+}
+
+void Session::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {
+  if (message.has_step()) return RefuseStep(message.step().batch_id(), refusal);
+  sequences_.Skip(message);
   engine_.observer().Refused(refusal.reason, 1);
-  Send(EncodeRefused(message, messages_, refusal));
+  stream_->Send(EncodeRefused(message, messages_, refusal));
 }
 
-void Session::Impl::Send(v1::StreamResponse response, SentRelease release) {
-  sink_->Send(std::move(response), release);
+void Session::RefuseStep(uint64_t batch_id, const Refusal& refusal) {
+  engine_.observer().Refused(refusal.reason, 1);
+  v1::StreamResponse response;
+  response.mutable_results()->set_batch_id(batch_id);
+  EncodeError(refusal, response.mutable_results()->mutable_error());
+  stream_->Send(std::move(response));
 }
 
-void Session::Impl::OnSent(const SentRelease& release) {
-  absl::MutexLock lock(&mutex_);
-  unanswered_rows_ -= release.rows;
-  unanswered_bytes_ -= release.bytes;
-}
-
-bool Session::Impl::WantsFrames() const {
-  absl::MutexLock lock(&mutex_);
-  return unanswered_rows_ < engine_.limits().stream_unanswered_rows &&
-         unanswered_bytes_ < engine_.limits().stream_unanswered_bytes;
-}
-
-bool Session::Impl::Idle() const {
-  absl::MutexLock lock(&mutex_);
-  return unanswered_rows_ == 0 && unanswered_bytes_ == 0;
-}
-
-bool Session::Impl::Wanted() const {
-  absl::MutexLock lock(&mutex_);
-  return !closed_;
-}
-
-void Session::Impl::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
-  bool is_told;
-  {
-    absl::MutexLock lock(&mutex_);
-    is_told = std::exchange(draining_, true);
-  }
-  if (!is_told) {
+void Session::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
+  if (stream_->Drain()) {
     v1::StreamResponse response;
     response.mutable_draining()->set_cause(cause);
     SetDuration(grace, response.mutable_draining()->mutable_grace());
-    Send(std::move(response));
+    stream_->Send(std::move(response));
   }
-  // No stream takes the slices that they wait for.
-  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN && !shutting_down_.exchange(true)) RefuseWaitingSlices();
+  if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN) shards_.ShutDown();
 }
 
-void Session::Impl::Close() {
-  std::vector<std::shared_ptr<StepInFlight>> steps;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (closed_) return;
-    closed_ = true;
-    for (auto& [batch_id, step] : steps_) {
-      if (auto held = step.lock()) steps.push_back(std::move(held));
-    }
-  }
-  engine_.shards().Withdraw(this, nullptr);
-  for (auto& step : steps) step->Cancel();
+void Session::Close() {
+  if (stream_->closed()) return;
+  const std::vector<std::shared_ptr<StepMessage>> steps = stream_->Close();
+  shards_.Close();
+  for (const auto& step : steps) step->Cancel();
   if (!steps.empty()) engine_.batcher().Sweep();
 }
-
-Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink)
-    : impl_(std::make_shared<Impl>(engine, std::move(tenant), std::move(sink), NextStreamId())) {}
-Session::~Session() { impl_->Close(); }
-void Session::BeginFrame(Frame frame) { impl_->BeginFrame(std::move(frame)); }
-void Session::GoOn() { impl_->GoOn(); }
-void Session::OnFrame(Frame frame) {
-  BeginFrame(std::move(frame));
-  while (rest() > absl::ZeroDuration()) GoOn();
-}
-void Session::OnRejectedFrame(const Refusal& refusal) { impl_->OnRejectedFrame(refusal); }
-void Session::OnSent(const SentRelease& release) { impl_->OnSent(release); }
-bool Session::WantsFrames() const { return impl_->WantsFrames(); }
-absl::Duration Session::rest() const { return impl_->rest(); }
-bool Session::Idle() const { return impl_->Idle(); }
-void Session::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) { impl_->Drain(cause, grace); }
-void Session::Close() { impl_->Close(); }
 
 }  // namespace sortition::service

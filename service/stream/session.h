@@ -1,79 +1,100 @@
-// The protocol of one stream as a state machine: messages in, messages out, no sockets and no threads of its own.
+// The protocol of one stream as a state machine: messages in, messages out, without sockets or threads.
 //
-// The gRPC server (server/stream_call.h) and the in-process client transport (client/cpp) are thin shells around it.
+// Its shells are the gRPC stream (server/stream_call.h), the ring (server/ring_stream.h) and the in-process client
+// (client/cpp). Sequences, steps and shards are other classes of this folder; a step that runs may outlive the session.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/time/time.h"
+#include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
 #include "service/request/frame.h"
+#include "service/request/strictness.h"
+#include "service/stream/shard_assembler.h"
+#include "service/stream/step_runner.h"
+#include "service/stream/stream_context.h"
+#include "service/stream/stream_sequences.h"
+#include "service/stream/uploaded_masks.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
-// What leaves the stream's window when a message has been written.
-struct SentRelease {
-  uint32_t rows = 0;
-  uint64_t bytes = 0;
-};
-
-// What a session needs of its shell.
-class SessionSink {
- public:
-  virtual ~SessionSink() = default;
-  // Queues one message to the worker. Called from OnFrame's thread and from device threads, also concurrently:
-  // thread-safe. Must not block and must not call back into the session. After the message has left (or can never
-  // leave) the shell calls Session::OnSent with the same `release`.
-  virtual void Send(v1::StreamResponse message, SentRelease release) = 0;
-};
-
 class Session {
  public:
-  // `engine` and `sink` outlive the session, and the sink also every row in flight: see Close. `tenant` comes from
-  // the caller's identity; no session can touch the sequences of another tenant.
+  // `engine` is not owned and outlives the session. `sink` may still be called after the session's end, by steps that
+  // run. `tenant` comes from the caller's identity; no session can touch the sequences of another tenant.
   Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink);
-  ~Session();
+  ~Session() { Close(); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // One message, in stream order. Not thread-safe with itself; may run while device threads deliver. Does not block,
-  // but takes what a long history takes.
+  // Takes one message, in stream order. Not thread-safe with itself; device threads may deliver meanwhile. Does not
+  // block, but takes as long as a long history takes.
   void OnFrame(Frame frame);
-  // The same in pieces, each about a millisecond's work, for shells whose thread serves other streams: while rest() is
-  // not zero, GoOn is to be called before anything else of these. Same rules.
+  // Takes a message in pieces of about a millisecond's work, for shells whose thread serves other streams: while rest()
+  // is not zero, GoOn is to be called before any other of these. Same rules as OnFrame.
   void BeginFrame(Frame frame);
   void GoOn();
-  // A message that could not be decoded. Same rules.
+  // Takes a message that could not be decoded. Same rules as OnFrame.
   void OnRejectedFrame(const Refusal& refusal);
 
   // A message given to the sink has left or has been dropped. Thread-safe.
-  void OnSent(const SentRelease& release);
+  void OnSent(const SentRelease& release) { stream_->OnSent(release); }
 
   // False while the worker has more unanswered than its window allows: the shell then stops reading until OnSent has
   // made it true again. Thread-safe.
-  bool WantsFrames() const;
+  bool WantsFrames() const { return stream_->WantsFrames(); }
 
-  // How long the shell should wait, for the sake of other streams, before it calls GoOn: after a piece of a history.
-  // Same rules as OnFrame.
-  absl::Duration rest() const;
+  // Returns the pause before the shell calls GoOn, for the sake of other streams. Same rules as OnFrame.
+  absl::Duration rest() const { return sequences_.pause(); }
 
-  // No step of this stream waits for an answer and every answer has left. Thread-safe.
-  bool Idle() const;
+  // True if every step of this stream is answered and every answer has left. Thread-safe.
+  bool Idle() const { return stream_->Idle(); }
 
-  // Announces the end: sends a draining notice, the first time, and answers every later step with DRAINING. At a
-  // shutdown slices that wait are given back, too. Thread-safe.
+  // Announces the end: sends a draining notice, the first time, and refuses every later step with DRAINING. At a
+  // shutdown, shards that wait are refused, too. Thread-safe.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
-  // The stream has ended: steps that wait are cancelled, answers that still come are dropped, and sequences in flight
-  // keep the state they had. Idempotent. Thread-safe. After it the sink may still be called; it drops what it gets.
+  // Ends the stream: cancels steps that wait, drops results that still come, and leaves the sequences of steps that run
+  // as they were before these steps. Idempotent. Thread-safe. Afterwards the sink may still be called, and drops what
+  // it gets.
   void Close();
 
  private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;  // shared with rows in flight
+  // Removes the unknown fields that the worker has asked to ignore, and reports those that occur for the first time.
+  void DropIgnored(v1::StreamRequest* message);
+  std::optional<Refusal> OnHello(const v1::Hello& hello);
+  std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
+  std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
+  std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring, uint64_t bytes);
+  void OnCancel(const v1::CancelStep& cancel);
+  // Ends OnOpen or OnImport, whose `message` is kept without its tokens while pieces are left.
+  void TakePieces(v1::StreamRequest message);
+  void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
+  // A step that was refused before it was charged to the window.
+  void RefuseStep(uint64_t batch_id, const Refusal& refusal);
+
+  Engine& engine_;
+  const std::shared_ptr<StreamContext> stream_;
+  const std::shared_ptr<ClientAccount> account_;
+
+  // For the thread of BeginFrame alone.
+  bool greeted_ = false;
+  std::optional<IgnoredFields> ignored_fields_;  // if the worker has asked for it
+  std::vector<std::string> ignored_in_hello_;
+  uint64_t messages_ = 0;
+  std::optional<v1::StreamRequest> message_in_pieces_;
+  std::shared_ptr<MemoryConnection> memory_;  // has the regions that steps may name; null if none
+  StreamSequences sequences_;
+  UploadedMasks masks_;
+  ShardAssembler shards_;
+  StepRunner steps_;
 };
 
 }  // namespace sortition::service

@@ -1,18 +1,16 @@
-// What a step's rows need, on its way to the batcher.
+// A step's rows: to the batcher position by position, and back as results.
 #include "service/stream/step_in_flight.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/request/payload_view.h"
-#include "service/result/encode.h"
+#include "service/result/encode_outcome.h"
+#include "service/result/split_results.h"
 
 namespace sortition::service {
 namespace {
 
-// Row `row` of a step's draft probabilities; `memory` holds one that arrived in pieces.
+// Returns row `row` of a step's draft probabilities. `memory` holds the bytes of one that came in pieces.
 const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uint64_t stride,
                                     std::vector<std::byte>* memory) {
   SORTITION_CHECK(!drafts.may_change());
@@ -23,71 +21,65 @@ const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uin
   return memory->data();
 }
 
+void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
+  if (result->has_draw()) {
+    result->mutable_draw()->set_checkpoint(std::move(checkpoint));
+  } else if (result->has_verify()) {
+    result->mutable_verify()->set_checkpoint(std::move(checkpoint));
+  } else {
+    result->mutable_score()->set_checkpoint(std::move(checkpoint));
+  }
+}
+
 }  // namespace
 
-StepInFlight::StepInFlight(uint64_t batch_id, uint32_t rows, Frame frame, Batcher* batcher,
-                           std::shared_ptr<StepAnswers> answers)
-    : batch_id_(batch_id),
-      rows_(rows),
-      frame_(std::move(frame)),
-      batcher_(*batcher),
-      answers_(std::move(answers)),
-      unanswered_(rows) {
-  immediate_.set_batch_id(batch_id);
+void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
+                     const SequenceSpec& spec, const RowResult& result, v1::StepResults* out) {
+  const int first = out->rows_size();
+  EncodeOutcome(result, plan, spec, {plan.row, plan.intent.step_id}, out->mutable_rows());
+  if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
+  // The state after the last of the result's tokens.
+  const Checkpoint checkpoint = {result.outputs.back().sampler_state,
+                                 plan.intent.position + static_cast<uint32_t>(result.outputs.size()),
+                                 result.history_hash.value_or(0)};
+  const CheckpointOwner owner = message.stream().OwnerOf(message.row(plan.row).request_id(), spec);
+  SetCheckpoint(key.Seal(owner, checkpoint), out->mutable_rows(first));
 }
 
-void StepInFlight::AddRow(std::string request_id, RowRun run, const StepShape& shape, const Tensors& tensors) {
-  auto row = std::make_unique<Row>(std::move(run));
-  const uint32_t positions = row->run.plan().positions();
-  row->positions.resize(positions);
-  for (uint32_t i = 0; i < positions; ++i) AddPosition(i, request_id, shape, tensors, row.get());
-  running_.push_back(std::move(row));
+StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
+                           const CheckpointKey* key, bool early)
+    : message_(std::move(message)), sink_(std::move(sink)), batcher_(*batcher), key_(*key), early_(early) {
+  const StepShape& shape = message_->shape();
+  arrived = message_->arrived();
+  deadline = arrived + shape.timeout;
+  priority = shape.priority;
+  owner = message_->stream().owner();
 }
 
-void StepInFlight::AddPosition(uint32_t index, const std::string& request_id, const StepShape& shape,
-                               const Tensors& tensors, Row* row) {
-  Position& position = row->positions[index];
-  position.queued.index = static_cast<uint32_t>(queued_.size());
-  position.queued.sequence = request_id;
-  devices::DeviceRow& queued = position.queued.row;
-  if (!shape.shard) {
-    queued.segments =
-        tensors.logits.Slice((row->run.plan().tensor_row + index) * shape.row_stride,
-                             uint64_t{row->run.spec().live_vocabulary} * kernels::ElementBytes(shape.dtype));
-    queued.may_change = tensors.logits.may_change();
-    queued.imported = tensors.logits.imported();
-    if (queued.imported != nullptr) queued.memory = queued.imported->memory();
-  }
-  const std::byte* dense = nullptr;
-  if (const std::optional<uint32_t> draft_row = row->run.DraftRowAt(index)) {
-    dense = DraftProbabilities(*tensors.drafts, *draft_row, shape.draft_stride, &position.draft);
-  }
-  queued.request = row->run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
-  queued_.emplace_back(row, index);
-}
-
-void StepInFlight::AnswerNow(const RowPlan& plan, const SequenceSpec& spec, const RowResult& result) {
-  EncodeAnswer(plan, spec, result, &immediate_);
-}
-
-void StepInFlight::RefuseNow(uint32_t index, uint64_t step_id, const Refusal& refusal) {
-  v1::RowResult* result = immediate_.add_rows();
-  result->set_row(index);
-  result->set_step_id(step_id);
-  EncodeError(refusal, result->mutable_error());
-}
-
-void StepInFlight::RepeatNow(uint32_t index, std::vector<v1::RowResult> results) {
-  for (v1::RowResult& result : results) {
-    result.set_row(index);
-    *repeated_.add_rows() = std::move(result);
+void StepInFlight::AddRow(RowRun&& run, SetLogits set_logits) {
+  const StepShape& shape = message_->shape();
+  rows_.push_back(std::make_unique<Row>(std::move(run)));
+  Row& row = *rows_.back();
+  const std::string& request_id = message_->row(row.run.plan().row).request_id();
+  row.positions.resize(row.run.plan().positions());
+  for (uint32_t index = 0; index < row.positions.size(); ++index) {
+    Position& position = row.positions[index];
+    position.queued.index = static_cast<uint32_t>(queued_.size());
+    position.queued.sequence = request_id;
+    set_logits(index, &position.queued.row);
+    const std::byte* dense = nullptr;
+    if (const std::optional<uint32_t> draft_row = row.run.DraftRowAt(index)) {
+      dense = DraftProbabilities(*message_->drafts(), *draft_row, shape.draft_stride, &position.draft);
+    }
+    position.queued.row.request = row.run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
+    queued_.emplace_back(&row, index);
   }
 }
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {
   {
     absl::MutexLock lock(&mutex_);
-    not_gathered_ = running_.size();
+    not_gathered_ = rows_.size();
   }
   std::vector<QueuedRow> rows;
   rows.reserve(queued_.size());
@@ -97,12 +89,70 @@ std::vector<QueuedRow> StepInFlight::TakeRows() {
   return rows;
 }
 
-void StepInFlight::SendImmediate() {
-  if (immediate_.rows_size() > 0) Send(std::move(immediate_));
+void StepInFlight::AbortRows() {
+  for (auto& row : rows_) row->run.Abort();
 }
 
-void StepInFlight::AbortRows() {
-  for (auto& row : running_) row->run.Abort();
+void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
+  v1::StepResults results;
+  results.mutable_rows()->Reserve(static_cast<int>(outputs.size()));
+  const bool wanted = !message_->stream().closed();
+  std::vector<QueuedRow> following;
+  for (QueuedOutput& output : outputs) {
+    const auto [row, position] = queued_[output.index];
+    const RowRun::Progress progress = Take(row, position, std::move(output.output));
+    if (progress.next && wanted) {
+      QueuedRow& next = row->positions[progress.next->index].queued;
+      next.row.request.sampler_state = progress.next->sampler_state;
+      following.push_back(std::move(next));
+    } else if (progress.next || progress.is_complete) {
+      End(row, wanted, &results);
+    }
+  }
+  // Devices continue while the answers are written.
+  const bool more_follow = !following.empty();
+  if (more_follow) batcher_.Continue(shared_from_this(), std::move(following));
+  results = Gather(std::move(results), more_follow);
+  if (results.rows_size() > 0) sink_->Answer(std::move(results));
+}
+
+RowRun::Progress StepInFlight::Take(Row* row, uint32_t position, PositionOutput output) {
+  // The batcher has one position at a time of a row that has one or that runs in order.
+  if (row->run.first_positions() == 1) return row->run.Take(position, std::move(output));
+  absl::MutexLock lock(&mutex_);
+  return row->run.Take(position, std::move(output));
+}
+
+// A row of a stream that has ended is answered, too: the answer closes the stream's window.
+void StepInFlight::End(Row* row, bool wanted, v1::StepResults* out) {
+  const RowPlan& plan = row->run.plan();
+  if (!wanted) {
+    row->run.Abort();
+    const Refusal ended{Reason::kStepCancelled, "", "", "the stream of the step has ended"};
+    return AddRefusal(plan.row, plan.intent.step_id, ended, out);
+  }
+  const auto committed = row->run.Commit();
+  if (const auto* refusal = std::get_if<Refusal>(&committed)) {
+    return AddRefusal(plan.row, plan.intent.step_id, *refusal, out);
+  }
+  EncodeRowResult(*message_, key_, plan, row->run.spec(), std::get<RowResult>(committed), out);
+}
+
+// An answer waits for the rows that a device has, but not for rows that are still queued: those may take any time, and
+// may pass their deadline.
+v1::StepResults StepInFlight::Gather(v1::StepResults results, bool more_follow) {
+  if (early_) return results;
+  const uint32_t rows = AnsweredRows(results);
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(rows <= not_gathered_);
+  not_gathered_ -= rows;
+  const bool is_all = held_.rows_size() == 0 && not_gathered_ == 0;
+  if (is_all) return results;
+  held_bytes_ += results.ByteSizeLong();
+  for (v1::RowResult& row : *results.mutable_rows()) *held_.add_rows() = std::move(row);
+  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kAnswerBytes) return {};
+  held_bytes_ = 0;
+  return std::exchange(held_, {});
 }
 
 }  // namespace sortition::service

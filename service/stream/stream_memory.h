@@ -1,5 +1,5 @@
-// Memory that a stream keeps for its client beside the sequences of the table: options of its open sequences, histories
-// and snapshots that are still arriving. It counts in the same bound as the table's, `max_state_bytes`.
+// Counts the memory that a stream keeps for its tenant beside the sequences of the table: the options of its open
+// sequences, and histories and snapshots that are still arriving. `max_state_bytes` bounds it together with the table.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sortition::service {
 
-// Given back as a whole at its end. Not thread-safe.
+// Releases everything when it is destroyed. Not thread-safe.
 class StreamMemory {
  public:
   // `table` is not owned and outlives this.
@@ -21,7 +21,7 @@ class StreamMemory {
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
-  // `bytes` more, for `field` of a message. A refusal changes nothing.
+  // Adds `bytes`, for `field` of a message. A refusal changes nothing.
   std::optional<Refusal> Grow(uint64_t bytes, const char* field) {
     if (auto refusal = table_.Hold(tenant_, bytes, field)) return refusal;
     bytes_ += bytes;
@@ -31,7 +31,7 @@ class StreamMemory {
     table_.GiveBack(tenant_, bytes);
     bytes_ -= bytes;
   }
-  // What was `before` bytes is `after` bytes now.
+  // Changes a part of `before` bytes to `after` bytes. A refusal changes nothing.
   std::optional<Refusal> Resize(uint64_t before, uint64_t after, const char* field) {
     if (after > before) return Grow(after - before, field);
     Shrink(before - after);

@@ -7,6 +7,7 @@
 #include "service/request/checks.h"
 #include "service/request/payload_view.h"
 #include "service/request/region_payloads.h"
+#include "service/request/stream_request.h"
 
 namespace sortition::service {
 
@@ -25,13 +26,7 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
   if (const auto* refusal = std::get_if<Refusal>(&found)) return *refusal;
   if (auto refusal = CheckCount(payloads.size(), 1, "payloads")) return refusal;
   const Payload& payload = payloads[std::get<size_t>(found)];
-  const std::optional<Refusal> checks[] = {
-      CheckRange<uint32_t>(upload.vocabulary_size(), 1, limits_.max_vocabulary, "upload_mask.vocabulary_size"),
-      CheckRange<uint32_t>(upload.mask().rows(), 1, 1, "upload_mask.mask.rows"),
-  };
-  for (const std::optional<Refusal>& refusal : checks) {
-    if (refusal) return refusal;
-  }
+  if (auto refusal = CheckUploadMask(upload, limits_)) return refusal;
   UploadedMask mask;
   mask.vocabulary = upload.vocabulary_size();
   mask.words.resize((uint64_t{mask.vocabulary} + 31) / 32);
@@ -45,7 +40,7 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
     if (auto refusal = CheckCount(masks_.size() + 1, limits_.stream_masks, "upload_mask")) return refusal;
   }
   if (auto refusal = CheckByteCount(bytes_ - freed + want, limits_.stream_mask_bytes, "upload_mask")) return refusal;
-  // Read once: from here on what the worker does to its memory changes nothing.
+  // Read once: later changes of the worker's memory have no effect.
   PayloadView(payload).Copy(0, want, mask.words.data());
   mask.digest = MaskDigest(mask.words);
   std::shared_ptr<const UploadedMask> held = memory_.Hold(std::move(mask));

@@ -1,4 +1,4 @@
-// Packed masks that a stream has uploaded, for its steps to refer to.
+// Holds the packed masks that a stream has uploaded and that its steps refer to.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace sortition::service {
 
-// Those of one stream, at most `stream_masks` of `stream_mask_bytes` together; they go with it. Not thread-safe.
+// The masks of one stream: at most `stream_masks`, of `stream_mask_bytes` together. Not thread-safe.
 class UploadedMasks {
  public:
   // `memory` is not owned and outlives this.
   UploadedMasks(const Limits& limits, MaskMemory* memory) : limits_(limits), memory_(*memory) {}
 
-  // Takes what `upload` brings: a mask in place of the one of this id, if any, or none at all, which releases it. A
-  // refusal changes nothing. `payloads` are the message's own and, after them, what AddRegionPayloads made of it.
+  // Puts the uploaded mask in place of the one of its id, if any. An upload without a mask releases that one. A refusal
+  // changes nothing. `payloads` are the message's own, followed by those of FindRegionPayloads.
   std::optional<Refusal> Upload(const v1::UploadMask& upload, std::span<const Payload> payloads);
 
-  // The mask of this id for a row of `vocabulary` elements. `field` is what names it.
+  // Returns the mask of this id for a row of `vocabulary` elements. Refusals name `field`.
   std::variant<std::shared_ptr<const UploadedMask>, Refusal> Find(uint64_t mask_id, uint32_t vocabulary,
                                                                   const std::string& field) const;
 

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
-#include "service/stream/shard_table.h"
+#include "service/shard/shard_table.h"
 #include "sortition/v1/admin.grpc.pb.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"

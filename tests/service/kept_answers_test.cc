@@ -1,5 +1,5 @@
 // Kept answers are bounded, and none pushes out those of a client that has less.
-#include "service/stream/kept_answers.h"
+#include "service/shard/kept_answers.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "service/stream/shard_table.h"
+#include "service/shard/shard_table.h"
 #include "tests/service/expect_error.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"

@@ -13,7 +13,7 @@
 #include "kernels/law/version.h"
 #include "service/request/frame.h"
 #include "service/stream/session.h"
-#include "service/stream/shard_table.h"
+#include "service/shard/shard_table.h"
 #include "tests/simulation/draw.h"
 #include "tests/simulation/uploads.h"
 

@@ -1,17 +1,19 @@
-// Sequences of a stream: opened, forked, exported, imported, closed.
+// Opening, forking, exporting and closing of sequences; taking of histories.
+#include "service/stream/stream_sequences.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/stream_request.h"
 #include "service/result/encode.h"
 #include "service/sequence/history_hash.h"
-#include "service/stream/session_impl.h"
 
 namespace sortition::service {
 namespace {
 
-// Exported states leave in messages of at most so many bytes.
+// Upper bound on the bytes of an exported state in one message.
 constexpr size_t kSnapshotPieceBytes = 1 << 20;
 
 // Bytes of an entry of the map of open sequences, twice, since the map grows by doubling.
@@ -29,29 +31,41 @@ uint64_t BytesOf(const std::string& request_id, const RowSequence& sequence) {
 
 }  // namespace
 
-std::optional<Refusal> Session::Impl::OnOpen(const v1::OpenSequence& open) {
+std::optional<Refusal> StreamSequences::OnOpen(const v1::OpenSequence& open, uint64_t bytes) {
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
-  if (auto refusal = client_->Charge(0, frame_bytes_, "open")) return refusal;
+  if (auto refusal = account_.Charge(0, bytes, "open")) return refusal;
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
   if (!request.history) return FinishOpen(request, nullptr);
   std::vector<uint32_t> tokens = std::move(request.history->tokens);
-  // What is short is done with before the next message.
-  const uint64_t bytes = tokens.size() > kPieceTokens ? tokens.capacity() * sizeof(tokens[0]) : 0;
-  if (auto refusal = memory_kept_.Grow(bytes, "open.history")) return refusal;
-  open_in_hand_ = std::make_unique<OpenInHand>(OpenInHand{{}, std::move(request), std::move(tokens), 0, bytes});
+  // One piece is taken before the next message.
+  const uint64_t held = tokens.size() > kPieceTokens ? tokens.capacity() * sizeof(tokens[0]) : 0;
+  if (auto refusal = memory_.Grow(held, "open.history")) return refusal;
+  open_ =
+      std::make_unique<OpenInPieces>(OpenInPieces{std::move(request), std::move(tokens), piece.continues(), 0, held});
   return std::nullopt;
 }
 
-void Session::Impl::EndOpenInHand() {
-  memory_kept_.Shrink(open_in_hand_->bytes);
-  open_in_hand_.reset();
+void StreamSequences::EndOpen() {
+  memory_.Shrink(open_->bytes);
+  open_.reset();
 }
 
-std::optional<Refusal> Session::Impl::TakePiece() {
-  OpenInHand& open = *open_in_hand_;
+std::optional<Refusal> StreamSequences::TakePiece() {
+  if (open_ != nullptr) {
+    auto refusal = TakeHistoryPiece();
+    if (refusal || open_->taken == open_->tokens.size()) EndOpen();
+    return refusal;
+  }
+  auto refusal = TakeStatePiece();
+  if (refusal || import_->taken == import_->snapshot.kept.size()) EndImport();
+  return refusal;
+}
+
+std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
+  OpenInPieces& open = *open_;
   OpenRequest& request = open.request;
   HistoryPiece& piece = *request.history;
   const size_t count = std::min(open.tokens.size() - open.taken, kPieceTokens);
@@ -59,10 +73,8 @@ std::optional<Refusal> Session::Impl::TakePiece() {
   if (open.taken > 0) piece.offset += static_cast<uint32_t>(piece.tokens.size());
   piece.tokens.assign(first, first + static_cast<std::ptrdiff_t>(count));
   open.taken += count;
-  piece.continues = open.message.open().history().continues() || open.taken < open.tokens.size();
-  if (piece.continues || count > ReplayBudget::kShortHistory) {
-    rest_ = RestAfterPiece(*request.spec);
-  }
+  piece.continues = open.continues || open.taken < open.tokens.size();
+  if (piece.continues || count > ReplayBudget::kShortHistory) pause_ = PauseAfterPiece(*request.spec);
   auto added = partial_histories_.Add(replays_of(), &request, engine_.batcher().queued_rows() > 0);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
@@ -71,7 +83,7 @@ std::optional<Refusal> Session::Impl::TakePiece() {
   return FinishOpen(request, history->Finish(request.spec));
 }
 
-std::optional<Refusal> Session::Impl::FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
+std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     if (refusal->reason == Reason::kHistoryRequired) refusal->retry_after = engine_.replays().Advice(replays_of(), 0);
@@ -81,16 +93,16 @@ std::optional<Refusal> Session::Impl::FinishOpen(const OpenRequest& request, std
   return std::nullopt;
 }
 
-void Session::Impl::AnswerOpened(const OpenRequest& request, v1::OpenedState state) {
+void StreamSequences::AnswerOpened(const OpenRequest& request, v1::OpenedState state) {
   v1::StreamResponse response;
   response.mutable_opened()->set_request_id(request.request_id);
   response.mutable_opened()->set_epoch(request.epoch);
   *response.mutable_opened()->mutable_state() = std::move(state);
-  Send(std::move(response));
+  stream_->Send(std::move(response));
 }
 
-std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& request,
-                                                           std::unique_ptr<SequenceState> state) {
+std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request,
+                                                             std::unique_ptr<SequenceState> state) {
   if (!sequences_.contains(request.request_id)) {
     if (auto refusal = CheckCount(sequences_.size() + 1, engine_.limits().stream_sequences, "open")) {
       refusal->message = "close sequences that are done with";
@@ -98,20 +110,20 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
     }
   }
   const std::string& id = request.request_id;
-  RowSequence sequence{request.spec, {request.epoch, stream_id_}, nullptr, nullptr, &engine_.sequences()};
+  RowSequence sequence{request.spec, {request.epoch, stream_->stream_id}, nullptr, nullptr, &engine_.sequences()};
   v1::OpenedState opened;
   opened.set_seed(request.spec->seed);
   opened.set_stateful(request.spec->stateful());
   opened.set_history_hash(HistoryHash(kEmptyHash, 0, HistoryDigest(request.spec->Identity())));
   if (request.spec->stateful()) {
-    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{tenant_, worker_session_, id});
+    sequence.key = std::make_shared<const SequenceKey>(SequenceKey{stream_->tenant, stream_->worker_session, id});
   }
   const uint64_t bytes = BytesOf(id, sequence);
-  if (auto refusal = memory_kept_.Grow(bytes, "open")) return *std::move(refusal);
+  if (auto refusal = memory_.Grow(bytes, "open")) return *std::move(refusal);
   if (sequence.key) {
     auto result = engine_.sequences().Open(*sequence.key, sequence.owner, request.spec, std::move(state));
     if (auto* refusal = std::get_if<Refusal>(&result)) {
-      memory_kept_.Shrink(bytes);
+      memory_.Shrink(bytes);
       return std::move(*refusal);
     }
     SequenceTable::Opened& at = std::get<SequenceTable::Opened>(result);
@@ -124,36 +136,41 @@ std::variant<v1::OpenedState, Refusal> Session::Impl::Open(const OpenRequest& re
   sequences_.emplace(id, std::move(sequence));
   engine_.observer().SequenceOpened();
   engine_.event_log().SequenceOpened(
-      {worker_session_, request.model, request.spec->vocabulary, request.spec->stateful()});
+      {stream_->worker_session, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
 }
 
-void Session::Impl::Forget(absl::flat_hash_map<std::string, RowSequence>::iterator sequence) {
+void StreamSequences::Forget(Sequences::iterator sequence) {
   if (sequence == sequences_.end()) return;
-  memory_kept_.Shrink(BytesOf(sequence->first, sequence->second));
+  memory_.Shrink(BytesOf(sequence->first, sequence->second));
   sequences_.erase(sequence);
 }
 
-std::variant<const RowSequence*, Refusal> Session::Impl::Find(const std::string& request_id,
-                                                              absl::string_view field) const {
-  if (auto refusal = CheckName(request_id, field)) return *std::move(refusal);
+const RowSequence* StreamSequences::Find(const std::string& request_id) const {
   const auto it = sequences_.find(request_id);
-  if (it == sequences_.end()) {
-    return Refusal{Reason::kUnknownSequence, std::string(field), "", "this stream has not opened the sequence"};
-  }
-  return &it->second;
+  return it == sequences_.end() ? nullptr : &it->second;
 }
 
-std::optional<Refusal> Session::Impl::OnFork(const v1::ForkSequence& fork) {
-  if (auto refusal = client_->Charge(0, frame_bytes_, "fork")) return refusal;
+std::variant<const RowSequence*, Refusal> StreamSequences::FindNamed(const std::string& request_id,
+                                                                     absl::string_view field) const {
+  if (auto refusal = CheckName(request_id, field)) return *std::move(refusal);
+  if (const RowSequence* const sequence = Find(request_id)) return sequence;
+  return Refusal{Reason::kUnknownSequence, std::string(field), "", "this stream has not opened the sequence"};
+}
+
+void StreamSequences::Skip(const v1::StreamRequest& message) {
+  const v1::OpenSequence& open = message.open();
+  if (open.history().continues()) partial_histories_.Skip(open.request_id(), open.epoch());
+  if (message.import_sequence().continues()) partial_snapshots_.Skip(message.import_sequence().open());
+}
+
+std::optional<Refusal> StreamSequences::OnFork(const v1::ForkSequence& fork, uint64_t bytes) {
+  if (auto refusal = account_.Charge(0, bytes, "fork")) return refusal;
   const v1::OpenSequence& child = fork.child();
-  auto parsed = ParseOpen(child, engine_.limits(), "fork.child", &engine_.entropy());
+  auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   const OpenRequest& request = std::get<OpenRequest>(parsed);
-  if (request.history) {
-    return Refusal{Reason::kContradiction, "fork.child.history", "", "the history is the parent's"};
-  }
-  auto found = Find(fork.parent_request_id(), "fork.parent_request_id");
+  auto found = FindNamed(fork.parent_request_id(), "fork.parent_request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
   const RowSequence& parent = *std::get<const RowSequence*>(found);
   if (child.request_id() == fork.parent_request_id()) {
@@ -184,12 +201,12 @@ std::optional<Refusal> Session::Impl::OnFork(const v1::ForkSequence& fork) {
   v1::StreamResponse response;
   response.mutable_forked()->set_request_id(child.request_id());
   *response.mutable_forked()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
-  Send(std::move(response));
+  stream_->Send(std::move(response));
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::Impl::OnExport(const v1::ExportSequence& message) {
-  auto found = Find(message.request_id(), "export_sequence.request_id");
+std::optional<Refusal> StreamSequences::OnExport(const v1::ExportSequence& message) {
+  auto found = FindNamed(message.request_id(), "export_sequence.request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
   const RowSequence& sequence = *std::get<const RowSequence*>(found);
   if (sequence.state == nullptr) {
@@ -206,19 +223,18 @@ std::optional<Refusal> Session::Impl::OnExport(const v1::ExportSequence& message
     response.mutable_exported()->set_request_id(message.request_id());
     response.mutable_exported()->set_state(bytes.substr(offset, kSnapshotPieceBytes));
     response.mutable_exported()->set_continues(offset + kSnapshotPieceBytes < bytes.size());
-    Send(std::move(response));
+    stream_->Send(std::move(response));
   }
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
-  if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
-  if (auto refusal = CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index")) return refusal;
+std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) {
+  if (auto refusal = CheckClose(close)) return refusal;
   partial_histories_.Drop(close.request_id());
   partial_snapshots_.Drop(close.request_id());
-  if (close.has_shard_index()) engine_.shards().Close(worker(), close.request_id(), close.shard_index());
+  if (close.has_shard_index()) engine_.shards().Close(stream_->worker(), close.request_id(), close.shard_index());
   const auto it = sequences_.find(close.request_id());
-  // Without state nobody owns it, and epochs mean nothing.
+  // A sequence without state has no owner, and epochs do not matter.
   const bool ours = it != sequences_.end() && (!it->second.key || it->second.owner.epoch == close.epoch());
   if (ours) {
     if (it->second.key) engine_.sequences().Close(*it->second.key, it->second.owner);
@@ -226,7 +242,7 @@ std::optional<Refusal> Session::Impl::OnClose(const v1::CloseSequence& close) {
   }
   v1::StreamResponse response;
   response.mutable_closed()->set_request_id(close.request_id());
-  Send(std::move(response));
+  stream_->Send(std::move(response));
   return std::nullopt;
 }
 

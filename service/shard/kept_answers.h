@@ -1,8 +1,8 @@
-// Answers of rows in slices, kept for ranks that lost theirs with their stream: the last one of each sequence.
+// Keeps the last answer of each sequence whose rows come in shards, for ranks that lost theirs with their stream.
 //
-// One goes when the next is put, when all ranks have closed the sequence, or when it was not looked at for
-// `sequence_ttl`. Beyond `max_shard_answer_bytes` the client that has most bytes loses those longest unused: who has no
-// more than an even share of the bound loses nothing to others.
+// An answer is forgotten when the next one is put, when all ranks have closed the sequence, and when it was not asked
+// for during `sequence_ttl`. Above `max_shard_answer_bytes` the tenant that has most bytes loses its longest unused
+// answers, so a tenant with no more than an even share of the bound loses nothing to others.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct KeptAnswer {
   // `parts` are one RowResult in its parts. `rank_count` 0 = unknown.
   KeptAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> parts, uint32_t rank_count);
 
-  // Whether it is what the rank of slice `index` asks for.
+  // Returns true if the rank of shard `index` asks for this answer.
   bool IsOf(const v1::StepRow& asked, uint32_t index) const;
 
   uint64_t step_id;
@@ -37,22 +37,22 @@ struct KeptAnswer {
   std::vector<uint32_t> closed;  // indexes of the ranks that need it no more
 };
 
-// Not thread-safe. What is found lives until the next change.
+// Not thread-safe. A found answer is valid until the next change.
 class KeptAnswers {
  public:
   explicit KeptAnswers(const Limits& limits);
 
-  // In place of the sequence's former one. Others go where it needs room, or itself.
+  // Replaces the sequence's former answer. Forgets others to make room, or this one.
   void Put(const SequenceKey& key, KeptAnswer answer, absl::Time now);
-  // Null if there is none.
+  // Returns null if there is none.
   const KeptAnswer* Find(const SequenceKey& key) const;
-  // The answer of this step, for the rank of slice `index`; it has been used.
+  // Returns the answer of this step for the rank of shard `index`, and marks it as used; null if there is none.
   const KeptAnswer* Find(const SequenceKey& key, const v1::StepRow& asked, uint32_t index, absl::Time now);
-  // The rank of slice `index` is done with the sequence.
+  // Takes note that the rank of shard `index` has closed the sequence.
   void Close(const SequenceKey& key, uint32_t index);
-  // Forgets what was not used for long.
+  // Forgets answers whose time has passed.
   void Expire(absl::Time now);
-  // Forgets all of a client.
+  // Forgets all answers of a tenant.
   void Forget(const std::string& tenant);
 
   size_t size() const { return entries_.size(); }
@@ -63,24 +63,24 @@ class KeptAnswers {
     KeptAnswer answer;
     uint64_t bytes;
     absl::Time used;
-    std::list<SequenceKey>::iterator place;  // in its client's
+    std::list<SequenceKey>::iterator place;  // in its tenant's
   };
-  struct Client {
+  struct Tenant {
     std::list<SequenceKey> by_use;  // longest unused first; not empty
     uint64_t bytes = 0;
   };
-  using Clients = absl::node_hash_map<std::string, Client>;  // by tenant
+  using Tenants = absl::node_hash_map<std::string, Tenant>;  // by tenant
 
   using Entries = absl::flat_hash_map<SequenceKey, Entry>;
 
-  void SetBytes(Clients::pointer client, uint64_t bytes);
+  void SetBytes(Tenants::pointer owner, uint64_t bytes);
   void Drop(Entries::iterator entry);
 
   const uint64_t max_bytes_;
   const absl::Duration ttl_;
   Entries entries_;
-  Clients clients_;
-  absl::btree_set<std::pair<uint64_t, absl::string_view>> by_bytes_;  // of clients_, with their tenants
+  Tenants tenants_;
+  absl::btree_set<std::pair<uint64_t, absl::string_view>> by_bytes_;  // of tenants_
   uint64_t bytes_ = 0;
 };
 

@@ -1,22 +1,22 @@
-// States that come from another server. One that has the whole history is built from that again, in pieces as a history
-// is; of another the end alone is there, which the options look back at.
+// Import of states that come from another server. A state that has its whole history is built again from it, in pieces
+// as a history is. Of any other state only the end of the history is there, which the options look at.
 #include <algorithm>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/checks.h"
 #include "service/request/snapshot_request.h"
+#include "service/request/stream_request.h"
 #include "service/sequence/history_hash.h"
-#include "service/stream/session_impl.h"
+#include "service/stream/stream_sequences.h"
 
 namespace sortition::service {
 namespace {
 
-// Of one that is taken at once: some 100 ms.
+// Upper bound on the cost of a state that is taken at once: some 100 ms.
 constexpr uint64_t kMostAtOnce = 128 * 1024;
-// What a token costs of which an index is made.
+// Cost of a token that is indexed; that of another token is 1.
 constexpr uint64_t kIndexed = 8;
 
 Refusal NotOfThese() {
@@ -25,19 +25,12 @@ Refusal NotOfThese() {
 
 }  // namespace
 
-std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message) {
+std::optional<Refusal> StreamSequences::OnImport(const v1::ImportSequence& message, uint64_t bytes) {
   if (partial_snapshots_.Skips(message)) return std::nullopt;
-  if (auto refusal = client_->Charge(0, frame_bytes_, "import_sequence")) return refusal;
-  auto parsed = ParseOpen(message.open(), engine_.limits(), "import_sequence.open", &engine_.entropy());
+  if (auto refusal = account_.Charge(0, bytes, "import_sequence")) return refusal;
+  auto parsed = ParseImport(message, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
-  if (request.history) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.history", "", "the history is in the state"};
-  }
-  if (!message.open().has_seed()) return MissingField("import_sequence.open.seed");
-  if (!request.spec->stateful()) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.parameters", "", "no option looks at the history"};
-  }
   auto added = partial_snapshots_.Add(message);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   const auto& whole = std::get<std::optional<std::string>>(added);
@@ -49,7 +42,7 @@ std::optional<Refusal> Session::Impl::OnImport(const v1::ImportSequence& message
                                     : ImportAtOnce(request, whole_state);
 }
 
-std::optional<Refusal> Session::Impl::ImportAtOnce(const OpenRequest& request, const SequenceSnapshot& snapshot) {
+std::optional<Refusal> StreamSequences::ImportAtOnce(const OpenRequest& request, const SequenceSnapshot& snapshot) {
   const uint64_t cost = snapshot.kept.size() * (HistoryIndex::Needed(request.spec->history) ? kIndexed : 1);
   if (cost > kMostAtOnce) {
     return Refusal{Reason::kHistoryRequired, "import_sequence.state.kept",
@@ -59,19 +52,19 @@ std::optional<Refusal> Session::Impl::ImportAtOnce(const OpenRequest& request, c
   return FinishImport(request, SequenceState::FromSnapshot(request.spec, snapshot, engine_.limits().kept_history));
 }
 
-std::optional<Refusal> Session::Impl::BeginImport(OpenRequest request, SequenceSnapshot snapshot) {
+std::optional<Refusal> StreamSequences::BeginImport(OpenRequest request, SequenceSnapshot snapshot) {
   if (snapshot.prompt_length > snapshot.kept.size() || snapshot.hash_before != kEmptyHash) return NotOfThese();
   const uint64_t bytes = (snapshot.kept.capacity() + 3 * snapshot.tokens.capacity()) * sizeof(uint32_t);
-  if (auto refusal = memory_kept_.Grow(bytes, "import_sequence.state")) return refusal;
+  if (auto refusal = memory_.Grow(bytes, "import_sequence.state")) return refusal;
   auto builder =
       std::make_unique<SequenceState::Builder>(request.spec, snapshot.prompt_length, engine_.limits().kept_history);
-  import_in_hand_ = std::make_unique<ImportInHand>(
-      ImportInHand{{}, std::move(request), std::move(snapshot), std::move(builder), 0, bytes, 0});
+  import_ = std::make_unique<ImportInPieces>(
+      ImportInPieces{std::move(request), std::move(snapshot), std::move(builder), 0, bytes, 0});
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::Impl::TakeImportPiece() {
-  ImportInHand& import = *import_in_hand_;
+std::optional<Refusal> StreamSequences::TakeStatePiece() {
+  ImportInPieces& import = *import_;
   const SequenceSpec& spec = *import.request.spec;
   const std::vector<uint32_t>& kept = import.snapshot.kept;
   const size_t count = std::min(kept.size() - import.taken, kPieceTokens);
@@ -80,14 +73,14 @@ std::optional<Refusal> Session::Impl::TakeImportPiece() {
   import.builder->Add(piece);
   import.taken += count;
   const uint64_t bytes = import.builder->bytes();
-  if (auto refusal = memory_kept_.Resize(import.builder_bytes, bytes, "import_sequence.state")) return refusal;
+  if (auto refusal = memory_.Resize(import.builder_bytes, bytes, "import_sequence.state")) return refusal;
   import.builder_bytes = bytes;
   if (import.taken < kept.size()) {
-    rest_ = RestAfterPiece(spec);
+    pause_ = PauseAfterPiece(spec);
     return std::nullopt;
   }
-  // From here on it is the table's.
-  memory_kept_.Shrink(std::exchange(import.builder_bytes, 0));
+  // The table accounts for the state from now on.
+  memory_.Shrink(std::exchange(import.builder_bytes, 0));
   auto state = import.builder->Finish(import.request.spec);
   const SequenceSnapshot built = state->Snapshot();
   const auto content = [](const SequenceSnapshot& snapshot) {
@@ -97,7 +90,7 @@ std::optional<Refusal> Session::Impl::TakeImportPiece() {
   return FinishImport(import.request, std::move(state));
 }
 
-std::optional<Refusal> Session::Impl::FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
+std::optional<Refusal> StreamSequences::FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
   if (state == nullptr) return NotOfThese();
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
@@ -105,9 +98,9 @@ std::optional<Refusal> Session::Impl::FinishImport(const OpenRequest& request, s
   return std::nullopt;
 }
 
-void Session::Impl::EndImportInHand() {
-  memory_kept_.Shrink(import_in_hand_->bytes + import_in_hand_->builder_bytes);
-  import_in_hand_.reset();
+void StreamSequences::EndImport() {
+  memory_.Shrink(import_->bytes + import_->builder_bytes);
+  import_.reset();
 }
 
 }  // namespace sortition::service

@@ -1,5 +1,5 @@
-// Which answers are kept, and whose go.
-#include "service/stream/kept_answers.h"
+// Decides which answers are kept and which are forgotten.
+#include "service/shard/kept_answers.h"
 
 #include <algorithm>
 
@@ -9,10 +9,10 @@
 namespace sortition::service {
 namespace {
 
-// Of the own structures for one answer, about.
+// Estimate of the structures' memory for one answer.
 constexpr uint64_t kOverheadBytes = 512;
 
-// What all ranks say alike of a step beside its id.
+// Returns a hash of what all ranks say alike of a step, beside its id.
 uint64_t AskOf(const v1::StepRow& row) {
   const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
   return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),
@@ -41,12 +41,12 @@ KeptAnswers::KeptAnswers(const Limits& limits) : max_bytes_(limits.max_shard_ans
 void KeptAnswers::Put(const SequenceKey& key, KeptAnswer answer, absl::Time now) {
   if (const auto former = entries_.find(key); former != entries_.end()) Drop(former);
   const uint64_t bytes = BytesOf(answer);
-  auto& client = *clients_.try_emplace(key.tenant).first;
-  const auto place = client.second.by_use.insert(client.second.by_use.end(), key);
+  auto& owner = *tenants_.try_emplace(key.tenant).first;
+  const auto place = owner.second.by_use.insert(owner.second.by_use.end(), key);
   entries_.emplace(key, Entry{std::move(answer), bytes, now, place});
-  SetBytes(&client, client.second.bytes + bytes);
+  SetBytes(&owner, owner.second.bytes + bytes);
   while (bytes_ > max_bytes_) {
-    const Client& largest = clients_.find(by_bytes_.rbegin()->second)->second;
+    const Tenant& largest = tenants_.find(by_bytes_.rbegin()->second)->second;
     Drop(entries_.find(largest.by_use.front()));
   }
 }
@@ -60,7 +60,7 @@ const KeptAnswer* KeptAnswers::Find(const SequenceKey& key, const v1::StepRow& a
   const auto it = entries_.find(key);
   if (it == entries_.end() || !it->second.answer.IsOf(asked, index)) return nullptr;
   it->second.used = now;
-  std::list<SequenceKey>& by_use = clients_.find(key.tenant)->second.by_use;
+  std::list<SequenceKey>& by_use = tenants_.find(key.tenant)->second.by_use;
   by_use.splice(by_use.end(), by_use, it->second.place);
   return &it->second.answer;
 }
@@ -75,8 +75,8 @@ void KeptAnswers::Close(const SequenceKey& key, uint32_t index) {
 
 void KeptAnswers::Expire(absl::Time now) {
   std::vector<Entries::iterator> expired;
-  for (const auto& [tenant, client] : clients_) {
-    for (const SequenceKey& key : client.by_use) {
+  for (const auto& [name, owner] : tenants_) {
+    for (const SequenceKey& key : owner.by_use) {
       const auto entry = entries_.find(key);
       if (entry->second.used > now - ttl_) break;
       expired.push_back(entry);
@@ -86,25 +86,25 @@ void KeptAnswers::Expire(absl::Time now) {
 }
 
 void KeptAnswers::Forget(const std::string& tenant) {
-  const auto client = clients_.find(tenant);
-  if (client == clients_.end()) return;
-  SetBytes(&*client, 0);
-  for (const SequenceKey& key : client->second.by_use) entries_.erase(key);
-  clients_.erase(client);
+  const auto owner = tenants_.find(tenant);
+  if (owner == tenants_.end()) return;
+  SetBytes(&*owner, 0);
+  for (const SequenceKey& key : owner->second.by_use) entries_.erase(key);
+  tenants_.erase(owner);
 }
 
-void KeptAnswers::SetBytes(Clients::pointer client, uint64_t bytes) {
-  by_bytes_.erase({client->second.bytes, client->first});
-  bytes_ += bytes - client->second.bytes;
-  client->second.bytes = bytes;
-  if (bytes > 0) by_bytes_.emplace(bytes, client->first);
+void KeptAnswers::SetBytes(Tenants::pointer owner, uint64_t bytes) {
+  by_bytes_.erase({owner->second.bytes, owner->first});
+  bytes_ += bytes - owner->second.bytes;
+  owner->second.bytes = bytes;
+  if (bytes > 0) by_bytes_.emplace(bytes, owner->first);
 }
 
 void KeptAnswers::Drop(Entries::iterator entry) {
-  const auto client = clients_.find(entry->first.tenant);
-  SetBytes(&*client, client->second.bytes - entry->second.bytes);
-  client->second.by_use.erase(entry->second.place);
-  if (client->second.by_use.empty()) clients_.erase(client);
+  const auto owner = tenants_.find(entry->first.tenant);
+  SetBytes(&*owner, owner->second.bytes - entry->second.bytes);
+  owner->second.by_use.erase(entry->second.place);
+  if (owner->second.by_use.empty()) tenants_.erase(owner);
   entries_.erase(entry);
 }
 

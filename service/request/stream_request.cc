@@ -1,0 +1,70 @@
+// Checks of single messages.
+#include "service/request/stream_request.h"
+
+#include <utility>
+
+#include "service/request/checks.h"
+#include "service/request/strictness.h"
+#include "service/result/split_results.h"
+
+namespace sortition::service {
+
+std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits) {
+  if (auto refusal = CheckByteCount(frame.bytes, limits.max_message_bytes, "message")) return refusal;
+  if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
+  if (frame.message.has_step() || frame.message.has_upload_mask() || frame.payloads.empty()) return std::nullopt;
+  return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};
+}
+
+std::optional<Refusal> CheckHello(const v1::Hello& hello) {
+  if (auto refusal = CheckName(hello.worker_session(), "hello.worker_session")) return refusal;
+  return CheckByteCount(hello.client().size(), kMaxNameBytes, "hello.client");
+}
+
+std::optional<Refusal> CheckClose(const v1::CloseSequence& close) {
+  if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
+  return CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index");
+}
+
+std::variant<OpenRequest, Refusal> ParseFork(const v1::ForkSequence& fork, const Limits& limits, Entropy* entropy) {
+  auto parsed = ParseOpen(fork.child(), limits, "fork.child", entropy);
+  if (const auto* child = std::get_if<OpenRequest>(&parsed); child != nullptr && child->history) {
+    return Refusal{Reason::kContradiction, "fork.child.history", "", "the history is the parent's"};
+  }
+  return parsed;
+}
+
+std::variant<OpenRequest, Refusal> ParseImport(const v1::ImportSequence& message, const Limits& limits,
+                                               Entropy* entropy) {
+  auto parsed = ParseOpen(message.open(), limits, "import_sequence.open", entropy);
+  const auto* const request = std::get_if<OpenRequest>(&parsed);
+  if (request == nullptr) return parsed;
+  if (request->history) {
+    return Refusal{Reason::kContradiction, "import_sequence.open.history", "", "the history is in the state"};
+  }
+  if (!message.open().has_seed()) return MissingField("import_sequence.open.seed");
+  if (!request->spec->stateful()) {
+    return Refusal{Reason::kContradiction, "import_sequence.open.parameters", "", "no option looks at the history"};
+  }
+  return parsed;
+}
+
+std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring) {
+  if (auto refusal = CheckName(bring.asked().request_id(), "bring_answer.asked.request_id")) return refusal;
+  const v1::RowResult& result = bring.result();
+  if (auto refusal = CheckByteCount(result.ByteSizeLong(), kAnswerBytes, "bring_answer.result")) return refusal;
+  const bool answers = (result.has_draw() || result.has_score() || result.has_verify()) && !Continues(result) &&
+                       result.step_id() == bring.asked().step_id();
+  if (answers) return std::nullopt;
+  return Refusal{Reason::kContradiction, "bring_answer.result", "", "is not a whole answer of the step"};
+}
+
+std::optional<Refusal> CheckUploadMask(const v1::UploadMask& upload, const Limits& limits) {
+  if (auto refusal =
+          CheckRange<uint32_t>(upload.vocabulary_size(), 1, limits.max_vocabulary, "upload_mask.vocabulary_size")) {
+    return refusal;
+  }
+  return CheckRange<uint32_t>(upload.mask().rows(), 1, 1, "upload_mask.mask.rows");
+}
+
+}  // namespace sortition::service

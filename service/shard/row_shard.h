@@ -1,0 +1,60 @@
+// Messages that bring vocabulary shards of rows, as the table knows them where shards meet. Each row of a message is
+// answered once: when its other shards have come, or when it is known that they will not come.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "service/refusal.h"
+#include "service/request/step_request.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// A message whose tensor is a shard. Thread-safe. Implemented by the stream.
+class ShardMessage {
+ public:
+  virtual ~ShardMessage() = default;
+
+  virtual const v1::Step& step() const = 0;
+  virtual const StepShape& shape() const = 0;  // with a shard
+  virtual uint64_t stream() const = 0;         // the stream's id, unique in the process
+
+  // Answers rows, numbered as in this message, that will not run. Shard 0 gives back what its rows hold.
+  virtual void Answer(v1::StepResults results) = 0;
+  // Gives up a row without an answer, since the stream has ended.
+  virtual void Drop(uint32_t row) = 0;
+
+  const ShardShape& shard() const { return *shape().shard; }
+  const v1::StepRow& row(uint32_t index) const { return step().rows(static_cast<int>(index)); }
+  // The token behind the shard's last one.
+  uint32_t end_token() const { return shard().first_token + shape().width; }
+  // Returns the row of the message's tensor that is the first one of row `index`.
+  uint64_t FirstTensorRow(uint32_t index) const {
+    return row(index).has_tensor_row() ? row(index).tensor_row() : shape().first_rows[index];
+  }
+};
+
+// The shard of one row that a message brings.
+struct RowShard {
+  std::shared_ptr<ShardMessage> message;
+  uint32_t row = 0;  // of the message
+
+  const v1::StepRow& asked() const { return message->row(row); }
+};
+
+// Gathers answers, so that each message gets those of its rows together. Not thread-safe.
+class ShardAnswers {
+ public:
+  // `result` is numbered for the shard here.
+  void Add(const RowShard& shard, v1::RowResult result);
+  void Refuse(const RowShard& shard, const Refusal& refusal);
+  void Send();
+
+ private:
+  std::vector<std::pair<std::shared_ptr<ShardMessage>, v1::StepResults>> messages_;
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,295 @@
+// Decides which shards fit together, and which are missing.
+#include "service/shard/shard_table.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "service/request/position_request.h"
+#include "service/result/encode.h"
+
+namespace sortition::service {
+namespace {
+
+using Refused = std::vector<std::pair<RowShard, Refusal>>;
+
+SequenceKey KeyOf(const ShardTable::Worker& worker, const std::string& request_id) {
+  return SequenceKey{worker.tenant, worker.session, request_id};
+}
+
+Refusal Contradicts(absl::string_view field, std::string message) {
+  return Refusal{Reason::kContradiction, absl::StrCat("step.", field), "", std::move(message)};
+}
+
+std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
+  const StepShape& mine = shard.message->shape();
+  const StepShape& theirs = other.message->shape();
+  if (mine.shard->count != theirs.shard->count) {
+    return Contradicts("logits.shard.count", "another shard of this row has another");
+  }
+  if (mine.vocabulary != theirs.vocabulary) {
+    return Contradicts("logits.shard.total_vocabulary_size", "another shard of this row has another");
+  }
+  if (mine.dtype != theirs.dtype) return Contradicts("logits.dtype", "another shard of this row has another");
+  if (mine.shard->first_token < other.message->end_token() && theirs.shard->first_token < shard.message->end_token()) {
+    return Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", theirs.shard->index));
+  }
+  const v1::StepRow& row = shard.asked();
+  const auto differs = [&](absl::string_view field) {
+    return Contradicts(absl::StrCat("rows[", shard.row, "]", field),
+                       absl::StrCat("is not that of shard ", theirs.shard->index));
+  };
+  if (row.position() != other.asked().position()) return differs(".position");
+  if (TensorRowsOf(row) != TensorRowsOf(other.asked())) return differs("");
+  return std::nullopt;
+}
+
+// All shards have come and none overlaps another: a gap shows in the sum.
+std::optional<Refusal> CheckCovers(const ShardTable::WholeRow& shards) {
+  uint64_t covered = 0;
+  for (const RowShard& shard : shards) covered += shard.message->shape().width;
+  const uint32_t total = shards.front().message->shape().vocabulary;
+  if (covered == total) return std::nullopt;
+  return Refusal{Reason::kSizeMismatch, "step.logits.shard.total_vocabulary_size", absl::StrCat(covered),
+                 absl::StrCat("the shards have ", covered, " of ", total, " tokens")};
+}
+
+Refusal Missing(const std::vector<RowShard>& shards) {
+  const uint32_t count = shards.front().message->shard().count;
+  std::vector<uint32_t> missing;
+  for (uint32_t index = 0; index < count; ++index) {
+    const auto is_it = [&](const RowShard& shard) { return shard.message->shard().index == index; };
+    if (std::ranges::none_of(shards, is_it)) missing.push_back(index);
+  }
+  return Refusal{Reason::kDeadlinePassed, "step.logits.shard", "",
+                 absl::StrCat("of ", count, " shards these have not come: ", absl::StrJoin(missing, ", "))};
+}
+
+// Decides between a shard and `former`, which waits and has the same index. The later one of a stream replaces the
+// earlier one, and that of a rank's later stream replaces that of the earlier stream.
+std::optional<Refusal> CheckReplaces(const RowShard& shard, const RowShard& former, Refused* refused) {
+  if (shard.message->stream() == former.message->stream()) {
+    refused->emplace_back(former, Refusal{Reason::kStepCancelled, "", "", "the shard was sent again"});
+    return std::nullopt;
+  }
+  const uint64_t epoch = shard.message->shard().epoch;
+  const uint64_t former_epoch = former.message->shard().epoch;
+  if (epoch == former_epoch) return Contradicts("logits.shard.index", "this shard has come already");
+  const auto superseded = [](uint64_t by) {
+    return Refusal{Reason::kSuperseded, "step.logits.shard.epoch", absl::StrCat("> ", by),
+                   "a later stream has sent this shard"};
+  };
+  if (epoch < former_epoch) return superseded(former_epoch);
+  refused->emplace_back(former, superseded(epoch));
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ShardAnswers::Add(const RowShard& shard, v1::RowResult result) {
+  const auto is_its = [&](const auto& entry) { return entry.first == shard.message; };
+  auto it = std::ranges::find_if(messages_, is_its);
+  if (it == messages_.end()) it = messages_.emplace(messages_.end(), shard.message, v1::StepResults());
+  result.set_row(shard.row);
+  *it->second.add_rows() = std::move(result);
+}
+
+void ShardAnswers::Refuse(const RowShard& shard, const Refusal& refusal) {
+  v1::RowResult result;
+  result.set_step_id(shard.asked().step_id());
+  EncodeError(refusal, result.mutable_error());
+  Add(shard, std::move(result));
+}
+
+void ShardAnswers::Send() {
+  for (auto& [message, results] : std::exchange(messages_, {})) message->Answer(std::move(results));
+}
+
+ShardTable::ShardTable(const Limits& limits, const Clock* clock) : clock_(*clock), kept_(limits) {}
+
+std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
+                                                  std::span<const uint32_t> rows, absl::Time deadline) {
+  const ShardShape& part = message->shard();
+  std::vector<WholeRow> complete;
+  ShardAnswers answers;
+  Refused refused;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const uint32_t row : rows) {
+      const RowShard shard{message, row};
+      const SequenceKey key = KeyOf(worker, shard.asked().request_id());
+      // Without an epoch a step id may be used again for another step.
+      const KeptAnswer* const kept =
+          part.epoch == 0 ? nullptr : kept_.Find(key, shard.asked(), part.index, clock_.Now());
+      if (kept != nullptr) {
+        for (const v1::RowResult& part : kept->results) answers.Add(shard, part);
+        continue;
+      }
+      const auto sequence = waiting_.try_emplace(key).first;
+      const auto it = sequence->second.try_emplace(shard.asked().step_id(), Assembly{deadline, {}}).first;
+      it->second.deadline = std::min(it->second.deadline, deadline);
+      if (!AddShard(&it->second, shard, &refused)) continue;
+      complete.push_back(std::move(it->second.shards));
+      sequence->second.erase(it);
+      if (sequence->second.empty()) waiting_.erase(sequence);
+    }
+  }
+  std::erase_if(complete, [&](const WholeRow& shards) {
+    const std::optional<Refusal> refusal = CheckCovers(shards);
+    if (refusal) {
+      for (const RowShard& shard : shards) refused.emplace_back(shard, *refusal);
+    }
+    return refusal.has_value();
+  });
+  for (const auto& [shard, refusal] : refused) answers.Refuse(shard, refusal);
+  answers.Send();
+  return complete;
+}
+
+bool ShardTable::AddShard(Assembly* assembly, const RowShard& shard, Refused* refused) {
+  const ShardShape& part = shard.message->shard();
+  std::vector<RowShard>& shards = assembly->shards;
+  const auto is_same = [&](const RowShard& other) { return other.message->shard().index == part.index; };
+  for (const RowShard& other : shards) {
+    if (is_same(other)) continue;
+    if (auto refusal = CheckFits(shard, other)) {
+      refused->emplace_back(shard, *std::move(refusal));
+      return false;
+    }
+  }
+  const auto former = std::ranges::find_if(shards, is_same);
+  if (former != shards.end()) {
+    if (auto refusal = CheckReplaces(shard, *former, refused)) {
+      refused->emplace_back(shard, *std::move(refusal));
+      return false;
+    }
+    shards.erase(former);
+  }
+  const auto first_token = [](const RowShard& other) { return other.message->shard().first_token; };
+  shards.insert(std::ranges::upper_bound(shards, part.first_token, {}, first_token), shard);
+  return shards.size() == part.count;
+}
+
+void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, std::vector<v1::RowResult> results,
+                      uint32_t ranks, Source source) {
+  ShardAnswers answers;
+  {
+    absl::MutexLock lock(&mutex_);
+    const SequenceKey key = KeyOf(worker, asked.request_id());
+    KeptAnswer answer(asked, std::move(results), ranks);
+    if (source == Source::kBrought) {
+      if (const KeptAnswer* const former = kept_.Find(key)) {
+        if (former->step_id >= asked.step_id()) return;
+        answer.closed = former->closed;
+      }
+    }
+    const auto is_answered = [&](const RowShard& shard) {
+      return answer.IsOf(shard.asked(), shard.message->shard().index);
+    };
+    for (const RowShard& shard : TakeWaiting(key, is_answered)) {
+      for (const v1::RowResult& part : answer.results) answers.Add(shard, part);
+    }
+    kept_.Put(key, std::move(answer), clock_.Now());
+  }
+  answers.Send();
+}
+
+std::vector<v1::RowResult> ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
+  absl::MutexLock lock(&mutex_);
+  const KeptAnswer* const kept = kept_.Find(KeyOf(worker, asked.request_id()), asked, index, clock_.Now());
+  return kept == nullptr ? std::vector<v1::RowResult>() : kept->results;
+}
+
+void ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {
+  absl::MutexLock lock(&mutex_);
+  kept_.Close(KeyOf(worker, request_id), index);
+}
+
+void ShardTable::Forget(const std::string& tenant) {
+  absl::MutexLock lock(&mutex_);
+  kept_.Forget(tenant);
+}
+
+std::vector<RowShard> ShardTable::TakeWaiting(const SequenceKey& key, Wanted is_wanted) {
+  std::vector<RowShard> taken;
+  const auto sequence = waiting_.find(key);
+  if (sequence == waiting_.end()) return taken;
+  Assemblies& assemblies = sequence->second;
+  for (auto it = assemblies.begin(); it != assemblies.end();) {
+    std::vector<RowShard>& shards = it->second.shards;
+    const auto first = std::stable_partition(shards.begin(), shards.end(), std::not_fn(is_wanted));
+    taken.insert(taken.end(), first, shards.end());
+    shards.erase(first, shards.end());
+    it = shards.empty() ? assemblies.erase(it) : std::next(it);
+  }
+  if (sequence->second.empty()) waiting_.erase(sequence);
+  return taken;
+}
+
+std::vector<RowShard> ShardTable::TakeWaiting(Wanted is_wanted) {
+  std::vector<SequenceKey> keys;
+  for (const auto& [key, assemblies] : waiting_) keys.push_back(key);
+  std::vector<RowShard> taken;
+  for (const SequenceKey& key : keys) {
+    for (RowShard& shard : TakeWaiting(key, is_wanted)) taken.push_back(std::move(shard));
+  }
+  return taken;
+}
+
+void ShardTable::Expire() {
+  ShardAnswers answers;
+  std::vector<Assembly> expired;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = clock_.Now();
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      Assemblies& assemblies = it->second;
+      for (auto assembly = assemblies.begin(); assembly != assemblies.end();) {
+        const bool is_over = assembly->second.deadline <= now;
+        if (is_over) expired.push_back(std::move(assembly->second));
+        assembly = is_over ? assemblies.erase(assembly) : std::next(assembly);
+      }
+      const auto sequence = it++;
+      if (assemblies.empty()) waiting_.erase(sequence);
+    }
+    kept_.Expire(now);
+  }
+  for (const Assembly& assembly : expired) {
+    const Refusal missing = Missing(assembly.shards);
+    for (const RowShard& shard : assembly.shards) answers.Refuse(shard, missing);
+  }
+  answers.Send();
+}
+
+void ShardTable::Withdraw(uint64_t stream, const Refusal* refusal) {
+  std::vector<RowShard> withdrawn;
+  {
+    absl::MutexLock lock(&mutex_);
+    withdrawn = TakeWaiting([&](const RowShard& shard) { return shard.message->stream() == stream; });
+  }
+  ShardAnswers answers;
+  for (const RowShard& shard : withdrawn) {
+    if (refusal != nullptr) {
+      answers.Refuse(shard, *refusal);
+    } else {
+      shard.message->Drop(shard.row);
+    }
+  }
+  answers.Send();
+}
+
+size_t ShardTable::waiting() const {
+  absl::MutexLock lock(&mutex_);
+  size_t rows = 0;
+  for (const auto& [key, assemblies] : waiting_) rows += assemblies.size();
+  return rows;
+}
+
+size_t ShardTable::kept() const {
+  absl::MutexLock lock(&mutex_);
+  return kept_.size();
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,98 @@
+// Rows that come in shards of the vocabulary, each over another stream, wait here until all shards are there.
+//
+// The shards of a row have the same worker (tenant and worker session), request id and step id. They may come in any
+// order and in any messages, so each rank groups and repeats its messages as it needs to. The stream of shard 0 has
+// opened the sequence, and its message has the row's parameters and masks. Every shard is answered.
+//
+// A rank that has its answer does not send the shard again. So the last answer of each sequence is kept
+// (kept_answers.h) for ranks that lost theirs with their stream and send their shard again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "service/clock.h"
+#include "service/limits.h"
+#include "service/sequence/sequence_table.h"
+#include "service/shard/kept_answers.h"
+#include "service/shard/row_shard.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Thread-safe. The windows of the streams bound the number of shards. Answers are sent within the calls, under no lock.
+class ShardTable {
+ public:
+  // `clock` is not owned and outlives the table.
+  ShardTable(const Limits& limits, const Clock* clock);
+
+  struct Worker {
+    std::string tenant;
+    std::string session;
+  };
+  // All shards of one row, by their first token. They cover the vocabulary, and one of them is shard 0.
+  using WholeRow = std::vector<RowShard>;
+
+  // Takes the shards of a message's `rows`, which wait until `deadline` at most. Returns the rows that they complete.
+  // Answers rows whose answer is kept. Refuses a shard that does not fit those that came before it; that changes
+  // nothing.
+  std::vector<WholeRow> Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
+                            std::span<const uint32_t> rows, absl::Time deadline);
+
+  enum class Source {
+    kComputed,  // now, from all shards
+    kBrought,   // by a rank that has it from another server; ignored if the answer of a later step is kept
+  };
+  // Keeps the answer of a step, one RowResult in its parts, and answers the shards of that step that wait. `ranks` is
+  // the number of ranks; 0 if it is unknown.
+  void Keep(const Worker& worker, const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks,
+            Source source);
+  // Returns the kept answer of this step for the rank of shard `index`; empty if there is none.
+  std::vector<v1::RowResult> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
+  // Takes note that the rank of shard `index` has closed the sequence.
+  void Close(const Worker& worker, const std::string& request_id, uint32_t index);
+  // Forgets the kept answers of a tenant.
+  void Forget(const std::string& tenant);
+
+  // Refuses shards whose deadline has passed with DEADLINE_PASSED, which names the missing shards. Forgets kept answers
+  // whose time has passed.
+  void Expire();
+
+  // Removes the shards of a stream, and answers their rows with the refusal; without answers if it is null, since the
+  // stream has ended. The other shards of these rows keep waiting.
+  void Withdraw(uint64_t stream, const Refusal* refusal);
+
+  size_t waiting() const;  // rows
+  size_t kept() const;     // answers
+
+ private:
+  struct Assembly {
+    absl::Time deadline;
+    std::vector<RowShard> shards;  // by first token; not empty
+  };
+  using Assemblies = std::map<uint64_t, Assembly>;  // by step id; more than one while some rank is behind
+
+  // Adds one shard; true if it completes its row.
+  static bool AddShard(Assembly* assembly, const RowShard& shard, std::vector<std::pair<RowShard, Refusal>>* refused);
+  // Removes the shards for which `is_wanted` holds from those that wait: of one sequence, or of all.
+  using Wanted = absl::FunctionRef<bool(const RowShard&)>;
+  std::vector<RowShard> TakeWaiting(const SequenceKey& key, Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<RowShard> TakeWaiting(Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  mutable absl::Mutex mutex_;
+  // Ordered by content, so that the order of answers is deterministic.
+  std::map<SequenceKey, Assemblies> waiting_ ABSL_GUARDED_BY(mutex_);
+  KeptAnswers kept_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sortition::service

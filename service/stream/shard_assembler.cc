@@ -1,0 +1,250 @@
+// Shards to whole rows, and a whole row's answer to all of its shards.
+#include "service/stream/shard_assembler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
+#include "service/result/split_results.h"
+#include "service/stream/step_in_flight.h"
+
+namespace sortition::service {
+namespace {
+
+// A stream's message in the table. Only the thread that has taken a row out of the table touches that row.
+class StreamShards final : public ShardMessage {
+ public:
+  // `rows`: of shard 0; none of other shards.
+  StreamShards(std::shared_ptr<StepMessage> message, std::vector<FirstShardRow> rows)
+      : message_(std::move(message)), rows_(std::move(rows)) {}
+
+  const v1::Step& step() const override { return message_->step(); }
+  const StepShape& shape() const override { return message_->shape(); }
+  uint64_t stream() const override { return message_->stream().stream_id; }
+
+  void Answer(v1::StepResults results) override {
+    for (const v1::RowResult& row : results.rows()) Drop(row.row());
+    message_->Answer(std::move(results));
+  }
+  void Drop(uint32_t row) override {
+    if (rows_.empty() || rows_[row].run == nullptr) return;
+    rows_[row].run->Abort();
+    rows_[row].run.reset();
+  }
+
+  const std::shared_ptr<StepMessage>& message() const { return message_; }
+  FirstShardRow Take(uint32_t row) { return std::exchange(rows_[row], {}); }
+
+ private:
+  const std::shared_ptr<StepMessage> message_;
+  std::vector<FirstShardRow> rows_;
+};
+
+// Gives the answers of whole rows to the messages of all shards, and keeps them for ranks that lose theirs. Holds the
+// messages, whose bytes the rows refer to.
+class SharedAnswers final : public ResultSink {
+ public:
+  SharedAnswers(Engine* engine, std::shared_ptr<StepMessage> first) : engine_(*engine), first_(std::move(first)) {}
+
+  // Before the row is answered.
+  void SetOthers(uint32_t row, std::vector<RowShard> others) { others_[row] = std::move(others); }
+
+  void Answer(v1::StepResults results) override {
+    const ShardShape& shard = *first_->shape().shard;
+    ShardAnswers answers;
+    for (int i = 0; i < results.rows_size();) {
+      const uint32_t index = results.rows(i).row();
+      std::vector<v1::RowResult> parts;
+      for (; i < results.rows_size() && results.rows(i).row() == index; ++i) parts.push_back(results.rows(i));
+      if (const auto others = others_.find(index); others != others_.end()) {
+        for (const RowShard& other : others->second) {
+          for (const v1::RowResult& part : parts) answers.Add(other, part);
+        }
+      }
+      if (shard.epoch == 0 || parts.back().has_error()) continue;
+      // Before the answer leaves: a rank that loses it finds it.
+      engine_.shards().Keep(first_->stream().worker(), first_->row(index), std::move(parts), shard.count,
+                            ShardTable::Source::kComputed);
+    }
+    answers.Send();
+    first_->Answer(std::move(results));
+  }
+
+ private:
+  Engine& engine_;
+  const std::shared_ptr<StepMessage> first_;
+  absl::flat_hash_map<uint32_t, std::vector<RowShard>> others_;  // by the row of shard 0; fixed once it runs
+};
+
+// Returns true if the worker opens the sequence again and repeats its shard; no other rank has to know.
+bool IsMendedByOpening(v1::ErrorReason reason) {
+  switch (reason) {
+    case v1::HISTORY_REQUIRED:
+    case v1::STALE_STEP:
+    case v1::STEP_CONFLICT:
+    case v1::STEP_IN_FLIGHT:
+    case v1::UNKNOWN_SEQUENCE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::optional<Refusal> CheckTensorRows(const ShardTable::WholeRow& shards, uint32_t positions) {
+  for (const RowShard& shard : shards) {
+    const StepShape& shape = shard.message->shape();
+    if (shard.message->FirstTensorRow(shard.row) + positions <= shape.tensor_rows) continue;
+    return Refusal{Reason::kOutOfRange, absl::StrCat("step.rows[", shard.row, "].tensor_row"),
+                   absl::StrCat("< ", shape.tensor_rows),
+                   absl::StrCat("the tensor of shard ", shape.shard->index, " has no such row")};
+  }
+  return std::nullopt;
+}
+
+void SetLogits(const ShardTable::WholeRow& shards, uint32_t live_vocabulary, uint32_t position,
+               devices::DeviceRow* row) {
+  for (const RowShard& shard : shards) {
+    const StepShape& shape = shard.message->shape();
+    if (live_vocabulary <= shape.shard->first_token) continue;  // all of it is padding
+    const PayloadView& logits = static_cast<const StreamShards&>(*shard.message).message()->logits();
+    const uint64_t bytes = uint64_t{std::min(shape.width, live_vocabulary - shape.shard->first_token)} *
+                           kernels::ElementBytes(shape.dtype);
+    const auto part = logits.Slice((shard.message->FirstTensorRow(shard.row) + position) * shape.row_stride, bytes);
+    row->segments.insert(row->segments.end(), part.begin(), part.end());
+    row->may_change |= logits.may_change();
+  }
+}
+
+// The rows of one message of shard 0 that have become whole together.
+struct StartedRows {
+  std::shared_ptr<StreamShards> first;
+  std::shared_ptr<SharedAnswers> sink;
+  std::shared_ptr<StepInFlight> step;
+  std::vector<uint32_t> rows;  // that run
+};
+
+}  // namespace
+
+Refusal DuplicateRow(uint32_t index) {
+  return {Reason::kDuplicateRow, absl::StrCat("step.rows[", index, "].request_id"), "1 row",
+          "the step has several rows for this sequence; none of them is served"};
+}
+
+std::vector<v1::RowResult> ShardAssembler::FindKept(const StepMessage& message, uint32_t row) const {
+  const ShardShape& shard = *message.shape().shard;
+  if (shard.epoch == 0) return {};
+  return engine_.shards().Find(stream_->worker(), message.row(row), shard.index);
+}
+
+void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<RowRun>> runs,
+                              v1::StepResults now) {
+  const bool answers_are_kept = message->shape().shard->epoch != 0;
+  std::vector<FirstShardRow> rows(message->rows());
+  std::vector<uint32_t> waiting;
+  v1::StepResults settled;
+  for (v1::RowResult& result : *now.mutable_rows()) {
+    const bool settles = result.has_error() ? IsMendedByOpening(result.error().reason()) : answers_are_kept;
+    (settles ? settled : rows[result.row()].held).mutable_rows()->Add(std::move(result));
+  }
+  for (uint32_t index = 0; index < rows.size(); ++index) {
+    rows[index].run = std::move(runs[index]);
+    if (rows[index].run != nullptr || rows[index].held.rows_size() > 0) waiting.push_back(index);
+  }
+  if (settled.rows_size() > 0) SharedAnswers(&engine_, message).Answer(std::move(settled));
+  Add(std::make_shared<StreamShards>(message, std::move(rows)), waiting, *message);
+}
+
+void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
+  absl::flat_hash_map<absl::string_view, int> uses;
+  for (const v1::StepRow& row : message->step().rows()) ++uses[row.request_id()];
+  v1::StepResults refused;
+  std::vector<uint32_t> rows;
+  for (uint32_t index = 0; index < message->rows(); ++index) {
+    const v1::StepRow& row = message->row(index);
+    const std::string field = absl::StrCat("step.rows[", index, "].request_id");
+    if (auto refusal = CheckName(row.request_id(), field)) {
+      AddRefusal(index, row.step_id(), *refusal, &refused);
+    } else if (uses[row.request_id()] > 1) {
+      AddRefusal(index, row.step_id(), DuplicateRow(index), &refused);
+    } else {
+      rows.push_back(index);
+    }
+  }
+  if (refused.rows_size() > 0) message->Answer(std::move(refused));
+  Add(std::make_shared<StreamShards>(message, std::vector<FirstShardRow>()), rows, *message);
+}
+
+void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows,
+                         const StepMessage& step) {
+  const absl::Time deadline = step.arrived() + std::min(step.shape().timeout, engine_.limits().shard_wait);
+  Start(engine_.shards().Add(stream_->worker(), message, rows, deadline));
+  // Shards that came between the notice and here would wait for shards that do not come any more.
+  if (shutting_down_.load()) RefuseWaiting();
+}
+
+// The shard that completes a row may be another stream's than the one that opened the sequence.
+void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
+  std::vector<StartedRows> started;
+  for (ShardTable::WholeRow& shards : rows) {
+    const auto own =
+        std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
+    const uint32_t index = own->row;
+    const auto first = std::static_pointer_cast<StreamShards>(own->message);
+    const std::shared_ptr<StepMessage>& message = first->message();
+    auto of_message = std::ranges::find(started, first, &StartedRows::first);
+    if (of_message == started.end()) {
+      auto sink = std::make_shared<SharedAnswers>(&engine_, message);
+      auto step = std::make_shared<StepInFlight>(message, sink, &engine_.batcher(), &engine_.checkpoint_key(), true);
+      of_message = started.insert(started.end(), {first, std::move(sink), std::move(step), {}});
+    }
+    SharedAnswers& sink = *of_message->sink;
+    std::vector<RowShard> others;
+    for (const RowShard& shard : shards) {
+      if (shard.message != first) others.push_back(shard);
+    }
+    sink.SetOthers(index, std::move(others));
+    FirstShardRow row = first->Take(index);
+    if (row.run == nullptr) {
+      sink.Answer(std::move(row.held));
+      continue;
+    }
+    if (const auto refusal = CheckTensorRows(shards, row.run->plan().positions())) {
+      row.run->Abort();
+      v1::StepResults refused;
+      AddRefusal(index, message->row(index).step_id(), *refusal, &refused);
+      sink.Answer(std::move(refused));
+      continue;
+    }
+    const uint32_t live_vocabulary = row.run->spec().live_vocabulary;
+    of_message->step->AddRow(std::move(*row.run), [&](uint32_t position, devices::DeviceRow* to) {
+      SetLogits(shards, live_vocabulary, position, to);
+    });
+    of_message->rows.push_back(index);
+  }
+  for (const StartedRows& of_message : started) {
+    if (of_message.rows.empty()) continue;
+    const std::shared_ptr<StepMessage>& message = of_message.first->message();
+    message->Attach(of_message.step);
+    const auto refusal = engine_.batcher().Submit(of_message.step, of_message.step->TakeRows());
+    if (!refusal) continue;
+    of_message.step->AbortRows();
+    v1::StepResults refused;
+    for (const uint32_t index : of_message.rows) {
+      AddRefusal(index, message->row(index).step_id(), *refusal, &refused);
+    }
+    of_message.sink->Answer(std::move(refused));
+  }
+}
+
+void ShardAssembler::ShutDown() {
+  if (!shutting_down_.exchange(true)) RefuseWaiting();
+}
+
+void ShardAssembler::RefuseWaiting() {
+  const Refusal draining = StreamContext::Draining();
+  engine_.shards().Withdraw(stream_->stream_id, &draining);
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,64 @@
+// Makes whole rows of vocabulary shards before a step exists: the shards of a stream go to the table where those of all
+// streams meet, and the rows that they complete become steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "service/engine.h"
+#include "service/refusal.h"
+#include "service/row/row.h"
+#include "service/shard/shard_table.h"
+#include "service/stream/step_message.h"
+#include "service/stream/stream_context.h"
+
+namespace sortition::service {
+
+// A row that shard 0 brings, by its index in the message: granted, or answered already, or neither if it needs no other
+// shard.
+struct FirstShardRow {
+  std::unique_ptr<RowRun> run;
+  v1::StepResults held;  // the answer that all shards get once they have come
+};
+
+// The shards of one stream. AddFirst and AddOther are for the session's thread; the rest is thread-safe.
+class ShardAssembler {
+ public:
+  // `engine` is not owned and outlives the assembler.
+  ShardAssembler(Engine* engine, std::shared_ptr<StreamContext> stream)
+      : engine_(*engine), stream_(std::move(stream)) {}
+
+  // Adds a message of shard 0, whose rows that can run hold their sequences: `runs` by the row's index, null for
+  // others. `now` are the other rows' answers. Sends those that the stream's own worker needs now: kept answers, and
+  // refusals that it mends by opening the sequence again, after which its shard comes again. All other answers are held
+  // until all shards have come, and are then sent to all.
+  void AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<RowRun>> runs,
+                v1::StepResults now);
+  // Adds a message of another shard.
+  void AddOther(const std::shared_ptr<StepMessage>& message);
+
+  // Returns the answer that is kept for a row of shard 0; empty if there is none.
+  std::vector<v1::RowResult> FindKept(const StepMessage& message, uint32_t row) const;
+
+  // The server shuts down: refuses the shards that wait, and those that still come, with DRAINING.
+  void ShutDown();
+  // The stream has ended.
+  void Close() { engine_.shards().Withdraw(stream_->stream_id, nullptr); }
+
+ private:
+  void Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows, const StepMessage& step);
+  void Start(std::vector<ShardTable::WholeRow> rows);
+  void RefuseWaiting();
+
+  Engine& engine_;
+  const std::shared_ptr<StreamContext> stream_;
+  std::atomic<bool> shutting_down_ = false;
+};
+
+// Returns the refusal of a row whose sequence several rows of the step name.
+Refusal DuplicateRow(uint32_t index);
+
+}  // namespace sortition::service

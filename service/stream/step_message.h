@@ -1,0 +1,94 @@
+// A step message between its arrival and its last answer: its tensors where they lie, and the way of its answers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "service/batch/batcher.h"
+#include "service/engine.h"
+#include "service/refusal.h"
+#include "service/request/frame.h"
+#include "service/request/payload_view.h"
+#include "service/request/region_payloads.h"
+#include "service/request/step_request.h"
+#include "service/stream/stream_context.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Takes the results of rows. Thread-safe.
+class ResultSink {
+ public:
+  virtual ~ResultSink() = default;
+  // Answers rows of a step message, which the results number as the message does.
+  virtual void Answer(v1::StepResults results) = 0;
+};
+
+// Built by one thread; thread-safe from then on. Each row is answered once.
+class StepMessage final : public ResultSink {
+ public:
+  // `engine` is not owned and outlives the message. `region` are the payloads of the regions that the message names.
+  StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, Frame frame, RegionPayloads region,
+              absl::Time arrived);
+
+  // Before anything that needs the shape.
+  void SetShape(StepShape shape);
+
+  uint64_t batch_id() const { return step().batch_id(); }
+  uint32_t rows() const { return static_cast<uint32_t>(step().rows_size()); }
+  const v1::Step& step() const { return frame_.message.step(); }
+  const v1::StepRow& row(uint32_t index) const { return step().rows(static_cast<int>(index)); }
+  const std::vector<Payload>& payloads() const { return payloads_; }
+  // Memory that the message holds: its own bytes and what was copied for it.
+  uint64_t bytes() const { return bytes_; }
+  absl::Time arrived() const { return arrived_; }
+  StreamContext& stream() const { return *stream_; }
+
+  const StepShape& shape() const { return shape_; }
+  const PayloadView& logits() const { return *logits_; }
+  const std::optional<PayloadView>& masks() const { return masks_; }
+  const std::optional<PayloadView>& drafts() const { return drafts_; }
+
+  // Answers rows in messages of bounded size. With the last row's answer the message leaves the stream's window.
+  void Answer(v1::StepResults results) override;
+  // Refuses the message as a whole, of which no row has been answered.
+  void Refuse(const Refusal& refusal);
+
+  // Adds a step that runs rows of this message, for Cancel to find.
+  void Attach(const std::shared_ptr<PendingStep>& step);
+  // Rows that have not started yet are answered with STEP_CANCELLED once the batcher looks at them.
+  void Cancel();
+
+ private:
+  void Send(v1::StepResults results);
+  void Finish();
+
+  Engine& engine_;
+  const std::shared_ptr<StreamContext> stream_;
+  Frame frame_;                    // its payloads are payloads_
+  std::vector<Payload> payloads_;  // the frame's, then those of regions
+  uint64_t bytes_;
+  const absl::Time arrived_;
+  StepShape shape_;
+  std::optional<PayloadView> logits_;  // these refer to payloads_
+  std::optional<PayloadView> masks_;
+  std::optional<PayloadView> drafts_;
+  std::atomic<uint32_t> unanswered_;   // rows
+  std::atomic<uint32_t> refused_ = 0;  // rows; counted if the step is traced
+
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::InlinedVector<std::weak_ptr<PendingStep>, 1> steps_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Appends a refusal of row `index` to `*results`.
+void AddRefusal(uint32_t index, uint64_t step_id, const Refusal& refusal, v1::StepResults* results);
+
+}  // namespace sortition::service

@@ -1,0 +1,199 @@
+// Steps from their message to the batcher.
+#include "service/stream/step_runner.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "service/request/region_payloads.h"
+#include "service/request/step_request.h"
+#include "service/stream/step_in_flight.h"
+
+namespace sortition::service {
+namespace {
+
+// Calls `begin` for each row of a step, but refuses rows of a sequence that several rows name.
+template <typename Begin>
+void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
+  absl::flat_hash_map<absl::string_view, int> uses;
+  for (const v1::StepRow& row : message.step().rows()) ++uses[row.request_id()];
+  for (uint32_t index = 0; index < message.rows(); ++index) {
+    const v1::StepRow& row = message.row(index);
+    if (uses[row.request_id()] > 1) {
+      AddRefusal(index, row.step_id(), DuplicateRow(index), now);
+    } else {
+      begin(index);
+    }
+  }
+}
+
+}  // namespace
+
+void StepRunner::OnStep(Frame frame, const MemoryConnection* memory) {
+  const absl::Time now = engine_.clock().Now();
+  auto found = FindRegionPayloads(frame.message.step(), memory);
+  const uint64_t received_bytes = frame.bytes;
+  RegionPayloads region;
+  if (auto* payloads = std::get_if<RegionPayloads>(&found)) region = std::move(*payloads);
+  const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
+  stream_->Charge(message->rows(), message->bytes());
+  if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
+  std::optional<ReadyWord> ready;
+  if (auto refusal = Judge(received_bytes, memory, message.get(), &ready)) return message->Refuse(*refusal);
+  const std::optional<ShardShape>& shard = message->shape().shard;
+  if (shard && shard->index != 0) {
+    if (stream_->draining()) return message->Refuse(StreamContext::Draining());
+    return shards_.AddOther(message);
+  }
+  if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
+  if (shard) return RunShards(message);
+  RunWhole(message, std::move(ready));
+}
+
+std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
+                                         std::optional<ReadyWord>* ready) {
+  uint64_t payload_bytes = 0;
+  uint64_t shared_bytes = 0;
+  for (const Payload& payload : message->payloads()) {
+    payload_bytes += payload.size;
+    if (payload.range) shared_bytes += payload.size;
+  }
+  if (auto refusal = account_.Charge(message->rows(), received_bytes + shared_bytes, "step")) return refusal;
+  if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
+  engine_.observer().StepReceived(message->rows(), payload_bytes);
+  auto shape = ParseStepShape(message->step(), message->payloads(), engine_.limits());
+  if (auto* refusal = std::get_if<Refusal>(&shape)) return std::move(*refusal);
+  message->SetShape(std::get<StepShape>(std::move(shape)));
+  auto word = FindReadyWord(message->step().logits(), memory);
+  if (auto* refusal = std::get_if<Refusal>(&word)) return std::move(*refusal);
+  *ready = std::get<std::optional<ReadyWord>>(std::move(word));
+  return std::nullopt;
+}
+
+void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready) {
+  const StepShape& shape = message->shape();
+  const PayloadView& logits = message->logits();
+  const auto step = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
+                                                   message->step().answer_early());
+  message->Attach(step);
+  RewriteAllowance rewrites;
+  v1::StepResults now;
+  ForEachRow(*message, &now, [&](uint32_t index) {
+    std::optional<RowRun> run = BeginRow(*message, index, &rewrites, &now);
+    if (!run) return;
+    const uint64_t first_row = run->plan().tensor_row;
+    const uint64_t bytes = uint64_t{run->spec().live_vocabulary} * kernels::ElementBytes(shape.dtype);
+    step->AddRow(*std::move(run), [&](uint32_t position, devices::DeviceRow* row) {
+      row->segments = logits.Slice((first_row + position) * shape.row_stride, bytes);
+      row->may_change = logits.may_change();
+      row->imported = logits.imported();
+      if (row->imported != nullptr) row->memory = row->imported->memory();
+    });
+  });
+  std::vector<QueuedRow> queued = step->TakeRows();
+  if (!queued.empty()) {
+    auto refusal = ready ? engine_.unready_steps().Add(*std::move(ready), step, std::move(queued))
+                         : engine_.batcher().Submit(step, std::move(queued));
+    if (refusal) {
+      step->AbortRows();
+      stream_->Unregister(message->batch_id());
+      return message->Refuse(*refusal);
+    }
+  }
+  if (now.rows_size() > 0) message->Answer(std::move(now));
+}
+
+void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
+  RewriteAllowance rewrites;
+  v1::StepResults now;
+  v1::StepResults repeated;
+  std::vector<std::unique_ptr<RowRun>> runs(message->rows());
+  ForEachRow(*message, &now, [&](uint32_t index) {
+    std::vector<v1::RowResult> kept = shards_.FindKept(*message, index);
+    for (v1::RowResult& part : kept) {
+      part.set_row(index);
+      *repeated.add_rows() = std::move(part);
+    }
+    if (!kept.empty()) return;
+    std::optional<RowRun> run = BeginRow(*message, index, &rewrites, &now);
+    if (run) runs[index] = std::make_unique<RowRun>(*std::move(run));
+  });
+  if (repeated.rows_size() > 0) message->Answer(std::move(repeated));
+  shards_.AddFirst(message, std::move(runs), std::move(now));
+}
+
+std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t index, RewriteAllowance* rewrites,
+                                           v1::StepResults* now) {
+  const v1::StepRow& row = message.row(index);
+  const auto refuse = [&](const Refusal& refusal) {
+    AddRefusal(index, row.step_id(), refusal, now);
+    return std::nullopt;
+  };
+  const RowSequence* const sequence = sequences_.Find(row.request_id());
+  if (sequence == nullptr) {
+    return refuse({Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",
+                   "this stream has not opened the sequence"});
+  }
+  const SequenceSpec& spec = *sequence->spec;
+  auto parsed = ParseStepRow(row, static_cast<int>(index), message.shape(), spec, engine_.limits());
+  if (auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
+  RowPlan& plan = std::get<RowPlan>(parsed);
+  std::vector<RowMaskBits> masks;
+  if (auto refusal = FindMasks(message, &plan, &masks)) return refuse(*refusal);
+  if (auto refusal = OpenCheckpoint(row, spec, &plan)) return refuse(*refusal);
+  auto granted = GrantRow(*sequence, plan, rewrites);
+  if (auto* refusal = std::get_if<Refusal>(&granted)) {
+    // A replica that takes over many sequences tells each worker when its turn is.
+    if (refusal->reason == Reason::kHistoryRequired) {
+      refusal->retry_after =
+          engine_.replays().Advice({stream_->client_number, stream_->stream_id}, plan.intent.position);
+    }
+    return refuse(*refusal);
+  }
+  if (auto* result = std::get_if<RowResult>(&granted)) {
+    EncodeRowResult(message, engine_.checkpoint_key(), plan, spec, *result, now);
+    return std::nullopt;
+  }
+  return std::optional<RowRun>(std::in_place, *sequence, std::move(plan), std::move(masks),
+                               std::move(std::get<StepGrant>(granted)));
+}
+
+std::optional<Refusal> StepRunner::FindMasks(const StepMessage& message, RowPlan* plan,
+                                             std::vector<RowMaskBits>* masks) const {
+  const StepShape& shape = message.shape();
+  for (size_t i = 0; i < plan->masks.size(); ++i) {
+    const PositionMask& mask = plan->masks[i];
+    RowMaskBits& bits = masks->emplace_back();
+    if (mask.mask_row) {
+      std::vector<uint32_t> words(shape.mask_stride / sizeof(uint32_t));
+      message.masks()->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
+      bits = RowMaskBits(std::move(words));
+    } else if (mask.uploaded_mask_id) {
+      auto found =
+          masks_.Find(*mask.uploaded_mask_id, shape.vocabulary, absl::StrCat(MaskField(*plan, i), ".uploaded_mask_id"));
+      if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
+      bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
+    }
+    if (mask.is_packed()) {
+      plan->intent.options_digest = absl::HashOf(plan->intent.options_digest, bits.digest());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> StepRunner::OpenCheckpoint(const v1::StepRow& row, const SequenceSpec& spec,
+                                                  RowPlan* plan) const {
+  if (row.checkpoint().empty()) return std::nullopt;
+  const std::string field = absl::StrCat("step.rows[", plan->row, "].checkpoint");
+  auto opened = engine_.checkpoint_key().Open(stream_->OwnerOf(row.request_id(), spec), row.checkpoint(), field);
+  if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
+  const Checkpoint& checkpoint = std::get<Checkpoint>(opened);
+  StepIntent& intent = plan->intent;
+  intent.checkpoint = TextPlace{checkpoint.position, checkpoint.history_hash};
+  plan->sampler_state = checkpoint.sampler_state;
+  intent.options_digest = absl::HashOf(intent.options_digest, checkpoint.sampler_state);
+  return std::nullopt;
+}
+
+}  // namespace sortition::service

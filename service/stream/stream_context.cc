@@ -1,0 +1,102 @@
+// Counting of what is unanswered, and finding of steps.
+#include "service/stream/stream_context.h"
+
+#include <atomic>
+
+#include "absl/hash/hash.h"
+#include "service/stream/step_message.h"
+
+namespace sortition::service {
+namespace {
+
+uint64_t NextStreamId() {
+  static std::atomic<uint64_t> next = 1;
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+StreamContext::StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink)
+    : tenant(std::move(tenant_name)),
+      stream_id(NextStreamId()),
+      client_number(absl::HashOf(tenant)),
+      max_bytes_(limits.stream_unanswered_bytes),
+      max_rows_(limits.stream_unanswered_rows),
+      sink_(std::move(sink)) {}
+
+CheckpointOwner StreamContext::OwnerOf(const std::string& request_id, const SequenceSpec& spec) const {
+  return {tenant, worker_session, request_id, HistoryDigest(spec.Identity())};
+}
+
+void StreamContext::Charge(uint32_t rows, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  unanswered_rows_ += rows;
+  unanswered_bytes_ += bytes;
+}
+
+void StreamContext::OnSent(const SentRelease& release) {
+  absl::MutexLock lock(&mutex_);
+  unanswered_rows_ -= release.rows;
+  unanswered_bytes_ -= release.bytes;
+}
+
+bool StreamContext::WantsFrames() const {
+  absl::MutexLock lock(&mutex_);
+  return unanswered_rows_ < max_rows_ && unanswered_bytes_ < max_bytes_;
+}
+
+bool StreamContext::Idle() const {
+  absl::MutexLock lock(&mutex_);
+  return unanswered_rows_ == 0 && unanswered_bytes_ == 0;
+}
+
+std::optional<Refusal> StreamContext::Register(const std::shared_ptr<StepMessage>& step) {
+  absl::MutexLock lock(&mutex_);
+  if (draining_) return Draining();
+  if (!steps_.try_emplace(step->batch_id(), step).second) {
+    return Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
+  }
+  return std::nullopt;
+}
+
+void StreamContext::Unregister(uint64_t batch_id) {
+  absl::MutexLock lock(&mutex_);
+  steps_.erase(batch_id);
+}
+
+std::shared_ptr<StepMessage> StreamContext::Find(uint64_t batch_id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = steps_.find(batch_id);
+  return it == steps_.end() ? nullptr : it->second.lock();
+}
+
+bool StreamContext::Drain() {
+  absl::MutexLock lock(&mutex_);
+  return !std::exchange(draining_, true);
+}
+
+bool StreamContext::draining() const {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
+}
+
+Refusal StreamContext::Draining() {
+  return {Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
+}
+
+std::vector<std::shared_ptr<StepMessage>> StreamContext::Close() {
+  std::vector<std::shared_ptr<StepMessage>> steps;
+  absl::MutexLock lock(&mutex_);
+  if (std::exchange(closed_, true)) return steps;
+  for (const auto& [batch_id, step] : steps_) {
+    if (auto held = step.lock()) steps.push_back(std::move(held));
+  }
+  return steps;
+}
+
+bool StreamContext::closed() const {
+  absl::MutexLock lock(&mutex_);
+  return closed_;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,95 @@
+// The part of a stream that its session shares with its steps in flight, which may outlive the session: who the worker
+// is, the way of messages to it, the window of unanswered rows and bytes, and the steps by their batch ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "service/batch/waiting_row.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/sequence/checkpoint.h"
+#include "service/sequence/sequence_spec.h"
+#include "service/shard/shard_table.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Leaves the stream's window when a message has been written.
+struct SentRelease {
+  uint32_t rows = 0;
+  uint64_t bytes = 0;
+};
+
+// The shell of a session: a gRPC stream, a ring or a test.
+class SessionSink {
+ public:
+  virtual ~SessionSink() = default;
+  // Queues one message to the worker. Called from the thread of Session::BeginFrame and from device threads, also
+  // concurrently: thread-safe. Must not block and must not call back into the session. After the message has left (or
+  // can never leave) the shell calls Session::OnSent with the same `release`.
+  virtual void Send(v1::StreamResponse message, SentRelease release) = 0;
+};
+
+class StepMessage;
+
+// Thread-safe, but for `worker_session`.
+class StreamContext {
+ public:
+  StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink);
+
+  const std::string tenant;
+  const uint64_t stream_id;      // unique in the process
+  const uint64_t client_number;  // of the tenant: devices are shared out by it
+  std::string worker_session;    // set by the hello, before the first step, and constant from then on
+
+  ShardTable::Worker worker() const { return {tenant, worker_session}; }
+  QueueOwner owner() const { return {client_number, stream_id}; }
+  CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
+
+  // Queues a message to the worker, which leaves the window with `release`.
+  void Send(v1::StreamResponse response, SentRelease release = {}) { sink_->Send(std::move(response), release); }
+
+  // The window: a step is charged when it arrives and released when its answers have left.
+  void Charge(uint32_t rows, uint64_t bytes);
+  void OnSent(const SentRelease& release);
+  bool WantsFrames() const;
+  bool Idle() const;
+
+  // Adds a step that waits for answers. Refuses it if the stream is draining, or if another step has its batch id.
+  std::optional<Refusal> Register(const std::shared_ptr<StepMessage>& step);
+  void Unregister(uint64_t batch_id);
+  // Returns null if no such step waits for answers.
+  std::shared_ptr<StepMessage> Find(uint64_t batch_id) const;
+
+  // Returns true the first time.
+  bool Drain();
+  bool draining() const;
+  static Refusal Draining();
+
+  // Ends the stream: results are dropped from now on. Returns the steps that wait for answers; none the second time.
+  std::vector<std::shared_ptr<StepMessage>> Close();
+  bool closed() const;
+
+ private:
+  const uint64_t max_bytes_;
+  const uint64_t max_rows_;
+  const std::shared_ptr<SessionSink> sink_;
+
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t unanswered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t unanswered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<uint64_t, std::weak_ptr<StepMessage>> steps_ ABSL_GUARDED_BY(mutex_);  // by batch_id
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,116 @@
+// The sequences of a stream: opened, forked, exported, imported and closed. Histories and states come in pieces of
+// about a millisecond's work, so that a thread that serves several streams can turn to another one in between.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "service/client_accounts.h"
+#include "service/engine.h"
+#include "service/refusal.h"
+#include "service/request/open_request.h"
+#include "service/row/row.h"
+#include "service/sequence/history_index.h"
+#include "service/sequence/sequence_snapshot.h"
+#include "service/stream/partial_histories.h"
+#include "service/stream/partial_snapshots.h"
+#include "service/stream/stream_context.h"
+#include "service/stream/stream_memory.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// Not thread-safe: for the session's thread. What a message asks for is answered through the stream, unless a refusal
+// is returned, which the caller sends.
+class StreamSequences {
+ public:
+  // `engine` and `account` are not owned and outlive this.
+  StreamSequences(Engine* engine, std::shared_ptr<StreamContext> stream, ClientAccount* account)
+      : engine_(*engine),
+        stream_(std::move(stream)),
+        account_(*account),
+        memory_(&engine->sequences(), stream_->tenant),
+        partial_histories_(engine->limits(), &engine->replays(), &memory_),
+        partial_snapshots_(engine->limits(), &memory_) {}
+
+  // `bytes` of the message.
+  std::optional<Refusal> OnOpen(const v1::OpenSequence& open, uint64_t bytes);
+  std::optional<Refusal> OnFork(const v1::ForkSequence& fork, uint64_t bytes);
+  std::optional<Refusal> OnExport(const v1::ExportSequence& message);
+  std::optional<Refusal> OnImport(const v1::ImportSequence& message, uint64_t bytes);
+  std::optional<Refusal> OnClose(const v1::CloseSequence& close);
+
+  // True after OnOpen or OnImport while pieces are left: TakePiece is to be called until it is false, and nothing else
+  // in between.
+  bool has_pieces() const { return open_ != nullptr || import_ != nullptr; }
+  std::optional<Refusal> TakePiece();
+  // Returns the pause before the next call, for the sake of other streams.
+  absl::Duration pause() const { return pause_; }
+  void EndPause() { pause_ = absl::ZeroDuration(); }
+
+  // The message was refused. Pieces of its history or state that follow are not looked at, since it has one answer.
+  void Skip(const v1::StreamRequest& message);
+
+  // Returns null if the stream has not opened the sequence.
+  const RowSequence* Find(const std::string& request_id) const;
+
+ private:
+  // Upper bound on the tokens of one piece.
+  static constexpr size_t kPieceTokens = 8192;
+  // Longer than the piece takes, so that histories of one stream take less than half of a thread.
+  static absl::Duration PauseAfterPiece(const SequenceSpec& spec) {
+    return HistoryIndex::Needed(spec.history) ? absl::Milliseconds(6) : absl::Milliseconds(1);
+  }
+
+  using Sequences = absl::flat_hash_map<std::string, RowSequence>;
+  // An open whose history is taken in pieces.
+  struct OpenInPieces {
+    OpenRequest request;           // its history is the piece that was taken last
+    std::vector<uint32_t> tokens;  // of the message
+    bool continues = false;        // in another message
+    size_t taken = 0;
+    uint64_t bytes = 0;  // as accounted
+  };
+  // An import whose state is built in pieces.
+  struct ImportInPieces {
+    OpenRequest request;
+    SequenceSnapshot snapshot;
+    std::unique_ptr<SequenceState::Builder> builder;
+    size_t taken = 0;
+    uint64_t bytes = 0;  // as accounted, of the snapshot
+    uint64_t builder_bytes = 0;
+  };
+
+  std::optional<Refusal> TakeHistoryPiece();
+  std::optional<Refusal> TakeStatePiece();
+  void EndOpen();
+  void EndImport();
+  std::optional<Refusal> ImportAtOnce(const OpenRequest& request, const SequenceSnapshot& snapshot);
+  std::optional<Refusal> BeginImport(OpenRequest request, SequenceSnapshot snapshot);
+  std::optional<Refusal> FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
+  std::variant<const RowSequence*, Refusal> FindNamed(const std::string& request_id, absl::string_view field) const;
+  void Forget(Sequences::iterator sequence);
+  ReplayBudget::Owner replays_of() const { return {stream_->client_number, stream_->stream_id}; }
+
+  Engine& engine_;
+  const std::shared_ptr<StreamContext> stream_;
+  ClientAccount& account_;
+  absl::Duration pause_ = absl::ZeroDuration();
+  std::unique_ptr<OpenInPieces> open_;
+  std::unique_ptr<ImportInPieces> import_;
+  StreamMemory memory_;
+  Sequences sequences_;  // by request_id
+  PartialHistories partial_histories_;
+  PartialSnapshots partial_snapshots_;
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,139 @@
+// A row's way from its plan to its result, without messages, streams and devices.
+#include "service/row/row.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "service/clock.h"
+#include "service/observer.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr uint32_t kVocabulary = 100;
+constexpr uint32_t kStop = 99;
+
+kernels::RowOutput OutputOf(uint32_t token) {
+  kernels::RowOutput output;
+  output.token = token;
+  return output;
+}
+
+class RowTest : public ::testing::Test {
+ protected:
+  RowTest() {
+    auto spec = std::make_shared<SequenceSpec>();
+    spec->law_version = 1;
+    spec->vocabulary = spec->live_vocabulary = kVocabulary;
+    spec->presence_penalty = 1;
+    spec->stop_tokens = {kStop};
+    sequence_.spec = spec;
+    sequence_.owner = {1, 1};
+    sequence_.key = std::make_shared<const SequenceKey>(SequenceKey{"tenant", "worker", "a"});
+    sequence_.table = &table_;
+    auto opened = table_.Open(*sequence_.key, sequence_.owner, spec,
+                              SequenceState::Build(spec, std::vector<uint32_t>{5, 6}, 2, Limits().kept_history));
+    sequence_.state = std::get<SequenceTable::Opened>(opened).sequence;
+    hash_ = std::get<SequenceTable::Opened>(opened).at.history_hash;
+  }
+
+  // A draw, or the verification of a draft sequence.
+  RowPlan Plan(uint64_t step_id, std::vector<uint32_t> drafts = {}) const {
+    RowPlan plan;
+    plan.row = 3;
+    plan.intent.step_id = step_id;
+    plan.intent.position = 2;
+    plan.intent.history_hash = hash_;
+    plan.intent.options_digest = drafts.size();
+    if (!drafts.empty()) plan.kind = RowPlan::Kind::kCompare;
+    plan.ahead = TokenTree::Chain(std::move(drafts));
+    return plan;
+  }
+  RowRun Granted(const RowPlan& plan) {
+    auto granted = GrantRow(sequence_, plan, nullptr);
+    EXPECT_TRUE(std::holds_alternative<StepGrant>(granted));
+    return RowRun(sequence_, plan, {}, std::move(std::get<StepGrant>(granted)));
+  }
+
+  SteadyClock clock_;
+  NullObserver observer_;
+  SequenceTable table_{Limits(), &clock_, &observer_};
+  RowSequence sequence_;
+  uint64_t hash_ = 0;
+};
+
+TEST_F(RowTest, DrawAdvancesItsSequenceOnce) {
+  const RowPlan plan = Plan(1);
+  RowRun run = Granted(plan);
+  const kernels::RowRequest request = run.RequestAt(0, kernels::DType::kF32, nullptr, kernels::DType::kF32);
+  EXPECT_EQ(request.noise.position, 2u);
+  ASSERT_EQ(request.edits.size(), 2u) << "the history's tokens are penalised";
+  EXPECT_EQ(request.edits[0].token, 5u);
+  EXPECT_TRUE(run.Take(0, OutputOf(42)).is_complete);
+  const auto committed = run.Commit();
+  const RowResult& result = std::get<RowResult>(committed);
+  EXPECT_EQ(result.outputs.at(0).token, 42u);
+  EXPECT_NE(result.history_hash, hash_);
+
+  const auto again = GrantRow(sequence_, plan, nullptr);
+  ASSERT_TRUE(std::holds_alternative<RowResult>(again)) << "a retry gets the same result";
+  EXPECT_EQ(std::get<RowResult>(again).history_hash, result.history_hash);
+}
+
+TEST_F(RowTest, GrantedRowHoldsItsSequence) {
+  RowRun run = Granted(Plan(1));
+  const auto other = GrantRow(sequence_, Plan(2), nullptr);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(other));
+  EXPECT_EQ(std::get<Refusal>(other).reason, Reason::kStepInFlight);
+  EXPECT_EQ(std::get<Refusal>(other).field, "step.rows[3].step_id");
+  run.Abort();
+  Granted(Plan(2)).Abort();
+}
+
+TEST_F(RowTest, DraftsAreAcceptedUpToTheFirstRejected) {
+  RowRun run = Granted(Plan(1, {7, 8, 9}));
+  ASSERT_EQ(run.first_positions(), 4u);
+  // Outputs may come in any order, and those behind the rejected draft do not matter.
+  EXPECT_FALSE(run.Take(3, Refusal{Reason::kDeadlinePassed, "", "", ""}).is_complete);
+  EXPECT_FALSE(run.Take(2, OutputOf(9)).is_complete);
+  EXPECT_FALSE(run.Take(1, OutputOf(30)).is_complete);
+  EXPECT_TRUE(run.Take(0, OutputOf(7)).is_complete);
+  const auto committed = run.Commit();
+  const RowResult& result = std::get<RowResult>(committed);
+  EXPECT_EQ(result.path, std::vector<uint32_t>{0});
+  EXPECT_EQ(result.matched, (std::vector<bool>{true, false, true}));
+  ASSERT_EQ(result.outputs.size(), 2u);
+  EXPECT_EQ(result.outputs[1].token, 30u);
+}
+
+TEST_F(RowTest, AcceptedStopTokenEndsTheText) {
+  RowRun run = Granted(Plan(1, {kStop, 8}));
+  run.Take(0, OutputOf(kStop));
+  run.Take(1, OutputOf(8));
+  run.Take(2, OutputOf(1));
+  const auto committed = run.Commit();
+  EXPECT_EQ(std::get<RowResult>(committed).outputs.size(), 1u);
+}
+
+TEST_F(RowTest, FailedPositionLeavesSequenceAsItWas) {
+  RowRun run = Granted(Plan(1));
+  kernels::RowOutput failed;
+  failed.error = kernels::RowError::kNaN;
+  run.Take(0, failed);
+  const auto refused = run.Commit();
+  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
+  EXPECT_EQ(std::get<Refusal>(refused).field, "step.rows[3]");
+  Granted(Plan(1)).Abort();
+}
+
+TEST_F(RowTest, SequenceWithoutStateNeedsNoGrant) {
+  sequence_.state = nullptr;
+  RowRun run = Granted(Plan(1));
+  run.Take(0, OutputOf(42));
+  const auto committed = run.Commit();
+  EXPECT_EQ(std::get<RowResult>(committed).history_hash, std::nullopt);
+}
+
+}  // namespace
+}  // namespace sortition::service
