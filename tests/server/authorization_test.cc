@@ -206,7 +206,7 @@ TEST(AuthorizedServerTest, KnownTokenIsServed) {
       EXPECT_EQ(DecodeStatusDetails(status.error_details()).metadata.at("field"), "authorization") << wrong;
     }
   }
-  EXPECT_TRUE(Logged(server, "\"namespace\":\"engine-a\""));
+  EXPECT_TRUE(Logged(server, "\"tenant\":\"engine-a\""));
   EXPECT_FALSE(Logged(server, kToken));
 
   const grpc::Status denied = TryStream(channel, "Bearer admin-token");
@@ -273,9 +273,9 @@ TEST(AuthorizedServerTest, UnixSocketPeersAreKnownByUser) {
   TestServer server(config);
   const grpc::Status status = TryStream(server.Connect(), "");
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_TRUE(Logged(server, "\"namespace\":\"me\""));
+  EXPECT_TRUE(Logged(server, "\"tenant\":\"me\""));
   EXPECT_TRUE(TryStream(server.Connect(), absl::StrCat("Bearer ", kToken)).ok());
-  EXPECT_TRUE(Logged(server, "\"namespace\":\"engine-a\""));
+  EXPECT_TRUE(Logged(server, "\"tenant\":\"engine-a\""));
 }
 
 TEST(AuthorizedServerTest, ListedUsersMayConnect) {
@@ -288,9 +288,9 @@ TEST(AuthorizedServerTest, ListedUsersMayConnect) {
   const auto stranger = ConnectAs(kNobody, address);
   ASSERT_NE(stranger, nullptr) << "the socket is open to others once one of them is listed";
   EXPECT_TRUE(TryStream(stranger, "").ok());
-  EXPECT_TRUE(Logged(server, "\"namespace\":\"stranger\""));
+  EXPECT_TRUE(Logged(server, "\"tenant\":\"stranger\""));
   EXPECT_TRUE(TryStream(server.Connect(), "").ok());
-  EXPECT_TRUE(Logged(server, "\"namespace\":\"default\"")) << "the own user is told from the other";
+  EXPECT_TRUE(Logged(server, "\"tenant\":\"default\"")) << "the own user is told from the other";
 
   const auto unlisted = ConnectAs(kNobody - 1, address);
   ASSERT_NE(unlisted, nullptr);

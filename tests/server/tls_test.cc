@@ -98,7 +98,7 @@ TEST_F(TlsTest, CertificateIdentityIsTenant) {
   EXPECT_EQ(opened.state().position(), 1u);
   bool named = false;
   for (const std::string& line : server.log_lines().all())
-    named |= line.find("\"namespace\":\"a.test\"") != std::string::npos;
+    named |= line.find("\"tenant\":\"a.test\"") != std::string::npos;
   EXPECT_TRUE(named);
 }
 
