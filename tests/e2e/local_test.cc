@@ -295,7 +295,7 @@ TEST_F(LocalTest, PartialAnswersAreAssembled) {
   row.drafts = &drafts;
   const RowResult verify = ExpectSame(row, "drafts");
   for (const v1::Position& position : std::get<v1::VerifyResult>(verify).positions()) {
-    EXPECT_EQ(position.probabilities().size(), kWide * sizeof(float));
+    EXPECT_EQ(position.probabilities().size(), (kWide - (kVocabulary - kLiveVocabulary)) * sizeof(float));
   }
 }
 

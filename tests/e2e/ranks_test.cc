@@ -229,7 +229,7 @@ TEST(RankLossTest, MissingRankIsNamedNothingIsLost) {
         ASSERT_NE(error, nullptr);
         EXPECT_EQ(error->reason, v1::DEADLINE_PASSED);
         EXPECT_EQ(error->field, "step.logits.shard");
-        EXPECT_THAT(error->message, HasSubstr("of 3 slices these have not come: "));
+        EXPECT_THAT(error->message, HasSubstr("of 3 shards these have not come: "));
         EXPECT_THAT(error->message, HasSubstr("1"));
       }
       ++told;

@@ -49,7 +49,7 @@ TEST(Library, OptionErrorsNameTheField) {
                 o->parameters.mirostat = 2;
                 o->parameters.adaptive_p = true;
               }),
-              HasSubstr("one excludes the other"));
+              HasSubstr("exclude each other"));
   using law::Sampler;
   EXPECT_THAT(refused([](RowOptions* o) {
                 o->parameters.order = {Sampler::kTopK, Sampler::kTopK};
