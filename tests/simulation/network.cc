@@ -12,8 +12,8 @@
 #include "kernels/check.h"
 #include "kernels/law/version.h"
 #include "service/request/frame.h"
-#include "service/stream/session.h"
 #include "service/shard/shard_table.h"
+#include "service/stream/session.h"
 #include "tests/simulation/draw.h"
 #include "tests/simulation/uploads.h"
 
