@@ -7,6 +7,7 @@
 #include <condition_variable>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/clock.h"
@@ -34,8 +35,8 @@ class SteadyCondVar {
 
   // Blocks until `done()`, which is called with `mutex` held, or until `most` has passed. Returns the last result of
   // `done()`. The thread that changes this result notifies.
-  template <typename Done>
-  bool WaitFor(absl::Mutex* mutex, absl::Duration most, Done done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  bool WaitFor(absl::Mutex* mutex, absl::Duration most, absl::FunctionRef<bool()> done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const absl::Time end = SteadyClock().Now() + most;
     while (!done()) {
       if (SteadyClock().Now() >= end) return false;
