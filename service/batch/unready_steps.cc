@@ -36,7 +36,7 @@ std::optional<Refusal> UnreadySteps::Add(ReadyWord word, std::shared_ptr<Pending
   Waiting waiting{std::move(word), std::move(step), std::move(rows), now, {}};
   waiting.deadline = std::min(waiting.step->deadline, now + limits_.ready_wait);
   if (waiting.word.IsSet()) {
-    Settle(std::move(waiting), now);
+    Settle(std::move(waiting));
     return std::nullopt;
   }
   absl::MutexLock lock(&mutex_);
@@ -62,18 +62,16 @@ void UnreadySteps::Run() {
   size_t count = 0;
   for (;;) {
     std::vector<Waiting> settled;
-    absl::Time now;
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !waiting_.empty(); };
       mutex_.Await(absl::Condition(&wanted));
       if (stopped_) return;
-      now = clock_.Now();
       if (waiting_.size() != count) changed = SteadyClock::now();
-      settled = Take(now);
+      settled = Take(clock_.Now());
       count = waiting_.size();
     }
-    for (Waiting& waiting : settled) Settle(std::move(waiting), now);
+    for (Waiting& waiting : settled) Settle(std::move(waiting));
     if (SteadyClock::now() - changed < absl::ToChronoNanoseconds(kSpin)) {
       SpinPause();
     } else if (settled.empty()) {
@@ -91,7 +89,7 @@ std::vector<UnreadySteps::Waiting> UnreadySteps::Take(absl::Time now) {
   return taken;
 }
 
-void UnreadySteps::Settle(Waiting waiting, absl::Time now) {
+void UnreadySteps::Settle(Waiting waiting) {
   PendingStep& step = *waiting.step;
   if (!waiting.word.IsSet() && !step.cancelled()) {
     return Refuse(
@@ -100,6 +98,8 @@ void UnreadySteps::Settle(Waiting waiting, absl::Time now) {
                 absl::StrCat("the word at ", waiting.word.offset(), " of region ", waiting.word.region_id(), " is ",
                              waiting.word.Read(), ", and not ", waiting.word.value(), " yet")});
   }
+  // Read after the word: the step cannot have waited less than its worker took to write.
+  const absl::Time now = clock_.Now();
   observer_.StepReady(now - waiting.since);
   step.arrived = now;
   std::vector<uint32_t> indexes;

@@ -55,7 +55,7 @@ class UnreadySteps {
   void Run();
   // Takes the steps that need not wait any longer.
   std::vector<Waiting> Take(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Settle(Waiting waiting, absl::Time now);
+  void Settle(Waiting waiting);
   static void Refuse(const Waiting& waiting, const Refusal& refusal);
 
   const Limits limits_;
