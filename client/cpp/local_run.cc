@@ -9,7 +9,7 @@
 #include "service/limits.h"
 #include "service/request/checks.h"
 #include "service/request/step_request.h"
-#include "service/result/encode_outcome.h"
+#include "service/result/encode_result.h"
 
 namespace sortition::client {
 namespace {
@@ -127,7 +127,7 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
 
 RowResult LocalRun::Encode(const service::RowResult& result) const {
   google::protobuf::RepeatedPtrField<v1::RowResult> pieces;
-  service::EncodeOutcome(result, plan(), run_.spec(), {}, &pieces);
+  service::EncodeResult(result, plan(), run_.spec(), {}, &pieces);
   for (int i = 1; i < pieces.size(); ++i) AppendPart(std::move(pieces[i]), &pieces[0]);
   return ResultOf(std::move(pieces[0]));
 }

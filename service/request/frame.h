@@ -36,10 +36,10 @@ struct Payload {
 
 struct Frame {
   v1::StreamRequest message;      // without `payloads`
-  std::vector<Payload> payloads;  // of the message's field `payloads`, in order; then of regions (region_payloads.h)
-  // Keeps the payloads' bytes alive; whoever uses a payload holds a reference.
+  std::vector<Payload> payloads;  // the message's field `payloads`, in order
+  // Keeps the payloads' bytes alive. A user of a payload holds a reference.
   std::shared_ptr<const void> owner;
-  uint64_t bytes = 0;  // of the whole encoded message; then of what was copied for it, too
+  uint64_t bytes = 0;  // size of the whole encoded message
 };
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and

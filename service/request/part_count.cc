@@ -15,10 +15,10 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Of a part: its tag, and its length or value.
+// Bytes of the smallest part: a tag, and a length or value.
 constexpr size_t kLeastBytes = 2;
 
-// A number in the form that its field has: it costs no more memory than a few times its bytes.
+// Returns true for a number in the wire form of its field. It costs no more memory than a few times its bytes.
 bool IsNumber(const FieldDescriptor& field, WireFormatLite::WireType wire_type) {
   if (wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return field.is_packable();
   return wire_type == WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));

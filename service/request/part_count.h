@@ -8,9 +8,9 @@
 
 namespace sortition::service {
 
-// Whether an encoded message of `type` has at most `most` parts: messages, strings and unknown fields, at any depth.
-// protobuf spends far more memory on a part than its two bytes on the wire. Of bytes that are no message, those before
-// the first error are counted. Allocates nothing; O(fields); `type` does not contain itself. Thread-safe.
+// Returns true if an encoded message of `type` has at most `most` parts: messages, strings and unknown fields, at any
+// depth. protobuf spends far more memory on a part than its two bytes on the wire. In bytes that are no message, the
+// parts before the first error count. Allocates nothing; O(fields); `type` does not contain itself. Thread-safe.
 bool HasAtMostParts(absl::string_view encoded, const google::protobuf::Descriptor& type, uint32_t most);
 
 }  // namespace sortition::service

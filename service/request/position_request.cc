@@ -131,7 +131,7 @@ std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& 
   if (auto refusal = CheckTokens(tree.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(tree.mode(), spec, path, plan)) return refusal;
   if (tree.has_draft_row()) return NotImplemented(path + ".draft_row");
-  // Of certain drafts, to reject one after the other is to draw and to look whether one of them was drawn.
+  // Rejecting certain drafts one after the other equals drawing a token and comparing it with each of them.
   plan->kind = RowPlan::Kind::kCompare;
   plan->is_tree = true;
   plan->return_probabilities = tree.return_probabilities();

@@ -13,7 +13,7 @@
 
 namespace sortition::service {
 
-// How many tensor rows a row's task takes.
+// Returns the number of tensor rows that a row's task takes.
 uint64_t TensorRowsOf(const v1::StepRow& row);
 
 // Fills `*plan` with the row's task and masks. `index` is the row's in its step. Thread-safe.

@@ -24,7 +24,7 @@ Refusal UnknownRegion(const std::string& field, const RegionRange& range) {
                  absl::StrCat("this stream has no memory region ", range.region_id)};
 }
 
-// Who reads a tensor. Only tensors that devices read may lie in a device's memory.
+// The reader of a tensor. Only tensors that devices read may lie in a device's memory.
 enum class Reader { kDevice, kHost };
 
 // Returns the region of the range. Refuses a range that is not wholly within one.

@@ -30,7 +30,7 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
   }
 }
 
-// What to blame for a payload of a wrong size.
+// Returns the field that a refusal of a payload's size names.
 std::string NameOf(std::span<const Payload> payloads, size_t payload, absl::string_view tensor) {
   if (payloads[payload].range) return absl::StrCat(tensor, ".source.region.length");
   return absl::StrCat("payloads[", payload, "]");

@@ -25,11 +25,11 @@ struct ShardShape {
   uint64_t epoch = 0;  // 0 = none
 };
 
-// What holds for the whole step. Offsets and sizes have been checked against the payloads.
+// The shape of a whole step. Offsets and sizes have been checked against the payloads.
 struct StepShape {
   kernels::DType dtype = kernels::DType::kF32;
   uint32_t vocabulary = 0;          // of a whole row
-  std::optional<ShardShape> shard;  // if the tensor is a slice
+  std::optional<ShardShape> shard;  // if the tensor is a shard
   uint32_t width = 0;               // elements of a row of the tensor
   uint64_t row_stride = 0;          // bytes
   uint32_t tensor_rows = 0;

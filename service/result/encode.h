@@ -25,7 +25,7 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
 template <typename To>
 void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to);
 
-// Sets everything but the kept tokens, which may take several parts (encode_outcome.h). `answer.error` is kNone.
+// Sets everything but the kept tokens, which may take several parts (encode_result.h). `answer.error` is kNone.
 void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 

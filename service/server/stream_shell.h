@@ -138,8 +138,8 @@ class StreamShell {
   // Takes one message, in stream order. `segments` are its bytes and live as long as `owner`.
   void TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner, uint64_t bytes);
   // While this is not zero, the driver calls Continue after a pause this long, before it takes the next message.
-  absl::Duration back_off() const { return session_.rest(); }
-  void Continue() { session_.GoOn(); }
+  absl::Duration back_off() const { return session_.back_off(); }
+  void Continue() { session_.Continue(); }
 
   // True if no step waits for an answer.
   bool idle() const { return session_.Idle(); }

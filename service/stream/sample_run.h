@@ -1,4 +1,4 @@
-// One unary Sample call, served by a session of its own, so that nothing is decoded or run in two ways.
+// One unary Sample call. It drives a session, so that nothing is decoded or run in two ways.
 #pragma once
 
 #include <functional>

@@ -35,7 +35,7 @@ Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink
 
 void Session::OnFrame(Frame frame) {
   BeginFrame(std::move(frame));
-  while (rest() > absl::ZeroDuration()) GoOn();
+  while (back_off() > absl::ZeroDuration()) Continue();
 }
 
 void Session::OnRejectedFrame(const Refusal& refusal) {
@@ -104,10 +104,10 @@ void Session::BeginFrame(Frame frame) {
 
 void Session::TakePieces(v1::StreamRequest message) {
   message_in_pieces_ = std::move(message);
-  GoOn();
+  Continue();
 }
 
-void Session::GoOn() {
+void Session::Continue() {
   sequences_.EndPause();
   if (!sequences_.has_pieces()) return;
   const auto refusal = sequences_.TakePiece();

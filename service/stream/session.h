@@ -37,10 +37,10 @@ class Session {
   // Takes one message, in stream order. Not thread-safe with itself; device threads may deliver meanwhile. Does not
   // block, but takes as long as a long history takes.
   void OnFrame(Frame frame);
-  // Takes a message in pieces of about a millisecond's work, for shells whose thread serves other streams: while rest()
-  // is not zero, GoOn is to be called before any other of these. Same rules as OnFrame.
+  // Takes a message in pieces of about a millisecond's work, for shells whose thread serves other streams: while
+  // back_off() is not zero, Continue is to be called before any other of these. Same rules as OnFrame.
   void BeginFrame(Frame frame);
-  void GoOn();
+  void Continue();
   // Takes a message that could not be decoded. Same rules as OnFrame.
   void OnRejectedFrame(const Refusal& refusal);
 
@@ -51,8 +51,8 @@ class Session {
   // made it true again. Thread-safe.
   bool WantsFrames() const { return stream_->WantsFrames(); }
 
-  // Returns the pause before the shell calls GoOn, for the sake of other streams. Same rules as OnFrame.
-  absl::Duration rest() const { return sequences_.pause(); }
+  // Returns the pause before the shell calls Continue, for the sake of other streams. Same rules as OnFrame.
+  absl::Duration back_off() const { return sequences_.pause(); }
 
   // True if every step of this stream is answered and every answer has left. Thread-safe.
   bool Idle() const { return stream_->Idle(); }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "service/result/encode_outcome.h"
+#include "service/result/encode_result.h"
 #include "service/result/split_results.h"
 
 namespace sortition::service {
@@ -36,7 +36,7 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
                      const SequenceSpec& spec, const RowResult& result, v1::StepResults* out) {
   const int first = out->rows_size();
-  EncodeOutcome(result, plan, spec, {plan.row, plan.intent.step_id}, out->mutable_rows());
+  EncodeResult(result, plan, spec, {plan.row, plan.intent.step_id}, out->mutable_rows());
   if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
   // The state after the last of the result's tokens.
   const Checkpoint checkpoint = {result.outputs.back().sampler_state,

@@ -2,11 +2,10 @@
 """The house rules of this tree that a program can check.
 
 `house_rules.py` reads every file that git tracks or would track, prints one line a finding (`path:line: rule: what`)
-and exits with 1 if there is any. `house_rules.py --prose PATH...` lists the offences against the rules about words
-(prose.py) below PATH, also in folders where these are not enforced yet.
+and exits with 1 if there is any.
 
-A rule is a function from one file to its findings; FILE_RULES lists them. The rules that need the whole tree (links,
-the layout page) take all files at once; TREE_RULES lists those.
+A rule is a function from one file to its findings; FILE_RULES lists them, and prose.py those
+about words. The rules that need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
 """
 
 import posixpath
@@ -383,19 +382,8 @@ TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained)
 def check_file(path: str, lines: List[str]) -> List[Finding]:
     if path == EXAMPLES:
         return []
-    rules = FILE_RULES + (() if path.startswith(prose.NOT_YET) else prose.PROSE_RULES)
+    rules = FILE_RULES + prose.PROSE_RULES
     return [Finding(path, line, rule.__name__, what) for rule in rules for line, what in rule(path, lines)]
-
-
-def check_prose(files: Dict[str, List[str]], paths: Tuple[str, ...]) -> List[Finding]:
-    """Offences against the rules about words below `paths`."""
-    return [
-        Finding(path, line, rule.__name__, what)
-        for path in sorted(files)
-        if path != EXAMPLES and any(path == below or f"{path}/".startswith(f"{below.rstrip('/')}/") for below in paths)
-        for rule in prose.PROSE_RULES
-        for line, what in rule(path, files[path])
-    ]
 
 
 def check_tree(files: Dict[str, List[str]]) -> List[Finding]:
@@ -424,8 +412,7 @@ def read_tree() -> Dict[str, List[str]]:
 
 def main() -> int:
     files = read_tree()
-    is_prose = sys.argv[1:2] == ["--prose"]
-    findings = check_prose(files, tuple(sys.argv[2:])) if is_prose else check_tree(files)
+    findings = check_tree(files)
     for finding in findings:
         print(finding)
     print(f"house rules: {len(files)} files, {len(findings)} findings", file=sys.stderr)

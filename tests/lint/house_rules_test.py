@@ -1,7 +1,6 @@
 """Every house rule finds its offence and leaves the neighbouring innocent line alone."""
 
 import unittest
-from unittest import mock
 
 import house_rules
 import prose
@@ -160,15 +159,6 @@ class FileRules(unittest.TestCase):
     def test_the_second_line_of_a_comment_begins_nothing(self):
         self.assertEqual(list(prose.comment_openers("a.h", ["// Keeps the size", "// Of rows."])), [])
         self.assertEqual(len(list(prose.comment_openers("a.h", ["int a;  // Size.", "// Of rows."]))), 1)
-
-    def test_rules_about_words_hold_where_they_are_not_put_off(self):
-        with mock.patch.object(prose, "NOT_YET", ("later/",)):
-            files = {path: ["# What is left."] for path in ("now/a.py", "later/a.py")}
-            found = [(finding.path, finding.rule) for finding in house_rules.check_tree(files)]
-        self.assertIn(("now/a.py", "comment_openers"), found)
-        self.assertNotIn(("later/a.py", "comment_openers"), found)
-        listed = house_rules.check_prose(files, ("later",))
-        self.assertEqual([(finding.path, finding.rule) for finding in listed], [("later/a.py", "comment_openers")])
 
     def test_a_script_may_start_with_an_interpreter(self):
         self.assertEqual(list(house_rules.first_line("dev", ["#!/usr/bin/env bash", "# The entry."])), [])

@@ -1,7 +1,6 @@
 """House rules about words: how a comment begins, words that mark a riddle, names that mean two things, test names.
 
-A rule is a function from one file to its findings, as in house_rules.py, which runs them over all folders except those
-of NOT_YET.
+A rule is a function from one file to its findings, as in house_rules.py, which runs them over the whole tree.
 """
 
 import re
@@ -12,9 +11,6 @@ Found = Iterator[Tuple[int, str]]
 SLASHES = (".h", ".cc", ".cu", ".cuh", ".inc", ".comp", ".glsl", ".proto")
 HASHES = (".py", ".sh", ".cmake", "CMakeLists.txt")
 HASH_PATHS = ("dev", ".ci/run")
-
-# Folders with offences that are still to be mended. New folders keep the rules from their first file on.
-NOT_YET: Tuple[str, ...] = ("service/request/", "service/row/", "service/shard/", "service/stream/")
 
 # A comment begins with a verb or defines its term.
 OPENER = re.compile(

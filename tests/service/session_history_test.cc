@@ -78,17 +78,17 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; worker().sink().size() == 0; ++pieces) {
-    ASSERT_GT(session.rest(), absl::ZeroDuration());
-    session.GoOn();
+    ASSERT_GT(session.back_off(), absl::ZeroDuration());
+    session.Continue();
   }
   EXPECT_EQ(pieces, 3);
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);
   // The next message waits for the back-off of the last piece, and nothing else is left to do.
-  EXPECT_GT(session.rest(), absl::ZeroDuration());
-  session.GoOn();
-  EXPECT_EQ(session.rest(), absl::ZeroDuration());
+  EXPECT_GT(session.back_off(), absl::ZeroDuration());
+  session.Continue();
+  EXPECT_EQ(session.back_off(), absl::ZeroDuration());
   EXPECT_EQ(worker().sink().size(), 0u);
 }
 

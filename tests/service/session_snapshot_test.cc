@@ -100,8 +100,8 @@ TEST_F(SessionSnapshot, LongSnapshotIsBuiltInPieces) {
   session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; second_.sink().size() == 0; ++pieces) {
-    ASSERT_GT(session.rest(), absl::ZeroDuration());
-    session.GoOn();
+    ASSERT_GT(session.back_off(), absl::ZeroDuration());
+    session.Continue();
   }
   EXPECT_EQ(pieces, 3);
   const auto opened = second_.Await([](const v1::StreamResponse& response) { return response.has_opened(); });

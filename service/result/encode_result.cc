@@ -1,5 +1,5 @@
 // Splits large results into parts.
-#include "service/result/encode_outcome.h"
+#include "service/result/encode_result.h"
 
 #include <algorithm>
 #include <bit>
@@ -159,8 +159,8 @@ void EncodeFinish(const RowResult& result, const SequenceSpec& spec, v1::RowResu
 
 }  // namespace
 
-void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
-                   google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
+void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
+                  google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
   SORTITION_CHECK(!result.outputs.empty());
   Parts parts(place, results);
   if (plan.kind == RowPlan::Kind::kDraw) {

@@ -24,7 +24,7 @@ inline constexpr uint32_t kPartNumbers = 1u << 16;
 
 // Appends the result of one row, in as many parts as it takes (v1::RowResult). It has what `spec` and `plan` ask for,
 // and no more. The checkpoint is not set.
-void EncodeOutcome(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
-                   google::protobuf::RepeatedPtrField<v1::RowResult>* results);
+void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
+                  google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 
 }  // namespace sortition::service
