@@ -26,7 +26,7 @@ UnreadySteps::~UnreadySteps() {
   if (thread.joinable()) thread.join();
   for (Waiting& waiting : waiting_) {
     waiting.step->Cancel();
-    Settle(std::move(waiting), clock_.Now());
+    Settle(std::move(waiting));
   }
 }
 
