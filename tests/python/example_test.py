@@ -9,7 +9,7 @@ import sys
 import unittest
 
 from google.protobuf import json_format
-from sortition.v1.sampling_pb2 import StreamRequest
+from sortition.v1.sampling_pb2 import SampleRequest, StreamRequest
 
 from rows import serve
 
@@ -42,8 +42,13 @@ class ExampleTest(unittest.TestCase):
 
     def test_messages_for_generic_tools_equal_the_contract(self):
         page = (SOURCE / "docs/engines.md").read_text(encoding="utf-8")
-        body = re.search(r"grpcurl -plaintext -d '(.*?)'", page, re.DOTALL).group(1).strip()
+        call = r"grpcurl -plaintext -d '(.*?)'[\s\\]+\S+ sortition.v1.SamplingService/(\w+)"
+        bodies = re.findall(call, page, re.DOTALL)
+        self.assertEqual([method for _, method in bodies], ["Sample", "Stream"])
+        sample = json_format.ParseDict(json.loads(bodies[0][0]), SampleRequest())
+        self.assertEqual(len(sample.logits), 4 * sample.vocabulary_size)
         kinds = []
+        body = bodies[1][0].strip()
         while body:
             message, end = json.JSONDecoder().raw_decode(body)
             kinds.append(json_format.ParseDict(message, StreamRequest()).WhichOneof("kind"))

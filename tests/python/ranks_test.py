@@ -167,7 +167,7 @@ class Losses(unittest.TestCase):
                 sequences = [client.open("text", seed=4, **OPTIONS) for client in (first, second)]
                 error, = first.step(sequences[:1], shard_of(0, 2, row(0)), timeout=0.5)
                 self.assertEqual((error.reason, error.field), ("DEADLINE_PASSED", "step.logits.shard"))
-                self.assertRegex(str(error), "of 2 slices these have not come: 1")
+                self.assertRegex(str(error), "of 2 shards these have not come: 1")
                 drawn_by = on_ranks(2, lambda rank: (first, second)[rank].draw(
                     sequences[rank], shard_of(rank, 2, row(0))).token)
                 self.assertEqual(drawn_by, [expected] * 2)

@@ -128,7 +128,7 @@ class OnTheServersDevice(ServerTest):
         with self.assertRaisesRegex(ValueError, "stream"):
             self.client.submit(sequences[:1], [row(1)], results=results)
         under_way = self.client.submit(sequences[:1], [row(1)], ready=word, results=results, stream=0)
-        with self.assertRaisesRegex(sortition.Error, "not over"):
+        with self.assertRaisesRegex(sortition.Error, "has not ended"):
             self.client.submit(sequences[1:], [row(1)], results=results, stream=0)
         word.set()
         under_way.result()
