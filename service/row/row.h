@@ -81,7 +81,7 @@ class RowRun {
   };
   struct Progress {
     bool is_complete = false;  // no further output is needed
-    std::optional<Next> next;  // runs_in_order(): the position to be asked for now
+    std::optional<Next> next;  // if runs_in_order(): the next position to ask for
   };
   // Takes the output of a position that was asked for.
   Progress Take(uint32_t index, PositionOutput output);
