@@ -1,4 +1,4 @@
-"""What the Python tests of this folder share: the server, and programs that run against it."""
+"""Shared by the Python tests of this folder: the server, and programs that run against it."""
 
 import contextlib
 import os

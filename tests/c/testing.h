@@ -1,4 +1,4 @@
-// What the C programs of this folder share: cases, checks, logits, and sequences with options that look at the history.
+// Shared by the C programs of this folder: cases, checks, logits, and options that look at the history.
 #pragma once
 
 #include <sortition/sortition.h>

@@ -26,7 +26,7 @@
 
 // The version of this header. A library with the same major number has every function of an older header.
 #define SORTITION_VERSION "0.1.0"
-#define SORTITION_VERSION_NUMBER 1000 /* major * 1000000 + minor * 1000 + patch */
+#define SORTITION_VERSION_NUMBER 1000  // major * 1000000 + minor * 1000 + the last number
 
 #define SORTITION_API __attribute__((visibility("default")))
 
@@ -145,7 +145,7 @@ SORTITION_API sortition_code sortition_parameters_add_tokens(sortition_parameter
 SORTITION_API sortition_code sortition_parameters_add_text(sortition_parameters* parameters, const char* name,
                                                            const char* value, sortition_error** error);
 
-// Turns a field of any type off, also one with fields of its own ("mirostat").
+// Turns a field of any type off, also one that has fields ("mirostat").
 SORTITION_API sortition_code sortition_parameters_clear(sortition_parameters* parameters, const char* name,
                                                         sortition_error** error);
 
@@ -397,7 +397,7 @@ typedef struct sortition_client_options {
   const char* tls_certificate_chain;  // null: no certificate is shown
   const char* tls_private_key;
   const char* tls_server_name;  // expected in the certificate; null: the target's host
-  // Of a tensor-parallel rank (docs/client.md): its part of the vocabulary.
+  // A tensor-parallel rank has a part of the vocabulary (docs/client.md).
   uint32_t shard_index;
   uint32_t shard_count;  // of ranks; 0: rows are whole
   uint32_t shard_first_token;
