@@ -2,7 +2,8 @@
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_size_t, c_uint32, c_uint64,
+                    c_void_p)
 
 VOCABULARY = 1000
 
