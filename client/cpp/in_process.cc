@@ -22,7 +22,7 @@
 
 namespace sortition::client {
 
-// The parts that the streams of a connector share. A caller in Poll may hold a stream for longer than there is a connector.
+// The parts that the streams of a connector share. A caller in Poll may hold a stream longer than its connector lives.
 struct InProcessCore {
   InProcessCore(std::string session, service::CheckpointKey checkpoint_key, uint32_t threads)
       : worker_session(std::move(session)), key(checkpoint_key), pool(threads) {}
