@@ -21,6 +21,7 @@ using kernels::RowParameters;
 using kernels::RowRequest;
 using kernels::RowRequired;
 using kernels::RowRequiredReason;
+using kernels::StatedRow;
 using kernels::TokenBits;
 
 namespace {
@@ -29,14 +30,6 @@ namespace {
 constexpr size_t kFewTokens = kernels::kMaxTopLogprobs;
 
 bool Precedes(TokenBits one, TokenBits other) { return Before(Key(one.bits), one.token, Key(other.bits), other.token); }
-
-// The row's own temperature, at which its sum is stated; absent if no stage sets one.
-std::optional<Temperature> StatedTemperature(const RowParameters& parameters) {
-  for (const StageWords& stage : StagesOf(parameters)) {
-    if (stage.kind == kStageTemperature) return Temperature{stage.a, i32(stage.b), stage.c};
-  }
-  return {};
-}
 
 // A compact row and the request for it.
 class CompactRun {
@@ -180,6 +173,13 @@ class CompactRun {
 };
 
 }  // namespace
+
+std::optional<Temperature> StatedTemperature(const RowParameters& parameters) {
+  for (const StageWords& stage : StagesOf(parameters)) {
+    if (stage.kind == kStageTemperature) return Temperature{stage.a, i32(stage.b), stage.c};
+  }
+  return {};
+}
 
 std::variant<RowOutput, RowRequired> SampleCompactRowReference(const RowRequest& request, const CompactRow& row) {
   return CompactRun(request, row).Run();
