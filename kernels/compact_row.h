@@ -21,6 +21,18 @@ struct CompactRow {
   std::optional<uint64_t> sum;        // of the same at the row's own temperature
 };
 
+// A compact row that owns its memory.
+struct StatedRow {
+  std::vector<TokenBits> first;
+  bool is_whole = false;
+  std::vector<TokenBits> others;
+  std::optional<uint64_t> unit_sum;
+  std::optional<uint64_t> sum;
+
+  CompactRow row() const { return {first, is_whole, others, unit_sum, sum}; }
+  bool operator==(const StatedRow&) const = default;
+};
+
 // Why a compact row does not decide its answer.
 enum class RowRequiredReason : uint8_t {
   kTokens,  // the answer depends on logits of the tokens that are named

@@ -2,6 +2,7 @@
 #include "kernels/law/compact.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ using kernels::RowParameters;
 using kernels::RowRequest;
 using kernels::RowRequired;
 using kernels::RowRequiredReason;
+using kernels::StatedRow;
 using kernels::TokenBits;
 
 namespace {
@@ -29,14 +31,6 @@ namespace {
 constexpr size_t kFewTokens = kernels::kMaxTopLogprobs;
 
 bool Precedes(TokenBits one, TokenBits other) { return Before(Key(one.bits), one.token, Key(other.bits), other.token); }
-
-// The row's own temperature, at which its sum is stated; absent if no stage sets one.
-std::optional<Temperature> StatedTemperature(const RowParameters& parameters) {
-  for (const StageWords& stage : StagesOf(parameters)) {
-    if (stage.kind == kStageTemperature) return Temperature{stage.a, i32(stage.b), stage.c};
-  }
-  return {};
-}
 
 // A compact row and the request for it.
 class CompactRun {
@@ -61,12 +55,12 @@ class CompactRun {
     }
     ListedRow known;
     known.kept = LiveInOrder(std::move(changed));
-    std::vector<u32> unknown = LiveUnknown();
-    const auto result = unknown.empty() ? RunWhole(std::move(known)) : RunFirst(std::move(known));
+    Unknown unknown = LiveUnknown();
+    const auto result = unknown.count == 0 ? RunWhole(std::move(known)) : RunFirst(std::move(known));
     if (const auto* const output = std::get_if<RowOutput>(&result)) return *output;
     RowRequired required{std::get<RowRequiredReason>(result)};
-    if (unknown.size() <= kFewTokens) {
-      required = {RowRequiredReason::kTokens, std::move(unknown)};
+    if (unknown.count <= kFewTokens) {
+      required = {RowRequiredReason::kTokens, std::move(unknown.few)};
     } else if (required.reason == RowRequiredReason::kSums) {
       required.tokens = ChangedUnknown();
     }
@@ -128,7 +122,7 @@ class CompactRun {
     const auto is_positive = [](u32 bits) { return bits != 0 && (bits >> 31) == 0; };
     std::vector<u32> raised;
     for (const LogitEdit& edit : request_.edits) {
-      if (IsKnown(edit.token) || (edit.flags & LogitEdit::kBanned) != 0 || !IsAllowed(request_, edit.token)) continue;
+      if (IsKnown(edit.token) || IsBanned(edit) || !IsAllowed(request_, edit.token)) continue;
       const bool widens = (edit.flags & LogitEdit::kRepeated) != 0 && request_.parameters->repetition != 0 &&
                           request_.parameters->repetition < one;
       if (is_positive(edit.bias) || is_positive(edit.penalty) || widens) raised.push_back(edit.token);
@@ -136,17 +130,41 @@ class CompactRun {
     return raised;
   }
 
-  // Tokens that are not known and that may be live after the changes.
-  std::vector<u32> LiveUnknown() const {
-    std::vector<u32> live;
-    if (row_.is_whole) return live;
-    for (u32 id = 0; id < request_.live_vocabulary; ++id) {
-      const LogitEdit* const edit = FindEdit(request_, id);
-      const bool is_banned = edit != nullptr && (edit->flags & LogitEdit::kBanned) != 0;
-      if (!IsKnown(id) && !is_banned && IsAllowed(request_, id)) live.push_back(id);
+  // The tokens that are not known and that may be live after the changes: their number, and themselves if they are few.
+  struct Unknown {
+    size_t count = 0;
+    std::vector<u32> few;
+  };
+  Unknown LiveUnknown() const {
+    Unknown unknown;
+    if (row_.is_whole) return unknown;
+    unknown.count = CountAllowed();
+    for (const TokenBits& token : known_) unknown.count -= IsAllowed(request_, token.token);
+    for (const LogitEdit& edit : request_.edits) {
+      unknown.count -= !IsKnown(edit.token) && IsBanned(edit) && IsAllowed(request_, edit.token);
     }
-    return live;
+    if (unknown.count > kFewTokens) return unknown;
+    for (u32 id = 0; id < request_.live_vocabulary && unknown.few.size() < unknown.count; ++id) {
+      const LogitEdit* const edit = FindEdit(request_, id);
+      if (!IsKnown(id) && IsAllowed(request_, id) && (edit == nullptr || !IsBanned(*edit))) unknown.few.push_back(id);
+    }
+    return unknown;
   }
+
+  size_t CountAllowed() const {
+    if (request_.has_allowed_tokens) {
+      return size_t(std::ranges::count_if(request_.allowed_tokens, [&](u32 id) { return IsAllowed(request_, id); }));
+    }
+    if (request_.allowed_bits == nullptr) return request_.live_vocabulary;
+    size_t count = 0;
+    for (u32 id = 0; id < request_.live_vocabulary; id += 32) {
+      const u32 tail = std::min(request_.live_vocabulary - id, 32u);
+      count += size_t(std::popcount(request_.allowed_bits[id / 32] & (~0u >> (32 - tail))));
+    }
+    return count;
+  }
+
+  static bool IsBanned(const LogitEdit& edit) { return (edit.flags & LogitEdit::kBanned) != 0; }
 
   bool ChangesWeight(const LogitEdit& edit) const { return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0; }
 
@@ -180,6 +198,13 @@ class CompactRun {
 };
 
 }  // namespace
+
+std::optional<Temperature> StatedTemperature(const RowParameters& parameters) {
+  for (const StageWords& stage : StagesOf(parameters)) {
+    if (stage.kind == kStageTemperature) return Temperature{stage.a, i32(stage.b), stage.c};
+  }
+  return {};
+}
 
 std::variant<RowOutput, RowRequired> SampleCompactRowReference(const RowRequest& request, const CompactRow& row) {
   return CompactRun(request, row).Run();

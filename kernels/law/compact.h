@@ -1,4 +1,4 @@
-// The law of compact rows (COMPACT.md): the reference, slow and plain.
+// The law of compact rows (COMPACT.md): the reference of both ends, slow and plain.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/compact_row.h"
+#include "kernels/law/law.h"
 #include "kernels/row.h"
 
 namespace sortition::law {
@@ -17,20 +18,13 @@ namespace sortition::law {
 std::variant<kernels::RowOutput, kernels::RowRequired> SampleCompactRowReference(const kernels::RowRequest& request,
                                                                                  const kernels::CompactRow& row);
 
-// A compact row that owns its memory.
-struct StatedRow {
-  std::vector<kernels::TokenBits> first;
-  bool is_whole = false;
-  std::vector<kernels::TokenBits> others;
-  std::optional<uint64_t> unit_sum;
-  std::optional<uint64_t> sum;
-
-  kernels::CompactRow row() const { return {first, is_whole, others, unit_sum, sum}; }
-};
+// Returns the temperature at which CompactRow::sum is stated; absent if the row's chain sets none.
+std::optional<Temperature> StatedTemperature(const kernels::RowParameters& parameters);
 
 // Returns what a producer states of the request's logits: the first `count` live tokens, and those of `named` that are
-// not among them. `named` is sorted. Absent if the row fails with these logits: then the whole row is sent.
-std::optional<StatedRow> StateRowReference(const kernels::RowRequest& request, uint32_t count,
-                                           std::span<const uint32_t> named);
+// not among them, with every sum. `named` is sorted. Absent if the row fails with these logits: then the whole row is
+// sent. Masks and edits of the request are ignored.
+std::optional<kernels::StatedRow> StateRowReference(const kernels::RowRequest& request, uint32_t count,
+                                                    std::span<const uint32_t> named);
 
 }  // namespace sortition::law

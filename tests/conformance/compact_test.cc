@@ -8,6 +8,8 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/target.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/comparison.h"
 #include "tests/conformance/random_row.h"
@@ -64,7 +66,7 @@ class CompactRows : public ::testing::TestWithParam<RowKind> {};
 
 TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   Counts counts;
-  const uint64_t rows = Scaled(50'000);
+  const uint64_t rows = Scaled(20'000);
   for (uint64_t seed = 1; seed <= rows; ++seed) {
     std::mt19937_64 random(seed);
     // The larger ones have more unknown tokens than are asked for by name.
@@ -77,6 +79,27 @@ TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   for (const RowRequiredReason reason :
        {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kSums, RowRequiredReason::kRow}) {
     EXPECT_GT(counts.refused[reason], rows / 500) << int(reason);
+  }
+}
+
+TEST(CompactRows, CpuStatesTheReference) {
+  kernels::cpu::Scratch scratch;
+  const uint64_t rows = Scaled(600);
+  for (const kernels::cpu::Target* const target : kernels::cpu::RunnableTargets()) {
+    for (uint64_t seed = 1; seed <= rows; ++seed) {
+      std::mt19937_64 random(seed);
+      const uint32_t most = seed % 16 == 0 ? 40'000 : 500;
+      const auto row = MakeRow(RowKind::kMixed, 950'000'000 + seed, 1 + uint32_t(random() % most));
+      const RowRequest& request = row->request();
+      const uint32_t count = 1 + uint32_t(random() % (request.live_vocabulary + 1));
+      const std::vector<uint32_t> named = SomeTokens(random, request.live_vocabulary);
+      const auto expected = law::StateRowReference(request, count, named);
+      kernels::StatedRow stated;
+      const bool is_stated = kernels::cpu::StateRow(*target, request, {count, named, true, true}, &scratch, &stated);
+      ASSERT_EQ(is_stated, expected.has_value()) << row->description();
+      if (!is_stated) continue;
+      ASSERT_TRUE(stated == *expected) << target->name << " " << row->description() << " count " << count;
+    }
   }
 }
 
