@@ -144,9 +144,11 @@ class Root:
         archives = run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]).split()
         suites = self.platform.suites
         sources = [f"deb {archives[0]} {suite} main" for suite in suites] if archives else []
-        hooks = []
+        # Services that come with packages are not started.
+        hooks = ["--customize-hook=printf '#!/bin/sh\\nexit 101\\n' > \"$1/usr/sbin/policy-rc.d\"",
+                 '--customize-hook=chmod 755 "$1/usr/sbin/policy-rc.d"']
         if "experimental" in suites:
-            hooks = [f"--setup-hook=printf 'Package: {NEWEST}\\nPin: release a=experimental\\nPin-Priority: 600\\n' "
+            hooks += [f"--setup-hook=printf 'Package: {NEWEST}\\nPin: release a=experimental\\nPin-Priority: 600\\n' "
                      '> "$1/etc/apt/preferences.d/newest"']
         partial = self.path + ".partial"
         shutil.rmtree(partial, ignore_errors=True)
