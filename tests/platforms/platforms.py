@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 TIMEOUT_SECONDS = 90 * 60
 
 FOLDER = "build/platforms"
-SOURCES = "sources"  # where the clone lies in a root
+SOURCES = "src"  # where the clone lies in a root
 
 # In a root of "experimental" these come from there, and all else from unstable.
 NEWEST = "*grpc* *protobuf* libproto* libabsl* libutf8-range* libupb*"
