@@ -53,7 +53,7 @@ class DeclarationsTest(unittest.TestCase):
         declared = re.findall(r"^SORTITION_API ([\w* ]*?)(\w+)\(([^)]*)\)", HEADER, re.MULTILINE)
         self.assertGreaterEqual(len(declared), 36)
         for result, name, parameters in declared:
-            match = re.search(rf"fn {name}\(([^)]*)\)(?: -> ([^;]*))?;", CRATE)
+            match = re.search(rf"fn {name}\(([^)]*)\)(?:\s*-> ([^;]*))?;", CRATE)
             self.assertIsNotNone(match, name)
             self.assertEqual(match.group(2) or "c_void", in_rust(result), name)
             c_types = [split_declaration(part)[0] for part in parameters.split(",") if part.strip() != "void"]

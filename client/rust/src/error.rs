@@ -33,9 +33,22 @@ impl Code {
     fn of(number: i32) -> Code {
         use Code::*;
         let codes = [
-            Cancelled, Unknown, InvalidArgument, DeadlineExceeded, NotFound, AlreadyExists, PermissionDenied,
-            ResourceExhausted, FailedPrecondition, Aborted, OutOfRange, Unimplemented, Internal, Unavailable,
-            DataLoss, Unauthenticated,
+            Cancelled,
+            Unknown,
+            InvalidArgument,
+            DeadlineExceeded,
+            NotFound,
+            AlreadyExists,
+            PermissionDenied,
+            ResourceExhausted,
+            FailedPrecondition,
+            Aborted,
+            OutOfRange,
+            Unimplemented,
+            Internal,
+            Unavailable,
+            DataLoss,
+            Unauthenticated,
         ];
         codes.iter().copied().find(|code| *code as i32 == number).unwrap_or(Unknown)
     }

@@ -411,8 +411,9 @@ typedef struct sortition_client_options {
 SORTITION_API sortition_code sortition_client_connect(const sortition_client_options* options,
                                                       sortition_client** client, sortition_error** error);
 
-// Closes the handle and ends what is pending with STEP_CANCELLED. Blocks until calls of other threads and callbacks
-// have returned. FAILED_PRECONDITION within a callback. The client's sequences are closed separately.
+// Closes the handle. Blocks until calls of other threads have returned. Then ends steps in flight with STEP_CANCELLED,
+// and blocks until their callbacks have returned. FAILED_PRECONDITION within a callback. The client's sequences are
+// closed separately.
 SORTITION_API sortition_code sortition_client_close(sortition_client* client, sortition_error** error);
 
 // Makes a sequence known to the service. Blocks for a round trip, at most default_timeout_ns. ALREADY_EXISTS if the
