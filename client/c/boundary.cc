@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "absl/container/flat_hash_map.h"
+#include "google/protobuf/descriptor.h"
 #include "kernels/law/version.h"
 #include "service/version.h"
 
@@ -15,6 +17,22 @@ namespace {
 struct OwnedError : sortition_error {
   client::RowError value;
 };
+
+// Returns the reason's name, which is never freed; empty for a reason that this library does not know.
+const char* ReasonName(v1::ErrorReason reason) {
+  static const auto& names = *[] {
+    auto* const made = new absl::flat_hash_map<int, std::string>;
+    const google::protobuf::EnumDescriptor& reasons = *v1::ErrorReason_descriptor();
+    for (int i = 0; i < reasons.value_count(); ++i) {
+      if (reasons.value(i)->number() != v1::ERROR_REASON_UNSPECIFIED) {
+        made->emplace(reasons.value(i)->number(), std::string(reasons.value(i)->name()));
+      }
+    }
+    return made;
+  }();
+  const auto found = names.find(reason);
+  return found != names.end() ? found->second.c_str() : "";
+}
 
 // Returns the number of bytes of the UTF-8 character at `text`, which ends with a 0 byte; 0 if it is none.
 size_t CharacterBytes(const unsigned char* text) {
@@ -57,8 +75,7 @@ void Describe(const client::RowError& value, sortition_error* error) {
   error->struct_size = sizeof(*error);
   error->code = static_cast<sortition_code>(value.code);
   error->reason = value.reason;
-  const bool is_named = value.reason != v1::ERROR_REASON_UNSPECIFIED && v1::ErrorReason_IsValid(value.reason);
-  error->reason_name = is_named ? v1::ErrorReason_Name(value.reason).c_str() : "";
+  error->reason_name = ReasonName(value.reason);
   error->field = value.field.c_str();
   error->limit = value.limit.c_str();
   error->message = value.message.c_str();

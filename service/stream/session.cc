@@ -118,8 +118,8 @@ void Session::Continue() {
 // The welcome has the fields of the hello, every other message a notice before its answer.
 void Session::DropIgnored(v1::StreamRequest* message) {
   if (!greeted_) {
-    ignored_fields_.reset();
-    if (message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE) ignored_fields_.emplace();
+    const bool ignores = message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE;
+    ignored_fields_ = ignores ? std::make_optional<IgnoredFields>() : std::nullopt;
   }
   if (!ignored_fields_) return;
   std::vector<std::string> fields = ignored_fields_->Drop(message);

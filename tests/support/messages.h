@@ -1,6 +1,8 @@
 // Messages of the contract as a worker writes them, and the network's way of delivering them.
 #pragma once
 
+#include <google/protobuf/stubs/common.h>
+
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -12,8 +14,21 @@
 #include "devices/device.h"
 #include "kernels/row.h"
 #include "sortition/v1/sampling.pb.h"
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+#include <google/protobuf/stubs/logging.h>
+#endif
 
 namespace sortition::testing {
+
+// Keeps protobuf from writing what it thinks of damaged messages to the standard error stream, while it lives. Later
+// versions log through Abseil, and a few lines more do no harm there.
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+using QuietProtobuf = google::protobuf::LogSilencer;
+#else
+struct QuietProtobuf {
+  QuietProtobuf() {}
+};
+#endif
 
 // An encoded message in the pieces in which it arrives.
 struct Delivery {
