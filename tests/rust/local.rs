@@ -39,8 +39,8 @@ fn types_are_send_and_sync() {
 }
 
 #[test]
-fn version_is_the_crates() {
-    assert_eq!(version().0, env!("CARGO_PKG_VERSION"));
+fn library_has_versions() {
+    assert!(!version().0.is_empty());
     assert!(version().1 >= 1);
 }
 

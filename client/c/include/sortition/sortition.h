@@ -349,7 +349,8 @@ typedef struct sortition_results {
 SORTITION_API void sortition_results_free(sortition_results* results);
 
 // Steps rows of local sequences on the calling thread, one after the other. Each row succeeds or fails alone. Blocks
-// for the time of the computation. The call fails if the batch itself is invalid; then nothing has happened.
+// for the time of the computation. The call fails if the batch itself is invalid; then nothing has happened. If memory
+// runs out (RESOURCE_EXHAUSTED) some rows may have been sampled already.
 SORTITION_API sortition_code sortition_local_step(const sortition_batch* batch, sortition_results** results,
                                                   sortition_error** error);
 
