@@ -34,11 +34,11 @@ def cargo(command, *arguments, manifest=TESTS, **environment):
 
 class CrateTest(unittest.TestCase):
     def test_crate_in_process(self):
-        print(cargo("test", "--locked", "--test", "local", SORTITION_LIB_DIR=LIBRARY))
+        print(cargo("test", "--test", "local", SORTITION_LIB_DIR=LIBRARY))
 
     def test_crate_against_a_server(self):
         with server() as targets:
-            print(cargo("test", "--locked", "--test", "service", SORTITION_LIB_DIR=LIBRARY,
+            print(cargo("test", "--test", "service", SORTITION_LIB_DIR=LIBRARY,
                         TEST_TARGETS=" ".join(targets)))
 
     def test_example_in_rust_runs(self):
@@ -55,7 +55,7 @@ class CrateTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    cargo("build", "--locked", "--bins", SORTITION_LIB_DIR=LIBRARY)
+    cargo("build", "--bins", SORTITION_LIB_DIR=LIBRARY)
     os.environ["TEST_RUST_SAME"] = f"{FOLDER}/debug/draw_same"
     os.environ["LD_LIBRARY_PATH"] = LIBRARY
     unittest.main()

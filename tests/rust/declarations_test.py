@@ -37,6 +37,13 @@ def split_declaration(text):
 
 
 class DeclarationsTest(unittest.TestCase):
+    def test_versions_are_the_headers(self):
+        version = re.search(r'#define SORTITION_VERSION ("[\d.]+")', HEADER).group(1)
+        parts = [int(part) for part in re.findall(r"\d+", version)]
+        number = parts[0] * 1000000 + parts[1] * 1000 + parts[2]
+        self.assertIn(f"#define SORTITION_VERSION_NUMBER {number} ", HEADER)
+        self.assertIn(f"\nversion = {version}\n", (ROOT / "client/rust/Cargo.toml").read_text())
+
     def test_structs_are_the_headers(self):
         declared = re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", HEADER, re.DOTALL)
         self.assertGreaterEqual(len(declared), 15)
@@ -53,7 +60,7 @@ class DeclarationsTest(unittest.TestCase):
         declared = re.findall(r"^SORTITION_API ([\w* ]*?)(\w+)\(([^)]*)\)", HEADER, re.MULTILINE)
         self.assertGreaterEqual(len(declared), 36)
         for result, name, parameters in declared:
-            match = re.search(rf"fn {name}\(([^)]*)\)(?: -> ([^;]*))?;", CRATE)
+            match = re.search(rf"fn {name}\(([^)]*)\)(?:\s*-> ([^;]*))?;", CRATE)
             self.assertIsNotNone(match, name)
             self.assertEqual(match.group(2) or "c_void", in_rust(result), name)
             c_types = [split_declaration(part)[0] for part in parameters.split(",") if part.strip() != "void"]

@@ -22,9 +22,25 @@ fn refusal<T>(result: Result<T>) -> Error {
     }
 }
 
+/// Compiles for types that threads may share and hand over.
+fn shared<T: Send + Sync>() {}
+
 #[test]
-fn version_is_the_crates() {
-    assert_eq!(version().0, env!("CARGO_PKG_VERSION"));
+fn types_are_send_and_sync() {
+    shared::<Parameters>();
+    shared::<Sequence>();
+    shared::<Results>();
+    shared::<RowResult<'_>>();
+    shared::<Position<'_>>();
+    shared::<Row<'_>>();
+    shared::<Client>();
+    shared::<Memory>();
+    shared::<Error>();
+}
+
+#[test]
+fn library_has_versions() {
+    assert!(!version().0.is_empty());
     assert!(version().1 >= 1);
 }
 
@@ -159,7 +175,7 @@ fn threads_share_a_sequence() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let sequence = Arc::clone(&sequence);
-            std::thread::spawn(move || (0..25).for_each(|seed| drop(draw(&sequence, seed))))
+            std::thread::spawn(move || (0..25).for_each(|seed| assert!(draw(&sequence, seed) < VOCABULARY)))
         })
         .collect();
     for thread in threads {

@@ -86,9 +86,8 @@ impl Client {
     pub fn open(&self, options: &SequenceOptions<'_>) -> Result<Sequence> {
         let c = options.to_c()?;
         // SAFETY: The handle is open; the options and their texts live until the call is over.
-        let handle = made(|sequence, error| unsafe {
-            ffi::sortition_client_open(self.handle, &c.options, sequence, error)
-        })?;
+        let handle =
+            made(|sequence, error| unsafe { ffi::sortition_client_open(self.handle, &c.options, sequence, error) })?;
         Ok(Sequence::of(handle, options.vocabulary_size))
     }
 
@@ -127,7 +126,12 @@ impl Client {
                 let finish = finish::<Owner, Done>;
                 check(|error| {
                     ffi::sortition_client_step_async(
-                        self.handle, &batch.to_c(), &c.options, finish, pending.cast(), error,
+                        self.handle,
+                        &batch.to_c(),
+                        &c.options,
+                        finish,
+                        pending.cast(),
+                        error,
                     )
                 })
             })
@@ -143,9 +147,8 @@ impl Client {
     /// for a round trip.
     pub fn allocate(&self, bytes: u64) -> Result<Memory> {
         // SAFETY: The handle is open, and `made` gives valid places.
-        let memory = made(|memory, error| unsafe {
-            ffi::sortition_client_allocate(self.handle, bytes, memory, error)
-        })?;
+        let memory =
+            made(|memory, error| unsafe { ffi::sortition_client_allocate(self.handle, bytes, memory, error) })?;
         // SAFETY: The library has made the memory, and nothing else refers to it yet.
         unsafe { ptr::write_bytes((*memory).data.cast::<u8>(), 0, (*memory).bytes as usize) };
         Ok(Memory { memory })

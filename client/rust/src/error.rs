@@ -33,9 +33,22 @@ impl Code {
     fn of(number: i32) -> Code {
         use Code::*;
         let codes = [
-            Cancelled, Unknown, InvalidArgument, DeadlineExceeded, NotFound, AlreadyExists, PermissionDenied,
-            ResourceExhausted, FailedPrecondition, Aborted, OutOfRange, Unimplemented, Internal, Unavailable,
-            DataLoss, Unauthenticated,
+            Cancelled,
+            Unknown,
+            InvalidArgument,
+            DeadlineExceeded,
+            NotFound,
+            AlreadyExists,
+            PermissionDenied,
+            ResourceExhausted,
+            FailedPrecondition,
+            Aborted,
+            OutOfRange,
+            Unimplemented,
+            Internal,
+            Unavailable,
+            DataLoss,
+            Unauthenticated,
         ];
         codes.iter().copied().find(|code| *code as i32 == number).unwrap_or(Unknown)
     }
@@ -156,10 +169,14 @@ pub(crate) fn made<T>(call: impl FnOnce(*mut *mut T, ffi::OnError) -> i32) -> Re
 pub(crate) fn check_version() -> Result<()> {
     // SAFETY: The function has no preconditions.
     let number = unsafe { ffi::sortition_version_number() };
-    if number >= 1000 {
+    let part = |text: &str| text.parse::<u32>().unwrap_or(0);
+    let needed = part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+        + part(env!("CARGO_PKG_VERSION_MINOR")) * 1_000
+        + part(env!("CARGO_PKG_VERSION_PATCH"));
+    if number >= needed {
         return Ok(());
     }
-    let message = format!("libsortition_c has version number {}, this crate needs 1000", number);
+    let message = format!("libsortition_c has version number {}, this crate needs {}", number, needed);
     Err(Error::of_code(Code::FailedPrecondition as i32, &message))
 }
 

@@ -1,4 +1,4 @@
-//! The declarations of sortition.h. tests/rust compares their sizes with the header's.
+//! The declarations of sortition.h, which tests/rust compares with it.
 use std::os::raw::{c_char, c_void};
 
 /// Declares handles, whose pointers lead to no memory.
@@ -93,72 +93,119 @@ extern "C" {
     pub fn sortition_parameters_copy(from: *const CParameters, copy: *mut *mut CParameters, error: OnError) -> i32;
     pub fn sortition_parameters_close(parameters: *mut CParameters, error: OnError) -> i32;
     pub fn sortition_parameters_set_double(
-        parameters: *mut CParameters, name: *const c_char, value: f64, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        value: f64,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_set_uint(
-        parameters: *mut CParameters, name: *const c_char, value: u64, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        value: u64,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_set_bool(
-        parameters: *mut CParameters, name: *const c_char, value: i32, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        value: i32,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_set_text(
-        parameters: *mut CParameters, name: *const c_char, value: *const c_char, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        value: *const c_char,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_set_tokens(
-        parameters: *mut CParameters, name: *const c_char, tokens: *const u32, count: usize, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        tokens: *const u32,
+        count: usize,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_set_biases(
-        parameters: *mut CParameters, name: *const c_char, tokens: *const u32, biases: *const f32, count: usize,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        tokens: *const u32,
+        biases: *const f32,
+        count: usize,
         error: OnError,
     ) -> i32;
     pub fn sortition_parameters_add_tokens(
-        parameters: *mut CParameters, name: *const c_char, tokens: *const u32, count: usize, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        tokens: *const u32,
+        count: usize,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_add_text(
-        parameters: *mut CParameters, name: *const c_char, value: *const c_char, error: OnError,
+        parameters: *mut CParameters,
+        name: *const c_char,
+        value: *const c_char,
+        error: OnError,
     ) -> i32;
     pub fn sortition_parameters_clear(parameters: *mut CParameters, name: *const c_char, error: OnError) -> i32;
-    pub fn sortition_local_open(
-        options: *const CSequenceOptions, sequence: *mut *mut CSequence, error: OnError,
-    ) -> i32;
+    pub fn sortition_local_open(options: *const CSequenceOptions, sequence: *mut *mut CSequence, error: OnError)
+        -> i32;
     pub fn sortition_sequence_fork(
-        parent: *const CSequence, options: *const CSequenceOptions, position: *const u32,
-        child: *mut *mut CSequence, error: OnError,
+        parent: *const CSequence,
+        options: *const CSequenceOptions,
+        position: *const u32,
+        child: *mut *mut CSequence,
+        error: OnError,
     ) -> i32;
     pub fn sortition_sequence_clone(sequence: *const CSequence, copy: *mut *mut CSequence, error: OnError) -> i32;
-    pub fn sortition_sequence_append(
-        sequence: *mut CSequence, tokens: *const u32, count: usize, error: OnError,
-    ) -> i32;
+    pub fn sortition_sequence_append(sequence: *mut CSequence, tokens: *const u32, count: usize, error: OnError)
+        -> i32;
     pub fn sortition_sequence_truncate(sequence: *mut CSequence, position: u32, error: OnError) -> i32;
     pub fn sortition_sequence_replace_last(sequence: *mut CSequence, token: u32, error: OnError) -> i32;
     pub fn sortition_sequence_get_info(sequence: *const CSequence, info: *mut CSequenceInfo, error: OnError) -> i32;
     pub fn sortition_sequence_get_tokens(
-        sequence: *const CSequence, tokens: *mut u32, capacity: usize, count: *mut usize, error: OnError,
+        sequence: *const CSequence,
+        tokens: *mut u32,
+        capacity: usize,
+        count: *mut usize,
+        error: OnError,
     ) -> i32;
     pub fn sortition_sequence_close(sequence: *mut CSequence, error: OnError) -> i32;
     pub fn sortition_results_free(results: *mut CResults);
     pub fn sortition_local_step(batch: *const CBatch, results: *mut *mut CResults, error: OnError) -> i32;
-    pub fn sortition_client_connect(
-        options: *const CClientOptions, client: *mut *mut CClient, error: OnError,
-    ) -> i32;
+    pub fn sortition_client_connect(options: *const CClientOptions, client: *mut *mut CClient, error: OnError) -> i32;
     pub fn sortition_client_close(client: *mut CClient, error: OnError) -> i32;
     pub fn sortition_client_open(
-        client: *mut CClient, options: *const CSequenceOptions, sequence: *mut *mut CSequence, error: OnError,
+        client: *mut CClient,
+        options: *const CSequenceOptions,
+        sequence: *mut *mut CSequence,
+        error: OnError,
     ) -> i32;
     pub fn sortition_client_step(
-        client: *mut CClient, batch: *const CBatch, options: *const CStepOptions, results: *mut *mut CResults,
+        client: *mut CClient,
+        batch: *const CBatch,
+        options: *const CStepOptions,
+        results: *mut *mut CResults,
         error: OnError,
     ) -> i32;
     pub fn sortition_client_step_async(
-        client: *mut CClient, batch: *const CBatch, options: *const CStepOptions, done: StepDone,
-        user_data: *mut c_void, error: OnError,
+        client: *mut CClient,
+        batch: *const CBatch,
+        options: *const CStepOptions,
+        done: StepDone,
+        user_data: *mut c_void,
+        error: OnError,
     ) -> i32;
     pub fn sortition_client_allocate(
-        client: *mut CClient, bytes: u64, memory: *mut *mut CMemory, error: OnError,
+        client: *mut CClient,
+        bytes: u64,
+        memory: *mut *mut CMemory,
+        error: OnError,
     ) -> i32;
     pub fn sortition_memory_free(memory: *mut CMemory);
     pub fn sortition_client_get_transport(client: *mut CClient, in_use: *mut CTransportInUse, error: OnError) -> i32;
     pub fn sortition_client_get_worker_session(
-        client: *mut CClient, buffer: *mut c_char, size: usize, length: *mut usize, error: OnError,
+        client: *mut CClient,
+        buffer: *mut c_char,
+        size: usize,
+        length: *mut usize,
+        error: OnError,
     ) -> i32;
 }

@@ -150,8 +150,7 @@ pub(crate) struct Batch {
 impl Batch {
     pub fn new(rows: &[Row<'_>], vocabulary_size: u32) -> Result<Batch> {
         let dtype = rows.first().map_or(1, |row| row.logits.dtype());
-        let mut batch =
-            Batch { rows: vec![], drafts: vec![], sparse: vec![], vocabulary_size, dtype, draft_dtype: 0 };
+        let mut batch = Batch { rows: vec![], drafts: vec![], sparse: vec![], vocabulary_size, dtype, draft_dtype: 0 };
         for (index, row) in rows.iter().enumerate() {
             batch.add(index, row)?;
         }

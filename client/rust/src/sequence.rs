@@ -116,9 +116,8 @@ impl Sequence {
         let c = options.to_c()?;
         let at = position.as_ref().map_or(ptr::null(), |position| position as *const u32);
         // SAFETY: The handle is open; the options, their texts and the position live until the call is over.
-        let handle = made(|child, error| unsafe {
-            ffi::sortition_sequence_fork(self.handle, &c.options, at, child, error)
-        })?;
+        let handle =
+            made(|child, error| unsafe { ffi::sortition_sequence_fork(self.handle, &c.options, at, child, error) })?;
         Ok(Sequence::of(handle, options.vocabulary_size))
     }
 
@@ -170,7 +169,11 @@ impl Sequence {
             // SAFETY: The handle is open, and the list has room for as many tokens as its capacity says.
             check(|error| unsafe {
                 ffi::sortition_sequence_get_tokens(
-                    self.handle, tokens.as_mut_ptr(), tokens.capacity(), &mut count, error,
+                    self.handle,
+                    tokens.as_mut_ptr(),
+                    tokens.capacity(),
+                    &mut count,
+                    error,
                 )
             })?;
             if count <= tokens.capacity() {
