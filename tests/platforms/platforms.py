@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 TIMEOUT_SECONDS = 90 * 60
 
 FOLDER = "build/platforms"
-SOURCES = "sources"  # where the clone lies in a root
+SOURCES = "src"  # where the clone lies in a root
 
 # In a root of "experimental" these come from there, and all else from unstable.
 NEWEST = "*grpc* *protobuf* libproto* libabsl* libutf8-range* libupb*"
@@ -144,9 +144,11 @@ class Root:
         archives = run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]).split()
         suites = self.platform.suites
         sources = [f"deb {archives[0]} {suite} main" for suite in suites] if archives else []
-        hooks = []
+        # Services that come with packages are not started.
+        hooks = ["--customize-hook=printf '#!/bin/sh\\nexit 101\\n' > \"$1/usr/sbin/policy-rc.d\"",
+                 '--customize-hook=chmod 755 "$1/usr/sbin/policy-rc.d"']
         if "experimental" in suites:
-            hooks = [f"--setup-hook=printf 'Package: {NEWEST}\\nPin: release a=experimental\\nPin-Priority: 600\\n' "
+            hooks += [f"--setup-hook=printf 'Package: {NEWEST}\\nPin: release a=experimental\\nPin-Priority: 600\\n' "
                      '> "$1/etc/apt/preferences.d/newest"']
         partial = self.path + ".partial"
         shutil.rmtree(partial, ignore_errors=True)

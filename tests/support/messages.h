@@ -49,6 +49,15 @@ std::vector<uint32_t> TokensOf(const v1::VerifyResult& result);
 void AppendPart(const v1::RowResult& part, v1::RowResult* whole);
 
 v1::StreamRequest Hello(std::string_view worker_session);
+// Asks the server to ignore unknown fields. Protobuf 36 has its own accessor of the field's name.
+template <typename Hello>
+void IgnoreUnknownFields(Hello* hello) {
+  if constexpr (requires { hello->set_unknown_fields_(v1::UNKNOWN_FIELDS_IGNORE); }) {
+    hello->set_unknown_fields_(v1::UNKNOWN_FIELDS_IGNORE);
+  } else {
+    hello->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  }
+}
 
 // A sequence with the seed 1 of a vocabulary all of which is live; no parameter is set.
 v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
