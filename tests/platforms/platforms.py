@@ -69,6 +69,7 @@ ENTER = """
 set -e
 root=$1
 shift
+mount --bind "$root" "$root"  # programs in it make namespaces, which need a root that is a mount
 mount --rbind /dev "$root/dev"
 mount -t tmpfs shm "$root/dev/shm"
 mount -t proc proc "$root/proc"
