@@ -51,11 +51,15 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Open(const Sequenc
   message.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) message.set_live_vocabulary_size(*options.live_vocabulary_size);
   message.set_model(options.model);
-  message.mutable_history()->mutable_tokens()->Assign(options.prompt.begin(), options.prompt.end());
-  message.mutable_history()->set_prompt_length(static_cast<uint32_t>(options.prompt.size()));
 
   service::SystemEntropy entropy;
   auto parsed = service::ParseOpen(message, service::Limits{}, "open", &entropy);
+  if (const auto* request = std::get_if<service::OpenRequest>(&parsed);
+      request != nullptr && request->spec->stateful()) {
+    message.mutable_history()->mutable_tokens()->Assign(options.prompt.begin(), options.prompt.end());
+    message.mutable_history()->set_prompt_length(static_cast<uint32_t>(options.prompt.size()));
+    parsed = service::ParseOpen(message, service::Limits{}, "open", &entropy);
+  }
   if (const auto* refusal = std::get_if<service::Refusal>(&parsed)) return ToStatus(ToRowError(*refusal));
   auto spec = std::get<service::OpenRequest>(std::move(parsed)).spec;
   if (spec->stateful() && options.start_position) {

@@ -23,6 +23,14 @@ class SessionOwnership : public ::testing::Test {
     return results.empty() ? v1::RowResult() : results[0];
   }
 
+  // Closes "a".
+  static v1::SequenceClosed Close(StreamWorker& worker, std::optional<uint64_t> epoch) {
+    v1::StreamRequest request = testing::CloseOf("a", epoch.value_or(0));
+    if (!epoch) request.mutable_close()->clear_epoch();
+    worker.Send(request);
+    return worker.Await([](const auto& message) { return message.has_closed(); }).value().closed();
+  }
+
   const v1::OpenSequence open_ = StatefulOpen("a", 5);
   PlainSequence plain_{open_};
   TestEngine engine_ = TestEngine::OnFake();
@@ -112,23 +120,97 @@ TEST_F(SessionOwnership, LosersRewritingStepIsReverted) {
 TEST_F(SessionOwnership, CloseDropsSequence) {
   first_.MustOpen(open_);
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
-  first_.Send(testing::CloseOf("a", 5));
-  EXPECT_EQ(first_.Await([](const auto& m) { return m.has_closed(); })->closed().request_id(), "a");
+  const v1::SequenceClosed closed = Close(first_, 5);
+  EXPECT_EQ(closed.request_id(), "a");
+  EXPECT_EQ(closed.epoch(), 5u);
+  EXPECT_TRUE(closed.was_known());
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
   ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
   ExpectError(second_.Open(Reopened(open_, 9)).error(), Reason::kHistoryRequired, "open.history");
-  // Not an error if it is unknown.
-  first_.Send(testing::CloseOf("never", 1));
-  EXPECT_TRUE(first_.Await([](const auto& m) { return m.has_closed(); }).has_value());
 }
 
-TEST_F(SessionOwnership, OnlyTheOwnerCloses) {
+TEST_F(SessionOwnership, CloseOfUnknownSequenceSaysSo) {
+  const v1::SequenceClosed closed = Close(first_, 1);
+  EXPECT_FALSE(closed.was_known());
+  EXPECT_FALSE(closed.has_error());
+}
+
+TEST_F(SessionOwnership, CloseOfLowerEpochIsSuperseded) {
   first_.MustOpen(open_);
   second_.MustOpen(Reopened(open_, 6));
-  first_.Send(testing::CloseOf("a", 5));
-  first_.Send(testing::CloseOf("a", 6));
+  for (StreamWorker* worker : {&first_, &second_}) {
+    const v1::SequenceClosed late = Close(*worker, 5);
+    EXPECT_FALSE(late.was_known());
+    ExpectError(late.error(), Reason::kSuperseded, "close.epoch");
+    EXPECT_EQ(late.error().limit(), ">= 6");
+  }
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+  // The first stream has nothing left of it.
+  ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+}
+
+TEST_F(SessionOwnership, CloseOfHigherEpochCloses) {
+  first_.MustOpen(open_);
+  EXPECT_TRUE(Close(first_, 7).was_known());
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+}
+
+// A worker that lost its stream together with the answer of its close sends the close again.
+TEST_F(SessionOwnership, CloseOnAnotherStreamCloses) {
+  first_.MustOpen(open_);
+  first_.Disconnect();
+  EXPECT_TRUE(Close(second_, 5).was_known());
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  EXPECT_FALSE(Close(second_, 5).was_known());
+}
+
+TEST_F(SessionOwnership, CloseWithoutEpochMeansTheStreamsOpen) {
+  first_.MustOpen(open_);
+  v1::SequenceClosed closed = Close(first_, std::nullopt);
+  EXPECT_EQ(closed.epoch(), 5u);
+  EXPECT_TRUE(closed.was_known());
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  // It ends no later incarnation either.
+  first_.MustOpen(open_);
+  second_.MustOpen(Reopened(open_, 6));
+  closed = Close(first_, std::nullopt);
+  ExpectError(closed.error(), Reason::kSuperseded, "close.epoch");
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+}
+
+TEST_F(SessionOwnership, CloseWithoutEpochOrOpenIsRefused) {
+  first_.MustOpen(open_);
+  ExpectError(Close(second_, std::nullopt).error(), Reason::kMissingField, "close.epoch");
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+}
+
+TEST_F(SessionOwnership, CloseOfStatelessIgnoresEpoch) {
+  const v1::OpenSequence open = testing::OpenOf("a", 5, kStatefulVocabulary);
+  for (const std::optional<uint64_t> epoch : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
+    first_.MustOpen(open);
+    EXPECT_TRUE(Close(first_, epoch).was_known());
+  }
+  EXPECT_FALSE(Close(first_, 5).was_known());
+}
+
+// A close of a former epoch that comes between the pieces of a later epoch's history.
+TEST_F(SessionOwnership, LateCloseDropsNoLaterHistory) {
+  v1::OpenSequence piece = open_;
+  piece.mutable_history()->set_continues(true);
+  first_.Send(testing::Message(piece));
+  EXPECT_FALSE(Close(first_, 4).was_known());
+  piece.mutable_history()->set_continues(false);
+  piece.mutable_history()->set_offset(3);
+  EXPECT_EQ(first_.MustOpen(piece).position(), 6u);
+  piece.mutable_history()->set_continues(true);
+  piece.mutable_history()->set_offset(0);
+  first_.Send(testing::Message(piece));
+  EXPECT_TRUE(Close(first_, 5).was_known());
+  piece.mutable_history()->set_offset(3);
+  piece.mutable_history()->set_continues(false);
+  ExpectError(first_.Open(piece).error(), Reason::kContradiction, "open.history.offset");
 }
 
 TEST_F(SessionOwnership, CloseDuringStep) {
