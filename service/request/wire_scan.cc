@@ -101,7 +101,7 @@ class TwiceFinder {
   // Returns false after the first field beside the rows.
   bool Search(CodedInputStream* in, const Shape& shape) {
     uint64_t seen = 0;
-    // Of a slot that was seen: the field, or the number of elements.
+    // The field of a slot that was seen, or the number of its elements.
     std::array<const FieldDescriptor*, kMostSlots> first;
     std::array<uint32_t, kMostSlots> counts;
     while (const uint32_t tag = in->ReadTag()) {

@@ -1,4 +1,4 @@
-// What a message's encoding shows and its parsed form hides: how much it grows to, and what it sets twice.
+// Reads from a message's encoding what its parsed form hides: how much it grows to, and what it sets twice.
 #pragma once
 
 #include <cstdint>
