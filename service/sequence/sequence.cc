@@ -141,7 +141,7 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
 
 std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult result) {
   absl::MutexLock lock(&mutex_);
-  if (retired_) return Refusal{Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
+  if (retired_) return ClosedInFlight();
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr && !result.outputs.empty());
   state_->EndLoan();
@@ -153,6 +153,10 @@ std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult res
   last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::move(result)};
   in_flight_.reset();
   return last_->result;
+}
+
+Refusal Sequence::ClosedInFlight() {
+  return {Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
 }
 
 void Sequence::Abort(uint64_t ticket) {

@@ -118,6 +118,8 @@ class Sequence {
   // Retires it if no step is in flight; returns false if one is.
   bool RetireIfIdle();
   bool retired() const;
+  // Returns the refusal of a step whose sequence was retired under it.
+  static Refusal ClosedInFlight();
 
   uint64_t bytes() const;
 

@@ -1,6 +1,9 @@
 // The right to step a sequence: epochs, streams that compete, streams that end, and tenants that stay apart.
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "tests/service/expect_error.h"
 #include "tests/service/stateful_stream.h"
@@ -222,6 +225,17 @@ TEST_F(SessionOwnership, CloseDuringStep) {
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
   EXPECT_EQ(engine_->sequences().state_bytes(), 0u);
   EXPECT_TRUE(first_.IsIdle());
+}
+
+TEST_F(SessionOwnership, CloseDuringFailingStepCancelsIt) {
+  first_.MustOpen(open_);
+  testing::StepBuilder step(1, kStatefulVocabulary);
+  const std::vector<float> none(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
+  step.AddRow("a", 1, plain_.position(), testing::F32Bytes(none)).set_history_hash(plain_.hash());
+  first_.Send(step.Build());
+  first_.Send(testing::CloseOf("a", 5));
+  engine_.fake().FinishAll();
+  ExpectError(first_.Results(1, 1).at(0), Reason::kStepCancelled, "");
 }
 
 TEST_F(SessionOwnership, TenantsAndWorkerSessionsAreApart) {

@@ -114,6 +114,11 @@ TEST_F(SessionRefusal, ParametersOutOfRange) {
   v1::OpenSequence open = OpenOf("a", 1, kRefusalVocabulary);
   open.mutable_parameters()->set_typical_p(2);
   ExpectError(worker_.Open(open).error(), Reason::kOutOfRange, "open.parameters.typical_p");
+  open.mutable_parameters()->clear_typical_p();
+  open.mutable_parameters()->set_top_n_sigma(-1);
+  const v1::Error error = worker_.Open(open).error();
+  ExpectError(error, Reason::kOutOfRange, "open.parameters.top_n_sigma");
+  EXPECT_EQ(error.limit(), "0 or 0.01..100");
   ExpectStreamGoesOn();
 }
 
