@@ -79,7 +79,6 @@ inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequ
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 // The highest max_step_positions: a row has up to 6 parts.
 inline constexpr uint32_t kMostStepPositions = kMaxMessageParts / 8;
-kMaxMessageParts / 8;  // the highest max_step_positions: a row has up to 6 parts
 inline constexpr uint32_t kMostListedTokens =
     kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
 inline constexpr uint32_t kMaxShards = 256;   // shards of a row
