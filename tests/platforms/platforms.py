@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -271,6 +272,8 @@ def main(arguments: List[str]) -> int:
     if os.geteuid() != 0:
         parser.error("roots are made and entered by root alone")
 
+    # As an exception, it ends what runs in a root.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = []
     for name in options.names or PLATFORMS:
         results.append(try_platform(name, options.fresh, not options.cold))
