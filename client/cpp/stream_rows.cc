@@ -123,8 +123,9 @@ void StreamState::StepLocally(Link* link, const std::shared_ptr<PendingBatch>& b
     LocalRow& row = step.rows.emplace_back();
     row.record = pending.record;
     row.row = pending.row;
-    absl::MutexLock lock(&pending.record->mutex);
-    const History& history = pending.record->history;
+    SequenceRecord* const record = pending.record.get();
+    absl::MutexLock lock(&record->mutex);
+    const History& history = record->history;
     row.position = history.position();
     if (!history.keeps_tokens()) continue;
     row.shared = history.shared();
